@@ -1,0 +1,53 @@
+# Everything starts from a bare checkout with python3 (3.11 or newer) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# One BLAS thread per process: oversubscription costs far more than it brings.
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
+
+.PHONY: help setup demo test quick lint types slow pictures clean
+
+help:
+	@echo "make demo      load a system, show its graph, its intervention sets and its exact optimum"
+	@echo "make test      lint, types and tests"
+	@echo "make quick     the fast tests only"
+	@echo "make slow      the long proofs"
+	@echo "make pictures  draw the README's picture again"
+	@echo "make setup     build .venv (done by all of the above when needed)"
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"causal_bo_ppl needs Python 3.11 or newer, but $(PYTHON) is {v[0]}.{v[1]}; name another with make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "this Python cannot make virtual environments; install its venv module (Debian: python3-venv)"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(INSTALLED)
+
+demo: setup
+	$(BIN)/causal-bo demo
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+quick: setup
+	$(BIN)/python -m pytest -n 2 -m "not slow and not heavy"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+slow: setup
+	$(BIN)/python -m pytest -m slow
+
+pictures: setup
+	$(BIN)/python docs/pictures.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,69 @@
+"""Graph-coupled causal Bayesian optimization.
+
+Importing this package switches JAX to 64-bit floats (`jax_enable_x64`): every number here is a
+float64. Everything else is loaded when first used, so the import costs little more than JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import jax
+
+jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from causal_bo_ppl import models as models
+    from causal_bo_ppl import plots as plots
+    from causal_bo_ppl import testing as testing
+    from causal_bo_ppl.costs import MagnitudeCost as MagnitudeCost
+    from causal_bo_ppl.data import Data as Data
+    from causal_bo_ppl.errors import CausalBOError as CausalBOError
+    from causal_bo_ppl.errors import CausalBOWarning as CausalBOWarning
+    from causal_bo_ppl.errors import DataError as DataError
+    from causal_bo_ppl.errors import DomainError as DomainError
+    from causal_bo_ppl.errors import ExplorationError as ExplorationError
+    from causal_bo_ppl.errors import GraphError as GraphError
+    from causal_bo_ppl.errors import ModelError as ModelError
+    from causal_bo_ppl.exploration import mis as mis
+    from causal_bo_ppl.exploration import pomis as pomis
+    from causal_bo_ppl.graph import CausalGraph as CausalGraph
+    from causal_bo_ppl.problem import Problem as Problem
+    from causal_bo_ppl.queries import Queries as Queries
+    from causal_bo_ppl.system import CausalSystem as CausalSystem
+
+_ROOMS = {"models", "plots", "testing"}
+_HOME = {
+    "MagnitudeCost": "costs",
+    "Data": "data",
+    "CausalBOError": "errors",
+    "CausalBOWarning": "errors",
+    "DataError": "errors",
+    "DomainError": "errors",
+    "ExplorationError": "errors",
+    "GraphError": "errors",
+    "ModelError": "errors",
+    "mis": "exploration",
+    "pomis": "exploration",
+    "CausalGraph": "graph",
+    "Problem": "problem",
+    "Queries": "queries",
+    "CausalSystem": "system",
+}
+__all__ = sorted({*_ROOMS, *_HOME})
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its room on first use."""
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,64 @@
+"""What does an experiment cost? One unit per variable, constants per variable, or any function of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.queries import Queries
+
+CostFunction = Callable[[Queries], "np.ndarray"]
+
+
+@dataclass(frozen=True)
+class ConstantCost:
+    """c(z) = sum over the set variables of a constant each, in the order of the graph's nodes."""
+
+    constants: tuple[float, ...]
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """(M,) costs."""
+        return np.asarray(np.asarray(queries.mask) @ np.asarray(self.constants))
+
+
+@dataclass(frozen=True)
+class MagnitudeCost:
+    """c(z) = sum over the set variables of (constant + |x|): larger changes cost more."""
+
+    constant: float = 1.0
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """(M,) costs."""
+        mask = np.asarray(queries.mask)
+        return np.asarray(np.where(mask, self.constant + np.abs(np.asarray(queries.value)), 0.0).sum(axis=1))
+
+
+def read_costs(
+    costs: Mapping[str, float] | CostFunction | None, nodes: tuple[str, ...], manipulable: tuple[str, ...]
+) -> CostFunction:
+    """Turn what the analyst gave into a function of a batch; None means one unit per variable."""
+    if callable(costs):
+        return costs
+    given = dict.fromkeys(manipulable, 1.0) if costs is None else dict(costs)
+    if set(given) != set(manipulable):
+        missing, extra = sorted(set(manipulable) - set(given)), sorted(set(given) - set(manipulable))
+        raise DomainError(f"costs must name each manipulable variable once; missing {missing}, not manipulable {extra}")
+    for name, cost in given.items():
+        if not (np.isfinite(cost) and cost > 0):
+            raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
+    return ConstantCost(tuple(float(given.get(name, 0.0)) for name in nodes))
+
+
+def evaluate(costs: CostFunction, queries: Queries) -> np.ndarray:
+    """(M,) costs of a batch, refused unless positive and finite."""
+    found = np.asarray(costs(queries), dtype=float)
+    if found.shape != (len(queries),):
+        raise DomainError(
+            f"the cost function returned shape {found.shape} for {len(queries)} interventions; return (M,)"
+        )
+    bad = ~(np.isfinite(found) & (found > 0)) & np.asarray(queries.mask).any(axis=1)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DomainError(f"the cost of intervention {row} is {found[row]}; costs must be positive and finite")
+    return found

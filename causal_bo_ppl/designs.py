@@ -1,0 +1,57 @@
+"""Which interventions fill the domains? Grids, Sobol points and vertices of every set, as one batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+from causal_bo_ppl.errors import ExplorationError
+from causal_bo_ppl.queries import Queries
+
+Unit = Callable[[int], np.ndarray]  # from a dimension d to (k, d) points of the unit cube
+Domains = Mapping[str, tuple[float, float]]
+MOST_ROWS = 1_000_000
+
+
+def spread(nodes: Sequence[str], sets: Sequence[tuple[str, ...]], domains: Domains, unit: Unit, rows: int) -> Queries:
+    """Map `unit(d)`, points of the unit cube, into the box of every set; rows follow the sets.
+
+    rows: how many the sets come to, checked before anything is made.
+    """
+    if rows > MOST_ROWS:
+        raise ExplorationError(
+            f"this design has {rows:,} interventions over {len(sets):,} sets, more than {MOST_ROWS:,}; "
+            "ask for fewer points or explore fewer or smaller sets"
+        )
+    points = {size: unit(size) for size in sorted({len(members) for members in sets})}
+    column = {name: position for position, name in enumerate(nodes)}
+    total = sum(len(points[len(members)]) for members in sets)
+    mask, value, start = np.zeros((total, len(nodes)), bool), np.zeros((total, len(nodes))), 0
+    for members in sets:
+        low, high = np.array([domains[name] for name in members]).T
+        cube = points[len(members)]
+        where = np.ix_(range(start, start + len(cube)), [column[name] for name in members])
+        # Interpolated from both ends, so that 0 and 1 give the bounds to the last bit.
+        mask[where], value[where] = True, low * (1 - cube) + high * cube
+        start += len(cube)
+    return Queries(mask, value)
+
+
+def lattice(n: int) -> Unit:
+    """A regular grid of n points per variable, ends included."""
+    _require_count(n, least=2)
+    ticks = np.linspace(0, 1, n)
+    return lambda size: np.array(list(product(ticks, repeat=size)))
+
+
+def sobol(n: int) -> Unit:
+    """The first n points of the Sobol sequence, unscrambled: nothing random, the same everywhere."""
+    _require_count(n, least=1)
+    from scipy.stats import qmc
+
+    return lambda size: qmc.Sobol(size, scramble=False).random_base2(max(n - 1, 0).bit_length())[:n]
+
+
+def _require_count(n: int, least: int) -> None:
+    if n < least:
+        raise ExplorationError(f"a design needs at least {least} points, got {n}")

@@ -1,0 +1,50 @@
+"""What do we refuse, and how do we say so?
+
+Every error says what was wrong, with which value, and what to do about it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class CausalBOError(Exception):
+    """The base of every error this package raises on purpose."""
+
+
+class GraphError(CausalBOError, ValueError):
+    """The causal graph, or a name in it, cannot be used."""
+
+
+class DomainError(CausalBOError, ValueError):
+    """A problem, or an intervention on it, is outside what is allowed."""
+
+
+class ExplorationError(CausalBOError, ValueError):
+    """The intervention sets asked for are too many, or not sets of this problem."""
+
+
+class DataError(CausalBOError, ValueError):
+    """These rows cannot be used for this graph."""
+
+
+class ModelError(CausalBOError, ValueError):
+    """A causal system, or the file that describes it, contradicts itself."""
+
+
+class CausalBOWarning(UserWarning):
+    """Something works, but the analyst should look at it."""
+
+
+def listed(names: Iterable[object], most: int = 20) -> str:
+    """Names for a message, in the given order, cut after `most`."""
+    shown = [str(name) for name in names]
+    rest = f", ... ({len(shown) - most} more)" if len(shown) > most else ""
+    return (", ".join(shown[:most]) + rest) if shown else "none"
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """Say that a name is not known, which names are, and which one may have been meant."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"unknown {what} {name!r}{hint} (known: {listed(known)})"

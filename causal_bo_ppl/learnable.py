@@ -1,0 +1,71 @@
+"""Can every equation that matters be learned from these rows?
+
+An equation is learned from the rows in which its variable was not set.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
+from causal_bo_ppl.graph import CausalGraph
+
+ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
+
+
+def require_learnable(data: Data, graph: CausalGraph) -> None:
+    """Refuse rows from which an equation upstream of the target, or its own, cannot be learned.
+
+    Raises DataError for too few rows, a constant parent or target and exactly collinear parents;
+    warns of nearly collinear ones. Meant for priors scaled by the data: a fixed proper prior needs
+    no rows at all.
+    """
+    for node in graph.require([data.target, *graph.ancestors(data.target)]):
+        parents = graph.parents(node)
+        usable = ~data.intervened[:, data.nodes.index(node)]
+        _require_rows(node, int(usable.sum()), len(parents))
+        if node == data.target:
+            _require_spread(data.column(node)[usable], f"the target {node!r} is constant; there is nothing to learn")
+        columns = np.column_stack([data.column(parent)[usable] for parent in parents]) if parents else np.empty((0, 0))
+        for parent, column in zip(parents, columns.T, strict=True):
+            fault = (
+                f"{parent!r}, a parent of {node!r}, is constant; its coefficient cannot be learned: vary it or drop it"
+            )
+            _require_spread(column, fault)
+        if len(parents) > 1:
+            _require_independent(node, parents, columns)
+
+
+def _require_rows(node: str, rows: int, parents: int) -> None:
+    if rows < parents + 2:
+        raise DataError(
+            f"the equation of {node!r} has {parents} parents and only {rows} rows in which it was not set; "
+            f"at least {parents + 2} are needed: add rows, or give fixed proper priors"
+        )
+
+
+def _require_spread(column: np.ndarray, fault: str) -> None:
+    if np.ptp(column) == 0:
+        raise DataError(f"{fault} (value {column[0]:g} in all {len(column)} rows)")
+
+
+def _require_independent(node: str, parents: Sequence[str], columns: np.ndarray) -> None:
+    standard = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    _, sizes, directions = np.linalg.svd(standard, full_matrices=False)
+    condition = sizes[0] / sizes[-1] if sizes[-1] > 0 else np.inf
+    weights = np.abs(directions[-1])
+    together = [parents[at] for at in np.flatnonzero(weights > 0.1 * weights.max()).tolist()]
+    if not condition < 1 / (np.finfo(float).eps * max(standard.shape)):
+        raise DataError(
+            f"the parents {listed(together)} of {node!r} are exactly collinear in these rows; only a combination of "
+            "their coefficients can be learned: drop one, or add rows in which they were set apart"
+        )
+    if not condition <= ILL_CONDITIONED:
+        warnings.warn(
+            f"the parents {listed(together)} of {node!r} are nearly collinear (condition number {condition:.1e}): "
+            "little more than their sum is learned",
+            CausalBOWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,52 @@
+"""Linear-Gaussian algebra: implied mean and covariance, means after surgery.
+
+V = a + W'V + e, e ~ N(0, Omega), with W strictly upper triangular in topological order.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+
+from causal_bo_ppl.queries import Queries
+
+
+class LinearSEM(NamedTuple):
+    """Parameters of a linear structural equation model, in topological order.
+
+    weights: (p, p), weights[i, j] is the coefficient of V_i in the equation of V_j.
+    intercepts: (p,). noise: (p, p) covariance of the disturbances.
+    """
+
+    weights: jax.Array
+    intercepts: jax.Array
+    noise: jax.Array
+
+
+def implied_mean(sem: LinearSEM) -> jax.Array:
+    """(p,) observational mean, (I - W')^-1 a."""
+    return solve_triangular(_unit_lower(sem), sem.intercepts, lower=True, unit_diagonal=True)
+
+
+def implied_covariance(sem: LinearSEM) -> jax.Array:
+    """(p, p) observational covariance, (I - W')^-1 Omega (I - W)^-1."""
+    left = solve_triangular(_unit_lower(sem), sem.noise, lower=True, unit_diagonal=True)
+    return solve_triangular(_unit_lower(sem), left.T, lower=True, unit_diagonal=True)
+
+
+def _unit_lower(sem: LinearSEM) -> jax.Array:
+    return jnp.eye(len(sem.intercepts)) - sem.weights.T
+
+
+@jax.jit
+def mutilated_means(sem: LinearSEM, queries: Queries) -> jax.Array:
+    """(M, p) mean of every variable under each intervention, by one sweep in causal order."""
+    mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
+
+    def visit(node: jax.Array, means: jax.Array) -> jax.Array:
+        natural = sem.intercepts[node] + sem.weights[:, node] @ means
+        return means.at[node].set(jnp.where(mask[node], value[node], natural))
+
+    means: jax.Array = jax.lax.fori_loop(0, mask.shape[0], visit, jnp.zeros(value.shape))
+    return means.T

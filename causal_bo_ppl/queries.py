@@ -1,0 +1,34 @@
+"""A batch of interventions as two arrays: which variables are set, and to what."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """M interventions on p variables, in the order of the graph's nodes.
+
+    mask: (M, p) bool, which variables are set. value: (M, p) float, to what; 0 where not set.
+    `len(queries)` is M; slices and index arrays select rows. Passes through `jax.jit`.
+    """
+
+    mask: jax.Array | np.ndarray
+    value: jax.Array | np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.mask.shape[0])
+
+    def __getitem__(self, rows: slice | ArrayLike) -> "Queries":
+        chosen = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+        return Queries(self.mask[chosen], self.value[chosen])
+
+    def repeat(self, times: int) -> "Queries":
+        """Each intervention `times` times in a row (replicates)."""
+        return Queries(np.repeat(self.mask, times, axis=0), np.repeat(self.value, times, axis=0))
+
+    def __repr__(self) -> str:
+        return f"Queries({len(self)} interventions on {self.mask.shape[-1]} variables)"

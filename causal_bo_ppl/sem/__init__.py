@@ -1,0 +1,1 @@
+"""How are the data generated, given parameters?"""

@@ -1,0 +1,51 @@
+"""What values does a NumPyro program give its variables, undisturbed or under interventions?
+
+`numpyro.handlers.do` ignores a name that is not a site, sets one set for a whole batch, and leaves
+the natural value in the trace. Here surgery is one handler that sets, row by row, what the queries
+say; the trace holds the values set, and a program whose sites do not cover the graph is refused.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from numpyro.primitives import Messenger
+
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.queries import Queries
+
+ROWS = "/rows"  # the plate's name; no variable may hold a slash, so it collides with none
+
+
+class Surgery(Messenger):  # type: ignore[misc]
+    """Give a site its intervened value in the rows that set it; what is downstream sees that value."""
+
+    def __init__(self, nodes: Sequence[str], queries: Queries) -> None:
+        super().__init__()
+        self.columns = {name: column for column, name in enumerate(nodes)}
+        self.mask, self.value = jnp.asarray(queries.mask), jnp.asarray(queries.value)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Replace the value after it was drawn, before anything reads it."""
+        column = self.columns.get(msg["name"])
+        if column is not None and msg["type"] in ("sample", "deterministic"):
+            msg["value"] = jnp.where(self.mask[:, column], self.value[:, column], msg["value"])
+
+
+def simulate(model: Callable[[], object], nodes: Sequence[str], queries: Queries, key: jax.Array) -> jax.Array:
+    """(M, p) one row for each intervention; rows that set nothing are observations.
+
+    The same key gives the same disturbances whatever is set.
+    """
+    with numpyro.handlers.seed(rng_seed=key), Surgery(nodes, queries), numpyro.handlers.trace() as sites:
+        with numpyro.plate(ROWS, len(queries)):
+            model()
+    missing = [name for name in nodes if name not in sites]
+    if missing:
+        raise ModelError(
+            f"the model has no site for {listed(missing)}; name one sample or deterministic site after every variable "
+            f"(sites: {listed(sorted(name for name in sites if name != ROWS))})"
+        )
+    return jnp.stack([jnp.broadcast_to(sites[name]["value"], (len(queries),)) for name in nodes], axis=1)

@@ -1,0 +1,126 @@
+"""Does this table fit this graph? pandas, CSV and Parquet to checked arrays, and back."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.errors import CausalBOWarning, DataError, listed, unknown
+
+
+class Table(NamedTuple):
+    """Arrays in graph order, and the columns that no variable claims."""
+
+    values: np.ndarray
+    intervened: np.ndarray
+    unused: tuple[str, ...]
+
+
+def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
+    """Take the graph's columns out of a table, with the `do(X)` columns that say what was set."""
+    _require_distinct("column", frame.columns)
+    _require_distinct("row label", frame.index)
+    marks = {f"do({name})": name for name in nodes}
+    missing = [name for name in nodes if name not in frame.columns]
+    unused = tuple(str(column) for column in frame.columns if column not in nodes and column not in marks)
+    if missing:
+        raise DataError(f"the table lacks the columns {listed(missing)}; its unused columns are: {listed(unused)}")
+    for column in unused:
+        if column.startswith("do("):
+            raise DataError(f"the table marks an {unknown('intervention', column, marks)}")
+    columns = [_read_column(frame[name], name) for name in nodes]
+    values = np.column_stack(columns) if len(frame) else np.empty((0, len(nodes)))
+    _require_finite(values, nodes, list(frame.index))
+    intervened = np.column_stack([_read_mark(frame, f"do({name})") for name in nodes])
+    return Table(values, intervened, unused)
+
+
+def read_array(values: object, nodes: Sequence[str]) -> np.ndarray:
+    """Copy rows into a read-only float64 array of shape (n, p), all finite."""
+    try:
+        found = np.array(values)
+    except ValueError:
+        raise DataError("the rows have ragged lengths; every row needs one value for each variable") from None
+    if found.ndim != 2 or found.shape[1] != len(nodes):
+        raise DataError(f"rows need the shape (n, {len(nodes)}) for {listed(nodes)}, got {found.shape}")
+    found = _to_float(found, listed(nodes))
+    _require_finite(found, nodes, range(len(found)))
+    found.flags.writeable = False
+    return found
+
+
+def _read_column(column: "pd.Series[float]", name: str) -> np.ndarray:
+    if column.isna().any():
+        column = column.astype(float) if pd.api.types.is_numeric_dtype(column.dtype) else column
+    return _to_float(column.to_numpy(), name)
+
+
+def _to_float(values: np.ndarray, name: str) -> np.ndarray:
+    """float64 from bool, int or float; anything else is not a measurement."""
+    if values.dtype == np.float32 or values.dtype == np.float16:
+        message = f"column {name!r} is {values.dtype}; converted to float64, the digits it lost stay lost"
+        warnings.warn(message, CausalBOWarning, stacklevel=5)
+    elif values.dtype.kind not in "bif" and not (values.dtype.kind == "u"):
+        raise DataError(f"column {name!r} has dtype {values.dtype}; convert it to numbers first")
+    return values.astype(np.float64)
+
+
+def _require_finite(values: np.ndarray, nodes: Sequence[str], labels: Sequence[object]) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        column = int(np.flatnonzero(bad.any(axis=0))[0])
+        rows = np.flatnonzero(bad[:, column])
+        raise DataError(
+            f"column {nodes[column]!r} holds {len(rows)} NaN or infinite values, the first in row {labels[rows[0]]}; "
+            "drop or repair those rows"
+        )
+
+
+def _require_distinct(what: str, labels: "pd.Index[str]") -> None:
+    repeated = labels[labels.duplicated()]
+    if len(repeated):
+        raise DataError(f"the {what} {repeated[0]!r} stands twice in the table; make every {what} unique")
+
+
+def _read_mark(frame: pd.DataFrame, name: str) -> np.ndarray:
+    if name not in frame.columns:
+        return np.zeros(len(frame), bool)
+    marks = frame[name].to_numpy()
+    if not np.isin(marks, [0, 1]).all():
+        raise DataError(
+            f"column {name!r} must hold True or False (1 or 0) in every row, got {listed(pd.unique(marks))}"
+        )
+    return marks.astype(bool)
+
+
+def read_csv(path: str | Path) -> pd.DataFrame:
+    """Read a CSV file with exact numbers; repeated column names are refused, not renamed."""
+    header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
+    _require_distinct("column", pd.Index(header))
+    return pd.read_csv(path, float_precision="round_trip")
+
+
+def read_parquet(path: str | Path) -> pd.DataFrame:
+    """Read a Parquet file; says what to install where the reader is missing."""
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except ImportError:
+        raise DataError(f"reading {path} needs pyarrow; install causal_bo_ppl[parquet]") from None
+
+
+def write_frame(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:
+    """Rows as a table, with a boolean column `do(X)` for every variable set in some row."""
+    frame = pd.DataFrame(values, columns=list(nodes))
+    for column in np.flatnonzero(intervened.any(axis=0)).tolist():
+        frame[f"do({nodes[column]})"] = intervened[:, column]
+    return frame
+
+
+def summarise(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:
+    """A row for every variable: how it varies, and how often it was set."""
+    frame = pd.DataFrame(values, columns=list(nodes))
+    found = frame.agg(["mean", "std", "min", "max"]).T.rename(columns={"std": "sd"})
+    return found.assign(set_in=intervened.sum(axis=0))

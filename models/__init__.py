@@ -1,0 +1,50 @@
+"""Worked causal systems whose truth is known, one file each: `load("toy")`, `names()`."""
+
+if __name__ != "causal_bo_ppl.models":
+    raise ImportError("this folder is a part of causal_bo_ppl; write `import causal_bo_ppl.models`")
+
+import inspect
+from importlib import import_module
+
+from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.models.gaussian_network import gaussian_network as gaussian_network
+from causal_bo_ppl.system import CausalSystem
+
+_SYSTEMS = ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
+
+
+def names() -> tuple[str, ...]:
+    """Names that `load` knows."""
+    return _SYSTEMS
+
+
+def load(
+    name: str,
+    *,
+    variant: str | None = None,
+    target: str | None = None,
+    parents: bool = True,
+    max_size: int | None = None,
+    seed: int = 0,
+) -> CausalSystem:
+    """Build a system by name; an option that the system does not have is refused.
+
+    Parameters
+    ----------
+    variant: another truth or other domains under the same graph ("confounded", "daggp", ...).
+    target, parents: ecoli70 only: the variable to improve, and whether its parents may be set.
+    max_size: explore all sets up to this size instead of the system's own.
+    seed: funnel only: which coefficients are drawn.
+    """
+    if name not in _SYSTEMS:
+        raise ModelError(unknown("system", name, _SYSTEMS))
+    build = getattr(import_module(f"{__name__}.{name}"), name)
+    given = {"variant": variant, "target": target, "parents": parents, "max_size": max_size, "seed": seed}
+    defaults = {key: option.default for key, option in inspect.signature(load).parameters.items()}
+    chosen = {option: value for option, value in given.items() if value != defaults[option]}
+    accepted = inspect.signature(build).parameters
+    for option, value in chosen.items():
+        if option not in accepted:
+            raise ModelError(f"{name!r} has no option {option!r} (given: {value!r}); its options: {listed(accepted)}")
+    system: CausalSystem = build(**chosen)
+    return system

@@ -1,0 +1,140 @@
+"""Any linear-Gaussian network read from a JSON file in the layout of `ecoli70.json`.
+
+    {"nodes": [name, ...], "arcs": [[parent, child], ...],
+     "cpds": {name: {"coefficients": {"(Intercept)": [a], parent: [w], ...}, "variance": [v], "parents": [...]}}}
+
+V_j = a_j + sum_i w_ij V_i + N(0, v_j). Domains are the population mean +- 2 standard deviations,
+computed from the network itself.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.exploration import subsets
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.linear import LinearSEM, implied_covariance, implied_mean, mutilated_means
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.system import CausalSystem
+
+INTERCEPT = "(Intercept)"
+REACH = 2.0  # domains reach this many population standard deviations from the mean
+
+
+def gaussian_network(
+    path: str | Path,
+    *,
+    target: str,
+    manipulable: Iterable[str] | None = None,
+    max_size: int | None = None,
+    objective: str = "min",
+    name: str | None = None,
+) -> CausalSystem:
+    """Build a system from a network file; every cause of the target may be set unless `manipulable` says which.
+
+    All sets up to `max_size` are explored; above 12 manipulable variables it must be given.
+    """
+    graph, sem = read_network(Path(path))
+    graph.require([target], "target")
+    names = graph.ancestors(target) if manipulable is None else tuple(manipulable)
+    sets = tuple(subsets(names)) if max_size is None else max_size
+    problem = Problem(graph, target, objective, domains=population_domains(graph, sem, names), sets=sets)
+    exact = partial(network_response, *ancestral_part(graph, sem, target))
+    source = f"linear-Gaussian network {Path(path).name}"
+    return CausalSystem(name or Path(path).stem, problem, partial(network_model, graph, sem), exact, True, source)
+
+
+def population_domains(graph: CausalGraph, sem: LinearSEM, names: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Mean +- 2 standard deviations of each variable."""
+    mean, sd = np.asarray(implied_mean(sem)), np.sqrt(np.diagonal(implied_covariance(sem)))
+    at = {name: graph.index(name) for name in names}
+    return {name: (float(mean[i] - REACH * sd[i]), float(mean[i] + REACH * sd[i])) for name, i in at.items()}
+
+
+def network_model(graph: CausalGraph, sem: LinearSEM) -> None:
+    """The truth: one site for each variable in causal order, independent disturbances."""
+    weights, intercepts, sds = (
+        np.asarray(sem.weights),
+        np.asarray(sem.intercepts),
+        np.sqrt(np.diagonal(sem.noise)),
+    )
+    values: dict[str, jax.Array] = {}
+    for column, name in enumerate(graph.nodes):
+        mean = intercepts[column] + sum(
+            weights[graph.index(cause), column] * values[cause] for cause in graph.parents(name)
+        )
+        values[name] = numpyro.sample(name, dist.Normal(mean, sds[column]))
+
+
+def ancestral_part(graph: CausalGraph, sem: LinearSEM, target: str) -> tuple[LinearSEM, np.ndarray]:
+    """The equations that matter to the target, which comes last, and their columns in the graph."""
+    columns = np.array([graph.index(name) for name in (*graph.ancestors(target), target)])
+    square = np.ix_(columns, columns)
+    return LinearSEM(sem.weights[square], sem.intercepts[columns], sem.noise[square]), columns
+
+
+def network_response(sem: LinearSEM, columns: np.ndarray, queries: Queries) -> jax.Array:
+    """E Y under each intervention, from the equations upstream of the target."""
+    upstream = Queries(jnp.asarray(queries.mask)[:, columns], jnp.asarray(queries.value)[:, columns])
+    means: jax.Array = mutilated_means(sem, upstream)
+    return means[:, -1]
+
+
+def read_network(path: Path) -> tuple[CausalGraph, LinearSEM]:
+    """Read and check a network file; every contradiction in it is refused with the variable's name."""
+    try:
+        record = json.loads(path.read_text(), parse_constant=_refuse_constant)
+        arcs, cpds = [tuple(arc) for arc in record["arcs"]], record["cpds"]
+        graph = CausalGraph.from_edges(arcs, nodes=record["nodes"])
+    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is not a network file ({error!r}); it needs nodes, arcs and cpds") from None
+    if set(cpds) != set(graph.nodes):
+        raise ModelError(
+            f"{path}: nodes and cpds name different variables: {listed(sorted(set(cpds) ^ set(graph.nodes)))}"
+        )
+    size = len(graph.nodes)
+    weights, intercepts, noise = np.zeros((size, size)), np.zeros(size), np.zeros(size)
+    for column, name in enumerate(graph.nodes):
+        where = f"{path}, variable {name!r}"
+        coefficients = _numbers(cpds[name], where)
+        if set(coefficients) - {INTERCEPT} != set(graph.parents(name)):
+            raise ModelError(
+                f"{where}: its coefficients are for {listed(coefficients)}, "
+                f"but its arcs come from {listed(graph.parents(name))}"
+            )
+        intercepts[column] = coefficients.pop(INTERCEPT, 0.0)
+        noise[column] = _number(cpds[name].get("variance"), f"{where}, variance")
+        if not noise[column] > 0:
+            raise ModelError(f"{where}: its variance is {noise[column]}; it must be positive")
+        for cause, weight in coefficients.items():
+            weights[graph.index(cause), column] = weight
+    return graph, LinearSEM(jnp.array(weights), jnp.array(intercepts), jnp.diag(jnp.array(noise)))
+
+
+def _numbers(cpd: Any, where: str) -> dict[str, float]:
+    if not isinstance(cpd, Mapping) or not isinstance(cpd.get("coefficients"), Mapping):
+        raise ModelError(f"{where}: a cpd needs coefficients and a variance, got {cpd!r}")
+    return {name: _number(value, f"{where}, coefficient of {name!r}") for name, value in cpd["coefficients"].items()}
+
+
+def _number(value: Any, where: str) -> float:
+    """A number, bare or alone in a list."""
+    found = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise ModelError(f"{where} must be one finite number, got {value!r}")
+    return float(found)
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ModelError(f"a network file holds the number {text}; all its numbers must be finite")

@@ -1,0 +1,131 @@
+"""The synthetic system with two latent confounders.
+
+    F -> A -> E -> Y,  B -> C -> D -> Y,  C -> E,  A <-> Y,  B <-> Y
+
+    U1, U2, F = e;  A = F^2 + U1 + e;  B = U2 + e;  C = exp(-B) + e;  D = exp(-C)/10 + e
+    E = cos A + C/10 + e;  Y = cos D - D/5 + sin E - E/4 + U1 + exp(-U2) + e,  all noise N(0, 1)
+
+Source: the released code of Aglietti et al. 2020. Variants: `daggp` has the domains of the DAG-GP
+paper (Aglietti et al. 2020b); `paper` is ours, with Y = cos D + sin E + U1 + U2 + e, whose optimum is the
+published -2 at {D, E}. Optimum by quadrature: -3.483055 at B = -5, D = 3.34295.
+"""
+
+import math
+from functools import cache, partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from scipy.special import jv
+
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.quadrature import normal_mean
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.system import CausalSystem
+
+GRAPH = CausalGraph.parse("F -> A -> E -> Y; B -> C -> D -> Y; C -> E; A <-> Y; B <-> Y")
+DOMAINS = {"B": (-5.0, 4.0), "D": (-5.0, 5.0), "E": (-6.0, 3.0)}
+DAGGP_DOMAINS = {"B": (-3.0, 4.0), "D": (-3.0, 3.0), "E": (-3.0, 3.0)}
+FINE = 0.002  # step of the rule over B: exp(-B) makes the waves short where B is very negative
+
+
+class Outcome(NamedTuple):
+    """The target's equation: Y = cos D - d D + sin E - e E + U1 + (exp(-U2) or U2) + noise."""
+
+    d: float = 0.2
+    e: float = 0.25
+    has_exp: bool = True
+
+
+VARIANTS = {
+    None: (DOMAINS, Outcome()),
+    "daggp": (DAGGP_DOMAINS, Outcome()),
+    "paper": (DOMAINS, Outcome(0, 0, False)),
+}
+
+
+def model(outcome: Outcome) -> None:
+    """The truth."""
+    u1 = numpyro.sample("U1", dist.Normal(0, 1))
+    u2 = numpyro.sample("U2", dist.Normal(0, 1))
+    f = numpyro.sample("F", dist.Normal(0, 1))
+    a = numpyro.sample("A", dist.Normal(f**2 + u1, 1))
+    b = numpyro.sample("B", dist.Normal(u2, 1))
+    c = numpyro.sample("C", dist.Normal(jnp.exp(-b), 1))
+    d = numpyro.sample("D", dist.Normal(jnp.exp(-c) / 10, 1))
+    e = numpyro.sample("E", dist.Normal(jnp.cos(a) + c / 10, 1))
+    latent = u1 + (jnp.exp(-u2) if outcome.has_exp else u2)
+    numpyro.sample("Y", dist.Normal(through_d(d, outcome) + through_e(e, outcome) + latent, 1))
+
+
+def through_d(d: jax.Array, outcome: Outcome) -> jax.Array:
+    """What D adds to Y."""
+    return jnp.cos(d) - outcome.d * d
+
+
+def through_e(e: jax.Array, outcome: Outcome) -> jax.Array:
+    """What E adds to Y."""
+    return jnp.sin(e) - outcome.e * e
+
+
+def moments_of_cos_a() -> tuple[complex, float]:
+    """E exp(i cos A) and E cos A, with A = F^2 + N(0, 2), in closed form.
+
+    Jacobi-Anger: exp(i cos A) = sum_n i^n J_n(1) exp(i n A), and E exp(i n A) = (1 - 2 i n)^(-1/2) exp(-n^2).
+    """
+    orders = range(1, 8)  # exp(-49) is below the last bit
+    waves = {n: ((1 - 2j * n) ** -0.5).real * math.exp(-n * n) for n in orders}
+    return complex(jv(0, 1) + 2 * sum(1j**n * jv(n, 1) * waves[n] for n in orders)), waves[1]
+
+
+def mean_through_d(mean_c: jax.Array, outcome: Outcome) -> jax.Array:
+    """E of what D adds while D is free, given the mean of C."""
+    cosine = normal_mean(lambda c: jnp.cos(jnp.exp(-c) / 10), mean_c)
+    return jnp.exp(-0.5) * cosine - outcome.d * jnp.exp(-mean_c + 0.5) / 10
+
+
+def mean_through_e(mean_c: jax.Array, outcome: Outcome) -> jax.Array:
+    """E of what E adds while E is free, given the mean of C."""
+    wave, cosine = moments_of_cos_a()
+    sine = jnp.imag(wave * jnp.exp(1j * mean_c / 10 - 0.505))  # 0.505: half the variance of e_E + e_C / 10
+    return sine - outcome.e * (cosine + mean_c / 10)
+
+
+@cache
+def natural_means(outcome: Outcome) -> tuple[float, float]:
+    """E of what D and E add while B is free too: C then has the mean exp(-B) with B ~ N(0, 2)."""
+    by_d, by_e = (
+        normal_mean(lambda b: part(jnp.exp(-b), outcome), sd=jnp.sqrt(2.0), step=FINE)  # noqa: B023 (used at once)
+        for part in (mean_through_d, mean_through_e)
+    )
+    return float(by_d), float(by_e)
+
+
+@partial(jax.jit, static_argnames="outcome")
+def response(queries: Queries, outcome: Outcome, natural: tuple[float, float]) -> jax.Array:
+    """E Y: what D and E add, each set, or following a set B, or natural; and the latent part."""
+    columns = [GRAPH.index(name) for name in "BDE"]
+    masks, values = jnp.asarray(queries.mask)[:, columns].T, jnp.asarray(queries.value)[:, columns].T
+    mean_c = jnp.exp(-values[0])
+    free_d = jnp.where(masks[0], mean_through_d(mean_c, outcome), natural[0])
+    free_e = jnp.where(masks[0], mean_through_e(mean_c, outcome), natural[1])
+    by_d = jnp.where(masks[1], through_d(values[1], outcome), free_d)
+    by_e = jnp.where(masks[2], through_e(values[2], outcome), free_e)
+    return by_d + by_e + (jnp.exp(0.5) if outcome.has_exp else 0.0)
+
+
+def synthetic(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
+    """The synthetic system; the variant names its domains or its target's equation."""
+    if variant not in VARIANTS:
+        raise ModelError(
+            f"synthetic has no variant {variant!r}; leave it out or use one of {listed(filter(None, VARIANTS))}"
+        )
+    domains, outcome = VARIANTS[variant]
+    problem = Problem(GRAPH, "Y", domains=domains, sets="mis" if max_size is None else max_size)
+    name = "synthetic" if variant is None else f"synthetic-{variant}"
+    exact = partial(response, outcome=outcome, natural=natural_means(outcome))
+    return CausalSystem(name, problem, partial(model, outcome), exact, False, "Aglietti et al. 2020, released code")
