@@ -127,5 +127,5 @@ def _warn_of_narrow_domains(
             "POMIS assumes that a domain covers the values its variable takes when something upstream is set; "
             f"that is in doubt for {shown} (unknown coefficients taken as 1): widen that domain, or use sets='mis'",
             CausalBOWarning,
-            stacklevel=5,
+            stacklevel=4,
         )

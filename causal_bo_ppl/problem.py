@@ -146,7 +146,7 @@ class Problem:
             )
 
     def _require_explored(self, mask: np.ndarray) -> None:
-        for row in np.unique(mask, axis=0):
+        for row in mask[_first_of_each(mask)]:
             found = tuple(name for name, is_set in zip(self.graph.nodes, row, strict=True) if is_set)
             if found and found not in self.sets:
                 near = min(self.sets, key=lambda members: len(set(members) ^ set(found)))
@@ -225,3 +225,10 @@ class Problem:
         goal = pd.DataFrame({"goal": [f"{self.objective} {self.label(self.target)}"], "sets": [len(self.sets)]})
         picture = draw_svg(self.graph.nodes, self.graph.directed, self.graph.bidirected, fills)
         return picture + goal.to_html(index=False) + self.variables().to_html()
+
+
+def _first_of_each(mask: np.ndarray) -> np.ndarray:
+    """Index of the first of all equal rows; bits packed into words, which sort much faster than rows."""
+    bits = np.packbits(mask, axis=1)
+    words = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64)
+    return np.unique(words[:, 0] if words.shape[1] == 1 else words, axis=0, return_index=True)[1]

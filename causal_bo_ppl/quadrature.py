@@ -29,4 +29,5 @@ def normal_mean(
     """E f(N(mean, sd^2)) for every entry of `mean` and `sd` (broadcast together); `function` acts elementwise."""
     nodes, weights = normal_rule(step)
     mean, sd = jnp.broadcast_arrays(jnp.asarray(mean, float), jnp.asarray(sd, float))
-    return function(mean[..., None] + sd[..., None] * nodes) @ weights
+    spots = jnp.expand_dims(nodes, tuple(range(mean.ndim)))
+    return function(mean[..., None] + sd[..., None] * spots) @ weights

@@ -53,8 +53,10 @@ def read_array(values: object, nodes: Sequence[str]) -> np.ndarray:
 
 
 def _read_column(column: "pd.Series[float]", name: str) -> np.ndarray:
+    if not pd.api.types.is_numeric_dtype(column.dtype):
+        raise DataError(f"column {name!r} has dtype {column.dtype}; convert it to numbers first")
     if column.isna().any():
-        column = column.astype(float) if pd.api.types.is_numeric_dtype(column.dtype) else column
+        column = column.astype(float)  # nullable integers: the missing ones become NaN, which is refused
     return _to_float(column.to_numpy(), name)
 
 
@@ -63,7 +65,7 @@ def _to_float(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype == np.float32 or values.dtype == np.float16:
         message = f"column {name!r} is {values.dtype}; converted to float64, the digits it lost stay lost"
         warnings.warn(message, CausalBOWarning, stacklevel=5)
-    elif values.dtype.kind not in "bif" and not (values.dtype.kind == "u"):
+    elif values.dtype.kind not in "biuf":
         raise DataError(f"column {name!r} has dtype {values.dtype}; convert it to numbers first")
     return values.astype(np.float64)
 
@@ -82,7 +84,7 @@ def _require_finite(values: np.ndarray, nodes: Sequence[str], labels: Sequence[o
 def _require_distinct(what: str, labels: "pd.Index[str]") -> None:
     repeated = labels[labels.duplicated()]
     if len(repeated):
-        raise DataError(f"the {what} {repeated[0]!r} stands twice in the table; make every {what} unique")
+        raise DataError(f"the {what} {repeated.tolist()[0]!r} stands twice in the table; make every {what} unique")
 
 
 def _read_mark(frame: pd.DataFrame, name: str) -> np.ndarray:
@@ -97,10 +99,13 @@ def _read_mark(frame: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def read_csv(path: str | Path) -> pd.DataFrame:
-    """Read a CSV file with exact numbers; repeated column names are refused, not renamed."""
-    header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
-    _require_distinct("column", pd.Index(header))
-    return pd.read_csv(path, float_precision="round_trip")
+    """Read a CSV file; repeated column names are refused, not renamed."""
+    try:
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
+        _require_distinct("column", pd.Index(header))
+        return pd.read_csv(path)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not a CSV table with a header line: {error}") from None
 
 
 def read_parquet(path: str | Path) -> pd.DataFrame:

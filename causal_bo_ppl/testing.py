@@ -58,8 +58,8 @@ def check_mechanisms(system: CausalSystem, key: jax.Array) -> None:
         parents = system.problem.graph.parents(name)
         _require(
             reacts == set(parents),
-            f"{system.name}: {name!r} reacts to {listed(sorted(reacts))} in the model, but its parents in the graph are "
-            f"{listed(parents)}",
+            f"{system.name}: {name!r} reacts to {listed(sorted(reacts))} in the model, "
+            f"but its parents in the graph are {listed(parents)}",
         )
 
 

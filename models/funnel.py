@@ -120,7 +120,7 @@ def hub_moments(m: Mapping[str, tuple[jax.Array, jax.Array]]) -> tuple[jax.Array
     tanh_wave = real + 1j * imaginary
     sine, sine2 = jnp.exp(-v3 / 2) * jnp.sin(m3), (1 - jnp.exp(-2 * v3) * jnp.cos(2 * m3)) / 2
     orders = jnp.arange(-20, 21)  # J_20(1) is 4e-25
-    waves = jnp.exp(1j * orders * m3[:, None] - orders**2 * v3[:, None] / 2)
+    waves = jnp.exp(1j * m3[:, None] * orders[None] - v3[:, None] * orders[None] ** 2 / 2)
     sine_wave = waves @ jnp.asarray(jv(np.arange(-20, 21), 1.0), complex)
     mean = tanh + 0.5 * m2 + sine
     variance = (tanh2 - tanh**2) + 0.25 * v2 + (sine2 - sine**2) + 1

@@ -96,13 +96,11 @@ def read_network(path: Path) -> tuple[CausalGraph, LinearSEM]:
     try:
         record = json.loads(path.read_text(), parse_constant=_refuse_constant)
         arcs, cpds = [tuple(arc) for arc in record["arcs"]], record["cpds"]
-        graph = CausalGraph.from_edges(arcs, nodes=record["nodes"])
+        graph, named = CausalGraph.from_edges(arcs, nodes=record["nodes"]), set(cpds)
     except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not a network file ({error!r}); it needs nodes, arcs and cpds") from None
-    if set(cpds) != set(graph.nodes):
-        raise ModelError(
-            f"{path}: nodes and cpds name different variables: {listed(sorted(set(cpds) ^ set(graph.nodes)))}"
-        )
+    if named != set(graph.nodes):
+        raise ModelError(f"{path}: nodes and cpds name different variables: {listed(sorted(named ^ set(graph.nodes)))}")
     size = len(graph.nodes)
     weights, intercepts, noise = np.zeros((size, size)), np.zeros(size), np.zeros(size)
     for column, name in enumerate(graph.nodes):

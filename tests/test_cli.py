@@ -1,0 +1,37 @@
+import pytest
+from typer.testing import CliRunner
+
+from causal_bo_ppl.cli import app
+
+
+def run(*arguments):
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+
+
+def test_demo_shows_graph_sets_and_exact_optimum():
+    result = run("demo")
+    assert result.exit_code == 0, result.output
+    for shown in (
+        "b1191 -> fixC",
+        "218 intervention sets",
+        "min E[b1583]",
+        "0.336196",
+        "3,488 vertices",
+        "lacY = 4.67912",
+    ):
+        assert shown in result.output
+
+
+@pytest.mark.parametrize("name", ["chain", "toy", "healthcare"])
+def test_demo_shows_any_system(name):
+    result = run("demo", name)
+    assert result.exit_code == 0 and "Exact optimum" in result.output
+
+
+def test_unknown_system_is_an_error_that_says_what_to_do():
+    result = run("demo", "toyy")
+    assert result.exit_code == 1 and "did you mean 'toy'" in result.output and "Traceback" not in result.output
+
+
+def test_systems_are_listed():
+    assert run("systems").output.split() == ["chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy"]

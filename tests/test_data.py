@@ -1,0 +1,198 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.errors import CausalBOWarning, DataError, GraphError
+from causal_bo_ppl.learnable import require_learnable
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem()
+
+
+@pytest.fixture
+def frame():
+    draws = np.random.default_rng(0)
+    return pd.DataFrame({"Y": draws.normal(size=8), "X": draws.normal(size=8), "Z": draws.normal(size=8)})
+
+
+def test_columns_are_taken_in_graph_order_and_others_are_reported(problem, frame):
+    data = cb.Data.from_frame(problem, frame.assign(day=range(8), note="n"))
+    assert data.nodes == ("X", "Z", "Y") and np.array_equal(data.values, frame[["X", "Z", "Y"]].to_numpy())
+    assert data.unused == ("day", "note") and "ignored columns: day, note" in repr(data)
+    assert np.array_equal(data.outcomes, frame["Y"]) and np.array_equal(data.column("Z"), frame["Z"])
+    assert len(data) == 8 and data.is_observational.all()
+    with pytest.raises(DataError, match="no column 'W'"):
+        data.column("W")
+
+
+def test_missing_columns_are_refused_with_the_unused_ones(problem, frame):
+    with pytest.raises(DataError, match="lacks the columns Z; its unused columns are: Zed"):
+        cb.Data.from_frame(problem, frame.rename(columns={"Z": "Zed"}))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_refused_with_column_count_and_first_row(problem, frame, bad):
+    frame.index = [f"r{i}" for i in range(8)]
+    frame.loc[["r3", "r5"], "Z"] = bad
+    with pytest.raises(DataError, match="column 'Z' holds 2 NaN or infinite values, the first in row r3"):
+        cb.Data.from_frame(problem, frame)
+
+
+def test_missing_values_of_nullable_columns_are_refused_too(problem, frame):
+    frame["Z"] = pd.array([1, 2, None, 4, 5, 6, 7, 8], dtype="Int64")
+    with pytest.raises(DataError, match="column 'Z' holds 1 NaN"):
+        cb.Data.from_frame(problem, frame)
+
+
+def test_integers_and_booleans_become_floats(problem, frame):
+    frame["X"], frame["Z"] = range(8), [True, False] * 4
+    data = cb.Data.from_frame(problem, frame)
+    assert data.values.dtype == np.float64 and data.column("Z").tolist() == [1.0, 0.0] * 4
+
+
+@pytest.mark.parametrize(
+    "column",
+    [["1"] * 8, [object()] * 8, [1j] * 8, pd.date_range("2026-01-01", periods=8), pd.Categorical([1, 2] * 4)],
+    ids=["text", "object", "complex", "dates", "categories"],
+)
+def test_columns_that_are_no_numbers_are_refused_by_name(problem, frame, column):
+    frame["Z"] = column
+    with pytest.raises(DataError, match="column 'Z' has dtype .*; convert it to numbers first"):
+        cb.Data.from_frame(problem, frame)
+
+
+def test_single_precision_is_converted_with_a_warning(problem, frame):
+    frame["Z"] = frame["Z"].astype(np.float32)
+    with pytest.warns(CausalBOWarning, match="column 'Z' is float32"):
+        data = cb.Data.from_frame(problem, frame)
+    assert data.values.dtype == np.float64
+
+
+def test_repeated_columns_and_row_labels_are_refused(problem, frame, tmp_path):
+    twice = pd.concat([frame, frame[["X"]]], axis=1)
+    with pytest.raises(DataError, match="column 'X' stands twice"):
+        cb.Data.from_frame(problem, twice)
+    twice.to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(DataError, match="column 'X' stands twice"):
+        cb.Data.from_csv(problem, tmp_path / "twice.csv")
+    with pytest.raises(DataError, match="row label 0 stands twice"):
+        cb.Data.from_frame(problem, pd.concat([frame, frame]))
+
+
+def test_ragged_or_misshapen_rows_are_refused():
+    nodes, none = ("X", "Y"), np.zeros((2, 2), bool)
+    with pytest.raises(DataError, match="ragged lengths"):
+        cb.Data(nodes, "Y", [[1.0, 2.0], [3.0]], none)
+    with pytest.raises(DataError, match=r"shape \(n, 2\) for X, Y, got \(2, 3\)"):
+        cb.Data(nodes, "Y", np.zeros((2, 3)), none)
+    with pytest.raises(DataError, match="boolean and of shape"):
+        cb.Data(nodes, "Y", np.zeros((2, 2)), np.zeros((2, 2)))
+    with pytest.raises(DataError, match="target 'W' is not among"):
+        cb.Data(nodes, "W", np.zeros((2, 2)), none)
+
+
+def test_input_is_copied_and_never_changed(problem, frame):
+    before = frame.copy()
+    data = cb.Data.from_frame(problem, frame)
+    kept = data.values.copy()
+    frame.loc[0, "X"] = 99.0
+    assert np.array_equal(data.values, kept)
+    values, set_ = np.zeros((2, 3)), np.zeros((2, 3), bool)
+    data = cb.Data(problem.graph.nodes, "Y", values, set_)
+    values[:], set_[:] = 7.0, True
+    assert not data.values.any() and not data.intervened.any()
+    with pytest.raises(ValueError, match="read-only"):
+        data.values[0, 0] = 1.0
+    frame.loc[0, "X"] = before.loc[0, "X"]
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_interventional_rows_are_marked_by_do_columns_or_by_name(problem, frame):
+    marked = cb.Data.from_frame(problem, frame.assign(**{"do(X)": [True] * 3 + [False] * 5}))
+    assert marked.intervened[:, 0].tolist() == [True] * 3 + [False] * 5 and not marked.intervened[:, 1:].any()
+    named = cb.Data.from_frame(problem, frame, intervened="Z")
+    assert named.intervened.all(axis=0).tolist() == [False, True, False]
+    assert problem.interventions(named.queries) == [{"Z": z} for z in frame["Z"]]
+    with pytest.raises(DataError, match="unknown intervention 'do\\(Q\\)'"):
+        cb.Data.from_frame(problem, frame.assign(**{"do(Q)": True}))
+    with pytest.raises(DataError, match="must hold True or False"):
+        cb.Data.from_frame(problem, frame.assign(**{"do(X)": 2}))
+    with pytest.raises(DataError, match="keep one of them"):
+        cb.Data.from_frame(problem, frame.assign(**{"do(X)": True}), intervened="Z")
+    with pytest.raises(GraphError, match="unknown variable 'Q'"):
+        cb.Data.from_frame(problem, frame, intervened=["Q"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_files_give_back_the_same_numbers_to_the_last_bit(problem, frame, tmp_path, kind):
+    data = cb.Data.from_frame(problem, frame / 3).join(cb.Data.from_frame(problem, frame, intervened=["X", "Z"]))
+    path = tmp_path / f"rows.{kind}"
+    data.to_csv(path) if kind == "csv" else data.to_frame().to_parquet(path)
+    again = getattr(cb.Data, f"from_{kind}")(problem, path)
+    assert np.array_equal(again.values, data.values) and np.array_equal(again.intervened, data.intervened)
+
+
+def test_file_that_is_no_table_is_refused_with_its_path(problem, tmp_path):
+    empty, ragged = tmp_path / "empty.csv", tmp_path / "ragged.csv"
+    empty.write_text("")
+    ragged.write_text("X,Z,Y\n1,2,3\n1,2,3,4,5\n")
+    for path in (empty, ragged):
+        with pytest.raises(DataError, match=f"{path.name} is not a CSV table"):
+            cb.Data.from_csv(problem, path)
+
+
+def test_rows_can_be_joined_and_selected(problem, frame):
+    seen, tried = cb.Data.from_frame(problem, frame), cb.Data.from_frame(problem, frame[:3], intervened="X")
+    both = seen.join(tried)
+    assert len(both) == 11 and both.is_observational.sum() == 8
+    assert np.array_equal(both.rows(~both.is_observational).values, tried.values)
+    assert repr(both).startswith("Data(8 observational and 3 interventional rows of X, Z, Y")
+    assert both.summary().loc["X", "set_in"] == 3 and "<table" in both._repr_html_()
+    with pytest.raises(DataError, match="cannot join rows of X, Z, Y with rows of Y, X"):
+        seen.join(cb.Data(("Y", "X"), "Y", np.zeros((1, 2)), np.zeros((1, 2), bool)))
+
+
+COLLIDER = cb.CausalGraph.parse("A -> Y; B -> Y; A -> B; Y -> W")
+
+
+def rows(n=20, seed=0, **columns):
+    draws = np.random.default_rng(seed)
+    table = {name: draws.normal(size=n) for name in COLLIDER.nodes} | columns
+    values = np.column_stack([table[name] for name in COLLIDER.nodes])
+    return cb.Data(COLLIDER.nodes, "Y", values, np.zeros(values.shape, bool))
+
+
+def test_usable_rows_pass():
+    require_learnable(rows(), COLLIDER)
+    require_learnable(rows(W=np.zeros(20)), COLLIDER)  # W is downstream of the target
+
+
+def test_too_few_rows_for_an_equation_are_refused_by_name():
+    with pytest.raises(DataError, match="equation of 'Y' has 2 parents and only 3 rows"):
+        require_learnable(rows(3), COLLIDER)
+    require_learnable(rows(4), COLLIDER)
+    data = rows(20)
+    mask = np.zeros(data.values.shape, bool)
+    mask[:, COLLIDER.index("B")] = True
+    with pytest.raises(DataError, match="equation of 'B' has 1 parents and only 0 rows in which it was not set"):
+        require_learnable(cb.Data(data.nodes, "Y", data.values, mask), COLLIDER)
+
+
+def test_constant_parent_or_target_is_refused():
+    with pytest.raises(DataError, match="'A', a parent of 'B', is constant.*value 2 in all 20 rows"):
+        require_learnable(rows(A=np.full(20, 2.0)), COLLIDER)
+    with pytest.raises(DataError, match="target 'Y' is constant"):
+        require_learnable(rows(Y=np.ones(20)), COLLIDER)
+
+
+def test_collinear_parents_are_refused_when_exact_and_warned_of_when_nearly_so():
+    a = np.random.default_rng(1).normal(size=20)
+    with pytest.raises(DataError, match="parents A, B of 'Y' are exactly collinear"):
+        require_learnable(rows(A=a, B=3 * a + 1), COLLIDER)
+    noise = np.random.default_rng(2).normal(size=20)
+    with pytest.warns(CausalBOWarning, match="parents A, B of 'Y' are nearly collinear .condition number"):
+        require_learnable(rows(A=a, B=3 * a + 1e-9 * noise), COLLIDER)
+    require_learnable(rows(A=a, B=3 * a + 1e-6 * noise), COLLIDER)

@@ -1,0 +1,225 @@
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.errors import DomainError, ExplorationError, GraphError
+
+parse = cb.CausalGraph.parse
+
+
+def test_design_example_works_as_written():
+    g = parse("X -> Z -> Y; X <-> Y")
+    problem = cb.Problem(g, target="Y", objective="min", domains={"X": (-5, 5), "Z": (-5, 20)}, sets="pomis")
+    assert problem.sets == (("Z",),) and problem.domains == {"X": (-5, 5), "Z": (-5, 20)}
+    q = problem.queries([{"X": 1.0}, {"Z": -3.2}])
+    assert q.mask.tolist() == [[True, False, False], [False, True, False]]
+    assert q.value.tolist() == [[1.0, 0.0, 0.0], [0.0, -3.2, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"target": "T"}, GraphError, "unknown target 'T'"),
+        ({"target": "X", "domains": {"Z": (0, 1)}}, GraphError, "target 'X' has no causes"),
+        ({"objective": "maximise"}, DomainError, '"min" or "max", got \'maximise\''),
+        ({"domains": {}}, DomainError, "no variable may be set"),
+        ({"domains": {"Y": (0, 1)}}, DomainError, "target 'Y' is among the manipulable"),
+        ({"domains": {"Zz": (0, 1)}}, DomainError, "unknown manipulable variable 'Zz'; did you mean 'Z'"),
+        ({"domains": {"X": (1, 0)}}, DomainError, r"domain of 'X' is \[1.0, 0.0\].*swap"),
+        ({"domains": {"X": (1, 1)}}, DomainError, "fix it as a constant instead"),
+        ({"domains": {"X": (np.nan, 1)}}, DomainError, "must be finite"),
+        ({"domains": {"X": (0, np.inf)}}, DomainError, "must be finite"),
+        ({"domains": {"X": 3}}, DomainError, "pair of numbers"),
+        ({"domains": {"X": ("0", "1")}}, DomainError, "pair of numbers"),
+        ({"domains": {"X": (0, 1, 2)}}, DomainError, "pair of numbers"),
+        ({"sets": "all"}, ExplorationError, "sets must be"),
+        ({"sets": True}, ExplorationError, "sets must be"),
+        ({"sets": 0}, ExplorationError, "at least 1, got 0"),
+        ({"sets": [()]}, ExplorationError, "no intervention set is left"),
+        ({"sets": [("X", "Y")]}, DomainError, "target 'Y' stands in the set"),
+        ({"sets": [("X", "W")]}, DomainError, "unknown manipulable variable 'W'"),
+        ({"costs": {"X": 1.0}}, DomainError, r"missing \['Z'\]"),
+        ({"costs": {"X": 1.0, "Z": 0.0}}, DomainError, "cost of 'Z' is 0.0"),
+        ({"costs": {"X": -1.0, "Z": 1.0}}, DomainError, "cost of 'X' is -1.0"),
+        ({"costs": {"X": np.nan, "Z": 1.0}}, DomainError, "cost of 'X' is nan"),
+        ({"costs": lambda queries: np.zeros(len(queries))}, DomainError, "cost of intervention 0 is 0.0"),
+        ({"costs": lambda queries: 1.0}, DomainError, r"shape \(\) for"),
+        ({"known": {("X", "Y"): 1.0}}, GraphError, "no edge"),
+        ({"known": {("X", "Z"): np.inf}}, DomainError, "coefficient of X -> Z is inf"),
+        ({"units": {"W": "kg"}}, GraphError, "unknown variable 'W'"),
+    ],
+)
+def test_problem_that_cannot_be_posed_is_refused(make_problem, options, error, message):
+    with pytest.raises(error, match=message):
+        make_problem(**options)
+
+
+def test_variable_that_cannot_affect_the_target_is_refused():
+    with pytest.raises(DomainError, match="'W' cannot affect 'Y'"):
+        cb.Problem(parse("X -> Y -> W"), "Y", domains={"X": (0, 1), "W": (0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("interventions", "message"),
+    [
+        ([{"X": 5.01}], r"do\(X = 5.01\) lies outside \[-5, 5\]"),
+        ([{"X": 0.0}, {"Z": -5.0000001}], r"do\(Z = -5\) lies outside"),
+        ([{"X": np.nan}], r"do\(X = nan\) lies outside"),
+        ([{"X": np.inf}], "lies outside"),
+        ([{"X": "1"}], "must be a real number"),
+        ([{"X": True}], "must be a real number"),
+        ([{"X": None}], "must be a real number"),
+        ([{"W": 1.0}], "unknown manipulable variable 'W'"),
+        ([{"Y": 1.0}], "unknown manipulable variable 'Y'"),
+        ([{}], "missing its variables.*baseline"),
+    ],
+)
+def test_intervention_outside_the_problem_is_refused(make_problem, interventions, message):
+    with pytest.raises(DomainError, match=message):
+        make_problem().queries(interventions)
+
+
+def test_explicit_sets_refuse_an_intervention_with_missing_or_extra_variables(make_problem):
+    problem = make_problem(sets=[("Z", "X")])
+    assert problem.sets == (("X", "Z"),) and len(problem.queries({"Z": 1.0, "X": 2.0})) == 1
+    with pytest.raises(DomainError, match="missing: Z; extra: none"):
+        problem.queries([{"X": 1.0}])
+    with pytest.raises(DomainError, match="missing: none; extra: Z"):
+        make_problem(sets=["X", "Z"], domains={"X": (0, 1), "Z": (0, 1)}).queries([{"X": 1.0, "Z": 1.0}])
+
+
+def test_explicit_sets_are_checked_on_graphs_of_any_size():
+    names = [f"V{i:02}" for i in range(70)]
+    graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
+    problem = cb.Problem(graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets=[("V00",), ("V69",)])
+    assert len(problem.require(problem.vertices().repeat(3))) == 12
+    with pytest.raises(DomainError, match="{V68} is not a set"):
+        problem.queries([{"V69": 0.5}, {"V68": 0.5}])
+
+
+def test_raw_arrays_are_checked_like_names(make_problem):
+    problem = make_problem()
+    with pytest.raises(DomainError, match=r"shape \(M, 3\)"):
+        problem.require(cb.Queries(np.ones((1, 2), bool), np.zeros((1, 2))))
+    with pytest.raises(DomainError, match="boolean"):
+        problem.require(cb.Queries(np.ones((1, 3)), np.zeros((1, 3))))
+    with pytest.raises(DomainError, match="unknown manipulable variable 'Y'"):
+        problem.require(cb.Queries(np.ones((1, 3), bool), np.zeros((1, 3))))
+
+
+def test_names_and_values_survive_the_round_trip(make_problem):
+    problem = make_problem(sets=2, units={"X": "mg"})
+    interventions = [{"X": 1 / 3}, {"Z": -3.2}, {"X": -5.0, "Z": 20.0}]
+    queries = problem.queries(interventions)
+    assert problem.interventions(queries) == interventions
+    assert problem.interventions(queries[1:]) == interventions[1:] and len(queries[[0, 2]]) == 2
+    frame = problem.to_frame(queries)
+    assert list(frame.columns) == ["X [mg]", "Z"] and frame.isna().to_numpy().sum() == 2
+    assert problem.position(("Z", "X")) == 2
+    with pytest.raises(ExplorationError, match="not among the 2 sets"):
+        make_problem().position(("X", "Z"))
+
+
+def test_designs_follow_the_sets_and_stay_in_the_domains(make_problem):
+    problem = make_problem(sets=2)
+    grid, corners, sobol = problem.grid(5), problem.vertices(), problem.sobol(10)
+    assert [len(design) for design in (grid, corners, sobol)] == [5 + 5 + 25, 2 + 2 + 4, 30]
+    for design in (grid, corners, sobol):
+        problem.require(design)
+        found = list(dict.fromkeys(map(tuple, design.mask.tolist())))
+        assert found == [tuple(name in members for name in problem.graph.nodes) for members in problem.sets]
+    assert problem.interventions(corners)[-4:] == [{"X": x, "Z": z} for x in (-5, 5) for z in (-5, 20)]
+    assert np.allclose(np.diff(grid.value[:5, 0]), 2.5)
+    assert len(np.unique(sobol.value[20:], axis=0)) == 10
+
+
+def test_design_keeps_bounds_that_are_not_round_numbers_exactly(make_problem):
+    low, high = -0.1 - 1e-17, 0.30000000000000004
+    problem = make_problem(domains={"X": (low, high), "Z": (1e-3, 1 / 3)}, sets=2)
+    assert set(problem.vertices().value[:2, 0].tolist()) == {low, high}
+    problem.require(problem.grid(37))
+
+
+def test_design_of_more_than_a_million_rows_is_refused_before_it_is_made(make_problem):
+    problem = make_problem(sets=2)
+    with pytest.raises(ExplorationError, match="1,002,000 interventions over 3 sets"):
+        problem.grid(1000)
+    with pytest.raises(ExplorationError, match="at least 2 points, got 1"):
+        problem.grid(1)
+    with pytest.raises(ExplorationError, match="at least 1 points, got 0"):
+        problem.sobol(0)
+
+
+def test_costs_by_unit_by_constant_by_magnitude_and_by_function(make_problem):
+    interventions = [{"X": -2.0}, {"Z": 3.0}, {"X": 1.0, "Z": 4.0}]
+    expected = {
+        None: [1, 1, 2],
+        "constants": [2, 0.5, 2.5],
+        "magnitude": [1.5 + 2, 1.5 + 3, 3 + 5],
+        "function": [5, 10, 18],
+    }
+    given = {
+        None: None,
+        "constants": {"X": 2.0, "Z": 0.5},
+        "magnitude": cb.MagnitudeCost(1.5),
+        "function": lambda queries: 1 + (queries.value**2).sum(axis=1),
+    }
+    for kind, costs in given.items():
+        problem = make_problem(costs=costs, sets=2)
+        assert problem.cost(problem.queries(interventions)).tolist() == expected[kind], kind
+
+
+def test_fingerprint_knows_all_that_changes_an_answer_and_nothing_else(make_problem):
+    base = make_problem()
+    others = [
+        make_problem(objective="max"),
+        make_problem(domains={"X": (-5, 5), "Z": (-5, 20.1)}),
+        make_problem(domains={"X": (-5, 5)}),
+        make_problem(sets=2),
+        make_problem(costs={"X": 1.0, "Z": 2.0}),
+        make_problem(costs=cb.MagnitudeCost()),
+        make_problem(costs=cb.MagnitudeCost(2.0)),
+        make_problem(known={("X", "Z"): 0.8}),
+        make_problem(known={("X", "Z"): 0.9}),
+        make_problem(identifiable_only=True),
+        make_problem(graph=parse("X -> Z -> Y; X <-> Y")),
+    ]
+    assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
+    same = make_problem(graph=parse("Z -> Y; X -> Z"), domains={"Z": (-5, 20), "X": (-5, 5)}, costs={"X": 1, "Z": 1})
+    assert same == base and hash(same) == hash(base) and make_problem(sets=2) != base
+    assert make_problem(units={"X": "mg"}) == base  # a label changes no answer
+
+
+def test_problem_never_changes(make_problem):
+    given = {"X": (-5, 5), "Z": (-5, 20)}
+    problem = make_problem(domains=given)
+    given["X"] = (0, 1)
+    problem.domains["X"] = (0, 1)
+    assert problem.domains["X"] == (-5, 5)
+    with pytest.raises(AttributeError, match="a Problem never changes"):
+        problem.target = "Z"
+
+
+def test_many_manipulable_variables_need_a_largest_size():
+    names = [f"V{i}" for i in range(45)]
+    graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
+    domains = dict.fromkeys(names, (0.0, 1.0))
+    with pytest.raises(ExplorationError, match="1,385,979 intervention sets"):
+        cb.Problem(graph, "Y", domains=domains, sets=5)
+    assert len(cb.Problem(graph, "Y", domains=domains, sets=2).sets) == 1035
+
+
+def test_problem_shows_itself_as_a_picture_and_a_table(make_problem):
+    problem = make_problem(units={"X": "<mg>"})
+    shown = problem._repr_html_()
+    assert "<svg" in shown and "&lt;mg&gt;" in shown and "<mg>" not in shown
+    assert repr(problem) == "Problem(min Y over 2 sets of X, Z; 3 variables)"
+    assert problem.variables().loc["Z", "high"] == 20
+
+
+def test_queries_cross_jit_and_show_their_size(make_problem):
+    import jax
+
+    queries = make_problem().queries([{"X": 1.0}, {"Z": 2.0}])
+    assert jax.jit(lambda q: (q.value * q.mask).sum())(queries) == 3.0
+    assert repr(queries) == "Queries(2 interventions on 3 variables)" and len(queries.repeat(3)) == 6
