@@ -1,18 +1,17 @@
 """Which random key is this? (a JAX key, or an int seed at the user-facing doors)."""
 
-import operator
+from numbers import Integral
 
 import jax
+import jax.numpy as jnp
 
 
 def as_key(key: jax.Array | int) -> jax.Array:
     """Return a JAX key: an int is taken as a seed, a key passes through."""
-    if isinstance(key, jax.Array):
+    if isinstance(key, jax.Array) and (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.shape == (2,))
+    ):
         return key
-    try:
-        seed = operator.index(key)
-    except TypeError:
-        raise TypeError(f"key must be a JAX key or an int seed, got {key!r}") from None
-    if isinstance(key, bool):
-        raise TypeError(f"key must be a JAX key or an int seed, got {key!r}")
-    return jax.random.key(seed)
+    if isinstance(key, bool) or not isinstance(key, Integral) or not 0 <= int(key) < 2**63:
+        raise TypeError(f"key must be a JAX key or an int seed from 0 to 2^63 - 1, got {key!r}")
+    return jax.random.key(int(key))

@@ -122,6 +122,8 @@ class Problem:
 
     def require(self, queries: Queries) -> Queries:
         """Return the batch if it is legal here; raise DomainError for the first row that is not."""
+        if not isinstance(queries, Queries):
+            raise DomainError(f"expected Queries, got {type(queries).__name__}; build them with problem.queries([...])")
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         if mask.ndim != 2 or mask.shape != value.shape or mask.shape[1] != len(self.graph.nodes) or mask.dtype != bool:
             raise DomainError(

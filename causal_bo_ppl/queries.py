@@ -1,5 +1,6 @@
 """A batch of interventions as two arrays: which variables are set, and to what."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
@@ -13,7 +14,8 @@ class Queries:
     """M interventions on p variables, in the order of the graph's nodes.
 
     mask: (M, p) bool, which variables are set. value: (M, p) float, to what; 0 where not set.
-    `len(queries)` is M; slices and index arrays select rows. Passes through `jax.jit`.
+    `len(queries)` is M; indices, slices and index arrays select rows, and a loop gives one row at a
+    time. Passes through `jax.jit`.
     """
 
     mask: jax.Array | np.ndarray
@@ -24,7 +26,10 @@ class Queries:
 
     def __getitem__(self, rows: slice | ArrayLike) -> "Queries":
         chosen = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
-        return Queries(self.mask[chosen], self.value[chosen])
+        return Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
+
+    def __iter__(self) -> Iterator["Queries"]:
+        return (self[row] for row in range(len(self)))
 
     def repeat(self, times: int) -> "Queries":
         """Each intervention `times` times in a row (replicates)."""

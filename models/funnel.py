@@ -14,6 +14,7 @@ Transfer is measured from outcomes on TRAINING to responses on HELD_OUT.
 from collections.abc import Mapping
 from functools import partial
 from itertools import combinations
+from numbers import Integral
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,8 @@ Coefficients = Mapping[tuple[str, str], float]
 
 def draw_coefficients(seed: int) -> dict[tuple[str, str], float]:
     """One coefficient for each directed edge, uniform in +-[0.5, 1.5]."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise ModelError(f"the seed of the funnel must be a whole number, 0 or more; got {seed!r}")
     draws = np.random.default_rng(seed)
     sizes, signs = (
         draws.uniform(0.5, 1.5, len(GRAPH.directed)),
@@ -91,19 +94,19 @@ def model(coefficients: Coefficients, is_linear: bool) -> None:
     numpyro.sample("Y", dist.Normal(_target_mean(h, coefficients, is_linear) + sum(u.values()), 1))
 
 
-def mediators(queries: Queries, coefficients: Coefficients) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Mean and variance of each mediator, (M,) each: independent Gaussians under any intervention."""
+def mediators(query: Queries, coefficients: Coefficients) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Mean and variance of each mediator under one intervention: independent Gaussians whatever is set."""
     found = {}
     for name, pair in FEEDS.items():
-        mean, variance = jnp.zeros(len(queries)), jnp.ones(len(queries))
+        mean, variance = jnp.zeros(()), jnp.ones(())
         for source in pair:
             column, weight = GRAPH.index(source), coefficients[source, name]
-            is_set = queries.mask[:, column]
-            mean += weight * jnp.where(is_set, queries.value[:, column], 0.0)
+            is_set = query.mask[column]
+            mean += weight * jnp.where(is_set, query.value[column], 0.0)
             variance += weight**2 * jnp.where(is_set, 0.0, 2.0)
         column = GRAPH.index(name)
-        is_set = queries.mask[:, column]
-        found[name] = jnp.where(is_set, queries.value[:, column], mean), jnp.where(is_set, 0.0, variance)
+        is_set = query.mask[column]
+        found[name] = jnp.where(is_set, query.value[column], mean), jnp.where(is_set, 0.0, variance)
     return found
 
 
@@ -120,7 +123,7 @@ def hub_moments(m: Mapping[str, tuple[jax.Array, jax.Array]]) -> tuple[jax.Array
     tanh_wave = real + 1j * imaginary
     sine, sine2 = jnp.exp(-v3 / 2) * jnp.sin(m3), (1 - jnp.exp(-2 * v3) * jnp.cos(2 * m3)) / 2
     orders = jnp.arange(-20, 21)  # J_20(1) is 4e-25
-    waves = jnp.exp(1j * m3[:, None] * orders[None] - v3[:, None] * orders[None] ** 2 / 2)
+    waves = jnp.exp(1j * m3 * orders - v3 * orders**2 / 2)
     sine_wave = waves @ jnp.asarray(jv(np.arange(-20, 21), 1.0), complex)
     mean = tanh + 0.5 * m2 + sine
     variance = (tanh2 - tanh**2) + 0.25 * v2 + (sine2 - sine**2) + 1
@@ -130,19 +133,23 @@ def hub_moments(m: Mapping[str, tuple[jax.Array, jax.Array]]) -> tuple[jax.Array
 @jax.jit
 def nonlinear_response(coefficients: Coefficients, queries: Queries) -> jax.Array:
     """E[2 sin H + 0.3 H^2]: the latent causes have mean zero."""
-    mean, variance, wave = hub_moments(mediators(queries, coefficients))
-    column = GRAPH.index("H")
-    h = queries.value[:, column]
-    free = 2 * jnp.imag(wave) + 0.3 * (variance + mean**2)
-    return jnp.where(queries.mask[:, column], 2 * jnp.sin(h) + 0.3 * h**2, free)
+
+    def one(query: Queries) -> jax.Array:
+        mean, variance, wave = hub_moments(mediators(query, coefficients))
+        is_set, h = query.mask[GRAPH.index("H")], query.value[GRAPH.index("H")]
+        free = 2 * jnp.imag(wave) + 0.3 * (variance + mean**2)
+        return jnp.where(is_set, 2 * jnp.sin(h) + 0.3 * h**2, free)
+
+    means: jax.Array = jax.lax.map(one, queries, batch_size=4096)
+    return means
 
 
 def nonlinear_domains(coefficients: Coefficients) -> dict[str, tuple[float, float]]:
     """Mean +- 2 standard deviations; upstream of the hub the nonlinear funnel is the linear one."""
     domains = population_domains(GRAPH, linear_sem(coefficients), (*SOURCES, *FEEDS))
-    nothing = Queries(np.zeros((1, len(GRAPH.nodes)), bool), np.zeros((1, len(GRAPH.nodes))))
+    nothing = Queries(np.zeros(len(GRAPH.nodes), bool), np.zeros(len(GRAPH.nodes)))
     mean, variance, _ = hub_moments(mediators(nothing, coefficients))
-    centre, reach = float(mean[0]), 2 * float(jnp.sqrt(variance[0]))
+    centre, reach = float(mean), 2 * float(jnp.sqrt(variance))
     return domains | {"H": (centre - reach, centre + reach)}
 
 

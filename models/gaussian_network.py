@@ -36,7 +36,7 @@ def gaussian_network(
     path: str | Path,
     *,
     target: str,
-    manipulable: Iterable[str] | None = None,
+    manipulable: str | Iterable[str] | None = None,
     max_size: int | None = None,
     objective: str = "min",
     name: str | None = None,
@@ -47,7 +47,7 @@ def gaussian_network(
     """
     graph, sem = read_network(Path(path))
     graph.require([target], "target")
-    names = graph.ancestors(target) if manipulable is None else tuple(manipulable)
+    names = graph.ancestors(target) if manipulable is None else graph.require(manipulable)
     sets = tuple(subsets(names)) if max_size is None else max_size
     problem = Problem(graph, target, objective, domains=population_domains(graph, sem, names), sets=sets)
     exact = partial(network_response, *ancestral_part(graph, sem, target))
@@ -92,25 +92,19 @@ def network_response(sem: LinearSEM, columns: np.ndarray, queries: Queries) -> j
 
 
 def read_network(path: Path) -> tuple[CausalGraph, LinearSEM]:
-    """Read and check a network file; every contradiction in it is refused with the variable's name."""
-    try:
-        record = json.loads(path.read_text(), parse_constant=_refuse_constant)
-        arcs, cpds = [tuple(arc) for arc in record["arcs"]], record["cpds"]
-        graph, named = CausalGraph.from_edges(arcs, nodes=record["nodes"]), set(cpds)
-    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not a network file ({error!r}); it needs nodes, arcs and cpds") from None
-    if named != set(graph.nodes):
-        raise ModelError(f"{path}: nodes and cpds name different variables: {listed(sorted(named ^ set(graph.nodes)))}")
+    """Read and check a network file; a contradiction in it is refused with the variable's name."""
+    graph, cpds = _read_record(path)
     size = len(graph.nodes)
     weights, intercepts, noise = np.zeros((size, size)), np.zeros(size), np.zeros(size)
     for column, name in enumerate(graph.nodes):
-        where = f"{path}, variable {name!r}"
+        where, parents = f"{path}, variable {name!r}", graph.parents(name)
         coefficients = _numbers(cpds[name], where)
-        if set(coefficients) - {INTERCEPT} != set(graph.parents(name)):
-            raise ModelError(
-                f"{where}: its coefficients are for {listed(coefficients)}, "
-                f"but its arcs come from {listed(graph.parents(name))}"
-            )
+        for what, named in (
+            ("coefficients", {*coefficients} - {INTERCEPT}),
+            ("parents", cpds[name].get("parents", parents)),
+        ):
+            if sorted(named) != sorted(parents):
+                raise ModelError(f"{where}: its {what} name {listed(sorted(named))}, its arcs {listed(parents)}")
         intercepts[column] = coefficients.pop(INTERCEPT, 0.0)
         noise[column] = _number(cpds[name].get("variance"), f"{where}, variance")
         if not noise[column] > 0:
@@ -118,6 +112,33 @@ def read_network(path: Path) -> tuple[CausalGraph, LinearSEM]:
         for cause, weight in coefficients.items():
             weights[graph.index(cause), column] = weight
     return graph, LinearSEM(jnp.array(weights), jnp.array(intercepts), jnp.diag(jnp.array(noise)))
+
+
+def _read_record(path: Path) -> tuple[CausalGraph, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        record = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
+        nodes, arcs, cpds = record["nodes"], record["arcs"], record["cpds"]
+    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is not a network file ({error!r}); it needs nodes, arcs and cpds") from None
+    if not (isinstance(nodes, list) and isinstance(arcs, list) and isinstance(cpds, dict)):
+        raise ModelError(f"{path} is not a network file: nodes and arcs must be lists, cpds must map names")
+    if not all(isinstance(arc, list) for arc in arcs):
+        raise ModelError(f"{path} is not a network file: an arc is a list of two names")
+    graph = CausalGraph.from_edges(arcs, nodes=nodes)
+    if set(cpds) != set(graph.nodes):
+        raise ModelError(
+            f"{path}: nodes and cpds name different variables: {listed(sorted(set(cpds) ^ set(graph.nodes)))}"
+        )
+    return graph, cpds
+
+
+def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ModelError(f"a network file gives {next(n for n in names if names.count(n) > 1)!r} twice; keep one")
+    return found
 
 
 def _numbers(cpd: Any, where: str) -> dict[str, float]:
@@ -129,7 +150,7 @@ def _numbers(cpd: Any, where: str) -> dict[str, float]:
 def _number(value: Any, where: str) -> float:
     """A number, bare or alone in a list."""
     found = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < math.inf or abs(found) > 1e300:
         raise ModelError(f"{where} must be one finite number, got {value!r}")
     return float(found)
 

@@ -82,7 +82,8 @@ def population(ages: int = AGE_NODES, bmis: int = BMI_NODES) -> tuple[jax.Array,
     t, along = np.polynomial.hermite_e.hermegauss(bmis)
     age, offset = np.meshgrid(YOUNGEST + (OLDEST - YOUNGEST) * (x + 1) / 2, BMI_SD * t, indexing="ij")
     weight = np.outer(across / across.sum(), along / along.sum())
-    return jnp.array(age.ravel()), jnp.array((27 - 0.01 * age + offset).ravel()), jnp.array(weight.ravel())
+    age, offset = jnp.array(age.ravel()), jnp.array(offset.ravel())
+    return age, mean_bmi(age) + offset, jnp.array(weight.ravel())
 
 
 @jax.jit

@@ -7,6 +7,9 @@ variant is ours: U enters X and Y additively, so f_X and f_Z are the same and X'
 identified through the front door. Optimum by closed form: -2.171806 at Z = -3.2003.
 """
 
+import math
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpyro
@@ -15,7 +18,7 @@ import numpyro.distributions as dist
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.quadrature import normal_mean
+from causal_bo_ppl.quadrature import lognormal_wave, normal_mean
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.system import CausalSystem
 
@@ -26,16 +29,21 @@ DOMAINS = {"X": (-5.0, 5.0), "Z": (-5.0, 20.0)}
 def model() -> None:
     """The truth without confounding."""
     x = numpyro.sample("X", dist.Normal(0, 1))
-    z = numpyro.sample("Z", dist.Normal(jnp.exp(-x), 1))
-    numpyro.sample("Y", dist.Normal(jnp.cos(z) - jnp.exp(-z / 20), 1))
+    z = numpyro.sample("Z", dist.Normal(mean_of_z(x), 1))
+    numpyro.sample("Y", dist.Normal(effect_of_z(z), 1))
 
 
 def confounded_model() -> None:
     """The truth with a latent cause of X and Y."""
     u = numpyro.sample("U", dist.Normal(0, 1))
     x = numpyro.sample("X", dist.Normal(u, 1))
-    z = numpyro.sample("Z", dist.Normal(jnp.exp(-x), 1))
-    numpyro.sample("Y", dist.Normal(jnp.cos(z) - jnp.exp(-z / 20) + u, 1))
+    z = numpyro.sample("Z", dist.Normal(mean_of_z(x), 1))
+    numpyro.sample("Y", dist.Normal(effect_of_z(z) + u, 1))
+
+
+def mean_of_z(x: jax.Array) -> jax.Array:
+    """E[Z | X]."""
+    return jnp.exp(-x)
 
 
 def effect_of_z(z: jax.Array) -> jax.Array:
@@ -45,25 +53,32 @@ def effect_of_z(z: jax.Array) -> jax.Array:
 
 def effect_of_x(x: jax.Array) -> jax.Array:
     """f_X: the means of cos and exp of a Gaussian with mean exp(-x) and variance 1."""
-    mean = jnp.exp(-x)
-    return jnp.exp(-0.5) * jnp.cos(mean) - jnp.exp(-mean / 20 + 1 / 800)
+    return jnp.exp(-0.5) * jnp.cos(mean_of_z(x)) - jnp.exp(-mean_of_z(x) / 20 + 1 / 800)
+
+
+def natural_mean(sd_of_x: float) -> jax.Array:
+    """E Y when nothing is set: the mean of f_X, its wave on a line where it decays."""
+    decay = normal_mean(lambda x: jnp.exp(-mean_of_z(x) / 20 + 1 / 800), sd=sd_of_x)
+    return jnp.exp(-0.5) * jnp.real(lognormal_wave(1.0, sd_of_x)) - decay
+
+
+@partial(jax.jit, static_argnames="sd_of_x")
+def response(queries: Queries, sd_of_x: float) -> jax.Array:
+    """f_Z where Z is set, else f_X where X is set, else the mean of Y."""
+    (x, z, _), (x_is_set, z_is_set, _) = jnp.asarray(queries.value).T, jnp.asarray(queries.mask).T  # both graphs' order
+    by_x = jnp.where(x_is_set, effect_of_x(x), natural_mean(sd_of_x))
+    return jnp.where(z_is_set, effect_of_z(z), by_x)
 
 
 def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
     """The nonlinear chain, with or without a latent cause of X and Y."""
     if variant not in GRAPHS:
         raise ModelError(f"toy has no variant {variant!r}; leave it out or use 'confounded'")
-    graph = GRAPHS[variant]
-    x, z = graph.index("X"), graph.index("Z")
-    spread_of_x = 1.0 if variant is None else jnp.sqrt(2.0)
-
-    @jax.jit
-    def response(queries: Queries) -> jax.Array:
-        mask, value = jnp.asarray(queries.mask), jnp.asarray(queries.value)
-        free = normal_mean(effect_of_x, 0.0, spread_of_x)
-        by_x = jnp.where(mask[:, x], effect_of_x(value[:, x]), free)
-        return jnp.where(mask[:, z], effect_of_z(value[:, z]), by_x)
-
-    problem = Problem(graph, "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size)
-    name, truth = ("toy", model) if variant is None else ("toy-confounded", confounded_model)
-    return CausalSystem(name, problem, truth, response, False, "Aglietti et al. 2020, toy example")
+    problem = Problem(GRAPHS[variant], "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size)
+    source = "Aglietti et al. 2020, toy example"
+    if variant is None:
+        return CausalSystem("toy", problem, model, partial(response, sd_of_x=1.0), False, source)
+    exact = partial(response, sd_of_x=math.sqrt(2))
+    return CausalSystem(
+        "toy-confounded", problem, confounded_model, exact, False, f"{source}; the latent cause is ours"
+    )

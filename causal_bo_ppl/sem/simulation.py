@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from numpyro.primitives import Messenger
 
@@ -25,13 +26,17 @@ class Surgery(Messenger):  # type: ignore[misc]
     def __init__(self, nodes: Sequence[str], queries: Queries) -> None:
         super().__init__()
         self.columns = {name: column for column, name in enumerate(nodes)}
-        self.mask, self.value = jnp.asarray(queries.mask), jnp.asarray(queries.value)
+        self.mask, self.value = np.asarray(queries.mask), np.asarray(queries.value)
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Replace the value after it was drawn, before anything reads it."""
         column = self.columns.get(msg["name"])
-        if column is not None and msg["type"] in ("sample", "deterministic"):
-            msg["value"] = jnp.where(self.mask[:, column], self.value[:, column], msg["value"])
+        if column is None or msg["type"] not in ("sample", "deterministic") or not self.mask[:, column].any():
+            return
+        natural, value = jnp.asarray(msg["value"]), self.value[:, column]
+        if jnp.issubdtype(natural.dtype, jnp.integer) and (value == np.round(value)).all():
+            value = value.astype(natural.dtype)  # a category stays an integer, which may index a table
+        msg["value"] = jnp.where(self.mask[:, column], value, natural)
 
 
 def simulate(model: Callable[[], object], nodes: Sequence[str], queries: Queries, key: jax.Array) -> jax.Array:
@@ -48,4 +53,12 @@ def simulate(model: Callable[[], object], nodes: Sequence[str], queries: Queries
             f"the model has no site for {listed(missing)}; name one sample or deterministic site after every variable "
             f"(sites: {listed(sorted(name for name in sites if name != ROWS))})"
         )
-    return jnp.stack([jnp.broadcast_to(sites[name]["value"], (len(queries),)) for name in nodes], axis=1)
+    for name in nodes:
+        if jnp.shape(sites[name]["value"]) not in ((), (len(queries),)):
+            raise ModelError(
+                f"the site {name!r} has shape {jnp.shape(sites[name]['value'])} for {len(queries)} rows; the program "
+                "runs once for a whole batch, so a variable is one number per row"
+            )
+    return jnp.stack(
+        [jnp.broadcast_to(jnp.asarray(sites[name]["value"], float), (len(queries),)) for name in nodes], axis=1
+    )

@@ -1,0 +1,100 @@
+"""Where is a response best over the box of each set, when no vertex need be optimal?
+
+A grid (or Sobol points, for many variables) finds the basins; a pattern search goes down the best
+few of every set, all sets of one size as one batch. What it finds is as good as the grid is fine:
+a basin narrower than a cell can be missed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, product
+
+import jax
+import numpy as np
+from scipy.ndimage import minimum_filter
+
+from causal_bo_ppl import designs
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries
+
+Effect = Callable[[Queries], jax.Array | np.ndarray]
+CELLS = 4_096  # points of the first design, whatever the number of variables
+BASINS = 5  # of every set, from which the search goes down
+NARROWEST = 1e-9  # of a domain's width: the last step
+
+
+def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
+    """One query for each set, in the order of the sets: the best that was found."""
+    sign = 1.0 if problem.objective == "min" else -1.0
+
+    def loss(queries: Queries) -> np.ndarray:
+        return sign * np.asarray(effect(queries))
+
+    best: dict[tuple[str, ...], dict[str, float]] = {}
+    for _, group in groupby(sorted(problem.sets, key=len), key=len):
+        sets = list(group)
+        starts = np.concatenate([_basins(problem, loss, members) for members in sets])
+        points, losses = _descend(problem, loss, sets, starts.reshape(len(sets), BASINS, -1))
+        chosen = points[np.arange(len(sets)), losses.argmin(axis=1)]
+        best |= {
+            members: dict(zip(members, row.tolist(), strict=True)) for members, row in zip(sets, chosen, strict=True)
+        }
+    return problem.queries([best[members] for members in problem.sets])
+
+
+def _basins(problem: Problem, loss: Callable[[Queries], np.ndarray], members: tuple[str, ...]) -> np.ndarray:
+    """(BASINS, d) places in the unit cube: the best local minima of the first design, the best repeated."""
+    size = len(members)
+    ticks = round(CELLS ** (1 / size))
+    unit = designs.lattice(ticks) if ticks >= 5 else designs.sobol(CELLS)
+    cube = unit(size)
+    losses = loss(designs.spread(problem.graph.nodes, [members], problem.domains, unit, len(cube)))
+    if ticks >= 5:
+        table = losses.reshape([ticks] * size)
+        losses = np.where(table <= minimum_filter(table, size=3, mode="nearest"), table, np.inf).ravel()
+    order = np.argsort(losses, kind="stable")[:BASINS]
+    return cube[np.where(np.isfinite(losses[order]), order, order[0])]
+
+
+def _descend(
+    problem: Problem, loss: Callable[[Queries], np.ndarray], sets: Sequence[tuple[str, ...]], at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pattern search from (sets, BASINS, d) places of the unit cube; returns values and losses."""
+    size = at.shape[-1]
+    steps = np.array(list(_steps(size)))
+    length = np.full(at.shape[:2], 0.5 / max(round(CELLS ** (1 / size)) - 1, 4))
+    value = loss(_place(problem, sets, at)).reshape(at.shape[:2])
+    while (length > NARROWEST).any():
+        around = np.clip(at[:, :, None] + length[:, :, None, None] * steps, 0.0, 1.0)
+        losses = loss(_place(problem, sets, around)).reshape(around.shape[:3])
+        found, better = losses.argmin(axis=2), losses.min(axis=2) < value
+        moved = np.take_along_axis(around, found[:, :, None, None], axis=2)[:, :, 0]
+        at, value = np.where(better[..., None], moved, at), np.where(better, losses.min(axis=2), value)
+        length = np.where(better, length, length / 4)
+    queries = _place(problem, sets, at)
+    columns = [[problem.graph.index(name) for name in members] for members in sets]
+    values = np.asarray(queries.value).reshape(*at.shape[:2], -1)
+    return np.stack([rows[:, place] for rows, place in zip(values, columns, strict=True)]), value
+
+
+def _steps(size: int) -> Iterator[tuple[float, ...]]:
+    """All neighbours of a point of a grid for up to three variables, those along the axes for more."""
+    for step in product((-1.0, 0.0, 1.0), repeat=size) if size <= 3 else ():
+        if any(step):
+            yield step
+    for axis in range(size) if size > 3 else ():
+        for sign in (-1.0, 1.0):
+            yield tuple(sign * (axis == other) for other in range(size))
+
+
+def _place(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) -> Queries:
+    """Places (sets, ..., d) of the unit cube as queries, set after set."""
+    rows = cube.size // cube.shape[-1]
+    mask, value = np.zeros((rows, len(problem.graph.nodes)), bool), np.zeros((rows, len(problem.graph.nodes)))
+    low, high = (np.array([[problem.domains[name][end] for name in members] for members in sets]) for end in (0, 1))
+    low, high = (np.expand_dims(bound, tuple(range(1, cube.ndim - 1))) for bound in (low, high))
+    columns = np.repeat(
+        [[problem.graph.index(name) for name in members] for members in sets], rows // len(sets), axis=0
+    )
+    np.put_along_axis(mask, columns, True, axis=1)
+    np.put_along_axis(value, columns, (low * (1 - cube) + high * cube).reshape(rows, -1), axis=1)
+    return Queries(mask, value)
