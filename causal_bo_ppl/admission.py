@@ -3,15 +3,24 @@
 import math
 import warnings
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 
 from causal_bo_ppl.errors import CausalBOWarning, DomainError, ExplorationError, GraphError, listed, unknown
-from causal_bo_ppl.exploration import mis, narrow_domains, pomis, subsets
+from causal_bo_ppl.exploration import MOST_SETS, in_order, mis, narrow_domains, pomis, subsets
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.numbers import read_number
 
 Set = tuple[str, ...]
 Bounds = tuple[float, float]
 Edge = tuple[str, str]
 Sets = str | int | Iterable[str | Iterable[str]]
+
+
+def read_graph(graph: CausalGraph) -> CausalGraph:
+    """The graph itself, not its text."""
+    if not isinstance(graph, CausalGraph):
+        raise GraphError(f"a problem needs a CausalGraph, got {graph!r}; write CausalGraph.parse('X -> Y')")
+    return graph
 
 
 def read_target(graph: CausalGraph, target: str) -> str:
@@ -32,18 +41,27 @@ def read_objective(objective: str) -> str:
     return objective
 
 
-def read_number(name: str, number: object) -> float:
-    """A real number for a variable; not a bool, a text or an array."""
-    try:
-        if isinstance(number, bool | str | bytes | complex):
-            raise TypeError
-        return float(number)  # type: ignore[arg-type]
-    except TypeError:
-        raise DomainError(f"the value of {name!r} must be a real number, got {number!r}") from None
+def read_flag(name: str, flag: object) -> bool:
+    """A switch: True or False, nothing that merely looks like it."""
+    if not isinstance(flag, bool):
+        raise DomainError(f"{name} must be True or False, got {flag!r}")
+    return flag
+
+
+def read_units(graph: CausalGraph, units: Mapping[str, str]) -> dict[str, str]:
+    """Units by variable, in graph order."""
+    _require_mapping("units", units, "{'X': 'mg'}")
+    return {name: str(units[name]) for name in graph.require(units)}
+
+
+def _require_mapping(what: str, given: object, example: str) -> None:
+    if not isinstance(given, Mapping):
+        raise DomainError(f"{what} must be a mapping such as {example}, got {given!r}")
 
 
 def read_domains(graph: CausalGraph, target: str, domains: Mapping[str, Bounds]) -> dict[str, Bounds]:
     """The domains in graph order, each a finite interval of an ancestor of the target."""
+    _require_mapping("domains", domains, "{'X': (-1, 1)}")
     if not domains:
         raise DomainError("no variable may be set; give at least one domain, for example {'X': (-1, 1)}")
     if target in domains:
@@ -75,6 +93,7 @@ def _read_bounds(name: str, bounds: Bounds) -> Bounds:
 
 def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, float]:
     """Known coefficients, each of an edge that the graph has."""
+    _require_mapping("known", known, "{('X', 'Z'): 0.8}")
     for edge, value in known.items():
         if edge not in graph.directed:
             raise GraphError(
@@ -89,17 +108,19 @@ def read_sets(
     graph: CausalGraph, target: str, domains: Mapping[str, Bounds], sets: Sets, known: Mapping[Edge, float]
 ) -> tuple[Set, ...]:
     """The intervention sets, without the empty one: doing nothing is observing."""
-    if sets == "mis":
+    if isinstance(sets, str) and sets == "mis":
         found = mis(graph, target, domains)
-    elif sets == "pomis":
+    elif isinstance(sets, str) and sets == "pomis":
         found = pomis(graph, target, domains)
         _warn_of_narrow_domains(graph, target, domains, known)
-    elif isinstance(sets, str | bool):
+    elif isinstance(sets, str | bool) or not isinstance(sets, Integral | Iterable):
         raise ExplorationError(f'sets must be "mis", "pomis", a largest size, or the sets themselves; got {sets!r}')
-    elif isinstance(sets, int):
-        found = tuple(subsets(domains, sets))
+    elif isinstance(sets, Integral):
+        found = tuple(subsets(domains, int(sets)))
     else:
-        found = tuple(dict.fromkeys(_read_set(graph, target, domains, members) for members in sets))
+        found = in_order(graph, [_read_set(graph, target, domains, members) for members in sets])
+        if len(found) > MOST_SETS:
+            raise ExplorationError(f"{len(found):,} sets are too many to explore; give at most {MOST_SETS:,}")
     kept = tuple(members for members in found if members)
     if not kept:
         raise ExplorationError("no intervention set is left to try besides the empty one; give other sets or domains")
@@ -107,6 +128,8 @@ def read_sets(
 
 
 def _read_set(graph: CausalGraph, target: str, domains: Mapping[str, Bounds], members: str | Iterable[str]) -> Set:
+    if not isinstance(members, Iterable):
+        raise ExplorationError(f"a set is a name or several names, got {members!r}")
     names = (members,) if isinstance(members, str) else tuple(members)
     if target in names:
         raise DomainError(f"the target {target!r} stands in the set {names}; it cannot be set")

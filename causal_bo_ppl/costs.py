@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.errors import DomainError, listed
+from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.queries import Queries
 
 CostFunction = Callable[[Queries], "np.ndarray"]
@@ -40,10 +41,16 @@ def read_costs(
     """Turn what the analyst gave into a function of a batch; None means one unit per variable."""
     if callable(costs):
         return costs
-    given = dict.fromkeys(manipulable, 1.0) if costs is None else dict(costs)
+    if costs is not None and not isinstance(costs, Mapping):
+        raise DomainError(f"costs must be {{variable: cost}} or a function of Queries, got {costs!r}")
+    given = (
+        dict.fromkeys(manipulable, 1.0) if costs is None else {name: read_number(name, c) for name, c in costs.items()}
+    )
     if set(given) != set(manipulable):
-        missing, extra = sorted(set(manipulable) - set(given)), sorted(set(given) - set(manipulable))
-        raise DomainError(f"costs must name each manipulable variable once; missing {missing}, not manipulable {extra}")
+        missing, extra = (
+            listed(sorted(names, key=str)) for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
+        )
+        raise DomainError(f"costs must name each manipulable variable; missing: {missing}; not manipulable: {extra}")
     for name, cost in given.items():
         if not (np.isfinite(cost) and cost > 0):
             raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
@@ -52,13 +59,17 @@ def read_costs(
 
 def evaluate(costs: CostFunction, queries: Queries) -> np.ndarray:
     """(M,) costs of a batch, refused unless positive and finite."""
-    found = np.asarray(costs(queries), dtype=float)
+    batch = Queries(np.array(queries.mask), np.array(queries.value))  # the function may do with it what it likes
+    found = np.asarray(costs(batch))
+    if found.dtype.kind not in "iuf":
+        raise DomainError(f"the cost function returned {found.dtype}; return (M,) real numbers")
     if found.shape != (len(queries),):
         raise DomainError(
             f"the cost function returned shape {found.shape} for {len(queries)} interventions; return (M,)"
         )
-    bad = ~(np.isfinite(found) & (found > 0)) & np.asarray(queries.mask).any(axis=1)
+    bad = ~(np.isfinite(found) & (found > 0))
+    bad &= np.asarray(queries.mask).any(axis=1) | ~(found == 0)  # doing nothing may be free
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise DomainError(f"the cost of intervention {row} is {found[row]}; costs must be positive and finite")
-    return found
+    return found.astype(float)

@@ -1,6 +1,7 @@
 """Are these rows usable for this graph? Observational and interventional rows in one table."""
 
-from collections.abc import Iterable
+import html
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 from causal_bo_ppl import tables
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.names import require_distinct
 from causal_bo_ppl.queries import Queries
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ class Data:
     unused: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        object.__setattr__(self, "unused", tuple(self.unused))
+        require_distinct(self.nodes)
         if self.target not in self.nodes:
             raise DataError(f"the target {self.target!r} is not among the columns {listed(self.nodes)}")
         values = tables.read_array(self.values, self.nodes)
@@ -52,9 +57,16 @@ class Data:
             raise DataError(
                 f"`intervened` must be boolean and of shape {values.shape}, got {intervened.dtype} {intervened.shape}"
             )
+        if intervened[:, self.nodes.index(self.target)].any():
+            raise DataError(
+                f"the target {self.target!r} is marked as set; its values would not be outcomes: drop those rows"
+            )
         intervened.flags.writeable = False
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "intervened", intervened)
+
+    def __reduce__(self) -> tuple[type["Data"], tuple[object, ...]]:
+        return Data, (self.nodes, self.target, self.values, self.intervened, self.unused)  # a copy is checked too
 
     @classmethod
     def from_frame(
@@ -69,6 +81,8 @@ class Data:
         table = tables.read_frame(frame, nodes)
         if intervened is None:
             return cls(nodes, problem.target, table.values, table.intervened, table.unused)
+        if isinstance(intervened, Mapping):
+            raise DataError("`intervened` names variables; their values are read from the table's columns")
         if table.intervened.any():
             raise DataError("the table has do(...) columns and `intervened` was given too; keep one of them")
         names = problem.graph.require(intervened)
@@ -142,6 +156,4 @@ class Data:
         return tables.summarise(self.values, self.intervened, self.nodes)
 
     def _repr_html_(self) -> str:
-        import html
-
         return f"<p>{html.escape(repr(self))}</p>{self.summary().to_html(float_format='{:.4g}'.format)}"

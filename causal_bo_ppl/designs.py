@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from numbers import Integral
 
 import numpy as np
 
@@ -39,19 +40,19 @@ def spread(nodes: Sequence[str], sets: Sequence[tuple[str, ...]], domains: Domai
 
 def lattice(n: int) -> Unit:
     """A regular grid of n points per variable, ends included."""
-    _require_count(n, least=2)
     ticks = np.linspace(0, 1, n)
     return lambda size: np.array(list(product(ticks, repeat=size)))
 
 
 def sobol(n: int) -> Unit:
     """The first n points of the Sobol sequence, unscrambled: nothing random, the same everywhere."""
-    _require_count(n, least=1)
     from scipy.stats import qmc
 
     return lambda size: qmc.Sobol(size, scramble=False).random_base2(max(n - 1, 0).bit_length())[:n]
 
 
-def _require_count(n: int, least: int) -> None:
-    if n < least:
-        raise ExplorationError(f"a design needs at least {least} points, got {n}")
+def read_count(n: int, least: int) -> int:
+    """Return the number of points of a design as a Python int, which does not overflow."""
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < least:
+        raise ExplorationError(f"a design needs a whole number of points, at least {least}; got {n!r}")
+    return int(n)

@@ -30,9 +30,8 @@ class Sketch(NamedTuple):
 
     def extent(self) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of everything, with a margin."""
-        columns = [x for x, _ in self.centres.values()]
-        rows = [y for points in (self.centres.values(), *self.arrows) for _, y in points]
-        rows += [(start[1] + 2 * control[1] + end[1]) / 4 for start, control, end in self.arcs]  # the curve's crest
+        crests = [tuple((s + 2 * c + e) / 4 for s, c, e in zip(*arc, strict=True)) for arc in self.arcs]
+        columns, rows = zip(*self.centres.values(), *(p for route in self.arrows for p in route), *crests, strict=True)
         side, margin = self.width / 2 + 16, HEIGHT / 2 + 16
         return min(columns) - side, min(rows) - margin, max(columns) + side, max(rows) + margin
 

@@ -3,11 +3,12 @@
 MIS: X with X inside An(Y) in G_do(X). MUCT: in G[An(Y)], the smallest set that holds Y and is closed
 under c-components and descendants; its border is IB = Pa(MUCT) minus MUCT; X is a POMIS iff
 IB(G_do(X), Y) = X (Lee and Bareinboim 2018; non-manipulable variables, 2019). Variables that
-cannot be set are projected out first. Each set costs polynomial work; all are produced lazily.
+cannot be set are projected out first. Each set costs polynomial work; all are produced lazily. Sets
+are integers inside, one bit for each variable in causal order: surgery is a mask of what was cut.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb
 
 from causal_bo_ppl.errors import ExplorationError, GraphError
@@ -39,18 +40,29 @@ def subsets(names: Iterable[str], max_size: int | None = None) -> Iterator[Set]:
     return (found for size in range(1, len(names) + 1)[:max_size] for found in combinations(names, size))
 
 
-def mis(graph: CausalGraph, target: str, manipulable: Iterable[str] | None = None) -> tuple[Set, ...]:
+def mis(graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None = None) -> tuple[Set, ...]:
     """Minimal intervention sets, the empty one included, smallest first."""
-    return _listed(_minimal(_manipulable_graph(graph, target, manipulable), target, ()), graph, "MIS")
+    network = _Network(_manipulable_graph(graph, target, manipulable), target)
+    sure = 2 ** network.parents[network.target].bit_count()  # every subset of the target's parents is one
+    if sure > MOST_SETS:
+        raise ExplorationError(_too_many(f"at least {sure:,} MIS (all subsets of the target's parents)"))
+    return _listed(network.minimal(), network, graph, "MIS")
 
 
-def pomis(graph: CausalGraph, target: str, manipulable: Iterable[str] | None = None) -> tuple[Set, ...]:
+def pomis(graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None = None) -> tuple[Set, ...]:
     """Possibly optimal minimal intervention sets, smallest first; the empty one where it is one.
 
     Optimality assumes that each domain covers the values its variable takes when something
     upstream is set; `Problem` warns where that is in doubt.
     """
-    return _listed(_possibly_optimal(_manipulable_graph(graph, target, manipulable), target), graph, "POMIS")
+    network = _Network(_manipulable_graph(graph, target, manipulable), target)
+    return _listed(network.possibly_optimal(), network, graph, "POMIS")
+
+
+def in_order(graph: CausalGraph, sets: Iterable[Iterable[str]]) -> tuple[Set, ...]:
+    """Distinct sets, smallest first, then in graph order, whatever order they came in."""
+    ordered = {graph.require(members) for members in sets}
+    return tuple(sorted(ordered, key=lambda members: (len(members), [graph.index(name) for name in members])))
 
 
 def narrow_domains(
@@ -62,8 +74,7 @@ def narrow_domains(
     Z's domain covers what the dropped set induces. Compared are widths: Z's domain against X's times
     the total effect of X on Z, with 1 for every coefficient that is not known.
     """
-    kept = set(pomis(graph, target, widths))
-    dropped = set().union(*set(mis(graph, target, widths)) - kept)
+    kept, dropped = set(pomis(graph, target, widths)), _dropped(graph, target, widths)
     effect = _total_effects(graph, known)
     return [
         (cause, name)
@@ -71,6 +82,17 @@ def narrow_domains(
         for cause in graph.ancestors(name)
         if cause in dropped and abs(effect[cause, name]) * widths[cause] > widths[name]
     ]
+
+
+def _dropped(graph: CausalGraph, target: str, manipulable: Iterable[str]) -> set[str]:
+    """Variables of the minimal sets that POMIS drops; past a thousand sets, all that may be set."""
+    network = _Network(_manipulable_graph(graph, target, manipulable), target)
+    kept, dropped, free = set(network.possibly_optimal()), 0, (1 << network.target) - 1
+    for count, members in enumerate(network.minimal()):
+        dropped |= 0 if members in kept else members
+        if dropped == free or count > 1000:
+            return set(manipulable)
+    return set(network.names(dropped))
 
 
 def _total_effects(graph: CausalGraph, known: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
@@ -83,65 +105,86 @@ def _total_effects(graph: CausalGraph, known: Mapping[tuple[str, str], float]) -
     return effect
 
 
-def _manipulable_graph(graph: CausalGraph, target: str, manipulable: Iterable[str] | None) -> CausalGraph:
-    names = [name for name in graph.nodes if name != target] if manipulable is None else list(manipulable)
+def _manipulable_graph(graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None) -> CausalGraph:
+    graph.require([target], "target")
+    names = graph.require([name for name in graph.nodes if name != target] if manipulable is None else manipulable)
     if target in names:
         raise GraphError(f"the target {target!r} cannot be manipulated; leave it out")
-    graph.require(target, "target")
-    return graph.project([*graph.require(names), target]).ancestral(target)
+    return graph.project([*names, target]).ancestral(target)
 
 
-def _listed(found: Iterator[frozenset[str]], graph: CausalGraph, kind: str) -> tuple[Set, ...]:
-    distinct: set[frozenset[str]] = set()
-    for members in found:
-        distinct.add(members)
-        if len(distinct) > MOST_SETS:
-            raise ExplorationError(f"more than {MOST_SETS:,} {kind}; give a largest size or name the sets instead")
-    ordered = (graph.require(members) for members in distinct)
-    return tuple(sorted(ordered, key=lambda members: (len(members), [graph.index(name) for name in members])))
+def _too_many(count: str) -> str:
+    return f"{count}, more than {MOST_SETS:,}; give a largest size (sets=2), or name the sets"
 
 
-def _minimal(graph: CausalGraph, target: str, chosen: Set, free: Set | None = None) -> Iterator[frozenset[str]]:
-    """Add variables against the causal order: what is set downstream stays an ancestor of Y."""
-    yield frozenset(chosen)
-    free = tuple(name for name in reversed(graph.nodes) if name != target) if free is None else free
-    for position, name in enumerate(free):
-        cut = graph.do(name).ancestral(target)
-        rest = tuple(other for other in free[position + 1 :] if other in cut.nodes)
-        yield from _minimal(cut, target, (*chosen, name), rest)
+def _listed(found: Iterator[int], network: "_Network", graph: CausalGraph, kind: str) -> tuple[Set, ...]:
+    members = list(islice(found, MOST_SETS + 1))
+    if len(members) > MOST_SETS:
+        raise ExplorationError(_too_many(f"there are {kind} without end in sight"))
+    return in_order(graph, map(network.names, members))
 
 
-def _territory(graph: CausalGraph, target: str) -> frozenset[str]:
-    """MUCT: the smallest set with Y that is closed under c-components and descendants in G[An(Y)]."""
-    graph = graph.ancestral(target)
-    closed, frontier = {target}, [target]
-    while frontier:
-        district = graph.district(frontier.pop())
-        new = {*district, *graph.descendants(district)} - closed
-        closed |= new
-        frontier.extend(new)
-    return frozenset(closed)
+class _Network:
+    """A graph of ancestors of the target, which is its last node, as bit masks in causal order."""
 
+    def __init__(self, graph: CausalGraph, target: str) -> None:
+        self.nodes = (*(name for name in graph.nodes if name != target), target)  # ancestors come before it anyway
+        self.target = len(self.nodes) - 1
+        self.parents = [self._bits(graph.parents(name)) for name in self.nodes]
+        self.onward = [self._bits((*graph.children(name), *graph.spouses(name))) for name in self.nodes]
 
-def _possibly_optimal(graph: CausalGraph, target: str) -> Iterator[frozenset[str]]:
-    territory = _territory(graph, target)
-    border = frozenset(graph.parents(territory))
-    yield border
-    inside = graph.do(border).subgraph(territory | border)
-    order = tuple(name for name in reversed(graph.nodes) if name in territory and name != target)
-    yield from _below(inside, target, order, frozenset())
+    def _bits(self, names: Iterable[str]) -> int:
+        return sum(1 << self.nodes.index(name) for name in set(names))
 
+    def names(self, members: int) -> list[str]:
+        return [name for place, name in enumerate(self.nodes) if members >> place & 1]
 
-def _below(graph: CausalGraph, target: str, order: Set, settled: frozenset[str]) -> Iterator[frozenset[str]]:
-    """Intervene inside the territory, one variable after another; `settled` ones were tried before."""
-    for position, name in enumerate(order):
-        cut = graph.do(name)
-        territory = _territory(cut, target)
-        border = frozenset(cut.ancestral(target).parents(territory))
-        tried = settled.union(order[:position])
-        if border & tried:
-            continue
-        yield border
-        rest = tuple(other for other in order[position + 1 :] if other in territory)
-        if rest:
-            yield from _below(cut.do(border).subgraph(territory | border), target, rest, tried)
+    def ancestors(self, cut: int) -> int:
+        """An(Y), itself included, when no arrow points at what was cut."""
+        reached = 1 << self.target
+        for place in range(self.target, -1, -1):
+            if reached >> place & 1 and not cut >> place & 1:
+                reached |= self.parents[place]
+        return reached
+
+    def territory(self, cut: int) -> int:
+        """MUCT after surgery: closed under children and spouses inside An(Y), so under districts too."""
+        inside = self.ancestors(cut) & ~cut
+        closed = frontier = 1 << self.target
+        while frontier:
+            place = frontier.bit_length() - 1
+            new = self.onward[place] & inside & ~closed
+            closed, frontier = closed | new, (frontier | new) & ~(1 << place)
+        return closed
+
+    def border(self, territory: int) -> int:
+        around = 0
+        for place in range(self.target + 1):
+            around |= self.parents[place] if territory >> place & 1 else 0
+        return around & ~territory
+
+    def minimal(self, chosen: int = 0, below: int | None = None) -> Iterator[int]:
+        """Add variables against the causal order: what is set downstream stays an ancestor of Y."""
+        yield chosen
+        free = self.ancestors(chosen) & ~chosen
+        for place in range((self.target if below is None else below) - 1, -1, -1):
+            if free >> place & 1:
+                yield from self.minimal(chosen | 1 << place, place)
+
+    def possibly_optimal(self) -> Iterator[int]:
+        """The border of the territory, then the borders after surgery inside it."""
+        territory = self.territory(0)
+        yield self.border(territory)
+        yield from self._inside(self.border(territory), territory & ~(1 << self.target), 0)
+
+    def _inside(self, cut: int, order: int, tried: int) -> Iterator[int]:
+        """Cut one variable of `order` after another, last first; a border with a tried one was met before."""
+        while order:
+            place = order.bit_length() - 1
+            order &= ~(1 << place)
+            territory = self.territory(cut | 1 << place)
+            border = self.border(territory)
+            if not border & tried:
+                yield border
+                yield from self._inside(cut | border, order & territory, tried)
+            tried |= 1 << place

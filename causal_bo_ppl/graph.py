@@ -4,7 +4,7 @@ Directed edges are mechanisms, bidirected edges are latent common causes. `nodes
 order that depends on nothing but names and edges; all (p,) and (p, p) arrays follow it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -13,7 +13,7 @@ import networkx as nx
 
 from causal_bo_ppl.errors import GraphError, unknown
 from causal_bo_ppl.names import require_distinct
-from causal_bo_ppl.notation import read_edges, write_edges
+from causal_bo_ppl.notation import is_writable, read_edges, write_edges
 from causal_bo_ppl.svg import draw_svg
 
 Edge = tuple[str, str]
@@ -33,7 +33,9 @@ class CausalGraph:
     bidirected: tuple[Edge, ...] = ()
 
     def __post_init__(self) -> None:
-        names = require_distinct(self.nodes)
+        object.__setattr__(self, "directed", _read_pairs(self.directed))
+        object.__setattr__(self, "bidirected", _read_pairs(self.bidirected))
+        names = require_distinct((self.nodes,) if isinstance(self.nodes, str) else self.nodes)
         if not names:
             raise GraphError("the graph is empty; give it at least one edge or node")
         for edge in (*self.directed, *self.bidirected):
@@ -63,12 +65,12 @@ class CausalGraph:
 
     @classmethod
     def from_edges(
-        cls, directed: Iterable[Edge], bidirected: Iterable[Edge] = (), *, nodes: Iterable[str] = ()
+        cls, directed: Iterable[Edge], bidirected: Iterable[Edge] = (), *, nodes: str | Iterable[str] = ()
     ) -> "CausalGraph":
         """Build from pairs; `nodes` lists all variables, or those without directed edges."""
-        directed, bidirected, nodes = _read_pairs(directed), _read_pairs(bidirected), list(nodes)
+        directed, nodes = _read_pairs(directed), [nodes] if isinstance(nodes, str) else list(nodes)
         joined = dict.fromkeys(name for edge in directed for name in edge if name not in nodes)
-        return cls((*nodes, *joined), tuple(directed), tuple(bidirected))
+        return cls((*nodes, *joined), directed, tuple(bidirected))
 
     @classmethod
     def from_networkx(cls, graph: "nx.DiGraph") -> "CausalGraph":
@@ -76,7 +78,7 @@ class CausalGraph:
 
         Nodes with the attribute `observed=False` are latent: they are projected out.
         """
-        if not graph.is_directed() or graph.is_multigraph():
+        if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
             raise GraphError(f"a causal graph comes from a networkx.DiGraph, got {type(graph).__name__}")
         latent = {node for node, observed in graph.nodes(data="observed", default=True) if not observed}
         whole = cls.from_edges(graph.edges, graph.graph.get("bidirected", ()), nodes=graph.nodes)
@@ -91,11 +93,11 @@ class CausalGraph:
 
     def require(self, names: str | Iterable[str], what: str = "variable") -> tuple[str, ...]:
         """Return the names in `nodes` order; raise GraphError for one the graph does not have."""
-        wanted = (names,) if isinstance(names, str) else tuple(names)
+        wanted = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
         for name in wanted:
-            if name not in self._rank:
+            if not isinstance(name, str) or name not in self._rank:
                 raise GraphError(unknown(what, name, self.nodes))
-        return tuple(sorted(set(wanted), key=self._rank.__getitem__))
+        return tuple(self.nodes[rank] for rank in sorted({self._rank[name] for name in wanted}))
 
     def index(self, name: str) -> int:
         """Position of a variable in `nodes`."""
@@ -211,18 +213,20 @@ class CausalGraph:
         return write_edges(self.nodes, self.directed, self.bidirected)
 
     def __repr__(self) -> str:
-        return f"CausalGraph.parse({str(self)!r})"
+        if all(is_writable(name) for name in self.nodes):
+            return f"CausalGraph.parse({str(self)!r})"
+        return f"CausalGraph({self.nodes!r}, {self.directed!r}, {self.bidirected!r})"
 
     def _repr_html_(self) -> str:
         return draw_svg(self.nodes, self.directed, self.bidirected)
 
 
-def _read_pairs(edges: Iterable[Edge]) -> list[Edge]:
-    pairs = [tuple(edge) for edge in edges]
+def _read_pairs(edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    pairs = list(edges)
     for pair in pairs:
-        if len(pair) != 2:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(name, Hashable) for name in pair):
             raise GraphError(f"an edge is a pair of names, got {pair!r}")
-    return [(one, other) for one, other in pairs]
+    return tuple((one, other) for one, other in pairs)
 
 
 def _require_known(edge: Edge, names: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 
+ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
 ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
 
 
@@ -22,6 +23,10 @@ def require_learnable(data: Data, graph: CausalGraph) -> None:
     warns of nearly collinear ones. Meant for priors scaled by the data: a fixed proper prior needs
     no rows at all.
     """
+    if data.nodes != graph.nodes:
+        raise DataError(
+            f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; read them for this graph"
+        )
     for node in graph.require([data.target, *graph.ancestors(data.target)]):
         parents = graph.parents(node)
         usable = ~data.intervened[:, data.nodes.index(node)]
@@ -47,17 +52,20 @@ def _require_rows(node: str, rows: int, parents: int) -> None:
 
 
 def _require_spread(column: np.ndarray, fault: str) -> None:
-    if np.ptp(column) == 0:
+    """Refuse a column that does not vary by more than its own rounding."""
+    if np.ptp(column) <= ROUNDING * np.abs(column).max():
         raise DataError(f"{fault} (value {column[0]:g} in all {len(column)} rows)")
 
 
 def _require_independent(node: str, parents: Sequence[str], columns: np.ndarray) -> None:
-    standard = (columns - columns.mean(axis=0)) / columns.std(axis=0)
-    _, sizes, directions = np.linalg.svd(standard, full_matrices=False)
+    scaled = columns / np.abs(columns).max(axis=0)
+    sd = scaled.std(axis=0)
+    _, sizes, directions = np.linalg.svd((scaled - scaled.mean(axis=0)) / sd, full_matrices=False)
     condition = sizes[0] / sizes[-1] if sizes[-1] > 0 else np.inf
     weights = np.abs(directions[-1])
     together = [parents[at] for at in np.flatnonzero(weights > 0.1 * weights.max()).tolist()]
-    if not condition < 1 / (np.finfo(float).eps * max(standard.shape)):
+    # The columns are known to ROUNDING only, which standardising divides by their sd.
+    if not condition < 1 / (ROUNDING * max(columns.shape) / sd.min()):
         raise DataError(
             f"the parents {listed(together)} of {node!r} are exactly collinear in these rows; only a combination of "
             "their coefficients can be learned: drop one, or add rows in which they were set apart"

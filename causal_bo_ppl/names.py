@@ -29,8 +29,8 @@ def _fault(name: str) -> str | None:
         return "is blank; give the variable a name"
     if name != name.strip():
         return f"has surrounding whitespace; write {name.strip()!r}"
-    if any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in name):
-        return "holds a control character; remove it"
+    if any(unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for character in name):
+        return "holds a control or invisible character; remove it"
     if "/" in name:
         return "holds '/', which divides groups in files; use another character"
     if len(name.encode()) > LONGEST:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from causal_bo_ppl.errors import GraphError
 
 ARROW = re.compile(r"(<->|->|<-)")
-SLIP = re.compile(r"[<>,]|^-|-$|--|=|\s-\s")  # what is left of a mistyped arrow, or a list of names
+SLIP = re.compile(r"[<>,→←↔⟶⟵⟷–—−]|^-|-$|--|=|\s-\s")  # what is left of a mistyped arrow, or a list of names
 
 
 class Edges(NamedTuple):
@@ -25,6 +25,8 @@ class Edges(NamedTuple):
 
 def read_edges(text: str) -> Edges:
     """Read the edges of a text such as `X -> Z -> Y; X <-> Y`."""
+    if not isinstance(text, str):
+        raise GraphError(f"a graph is read from a text such as 'X -> Y', got {type(text).__name__}")
     edges = Edges([], [], [])
     for line in text.splitlines():
         for statement in line.split("#", 1)[0].split(";"):
@@ -58,10 +60,15 @@ def _read_name(part: str, statement: str) -> str:
     return name
 
 
+def is_writable(name: str) -> bool:
+    """Can a text with this name in it be read back?"""
+    return not (ARROW.search(name) or SLIP.search(name) or set(name) & set("#;") or len(name.splitlines()) != 1)
+
+
 def write_edges(
     nodes: tuple[str, ...], directed: tuple[tuple[str, str], ...], bidirected: tuple[tuple[str, str], ...]
 ) -> str:
-    """Write edges as a text that `read_edges` reads back."""
+    """Write edges as a text, which `read_edges` reads back where every name is writable."""
     joined = {name for edge in directed for name in edge}
     alone = [name for name in nodes if name not in joined]
     arrows = [f"{tail} -> {head}" for tail, head in directed]

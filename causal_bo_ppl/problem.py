@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,11 @@ from causal_bo_ppl import costs as costing
 from causal_bo_ppl.admission import Bounds, Edge, Set, Sets
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.svg import draw_svg
 
+PROBES = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])  # times irrational numbers: points of no symmetry
 COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
 
 
@@ -53,16 +56,21 @@ class Problem:
         identifiable_only: bool = False,
         units: Mapping[str, str] | None = None,
     ) -> None:
-        self.graph, self.target = graph, admission.read_target(graph, target)
-        self.objective, self.identifiable_only = admission.read_objective(objective), bool(identifiable_only)
+        self.graph, self.target = admission.read_graph(graph), admission.read_target(graph, target)
+        self.objective = admission.read_objective(objective)
+        self.identifiable_only = admission.read_flag("identifiable_only", identifiable_only)
         self._domains = admission.read_domains(graph, target, domains)
         self._known = admission.read_known(graph, known or {})
-        self._units = {name: str((units or {})[name]) for name in graph.require(units or ())}
-        self.sets_are_explicit = not isinstance(sets, str | int)
+        self._units = admission.read_units(graph, units or {})
+        self.sets_are_explicit = not isinstance(sets, str | Integral)
         self.sets: tuple[Set, ...] = admission.read_sets(graph, target, self._domains, sets, self._known)
+        self._positions = {members: position for position, members in enumerate(self.sets)}
         self.costs = costing.read_costs(costs, graph.nodes, self.manipulable)
         self.fingerprint: str = self._fingerprint()
         self._sealed = True
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Problem never changes; {name!r} stays")
 
     def __setattr__(self, name: str, value: object) -> None:
         if "_sealed" in self.__dict__:
@@ -96,13 +104,17 @@ class Problem:
     def position(self, names: str | Iterable[str]) -> int:
         """Index in `sets` of a set, its names in any order."""
         wanted = self.graph.require(names)
-        if wanted not in self.sets:
+        if wanted not in self._positions:
             raise ExplorationError(f"{{{listed(wanted)}}} is not among the {len(self.sets)} sets of this problem")
-        return self.sets.index(wanted)
+        return self._positions[wanted]
 
     def queries(self, interventions: Mapping[str, float] | Iterable[Mapping[str, float]]) -> Queries:
         """A batch from {variable: value} mappings, in their order; every value must lie in its domain."""
         rows = [interventions] if isinstance(interventions, Mapping) else list(interventions)
+        if not all(isinstance(row, Mapping) for row in rows):
+            raise DomainError(
+                "interventions are mappings such as [{'X': 1.0}, {'Z': 2.0}]; got " + listed(rows, most=3)
+            )
         shape = (len(rows), len(self.graph.nodes))
         mask, value = np.zeros(shape, bool), np.zeros(shape)
         for row, intervention in enumerate(rows):
@@ -112,7 +124,7 @@ class Problem:
                 )
             for name, number in intervention.items():
                 column = self._column(name)
-                mask[row, column], value[row, column] = True, admission.read_number(name, number)
+                mask[row, column], value[row, column] = True, read_number(name, number)
         return self.require(Queries(mask, value))
 
     def baseline(self) -> Queries:
@@ -125,9 +137,10 @@ class Problem:
         if not isinstance(queries, Queries):
             raise DomainError(f"expected Queries, got {type(queries).__name__}; build them with problem.queries([...])")
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-        if mask.ndim != 2 or mask.shape != value.shape or mask.shape[1] != len(self.graph.nodes) or mask.dtype != bool:
+        shape = (len(queries), len(self.graph.nodes))
+        if mask.shape != shape or value.shape != shape or mask.dtype != bool or value.dtype != np.float64:
             raise DomainError(
-                f"queries need a boolean and a float array of shape (M, {len(self.graph.nodes)}), got {mask.dtype} "
+                f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got {mask.dtype} "
                 f"{mask.shape} and {value.dtype} {value.shape}; build them with problem.queries"
             )
         self._require_bounds(mask, value)
@@ -143,14 +156,14 @@ class Problem:
             name = self.graph.nodes[column]
             self._column(name)
             raise DomainError(
-                f"do({name} = {value[row, column]:g}) lies outside [{low[column]:g}, {high[column]:g}]; "
+                f"do({name} = {value[row, column]:.15g}) lies outside [{low[column]:.15g}, {high[column]:.15g}]; "
                 "widen the domain in the problem, or clip the value"
             )
 
     def _require_explored(self, mask: np.ndarray) -> None:
         for row in mask[_first_of_each(mask)]:
             found = tuple(name for name, is_set in zip(self.graph.nodes, row, strict=True) if is_set)
-            if found and found not in self.sets:
+            if found and found not in self._positions:
                 near = min(self.sets, key=lambda members: len(set(members) ^ set(found)))
                 missing, extra = [n for n in near if n not in found], [n for n in found if n not in near]
                 raise DomainError(
@@ -166,12 +179,14 @@ class Problem:
     def interventions(self, queries: Queries) -> list[dict[str, float]]:
         """The batch as {variable: value} mappings: the inverse of `queries`."""
         columns = [(name, self.graph.index(name)) for name in self.manipulable]
+        self.require(queries)
         rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
         return [{name: float(value[at]) for name, at in columns if mask[at]} for mask, value in rows]
 
     def to_frame(self, queries: Queries) -> pd.DataFrame:
         """The batch as a table: a column per manipulable variable, empty where it is not set."""
         columns = [self.graph.index(name) for name in self.manipulable]
+        self.require(queries)
         values = np.where(np.asarray(queries.mask), np.asarray(queries.value), np.nan)[:, columns]
         return pd.DataFrame(values, columns=[self.label(name) for name in self.manipulable])
 
@@ -181,10 +196,12 @@ class Problem:
 
     def grid(self, n: int) -> Queries:
         """Take n points per variable for every set, in the order of `sets`; refused above a million rows."""
+        n = designs.read_count(n, least=2)
         return self._spread(designs.lattice(n), [n ** len(members) for members in self.sets])
 
     def sobol(self, n: int) -> Queries:
         """Take n Sobol points for every set, in the order of `sets`; nothing random."""
+        n = designs.read_count(n, least=1)
         return self._spread(designs.sobol(n), [n] * len(self.sets))
 
     def vertices(self) -> Queries:
@@ -195,13 +212,15 @@ class Problem:
         return designs.spread(self.graph.nodes, self.sets, self._domains, unit, sum(rows))
 
     def _fingerprint(self) -> str:
-        """Hash of all that changes an answer; a cost function enters by its values at ends and middles."""
-        probe = self._spread(lambda size: np.repeat([[0.0], [0.5], [1.0]], size, axis=1), [3] * len(self.sets))
+        """Hash of all that changes an answer; a cost function enters by its values at some points of every set."""
+        probe = self._spread(
+            lambda size: PROBES @ np.sqrt(np.arange(2, 2 + size))[None] % 1.0, [len(PROBES)] * len(self.sets)
+        )
         record = {
             "edges": [self.graph.nodes, self.graph.directed, self.graph.bidirected],
             "goal": [self.target, self.objective, self.identifiable_only],
             "domains": [[name, *bounds] for name, bounds in self._domains.items()],
-            "sets": self.sets,
+            "sets": [self.sets_are_explicit, self.sets],
             "known": [[*edge, value] for edge, value in self._known.items()],
             "costs": costing.evaluate(self.costs, probe).tolist(),
         }

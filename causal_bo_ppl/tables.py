@@ -1,5 +1,6 @@
 """Does this table fit this graph? pandas, CSV and Parquet to checked arrays, and back."""
 
+import csv
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ class Table(NamedTuple):
 
 def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     """Take the graph's columns out of a table, with the `do(X)` columns that say what was set."""
+    if not isinstance(frame, pd.DataFrame):
+        raise DataError(f"rows come as a pandas DataFrame, got {type(frame).__name__}")
     _require_distinct("column", frame.columns)
     _require_distinct("row label", frame.index)
     marks = {f"do({name})": name for name in nodes}
@@ -29,10 +32,14 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     if missing:
         raise DataError(f"the table lacks the columns {listed(missing)}; its unused columns are: {listed(unused)}")
     for column in unused:
-        if column.startswith("do("):
+        if column.lower().replace(" ", "").startswith("do("):
             raise DataError(f"the table marks an {unknown('intervention', column, marks)}")
-    columns = [_read_column(frame[name], name) for name in nodes]
-    values = np.column_stack(columns) if len(frame) else np.empty((0, len(nodes)))
+    columns = [_read_column(frame[name], name) for name in nodes] if len(frame) else []
+    values = np.column_stack(columns) if columns else np.empty((0, len(nodes)))
+    short = [name for name in nodes if frame[name].dtype in (np.float32, np.float16)]
+    if short:
+        message = f"columns {listed(short)} are float32 or float16; converted to float64, the digits lost stay lost"
+        warnings.warn(message, CausalBOWarning, stacklevel=3)
     _require_finite(values, nodes, list(frame.index))
     intervened = np.column_stack([_read_mark(frame, f"do({name})") for name in nodes])
     return Table(values, intervened, unused)
@@ -40,6 +47,8 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
 
 def read_array(values: object, nodes: Sequence[str]) -> np.ndarray:
     """Copy rows into a read-only float64 array of shape (n, p), all finite."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError("the rows are a masked array; drop or repair the masked values")
     try:
         found = np.array(values)
     except ValueError:
@@ -62,10 +71,7 @@ def _read_column(column: "pd.Series[float]", name: str) -> np.ndarray:
 
 def _to_float(values: np.ndarray, name: str) -> np.ndarray:
     """float64 from bool, int or float; anything else is not a measurement."""
-    if values.dtype == np.float32 or values.dtype == np.float16:
-        message = f"column {name!r} is {values.dtype}; converted to float64, the digits it lost stay lost"
-        warnings.warn(message, CausalBOWarning, stacklevel=5)
-    elif values.dtype.kind not in "biuf":
+    if values.dtype.kind not in "biuf":
         raise DataError(f"column {name!r} has dtype {values.dtype}; convert it to numbers first")
     return values.astype(np.float64)
 
@@ -90,30 +96,36 @@ def _require_distinct(what: str, labels: "pd.Index[str]") -> None:
 def _read_mark(frame: pd.DataFrame, name: str) -> np.ndarray:
     if name not in frame.columns:
         return np.zeros(len(frame), bool)
-    marks = frame[name].to_numpy()
-    if not np.isin(marks, [0, 1]).all():
-        raise DataError(
-            f"column {name!r} must hold True or False (1 or 0) in every row, got {listed(pd.unique(marks))}"
-        )
-    return marks.astype(bool)
+    marks = frame[name]
+    if marks.isna().any() or not marks.isin([0, 1]).all():
+        raise DataError(f"column {name!r} must hold True or False (1 or 0) in every row, got {listed(marks.unique())}")
+    return marks.to_numpy(dtype=bool)
 
 
 def read_csv(path: str | Path) -> pd.DataFrame:
     """Read a CSV file; repeated column names are refused, not renamed."""
     try:
-        header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
-        _require_distinct("column", pd.Index(header))
-        return pd.read_csv(path)
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file)
+            header = next(rows, [])
+            _require_distinct("column", pd.Index(header))
+            ragged = next((line for line, row in enumerate(rows, start=2) if row and len(row) != len(header)), None)
+        if not header or ragged:
+            fault = f"line {ragged} has another number of fields than the header" if ragged else "it is empty"
+            raise DataError(f"{path} is not a CSV table with a header line: {fault}")
+        return pd.read_csv(Path(path), index_col=False)
+    except (csv.Error, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a CSV table with a header line: {error}") from None
 
 
 def read_parquet(path: str | Path) -> pd.DataFrame:
     """Read a Parquet file; says what to install where the reader is missing."""
     try:
-        return pd.read_parquet(path, engine="pyarrow")
+        return pd.read_parquet(Path(path), engine="pyarrow")
     except ImportError:
         raise DataError(f"reading {path} needs pyarrow; install causal_bo_ppl[parquet]") from None
+    except ValueError as error:  # pyarrow's ArrowInvalid is one
+        raise DataError(f"{path} is not a Parquet file: {error}") from None
 
 
 def write_frame(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:

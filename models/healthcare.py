@@ -80,10 +80,10 @@ def population(ages: int = AGE_NODES, bmis: int = BMI_NODES) -> tuple[jax.Array,
     """Nodes (age, bmi) and weights of the population, (k,) each."""
     x, across = np.polynomial.legendre.leggauss(ages)
     t, along = np.polynomial.hermite_e.hermegauss(bmis)
-    age, offset = np.meshgrid(YOUNGEST + (OLDEST - YOUNGEST) * (x + 1) / 2, BMI_SD * t, indexing="ij")
+    ages_at, offsets = np.meshgrid(YOUNGEST + (OLDEST - YOUNGEST) * (x + 1) / 2, BMI_SD * t, indexing="ij")
     weight = np.outer(across / across.sum(), along / along.sum())
-    age, offset = jnp.array(age.ravel()), jnp.array(offset.ravel())
-    return age, mean_bmi(age) + offset, jnp.array(weight.ravel())
+    age = jnp.array(ages_at.ravel())
+    return age, mean_bmi(age) + jnp.array(offsets.ravel()), jnp.array(weight.ravel())
 
 
 @jax.jit

@@ -46,7 +46,7 @@ VARIANTS = {
     "daggp": (DAGGP_DOMAINS, Outcome()),
     "paper": (DOMAINS, Outcome(0, 0, False)),
 }
-NOTES = {"daggp": "; domains of the DAG-GP paper", "paper": "; the target's equation is ours"}
+NOTES = {None: "", "daggp": "; domains of the DAG-GP paper", "paper": "; the target's equation is ours"}
 
 
 def model(outcome: Outcome) -> None:
@@ -132,5 +132,5 @@ def synthetic(variant: str | None = None, max_size: int | None = None) -> Causal
     domains, outcome = VARIANTS[variant]
     problem = Problem(GRAPH, "Y", domains=domains, sets="mis" if max_size is None else max_size)
     name = "synthetic" if variant is None else f"synthetic-{variant}"
-    source = "Aglietti et al. 2020, released code" + NOTES.get(variant, "")
+    source = "Aglietti et al. 2020, released code" + NOTES[variant]
     return CausalSystem(name, problem, partial(model, outcome), partial(response, outcome=outcome), False, source)
