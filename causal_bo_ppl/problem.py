@@ -244,7 +244,8 @@ class Problem:
     def _repr_html_(self) -> str:
         fills = dict.fromkeys(self.manipulable, COLOURS["manipulable"]) | {self.target: COLOURS["target"]}
         goal = pd.DataFrame({"goal": [f"{self.objective} {self.label(self.target)}"], "sets": [len(self.sets)]})
-        picture = draw_svg(self.graph.nodes, self.graph.directed, self.graph.bidirected, fills)
+        causes = self.graph.ancestral(self.target)
+        picture = draw_svg(causes.nodes, causes.directed, causes.bidirected, fills)
         return picture + goal.to_html(index=False) + self.variables().to_html()
 
 

@@ -22,8 +22,8 @@ def draw_svg(
     """Draw a graph: arrows for mechanisms, dashed arcs for latent common causes."""
     drawn = sketch(nodes, directed, bidirected)
     left, top, right, bottom = drawn.extent()
-    body = [_arrow(points) for points in drawn.arrows] + [_arc(*points) for points in drawn.arcs]
-    body += [_box(name, at, drawn.width, (fills or {}).get(name, PLAIN)) for name, at in drawn.centres.items()]
+    boxes = [_box(name, at, drawn.width, (fills or {}).get(name, PLAIN)) for name, at in drawn.centres.items()]
+    body = [*map(_arrow, drawn.arrows), *boxes, *(_arc(*points) for points in drawn.arcs)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}" '
         f'width="{right - left:.0f}" style="max-width:100%;background:white" role="img" aria-label="causal graph" '

@@ -90,7 +90,8 @@ def _compare_causes(system: CausalSystem, node: str, found: list[str]) -> None:
     extra, silent = [name for name in found if name not in parents], [name for name in parents if name not in found]
     _require(
         not extra,
-        f"{system.name}: {node!r} reacts to {listed(extra)} in the model, but its parents in the graph are {listed(parents)}",
+        f"{system.name}: {node!r} reacts to {listed(extra)} in the model, "
+        f"but its parents in the graph are {listed(parents)}",
     )
     if silent:
         message = f"{system.name}: {node!r} did not react to its parents {listed(silent)} at any of {PLACES} places"

@@ -27,4 +27,5 @@ def ecoli70(target: str = "yaeM", parents: bool = True, max_size: int = DEFAULT_
         causes = "causes" if parents else "causes besides its parents"
         raise ModelError(f"the gene {target!r} has no {causes} to set; choose another target")
     name = f"ecoli70-{target}" + ("" if parents else "-without-parents")
-    return gaussian_network(FILE, target=target, manipulable=names, max_size=max_size, name=name)
+    source = "bnlearn network ecoli70 (Schaefer and Strimmer 2005)"
+    return gaussian_network(FILE, target=target, manipulable=names, max_size=max_size, name=name, source=source)

@@ -40,6 +40,7 @@ def gaussian_network(
     max_size: int | None = None,
     objective: str = "min",
     name: str | None = None,
+    source: str | None = None,
 ) -> CausalSystem:
     """Build a system from a network file; every cause of the target may be set unless `manipulable` says which.
 
@@ -51,8 +52,8 @@ def gaussian_network(
     sets = tuple(subsets(names)) if max_size is None else max_size
     problem = Problem(graph, target, objective, domains=population_domains(graph, sem, names), sets=sets)
     exact = partial(network_response, *ancestral_part(graph, sem, target))
-    source = f"linear-Gaussian network {Path(path).name}"
-    return CausalSystem(name or Path(path).stem, problem, partial(network_model, graph, sem), exact, True, source)
+    name, source = name or Path(path).stem, source or f"linear-Gaussian network {Path(path).name}"
+    return CausalSystem(name, problem, partial(network_model, graph, sem), exact, True, source)
 
 
 def population_domains(graph: CausalGraph, sem: LinearSEM, names: Iterable[str]) -> dict[str, tuple[float, float]]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "causal_bo_ppl"
 LAYERS = [
     "errors",
-    "names notation keys queries drawing tables quadrature",
+    "names notation numbers keys queries drawing tables quadrature",
     "svg costs designs",
     "graph linalg",
     "linear",
@@ -22,6 +22,7 @@ LAYERS = [
     "problem data",
     "learnable",
     "identification sem",
+    "search",
     "system",
     "models",
     "posterior",

@@ -33,5 +33,13 @@ def test_unknown_system_is_an_error_that_says_what_to_do():
     assert result.exit_code == 1 and "did you mean 'toy'" in result.output and "Traceback" not in result.output
 
 
+def test_odd_option_is_an_error_without_a_traceback():
+    for arguments in (["toy", "--no-parents"], ["ecoli70", "--target", "[/x]"], ["toy", "--seed", "3"]):
+        result = run("demo", *arguments)
+        assert result.exit_code == 1 and "error:" in result.output and "Traceback" not in result.output
+    assert "[/x]" in run("demo", "ecoli70", "--target", "[/x]").output
+    assert "ecoli70-yaeM" in run("demo", "ecoli70").output
+
+
 def test_systems_are_listed():
     assert run("systems").output.split() == ["chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy"]

@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -65,10 +68,11 @@ def test_columns_that_are_no_numbers_are_refused_by_name(problem, frame, column)
 
 
 def test_single_precision_is_converted_with_a_warning(problem, frame):
-    frame["Z"] = frame["Z"].astype(np.float32)
-    with pytest.warns(CausalBOWarning, match="column 'Z' is float32"):
-        data = cb.Data.from_frame(problem, frame)
-    assert data.values.dtype == np.float64
+    with pytest.warns(CausalBOWarning, match="columns X, Z, Y are float32 or float16") as caught:
+        data = cb.Data.from_frame(problem, frame.astype(np.float32))
+    assert data.values.dtype == np.float64 and len(caught) == 1 and caught[0].filename == __file__
+    with pytest.warns(CausalBOWarning, match="columns Z are float32 or float16"):
+        cb.Data.from_frame(problem, frame.assign(Z=frame["Z"].astype(np.float16)))
 
 
 def test_repeated_columns_and_row_labels_are_refused(problem, frame, tmp_path):
@@ -90,6 +94,10 @@ def test_ragged_or_misshapen_rows_are_refused():
         cb.Data(nodes, "Y", np.zeros((2, 3)), none)
     with pytest.raises(DataError, match="boolean and of shape"):
         cb.Data(nodes, "Y", np.zeros((2, 2)), np.zeros((2, 2)))
+    with pytest.raises(DataError, match="masked array"):
+        cb.Data(nodes, "Y", np.ma.masked_array(np.zeros((2, 2)), none), none)
+    with pytest.raises(GraphError, match="two variables are called 'X' and 'X'"):
+        cb.Data(("X", "X"), "X", np.zeros((2, 2)), none)
     with pytest.raises(DataError, match="target 'W' is not among"):
         cb.Data(nodes, "W", np.zeros((2, 2)), none)
 
@@ -136,12 +144,46 @@ def test_files_give_back_the_same_numbers_to_the_last_bit(problem, frame, tmp_pa
 
 
 def test_file_that_is_no_table_is_refused_with_its_path(problem, tmp_path):
-    empty, ragged = tmp_path / "empty.csv", tmp_path / "ragged.csv"
-    empty.write_text("")
-    ragged.write_text("X,Z,Y\n1,2,3\n1,2,3,4,5\n")
-    for path in (empty, ragged):
-        with pytest.raises(DataError, match=f"{path.name} is not a CSV table"):
-            cb.Data.from_csv(problem, path)
+    texts = {
+        "": "it is empty",
+        "X,Z,Y\n1,2,3\n1,2,3,4,5\n": "line 3 has another number of fields",
+        "X,Z,Y\n1,2,3,4\n5,6,7,8\n": "line 2 has another number of fields",
+        "X,Z,Y\n1,2,3,\n5,6,7,\n": "line 2 has another number of fields",
+        "X,Z,Y\n1,2\n": "line 2 has another number of fields",
+    }
+    for text, fault in texts.items():
+        (tmp_path / "rows.csv").write_text(text)
+        with pytest.raises(DataError, match=f"rows.csv is not a CSV table with a header line: {fault}"):
+            cb.Data.from_csv(problem, tmp_path / "rows.csv")
+        (tmp_path / "rows.parquet").write_text(text)
+        with pytest.raises(DataError, match="rows.parquet is not a Parquet file"):
+            cb.Data.from_parquet(problem, tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="DataFrame, got dict"):
+        cb.Data.from_frame(problem, {"X": [1.0]})
+
+
+def test_no_rows_are_legal_and_survive_a_file(problem, frame, tmp_path):
+    none = cb.Data.from_frame(problem, frame[:0])
+    none.to_csv(tmp_path / "none.csv")
+    assert len(none) == len(cb.Data.from_csv(problem, tmp_path / "none.csv")) == 0
+
+
+def test_copies_of_rows_are_read_only_too(problem, frame):
+    data = cb.Data.from_frame(problem, frame, intervened="X")
+    for again in (copy.deepcopy(data), pickle.loads(pickle.dumps(data))):  # noqa: S301
+        assert np.array_equal(again.values, data.values) and np.array_equal(again.intervened, data.intervened)
+        assert not again.values.flags.writeable and not again.intervened.flags.writeable
+
+
+def test_rows_whose_outcome_was_set_are_refused(problem, frame):
+    with pytest.raises(DataError, match="target 'Y' is marked as set"):
+        cb.Data.from_frame(problem, frame, intervened=["X", "Y"])
+    with pytest.raises(DataError, match="unknown intervention 'Do \\(X\\)'; did you mean 'do\\(X\\)'"):
+        cb.Data.from_frame(problem, frame.assign(**{"Do (X)": True}))
+    with pytest.raises(DataError, match="values are read from the table"):
+        cb.Data.from_frame(problem, frame, intervened={"X": 1.0})
+    with pytest.raises(DataError, match="must hold True or False"):
+        cb.Data.from_frame(problem, frame.assign(**{"do(X)": pd.array([True, None] * 4, dtype="boolean")}))
 
 
 def test_rows_can_be_joined_and_selected(problem, frame):
@@ -186,13 +228,25 @@ def test_constant_parent_or_target_is_refused():
         require_learnable(rows(A=np.full(20, 2.0)), COLLIDER)
     with pytest.raises(DataError, match="target 'Y' is constant"):
         require_learnable(rows(Y=np.ones(20)), COLLIDER)
+    with pytest.raises(DataError, match="'A', a parent of 'B', is constant"):
+        require_learnable(rows(A=np.array([0.1 + 0.2, 0.3] * 10)), COLLIDER)  # but for rounding
+
+
+def test_rows_of_another_graph_are_refused():
+    with pytest.raises(DataError, match="the rows are of A, B, Y, W, the graph has"):
+        require_learnable(rows(), cb.CausalGraph.parse("A -> Y"))
 
 
 def test_collinear_parents_are_refused_when_exact_and_warned_of_when_nearly_so():
-    a = np.random.default_rng(1).normal(size=20)
+    draws = np.random.default_rng(1)
+    for _ in range(200):
+        a, slope, shift = draws.normal(size=20), draws.normal(), 10 * draws.normal()
+        with pytest.raises(DataError, match="parents A, B of 'Y' are exactly collinear"):
+            require_learnable(rows(A=a, B=slope * a + shift), COLLIDER)
     with pytest.raises(DataError, match="parents A, B of 'Y' are exactly collinear"):
-        require_learnable(rows(A=a, B=3 * a + 1), COLLIDER)
-    noise = np.random.default_rng(2).normal(size=20)
+        require_learnable(rows(A=a + 1e10, B=3 * (a + 1e10)), COLLIDER)
+    noise = draws.normal(size=20)
     with pytest.warns(CausalBOWarning, match="parents A, B of 'Y' are nearly collinear .condition number"):
-        require_learnable(rows(A=a, B=3 * a + 1e-9 * noise), COLLIDER)
-    require_learnable(rows(A=a, B=3 * a + 1e-6 * noise), COLLIDER)
+        require_learnable(rows(A=a, B=a + 1e-8 * noise), COLLIDER)
+    require_learnable(rows(A=a, B=a + 1e-7 * noise), COLLIDER)
+    require_learnable(rows(A=1e200 * a, B=1e-200 * noise), COLLIDER)  # units are not collinearity

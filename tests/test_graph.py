@@ -33,12 +33,23 @@ def test_text_of_a_graph_reads_back_as_the_same_graph(seed):
     assert eval(repr(graph), {"CausalGraph": cb.CausalGraph}) == graph  # noqa: S307
 
 
+@pytest.mark.parametrize("name", ["a->b", "a;b", "a#b", "a,b", "a - b", "a→b", "a=b"])
+def test_graph_with_a_name_that_text_cannot_hold_shows_itself_by_its_edges(name):
+    graph = cb.CausalGraph.from_edges([(name, "W"), ("V", "W")], [(name, "V")])
+    assert eval(repr(graph), {"CausalGraph": cb.CausalGraph}) == graph  # noqa: S307
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("A --> B", "is no arrow"),
         ("A - B", "is no arrow"),
         ("A => B", "is no arrow"),
+        ("A = B", "is no arrow"),
+        ("A → B", "'→' is no arrow"),
+        ("A ↔ B", "is no arrow"),
+        ("A – B", "is no arrow"),
+        (None, "read from a text such as 'X -> Y', got NoneType"),
         ("A, B -> C", "is no arrow"),
         ("A -> ; B", "lacks a variable"),
         ("-> B", "lacks a variable"),
@@ -61,11 +72,15 @@ def test_text_that_is_no_causal_graph_is_refused(text, message):
         (3, "names are strings, got 3"),
         (" ", "is blank"),
         ("A ", "surrounding whitespace; write 'A'"),
-        ("A\tB", "control character"),
-        ("A\x00", "control character"),
+        ("A\tB", "control or invisible"),
+        ("A\x00", "control or invisible"),
         ("a/b", "holds '/'"),
         ("é" * 101, "202 bytes long"),
+        ("A\u200b", "control or invisible"),
         ("chain", "reserved"),
+        ("a[X]", "reserved"),
+        ("tau[X|X,Z]", "reserved"),
+        ("est[X]", "reserved"),
         ("draw", "reserved"),
         ("b[X->Z]", "reserved"),
         ("sd[X]", "reserved"),
@@ -94,8 +109,25 @@ def test_names_that_look_the_same_are_refused_naming_both():
 def test_edge_or_arc_to_an_unknown_variable_is_refused():
     with pytest.raises(GraphError, match="unknown variable 'W'"):
         cb.CausalGraph.from_edges([("X", "Y")], [("X", "W")])
-    with pytest.raises(GraphError, match="an edge is a pair"):
-        cb.CausalGraph.from_edges([("X", "Y", "Z")])
+
+
+@pytest.mark.parametrize("edge", [("X", "Y", "Z"), ("X",), "XY", 3, (["X"], "Y")])
+def test_edge_that_is_no_pair_of_names_is_refused(edge):
+    with pytest.raises(GraphError, match="an edge is a pair of names"):
+        cb.CausalGraph.from_edges([edge])
+    with pytest.raises(GraphError, match="an edge is a pair of names"):
+        cb.CausalGraph(("X", "Y", "Z"), (edge,))
+
+
+def test_a_string_is_one_name_and_a_generator_is_read_once():
+    assert cb.CausalGraph.from_edges([("X", "Y")], nodes="lone").nodes == ("X", "Y", "lone")
+    assert cb.CausalGraph("XY").nodes == ("XY",)
+    graph = cb.CausalGraph(("X", "Y"), (edge for edge in [("X", "Y")]), (edge for edge in [("X", "Y")]))
+    assert graph == parse("X -> Y; X <-> Y")
+    assert type(graph.require(np.array(["X"]))[0]) is str
+    for strange in (3, [["X"]], None):
+        with pytest.raises(GraphError, match="unknown variable"):
+            graph.require(strange)
 
 
 def test_unknown_name_in_a_question_gets_the_nearest_spelling():

@@ -1,3 +1,8 @@
+import copy
+import pickle
+import time
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -38,7 +43,7 @@ def test_design_example_works_as_written():
         ({"sets": [()]}, ExplorationError, "no intervention set is left"),
         ({"sets": [("X", "Y")]}, DomainError, "target 'Y' stands in the set"),
         ({"sets": [("X", "W")]}, DomainError, "unknown manipulable variable 'W'"),
-        ({"costs": {"X": 1.0}}, DomainError, r"missing \['Z'\]"),
+        ({"costs": {"X": 1.0}}, DomainError, "missing: Z; not manipulable: none"),
         ({"costs": {"X": 1.0, "Z": 0.0}}, DomainError, "cost of 'Z' is 0.0"),
         ({"costs": {"X": -1.0, "Z": 1.0}}, DomainError, "cost of 'X' is -1.0"),
         ({"costs": {"X": np.nan, "Z": 1.0}}, DomainError, "cost of 'X' is nan"),
@@ -47,6 +52,21 @@ def test_design_example_works_as_written():
         ({"known": {("X", "Y"): 1.0}}, GraphError, "no edge"),
         ({"known": {("X", "Z"): np.inf}}, DomainError, "coefficient of X -> Z is inf"),
         ({"units": {"W": "kg"}}, GraphError, "unknown variable 'W'"),
+        ({"units": ["kg"]}, DomainError, "units must be a mapping"),
+        ({"domains": ["X"]}, DomainError, "domains must be a mapping"),
+        ({"domains": {"X": (0, 10**400)}}, DomainError, "pair of numbers"),
+        ({"known": [("X", "Z")]}, DomainError, "known must be a mapping"),
+        ({"sets": None}, ExplorationError, "sets must be"),
+        ({"sets": 1.0}, ExplorationError, "sets must be"),
+        ({"sets": [1]}, ExplorationError, "a set is a name or several names, got 1"),
+        ({"costs": 3.0}, DomainError, "costs must be"),
+        ({"costs": {"X": "a", "Z": 1.0}}, DomainError, "value of 'X' must be a real number"),
+        ({"costs": {"X": True, "Z": 1.0}}, DomainError, "value of 'X' must be a real number"),
+        ({"costs": lambda queries: ["a"] * len(queries)}, DomainError, "cost function returned <U1"),
+        ({"costs": lambda queries: -queries.mask.sum(axis=1)}, DomainError, "cost of intervention 0 is -1"),
+        ({"identifiable_only": "False"}, DomainError, "identifiable_only must be True or False"),
+        ({"graph": "X -> Y"}, GraphError, "needs a CausalGraph, got 'X -> Y'"),
+        ({"target": ["Y"]}, GraphError, "unknown target"),
     ],
 )
 def test_problem_that_cannot_be_posed_is_refused(make_problem, options, error, message):
@@ -63,7 +83,7 @@ def test_variable_that_cannot_affect_the_target_is_refused():
     ("interventions", "message"),
     [
         ([{"X": 5.01}], r"do\(X = 5.01\) lies outside \[-5, 5\]"),
-        ([{"X": 0.0}, {"Z": -5.0000001}], r"do\(Z = -5\) lies outside"),
+        ([{"X": 0.0}, {"Z": -5.0000001}], r"do\(Z = -5.0000001\) lies outside \[-5, 20\]"),
         ([{"X": np.nan}], r"do\(X = nan\) lies outside"),
         ([{"X": np.inf}], "lies outside"),
         ([{"X": "1"}], "must be a real number"),
@@ -72,6 +92,9 @@ def test_variable_that_cannot_affect_the_target_is_refused():
         ([{"W": 1.0}], "unknown manipulable variable 'W'"),
         ([{"Y": 1.0}], "unknown manipulable variable 'Y'"),
         ([{}], "missing its variables.*baseline"),
+        (["X"], "interventions are mappings"),
+        ([{"X": 10**400}], "must be a real number"),
+        ([{"X": np.True_}], "must be a real number"),
     ],
 )
 def test_intervention_outside_the_problem_is_refused(make_problem, interventions, message):
@@ -103,6 +126,12 @@ def test_raw_arrays_are_checked_like_names(make_problem):
         problem.require(cb.Queries(np.ones((1, 2), bool), np.zeros((1, 2))))
     with pytest.raises(DomainError, match="boolean"):
         problem.require(cb.Queries(np.ones((1, 3)), np.zeros((1, 3))))
+    for dtype in (complex, np.float32, str):
+        with pytest.raises(DomainError, match="a float64 array"):
+            problem.require(cb.Queries(np.zeros((1, 3), bool), np.zeros((1, 3), dtype)))
+    for read in (problem.interventions, problem.to_frame, problem.cost):
+        with pytest.raises(DomainError, match=r"shape \(M, 3\)"):
+            read(cb.Queries(np.zeros((1, 5), bool), np.zeros((1, 5))))
     with pytest.raises(DomainError, match="unknown manipulable variable 'Y'"):
         problem.require(cb.Queries(np.ones((1, 3), bool), np.zeros((1, 3))))
 
@@ -134,19 +163,24 @@ def test_designs_follow_the_sets_and_stay_in_the_domains(make_problem):
 
 
 def test_design_keeps_bounds_that_are_not_round_numbers_exactly(make_problem):
-    low, high = -0.1 - 1e-17, 0.30000000000000004
-    problem = make_problem(domains={"X": (low, high), "Z": (1e-3, 1 / 3)}, sets=2)
-    assert set(problem.vertices().value[:2, 0].tolist()) == {low, high}
-    problem.require(problem.grid(37))
+    draws = np.random.default_rng(0)
+    for _ in range(50):
+        x, z = np.sort(draws.normal(size=(2, 2)) * 10 ** draws.uniform(-3, 3), axis=1)
+        problem = make_problem(domains={"X": tuple(x), "Z": tuple(z)}, sets=2)
+        assert problem.vertices().value[-4:, :2].tolist() == [[a, b] for a in x for b in z]
+        problem.require(problem.grid(7))
 
 
 def test_design_of_more_than_a_million_rows_is_refused_before_it_is_made(make_problem):
     problem = make_problem(sets=2)
     with pytest.raises(ExplorationError, match="1,002,000 interventions over 3 sets"):
         problem.grid(1000)
-    with pytest.raises(ExplorationError, match="at least 2 points, got 1"):
-        problem.grid(1)
-    with pytest.raises(ExplorationError, match="at least 1 points, got 0"):
+    with pytest.raises(ExplorationError, match="1,212,200 interventions over 3 sets"):
+        problem.grid(np.int16(1100))
+    for strange in (1, 2.5, "2", True):
+        with pytest.raises(ExplorationError, match=f"at least 2; got {strange!r}"):
+            problem.grid(strange)
+    with pytest.raises(ExplorationError, match="at least 1; got 0"):
         problem.sobol(0)
 
 
@@ -183,11 +217,49 @@ def test_fingerprint_knows_all_that_changes_an_answer_and_nothing_else(make_prob
         make_problem(known={("X", "Z"): 0.9}),
         make_problem(identifiable_only=True),
         make_problem(graph=parse("X -> Z -> Y; X <-> Y")),
+        make_problem(sets=["X", "Z"]),  # the same sets, but no others are legal
+        make_problem(target="Z", domains={"X": (-5, 5)}),
+        make_problem(costs=lambda queries: 1 + (queries.value**2).sum(axis=1)),
+        make_problem(costs=lambda queries: 1 + np.abs(queries.value).sum(axis=1) ** 2 / 5),
     ]
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
     same = make_problem(graph=parse("Z -> Y; X -> Z"), domains={"Z": (-5, 20), "X": (-5, 5)}, costs={"X": 1, "Z": 1})
     assert same == base and hash(same) == hash(base) and make_problem(sets=2) != base
     assert make_problem(units={"X": "mg"}) == base  # a label changes no answer
+    explicit = [
+        make_problem(sets=sets) for sets in ([("X",), ("Z", "X")], {("X", "Z"), ("X",)}, ["X", "X", ("X", "Z")])
+    ]
+    assert explicit[0] == explicit[1] == explicit[2] and explicit[0].sets == (("X",), ("X", "Z"))
+    assert make_problem(sets=np.int64(2)) == make_problem(sets=2)
+
+
+def test_cost_function_cannot_change_the_batch_it_is_given(make_problem):
+    def greedy(queries):
+        queries.value.fill(3.0)
+        return np.ones(len(queries))
+
+    problem = make_problem(costs=greedy)
+    queries = problem.queries([{"X": 1.0}])
+    problem.cost(queries)
+    assert queries.value[0, 0] == 1.0
+
+
+def test_problem_and_queries_survive_a_copy_to_another_process(make_problem):
+    problem = make_problem(costs={"X": 1.0, "Z": 2.0}, known={("X", "Z"): 0.8})
+    again = pickle.loads(pickle.dumps(problem))  # noqa: S301
+    assert again == problem and copy.deepcopy(problem) == problem and again.sets == problem.sets
+    queries = pickle.loads(pickle.dumps(problem.vertices()))  # noqa: S301
+    assert np.array_equal(queries.value, problem.vertices().value)
+    assert pickle.loads(pickle.dumps(problem.graph)) == problem.graph  # noqa: S301
+
+
+def test_thousands_of_explicit_sets_are_checked_quickly():
+    names = [f"V{i:02}" for i in range(30)]
+    graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
+    problem = cb.Problem(graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets=list(combinations(names, 3)))
+    start = time.perf_counter()
+    problem.require(problem.vertices())
+    assert time.perf_counter() - start < 5 and problem.position(names[-3:]) == 4059
 
 
 def test_problem_never_changes(make_problem):
@@ -198,6 +270,8 @@ def test_problem_never_changes(make_problem):
     assert problem.domains["X"] == (-5, 5)
     with pytest.raises(AttributeError, match="a Problem never changes"):
         problem.target = "Z"
+    with pytest.raises(AttributeError, match="'target' stays"):
+        del problem.target
 
 
 def test_many_manipulable_variables_need_a_largest_size():
@@ -222,4 +296,7 @@ def test_queries_cross_jit_and_show_their_size(make_problem):
 
     queries = make_problem().queries([{"X": 1.0}, {"Z": 2.0}])
     assert jax.jit(lambda q: (q.value * q.mask).sum())(queries) == 3.0
+    assert [problem_row.value.tolist() for problem_row in queries] == queries.value[:, None].tolist()
+    with pytest.raises(IndexError, match="out of bounds"):
+        jax.tree.map(jax.numpy.asarray, queries)[7]
     assert repr(queries) == "Queries(2 interventions on 3 variables)" and len(queries.repeat(3)) == 6

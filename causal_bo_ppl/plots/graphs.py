@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
@@ -15,6 +17,7 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.problem import COLOURS, Problem
 
 POINTS_PER_INCH = 90
+DASHES = (0, (4, 3))
 
 
 def draw_graph(graph: CausalGraph, ax: Axes | None = None, *, fills: Mapping[str, str] | None = None) -> Axes:
@@ -25,26 +28,30 @@ def draw_graph(graph: CausalGraph, ax: Axes | None = None, *, fills: Mapping[str
         ax.add_patch(FancyArrowPatch(path=_smooth(points), arrowstyle="-|>", mutation_scale=9, color=GREY))
     for arc in drawn.arcs:
         curve = Path(arc, [Path.MOVETO, Path.CURVE3, Path.CURVE3])
-        dashes = (0, (4, 3))
-        ax.add_patch(FancyArrowPatch(path=curve, arrowstyle="<|-|>", mutation_scale=9, color=DASHED, ls=dashes))
+        ax.add_patch(
+            FancyArrowPatch(path=curve, arrowstyle="<|-|>", mutation_scale=9, color=DASHED, ls=DASHES, zorder=5)
+        )
     for name, centre in drawn.centres.items():
         _draw_box(ax, name, centre, drawn.width, (fills or {}).get(name, PLAIN))
     return ax
 
 
 def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
-    """Draw a problem's graph, its target and the variables one may set marked by colour."""
+    """Draw what can affect the target; the target and the variables one may set are marked by colour."""
+    causes = problem.graph.ancestral(problem.target)
     fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"]) | {problem.target: COLOURS["target"]}
-    ax = draw_graph(problem.graph, ax, fills=fills)
-    keys = [Patch(facecolor=colour, edgecolor=GREY, label=kind) for kind, colour in COLOURS.items()]
-    ax.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False)
+    ax = draw_graph(causes, ax, fills=fills)
+    keys: list[Artist] = [Patch(facecolor=colour, edgecolor=GREY, label=kind) for kind, colour in COLOURS.items()]
+    if causes.bidirected:
+        keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
+    ax.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=3, frameon=False, fontsize="small")
     return ax
 
 
 def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
     left, top, right, bottom = drawn.extent()
     if ax is None:
-        size = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
+        size = max((right - left) / POINTS_PER_INCH, 4.0), max((bottom - top) / POINTS_PER_INCH + 0.3, 1.5)
         ax = plt.figure(figsize=size, layout="constrained").add_subplot()
     ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     ax.set_axis_off()
@@ -68,4 +75,4 @@ def _draw_box(ax: Axes, name: str, centre: Point, width: float, fill: str) -> No
     text = TextPath((0, 0), name.replace("$", r"\$"), size=13)  # a dollar in a name is a dollar, not mathematics
     box = text.get_extents()
     place = Affine2D().translate(-(box.x0 + box.x1) / 2, -4.5).scale(1, -1).translate(x, y)
-    ax.add_patch(PathPatch(place.transform_path(text), color="#0f172a", lw=0, zorder=4))
+    ax.add_patch(PathPatch(place.transform_path(text), color="#0f172a", lw=0.2, zorder=4))
