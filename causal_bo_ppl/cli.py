@@ -14,7 +14,7 @@ from causal_bo_ppl.system import CausalSystem
 
 app = typer.Typer(help="Graph-coupled causal Bayesian optimization.", no_args_is_help=True, add_completion=False)
 console = Console(highlight=False)
-MOST_SETS = 8
+MOST_SETS = 4
 
 
 @app.command()

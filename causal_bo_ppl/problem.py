@@ -38,7 +38,8 @@ class Problem:
     known:
         {(cause, effect): coefficient} known in advance.
     identifiable_only:
-        Leave out sets whose effect the data cannot teach, instead of refusing the problem.
+        What identification does with a set whose effect the data cannot teach: leave it out and list it
+        (True), or refuse the problem (False).
     units:
         {variable: unit}, shown in tables and pictures.
     """

@@ -11,6 +11,8 @@ import pandas as pd
 
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed, unknown
 
+SHORT = (np.float32, np.float16)
+
 
 class Table(NamedTuple):
     """Arrays in graph order, and the columns that no variable claims."""
@@ -36,10 +38,7 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
             raise DataError(f"the table marks an {unknown('intervention', column, marks)}")
     columns = [_read_column(frame[name], name) for name in nodes] if len(frame) else []
     values = np.column_stack(columns) if columns else np.empty((0, len(nodes)))
-    short = [name for name in nodes if frame[name].dtype in (np.float32, np.float16)]
-    if short:
-        message = f"columns {listed(short)} are float32 or float16; converted to float64, the digits lost stay lost"
-        warnings.warn(message, CausalBOWarning, stacklevel=3)
+    _warn_of_short_floats([name for name in nodes if frame[name].dtype in SHORT])
     _require_finite(values, nodes, list(frame.index))
     intervened = np.column_stack([_read_mark(frame, f"do({name})") for name in nodes])
     return Table(values, intervened, unused)
@@ -55,6 +54,8 @@ def read_array(values: object, nodes: Sequence[str]) -> np.ndarray:
         raise DataError("the rows have ragged lengths; every row needs one value for each variable") from None
     if found.ndim != 2 or found.shape[1] != len(nodes):
         raise DataError(f"rows need the shape (n, {len(nodes)}) for {listed(nodes)}, got {found.shape}")
+    if found.dtype in SHORT:
+        _warn_of_short_floats(nodes)
     found = _to_float(found, listed(nodes))
     _require_finite(found, nodes, range(len(found)))
     found.flags.writeable = False
@@ -74,6 +75,12 @@ def _to_float(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind not in "biuf":
         raise DataError(f"column {name!r} has dtype {values.dtype}; convert it to numbers first")
     return values.astype(np.float64)
+
+
+def _warn_of_short_floats(names: Sequence[str]) -> None:
+    if names:
+        message = f"columns {listed(names)} are float32 or float16; converted to float64, the digits lost stay lost"
+        warnings.warn(message, CausalBOWarning, stacklevel=4)
 
 
 def _require_finite(values: np.ndarray, nodes: Sequence[str], labels: Sequence[object]) -> None:

@@ -71,6 +71,8 @@ def test_single_precision_is_converted_with_a_warning(problem, frame):
     with pytest.warns(CausalBOWarning, match="columns X, Z, Y are float32 or float16") as caught:
         data = cb.Data.from_frame(problem, frame.astype(np.float32))
     assert data.values.dtype == np.float64 and len(caught) == 1 and caught[0].filename == __file__
+    with pytest.warns(CausalBOWarning, match="columns X, Z, Y are float32 or float16"):
+        cb.Data(problem.graph.nodes, "Y", np.zeros((2, 3), np.float32), np.zeros((2, 3), bool))
     with pytest.warns(CausalBOWarning, match="columns Z are float32 or float16"):
         cb.Data.from_frame(problem, frame.assign(Z=frame["Z"].astype(np.float16)))
 

@@ -64,6 +64,16 @@ def test_sets_come_in_graph_order_smallest_first():
     assert list(found) == sorted(found, key=lambda s: (len(s), [graph.index(n) for n in s]))
 
 
+def test_no_set_is_met_twice():
+    draws = np.random.default_rng(7)
+    for _ in range(100):
+        nodes, directed, bidirected = oracles.random_admg(draws)
+        graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes).ancestral(nodes[-1])
+        network = exploration._Network(graph, nodes[-1])
+        for found in (list(network.minimal()), list(network.possibly_optimal())):
+            assert len(found) == len(set(found)), graph
+
+
 def test_possibly_optimal_sets_do_not_need_all_subsets():
     """2^60 subsets, 1 POMIS: a fully observed graph has only the parents of the target."""
     names = [f"V{i}" for i in range(60)]

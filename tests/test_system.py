@@ -10,6 +10,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.errors import CausalBOWarning, ModelError
+from causal_bo_ppl.search import CELLS
 from causal_bo_ppl.sem.simulation import simulate
 from causal_bo_ppl.testing import check_system
 
@@ -212,14 +213,15 @@ def test_optimum_inside_a_box_of_any_size_is_found(names):
 
 
 def test_best_of_several_basins_is_found():
-    """The deepest basin is not the one whose grid point is lowest by luck: several are searched."""
-    system = one_cause(
-        lambda x: jnp.cos(5 * x) + 0.02 * (x - 2.2) ** 2,
-        lambda mean: numpyro.sample("Y", dist.Normal(mean, 1)),
-        (-9, 9),
-    )
-    grid = np.linspace(-9, 9, 2_000_001)
-    assert system.optimum.value == pytest.approx((np.cos(5 * grid) + 0.02 * (grid - 2.2) ** 2).min(), abs=1e-9)
+    """The deepest well lies between two points of the first grid, whose lowest point is in a broader well."""
+    cell = 2 / (CELLS - 1)
+    deep, broad = -1 + 1000.5 * cell, 0.5
+
+    def mean(x):
+        return -jnp.exp(-(((x - deep) / (0.6 * cell)) ** 2)) - 0.9 * jnp.exp(-(((x - broad) / 0.1) ** 2))
+
+    optimum = one_cause(mean, lambda mean: numpyro.sample("Y", dist.Normal(mean, 1)), (-1, 1)).optimum
+    assert optimum.value == pytest.approx(-1.0, abs=1e-9) and optimum.intervention["X"] == pytest.approx(deep, abs=1e-8)
 
 
 def test_optimum_that_is_none_is_caught():
