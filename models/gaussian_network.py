@@ -82,7 +82,8 @@ def ancestral_part(graph: CausalGraph, sem: LinearSEM, target: str) -> tuple[Lin
     """The equations that matter to the target, which comes last, and their columns in the graph."""
     columns = np.array([graph.index(name) for name in (*graph.ancestors(target), target)])
     square = np.ix_(columns, columns)
-    return LinearSEM(sem.weights[square], sem.intercepts[columns], sem.noise[square]), columns
+    weights, intercepts, noise = map(np.asarray, sem)  # cut in NumPy: JAX would compile each shape
+    return LinearSEM(*map(jnp.array, (weights[square], intercepts[columns], noise[square]))), columns
 
 
 def network_response(sem: LinearSEM, columns: np.ndarray, queries: Queries) -> jax.Array:

@@ -116,6 +116,7 @@ def careless(queries):
     return jnp.where(jnp.asarray(queries.mask)[:, 0], -1.04 * x, -1.3 * z)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -169,6 +170,7 @@ def one_cause(mean, distribution, domain, name="own"):
     return cb.CausalSystem(name, problem, model, response, False, "test")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "system",
     [
