@@ -32,8 +32,8 @@ def spread(nodes: Sequence[str], sets: Sequence[tuple[str, ...]], domains: Domai
         low, high = np.array([domains[name] for name in members]).T
         cube = points[len(members)]
         where = np.ix_(range(start, start + len(cube)), [column[name] for name in members])
-        # Interpolated from both ends, so that 0 and 1 give the bounds to the last bit.
-        mask[where], value[where] = True, low * (1 - cube) + high * cube
+        # Interpolated from both ends, so that 0 and 1 give the bounds to the last bit; rounding stays inside.
+        mask[where], value[where] = True, np.clip(low * (1 - cube) + high * cube, low, high)
         start += len(cube)
     return Queries(mask, value)
 

@@ -45,10 +45,13 @@ class CausalGraph:
                 raise GraphError(f"{one!r} <-> {other!r} confounds a variable with itself; remove that arc")
         order = _causal_order(names, self.directed)
         rank = {name: position for position, name in enumerate(order)}
-        spouses = {tuple(sorted(edge, key=rank.__getitem__)) for edge in self.bidirected}
-        by_rank = lambda edge: (rank[edge[0]], rank[edge[1]])  # noqa: E731
+        spouses = {(one, other) if rank[one] < rank[other] else (other, one) for one, other in self.bidirected}
+
+        def by_rank(edge: Edge) -> tuple[int, int]:
+            return rank[edge[0]], rank[edge[1]]
+
         object.__setattr__(self, "nodes", order)
-        object.__setattr__(self, "directed", tuple(sorted({tuple(edge) for edge in self.directed}, key=by_rank)))
+        object.__setattr__(self, "directed", tuple(sorted(set(self.directed), key=by_rank)))
         object.__setattr__(self, "bidirected", tuple(sorted(spouses, key=by_rank)))
 
     @classmethod

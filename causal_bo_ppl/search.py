@@ -5,7 +5,7 @@ few of every set, all sets of one size as one batch. What it finds is as good as
 a basin narrower than a cell can be missed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, product
 
 import jax
@@ -29,16 +29,13 @@ def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
     def loss(queries: Queries) -> np.ndarray:
         return sign * np.asarray(effect(queries))
 
-    best: dict[tuple[str, ...], dict[str, float]] = {}
-    for _, group in groupby(sorted(problem.sets, key=len), key=len):
+    parts = []
+    for _, group in groupby(problem.sets, key=len):  # sets come smallest first
         sets = list(group)
-        starts = np.concatenate([_basins(problem, loss, members) for members in sets])
-        points, losses = _descend(problem, loss, sets, starts.reshape(len(sets), BASINS, -1))
-        chosen = points[np.arange(len(sets)), losses.argmin(axis=1)]
-        best |= {
-            members: dict(zip(members, row.tolist(), strict=True)) for members, row in zip(sets, chosen, strict=True)
-        }
-    return problem.queries([best[members] for members in problem.sets])
+        starts = np.stack([_basins(problem, loss, members) for members in sets])
+        places, losses = _descend(problem, loss, sets, starts)
+        parts.append(_place(problem, sets, places[np.arange(len(sets)), losses.argmin(axis=1)]))
+    return Queries(np.concatenate([part.mask for part in parts]), np.concatenate([part.value for part in parts]))
 
 
 def _basins(problem: Problem, loss: Callable[[Queries], np.ndarray], members: tuple[str, ...]) -> np.ndarray:
@@ -58,9 +55,9 @@ def _basins(problem: Problem, loss: Callable[[Queries], np.ndarray], members: tu
 def _descend(
     problem: Problem, loss: Callable[[Queries], np.ndarray], sets: Sequence[tuple[str, ...]], at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pattern search from (sets, BASINS, d) places of the unit cube; returns values and losses."""
+    """Pattern search from (sets, BASINS, d) places of the unit cube; returns the last places and their losses."""
     size = at.shape[-1]
-    steps = np.array(list(_steps(size)))
+    steps = np.array(_steps(size))
     length = np.full(at.shape[:2], 0.5 / max(round(CELLS ** (1 / size)) - 1, 4))
     value = loss(_place(problem, sets, at)).reshape(at.shape[:2])
     while (length > NARROWEST).any():
@@ -70,20 +67,14 @@ def _descend(
         moved = np.take_along_axis(around, found[:, :, None, None], axis=2)[:, :, 0]
         at, value = np.where(better[..., None], moved, at), np.where(better, losses.min(axis=2), value)
         length = np.where(better, length, length / 4)
-    queries = _place(problem, sets, at)
-    columns = [[problem.graph.index(name) for name in members] for members in sets]
-    values = np.asarray(queries.value).reshape(*at.shape[:2], -1)
-    return np.stack([rows[:, place] for rows, place in zip(values, columns, strict=True)]), value
+    return at, value
 
 
-def _steps(size: int) -> Iterator[tuple[float, ...]]:
-    """All neighbours of a point of a grid for up to three variables, those along the axes for more."""
-    for step in product((-1.0, 0.0, 1.0), repeat=size) if size <= 3 else ():
-        if any(step):
-            yield step
-    for axis in range(size) if size > 3 else ():
-        for sign in (-1.0, 1.0):
-            yield tuple(sign * (axis == other) for other in range(size))
+def _steps(size: int) -> list[tuple[float, ...]]:
+    """To all neighbours of a point of a grid for up to three variables, along the axes for more."""
+    if size <= 3:
+        return [step for step in product((-1.0, 0.0, 1.0), repeat=size) if any(step)]
+    return [tuple(row) for row in np.concatenate([np.eye(size), -np.eye(size)]).tolist()]
 
 
 def _place(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) -> Queries:
@@ -92,9 +83,10 @@ def _place(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) 
     mask, value = np.zeros((rows, len(problem.graph.nodes)), bool), np.zeros((rows, len(problem.graph.nodes)))
     low, high = (np.array([[problem.domains[name][end] for name in members] for members in sets]) for end in (0, 1))
     low, high = (np.expand_dims(bound, tuple(range(1, cube.ndim - 1))) for bound in (low, high))
+    values = np.clip(low * (1 - cube) + high * cube, low, high).reshape(rows, -1)
     columns = np.repeat(
         [[problem.graph.index(name) for name in members] for members in sets], rows // len(sets), axis=0
     )
     np.put_along_axis(mask, columns, True, axis=1)
-    np.put_along_axis(value, columns, (low * (1 - cube) + high * cube).reshape(rows, -1), axis=1)
+    np.put_along_axis(value, columns, values, axis=1)
     return Queries(mask, value)
