@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.errors import ExplorationError as ExplorationError
     from causal_bo_ppl.errors import GraphError as GraphError
     from causal_bo_ppl.errors import ModelError as ModelError
+    from causal_bo_ppl.errors import SeedError as SeedError
     from causal_bo_ppl.exploration import mis as mis
     from causal_bo_ppl.exploration import pomis as pomis
     from causal_bo_ppl.graph import CausalGraph as CausalGraph
@@ -44,6 +45,7 @@ _HOME = {
     "ExplorationError": "errors",
     "GraphError": "errors",
     "ModelError": "errors",
+    "SeedError": "errors",
     "mis": "exploration",
     "pomis": "exploration",
     "CausalGraph": "graph",

@@ -112,7 +112,7 @@ def read_sets(
         found = mis(graph, target, domains)
     elif isinstance(sets, str) and sets == "pomis":
         found = pomis(graph, target, domains)
-        _warn_of_narrow_domains(graph, target, domains, known)
+        _warn_of_narrow_domains(graph, target, domains, known, found)
     elif isinstance(sets, str | bool) or not isinstance(sets, Integral | Iterable):
         raise ExplorationError(f'sets must be "mis", "pomis", a largest size, or the sets themselves; got {sets!r}')
     elif isinstance(sets, Integral):
@@ -140,10 +140,10 @@ def _read_set(graph: CausalGraph, target: str, domains: Mapping[str, Bounds], me
 
 
 def _warn_of_narrow_domains(
-    graph: CausalGraph, target: str, domains: Mapping[str, Bounds], known: Mapping[Edge, float]
+    graph: CausalGraph, target: str, domains: Mapping[str, Bounds], known: Mapping[Edge, float], kept: tuple[Set, ...]
 ) -> None:
     widths = {name: high - low for name, (low, high) in domains.items()}
-    pairs = narrow_domains(graph, target, widths, known)
+    pairs = narrow_domains(graph, target, widths, known, kept)
     if pairs:
         shown = listed(f"{name} when {cause} is set" for cause, name in pairs)
         warnings.warn(

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from causal_bo_ppl import models
-from causal_bo_ppl.errors import CausalBOError
+from causal_bo_ppl.errors import CausalBOError, ModelError
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.system import CausalSystem
 
@@ -38,13 +38,16 @@ def demo(
     Without a name: ecoli70, the gene b1583 without its parents, sets of up to five genes.
     """
     try:
+        given = (variant, target, max_size, parents, seed) != (None, None, None, True, 0)
+        if name is None and given:
+            raise ModelError("options need the name of a system, for example: causal-bo demo ecoli70 --max-size 2")
         if name is None:
             system = models.load("ecoli70", target="b1583", parents=False, max_size=5)
         else:
             system = models.load(name, variant=variant, target=target, parents=parents, max_size=max_size, seed=seed)
         show(system)
     except CausalBOError as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}")
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from None
 
 
@@ -62,8 +65,8 @@ def show(system: CausalSystem) -> None:
     best = ", ".join(f"{problem.label(name)} = {value:.6g}" for name, value in optimum.intervention.items())
     baseline = float(system.effect(problem.baseline())[0])
     goal = f"{problem.objective} E[{problem.label(problem.target)}]"
-    console.print(escape(f"\nExact optimum ({goal}): {optimum.value:.6f} at do({best})"))
-    console.print(escape(f"Doing nothing: {baseline:.6f}. How: {optimum.how}."))
+    console.print(escape(f"\nExact optimum ({goal}): {optimum.value:.6f} at do({best})"), soft_wrap=True)
+    console.print(escape(f"Doing nothing: {baseline:.6f}. How: {optimum.how}."), soft_wrap=True)
 
 
 def _variables(problem: Problem) -> Table:

@@ -77,6 +77,10 @@ class Data:
         Boolean columns `do(X)` say in which rows X was set; or `intervened` names what was set in
         all rows. Without either the rows are observational. Other columns are ignored and listed.
         """
+        if not hasattr(problem, "graph") or not hasattr(problem, "target"):
+            raise DataError(
+                f"rows are read for a problem, which has a graph and a target; got {type(problem).__name__}"
+            )
         nodes = problem.graph.nodes
         table = tables.read_frame(frame, nodes)
         if intervened is None:
@@ -137,6 +141,8 @@ class Data:
 
     def join(self, other: "Data") -> "Data":
         """These rows followed by the other's."""
+        if not isinstance(other, Data):
+            raise DataError(f"only Data can be joined, got {type(other).__name__}; read it with Data.from_frame")
         if (self.nodes, self.target) != (other.nodes, other.target):
             raise DataError(f"cannot join rows of {listed(self.nodes)} with rows of {listed(other.nodes)}")
         values, intervened = (

@@ -31,6 +31,10 @@ class ModelError(CausalBOError, ValueError):
     """A causal system, or the file that describes it, contradicts itself."""
 
 
+class SeedError(CausalBOError, TypeError):
+    """What was given as a random key is none."""
+
+
 class CausalBOWarning(UserWarning):
     """Something works, but the analyst should look at it."""
 

@@ -66,15 +66,19 @@ def in_order(graph: CausalGraph, sets: Iterable[Iterable[str]]) -> tuple[Set, ..
 
 
 def narrow_domains(
-    graph: CausalGraph, target: str, widths: Mapping[str, float], known: Mapping[tuple[str, str], float]
+    graph: CausalGraph,
+    target: str,
+    widths: Mapping[str, float],
+    known: Mapping[tuple[str, str], float],
+    kept: Iterable[Set],
 ) -> list[tuple[str, str]]:
-    """Pairs (X, Z) where setting X may drive Z out of the domain that POMIS relies on.
+    """Pairs (X, Z) where setting X may drive Z out of the domain that the POMIS `kept` rely on.
 
     POMIS drops a minimal set because another, with Z in it, can do at least as well; that holds while
     Z's domain covers what the dropped set induces. Compared are widths: Z's domain against X's times
     the total effect of X on Z, with 1 for every coefficient that is not known.
     """
-    kept, dropped = set(pomis(graph, target, widths)), _dropped(graph, target, widths)
+    dropped = _dropped(graph, target, widths)
     effect = _total_effects(graph, known)
     return [
         (cause, name)

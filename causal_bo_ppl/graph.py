@@ -79,11 +79,11 @@ class CausalGraph:
     def from_networkx(cls, graph: "nx.DiGraph") -> "CausalGraph":
         """Build from a DiGraph; pairs in `graph.graph["bidirected"]` are latent confounding.
 
-        Nodes with the attribute `observed=False` are latent: they are projected out.
+        Nodes with the attribute `observed=False` (or "no") are latent: they are projected out.
         """
         if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
             raise GraphError(f"a causal graph comes from a networkx.DiGraph, got {type(graph).__name__}")
-        latent = {node for node, observed in graph.nodes(data="observed", default=True) if not observed}
+        latent = {node for node, mark in graph.nodes(data="observed", default=True) if not _is_observed(node, mark)}
         whole = cls.from_edges(graph.edges, graph.graph.get("bidirected", ()), nodes=graph.nodes)
         return whole.project([node for node in whole.nodes if node not in latent]) if latent else whole
 
@@ -224,7 +224,16 @@ class CausalGraph:
         return draw_svg(self.nodes, self.directed, self.bidirected)
 
 
+def _is_observed(node: str, mark: object) -> bool:
+    marks = {True: True, False: False, "yes": True, "no": False}
+    if not isinstance(mark, bool | str) or mark not in marks:
+        raise GraphError(f"the node {node!r} has observed={mark!r}; use True or False")
+    return marks[mark]
+
+
 def _read_pairs(edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    if isinstance(edges, str) or not isinstance(edges, Iterable):
+        raise GraphError(f"edges are pairs of names such as [('X', 'Y')], got {edges!r}")
     pairs = list(edges)
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(name, Hashable) for name in pair):

@@ -5,13 +5,16 @@ from numbers import Integral
 import jax
 import jax.numpy as jnp
 
+from causal_bo_ppl.errors import SeedError
+
 
 def as_key(key: jax.Array | int) -> jax.Array:
     """Return a JAX key: an int is taken as a seed, a key passes through."""
     if isinstance(key, jax.Array) and (
-        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.shape == (2,))
+        (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ())
+        or (key.dtype == jnp.uint32 and key.shape == (2,))
     ):
         return key
     if isinstance(key, bool) or not isinstance(key, Integral) or not 0 <= int(key) < 2**63:
-        raise TypeError(f"key must be a JAX key or an int seed from 0 to 2^63 - 1, got {key!r}")
+        raise SeedError(f"key must be one JAX key or an int seed from 0 to 2^63 - 1, got {key!r}")
     return jax.random.key(int(key))

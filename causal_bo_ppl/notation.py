@@ -12,7 +12,8 @@ from typing import NamedTuple
 from causal_bo_ppl.errors import GraphError
 
 ARROW = re.compile(r"(<->|->|<-)")
-SLIP = re.compile(r"[<>,→←↔⟶⟵⟷–—−]|^-|-$|--|=|\s-\s")  # what is left of a mistyped arrow, or a list of names
+# What is left of a mistyped arrow, a list of names, or another notation.
+SLIP = re.compile(r"""[<>,{}"\[\]→←↔⟶⟵⟷–—−]|^-|-$|--|=|\s-\s|\so$|^o\s|:\s*[-\d.]+$""")
 
 
 class Edges(NamedTuple):

@@ -111,11 +111,7 @@ class Problem:
 
     def queries(self, interventions: Mapping[str, float] | Iterable[Mapping[str, float]]) -> Queries:
         """A batch from {variable: value} mappings, in their order; every value must lie in its domain."""
-        rows = [interventions] if isinstance(interventions, Mapping) else list(interventions)
-        if not all(isinstance(row, Mapping) for row in rows):
-            raise DomainError(
-                "interventions are mappings such as [{'X': 1.0}, {'Z': 2.0}]; got " + listed(rows, most=3)
-            )
+        rows = _read_rows(interventions)
         shape = (len(rows), len(self.graph.nodes))
         mask, value = np.zeros(shape, bool), np.zeros(shape)
         for row, intervention in enumerate(rows):
@@ -248,6 +244,17 @@ class Problem:
         causes = self.graph.ancestral(self.target)
         picture = draw_svg(causes.nodes, causes.directed, causes.bidirected, fills)
         return picture + goal.to_html(index=False) + self.variables().to_html()
+
+
+def _read_rows(interventions: Mapping[str, float] | Iterable[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    if isinstance(interventions, Mapping):
+        return [interventions]
+    rows = list(interventions) if isinstance(interventions, Iterable) else [interventions]
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise DomainError(
+            f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {listed(rows, most=3)}"
+        )
+    return rows
 
 
 def _first_of_each(mask: np.ndarray) -> np.ndarray:

@@ -26,6 +26,8 @@ class Queries:
 
     def __getitem__(self, rows: slice | ArrayLike) -> "Queries":
         chosen = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+        if not isinstance(chosen, slice) and chosen.size == 0:
+            chosen = chosen.astype(int)
         return Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
 
     def __iter__(self) -> Iterator["Queries"]:

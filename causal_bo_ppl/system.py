@@ -16,7 +16,7 @@ from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.search import best_of_each_set
+from causal_bo_ppl.search import best_of_each_set, best_vertices
 from causal_bo_ppl.sem.simulation import simulate
 
 
@@ -63,9 +63,13 @@ class CausalSystem:
 
     def effect(self, queries: Queries) -> jax.Array:
         """(M,) exact E[Y | do(...)]; what sets nothing has the observational mean."""
-        found = jnp.asarray(self.response(self.problem.require(queries)), float)
-        if found.shape != (len(queries),):
-            raise ModelError(f"the response of {self.name!r} has shape {found.shape} for {len(queries)} queries")
+        raw = np.asarray(self.response(self.problem.require(queries)))
+        if raw.shape != (len(queries),) or raw.dtype.kind not in "iuf":
+            raise ModelError(
+                f"the response of {self.name!r} has shape {raw.shape} and dtype {raw.dtype} for {len(queries)} "
+                "queries; it must return one real number for each"
+            )
+        found = jnp.asarray(raw, float)
         bad = np.flatnonzero(~np.isfinite(found))
         if len(bad):
             [intervention] = self.problem.interventions(queries[bad[0]])
@@ -76,8 +80,9 @@ class CausalSystem:
     def optimum(self) -> Optimum:
         """The best intervention over all sets; of equally good ones the first in the order of `sets`."""
         if self.is_affine:
-            queries = self.problem.vertices()
-            how = f"exact, over the {len(queries):,} vertices of {len(self.problem.sets)} sets"
+            queries = best_vertices(self.problem, self.effect)
+            count = sum(2 ** len(members) for members in self.problem.sets)
+            how = f"exact, over the {count:,} vertices of {len(self.problem.sets)} sets"
         else:
             queries = best_of_each_set(self.problem, self.effect)
             how = f"grid and pattern search of the exact response over {len(self.problem.sets)} sets"

@@ -1,6 +1,7 @@
 """Does this table fit this graph? pandas, CSV and Parquet to checked arrays, and back."""
 
 import csv
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +34,9 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     unused = tuple(str(column) for column in frame.columns if column not in nodes and column not in marks)
     if missing:
         raise DataError(f"the table lacks the columns {listed(missing)}; its unused columns are: {listed(unused)}")
+    names = "|".join(re.escape(name) for name in nodes)
     for column in unused:
-        if column.lower().replace(" ", "").startswith("do("):
+        if re.fullmatch(rf"do\s*\(.*|do[\s_.:\[-]*({names})\]?", column, re.IGNORECASE):
             raise DataError(f"the table marks an {unknown('intervention', column, marks)}")
     columns = [_read_column(frame[name], name) for name in nodes] if len(frame) else []
     values = np.column_stack(columns) if columns else np.empty((0, len(nodes)))

@@ -8,6 +8,7 @@ from scipy.stats import rankdata
 
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, listed
 from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.sem.simulation import simulate
 from causal_bo_ppl.system import CausalSystem
@@ -26,6 +27,11 @@ def check_system(system: CausalSystem, *, draws: int = 100_000, per_set: int = 2
     doing nothing and of `per_set` queries of every set (one of them a vertex), and the optimum
     against the effect. Warns of a declared cause that shows no effect anywhere it was looked for.
     """
+    if not isinstance(system, CausalSystem):
+        raise ModelError(f"check_system checks a CausalSystem, got {type(system).__name__}")
+    for name, count, least in (("draws", draws, 2), ("per_set", per_set, 1)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise ModelError(f"{name} must be a whole number, at least {least}; got {count!r}")
     keys = jax.random.split(as_key(key), 5)
     queries = random_queries(system, per_set, keys[0])
     check_mechanisms(system, keys[1])
@@ -179,13 +185,21 @@ def check_optimum(system: CausalSystem) -> None:
         f"{system.name}: the optimum's effect is {claimed}",
     )
     sign = 1.0 if problem.objective == "min" else -1.0
-    for rivals in (problem.sobol(64), problem.vertices()):
+    corners = Queries(np.asarray(problem.sobol(64).mask), _corners(problem, problem.sobol(64)))
+    for rivals in (problem.sobol(64), corners):
         best = (sign * np.asarray(system.effect(rivals))).min()
         beaten = best < sign * optimum.value - 1e-9 * (1 + abs(best))
         _require(
             not beaten,
             f"{system.name}: a query reaches {sign * best:.6g}, the optimum only {optimum.value:.6g}",
         )
+
+
+def _corners(problem: Problem, queries: Queries) -> np.ndarray:
+    """Each value moved to the nearer end of its domain: many vertices of every set, however large."""
+    low, high = np.array([problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]).T
+    value = np.asarray(queries.value)
+    return np.where(queries.mask, np.where(value - low < high - value, low, high), 0.0)
 
 
 def _require(holds: bool, fault: str) -> None:

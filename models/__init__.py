@@ -5,6 +5,7 @@ if __name__ != "causal_bo_ppl.models":
 
 import inspect
 from importlib import import_module
+from numbers import Integral
 
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.models.gaussian_network import gaussian_network as gaussian_network
@@ -27,7 +28,7 @@ def load(
     max_size: int | None = None,
     seed: int = 0,
 ) -> CausalSystem:
-    """Build a system by name; an option that the system does not have is refused.
+    """Build a system by name; an option that the system does not have must stay at its default.
 
     Parameters
     ----------
@@ -38,6 +39,14 @@ def load(
     """
     if name not in _SYSTEMS:
         raise ModelError(unknown("system", name, _SYSTEMS))
+    for option, value, kinds in (
+        ("variant", variant, str | None),
+        ("target", target, str | None),
+        ("parents", parents, bool),
+        ("max_size", max_size, Integral | None),
+    ):
+        if not isinstance(value, kinds):
+            raise ModelError(f"{option} cannot be {value!r}; see help(causal_bo_ppl.models.load)")
     build = getattr(import_module(f"{__name__}.{name}"), name)
     given = {"variant": variant, "target": target, "parents": parents, "max_size": max_size, "seed": seed}
     defaults = {key: option.default for key, option in inspect.signature(load).parameters.items()}

@@ -130,9 +130,14 @@ def hub_moments(m: Mapping[str, tuple[jax.Array, jax.Array]]) -> tuple[jax.Array
     return mean, variance, tanh_wave * jnp.exp(0.5j * m2 - v2 / 8) * sine_wave * jnp.exp(-0.5)
 
 
-@jax.jit
 def nonlinear_response(coefficients: Coefficients, queries: Queries) -> jax.Array:
     """E[2 sin H + 0.3 H^2]: the latent causes have mean zero."""
+    means: jax.Array = _nonlinear_response(coefficients, queries)
+    return means
+
+
+@jax.jit
+def _nonlinear_response(coefficients: Coefficients, queries: Queries) -> jax.Array:
 
     def one(query: Queries) -> jax.Array:
         mean, variance, wave = hub_moments(mediators(query, coefficients))

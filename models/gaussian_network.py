@@ -102,11 +102,11 @@ def read_network(path: Path) -> tuple[CausalGraph, LinearSEM]:
         where, parents = f"{path}, variable {name!r}", graph.parents(name)
         coefficients = _numbers(cpds[name], where)
         for what, named in (
-            ("coefficients", {*coefficients} - {INTERCEPT}),
-            ("parents", cpds[name].get("parents", parents)),
+            ("coefficients", [cause for cause in coefficients if cause != INTERCEPT]),
+            ("parents", cpds[name].get("parents", list(parents))),
         ):
-            if sorted(named) != sorted(parents):
-                raise ModelError(f"{where}: its {what} name {listed(sorted(named))}, its arcs {listed(parents)}")
+            if not isinstance(named, list) or set(map(str, named)) != set(parents):
+                raise ModelError(f"{where}: its {what} are {named!r}, its arcs come from {listed(parents)}")
         intercepts[column] = coefficients.pop(INTERCEPT, 0.0)
         noise[column] = _number(cpds[name].get("variance"), f"{where}, variance")
         if not noise[column] > 0:

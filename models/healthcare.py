@@ -86,9 +86,14 @@ def population(ages: int = AGE_NODES, bmis: int = BMI_NODES) -> tuple[jax.Array,
     return age, mean_bmi(age) + jnp.array(offsets.ravel()), jnp.array(weight.ravel())
 
 
-@jax.jit
 def response(queries: Queries) -> jax.Array:
     """Mean PSA over the population, aspirin and statin natural where they are not set."""
+    means: jax.Array = _response(queries)
+    return means
+
+
+@jax.jit
+def _response(queries: Queries) -> jax.Array:
     age, bmi, weight = population()
     columns = [GRAPH.index("aspirin"), GRAPH.index("statin")]
     naturals = natural_aspirin(age, bmi), natural_statin(age, bmi)

@@ -105,9 +105,14 @@ def natural_means(outcome: Outcome) -> tuple[jax.Array, jax.Array]:
     return by_d, sine - outcome.e * (cosine + math.e / 10)
 
 
-@partial(jax.jit, static_argnames="outcome")
 def response(queries: Queries, outcome: Outcome) -> jax.Array:
     """E Y: what D and E add, each set, or following a set B, or natural; and the latent part."""
+    means: jax.Array = _response(queries, outcome)
+    return means
+
+
+@partial(jax.jit, static_argnames="outcome")
+def _response(queries: Queries, outcome: Outcome) -> jax.Array:
     columns = [GRAPH.index(name) for name in "BDE"]
     natural = natural_means(outcome)
 

@@ -62,9 +62,14 @@ def natural_mean(sd_of_x: float) -> jax.Array:
     return jnp.exp(-0.5) * jnp.real(lognormal_wave(1.0, sd_of_x)) - decay
 
 
-@partial(jax.jit, static_argnames="sd_of_x")
 def response(queries: Queries, sd_of_x: float) -> jax.Array:
     """f_Z where Z is set, else f_X where X is set, else the mean of Y."""
+    means: jax.Array = _response(queries, sd_of_x)
+    return means
+
+
+@partial(jax.jit, static_argnames="sd_of_x")
+def _response(queries: Queries, sd_of_x: float) -> jax.Array:
     (x, z, _), (x_is_set, z_is_set, _) = jnp.asarray(queries.value).T, jnp.asarray(queries.mask).T  # both graphs' order
     by_x = jnp.where(x_is_set, effect_of_x(x), natural_mean(sd_of_x))
     return jnp.where(z_is_set, effect_of_z(z), by_x)

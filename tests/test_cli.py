@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -34,11 +36,22 @@ def test_unknown_system_is_an_error_that_says_what_to_do():
 
 
 def test_odd_option_is_an_error_without_a_traceback():
-    for arguments in (["toy", "--no-parents"], ["ecoli70", "--target", "[/x]"], ["toy", "--seed", "3"]):
+    for arguments in (
+        ["--target", "yaeM"],
+        ["toy", "--no-parents"],
+        ["ecoli70", "--target", "[/x]"],
+        ["toy", "--seed", "3"],
+    ):
         result = run("demo", *arguments)
         assert result.exit_code == 1 and "error:" in result.output and "Traceback" not in result.output
     assert "[/x]" in run("demo", "ecoli70", "--target", "[/x]").output
     assert "ecoli70-yaeM" in run("demo", "ecoli70").output
+
+
+def test_readme_shows_how_the_demo_ends():
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])
+    ending = "\n".join(result.output.strip().splitlines()[-2:])
+    assert ending in (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_systems_are_listed():

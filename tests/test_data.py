@@ -182,6 +182,14 @@ def test_rows_whose_outcome_was_set_are_refused(problem, frame):
         cb.Data.from_frame(problem, frame, intervened=["X", "Y"])
     with pytest.raises(DataError, match="unknown intervention 'Do \\(X\\)'; did you mean 'do\\(X\\)'"):
         cb.Data.from_frame(problem, frame.assign(**{"Do (X)": True}))
+    for mark in ("do_X", "do X", "DoX", "do[Z]", "do.X"):
+        with pytest.raises(DataError, match="the table marks an unknown intervention"):
+            cb.Data.from_frame(problem, frame.assign(**{mark: True}))
+    assert cb.Data.from_frame(problem, frame.assign(dose=1.0, do_nothing=1.0)).unused == ("dose", "do_nothing")
+    with pytest.raises(DataError, match="read for a problem, which has a graph and a target; got CausalGraph"):
+        cb.Data.from_frame(problem.graph, frame)
+    with pytest.raises(DataError, match="only Data can be joined, got DataFrame"):
+        cb.Data.from_frame(problem, frame).join(frame)
     with pytest.raises(DataError, match="values are read from the table"):
         cb.Data.from_frame(problem, frame, intervened={"X": 1.0})
     with pytest.raises(DataError, match="must hold True or False"):

@@ -49,6 +49,11 @@ def test_graph_with_a_name_that_text_cannot_hold_shows_itself_by_its_edges(name)
         ("A → B", "'→' is no arrow"),
         ("A ↔ B", "is no arrow"),
         ("A – B", "is no arrow"),
+        ("digraph { X -> Y }", "is no arrow"),
+        ('"X" -> Y', "is no arrow"),
+        ("X -> {Y Z}", "is no arrow"),
+        ("X o-> Y", "is no arrow"),
+        ("X -> Y: 0.5", "is no arrow"),
         (None, "read from a text such as 'X -> Y', got NoneType"),
         ("A, B -> C", "is no arrow"),
         ("A -> ; B", "lacks a variable"),
@@ -222,6 +227,13 @@ def test_latent_nodes_of_a_networkx_graph_are_projected_out():
     digraph = nx.DiGraph([("U", "X"), ("U", "Y"), ("X", "Y")])
     digraph.nodes["U"]["observed"] = False
     assert cb.CausalGraph.from_networkx(digraph) == parse("X -> Y; X <-> Y")
+    digraph.nodes["U"]["observed"] = "no"
+    assert cb.CausalGraph.from_networkx(digraph) == parse("X -> Y; X <-> Y")
+    digraph.nodes["U"]["observed"] = "maybe"
+    with pytest.raises(GraphError, match="'U' has observed='maybe'"):
+        cb.CausalGraph.from_networkx(digraph)
+    with pytest.raises(GraphError, match="edges are pairs of names"):
+        cb.CausalGraph.from_edges(None)
     with pytest.raises(GraphError, match="networkx.DiGraph, got Graph"):
         cb.CausalGraph.from_networkx(nx.Graph([("A", "B")]))
 

@@ -1,3 +1,5 @@
+import pickle
+
 import jax
 import numpy as np
 import pytest
@@ -170,6 +172,15 @@ def test_max_size_explores_all_sets_up_to_that_size():
         load("toy", max_size=0)
 
 
+@pytest.mark.parametrize("name", cb.models.names())
+def test_system_can_be_sent_to_another_process(name):
+    system = load(name, **({"variant": "nonlinear"} if name == "funnel" else {}))
+    again = pickle.loads(pickle.dumps(system))  # noqa: S301
+    queries = system.problem.sobol(4)
+    assert again.problem == system.problem and np.array_equal(again.effect(queries), system.effect(queries))
+    assert np.array_equal(again.observe(3, 0).values, system.observe(3, 0).values)
+
+
 def test_system_or_option_that_does_not_exist_is_refused():
     assert cb.models.names() == ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
     with pytest.raises(ModelError, match="unknown system 'ecoli'; did you mean 'ecoli70'"):
@@ -180,6 +191,9 @@ def test_system_or_option_that_does_not_exist_is_refused():
         load("toy", target="Z")
     with pytest.raises(ModelError, match="'synthetic' has no option 'seed'"):
         load("synthetic", seed=3)
+    for strange in ({"parents": "no"}, {"max_size": "pomis"}, {"variant": ["a"]}, {"target": 3}):
+        with pytest.raises(ModelError, match="cannot be"):
+            load("ecoli70", **strange)
     for name, message in [("toy", "confounded"), ("synthetic", "daggp, paper"), ("funnel", "linear")]:
         with pytest.raises(ModelError, match=message):
             load(name, variant="no such")
@@ -192,7 +206,7 @@ def test_observations_and_experiments_refuse_bad_requests():
         system.observe(-1, 0)
     with pytest.raises(cb.DataError, match="cannot observe 2.7 rows"):
         system.observe(2.7, 0)
-    with pytest.raises(TypeError, match="key must be a JAX key or an int seed .*, got 1.5"):
+    with pytest.raises(TypeError, match="key must be one JAX key or an int seed .*, got 1.5"):
         system.observe(1, 1.5)
     with pytest.raises(TypeError, match="got True"):
         system.observe(1, True)
@@ -202,8 +216,9 @@ def test_observations_and_experiments_refuse_bad_requests():
         system.effect({"X": 1.0})
     with pytest.raises(TypeError, match="got 118059162071741130"):
         system.observe(1, 2**70)
-    with pytest.raises(TypeError, match="key must be a JAX key"):
-        system.observe(1, jax.numpy.zeros(3))
+    for strange in (jax.numpy.zeros(3), jax.random.split(jax.random.key(0), 3)):
+        with pytest.raises(cb.SeedError, match="key must be one JAX key"):
+            system.observe(1, strange)
     with pytest.raises(ModelError, match="seed of the funnel must be a whole number, 0 or more; got -1"):
         load("funnel", seed=-1)
     assert np.array_equal(system.observe(5, 3).values, system.observe(5, jax.random.key(3)).values)

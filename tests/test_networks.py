@@ -59,6 +59,15 @@ def test_linear_optimum_agrees_with_linear_programming():
     assert min(values) == pytest.approx(system.optimum.value, abs=1e-10)
 
 
+def test_optimum_over_more_vertices_than_can_be_listed_is_found():
+    system = load("ecoli70", target="ftsJ", max_size=8)
+    assert "1,483,640 vertices" in system.optimum.how
+    smaller = load("ecoli70", target="ftsJ", max_size=3)
+    corners = smaller.problem.vertices()
+    assert smaller.optimum.value == pytest.approx(float(smaller.effect(corners).min()), abs=1e-12)
+    assert system.optimum.value <= smaller.optimum.value
+
+
 def test_any_gene_with_causes_may_be_the_target():
     graph = load("ecoli70").problem.graph
     for target in graph.nodes:
@@ -122,7 +131,7 @@ def test_any_network_in_the_same_layout_is_read(tmp_path):
         (
             {"arcs": []},
             ModelError,
-            "variable 'B': its coefficients name A, its arcs none",
+            "variable 'B': its coefficients are .'A'., its arcs come from none",
         ),
         ({"arcs": [["A", "B"], ["B", "A"]]}, GraphError, "cycle"),
         ({"nodes": "AB"}, ModelError, "nodes and arcs must be lists"),
@@ -131,13 +140,19 @@ def test_any_network_in_the_same_layout_is_read(tmp_path):
         (
             {"cpds": NETWORK["cpds"] | {"A": NETWORK["cpds"]["A"] | {"parents": ["B"]}}},
             ModelError,
-            "its parents name B",
+            "its parents are .'B'., its arcs come from none",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [10**400]}}},
             ModelError,
             "one finite number",
         ),
+        (
+            {"cpds": NETWORK["cpds"] | {"A": NETWORK["cpds"]["A"] | {"parents": None}}},
+            ModelError,
+            "its parents are None",
+        ),
+        ({"cpds": NETWORK["cpds"] | {"B": NETWORK["cpds"]["B"] | {"parents": "A"}}}, ModelError, "its parents are 'A'"),
         ({"nodes": ["A", "B", "C"]}, ModelError, "different variables: C"),
         ({"cpds": None}, ModelError, "is not a network file"),
         ({"cpds": NETWORK["cpds"] | {"A": 3}}, ModelError, "variable 'A': a cpd needs coefficients"),

@@ -1,10 +1,12 @@
 """Wheel and sdist, built and imported in fresh environments from another directory."""
 
+import re
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,12 @@ def test_built_distribution_works_in_a_fresh_environment(built, suffix, tmp_path
     (site / "dependencies.pth").write_text(str(here))
     first, second = run(fresh / "bin/python", "-c", TRIAL, cwd=tmp_path).split()
     assert float(first) == pytest.approx(-4.587211, abs=1e-6) and float(second) == pytest.approx(-2.171806, abs=1e-6)
+
+
+def test_every_installed_package_is_pinned():
+    pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    installed = {re.sub(r"[-_.]+", "-", each.name).lower() for each in metadata.distributions()}
+    assert installed - pinned <= {"pip", "causal-bo-ppl"}
 
 
 def test_distributions_hold_data_licence_and_nothing_at_the_top(built):

@@ -93,6 +93,7 @@ def test_variable_that_cannot_affect_the_target_is_refused():
         ([{"Y": 1.0}], "unknown manipulable variable 'Y'"),
         ([{}], "missing its variables.*baseline"),
         (["X"], "interventions are mappings"),
+        (None, "interventions are mappings"),
         ([{"X": 10**400}], "must be a real number"),
         ([{"X": np.True_}], "must be a real number"),
     ],
@@ -297,6 +298,7 @@ def test_queries_cross_jit_and_show_their_size(make_problem):
     queries = make_problem().queries([{"X": 1.0}, {"Z": 2.0}])
     assert jax.jit(lambda q: (q.value * q.mask).sum())(queries) == 3.0
     assert [problem_row.value.tolist() for problem_row in queries] == queries.value[:, None].tolist()
+    assert len(queries[[]]) == 0
     with pytest.raises(IndexError, match="out of bounds"):
         jax.tree.map(jax.numpy.asarray, queries)[7]
     assert repr(queries) == "Queries(2 interventions on 3 variables)" and len(queries.repeat(3)) == 6

@@ -145,6 +145,22 @@ def test_system_that_contradicts_itself_is_caught(changes, message):
         check_system(broken(**changes), draws=100_000)
 
 
+def test_check_says_what_it_needs():
+    for options in ({"draws": 1}, {"per_set": 0}, {"per_set": 1.5}):
+        with pytest.raises(ModelError, match="must be a whole number, at least"):
+            check_system(load("chain"), **options)
+    with pytest.raises(ModelError, match="checks a CausalSystem, got Problem"):
+        check_system(load("chain").problem)
+    for response in (
+        lambda queries: None,
+        lambda queries: ["a"] * len(queries),
+        lambda queries: 1j * queries.value[:, 0],
+    ):
+        system = broken(response=response)
+        with pytest.raises(ModelError, match="must return one real number for each"):
+            system.effect(system.problem.baseline())
+
+
 def test_system_built_by_hand_passes():
     check_system(broken(response=response_with(-1.04)), draws=100_000)
 
