@@ -118,13 +118,13 @@ def _manipulable_graph(graph: CausalGraph, target: str, manipulable: str | Itera
 
 
 def _too_many(count: str) -> str:
-    return f"{count}, more than {MOST_SETS:,}; give a largest size (sets=2), or name the sets"
+    return f"there are {count}; give a largest size (sets=2), or name the sets (at most {MOST_SETS:,})"
 
 
 def _listed(found: Iterator[int], network: "_Network", graph: CausalGraph, kind: str) -> tuple[Set, ...]:
     members = list(islice(found, MOST_SETS + 1))
     if len(members) > MOST_SETS:
-        raise ExplorationError(_too_many(f"there are {kind} without end in sight"))
+        raise ExplorationError(_too_many(f"more than {MOST_SETS:,} {kind}"))
     return in_order(graph, map(network.names, members))
 
 

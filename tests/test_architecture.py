@@ -144,4 +144,4 @@ def test_no_code_path_runs_or_unpickles_what_it_reads():
 def test_repository_names_no_registry_and_no_machine_path():
     kept = [ROOT / name for name in ("Makefile", "pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md")]
     for path in [*kept, *FILES]:
-        assert not re.search(r"/home/|/root/|/tmp/|pypi\.org|--index-url", path.read_text()), path
+        assert not re.search(r"/(home|root|tmp)/|pypi\.org|--index-url", path.read_text()), path

@@ -101,11 +101,11 @@ def test_subsets_are_counted_before_and_made_lazily():
 
 def test_too_many_minimal_sets_are_refused_while_counting():
     sources = cb.CausalGraph.from_edges([(f"V{i:02}", "Y") for i in range(17)])
-    with pytest.raises(ExplorationError, match="at least 131,072 MIS .*, more than 100,000; give a largest size"):
+    with pytest.raises(ExplorationError, match="at least 131,072 MIS .*; give a largest size .*at most 100,000"):
         cb.mis(sources, "Y")
     grand = cb.CausalGraph.from_edges([(f"V{i:02}", "M") for i in range(18)] + [("M", "Y")])
     start = time.perf_counter()
-    with pytest.raises(ExplorationError, match="MIS without end in sight, more than 100,000"):
+    with pytest.raises(ExplorationError, match="there are more than 100,000 MIS; give a largest size"):
         cb.mis(grand, "Y")
     assert time.perf_counter() - start < 20
 
