@@ -133,6 +133,8 @@ class Problem:
         """Return the batch if it is legal here; raise DomainError for the first row that is not."""
         if not isinstance(queries, Queries):
             raise DomainError(f"expected Queries, got {type(queries).__name__}; build them with problem.queries([...])")
+        if np.asarray(queries.value).dtype.kind in "iu":  # whole numbers are exact in float64
+            queries = Queries(queries.mask, np.asarray(queries.value, float))
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         shape = (len(queries), len(self.graph.nodes))
         if mask.shape != shape or value.shape != shape or mask.dtype != bool or value.dtype != np.float64:
@@ -176,14 +178,14 @@ class Problem:
     def interventions(self, queries: Queries) -> list[dict[str, float]]:
         """The batch as {variable: value} mappings: the inverse of `queries`."""
         columns = [(name, self.graph.index(name)) for name in self.manipulable]
-        self.require(queries)
+        queries = self.require(queries)
         rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
         return [{name: float(value[at]) for name, at in columns if mask[at]} for mask, value in rows]
 
     def to_frame(self, queries: Queries) -> pd.DataFrame:
         """The batch as a table: a column per manipulable variable, empty where it is not set."""
         columns = [self.graph.index(name) for name in self.manipulable]
-        self.require(queries)
+        queries = self.require(queries)
         values = np.where(np.asarray(queries.mask), np.asarray(queries.value), np.nan)[:, columns]
         return pd.DataFrame(values, columns=[self.label(name) for name in self.manipulable])
 

@@ -127,6 +127,8 @@ def test_raw_arrays_are_checked_like_names(make_problem):
         problem.require(cb.Queries(np.ones((1, 2), bool), np.zeros((1, 2))))
     with pytest.raises(DomainError, match="boolean"):
         problem.require(cb.Queries(np.ones((1, 3)), np.zeros((1, 3))))
+    whole = problem.require(cb.Queries(np.eye(3, dtype=bool)[:2], np.eye(3, dtype=int)[:2]))
+    assert whole.value.dtype == np.float64 and problem.interventions(whole) == [{"X": 1.0}, {"Z": 1.0}]
     for dtype in (complex, np.float32, str):
         with pytest.raises(DomainError, match="a float64 array"):
             problem.require(cb.Queries(np.zeros((1, 3), bool), np.zeros((1, 3), dtype)))
