@@ -32,10 +32,14 @@ def spread(nodes: Sequence[str], sets: Sequence[tuple[str, ...]], domains: Domai
         low, high = np.array([domains[name] for name in members]).T
         cube = points[len(members)]
         where = np.ix_(range(start, start + len(cube)), [column[name] for name in members])
-        # Interpolated from both ends, so that 0 and 1 give the bounds to the last bit; rounding stays inside.
-        mask[where], value[where] = True, np.clip(low * (1 - cube) + high * cube, low, high)
+        mask[where], value[where] = True, between(low, high, cube)
         start += len(cube)
     return Queries(mask, value)
+
+
+def between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Interpolate from both ends: shares 0 and 1 give the bounds to the last bit, rounding stays inside."""
+    return np.asarray(np.clip(low * (1 - share) + high * share, low, high))
 
 
 def lattice(n: int) -> Unit:

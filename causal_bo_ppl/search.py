@@ -102,7 +102,7 @@ def _place(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) 
     mask, value = np.zeros((rows, len(problem.graph.nodes)), bool), np.zeros((rows, len(problem.graph.nodes)))
     low, high = (np.array([[problem.domains[name][end] for name in members] for members in sets]) for end in (0, 1))
     low, high = (np.expand_dims(bound, tuple(range(1, cube.ndim - 1))) for bound in (low, high))
-    values = np.clip(low * (1 - cube) + high * cube, low, high).reshape(rows, -1)
+    values = designs.between(low, high, cube).reshape(rows, -1)
     columns = np.repeat(
         [[problem.graph.index(name) for name in members] for members in sets], rows // len(sets), axis=0
     )

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from scipy.stats import rankdata
 
+from causal_bo_ppl.designs import between
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, listed
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.problem import Problem
@@ -54,7 +55,7 @@ def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Querie
     )
     share = np.array(jax.random.uniform(key, low.value.shape))
     share[::per_set] = share[::per_set].round()
-    value = np.clip(low.value * (1 - share) + high.value * share, low.value, high.value)  # rounding stays inside
+    value = between(np.asarray(low.value), np.asarray(high.value), share)
     nothing = problem.baseline()
     return Queries(np.concatenate([nothing.mask, low.mask]), np.concatenate([nothing.value, value]))
 
@@ -87,7 +88,7 @@ def _places(system: CausalSystem, key: jax.Array) -> np.ndarray:
     share = np.asarray(jax.random.uniform(spread, places.shape, minval=-0.1, maxval=1.1)).clip(0, 1)  # ends too
     for name, (low, high) in problem.domains.items():
         column = problem.graph.index(name)
-        places[::2, column] = (low + (high - low) * share[:, column])[::2]
+        places[::2, column] = between(np.array(low), np.array(high), share[::2, column])
     return places
 
 
