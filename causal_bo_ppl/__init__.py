@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from causal_bo_ppl.errors import ExplorationError as ExplorationError
     from causal_bo_ppl.errors import GraphError as GraphError
     from causal_bo_ppl.errors import ModelError as ModelError
+    from causal_bo_ppl.errors import NotIdentifiable as NotIdentifiable
     from causal_bo_ppl.errors import SeedError as SeedError
+    from causal_bo_ppl.errors import UnverifiedEstimand as UnverifiedEstimand
     from causal_bo_ppl.exploration import mis as mis
     from causal_bo_ppl.exploration import pomis as pomis
     from causal_bo_ppl.graph import CausalGraph as CausalGraph
+    from causal_bo_ppl.identification import identify as identify
     from causal_bo_ppl.problem import Problem as Problem
     from causal_bo_ppl.queries import Queries as Queries
     from causal_bo_ppl.system import CausalSystem as CausalSystem
@@ -45,10 +48,13 @@ _HOME = {
     "ExplorationError": "errors",
     "GraphError": "errors",
     "ModelError": "errors",
+    "NotIdentifiable": "errors",
     "SeedError": "errors",
+    "UnverifiedEstimand": "errors",
     "mis": "exploration",
     "pomis": "exploration",
     "CausalGraph": "graph",
+    "identify": "identification",
     "Problem": "problem",
     "Queries": "queries",
     "CausalSystem": "system",

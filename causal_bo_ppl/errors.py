@@ -31,12 +31,44 @@ class ModelError(CausalBOError, ValueError):
     """A causal system, or the file that describes it, contradicts itself."""
 
 
+class NotIdentifiable(CausalBOError, ValueError):
+    """An effect that observational data cannot teach, however many they are.
+
+    target, intervened: the effect. districts: the hedge, a confounded component and the part of it
+    whose effect on the target cannot be told from the confounding.
+    """
+
+    def __init__(self, target: str, intervened: Iterable[str], districts: Iterable[Iterable[str]], advice: str) -> None:
+        self.target, self.intervened = target, tuple(intervened)
+        self.districts = tuple(tuple(district) for district in districts)
+        outer, inner = (f"{{{listed(district)}}}" for district in self.districts)
+        super().__init__(
+            f"E[{target} | do({listed(self.intervened)})] cannot be learned from observational data: latent causes join "
+            f"{outer}, and within it the effect on {inner} cannot be told from that confounding; {advice}"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), self.__dict__, self.args)
+
+
+class UnverifiedEstimand(CausalBOError, RuntimeError):
+    """A formula for an effect did not pass its check; it is not returned."""
+
+
 class SeedError(CausalBOError, TypeError):
     """What was given as a random key is none."""
 
 
 class CausalBOWarning(UserWarning):
     """Something works, but the analyst should look at it."""
+
+
+def _restore(kind: type[Exception], state: dict[str, object], args: tuple[object, ...]) -> Exception:
+    """Rebuild an error whose constructor takes more than its message, for another process."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:

@@ -1,0 +1,8 @@
+"""Can this effect be learned from these data at all, and through which quantities?"""
+
+from causal_bo_ppl.identification.coordinates import Coordinate as Coordinate
+from causal_bo_ppl.identification.coordinates import Parameters as Parameters
+from causal_bo_ppl.identification.effects import identify as identify
+from causal_bo_ppl.identification.linearity import LinearVerdict as LinearVerdict
+from causal_bo_ppl.identification.results import Identification as Identification
+from causal_bo_ppl.identification.results import Identifications as Identifications

@@ -1,0 +1,185 @@
+"""Which quantities do all effects share? theta_Y in three parameterizations, and its true dimension.
+
+structural: b[i->j], where some set leaves j free with a path to Y open and reaches i (or, with intercepts, leaves i
+free too), and a[j]. total_effect: tau[i|members of s on directed paths from i to Y], tau[Y|s] for the intercept.
+estimand: est[i|s], est[Y|s], of the verified estimands. s stands for its members that affect Y.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.rank import generic_rank
+from causal_bo_ppl.identification.reduction import Names, Reduction, closure
+
+KINDS = ("structural", "total_effect", "estimand")
+Edge = tuple[str, str]
+
+
+class Coordinate(NamedTuple):
+    """One entry of theta_Y: the coefficient of `cause` for `effect`, or an intercept of `effect` where cause is "".
+
+    given: the intervened variables that it is a coefficient under; none for a structural one.
+    """
+
+    name: str
+    cause: str
+    effect: str
+    given: Names = ()
+
+
+class Scope(NamedTuple):
+    """The sets whose effects are parameterized, with what is left of the graph under each."""
+
+    graph: CausalGraph
+    target: str
+    sets: tuple[Names, ...]
+    reductions: tuple[Reduction, ...]
+    known: dict[Edge, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """Named coordinates of theta_Y and which intervention set uses which.
+
+    uses: (number of sets, dimension) bool.
+    """
+
+    kind: str
+    intercepts: bool
+    coordinates: tuple[Coordinate, ...]
+    uses: np.ndarray
+    scope: Scope
+
+    @property
+    def names(self) -> Names:
+        """Names of the coordinates, in order."""
+        return tuple(coordinate.name for coordinate in self.coordinates)
+
+    @property
+    def dimension(self) -> int:
+        """Number of coordinates."""
+        return len(self.coordinates)
+
+    @cached_property
+    def rank(self) -> int:
+        """Number of directions of theta_Y that any response can see, at a random point of the model.
+
+        Measured: the rank of the stacked Jacobians of all responses. Without intercepts the model is centred.
+        """
+        return self.generic_rank()
+
+    def generic_rank(self, *, centred: bool | None = None) -> int:
+        """The rank; `centred=False` with `intercepts=False` takes intercepts as known and not zero."""
+        structural = self if self.kind == "structural" else collect(self.scope, "structural", intercepts=self.intercepts)
+        edges = [(found.cause, found.effect) for found in structural.coordinates]
+        is_centred = not self.intercepts if centred is None else centred
+        if is_centred and self.intercepts:
+            raise ModelError("a centred model has no intercepts; take parameters(..., intercepts=False)")
+        return generic_rank(self.scope.graph, self.scope.target, self.scope.sets, self.scope.known, edges, is_centred)
+
+    def sharing(self) -> pd.DataFrame:
+        """Which set (row) uses which coordinate (column)."""
+        index = pd.Index([", ".join(members) for members in self.scope.sets], name="set")
+        return pd.DataFrame(self.uses, index=index, columns=list(self.names))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every coordinate: cause, effect, what is set, and how many sets use it."""
+        rows = [(found.cause, found.effect, ", ".join(found.given)) for found in self.coordinates]
+        index = pd.Index(self.names, name="coordinate")
+        return pd.DataFrame(rows, index=index, columns=["cause", "effect", "given"]).assign(used_by=self.uses.sum(axis=0))
+
+    def __len__(self) -> int:
+        return self.dimension
+
+    def __repr__(self) -> str:
+        return f"Parameters({self.kind}: {self.dimension} coordinates for {len(self.scope.sets)} sets)"
+
+    def _repr_html_(self) -> str:
+        title = f"<p>theta_Y, {self.kind}: dimension {self.dimension}, generic rank {self.rank}</p>"
+        return title + self.to_frame().to_html(max_rows=60)
+
+
+def collect(scope: Scope, kind: str, *, intercepts: bool) -> Parameters:
+    """The coordinates that the sets of `scope` use, known coefficients left out."""
+    if kind not in KINDS:
+        raise ModelError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
+    pick = {"structural": _structural, "total_effect": _total_effect, "estimand": _estimand}[kind]
+    used = [
+        list(pick(scope, members, reduction, intercepts))
+        for members, reduction in zip(scope.sets, scope.reductions, strict=True)
+    ]
+    distinct = dict.fromkeys(coordinate for row in used for coordinate in row)
+    found = sorted(distinct, key=_structural_order(scope.graph)) if kind == "structural" else list(distinct)
+    column = {coordinate: place for place, coordinate in enumerate(found)}
+    uses = np.zeros((len(scope.sets), len(found)), bool)
+    for place, row in enumerate(used):
+        uses[place, [column[coordinate] for coordinate in row]] = True
+    uses.flags.writeable = False
+    return Parameters(kind, intercepts, tuple(found), uses, scope)
+
+
+def _structural_order(graph: CausalGraph):  # type: ignore[no-untyped-def]
+    def order(coordinate: Coordinate) -> tuple[bool, int, int]:
+        cause = graph.index(coordinate.cause) if coordinate.cause else -1
+        return not coordinate.cause, cause, graph.index(coordinate.effect)
+
+    return order
+
+
+def _structural(scope: Scope, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
+    graph, inside = scope.graph, set(reduction.open)
+    moved = closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
+    for effect in reduction.open:
+        for cause in graph.parents(effect):
+            if (cause in moved or intercepts) and (cause, effect) not in scope.known:
+                yield Coordinate(f"b[{_label(cause)}->{_label(effect)}]", cause, effect)
+        if intercepts:
+            yield Coordinate(f"a[{_label(effect)}]", "", effect)
+
+
+def _total_effect(scope: Scope, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
+    graph, upstream = scope.graph, {scope.target, *scope.graph.ancestors(scope.target)}
+    for cause in reduction.effective:
+        below = {cause, *graph.descendants(cause)} & upstream
+        if not _is_known(scope, cause, reduction):
+            yield _coefficient("tau", scope, cause, [name for name in members if name in below])
+    if intercepts:
+        yield _coefficient("tau", scope, "", reduction.effective)
+
+
+def _estimand(scope: Scope, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
+    for cause in reduction.effective:
+        if not _is_known(scope, cause, reduction):
+            yield _coefficient("est", scope, cause, reduction.effective)
+    if intercepts:
+        yield _coefficient("est", scope, "", reduction.effective)
+
+
+def _is_known(scope: Scope, cause: str, reduction: Reduction) -> bool:
+    """Is every coefficient on every open path from the cause to the target known?"""
+    graph, inside = scope.graph, set(reduction.open)
+    reached = closure([cause], lambda name: inside.intersection(graph.children(name)))
+    return all(
+        (parent, child) in scope.known
+        for child in reached & inside
+        for parent in graph.parents(child)
+        if parent in reached
+    )
+
+
+def _coefficient(prefix: str, scope: Scope, cause: str, given: Sequence[str]) -> Coordinate:
+    name = f"{prefix}[{_label(cause or scope.target)}|{','.join(map(_label, given))}]"
+    return Coordinate(name, cause, scope.target, tuple(given))
+
+
+def _label(name: str) -> str:
+    """The name, quoted where it holds what separates names here: two coordinates are never called the same."""
+    return json.dumps(name, ensure_ascii=False) if any(mark in name for mark in ',|[]>"') else name

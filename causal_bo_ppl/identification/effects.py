@@ -1,0 +1,155 @@
+"""Can these effects be learned at all, and through which quantities?"""
+
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+
+import numpy as np
+from y0.dsl import Expression
+
+from causal_bo_ppl import admission
+from causal_bo_ppl.errors import DomainError, ExplorationError, UnverifiedEstimand, listed
+from causal_bo_ppl.exploration import in_order, mis, pomis, subsets
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification import expressions
+from causal_bo_ppl.identification.factors import TOLERANCE, Factor, discrepancy, identify_factor
+from causal_bo_ppl.identification.potentials import evaluate
+from causal_bo_ppl.identification.reduction import Names, Reduction, reduce_effect
+from causal_bo_ppl.identification.results import Identification, Identifications
+from causal_bo_ppl.identification.trials import Trials, draw_trials, true_effect, true_effects
+from causal_bo_ppl.problem import Problem
+
+TRIALS = 3  # one would do: a wrong formula agrees with the truth on a set of models of measure zero
+Sets = str | int | Iterable[str | Iterable[str]]
+
+
+def identify(
+    problem: Problem | CausalGraph,
+    target: str | None = None,
+    sets: Sets | None = None,
+    *,
+    identifiable_only: bool = False,
+    linear: bool = False,
+) -> Identifications:
+    """Identify E[Y | do(s)] for every intervention set, and verify each formula.
+
+    Parameters
+    ----------
+    problem:
+        A Problem; or a CausalGraph, with `target` and `sets`: "mis", "pomis", a largest size, or the sets
+        themselves, the empty one included.
+    identifiable_only:
+        With a graph: what `Problem` says in its own argument of that name.
+    linear:
+        Count sets as usable that linear mechanisms identify though ID does not.
+
+    Examples
+    --------
+    >>> ids = identify(CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", ["X"])
+    >>> ids["X"].text
+    'sum_{Z} [sum_{X} [P(Y | X, Z) P(X)] P(Z | X)]'
+    """
+    if isinstance(problem, Problem):
+        if target is not None or sets is not None or identifiable_only:
+            raise DomainError("a problem has its own target, sets and identifiable_only; give the problem alone")
+        graph, target, chosen, known = problem.graph, problem.target, problem.sets, problem.known
+        identifiable_only = problem.identifiable_only
+    else:
+        graph, known = admission.read_graph(problem), {}
+        if target is None or sets is None:
+            raise DomainError("identify needs a Problem, or a graph with its target and sets")
+        target = admission.read_target(graph, target)
+        chosen = _read_sets(graph, target, sets)
+    linear, identifiable_only = (
+        admission.read_flag(name, flag)
+        for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
+    )
+    found = _identify_all(graph, target, chosen, known)
+    return Identifications(graph, target, found, identifiable_only=identifiable_only, linear=linear)
+
+
+def _read_sets(graph: CausalGraph, target: str, sets: Sets) -> tuple[Names, ...]:
+    """Sets of ancestors of the target, smallest first; the empty one is legal: nothing is set."""
+    causes = graph.ancestors(target)
+    if isinstance(sets, str) and sets in ("mis", "pomis"):
+        return mis(graph, target) if sets == "mis" else pomis(graph, target)
+    if isinstance(sets, Integral) and not isinstance(sets, bool):
+        return tuple(subsets(causes, int(sets)))
+    if isinstance(sets, str | bool) or not isinstance(sets, Iterable):
+        raise ExplorationError(f'sets must be "mis", "pomis", a largest size, or the sets themselves; got {sets!r}')
+    found = in_order(graph, [(members,) if isinstance(members, str) else members for members in sets])
+    for members in found:
+        if target in members:
+            raise DomainError(f"the target {target!r} stands in the set {members}; it cannot be set")
+        if idle := [name for name in members if name not in causes]:
+            raise DomainError(f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(causes)}; leave it out")
+    if not found:
+        raise ExplorationError("there is no intervention set to identify; the empty set is one: [()]")
+    return found
+
+
+def _identify_all(
+    graph: CausalGraph, target: str, sets: tuple[Names, ...], known: Mapping[tuple[str, str], float]
+) -> list[Identification]:
+    causes = graph.ancestral(target)
+    trials = draw_trials(causes, TRIALS)
+    reductions = {members: reduce_effect(causes, target, members) for members in sets}
+    effects = list(dict.fromkeys(reductions.values()))
+    districts = dict.fromkeys(district for reduction in effects for district in reduction.districts)
+    factors = {district: identify_factor(causes, district, trials) for district in districts}
+    answers = dict(zip(effects, _assemble_all(causes, target, effects, factors, trials), strict=True))
+    return [
+        Identification(graph, target, members, reduction, *answers[reduction], known)
+        for members, reduction in reductions.items()
+    ]
+
+
+Answer = tuple[Expression | None, str, tuple[Names, ...], int, float]
+
+
+def _assemble_all(
+    graph: CausalGraph, target: str, effects: list[Reduction], factors: Mapping[Names, Factor], trials: Trials
+) -> list[Answer]:
+    masks = np.array([[name in set(reduction.effective) for name in graph.nodes] for reduction in effects])
+    slopes, intercepts, variances = true_effects(trials, graph.index(target), masks)
+    answers: list[Answer] = []
+    for place, reduction in enumerate(effects):
+        needed = [factors[district] for district in reduction.districts]
+        hedge = next((factor.hedge for factor in needed if factor.hedge), ())
+        if hedge:
+            answers.append((None, "none", hedge, 0, np.nan))
+            continue
+        estimand = _assemble(graph, target, reduction, needed)
+        truth = slopes[:, place], intercepts[:, place], variances[:, place]
+        error = _error(graph, target, reduction, estimand, needed, trials, truth)
+        route = "rederived" if any(factor.route == "rederived" for factor in needed) else "y0"
+        answers.append((estimand, route, (), len(trials.weights), error))
+    return answers
+
+
+def _assemble(graph: CausalGraph, target: str, reduction: Reduction, factors: list[Factor]) -> Expression:
+    """Sum over all free variables but the target of the product of the factors."""
+    whole = expressions.product(factor.expression for factor in factors)
+    return expressions.in_order(expressions.total(whole, set(reduction.open) - {target}), graph)
+
+
+def _error(
+    graph: CausalGraph,
+    target: str,
+    reduction: Reduction,
+    estimand: Expression,
+    factors: list[Factor],
+    trials: Trials,
+    truth: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> float:
+    """The largest relative error of the whole estimand over the trials; raises where it is not negligible."""
+    memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
+    places = {name: graph.index(name) for name in graph.nodes}
+    scope = [places[name] for name in graph.require([target, *reduction.effective])]
+    found = evaluate(estimand, trials.moments, places, memo)
+    error = discrepancy(found, true_effect(*truth, scope, places[target]))
+    if not error <= TOLERANCE:
+        raise UnverifiedEstimand(
+            f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth of a random model by "
+            f"{error:.1e}: {expressions.to_text(estimand)}"
+        )
+    return error

@@ -1,0 +1,92 @@
+"""What does a verified estimand say about given means and covariances?
+
+Shifting every variable shifts an estimand with it, so the intercept is mean_Y - slopes' mean_s: slopes are all there is.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from y0.dsl import Expression
+
+from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.potentials import Moments, evaluate
+from causal_bo_ppl.identification.reduction import Names
+from causal_bo_ppl.numbers import read_number
+
+Array = Any  # NumPy's or JAX's; traced under jit
+
+
+def slopes_of(expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array) -> Array:
+    """(..., d) slopes -K_yx / K_yy of the members that affect the target; covariance (..., p, p)."""
+    covariance = read_covariance(covariance, graph)
+    xp = covariance.__array_namespace__()
+    if not effective:
+        return xp.zeros((*covariance.shape[:-2], 0))
+    places = {name: place for place, name in enumerate(graph.nodes)}
+    found = evaluate(expression, Moments(xp.zeros(covariance.shape[:-1]), covariance), places)
+    row = found.precision[..., found.scope.index(places[target]), :]
+    at = np.array([found.scope.index(places[name]) for name in effective])
+    own = row[..., found.scope.index(places[target])]
+    slopes = -row[..., at] / own[..., None]
+    if isinstance(slopes, np.ndarray) and not np.isfinite(slopes).all():
+        raise DataError(
+            f"the estimand of do({listed(effective)}) has no finite value at this covariance: one of its integrals "
+            "diverges; is the covariance positive definite, and far from a denominator of zero?"
+        )
+    return slopes
+
+
+def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
+    """A batch of covariances in graph order; what is not traced must be symmetric, finite and positive definite."""
+    found = covariance if isinstance(covariance, jax.Array) else np.asarray(covariance, float)
+    size = len(graph.nodes)
+    if found.ndim < 2 or found.shape[-2:] != (size, size):
+        raise DataError(f"the covariance needs the shape (..., {size}, {size}) in the order {listed(graph.nodes)}, got {found.shape}")
+    if isinstance(found, jax.core.Tracer):
+        return found
+    values = np.asarray(found)
+    if not np.isfinite(values).all() or not np.allclose(values, np.swapaxes(values, -1, -2), rtol=1e-8, atol=0):
+        raise DataError("the covariance must be finite and symmetric")
+    if not (np.linalg.eigvalsh(values) > 0).all():
+        raise DataError("the covariance must be positive definite; are two variables the same, or one constant?")
+    return found
+
+
+def read_mean(mean: Array, graph: CausalGraph) -> Array:
+    """A batch of means in graph order."""
+    found = mean if isinstance(mean, jax.Array) else np.asarray(mean, float)
+    if found.ndim < 1 or found.shape[-1] != len(graph.nodes):
+        raise DataError(f"the mean needs the shape (..., {len(graph.nodes)}) in the order {listed(graph.nodes)}, got {found.shape}")
+    return found
+
+
+def read_query(query: Mapping[str, float], intervened: Names) -> dict[str, float]:
+    """{variable: value} of exactly the variables of the set."""
+    if not isinstance(query, Mapping):
+        raise DomainError(f"a query is a mapping such as {{'X': 1.0}}, got {query!r}")
+    for name in query:
+        if name not in intervened:
+            raise DomainError(unknown("intervened variable", name, intervened))
+    missing = [name for name in intervened if name not in query]
+    if missing:
+        raise DomainError(f"the query lacks a value for {listed(missing)}; the set is {{{listed(intervened)}}}")
+    return {name: read_number(name, query[name]) for name in intervened}
+
+
+def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Array]:
+    """{variable: slope}; a member whose every path to the target another member cuts has the slope 0."""
+    zero = slopes.__array_namespace__().zeros(slopes.shape[:-1])
+    found = {name: slopes[..., place] for place, name in enumerate(effective)}
+    return {name: found.get(name, zero) for name in intervened}
+
+
+def response(slopes: Array, mean: Array, graph: CausalGraph, target: str, effective: Names, query: Mapping[str, float]) -> Array:
+    """E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""
+    at = np.array([graph.index(name) for name in effective], int)
+    values = np.array([query[name] for name in effective])
+    gap = jnp.asarray(values) - mean[..., at] if isinstance(mean, jax.Array) else values - mean[..., at]
+    return mean[..., graph.index(target)] + (slopes * gap).sum(-1)

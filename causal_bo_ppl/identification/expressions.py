@@ -1,0 +1,151 @@
+"""How is an estimand written? y0's expressions, put into one order, and read as text or LaTeX.
+
+The same graph gives the same expression in every process: y0's own order follows set iteration.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from copy import copy
+
+from y0.dsl import Distribution, Expression, Fraction, One, Probability, Product, Sum, Variable
+
+from causal_bo_ppl.graph import CausalGraph
+
+Rename = Callable[[str], str]
+
+
+def variable(name: str) -> Variable:
+    """A y0 variable of any name; its constructor refuses P, Q and PP, which only its parser cannot read."""
+    if name not in ("P", "Q", "PP"):
+        return Variable(name)
+    found = copy(Variable("v"))
+    object.__setattr__(found, "name", name)
+    return found
+
+
+def conditional(child: str, given: Iterable[str]) -> Expression:
+    """P(child | given), or P(child)."""
+    return Probability(Distribution((variable(child),), tuple(map(variable, given))))
+
+
+def joint(names: Iterable[str]) -> Expression:
+    """P(names)."""
+    return Probability(Distribution(tuple(map(variable, names))))
+
+
+def product(factors: Iterable[Expression]) -> Expression:
+    """The product, nested ones opened; One when there are no factors."""
+    flat = [part for factor in factors for part in factors_of(factor) if not isinstance(part, One)]
+    if not flat:
+        return One()
+    return flat[0] if len(flat) == 1 else Product(tuple(flat))
+
+
+def factors_of(expression: Expression) -> tuple[Expression, ...]:
+    """The factors of a product; anything else is its own only factor."""
+    return tuple(expression.expressions) if isinstance(expression, Product) else (expression,)
+
+
+def total(expression: Expression, names: Iterable[str]) -> Expression:
+    """The sum over names; a factor P(v | ...) whose v is summed and stands nowhere else is 1 and goes."""
+    names = set(names)
+    if isinstance(expression, Sum) and not names & {bound.name for bound in expression.ranges}:
+        return total(expression.expression, {*names, *(bound.name for bound in expression.ranges)})
+    factors = list(factors_of(expression))
+    while True:
+        count = Counter(name for factor in factors for name in free_names(factor))
+        spent = next((f for f in factors if _single_child(f) in names and count[_single_child(f)] == 1), None)
+        if spent is None:
+            break
+        names.discard(_single_child(spent))
+        factors.remove(spent)
+    inner = product(factors)
+    return Sum(inner, frozenset(map(variable, names))) if names else inner
+
+
+def _single_child(factor: Expression) -> str:
+    return factor.children[0].name if isinstance(factor, Probability) and len(factor.children) == 1 else ""
+
+
+def ratio(numerator: Expression, denominator: Expression) -> Expression:
+    """The quotient; the numerator alone when the denominator is 1."""
+    return numerator if isinstance(denominator, One) else Fraction(numerator, denominator)
+
+
+def free_names(expression: Expression) -> frozenset[str]:
+    """Variables that no sum binds."""
+    if isinstance(expression, Sum):
+        return free_names(expression.expression) - {bound.name for bound in expression.ranges}
+    if isinstance(expression, Probability):
+        return frozenset(found.name for found in (*expression.children, *expression.parents))
+    return frozenset().union(*map(free_names, _parts(expression)))
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    if isinstance(expression, Product):
+        return tuple(expression.expressions)
+    return (expression.numerator, expression.denominator) if isinstance(expression, Fraction) else ()
+
+
+def in_order(expression: Expression, graph: CausalGraph, rename: Rename = str) -> Expression:
+    """The same expression with names mapped, variables in graph order, factors from the last variable back."""
+
+    def ordered(variables: Iterable[Variable]) -> tuple[Variable, ...]:
+        return tuple(map(variable, graph.require([rename(found.name) for found in variables])))
+
+    def against_order(part: Expression) -> tuple[int, str]:
+        return -max((graph.index(name) for name in free_names(part)), default=0), to_text(part)
+
+    def rebuild(part: Expression) -> Expression:
+        if isinstance(part, Probability):
+            return Probability(Distribution(ordered(part.children), ordered(part.parents)))
+        if isinstance(part, Sum):
+            return Sum(rebuild(part.expression), frozenset(ordered(part.ranges)))
+        if isinstance(part, Fraction):
+            return Fraction(rebuild(part.numerator), rebuild(part.denominator))
+        if isinstance(part, Product):
+            return product(sorted(map(rebuild, factors_of(part)), key=against_order))
+        return part
+
+    return rebuild(expression)
+
+
+def to_text(expression: Expression) -> str:
+    """Plain text, for example `sum_{Z} [P(Y | X, Z) P(Z)]`."""
+    return _write(expression, str, "sum_{{{names}}} [{inner}]", "({top}) / ({bottom})", " | ")
+
+
+def to_latex(expression: Expression) -> str:
+    """LaTeX, every name escaped."""
+    return _write(expression, _latex_name, r"\sum_{{{names}}} {inner}", r"\frac{{{top}}}{{{bottom}}}", r" \mid ")
+
+
+def _write(expression: Expression, name: Rename, sum_form: str, ratio_form: str, bar: str) -> str:
+    def names(variables: Iterable[Variable]) -> str:
+        return ", ".join(name(found.name) for found in variables)
+
+    def write(part: Expression) -> str:
+        if isinstance(part, Probability):
+            given = f"{bar}{names(part.parents)}" if part.parents else ""
+            return f"P({names(part.children)}{given})"
+        if isinstance(part, Sum):
+            bound = names(sorted(part.ranges, key=lambda found: found.name))
+            return sum_form.format(names=bound, inner=write(part.expression))
+        if isinstance(part, Fraction):
+            return ratio_form.format(top=write(part.numerator), bottom=write(part.denominator))
+        return " ".join(_guarded(inner) for inner in factors_of(part)) if isinstance(part, Product) else "1"
+
+    def _guarded(part: Expression) -> str:
+        """A sum inside a product ends where its bracket does."""
+        needs = isinstance(part, Sum) and "[" not in sum_form
+        return rf"\Bigl( {write(part)} \Bigr)" if needs else write(part)
+
+    return write(expression)
+
+
+def _latex_name(name: str) -> str:
+    special = {"\\": r"\backslash{}", "{": r"\{", "}": r"\}", "^": r"\hat{}", "~": r"\sim{}"}
+    escaped = "".join(special.get(c, rf"\{c}" if c in "#$%&_" else c) for c in name)
+    if len(name) == 1 and name.isalpha():
+        return name
+    return rf"\mathit{{{escaped}}}".replace(" ", r"\ ")

@@ -1,0 +1,177 @@
+"""What does linearity identify beyond ID?
+
+With Omega(W) = (I - W')S(I - W), a model of the covariance S is a W whose Omega is zero for every pair without an arc;
+Omega is then positive definite by itself. tau_s is locally identified when its gradient vanishes on the null space of the
+Jacobian of these equations. It is identified when the half-trek criterion (Foygel, Draisma and Drton 2012) solves every
+equation it goes through; failing that, solving from many starts may find a second tau, or fail to: evidence, no proof.
+"""
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import NamedTuple
+
+import networkx as nx
+import numpy as np
+from scipy.optimize import least_squares
+
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.reduction import Names, Reduction, closure
+from causal_bo_ppl.identification.trials import SEED, draw_trials
+
+STARTS = 50
+FLAT = 1e-8  # of a gradient: what rounding leaves of zero
+SOLVED = 1e-9  # of an entry of Omega that must be zero, variances near 1
+APART = 1e-5  # between two values of tau: they are two
+Edge = tuple[str, str]
+
+
+class LinearVerdict(NamedTuple):
+    """identified: may it be used under linearity? verdict and evidence: what was found, and by which test."""
+
+    identified: bool
+    verdict: str
+    evidence: str
+
+
+class _Equations(NamedTuple):
+    """The unknown weights and the pairs of disturbances that must be uncorrelated, of one random model."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    pairs: np.ndarray
+    weights: np.ndarray
+    covariance: np.ndarray
+
+
+def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[Edge, float]) -> LinearVerdict:
+    """The verdict for one set; `graph` is that of the target and its ancestors."""
+    equations = _equations(graph, known)
+    gradient = _gradient(graph, target, reduction, equations)
+    if not _is_locally_identified(equations, gradient):
+        return LinearVerdict(False, "not identified under linearity", "models with the same covariance differ in it")
+    if _needed(graph, reduction) <= half_trek_identified(graph):
+        return LinearVerdict(True, "identified under linearity", "half-trek criterion")
+    solved, others = _search(graph, target, reduction, equations)
+    local = "locally identified under linearity (finite-to-one)"
+    if others:
+        return LinearVerdict(False, local, f"{others} of {solved} solutions from {STARTS} starts have another effect")
+    if solved < STARTS // 5:
+        return LinearVerdict(False, local, f"only {solved} of {STARTS} starts found a solution: no evidence against others")
+    evidence = f"numerical evidence: {solved} solutions from {STARTS} starts, all with the same effect"
+    return LinearVerdict(True, "identified under linearity", evidence)
+
+
+def half_trek_identified(graph: CausalGraph) -> set[str]:
+    """Variables whose whole equation the half-trek criterion solves, for almost every model."""
+    reach = {name: _half_trek_reach(graph, name) for name in graph.nodes}
+    solved: set[str] = set()
+    grown = True
+    while grown:
+        new = {name for name in graph.nodes if name not in solved and _is_solvable(graph, name, solved, reach)}
+        grown, solved = bool(new), solved | new
+    return solved
+
+
+def _half_trek_reach(graph: CausalGraph, name: str) -> set[str]:
+    return closure([name, *graph.spouses(name)], graph.children) - {name}
+
+
+def _is_solvable(graph: CausalGraph, name: str, solved: set[str], reach: Mapping[str, set[str]]) -> bool:
+    """A half-trek system without sided intersection from allowed variables to all parents: a flow of that size."""
+    parents, barred = graph.parents(name), {name, *graph.spouses(name)}
+    allowed = [other for other in graph.nodes if other not in barred and (other in solved or other not in reach[name])]
+    flow = nx.DiGraph()
+    for node in graph.nodes:
+        for side in "left", "right":
+            flow.add_edge((side, node, "in"), (side, node, "out"), capacity=1)
+        for other in (node, *graph.spouses(node)):
+            flow.add_edge(("left", node, "out"), ("right", other, "in"), capacity=1)
+        for child in graph.children(node):
+            flow.add_edge(("right", node, "out"), ("right", child, "in"), capacity=1)
+    flow.add_edges_from((("source", ("left", other, "in")) for other in allowed), capacity=1)
+    flow.add_edges_from(((("right", parent, "out"), "sink") for parent in parents), capacity=1)
+    if not parents:
+        return True
+    return bool(allowed) and nx.maximum_flow_value(flow, "source", "sink") == len(parents)
+
+
+def _needed(graph: CausalGraph, reduction: Reduction) -> set[str]:
+    """Variables whose equations the effect goes through: free, and moved by the set."""
+    inside = set(reduction.open)
+    return closure(reduction.effective, lambda name: inside.intersection(graph.children(name))) & inside
+
+
+def _equations(graph: CausalGraph, known: Mapping[Edge, float]) -> _Equations:
+    trials = draw_trials(graph, 1)
+    weights, noise = trials.weights[0].copy(), trials.noise[0]
+    for (cause, effect), value in known.items():
+        if {cause, effect} <= set(graph.nodes):
+            weights[graph.index(cause), graph.index(effect)] = value
+    unknown = [(graph.index(i), graph.index(j)) for i, j in graph.directed if (i, j) not in known]
+    arcs = {(graph.index(i), graph.index(j)) for i, j in graph.bidirected}
+    pairs = [pair for pair in combinations(range(len(graph.nodes)), 2) if pair not in arcs]
+    solve = np.linalg.inv(np.eye(len(weights)) - weights.T)
+    rows, columns = np.array(unknown, int).reshape(-1, 2).T
+    return _Equations(rows, columns, np.array(pairs, int).reshape(-1, 2), weights, solve @ noise @ solve.T)
+
+
+def _residual(values: np.ndarray, equations: _Equations) -> np.ndarray:
+    left = _left(values, equations)
+    return np.asarray((left @ equations.covariance @ left.T)[tuple(equations.pairs.T)])
+
+
+def _jacobian(values: np.ndarray, equations: _Equations) -> np.ndarray:
+    """dOmega_ab / dW_ij = -[b = j] (BS)_ai - [a = j] (BS)_bi, B = I - W'."""
+    product = _left(values, equations) @ equations.covariance
+    one, other = equations.pairs.T
+    first = np.where(other[:, None] == equations.columns, product[one][:, equations.rows], 0.0)
+    return -first - np.where(one[:, None] == equations.columns, product[other][:, equations.rows], 0.0)
+
+
+def _left(values: np.ndarray, equations: _Equations) -> np.ndarray:
+    weights = equations.weights.copy()
+    weights[equations.rows, equations.columns] = values
+    return np.eye(len(weights)) - weights.T
+
+
+def _truth(equations: _Equations) -> np.ndarray:
+    return np.asarray(equations.weights[equations.rows, equations.columns])
+
+
+def _is_locally_identified(equations: _Equations, gradient: np.ndarray) -> bool:
+    jacobian = _jacobian(_truth(equations), equations)
+    _, sizes, directions = np.linalg.svd(jacobian)
+    rank = int(np.sum(sizes > FLAT * sizes.max(initial=0.0)))
+    return bool(np.abs(gradient @ directions[rank:].T).max(initial=0.0) <= FLAT * np.abs(gradient).max(initial=1.0))
+
+
+def _sweep(graph: CausalGraph, target: str, reduction: Reduction, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What every node gets from a unit of each member, (d, p), and how Y answers to every free node, (p,)."""
+    free, causes = ([graph.index(name) for name in names] for names in (reduction.open, reduction.effective))
+    inner = np.linalg.inv(np.eye(len(free)) - weights[np.ix_(free, free)])
+    moved, loads = np.zeros((len(causes), len(graph.nodes))), np.zeros(len(graph.nodes))
+    moved[:, free] = weights[np.ix_(causes, free)] @ inner
+    moved[np.arange(len(causes)), causes] = 1.0
+    loads[free] = inner[:, free.index(graph.index(target))]
+    return moved, loads
+
+
+def _gradient(graph: CausalGraph, target: str, reduction: Reduction, equations: _Equations) -> np.ndarray:
+    """(d, e) derivatives of every slope in every unknown weight W_ij: what i gets, times how Y answers to j."""
+    moved, loads = _sweep(graph, target, reduction, equations.weights)
+    return np.asarray(moved[:, equations.rows] * loads[equations.columns])
+
+
+def _search(graph: CausalGraph, target: str, reduction: Reduction, equations: _Equations) -> tuple[int, int]:
+    """Number of starts that reach a model of the same covariance, and how many of these have another effect."""
+    at = graph.index(target)
+    truth = _sweep(graph, target, reduction, equations.weights)[0][:, at]
+    draws, solved, others = np.random.default_rng(SEED), 0, 0
+    for start in draws.normal(size=(STARTS, len(equations.rows))):
+        found = least_squares(_residual, start, _jacobian, args=(equations,), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+        if np.abs(found.fun).max(initial=0.0) > SOLVED:
+            continue
+        weights = np.eye(len(graph.nodes)) - _left(found.x, equations).T
+        slopes = _sweep(graph, target, reduction, weights)[0][:, at]
+        solved, others = solved + 1, others + bool(np.abs(slopes - truth).max() > APART)
+    return solved, others

@@ -1,0 +1,61 @@
+"""Which part of the graph does an effect depend on?
+
+P(Y | do(s)) = sum over D minus Y of prod_j Q[C_j]. D holds Y and all that reaches it without passing s, the C_j are the
+districts of G[D], and Q[C] = P(C | do(all else)) is a function of C and its parents (Tian and Pearl 2002). Sets with the same
+D have the same effect, and the factors Q[C] are shared between sets: each is identified once.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from causal_bo_ppl.graph import CausalGraph
+
+Names = tuple[str, ...]
+
+
+class Reduction(NamedTuple):
+    """What is left of the graph under do(s).
+
+    effective: members of s that still affect the target. open: D, the target and all that reaches it.
+    districts: of the graph over `open`. All in graph order.
+    """
+
+    effective: Names
+    open: Names
+    districts: tuple[Names, ...]
+
+
+def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) -> Reduction:
+    """The part of the graph that matters for the target when a set is intervened on."""
+    cut = set(intervened)
+    upstream = closure([target], lambda name: [cause for cause in graph.parents(name) if cause not in cut])
+    districts = {district_within(graph, name, upstream) for name in upstream}
+    by_first = sorted(districts, key=lambda district: graph.index(district[0]))
+    return Reduction(graph.parents(upstream), graph.require(upstream), tuple(by_first))
+
+
+def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Names:
+    """The district of a variable in the graph over `inside`."""
+    allowed = set(inside)
+    return graph.require(closure([name], lambda found: allowed.intersection(graph.spouses(found))))
+
+
+def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:
+    """The smallest graph in which Q[district] is the same question: its district in all of G, with that one's parents.
+
+    The latent projection adds no edge at a member of a district: what is projected out is neither
+    parent nor spouse of one.
+    """
+    whole = graph.district(district[0])
+    return graph.project([*whole, *graph.parents(whole)])
+
+
+def closure(start: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
+    """All names reached from `start`, itself included."""
+    reached = set(start)
+    frontier = list(reached)
+    while frontier:
+        new = set(onward(frontier.pop())) - reached
+        reached |= new
+        frontier.extend(new)
+    return reached

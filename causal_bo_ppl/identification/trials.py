@@ -1,0 +1,86 @@
+"""Models on which an estimand is tried: random linear-Gaussian SEMs of the graph, and what is true in them.
+
+V = a + W'V + e, e ~ N(0, Omega): then Q[C] is the density of (V_C - a_C - W'V) under N(0, Omega_CC), and under do(s)
+Y = tau'x + l'(a + e) over what is not set. All drawn by NumPy from a fixed seed, so a verdict never changes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.potentials import LOG_TWO_PI, Moments, Potential
+from causal_bo_ppl.identification.reduction import Names
+
+SEED = 20021
+
+
+class Trials(NamedTuple):
+    """t random SEMs in the graph's order: weights and noise (t, p, p), intercepts (t, p), and their moments."""
+
+    weights: np.ndarray
+    intercepts: np.ndarray
+    noise: np.ndarray
+    moments: Moments
+
+
+def draw_trials(graph: CausalGraph, count: int) -> Trials:
+    """SEMs whose every path and every arc counts, and whose variances stay near 1 in deep graphs too."""
+    draws = np.random.default_rng(SEED)
+    size = len(graph.nodes)
+    weights, noise = np.zeros((2, count, size, size))
+    for name in graph.nodes:
+        parents, place = [graph.index(cause) for cause in graph.parents(name)], graph.index(name)
+        sizes = draws.uniform(0.5, 1.0, (count, len(parents))) * draws.choice([-1.0, 1.0], (count, len(parents)))
+        weights[:, parents, place] = sizes / np.sqrt(max(len(parents), 1))
+    most = {name: max(len(graph.spouses(name)), 1) for name in graph.nodes}
+    for one, other in graph.bidirected:
+        shared = draws.uniform(0.4, 0.9, count) * draws.choice([-1.0, 1.0], count) / max(most[one], most[other])
+        noise[:, graph.index(one), graph.index(other)] = noise[:, graph.index(other), graph.index(one)] = shared
+    noise += np.eye(size)  # diagonally dominant, so positive definite
+    scale = draws.uniform(0.6, 1.4, (count, size))
+    noise *= scale[:, :, None] * scale[:, None, :]
+    intercepts = draws.normal(size=(count, size))
+    solve = np.linalg.inv(np.eye(size) - weights.transpose(0, 2, 1))
+    moments = Moments((solve @ intercepts[..., None])[..., 0], solve @ noise @ solve.transpose(0, 2, 1))
+    return Trials(weights, intercepts, noise, moments)
+
+
+def true_factor(graph: CausalGraph, trials: Trials, district: Names) -> Potential:
+    """Q[district] in every trial: the density of its disturbances, as a potential of it and its parents."""
+    scope = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
+    members = [graph.index(name) for name in district]
+    residual = np.eye(len(graph.nodes))[scope][:, members] - trials.weights[:, scope][:, :, members]
+    inverse = np.linalg.inv(trials.noise[:, members][:, :, members])
+    pull = (inverse @ trials.intercepts[:, members, None])[..., 0]
+    log_volume = len(members) * LOG_TWO_PI + np.linalg.slogdet(trials.noise[:, members][:, :, members])[1]
+    constant = -(log_volume + np.sum(trials.intercepts[:, members] * pull, -1)) / 2
+    precision = residual @ inverse @ residual.transpose(0, 2, 1)
+    return Potential(tuple(scope), precision, (residual @ pull[..., None])[..., 0], constant)
+
+
+def adjoints(trials: Trials, target: int, masks: np.ndarray) -> np.ndarray:
+    """(t, M, p) sensitivity of Y to every node, l_i = sum over free j of W_ij l_j, for the sets in `masks`, (M, p)."""
+    found = np.zeros((len(trials.weights), *masks.shape))
+    found[:, :, target] = 1.0
+    for node in range(target - 1, -1, -1):
+        found[:, :, node] = np.einsum("tmj,tj->tm", np.where(masks, 0.0, found), trials.weights[:, node])
+    return found
+
+
+def true_effects(trials: Trials, target: int, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Slopes (t, M, p), intercept and variance (t, M) of Y under do of the sets in `masks`, (M, p) boolean."""
+    adjoint = adjoints(trials, target, masks)
+    slopes, loads = np.where(masks, adjoint, 0.0), np.where(masks, 0.0, adjoint)
+    intercept = np.einsum("tmj,tj->tm", loads, trials.intercepts)
+    return slopes, intercept, np.einsum("tmi,tij,tmj->tm", loads, trials.noise, loads, optimize=True)
+
+
+def true_effect(slopes: np.ndarray, intercept: np.ndarray, variance: np.ndarray, scope: Sequence[int], target: int) -> Potential:
+    """N(y; intercept + slopes'x, variance) in every trial, as a potential over `scope`."""
+    residual = -slopes[:, list(scope)]
+    residual[:, list(scope).index(target)] = 1.0
+    precision = residual[:, :, None] * residual[:, None, :] / variance[:, None, None]
+    constant = -(LOG_TWO_PI + np.log(variance) + intercept**2 / variance) / 2
+    return Potential(tuple(scope), precision, residual * (intercept / variance)[:, None], constant)
