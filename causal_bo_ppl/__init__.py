@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.exploration import mis as mis
     from causal_bo_ppl.exploration import pomis as pomis
     from causal_bo_ppl.graph import CausalGraph as CausalGraph
+    from causal_bo_ppl.identification import check_estimand as check_estimand
     from causal_bo_ppl.identification import identify as identify
     from causal_bo_ppl.problem import Problem as Problem
     from causal_bo_ppl.queries import Queries as Queries
@@ -54,6 +55,7 @@ _HOME = {
     "mis": "exploration",
     "pomis": "exploration",
     "CausalGraph": "graph",
+    "check_estimand": "identification",
     "identify": "identification",
     "Problem": "problem",
     "Queries": "queries",

@@ -43,8 +43,8 @@ class NotIdentifiable(CausalBOError, ValueError):
         self.districts = tuple(tuple(district) for district in districts)
         outer, inner = (f"{{{listed(district)}}}" for district in self.districts)
         super().__init__(
-            f"E[{target} | do({listed(self.intervened)})] cannot be learned from observational data: latent causes join "
-            f"{outer}, and within it the effect on {inner} cannot be told from that confounding; {advice}"
+            f"E[{target} | do({listed(self.intervened)})] cannot be learned from observational data: latent causes "
+            f"join {outer}, and within it the effect on {inner} cannot be told from that confounding; {advice}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -128,3 +128,85 @@ def dense_effect(weights, intercepts, target, columns, values):
     w[:, columns] = 0
     a[columns] = values
     return np.linalg.solve(np.eye(len(a)) - w.T, a)[target]
+
+
+def bidirected_connected(bidirected, names):
+    start = next(iter(names))
+    return closure({start}, lambda v: {w for e in bidirected if v in e for w in e if w in names}) == set(names)
+
+
+def has_hedge(nodes, directed, bidirected, chosen, target):
+    """By the definition (Shpitser and Pearl 2006): two C-forests rooted at R, the larger meets the set, one not.
+
+    A C-forest rooted at R on given nodes exists iff arcs connect them and each has a directed path to R among them.
+    """
+    after = ancestors(cut(directed, bidirected, chosen)[0], {target})
+
+    def is_forest(names, roots):
+        inside = [e for e in directed if set(e) <= names]
+        return names <= ancestors(inside, roots) and bidirected_connected(bidirected, names)
+
+    free, chosen = [v for v in nodes if v not in chosen], set(chosen)
+    for roots in map(set, powerset([v for v in free if v in after])):
+        for extra in map(set, powerset([v for v in free if v not in roots])) if roots else ():
+            small = roots | extra
+            if not is_forest(small, roots):
+                continue
+            for more in map(set, powerset([v for v in nodes if v not in small])):
+                if more & chosen and is_forest(small | more, roots):
+                    return True
+    return False
+
+
+class BinarySCM:
+    """A random SCM of binary variables with one four-valued latent cause per arc, all probabilities enumerated."""
+
+    def __init__(self, draws, nodes, directed, bidirected):
+        self.nodes, self.latent = list(nodes), [tuple(e) for e in bidirected]
+        self.causes = {v: [a for a, b in directed if b == v] + [e for e in self.latent if v in e] for v in self.nodes}
+        self.weight = {e: draws.dirichlet(np.ones(4)) for e in self.latent}
+        self.table = {
+            v: draws.uniform(0.1, 0.9, [4 if isinstance(c, tuple) else 2 for c in self.causes[v]]) for v in self.nodes
+        }
+
+    def joint(self, chosen=()):
+        """P(v | do(chosen)) as an array with an axis for every node; a set variable has weight 1 at each value."""
+        names = [*self.nodes, *self.latent]
+        letter = {name: place for place, name in enumerate(names)}
+        parts = [(self.weight[e], [letter[e]]) for e in self.latent]
+        for v in self.nodes:
+            if v not in chosen:
+                one = self.table[v]
+                parts.append((np.stack([1 - one, one], -1), [*(letter[c] for c in self.causes[v]), letter[v]]))
+        parts += [(np.ones(2), [letter[v]]) for v in self.nodes]
+        flat = [piece for array, axes in parts for piece in (array, axes)]
+        return np.einsum(*flat, [letter[v] for v in self.nodes], optimize="greedy")
+
+
+def enumerate_expression(expression, joint, nodes):
+    """Value of a y0 expression at every cell of the table: an axis for every node, of length 1 where it is not free."""
+    kind = type(expression).__name__
+
+    def again(inner):
+        return enumerate_expression(inner, joint, nodes)
+
+    def margin(names):
+        return joint.sum(axis=tuple(i for i, v in enumerate(nodes) if v not in names), keepdims=True)
+
+    if kind == "Probability":
+        children, given = ({v.name for v in side} for side in (expression.children, expression.parents))
+        return margin(children | given) / (margin(given) if given else 1.0)
+    if kind == "Product":
+        value = np.ones((1,) * len(nodes))
+        for inner in expression.expressions:
+            value = value * again(inner)
+        return value
+    if kind == "Fraction":
+        return again(expression.numerator) / again(expression.denominator)
+    if kind == "Sum":
+        value, bound = again(expression.expression), {v.name for v in expression.ranges}
+        axes = tuple(i for i, v in enumerate(nodes) if v in bound)
+        assert all(value.shape[i] == 2 for i in axes), "a sum over an absent variable"
+        return value.sum(axis=axes, keepdims=True)
+    assert kind == "One"
+    return np.ones((1,) * len(nodes))

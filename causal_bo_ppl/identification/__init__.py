@@ -1,5 +1,7 @@
 """Can this effect be learned from these data at all, and through which quantities?"""
 
+from causal_bo_ppl.identification.checking import EstimandCheck as EstimandCheck
+from causal_bo_ppl.identification.checking import check_estimand as check_estimand
 from causal_bo_ppl.identification.coordinates import Coordinate as Coordinate
 from causal_bo_ppl.identification.coordinates import Parameters as Parameters
 from causal_bo_ppl.identification.effects import identify as identify

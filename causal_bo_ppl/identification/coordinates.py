@@ -8,7 +8,7 @@ estimand: est[i|s], est[Y|s], of the verified estimands. s stands for its member
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ class Parameters:
 
     def generic_rank(self, *, centred: bool | None = None) -> int:
         """The rank; `centred=False` with `intercepts=False` takes intercepts as known and not zero."""
-        structural = self if self.kind == "structural" else collect(self.scope, "structural", intercepts=self.intercepts)
+        structural = collect(self.scope, "structural", intercepts=self.intercepts)
         edges = [(found.cause, found.effect) for found in structural.coordinates]
         is_centred = not self.intercepts if centred is None else centred
         if is_centred and self.intercepts:
@@ -93,8 +93,8 @@ class Parameters:
     def to_frame(self) -> pd.DataFrame:
         """A row for every coordinate: cause, effect, what is set, and how many sets use it."""
         rows = [(found.cause, found.effect, ", ".join(found.given)) for found in self.coordinates]
-        index = pd.Index(self.names, name="coordinate")
-        return pd.DataFrame(rows, index=index, columns=["cause", "effect", "given"]).assign(used_by=self.uses.sum(axis=0))
+        frame = pd.DataFrame(rows, index=pd.Index(self.names, name="coordinate"), columns=["cause", "effect", "given"])
+        return frame.assign(used_by=self.uses.sum(axis=0))
 
     def __len__(self) -> int:
         return self.dimension
@@ -117,7 +117,7 @@ def collect(scope: Scope, kind: str, *, intercepts: bool) -> Parameters:
         for members, reduction in zip(scope.sets, scope.reductions, strict=True)
     ]
     distinct = dict.fromkeys(coordinate for row in used for coordinate in row)
-    found = sorted(distinct, key=_structural_order(scope.graph)) if kind == "structural" else list(distinct)
+    found = sorted(distinct, key=partial(_edge_order, scope.graph)) if kind == "structural" else list(distinct)
     column = {coordinate: place for place, coordinate in enumerate(found)}
     uses = np.zeros((len(scope.sets), len(found)), bool)
     for place, row in enumerate(used):
@@ -126,12 +126,10 @@ def collect(scope: Scope, kind: str, *, intercepts: bool) -> Parameters:
     return Parameters(kind, intercepts, tuple(found), uses, scope)
 
 
-def _structural_order(graph: CausalGraph):  # type: ignore[no-untyped-def]
-    def order(coordinate: Coordinate) -> tuple[bool, int, int]:
-        cause = graph.index(coordinate.cause) if coordinate.cause else -1
-        return not coordinate.cause, cause, graph.index(coordinate.effect)
-
-    return order
+def _edge_order(graph: CausalGraph, coordinate: Coordinate) -> tuple[bool, int, int]:
+    """Slopes in the order of the graph's edges, then intercepts in the order of its nodes."""
+    cause = graph.index(coordinate.cause) if coordinate.cause else -1
+    return not coordinate.cause, cause, graph.index(coordinate.effect)
 
 
 def _structural(scope: Scope, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:

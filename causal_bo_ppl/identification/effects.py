@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral
 
 import numpy as np
+from tqdm import tqdm
 from y0.dsl import Expression
 
 from causal_bo_ppl import admission
@@ -19,6 +20,7 @@ from causal_bo_ppl.identification.trials import Trials, draw_trials, true_effect
 from causal_bo_ppl.problem import Problem
 
 TRIALS = 3  # one would do: a wrong formula agrees with the truth on a set of models of measure zero
+MANY = 1000  # effects: above, a progress bar
 Sets = str | int | Iterable[str | Iterable[str]]
 
 
@@ -60,8 +62,7 @@ def identify(
         target = admission.read_target(graph, target)
         chosen = _read_sets(graph, target, sets)
     linear, identifiable_only = (
-        admission.read_flag(name, flag)
-        for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
+        admission.read_flag(name, flag) for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
     )
     found = _identify_all(graph, target, chosen, known)
     return Identifications(graph, target, found, identifiable_only=identifiable_only, linear=linear)
@@ -81,7 +82,9 @@ def _read_sets(graph: CausalGraph, target: str, sets: Sets) -> tuple[Names, ...]
         if target in members:
             raise DomainError(f"the target {target!r} stands in the set {members}; it cannot be set")
         if idle := [name for name in members if name not in causes]:
-            raise DomainError(f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(causes)}; leave it out")
+            raise DomainError(
+                f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(causes)}; leave it out"
+            )
     if not found:
         raise ExplorationError("there is no intervention set to identify; the empty set is one: [()]")
     return found
@@ -112,7 +115,8 @@ def _assemble_all(
     masks = np.array([[name in set(reduction.effective) for name in graph.nodes] for reduction in effects])
     slopes, intercepts, variances = true_effects(trials, graph.index(target), masks)
     answers: list[Answer] = []
-    for place, reduction in enumerate(effects):
+    shown = tqdm(effects, desc="verifying", unit="effect", disable=len(effects) < MANY, leave=False)
+    for place, reduction in enumerate(shown):
         needed = [factors[district] for district in reduction.districts]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())
         if hedge:

@@ -1,13 +1,12 @@
 """What does a verified estimand say about given means and covariances?
 
-Shifting every variable shifts an estimand with it, so the intercept is mean_Y - slopes' mean_s: slopes are all there is.
+Shifting every variable shifts an estimand with it, so its intercept is mean_Y - slopes' mean_s.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from y0.dsl import Expression
 
@@ -45,7 +44,10 @@ def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     found = covariance if isinstance(covariance, jax.Array) else np.asarray(covariance, float)
     size = len(graph.nodes)
     if found.ndim < 2 or found.shape[-2:] != (size, size):
-        raise DataError(f"the covariance needs the shape (..., {size}, {size}) in the order {listed(graph.nodes)}, got {found.shape}")
+        raise DataError(
+            f"the covariance needs the shape (..., {size}, {size}) in the order {listed(graph.nodes)}, "
+            f"got {found.shape}"
+        )
     if isinstance(found, jax.core.Tracer):
         return found
     values = np.asarray(found)
@@ -60,7 +62,9 @@ def read_mean(mean: Array, graph: CausalGraph) -> Array:
     """A batch of means in graph order."""
     found = mean if isinstance(mean, jax.Array) else np.asarray(mean, float)
     if found.ndim < 1 or found.shape[-1] != len(graph.nodes):
-        raise DataError(f"the mean needs the shape (..., {len(graph.nodes)}) in the order {listed(graph.nodes)}, got {found.shape}")
+        raise DataError(
+            f"the mean needs the shape (..., {len(graph.nodes)}) in the order {listed(graph.nodes)}, got {found.shape}"
+        )
     return found
 
 
@@ -84,9 +88,10 @@ def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Arr
     return {name: found.get(name, zero) for name in intervened}
 
 
-def response(slopes: Array, mean: Array, graph: CausalGraph, target: str, effective: Names, query: Mapping[str, float]) -> Array:
+def response(
+    slopes: Array, mean: Array, graph: CausalGraph, target: str, effective: Names, query: Mapping[str, float]
+) -> Array:
     """E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""
     at = np.array([graph.index(name) for name in effective], int)
-    values = np.array([query[name] for name in effective])
-    gap = jnp.asarray(values) - mean[..., at] if isinstance(mean, jax.Array) else values - mean[..., at]
-    return mean[..., graph.index(target)] + (slopes * gap).sum(-1)
+    values = np.array([query[name] for name in effective]).reshape(*(1,) * (mean.ndim - 1), -1)
+    return mean[..., graph.index(target)] + (slopes * (values - mean[..., at])).sum(-1)

@@ -81,6 +81,11 @@ def free_names(expression: Expression) -> frozenset[str]:
     return frozenset().union(*map(free_names, _parts(expression)))
 
 
+def all_names(expression: Expression) -> frozenset[str]:
+    """Every variable that stands in the expression, free or bound."""
+    return frozenset(found.name for found in expression.get_variables())
+
+
 def _parts(expression: Expression) -> tuple[Expression, ...]:
     if isinstance(expression, Product):
         return tuple(expression.expressions)
@@ -117,7 +122,7 @@ def to_text(expression: Expression) -> str:
 
 def to_latex(expression: Expression) -> str:
     """LaTeX, every name escaped."""
-    return _write(expression, _latex_name, r"\sum_{{{names}}} {inner}", r"\frac{{{top}}}{{{bottom}}}", r" \mid ")
+    return _write(expression, latex_name, r"\sum_{{{names}}} {inner}", r"\frac{{{top}}}{{{bottom}}}", r" \mid ")
 
 
 def _write(expression: Expression, name: Rename, sum_form: str, ratio_form: str, bar: str) -> str:
@@ -143,7 +148,8 @@ def _write(expression: Expression, name: Rename, sum_form: str, ratio_form: str,
     return write(expression)
 
 
-def _latex_name(name: str) -> str:
+def latex_name(name: str) -> str:
+    """A variable's name in mathematics, every special character escaped."""
     special = {"\\": r"\backslash{}", "{": r"\{", "}": r"\}", "^": r"\hat{}", "~": r"\sim{}"}
     escaped = "".join(special.get(c, rf"\{c}" if c in "#$%&_" else c) for c in name)
     if len(name) == 1 and name.isalpha():

@@ -53,7 +53,9 @@ def identify_factor(graph: CausalGraph, district: Names, trials: Trials) -> Fact
         derived = _closed(derive(relevant, district), graph, district)
     except HedgeFound as found:
         if answer is not None:
-            raise UnverifiedEstimand(f"y0 and the hedge criterion contradict each other on {listed(district)}") from None
+            raise UnverifiedEstimand(
+                f"y0 and the hedge criterion contradict each other on {listed(district)}"
+            ) from None
         return Factor(district, One(), "none", found.districts, {})
     if is_wrong(derived, graph, district, trials):
         raise UnverifiedEstimand(

@@ -1,9 +1,10 @@
 """What does linearity identify beyond ID?
 
-With Omega(W) = (I - W')S(I - W), a model of the covariance S is a W whose Omega is zero for every pair without an arc;
-Omega is then positive definite by itself. tau_s is locally identified when its gradient vanishes on the null space of the
-Jacobian of these equations. It is identified when the half-trek criterion (Foygel, Draisma and Drton 2012) solves every
-equation it goes through; failing that, solving from many starts may find a second tau, or fail to: evidence, no proof.
+With Omega(W) = (I - W')S(I - W), a model of the covariance S is a W whose Omega is zero for every pair without
+an arc; Omega is then positive definite by itself. tau_s is locally identified when its gradient vanishes on the
+null space of the Jacobian of these equations. It is identified when the half-trek criterion (Foygel, Draisma and
+Drton 2012) solves every equation it goes through; failing that, solving from many starts may find a second tau, or
+fail to: evidence, no proof.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.reduction import Names, Reduction, closure
+from causal_bo_ppl.identification.reduction import Reduction, closure
 from causal_bo_ppl.identification.trials import SEED, draw_trials
 
 STARTS = 50
@@ -48,7 +49,9 @@ def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[
     equations = _equations(graph, known)
     gradient = _gradient(graph, target, reduction, equations)
     if not _is_locally_identified(equations, gradient):
-        return LinearVerdict(False, "not identified under linearity", "models with the same covariance differ in it")
+        return LinearVerdict(
+            False, "not identified under linearity", "at a random model, others with the same covariance differ in it"
+        )
     if _needed(graph, reduction) <= half_trek_identified(graph):
         return LinearVerdict(True, "identified under linearity", "half-trek criterion")
     solved, others = _search(graph, target, reduction, equations)
@@ -56,7 +59,9 @@ def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[
     if others:
         return LinearVerdict(False, local, f"{others} of {solved} solutions from {STARTS} starts have another effect")
     if solved < STARTS // 5:
-        return LinearVerdict(False, local, f"only {solved} of {STARTS} starts found a solution: no evidence against others")
+        return LinearVerdict(
+            False, local, f"only {solved} of {STARTS} starts found a solution: no evidence against others"
+        )
     evidence = f"numerical evidence: {solved} solutions from {STARTS} starts, all with the same effect"
     return LinearVerdict(True, "identified under linearity", evidence)
 
@@ -131,7 +136,7 @@ def _jacobian(values: np.ndarray, equations: _Equations) -> np.ndarray:
 def _left(values: np.ndarray, equations: _Equations) -> np.ndarray:
     weights = equations.weights.copy()
     weights[equations.rows, equations.columns] = values
-    return np.eye(len(weights)) - weights.T
+    return np.asarray(np.eye(len(weights)) - weights.T)
 
 
 def _truth(equations: _Equations) -> np.ndarray:
@@ -168,7 +173,9 @@ def _search(graph: CausalGraph, target: str, reduction: Reduction, equations: _E
     truth = _sweep(graph, target, reduction, equations.weights)[0][:, at]
     draws, solved, others = np.random.default_rng(SEED), 0, 0
     for start in draws.normal(size=(STARTS, len(equations.rows))):
-        found = least_squares(_residual, start, _jacobian, args=(equations,), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+        found = least_squares(
+            _residual, start, _jacobian, args=(equations,), xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300
+        )
         if np.abs(found.fun).max(initial=0.0) > SOLVED:
             continue
         weights = np.eye(len(graph.nodes)) - _left(found.x, equations).T

@@ -1,8 +1,8 @@
 """What does an estimand come to in a Gaussian model?
 
-Every piece is a potential exp(c + h'v - v'Kv/2) over its free variables: P(A | B) is the potential of A and B less that of
-B, a product adds, a ratio subtracts, a sum is a Schur complement. NumPy arrays are computed by NumPy, at once; JAX
-arrays by JAX, so that an estimand can be compiled and differentiated. Leading axes are a batch.
+Every piece is a potential exp(c + h'v - v'Kv/2) over its free variables: P(A | B) is the potential of A and B less
+that of B, a product adds, a ratio subtracts, a sum is a Schur complement. NumPy arrays are computed by NumPy, at
+once; JAX arrays by JAX, so that an estimand can be compiled and differentiated. Leading axes are a batch.
 """
 
 import math
@@ -61,7 +61,7 @@ def evaluate(
         return _combine(parts([expression.numerator, expression.denominator]), [1, -1])
     if isinstance(expression, Sum):
         [inner] = parts([expression.expression])
-        return _integrate(inner, {places[v.name] for v in expression.ranges})
+        return integrate(inner, {places[v.name] for v in expression.ranges})
     if isinstance(expression, One):
         return _marginal(moments, ())
     raise Unsound(f"{type(expression).__name__} is no density")
@@ -71,13 +71,9 @@ def on_scope(potential: Potential, scope: Scope) -> Potential:
     """The same potential over more variables, on which it does not depend."""
     if potential.scope == scope:
         return potential
-    xp = potential.precision.__array_namespace__()
-    size = len(potential.scope)
-    places = {variable: place for place, variable in enumerate(potential.scope)}
-    take = np.array([places.get(variable, size) for variable in scope], int)  # `size` is a row of zeros
-    batch = [(0, 0)] * (potential.information.ndim - 1)
-    precision = xp.pad(potential.precision, [*batch, (0, 1), (0, 1)])[..., take[:, None], take]
-    return Potential(scope, precision, xp.pad(potential.information, [*batch, (0, 1)])[..., take], potential.constant)
+    place = np.array(potential.scope, int)[:, None] == np.array(scope, int)
+    spread = place.astype(float)  # (k, n), a single 1 in every row
+    return Potential(scope, spread.T @ potential.precision @ spread, potential.information @ spread, potential.constant)
 
 
 def _combine(potentials: list[Potential], signs: list[int]) -> Potential:
@@ -105,7 +101,8 @@ def _marginal(moments: Moments, scope: Scope) -> Potential:
     return Potential(scope, inverse, information, -(log_volume + xp.sum(mean * information, -1)) / 2)
 
 
-def _integrate(potential: Potential, variables: set[int]) -> Potential:
+def integrate(potential: Potential, variables: set[int]) -> Potential:
+    """The potential of the other variables after the sum over some; NaN where it diverges."""
     if not variables <= set(potential.scope):
         raise Unsound("a sum runs over a variable that its expression does not hold")
     kept = tuple(variable for variable in potential.scope if variable not in variables)
@@ -125,7 +122,7 @@ def _integrate(potential: Potential, variables: set[int]) -> Potential:
 
 
 def _invert(block: Any) -> tuple[Any, Any]:
-    """Inverse of a positive definite block and k log(2 pi) + log |block|; NaN where it is not: the integral diverges."""
+    """Inverse of a positive definite block, and k log(2 pi) + log |block|; NaN otherwise: the integral diverges."""
     xp = block.__array_namespace__()
     sizes = xp.linalg.eigvalsh(block)
     is_proper = xp.all(sizes > 0, -1)

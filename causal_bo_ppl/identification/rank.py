@@ -1,7 +1,7 @@
 """How many directions of theta_Y can any response see? The rank of the stacked Jacobians, at random points.
 
-f(z) has df/dW_ij = m_i l_j and df/da_j = l_j for j not set: m the means under do(z), l the sensitivities of Y. A response is
-affine in its values, so d + 1 random values for a set of d variables span all of its Jacobians.
+f(z) has df/dW_ij = m_i l_j and df/da_j = l_j for j not set: m the means under do(z), l the sensitivities of Y. A
+response is affine in its values, so d + 1 random points of a set of d variables span all of its Jacobians.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ def generic_rank(
     squares = [np.zeros((0, len(coordinates)))] * POINTS
     for rows in _chunks(graph, sets):
         jacobian = _jacobian(trials, graph, target, *rows, coordinates)
-        squares = [np.linalg.qr(np.vstack(pair), mode="r") for pair in zip(squares, jacobian, strict=True)]
+        squares = [np.asarray(np.linalg.qr(np.vstack(pair), mode="r")) for pair in zip(squares, jacobian, strict=True)]
     return max(_rank(square) for square in squares)
 
 

@@ -1,8 +1,8 @@
 """How is a c-factor derived, and when can it not be? Tian and Pearl's recursion in y0's expressions.
 
-Q[C] from Q[T], C inside T, both districts: with A = An(C) in G[T], A = C gives sum over T minus C of Q[T]; A = T is a
-hedge; else Q[A] = sum over T minus A of Q[T], and the district of C in G[A] takes its place. Conditionals are those of the
-distribution now at hand, ratios of sums of Q[A]: that is what makes the recursion right.
+Q[C] from Q[T], C inside T, both districts: with A = An(C) in G[T], A = C gives sum over T minus C of Q[T]; A = T is
+a hedge; else Q[A] = sum over T minus A of Q[T], and the district of C in G[A] takes T's place. Conditionals are those
+of the distribution now at hand, ratios of sums of Q[A]: that is what makes the recursion right.
 """
 
 from itertools import groupby

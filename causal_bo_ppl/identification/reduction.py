@@ -1,11 +1,11 @@
 """Which part of the graph does an effect depend on?
 
-P(Y | do(s)) = sum over D minus Y of prod_j Q[C_j]. D holds Y and all that reaches it without passing s, the C_j are the
-districts of G[D], and Q[C] = P(C | do(all else)) is a function of C and its parents (Tian and Pearl 2002). Sets with the same
-D have the same effect, and the factors Q[C] are shared between sets: each is identified once.
+P(Y | do(s)) = sum over D minus Y of prod_j Q[C_j]. D holds Y and all that reaches it without passing s, the C_j are
+the districts of G[D], and Q[C] = P(C | do(all else)) is a function of C and its parents (Tian and Pearl 2002). Sets
+with the same D have the same effect, and the factors Q[C] are shared between sets: each is identified once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from causal_bo_ppl.graph import CausalGraph
@@ -29,9 +29,18 @@ def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) ->
     """The part of the graph that matters for the target when a set is intervened on."""
     cut = set(intervened)
     upstream = closure([target], lambda name: [cause for cause in graph.parents(name) if cause not in cut])
-    districts = {district_within(graph, name, upstream) for name in upstream}
-    by_first = sorted(districts, key=lambda district: graph.index(district[0]))
-    return Reduction(graph.parents(upstream), graph.require(upstream), tuple(by_first))
+    free = graph.require(upstream)
+    return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
+
+
+def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
+    """The districts of the graph over `inside`, by their first members."""
+    seen: set[str] = set()
+    for name in inside:
+        if name not in seen:
+            found = district_within(graph, name, inside)
+            seen.update(found)
+            yield found
 
 
 def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Names:

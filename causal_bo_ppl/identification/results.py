@@ -12,7 +12,7 @@ from causal_bo_ppl.errors import DomainError, ExplorationError, NotIdentifiable,
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import evaluation
 from causal_bo_ppl.identification.coordinates import Parameters, Scope, collect
-from causal_bo_ppl.identification.expressions import to_latex, to_text
+from causal_bo_ppl.identification.expressions import latex_name, to_latex, to_text
 from causal_bo_ppl.identification.linearity import LinearVerdict, judge
 from causal_bo_ppl.identification.reduction import Names, Reduction
 
@@ -129,10 +129,10 @@ class Identification:
         return f"{self.query} is not identifiable: hedge {' in '.join(map(_braces, reversed(self.hedge)))}"
 
     def _repr_latex_(self) -> str:
-        members = to_latex_names(self.intervened)
-        left = rf"P({to_latex_names([self.target])} \mid \mathrm{{do}}({members}))"
-        right = self.latex if self.identifiable else r"\text{?}"
-        return rf"$\displaystyle {left} = {right}$"
+        members = ", ".join(map(latex_name, self.intervened))
+        given = rf" \mid \mathrm{{do}}({members})" if members else ""
+        right = f"= {self.latex}" if self.identifiable else r"\quad \text{is not identifiable}"
+        return rf"$\displaystyle P({latex_name(self.target)}{given}) {right}$"
 
 
 class Identifications(Mapping[Any, Identification]):
@@ -155,9 +155,8 @@ class Identifications(Mapping[Any, Identification]):
         return self._found[wanted]
 
     def __contains__(self, names: object) -> bool:
-        return isinstance(names, str | tuple | list | set | frozenset) and any(
-            {names} == set(members) if isinstance(names, str) else set(names) == set(members) for members in self._found
-        )
+        wanted = {names} if isinstance(names, str) else set(names) if isinstance(names, Iterable) else None
+        return any(wanted == set(members) for members in self._found)
 
     def __iter__(self) -> Iterator[Names]:
         return iter(self._found)
@@ -197,7 +196,8 @@ class Identifications(Mapping[Any, Identification]):
             )
         found = [self._found[members] for members in sets]
         reductions = tuple(identification.reduction for identification in found)
-        return collect(Scope(self.graph, self.target, sets, reductions, dict(found[0].known)), kind, intercepts=intercepts)
+        scope = Scope(self.graph, self.target, sets, reductions, dict(found[0].known))
+        return collect(scope, kind, intercepts=intercepts)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for every set."""
@@ -207,17 +207,13 @@ class Identifications(Mapping[Any, Identification]):
     def __repr__(self) -> str:
         learned = sum(found.identifiable for found in self._found.values())
         again = sum(found.route == "rederived" for found in self._found.values())
-        return (
-            f"Identifications({self.target}: {learned} of {len(self)} sets identifiable and verified"
-            f"{f', {again} rederived' if again else ''}{f'; dropped: {listed(map(_braces, self.dropped), 5)}' if self.dropped else ''})"
+        rest = (f", {again} rederived" if again else "") + (
+            f"; dropped: {listed(map(_braces, self.dropped), 5)}" if self.dropped else ""
         )
+        return f"Identifications({self.target}: {learned} of {len(self)} sets identifiable and verified{rest})"
 
     def _repr_html_(self) -> str:
         return self.to_frame().to_html(max_rows=60)
-
-
-def to_latex_names(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _braces(names: Iterable[str]) -> str:

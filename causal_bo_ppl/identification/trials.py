@@ -77,7 +77,9 @@ def true_effects(trials: Trials, target: int, masks: np.ndarray) -> tuple[np.nda
     return slopes, intercept, np.einsum("tmi,tij,tmj->tm", loads, trials.noise, loads, optimize=True)
 
 
-def true_effect(slopes: np.ndarray, intercept: np.ndarray, variance: np.ndarray, scope: Sequence[int], target: int) -> Potential:
+def true_effect(
+    slopes: np.ndarray, intercept: np.ndarray, variance: np.ndarray, scope: Sequence[int], target: int
+) -> Potential:
     """N(y; intercept + slopes'x, variance) in every trial, as a potential over `scope`."""
     residual = -slopes[:, list(scope)]
     residual[:, list(scope).index(target)] = 1.0

@@ -1,0 +1,111 @@
+"""Is this formula the effect? Any estimand, from anywhere, against random linear-Gaussian models of the graph."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+import pandas as pd
+from y0.dsl import Expression
+
+from causal_bo_ppl import admission
+from causal_bo_ppl.errors import DomainError, ModelError
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.expressions import all_names, to_text
+from causal_bo_ppl.identification.factors import TOLERANCE, discrepancy
+from causal_bo_ppl.identification.potentials import Potential, Unsound, evaluate, integrate, on_scope
+from causal_bo_ppl.identification.reduction import Names
+from causal_bo_ppl.identification.trials import draw_trials, true_effect, true_effects
+
+TRIALS = 3
+ROWS = ("slopes", "intercept", "variance", "other variables", "integral over the target")
+
+
+@dataclass(frozen=True, eq=False)
+class EstimandCheck:
+    """Does an estimand equal the effect in every trial? The table says in what it differs.
+
+    table: the largest relative error of slopes, intercept and variance, of what must be zero (the
+    coefficients of other variables), and of what must be one (the integral over the target).
+    """
+
+    name: str
+    passed: bool
+    table: pd.DataFrame
+    text: str
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.text}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.table.to_html()}"
+
+
+def check_estimand(
+    graph: CausalGraph, target: str, intervened: str | Iterable[str], estimand: Expression
+) -> EstimandCheck:
+    """Compare a y0 expression in the graph's names with P(target | do(intervened)) in random models.
+
+    Examples
+    --------
+    >>> from y0.dsl import P, X, Y
+    >>> check_estimand(CausalGraph.parse("X -> Y; X <-> Y"), "Y", "X", P(Y | X)).passed
+    False
+    """
+    target = admission.read_target(admission.read_graph(graph), target)
+    members = graph.require(intervened)
+    if target in members:
+        raise DomainError(f"the target {target!r} stands among the intervened variables {members}; it cannot be set")
+    if not isinstance(estimand, Expression):
+        raise ModelError(f"an estimand is a y0 expression, got {estimand!r}")
+    graph.require(all_names(estimand))
+    name = f"P({target} | do({', '.join(members)})) = {to_text(estimand)}"
+    try:
+        errors, whole = _compare(graph, target, members, estimand)
+    except Unsound as fault:
+        return EstimandCheck(name, False, _table(dict.fromkeys(ROWS, np.inf)), f"wrong: {fault}")
+    passed = whole <= TOLERANCE
+    wrong = ", ".join(row for row, error in errors.items() if not error <= TOLERANCE)
+    return EstimandCheck(name, passed, _table(errors), "verified" if passed else f"wrong in {wrong}")
+
+
+def _table(errors: Mapping[str, float]) -> pd.DataFrame:
+    table = pd.DataFrame({"error": list(errors.values())}, index=pd.Index(errors, name="quantity"))
+    return table.assign(passed=table["error"] <= TOLERANCE)
+
+
+def _compare(graph: CausalGraph, target: str, members: Names, estimand: Expression) -> tuple[dict[str, float], float]:
+    """Errors by quantity, and that of the whole density."""
+    trials, places = draw_trials(graph, TRIALS), {name: place for place, name in enumerate(graph.nodes)}
+    mask = np.array([[name in members for name in graph.nodes]])
+    slopes, intercept, variance = (found[:, 0] for found in true_effects(trials, places[target], mask))
+    truth = true_effect(
+        slopes, intercept, variance, [places[v] for v in graph.require([target, *members])], places[target]
+    )
+    found = evaluate(estimand, trials.moments, places)
+    if places[target] not in found.scope:
+        raise Unsound("it is no density of the target")
+    row, own, pull = _of_target(found, places[target], len(graph.nodes))
+    inside = mask[0]
+    left = integrate(found, {places[target]})
+    errors = {
+        "slopes": _error(row[:, inside], slopes[:, inside]),
+        "intercept": _error(pull / own, intercept),
+        "variance": _error(1 / own, variance),
+        "other variables": _error(np.delete(row, [places[target], *np.flatnonzero(inside)], axis=1), np.zeros(1)),
+        "integral over the target": max(_error(piece, np.zeros(1)) for piece in left[1:]),
+    }
+    return errors, discrepancy(found, truth)
+
+
+def _of_target(found: Potential, target: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Coefficients of every variable for the target, its precision, and its information."""
+    spread = on_scope(found, tuple(range(size)))
+    own = spread.precision[:, target, target]
+    return -spread.precision[:, target] / own[:, None], own, spread.information[:, target]
+
+
+def _error(found: np.ndarray, truth: np.ndarray) -> float:
+    if not np.isfinite(found).all():
+        return float(np.inf)
+    return float(np.max(np.abs(found - truth), initial=0.0) / max(1.0, np.max(np.abs(truth), initial=0.0)))
