@@ -97,7 +97,9 @@ def _identify_all(
     trials = draw_trials(causes, TRIALS)
     reductions = {members: reduce_effect(causes, target, members) for members in sets}
     effects = list(dict.fromkeys(reductions.values()))
-    districts = dict.fromkeys(district for reduction in effects for district in reduction.districts)
+    districts = dict.fromkeys(
+        district for reduction in effects if reduction.effective for district in reduction.districts
+    )
     factors = {district: identify_factor(causes, district, trials) for district in districts}
     answers = dict(zip(effects, _assemble_all(causes, target, effects, factors, trials), strict=True))
     return [
@@ -117,7 +119,7 @@ def _assemble_all(
     answers: list[Answer] = []
     shown = tqdm(effects, desc="verifying", unit="effect", disable=len(effects) < MANY, leave=False)
     for place, reduction in enumerate(shown):
-        needed = [factors[district] for district in reduction.districts]
+        needed = [factors[district] for district in reduction.districts if reduction.effective]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())
         if hedge:
             answers.append((None, "none", hedge, 0, np.nan))
@@ -131,7 +133,9 @@ def _assemble_all(
 
 
 def _assemble(graph: CausalGraph, target: str, reduction: Reduction, factors: list[Factor]) -> Expression:
-    """Sum over all free variables but the target of the product of the factors."""
+    """Sum over all free variables but the target of the product of the factors; P(target) where nothing is set."""
+    if not reduction.effective:
+        return expressions.joint([target])
     whole = expressions.product(factor.expression for factor in factors)
     return expressions.in_order(expressions.total(whole, set(reduction.open) - {target}), graph)
 

@@ -20,23 +20,32 @@ Array = Any  # NumPy's or JAX's; traced under jit
 
 
 def slopes_of(expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array) -> Array:
-    """(..., d) slopes -K_yx / K_yy of the members that affect the target; covariance (..., p, p)."""
+    """(..., d) slopes of the members that affect the target; covariance (..., p, p)."""
     covariance = read_covariance(covariance, graph)
+    if isinstance(covariance, jax.Array):
+        return _compiled(expression, graph, target, effective, covariance)
+    slopes = _slopes(expression, graph, target, effective, covariance)
+    if not np.isfinite(slopes).all():
+        raise DataError(
+            f"the estimand of do({listed(effective)}) has no finite value at this covariance: one of its integrals "
+            "diverges; a denominator may be too close to zero"
+        )
+    return slopes
+
+
+def _slopes(expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array) -> Array:
+    """-K_yx / K_yy of the estimand's potential."""
     xp = covariance.__array_namespace__()
     if not effective:
         return xp.zeros((*covariance.shape[:-2], 0))
     places = {name: place for place, name in enumerate(graph.nodes)}
     found = evaluate(expression, Moments(xp.zeros(covariance.shape[:-1]), covariance), places)
-    row = found.precision[..., found.scope.index(places[target]), :]
-    at = np.array([found.scope.index(places[name]) for name in effective])
-    own = row[..., found.scope.index(places[target])]
-    slopes = -row[..., at] / own[..., None]
-    if isinstance(slopes, np.ndarray) and not np.isfinite(slopes).all():
-        raise DataError(
-            f"the estimand of do({listed(effective)}) has no finite value at this covariance: one of its integrals "
-            "diverges; is the covariance positive definite, and far from a denominator of zero?"
-        )
-    return slopes
+    at = np.array([found.scope.index(places[name]) for name in (target, *effective)])
+    row = found.precision[..., at[0], :][..., at]
+    return -row[..., 1:] / row[..., :1]
+
+
+_compiled = jax.jit(_slopes, static_argnums=(0, 1, 2, 3))
 
 
 def read_covariance(covariance: Array, graph: CausalGraph) -> Array:

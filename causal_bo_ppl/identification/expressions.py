@@ -47,24 +47,34 @@ def factors_of(expression: Expression) -> tuple[Expression, ...]:
 
 
 def total(expression: Expression, names: Iterable[str]) -> Expression:
-    """The sum over names; a factor P(v | ...) whose v is summed and stands nowhere else is 1 and goes."""
+    """The sum over names, without what sums to 1: v in P(v, ... | ...) where v is summed and stands nowhere else."""
     names = set(names)
-    if isinstance(expression, Sum) and not names & {bound.name for bound in expression.ranges}:
-        return total(expression.expression, {*names, *(bound.name for bound in expression.ranges)})
+    if isinstance(expression, Sum) and not names & (bound := {found.name for found in expression.ranges}):
+        return total(expression.expression, names | bound)
     factors = list(factors_of(expression))
-    while True:
-        count = Counter(name for factor in factors for name in free_names(factor))
-        spent = next((f for f in factors if _single_child(f) in names and count[_single_child(f)] == 1), None)
-        if spent is None:
-            break
-        names.discard(_single_child(spent))
-        factors.remove(spent)
+    while spent := _spent(factors, names):
+        place, name = spent
+        children = [child for child in factors[place].children if child.name != name]
+        rest = Probability(Distribution(tuple(children), factors[place].parents)) if children else One()
+        factors[place] = rest
+        names.discard(name)
     inner = product(factors)
     return Sum(inner, frozenset(map(variable, names))) if names else inner
 
 
-def _single_child(factor: Expression) -> str:
-    return factor.children[0].name if isinstance(factor, Probability) and len(factor.children) == 1 else ""
+def _spent(factors: list[Expression], names: set[str]) -> tuple[int, str] | None:
+    """The first factor and the first of its children that is summed and stands in no other factor."""
+    count = Counter(name for factor in factors for name in free_names(factor))
+    return next(
+        (
+            (place, child.name)
+            for place, factor in enumerate(factors)
+            if isinstance(factor, Probability)
+            for child in factor.children
+            if child.name in names and count[child.name] == 1
+        ),
+        None,
+    )
 
 
 def ratio(numerator: Expression, denominator: Expression) -> Expression:

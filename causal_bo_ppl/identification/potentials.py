@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from y0.dsl import Expression, Fraction, One, Probability, Product, Sum
 
+from causal_bo_ppl.linalg import invert_definite
+
 Scope = tuple[int, ...]
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -96,7 +98,8 @@ def _marginal(moments: Moments, scope: Scope) -> Potential:
     take = np.array(scope, int)
     mean, block = moments.mean[..., take], moments.covariance[..., take[:, None], take]
     xp = block.__array_namespace__()
-    inverse, log_volume = _invert(block)
+    inverse, log_determinant = invert_definite(block)
+    log_volume = len(scope) * LOG_TWO_PI + log_determinant
     information = (inverse @ mean[..., None])[..., 0]
     return Potential(scope, inverse, information, -(log_volume + xp.sum(mean * information, -1)) / 2)
 
@@ -109,23 +112,14 @@ def integrate(potential: Potential, variables: set[int]) -> Potential:
     gone, stay = (np.flatnonzero([(v in variables) is leaves for v in potential.scope]) for leaves in (True, False))
     precision, information = potential.precision, potential.information
     xp = precision.__array_namespace__()
-    inverse, log_volume = _invert(precision[..., gone[:, None], gone])
+    inverse, log_determinant = invert_definite(precision[..., gone[:, None], gone])
     cross = precision[..., stay[:, None], gone]
     centre = (inverse @ information[..., gone, None])[..., 0]
-    log_mass = len(gone) * LOG_TWO_PI - (log_volume - xp.sum(information[..., gone] * centre, -1)) / 2
+    fit = xp.sum(information[..., gone] * centre, -1)
+    log_mass = (len(gone) * LOG_TWO_PI - log_determinant + fit) / 2
     return Potential(
         kept,
         precision[..., stay[:, None], stay] - cross @ inverse @ xp.matrix_transpose(cross),
         information[..., stay] - (cross @ centre[..., None])[..., 0],
         potential.constant + log_mass,
     )
-
-
-def _invert(block: Any) -> tuple[Any, Any]:
-    """Inverse of a positive definite block, and k log(2 pi) + log |block|; NaN otherwise: the integral diverges."""
-    xp = block.__array_namespace__()
-    sizes = xp.linalg.eigvalsh(block)
-    is_proper = xp.all(sizes > 0, -1)
-    inverse = xp.linalg.inv(xp.where(is_proper[..., None, None], block, np.eye(block.shape[-1])))
-    log_volume = block.shape[-1] * LOG_TWO_PI + xp.sum(xp.log(xp.where(is_proper[..., None], sizes, xp.nan)), -1)
-    return xp.where(is_proper[..., None, None], inverse, xp.nan), log_volume

@@ -1,0 +1,29 @@
+"""Can this matrix be trusted?"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def invert_definite(block: Any) -> tuple[Any, Any]:
+    """Inverse (..., k, k) and log determinant (...) of positive definite matrices; NaN where one is not definite.
+
+    NumPy in, NumPy out, without compiling; JAX arrays by Cholesky, differentiable.
+    """
+    if isinstance(block, jax.Array):
+        return _invert_by_cholesky(block)
+    sizes = np.linalg.eigvalsh(block)
+    is_definite = np.asarray((sizes > 0).all(axis=-1))
+    inverse = np.linalg.inv(np.where(is_definite[..., None, None], block, np.eye(block.shape[-1])))
+    log_determinant = np.log(np.where(is_definite[..., None], sizes, np.nan)).sum(axis=-1)
+    return np.where(is_definite[..., None, None], inverse, np.nan), log_determinant
+
+
+def _invert_by_cholesky(block: jax.Array) -> tuple[jax.Array, jax.Array]:
+    factor = jnp.linalg.cholesky(block)  # NaN where not definite, which then spreads
+    identity = jnp.broadcast_to(jnp.eye(block.shape[-1]), block.shape)
+    root = jax.lax.linalg.triangular_solve(factor, identity, left_side=True, lower=True)
+    diagonal = jnp.diagonal(factor, axis1=-2, axis2=-1)
+    return jnp.matrix_transpose(root) @ root, 2 * jnp.log(diagonal).sum(axis=-1)
