@@ -45,16 +45,19 @@ class _Equations(NamedTuple):
 
 
 def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[Edge, float]) -> LinearVerdict:
-    """The verdict for one set; `graph` is that of the target and its ancestors."""
+    """The verdict for one set; variables that are no causes of the target count too: they may be instruments."""
     equations = _equations(graph, known)
     gradient = _gradient(graph, target, reduction, equations)
+    if not gradient.any():
+        return LinearVerdict(True, "identified under linearity", "every coefficient on its paths is known")
     if not _is_locally_identified(equations, gradient):
         return LinearVerdict(
             False, "not identified under linearity", "at a random model, others with the same covariance differ in it"
         )
-    if _needed(graph, reduction) <= half_trek_identified(graph):
+    settled = half_trek_identified(graph)
+    if _needed(graph, reduction) <= settled:
         return LinearVerdict(True, "identified under linearity", "half-trek criterion")
-    solved, others = _search(graph, target, reduction, equations)
+    solved, others = _search(graph, target, reduction, _without(equations, [graph.index(name) for name in settled]))
     local = "locally identified under linearity (finite-to-one)"
     if others:
         return LinearVerdict(False, local, f"{others} of {solved} solutions from {STARTS} starts have another effect")
@@ -110,14 +113,19 @@ def _equations(graph: CausalGraph, known: Mapping[Edge, float]) -> _Equations:
     trials = draw_trials(graph, 1)
     weights, noise = trials.weights[0].copy(), trials.noise[0]
     for (cause, effect), value in known.items():
-        if {cause, effect} <= set(graph.nodes):
-            weights[graph.index(cause), graph.index(effect)] = value
+        weights[graph.index(cause), graph.index(effect)] = value
     unknown = [(graph.index(i), graph.index(j)) for i, j in graph.directed if (i, j) not in known]
     arcs = {(graph.index(i), graph.index(j)) for i, j in graph.bidirected}
     pairs = [pair for pair in combinations(range(len(graph.nodes)), 2) if pair not in arcs]
     solve = np.linalg.inv(np.eye(len(weights)) - weights.T)
     rows, columns = np.array(unknown, int).reshape(-1, 2).T
     return _Equations(rows, columns, np.array(pairs, int).reshape(-1, 2), weights, solve @ noise @ solve.T)
+
+
+def _without(equations: _Equations, settled: list[int]) -> _Equations:
+    """The same equations with the coefficients of some variables no longer unknown: all models agree on them."""
+    rest = ~np.isin(equations.columns, settled)
+    return equations._replace(rows=equations.rows[rest], columns=equations.columns[rest])
 
 
 def _residual(values: np.ndarray, equations: _Equations) -> np.ndarray:

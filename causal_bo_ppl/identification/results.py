@@ -85,7 +85,7 @@ class Identification:
         """What linear mechanisms identify, whether or not ID does; computed when first asked for."""
         if self.identifiable:
             return LinearVerdict(True, "identified", "ID identifies it, whatever the mechanisms")
-        return judge(self.graph.ancestral(self.target), self.target, self.reduction, self.known)
+        return judge(self.graph, self.target, self.reduction, self.known)
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = False) -> Names:
         """Names of the coordinates of theta_Y that this effect uses."""
