@@ -46,13 +46,16 @@ def sketch(nodes: Sequence[str], directed: Sequence[Edge], bidirected: Sequence[
         (x0, y0), *between, (x1, y1) = (at[stop] for stop in passed)
         arrows.append([(x0 + width / 2, y0), *between, (x1 - width / 2, y1)])
     middle = sum(at[node][1] for node in nodes) / len(nodes)
-    arcs = [_arc(at[one], at[other], middle) for one, other in bidirected]
+    arcs = [_arc(at[one], at[other], middle, width) for one, other in bidirected]
     return Sketch({node: at[node] for node in nodes}, width, arrows, arcs)
 
 
-def _arc(one: Point, other: Point, middle: float) -> tuple[Point, Point, Point]:
-    """A bow over the upper half of the picture, or under the lower half, from box to box."""
+def _arc(one: Point, other: Point, middle: float, width: float) -> tuple[Point, Point, Point]:
+    """A bow from box to box: over the upper half of the picture, under the lower half, beside a column."""
     (x0, y0), (x1, y1) = sorted([one, other])
+    if x0 == x1:
+        edge = x0 - width / 2
+        return (edge, y0), (edge - 0.3 * (y1 - y0), (y0 + y1) / 2), (edge, y1)
     side = 1.0 if (y0 + y1) / 2 > middle else -1.0
     y0, y1 = y0 + side * (HEIGHT / 2 + 1), y1 + side * (HEIGHT / 2 + 1)
     return (
