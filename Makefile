@@ -8,13 +8,15 @@ INSTALLED := $(VENV)/.installed
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: help setup demo test quick lint types slow pictures clean
+.PHONY: help setup demo test quick lint types slow bench notebooks notebooks-save pictures clean
 
 help:
 	@echo "make demo      load a system, show its graph, its intervention sets and its exact optimum"
 	@echo "make test      lint, types and tests"
 	@echo "make quick     the fast tests only"
 	@echo "make slow      the long proofs"
+	@echo "make bench     speed, as ratios measured in one run"
+	@echo "make notebooks run the notebooks with small budgets (make notebooks-save: in full, outputs kept)"
 	@echo "make pictures  draw the README's picture again"
 	@echo "make setup     build .venv (done by all of the above when needed)"
 
@@ -45,6 +47,15 @@ types: setup
 
 slow: setup
 	$(BIN)/python -m pytest -m slow
+
+bench: setup
+	$(BIN)/python -m pytest -q -p no:cacheprovider -o python_files='bench_*.py' tests/benchmarks
+
+notebooks: setup
+	$(BIN)/python notebooks/run.py --small
+
+notebooks-save: setup
+	$(BIN)/python notebooks/run.py
 
 pictures: setup
 	$(BIN)/python docs/pictures.py
