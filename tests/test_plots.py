@@ -1,5 +1,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
@@ -64,3 +65,47 @@ def test_causes_stand_left_of_effects_and_boxes_do_not_overlap(name):
     apart = np.abs(places[:, None] - places[None])
     same_column = (apart[..., 0] < 1) & ~np.eye(len(places), dtype=bool)
     assert (apart[..., 1][same_column] > 30).all()
+
+
+def test_shared_coordinates_are_a_cell_each():
+    problem = cb.models.load("ecoli70", target="b1583", parents=False, max_size=3).problem
+    theta = cb.identify(problem).parameters("structural", intercepts=False)
+    axes = cb.plots.draw_sharing(theta)
+    [mesh] = axes.collections
+    np.testing.assert_array_equal(np.asarray(mesh.get_array()).reshape(theta.uses.shape), theta.uses)
+    assert axes.get_title() == "dimension 19, generic rank 13"
+    assert len(axes.get_xticks()) == 19 and len(axes.get_yticks()) <= 45
+    axes.figure.draw_without_rendering()
+
+
+def test_hedge_is_marked_in_the_picture_of_an_effect():
+    found = cb.identify(parse("X -> M -> Y; X <-> M"), "Y", ["X"])["X"]
+    axes = cb.plots.draw_identification(found)
+    assert axes.get_title() == "P(Y | do(X)): not identifiable"
+    assert "rest of the hedge" in [text.get_text() for text in axes.get_legend().get_texts()]
+    learned = cb.plots.draw_identification(cb.identify(found.graph, "Y", ["M"])["M"])
+    assert "rest of the hedge" not in [text.get_text() for text in learned.get_legend().get_texts()]
+
+
+def test_effect_is_drawn_beside_the_regression():
+    draws = np.random.default_rng(0)
+    u, noise = draws.normal(size=400), draws.normal(size=(3, 400))
+    x = u + noise[0]
+    z = 0.8 * x + noise[1]
+    frame = pd.DataFrame({"X": x, "Z": z, "Y": z - 2 * u + noise[2]})
+    problem = cb.Problem(parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-1, 1), "Z": (-1, 1)}, sets=2)
+    ids, data = cb.identify(problem), cb.Data.from_frame(problem, frame)
+    axes = cb.plots.draw_effect(ids["X"], data, truth=lambda value: 0.8 * value)
+    _, regression, learned, truth = axes.lines
+    slopes = [np.ptp(line.get_ydata()) / np.ptp(line.get_xdata()) for line in (learned, truth)]
+    assert slopes == pytest.approx([ids["X"].evaluate(np.cov(frame.T))["X"], 0.8])
+    assert np.diff(regression.get_ydata()) < 0 < np.diff(learned.get_ydata())
+    with pytest.raises(cb.DomainError, match="a set of one variable"):
+        cb.plots.draw_effect(ids["X", "Z"], data)
+
+
+def test_arc_between_boxes_of_one_column_stays_clear_of_both():
+    drawn = sketch(("A", "B", "Y"), (("A", "Y"), ("B", "Y")), (("A", "B"),))
+    [(start, control, end)] = drawn.arcs
+    edge = drawn.centres["A"][0] - drawn.width / 2
+    assert start[0] == end[0] == edge and control[0] < edge

@@ -1,5 +1,13 @@
 """Can this effect be learned from these data at all, and through which quantities?"""
 
+import warnings
+
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", TqdmWarning)  # y0 asks for a widget in notebooks that it never shows
+    import y0.algorithm.identify  # noqa: F401
+
 from causal_bo_ppl.identification.checking import EstimandCheck as EstimandCheck
 from causal_bo_ppl.identification.checking import check_estimand as check_estimand
 from causal_bo_ppl.identification.coordinates import Coordinate as Coordinate

@@ -94,7 +94,7 @@ def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Arr
     """{variable: slope}; a member whose every path to the target another member cuts has the slope 0."""
     zero = slopes.__array_namespace__().zeros(slopes.shape[:-1])
     found = {name: slopes[..., place] for place, name in enumerate(effective)}
-    return {name: found.get(name, zero) for name in intervened}
+    return {name: found.get(name, zero)[()] for name in intervened}
 
 
 def response(
@@ -103,4 +103,4 @@ def response(
     """E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""
     at = np.array([graph.index(name) for name in effective], int)
     values = np.array([query[name] for name in effective]).reshape(*(1,) * (mean.ndim - 1), -1)
-    return mean[..., graph.index(target)] + (slopes * (values - mean[..., at])).sum(-1)
+    return (mean[..., graph.index(target)] + (slopes * (values - mean[..., at])).sum(-1))[()]

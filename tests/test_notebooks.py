@@ -1,0 +1,54 @@
+"""Every notebook runs with small budgets, and what is committed was run in full."""
+
+import ast
+import base64
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells_of(path, kind="code"):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.heavy
+@each_notebook
+def test_notebook_runs_with_small_budgets_and_is_left_alone(path):
+    before = path.read_bytes()
+    command = [sys.executable, ROOT / "notebooks" / "run.py", "--small", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == before
+
+
+@each_notebook
+def test_notebook_was_run_from_top_to_bottom_and_keeps_its_outputs(path):
+    code = cells_of(path)
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type in ("error", "stream")]
+    pictures = [base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})]
+    assert pictures and max(map(len, pictures)) < 200_000
+    assert not re.search(r"/(home|root|tmp|work)/", path.read_text())
+
+
+@each_notebook
+def test_notebook_asks_a_question_answers_it_and_holds_no_long_function(path):
+    text = cells_of(path, "markdown")
+    assert re.match(r"# .*\?", text[0].source) and text[-1].source.startswith("## Answer")
+    assert "parameters" in cells_of(path)[0].metadata["tags"] and "seed = " in cells_of(path)[0].source
+    for cell in cells_of(path):
+        for node in ast.walk(ast.parse(cell.source)):
+            assert not isinstance(node, ast.FunctionDef) or node.end_lineno - node.lineno <= 5, node.name
