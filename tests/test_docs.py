@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("module", ["graph"])
+@pytest.mark.parametrize("module", ["graph", "identification.effects", "identification.checking"])
 def test_examples_in_docstrings_run(module):
     result = doctest.testmod(importlib.import_module(f"causal_bo_ppl.{module}"))
     assert result.attempted > 0 and result.failed == 0
@@ -17,4 +17,4 @@ def test_examples_in_docstrings_run(module):
 
 def test_examples_in_the_readme_run():
     result = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
-    assert result.attempted >= 10 and result.failed == 0
+    assert result.attempted >= 20 and result.failed == 0
