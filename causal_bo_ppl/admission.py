@@ -101,6 +101,8 @@ def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, fl
             )
         if not math.isfinite(read_number(" -> ".join(edge), value)):
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} is {value}; give a finite number")
+        if value == 0:
+            raise DomainError(f"the known coefficient of {' -> '.join(edge)} is 0: no cause; drop that edge instead")
     return {edge: float(known[edge]) for edge in graph.directed if edge in known}
 
 

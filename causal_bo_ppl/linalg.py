@@ -23,7 +23,7 @@ def invert_definite(block: Any) -> tuple[Any, Any]:
 
 def _invert_by_cholesky(block: jax.Array) -> tuple[jax.Array, jax.Array]:
     factor = jnp.linalg.cholesky(block)  # NaN where not definite, which then spreads
-    identity = jnp.broadcast_to(jnp.eye(block.shape[-1]), block.shape)
+    identity = jnp.broadcast_to(jnp.eye(block.shape[-1], dtype=block.dtype), block.shape)
     root = jax.lax.linalg.triangular_solve(factor, identity, left_side=True, lower=True)
     diagonal = jnp.diagonal(factor, axis1=-2, axis2=-1)
     return jnp.matrix_transpose(root) @ root, 2 * jnp.log(diagonal).sum(axis=-1)

@@ -8,8 +8,18 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
-from oracles import BinarySCM, ancestors, dense_effect, enumerate_expression, has_hedge, random_admg
+from oracles import (
+    BinarySCM,
+    ancestors,
+    bidirected_connected,
+    cut,
+    dense_effect,
+    enumerate_expression,
+    has_hedge,
+    random_admg,
+)
 from y0.dsl import Expression, Fraction, P, Product, Sum, Variable
 
 import causal_bo_ppl as cb
@@ -59,14 +69,21 @@ def random_moments(draws, graph, chosen, target):
     return solve @ intercepts, solve @ noise @ solve.T, slopes, query, effect(values)
 
 
+def require_hedge(directed, bidirected, chosen, target, outer, inner):
+    """Two C-forests with the same roots (all of the inner one), of which the outer meets the set."""
+    assert outer & set(chosen) and inner < outer and not inner & set(chosen)
+    assert inner <= ancestors(cut(directed, bidirected, chosen)[0], {target})
+    assert ancestors([e for e in directed if set(e) <= outer], inner) == outer
+    assert bidirected_connected(bidirected, outer) and bidirected_connected(bidirected, inner)
+
+
 def require_right(draws, nodes, directed, bidirected, chosen, target):
     """The verdict is the hedge criterion's; the estimand is right in a binary SCM and in a linear one."""
     graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
     found = cb.identify(graph, target, [chosen])[chosen]
     assert found.identifiable is not has_hedge(nodes, directed, bidirected, chosen, target), (graph, chosen, target)
     if not found.identifiable:
-        outer, inner = map(set, found.hedge)
-        assert outer & set(chosen) and inner < outer and not inner & set(chosen)
+        require_hedge(directed, bidirected, chosen, target, *map(set, found.hedge))
         return "hedge"
     assert found.verified and found.error < 1e-9
     scm = BinarySCM(draws, graph.nodes, directed, bidirected)
@@ -91,6 +108,55 @@ def test_no_estimand_is_wrong_and_no_verdict_differs_on_2000_random_graphs():
     draws = np.random.default_rng(1)
     routes = [require_right(draws, *random_query(draws)) for _ in range(2000)]
     assert min(routes.count("hedge"), routes.count("y0")) > 400 and routes.count("rederived") > 5
+
+
+def test_estimands_of_larger_graphs_are_right_in_other_models():
+    draws, routes = np.random.default_rng(2), []
+    while len(routes) < 40:
+        nodes, directed, bidirected = random_admg(draws, 12, "ABCDEFGHIJKL")
+        causes = sorted(ancestors(directed, {nodes[-1]}) - {nodes[-1]})
+        if len(nodes) < 8 or not causes or len(bidirected) > 12:
+            continue
+        graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
+        chosen = graph.require(draws.choice(causes, min(2, len(causes)), replace=False).tolist())
+        found = cb.identify(graph, nodes[-1], [chosen])[chosen]
+        if found.identifiable:
+            _, covariance, slopes, _, _ = random_moments(draws, graph, chosen, nodes[-1])
+            assert found.evaluate(covariance) == pytest.approx(slopes, rel=1e-5, abs=1e-5)
+            routes.append(found.route)
+    assert "y0" in routes
+
+
+@pytest.mark.parametrize(("links", "others"), [(14, 3), (12, 8), (60, 0)])
+def test_confounding_at_the_end_of_a_long_path_is_not_overlooked(links, others):
+    """A napkin whose W acts on X through many links, each with other causes: P(Y | X) is almost right, and wrong."""
+    between = [f"Z{place:02}" for place in range(links)]
+    path = ["W", *between, "X", "Y"]
+    rest = [(f"R{place}", name) for name in between for place in range(others)]
+    graph = cb.CausalGraph.from_edges([*zip(path, path[1:], strict=False), *rest], [("W", "X"), ("W", "Y")])
+    assert cb.identify(graph, "Y", ["X"])["X"].route == "rederived"
+    assert not cb.check_estimand(graph, "Y", "X", P(Y | X)).passed
+
+
+def test_effect_along_a_deep_chain_is_seen():
+    names = [f"N{place:03}" for place in range(100)]
+    graph = cb.CausalGraph.from_edges([*zip(names, names[1:], strict=False)], [(names[0], names[1])])
+    assert not cb.check_estimand(graph, names[-1], names[0], P(Variable(names[-1]))).passed
+    found = cb.identify(graph, names[-1], [names[0], names[1]])
+    assert not found[names[0]].identifiable and found[names[1]].error < 1e-9
+
+
+def test_derivation_does_not_depend_on_names():
+    """Projection breaks ties between variables by name, so its order may differ from the graph's."""
+    text = "D -> A; H -> C -> G -> B -> Y; I -> E -> A -> Y; D <-> H; H <-> B; B <-> A"
+    graph, draws = cb.CausalGraph.parse(text), np.random.default_rng(13)
+    for _ in range(30):
+        new = dict(zip(graph.nodes, draws.permutation(list("abcdefghi")).tolist(), strict=True))
+        directed, bidirected = ([(new[a], new[b]) for a, b in e] for e in (graph.directed, graph.bidirected))
+        renamed = cb.CausalGraph.from_edges(directed, bidirected)
+        found = cb.identify(renamed, new["Y"], [new["H"]])[new["H"]]
+        _, covariance, slopes, _, _ = random_moments(draws, renamed, (new["H"],), new["Y"])
+        assert found.route == "rederived" and found.evaluate(covariance) == pytest.approx(slopes, rel=1e-8)
 
 
 TEXTBOOK = {
@@ -162,7 +228,7 @@ BROKEN = {
     "a sum over an absent variable": Sum[Z1](P(Y | X)),
     "a sum of a bare conditional": Sum[X](P(Y | X)),
     "no target": P(X),
-    "the intercept": Sum[Z1, Z2](P(Y | (X, Z1, Z2)) * P(Z1, Z2)) * P(Y) / P(Y | X),
+    "a stray ratio": Sum[Z1, Z2](P(Y | (X, Z1, Z2)) * P(Z1, Z2)) * P(Y) / P(Y | X),
 }
 FAULTS = {
     "the variance alone": {"variance"},
@@ -306,6 +372,10 @@ def test_leading_axes_of_the_covariance_are_a_batch(asarray):
         (np.full((3, 3), np.nan), "finite and symmetric"),
         (np.triu(np.ones((3, 3))), "finite and symmetric"),
         (np.ones((3, 3)), "positive definite"),
+        ([[1.0, 2.0], [3.0]], "ragged rows"),
+        ("abc", "must hold real numbers, got <U3"),
+        (1j * np.eye(3), "must hold real numbers, got complex128"),
+        (pd.DataFrame(np.eye(3), index=list("XZY"), columns=list("XZW")), "its labels must be X, Z, Y"),
     ],
 )
 def test_unusable_covariance_is_refused(covariance, fault):
@@ -313,14 +383,30 @@ def test_unusable_covariance_is_refused(covariance, fault):
         identify("X -> Z -> Y").evaluate(covariance)
 
 
+def test_tables_are_read_by_their_labels_and_rounding_is_no_asymmetry():
+    draws, found = np.random.default_rng(14), identify("Z -> X; Z -> Y; X -> Y")
+    rows = pd.DataFrame(draws.normal(size=(30, 3)) @ draws.normal(size=(3, 3)) + 1.0, columns=list("ZXY"))
+    other = rows[["Y", "X", "Z"]]
+    assert found.evaluate(other.cov()) == pytest.approx(found.evaluate(rows.cov().to_numpy()), rel=1e-12)
+    by_label = found.evaluate(other.cov(), other.mean(), {"X": 0.3})
+    assert by_label == pytest.approx(found.evaluate(rows.cov().to_numpy(), rows.mean().to_numpy(), {"X": 0.3}))
+    rounded = np.eye(3)
+    rounded[0, 1] = -2.8e-17
+    assert found.evaluate(rounded) == {"X": pytest.approx(0.0, abs=1e-15)}
+    assert found.evaluate(jnp.eye(3, dtype=jnp.float32))["X"].dtype == jnp.float64
+
+
 @pytest.mark.parametrize(
     ("options", "error", "fault"),
     [
         ({"mean": np.zeros(3)}, cb.DomainError, "both a mean and a query"),
-        ({"mean": np.zeros(2), "query": {"X": 1.0}}, cb.DataError, r"mean needs the shape \(\.\.\., 3\)"),
+        ({"mean": np.zeros(2), "query": {"X": 1.0}}, cb.DataError, r"mean needs the shape \(3\)"),
         ({"mean": np.zeros(3), "query": {"x": 1.0}}, cb.DomainError, "unknown intervened variable 'x'"),
         ({"mean": np.zeros(3), "query": {}}, cb.DomainError, "lacks a value for X"),
         ({"mean": np.zeros(3), "query": 1.0}, cb.DomainError, "a query is a mapping"),
+        ({"mean": np.zeros(3), "query": {"X": np.nan}}, cb.DomainError, r"do\(X = nan\) is no intervention"),
+        ({"mean": np.full(3, np.inf), "query": {"X": 1.0}}, cb.DataError, "the mean must be finite"),
+        ({"mean": np.zeros((2, 3)), "query": {"X": 1.0}}, cb.DataError, r"mean needs the shape \(3\)"),
     ],
 )
 def test_unusable_query_is_refused(options, error, fault):
@@ -371,7 +457,8 @@ def test_bad_question_is_refused(arguments, error, fault, make_problem):
 def test_sets_are_found_by_any_order_and_strange_ones_are_refused():
     ids = cb.identify(cb.CausalGraph.parse("X -> Z -> Y; X -> Y"), "Y", 2)
     assert list(ids) == [("X",), ("Z",), ("X", "Z")] and ids["Z", "X"] is ids[("X", "Z")] is ids[["X", "Z"]]
-    assert ("Z", "X") in ids and "X" in ids and () not in ids and 3 not in ids
+    assert ("Z", "X") in ids and "X" in ids and () not in ids and 3 not in ids and [["X"]] not in ids
+    assert ids.get("X") is ids["X"] and ids.get((), "none") == "none" and ids.get("W") is None
     with pytest.raises(cb.ExplorationError, match=r"\{\} is not among the 3 sets"):
         ids[()]
     with pytest.raises(cb.GraphError, match="unknown variable 'W'"):
@@ -421,10 +508,24 @@ def test_results_are_tables_for_people():
     assert "<table" in check._repr_html_() and repr(check).startswith("P(Y | do(Z)) = P(Y | Z): ")
 
 
+def test_sets_whose_names_hold_commas_keep_their_rows():
+    graph = cb.CausalGraph.from_edges([("A", "Y"), ("B", "Y"), ("A, B", "Y")])
+    frame = cb.identify(graph, "Y", [("A", "B"), "A, B"]).to_frame()
+    assert sorted(frame.index) == ['"A, B"', "A, B"]
+
+
+def test_text_of_a_ratio_ends_where_the_ratio_ends():
+    assert identify(NAPKIN).text == (
+        "sum_{Z} [[(sum_{W} [P(Y | W, Z, X) P(X | W, Z) P(W)]) / (sum_{W} [P(X | W, Z) P(W)])] P(Z)]"
+    )
+
+
 def test_check_refuses_what_is_no_estimand_of_the_graph():
     graph = cb.CausalGraph.parse("X -> Y")
     with pytest.raises(cb.GraphError, match="unknown variable 'Z'"):
         cb.check_estimand(graph, "Y", "X", P(Y | Z))
+    with pytest.raises(cb.ModelError, match="observed variables alone"):
+        cb.check_estimand(graph, "Y", "X", P(Y @ X | X))
     with pytest.raises(cb.ModelError, match="an estimand is a y0 expression"):
         cb.check_estimand(graph, "Y", "X", "P(Y | X)")
     with pytest.raises(cb.DomainError, match="stands among the intervened"):

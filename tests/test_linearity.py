@@ -40,6 +40,38 @@ def test_effect_with_two_values_is_only_locally_identified():
     assert "have another effect" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("text", "target", "cause"),
+    [
+        (
+            "A -> B; B -> C; C -> D; C -> E; A <-> B; A <-> C; A <-> E; B <-> D; C <-> D; D <-> E",
+            *("E", "C"),
+        ),
+        (
+            "A -> B; A -> C; A -> D; A -> E; B -> C; C -> D; D -> E; B <-> C; B <-> D; B <-> E",
+            *("E", "D"),
+        ),
+    ],
+)
+def test_second_effect_that_only_some_models_have_is_found(text, target, cause):
+    found = cb.identify(cb.CausalGraph.parse(text), target, [cause])[cause].linearity
+    assert not found.identified and "have another effect" in found.evidence
+
+
+def test_bow_at_the_head_of_a_deep_chain_is_not_identified():
+    names = [f"N{place:03}" for place in range(80)]
+    graph = cb.CausalGraph.from_edges([*zip(names, names[1:], strict=False)], [(names[0], names[1])])
+    found = cb.identify(graph, names[-1], [names[0]])[names[0]].linearity
+    assert found.verdict == "not identified under linearity"
+
+
+def test_half_treks_do_not_decide_where_a_coefficient_is_known():
+    """The criterion holds for almost all coefficients, and known ones may be among the rest."""
+    found = verdict(TWO_VALUED + "; I -> D", "D", known={("I", "D"): 0.3})
+    assert "numerical evidence" in found.evidence
+    assert verdict(TWO_VALUED + "; I -> D", "D").evidence == "half-trek criterion"
+
+
 def test_what_id_identifies_needs_no_linearity():
     assert verdict("X -> Z -> Y; X <-> Y").evidence == "ID identifies it, whatever the mechanisms"
 
@@ -130,7 +162,7 @@ def test_half_trek_identified_equations_are_locally_identified():
     for _ in range(150):
         nodes, directed, bidirected = random_admg(draws, 6)
         graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
-        equations = linearity._equations(graph, {})
+        equations = linearity._models(graph, {})[0]
         found = half_trek_identified(graph)
         for name in graph.nodes:
             if graph.parents(name):

@@ -51,6 +51,7 @@ def test_design_example_works_as_written():
         ({"costs": lambda queries: 1.0}, DomainError, r"shape \(\) for"),
         ({"known": {("X", "Y"): 1.0}}, GraphError, "no edge"),
         ({"known": {("X", "Z"): np.inf}}, DomainError, "coefficient of X -> Z is inf"),
+        ({"known": {("X", "Z"): 0}}, DomainError, "X -> Z is 0: no cause; drop that edge"),
         ({"units": {"W": "kg"}}, GraphError, "unknown variable 'W'"),
         ({"units": ["kg"]}, DomainError, "units must be a mapping"),
         ({"domains": ["X"]}, DomainError, "domains must be a mapping"),

@@ -153,6 +153,14 @@ def test_sets_that_share_a_total_effect_have_the_same_one():
     assert shared > 30
 
 
+@pytest.mark.parametrize(("intercepts", "rank"), [(False, 99), (True, 198)])
+def test_rank_of_a_deep_chain_is_full(intercepts, rank):
+    names = [f"N{place:03}" for place in range(100)]
+    ids = cb.identify(cb.CausalGraph.from_edges(list(zip(names, names[1:], strict=False))), names[-1], 1)
+    theta = ids.parameters("structural", intercepts=intercepts)
+    assert (theta.dimension, theta.rank) == (rank, rank)
+
+
 def test_names_of_coordinates_never_collide():
     graph = cb.CausalGraph.from_edges([("A", "Y"), ("B", "Y"), ("A,B", "Y"), ("A->B", "Y"), ("Y", 'Y"')])
     ids = cb.identify(graph, "Y", 2)

@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 import pandas as pd
-from y0.dsl import Expression
+from y0.dsl import Expression, Variable
 
 from causal_bo_ppl import admission
 from causal_bo_ppl.errors import DomainError, ModelError
@@ -59,6 +59,8 @@ def check_estimand(
     if not isinstance(estimand, Expression):
         raise ModelError(f"an estimand is a y0 expression, got {estimand!r}")
     graph.require(all_names(estimand))
+    if any(type(found) is not Variable or found.star is not None for found in estimand.get_variables()):
+        raise ModelError(f"an estimand speaks of observed variables alone, without do() and stars: {estimand}")
     name = f"P({target} | do({', '.join(members)})) = {to_text(estimand)}"
     try:
         errors, whole = _compare(graph, target, members, estimand)
@@ -108,4 +110,5 @@ def _of_target(found: Potential, target: int, size: int) -> tuple[np.ndarray, np
 def _error(found: np.ndarray, truth: np.ndarray) -> float:
     if not np.isfinite(found).all():
         return float(np.inf)
-    return float(np.max(np.abs(found - truth), initial=0.0) / max(1.0, np.max(np.abs(truth), initial=0.0)))
+    size = np.max(np.abs(truth), initial=0.0)
+    return float(np.max(np.abs(found - truth), initial=0.0) / (size if size > 0 else 1.0))

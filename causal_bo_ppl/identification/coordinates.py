@@ -2,7 +2,7 @@
 
 structural: b[i->j], where some set leaves j free with a path to Y open and reaches i (or, with intercepts, leaves i
 free too), and a[j]. total_effect: tau[i|members of s on directed paths from i to Y], tau[Y|s] for the intercept.
-estimand: est[i|s], est[Y|s], of the verified estimands. s stands for its members that affect Y.
+estimand: est[i|s], est[Y|s], of the verified estimands. In an intercept and in `est` s is its members that affect Y.
 """
 
 import json
@@ -87,7 +87,7 @@ class Parameters:
 
     def sharing(self) -> pd.DataFrame:
         """Which set (row) uses which coordinate (column)."""
-        index = pd.Index([", ".join(members) for members in self.scope.sets], name="set")
+        index = pd.Index(map(set_label, self.scope.sets), name="set")
         return pd.DataFrame(self.uses, index=index, columns=list(self.names))
 
     def to_frame(self) -> pd.DataFrame:
@@ -176,6 +176,12 @@ def _is_known(scope: Scope, cause: str, reduction: Reduction) -> bool:
 def _coefficient(prefix: str, scope: Scope, cause: str, given: Sequence[str]) -> Coordinate:
     name = f"{prefix}[{_label(cause or scope.target)}|{','.join(map(_label, given))}]"
     return Coordinate(name, cause, scope.target, tuple(given))
+
+
+def set_label(members: Names) -> str:
+    """A set in a table; a name that holds a comma is quoted."""
+    quoted = (json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name for name in members)
+    return ", ".join(quoted) or "(nothing)"
 
 
 def _label(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 from y0.dsl import Expression
 
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
@@ -16,6 +17,7 @@ from causal_bo_ppl.identification.potentials import Moments, evaluate
 from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.numbers import read_number
 
+ROUNDING = 1e-8  # of a covariance relative to the two standard deviations
 Array = Any  # NumPy's or JAX's; traced under jit
 
 
@@ -50,8 +52,7 @@ _compiled = jax.jit(_slopes, static_argnums=(0, 1, 2, 3))
 
 def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     """A batch of covariances in graph order; what is not traced must be symmetric, finite and positive definite."""
-    found = covariance if isinstance(covariance, jax.Array) else np.asarray(covariance, float)
-    size = len(graph.nodes)
+    found, size = _read_array(covariance, graph, "covariance"), len(graph.nodes)
     if found.ndim < 2 or found.shape[-2:] != (size, size):
         raise DataError(
             f"the covariance needs the shape (..., {size}, {size}) in the order {listed(graph.nodes)}, "
@@ -60,21 +61,44 @@ def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     if isinstance(found, jax.core.Tracer):
         return found
     values = np.asarray(found)
-    if not np.isfinite(values).all() or not np.allclose(values, np.swapaxes(values, -1, -2), rtol=1e-8, atol=0):
+    spread = np.sqrt(np.abs(np.diagonal(values, axis1=-2, axis2=-1)))
+    skew = np.abs(values - np.swapaxes(values, -1, -2))
+    if not (skew <= ROUNDING * spread[..., :, None] * spread[..., None, :]).all():  # NaN fails
         raise DataError("the covariance must be finite and symmetric")
-    if not (np.linalg.eigvalsh(values) > 0).all():
+    found = (found + found.swapaxes(-1, -2)) / 2
+    if not (np.linalg.eigvalsh(np.asarray(found)) > 0).all():
         raise DataError("the covariance must be positive definite; are two variables the same, or one constant?")
     return found
 
 
-def read_mean(mean: Array, graph: CausalGraph) -> Array:
+def read_mean(mean: Array, graph: CausalGraph, batch: tuple[int, ...]) -> Array:
     """A batch of means in graph order."""
-    found = mean if isinstance(mean, jax.Array) else np.asarray(mean, float)
-    if found.ndim < 1 or found.shape[-1] != len(graph.nodes):
-        raise DataError(
-            f"the mean needs the shape (..., {len(graph.nodes)}) in the order {listed(graph.nodes)}, got {found.shape}"
-        )
+    found = _read_array(mean, graph, "mean")
+    if found.ndim < 1 or found.shape[-1] != len(graph.nodes) or found.shape[:-1] not in (batch, ()):
+        wanted = ", ".join(map(str, (*batch, len(graph.nodes))))
+        raise DataError(f"the mean needs the shape ({wanted}) in the order {listed(graph.nodes)}, got {found.shape}")
+    if not isinstance(found, jax.core.Tracer) and not np.isfinite(np.asarray(found)).all():
+        raise DataError("the mean must be finite")
     return found
+
+
+def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
+    """float64 of NumPy or JAX; a table is put into the graph's order by its labels."""
+    if isinstance(given, jax.Array):
+        return given.astype(float)
+    if isinstance(given, pd.DataFrame | pd.Series):
+        axes = [[str(label) for label in axis] for axis in given.axes]
+        if any(sorted(axis) != sorted(graph.nodes) for axis in axes):
+            raise DataError(f"the {what} is labelled {listed(axes[0])}; its labels must be {listed(graph.nodes)}")
+        places = [np.array([axis.index(name) for name in graph.nodes]) for axis in axes]
+        given = given.to_numpy()[np.ix_(*places)]
+    try:
+        found = np.asarray(given)
+    except ValueError:
+        raise DataError(f"the {what} has ragged rows") from None
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"the {what} must hold real numbers, got {found.dtype}")
+    return found.astype(float)
 
 
 def read_query(query: Mapping[str, float], intervened: Names) -> dict[str, float]:
@@ -87,7 +111,11 @@ def read_query(query: Mapping[str, float], intervened: Names) -> dict[str, float
     missing = [name for name in intervened if name not in query]
     if missing:
         raise DomainError(f"the query lacks a value for {listed(missing)}; the set is {{{listed(intervened)}}}")
-    return {name: read_number(name, query[name]) for name in intervened}
+    values = {name: read_number(name, query[name]) for name in intervened}
+    for name, value in values.items():
+        if not np.isfinite(value):
+            raise DomainError(f"do({name} = {value}) is no intervention; give a finite value")
+    return values
 
 
 def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Array]:
@@ -102,5 +130,7 @@ def response(
 ) -> Array:
     """E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""
     at = np.array([graph.index(name) for name in effective], int)
-    values = np.array([query[name] for name in effective]).reshape(*(1,) * (mean.ndim - 1), -1)
+    values = np.array([query[name] for name in effective])
+    mean = mean if mean.shape[:-1] == slopes.shape[:-1] else mean.reshape(*(1,) * (slopes.ndim - 1), -1)
+    values = values.reshape(*(1,) * (mean.ndim - 1), -1)
     return (mean[..., graph.index(target)] + (slopes * (values - mean[..., at])).sum(-1))[()]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import copy
 
-from y0.dsl import Distribution, Expression, Fraction, One, Probability, Product, Sum, Variable
+from y0.dsl import Distribution, Expression, Fraction, One, Probability, Product, Sum, Variable, Zero
 
 from causal_bo_ppl.graph import CausalGraph
 
@@ -127,15 +127,22 @@ def in_order(expression: Expression, graph: CausalGraph, rename: Rename = str) -
 
 def to_text(expression: Expression) -> str:
     """Plain text, for example `sum_{Z} [P(Y | X, Z) P(Z)]`."""
-    return _write(expression, str, "sum_{{{names}}} [{inner}]", "({top}) / ({bottom})", " | ")
+    return _write(expression, in_latex=False)
 
 
 def to_latex(expression: Expression) -> str:
     """LaTeX, every name escaped."""
-    return _write(expression, latex_name, r"\sum_{{{names}}} {inner}", r"\frac{{{top}}}{{{bottom}}}", r" \mid ")
+    return _write(expression, in_latex=True)
 
 
-def _write(expression: Expression, name: Rename, sum_form: str, ratio_form: str, bar: str) -> str:
+TEXT = "sum_{{{names}}} [{inner}]", "({top}) / ({bottom})", " | "
+LATEX = r"\sum_{{{names}}} {inner}", r"\frac{{{top}}}{{{bottom}}}", r" \mid "
+
+
+def _write(expression: Expression, *, in_latex: bool) -> str:
+    sum_form, ratio_form, bar = LATEX if in_latex else TEXT
+    name = latex_name if in_latex else str
+
     def names(variables: Iterable[Variable]) -> str:
         return ", ".join(name(found.name) for found in variables)
 
@@ -148,12 +155,15 @@ def _write(expression: Expression, name: Rename, sum_form: str, ratio_form: str,
             return sum_form.format(names=bound, inner=write(part.expression))
         if isinstance(part, Fraction):
             return ratio_form.format(top=write(part.numerator), bottom=write(part.denominator))
-        return " ".join(_guarded(inner) for inner in factors_of(part)) if isinstance(part, Product) else "1"
+        if isinstance(part, Product):
+            return " ".join(guarded(inner) for inner in factors_of(part))
+        return "0" if isinstance(part, Zero) else "1"
 
-    def _guarded(part: Expression) -> str:
-        """A sum inside a product ends where its bracket does."""
-        needs = isinstance(part, Sum) and "[" not in sum_form
-        return rf"\Bigl( {write(part)} \Bigr)" if needs else write(part)
+    def guarded(part: Expression) -> str:
+        """Inside a product a sum or a ratio must end where it ends."""
+        if not in_latex:
+            return f"[{write(part)}]" if isinstance(part, Fraction) else write(part)
+        return rf"\Bigl( {write(part)} \Bigr)" if isinstance(part, Sum) else write(part)
 
     return write(expression)
 

@@ -12,6 +12,7 @@ from causal_bo_ppl.errors import UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.answers import ask
 from causal_bo_ppl.identification.expressions import (
+    all_names,
     factors_of,
     free_names,
     in_order,
@@ -23,7 +24,7 @@ from causal_bo_ppl.identification.expressions import (
 from causal_bo_ppl.identification.potentials import Potential, Unsound, evaluate, on_scope
 from causal_bo_ppl.identification.recursion import HedgeFound, derive
 from causal_bo_ppl.identification.reduction import Names, surroundings
-from causal_bo_ppl.identification.trials import Trials, true_factor
+from causal_bo_ppl.identification.trials import Trials, draw_trials, true_factor
 
 TOLERANCE = 1e-7  # relative; a right formula is off by 1e-13 to 1e-10, a wrong one by 1e-4 and more
 
@@ -42,12 +43,16 @@ class Factor(NamedTuple):
 
 
 def identify_factor(graph: CausalGraph, district: Names, trials: Trials) -> Factor:
-    """Ask y0 about Q[district] in the part of the graph that matters, and check what it says."""
+    """Ask y0 about Q[district] in the part of the graph that matters, and check what it says there.
+
+    Paths outside that part are single edges in it: none is so long that a trial could not see it.
+    """
     relevant = surroundings(graph, district)
+    models = draw_trials(relevant, len(trials.weights))
     answer = ask(relevant, district, graph.parents(district))
     if answer is not None:
         answer = _closed(answer, graph, district)
-        if not is_wrong(answer, graph, district, trials):
+        if not is_wrong(answer, relevant, district, models):
             return _verified(answer, "y0", graph, district, trials)
     try:
         derived = _closed(derive(relevant, district), graph, district)
@@ -57,7 +62,7 @@ def identify_factor(graph: CausalGraph, district: Names, trials: Trials) -> Fact
                 f"y0 and the hedge criterion contradict each other on {listed(district)}"
             ) from None
         return Factor(district, One(), "none", found.districts, {})
-    if is_wrong(derived, graph, district, trials):
+    if is_wrong(derived, relevant, district, models):
         raise UnverifiedEstimand(
             f"no formula for the district {listed(district)} could be verified; the last one was {to_text(derived)}"
         )
@@ -67,6 +72,8 @@ def identify_factor(graph: CausalGraph, district: Names, trials: Trials) -> Fact
 def is_wrong(expression: Expression, graph: CausalGraph, district: Names, trials: Trials) -> bool:
     """Does an expression differ from Q[district] in some trial?"""
     places = {name: graph.index(name) for name in graph.nodes}
+    if not all_names(expression) <= places.keys():
+        return True
     try:
         found = evaluate(expression, trials.moments, places)
     except Unsound:

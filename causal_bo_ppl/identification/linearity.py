@@ -19,10 +19,12 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.reduction import Reduction, closure
 from causal_bo_ppl.identification.trials import SEED, draw_trials
 
-STARTS = 50
-FLAT = 1e-8  # of a gradient: what rounding leaves of zero
-SOLVED = 1e-9  # of an entry of Omega that must be zero, variances near 1
-APART = 1e-5  # between two values of tau: they are two
+MODELS = 5  # random ones; a second effect may exist in some and not in others
+STARTS = 50  # for each model
+SPREADS = (0.5, 1.0, 2.0, 5.0)  # of the starts, by turns
+FLAT = 1e-8  # of a gradient of length 1: what rounding leaves of zero
+SOLVED = 1e-9  # of an entry of Omega that must be zero, relative to the largest variance
+APART = 1e-5  # relative, between two values of tau: they are two
 Edge = tuple[str, str]
 
 
@@ -45,27 +47,32 @@ class _Equations(NamedTuple):
 
 
 def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[Edge, float]) -> LinearVerdict:
-    """The verdict for one set; variables that are no causes of the target count too: they may be instruments."""
-    equations = _equations(graph, known)
-    gradient = _gradient(graph, target, reduction, equations)
-    if not gradient.any():
+    """The verdict for one set; variables that are no causes of the target count too: they may be instruments.
+
+    The half-trek criterion holds for almost all coefficients, so not for some that are known: these are left to
+    the search.
+    """
+    models = _models(graph, known)
+    gradients = [_gradient(graph, target, reduction, model) for model in models]
+    if not gradients[0].any():
         return LinearVerdict(True, "identified under linearity", "every coefficient on its paths is known")
-    if not _is_locally_identified(equations, gradient):
-        return LinearVerdict(
-            False, "not identified under linearity", "at a random model, others with the same covariance differ in it"
-        )
-    settled = half_trek_identified(graph)
+    if not all(map(_is_locally_identified, models, gradients)):
+        evidence = "at a random model, others with the same covariance differ in it"
+        return LinearVerdict(False, "not identified under linearity", evidence)
+    settled = set() if known else half_trek_identified(graph)
     if _needed(graph, reduction) <= settled:
         return LinearVerdict(True, "identified under linearity", "half-trek criterion")
-    solved, others = _search(graph, target, reduction, _without(equations, [graph.index(name) for name in settled]))
-    local = "locally identified under linearity (finite-to-one)"
+    frozen = [graph.index(name) for name in settled]
+    return _weigh(*_search(graph, target, reduction, [_without(model, frozen) for model in models]))
+
+
+def _weigh(solved: int, others: int) -> LinearVerdict:
+    local, tried = "locally identified under linearity (finite-to-one)", f"{MODELS} random models, {STARTS} starts each"
     if others:
-        return LinearVerdict(False, local, f"{others} of {solved} solutions from {STARTS} starts have another effect")
-    if solved < STARTS // 5:
-        return LinearVerdict(
-            False, local, f"only {solved} of {STARTS} starts found a solution: no evidence against others"
-        )
-    evidence = f"numerical evidence: {solved} solutions from {STARTS} starts, all with the same effect"
+        return LinearVerdict(False, local, f"{others} of {solved} solutions have another effect ({tried})")
+    if solved < MODELS * STARTS // 5:
+        return LinearVerdict(False, local, f"too few solutions to rule out others: {solved} ({tried})")
+    evidence = f"numerical evidence, no proof: {solved} solutions, all with the same effect ({tried})"
     return LinearVerdict(True, "identified under linearity", evidence)
 
 
@@ -109,17 +116,19 @@ def _needed(graph: CausalGraph, reduction: Reduction) -> set[str]:
     return closure(reduction.effective, lambda name: inside.intersection(graph.children(name))) & inside
 
 
-def _equations(graph: CausalGraph, known: Mapping[Edge, float]) -> _Equations:
-    trials = draw_trials(graph, 1)
-    weights, noise = trials.weights[0].copy(), trials.noise[0]
+def _models(graph: CausalGraph, known: Mapping[Edge, float]) -> list[_Equations]:
+    trials = draw_trials(graph, MODELS)
+    weights = trials.weights.copy()
     for (cause, effect), value in known.items():
-        weights[graph.index(cause), graph.index(effect)] = value
+        weights[:, graph.index(cause), graph.index(effect)] = value
     unknown = [(graph.index(i), graph.index(j)) for i, j in graph.directed if (i, j) not in known]
     arcs = {(graph.index(i), graph.index(j)) for i, j in graph.bidirected}
     pairs = [pair for pair in combinations(range(len(graph.nodes)), 2) if pair not in arcs]
-    solve = np.linalg.inv(np.eye(len(weights)) - weights.T)
     rows, columns = np.array(unknown, int).reshape(-1, 2).T
-    return _Equations(rows, columns, np.array(pairs, int).reshape(-1, 2), weights, solve @ noise @ solve.T)
+    solve = np.linalg.inv(np.eye(len(graph.nodes)) - weights.transpose(0, 2, 1))
+    covariances = solve @ trials.noise @ solve.transpose(0, 2, 1)
+    shape = np.array(pairs, int).reshape(-1, 2)
+    return [_Equations(rows, columns, shape, *model) for model in zip(weights, covariances, strict=True)]
 
 
 def _without(equations: _Equations, settled: list[int]) -> _Equations:
@@ -153,9 +162,12 @@ def _truth(equations: _Equations) -> np.ndarray:
 
 def _is_locally_identified(equations: _Equations, gradient: np.ndarray) -> bool:
     jacobian = _jacobian(_truth(equations), equations)
-    _, sizes, directions = np.linalg.svd(jacobian)
+    jacobian /= np.maximum(np.linalg.norm(jacobian, axis=1, keepdims=True), 1e-300)
+    _, sizes, directions = np.linalg.svd(np.linalg.qr(jacobian, mode="r"))  # far more equations than unknowns
     rank = int(np.sum(sizes > FLAT * sizes.max(initial=0.0)))
-    return bool(np.abs(gradient @ directions[rank:].T).max(initial=0.0) <= FLAT * np.abs(gradient).max(initial=1.0))
+    lengths = np.linalg.norm(gradient, axis=1, keepdims=True)
+    unit = gradient / np.where(lengths > 0, lengths, 1.0)
+    return bool(np.abs(unit @ directions[rank:].T).max(initial=0.0) <= 100 * FLAT)
 
 
 def _sweep(graph: CausalGraph, target: str, reduction: Reduction, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -175,18 +187,20 @@ def _gradient(graph: CausalGraph, target: str, reduction: Reduction, equations: 
     return np.asarray(moved[:, equations.rows] * loads[equations.columns])
 
 
-def _search(graph: CausalGraph, target: str, reduction: Reduction, equations: _Equations) -> tuple[int, int]:
+def _search(graph: CausalGraph, target: str, reduction: Reduction, models: list[_Equations]) -> tuple[int, int]:
     """Number of starts that reach a model of the same covariance, and how many of these have another effect."""
-    at = graph.index(target)
-    truth = _sweep(graph, target, reduction, equations.weights)[0][:, at]
-    draws, solved, others = np.random.default_rng(SEED), 0, 0
-    for start in draws.normal(size=(STARTS, len(equations.rows))):
-        found = least_squares(
-            _residual, start, _jacobian, args=(equations,), xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300
-        )
-        if np.abs(found.fun).max(initial=0.0) > SOLVED:
-            continue
-        weights = np.eye(len(graph.nodes)) - _left(found.x, equations).T
-        slopes = _sweep(graph, target, reduction, weights)[0][:, at]
-        solved, others = solved + 1, others + bool(np.abs(slopes - truth).max() > APART)
+    draws, at, solved, others = np.random.default_rng(SEED), graph.index(target), 0, 0
+    for model in models:
+        truth = _sweep(graph, target, reduction, model.weights)[0][:, at]
+        size = np.abs(np.diagonal(model.covariance)).max()
+        for turn, start in enumerate(draws.normal(size=(STARTS, len(model.rows)))):
+            start = start * SPREADS[turn % len(SPREADS)]
+            found = least_squares(
+                _residual, start, _jacobian, args=(model,), xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=200
+            )
+            if np.abs(found.fun).max(initial=0.0) <= SOLVED * size:
+                weights = np.eye(len(graph.nodes)) - _left(found.x, model).T
+                slopes = _sweep(graph, target, reduction, weights)[0][:, at]
+                solved += 1
+                others += bool(np.abs(slopes - truth).max() > APART * np.abs(truth).max())
     return solved, others

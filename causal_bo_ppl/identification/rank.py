@@ -14,7 +14,8 @@ from causal_bo_ppl.identification.trials import SEED, Trials, adjoints, draw_tri
 
 POINTS = 2  # at a random point the rank is generic with probability 1; a second guards against bad luck
 ROWS = 20_000  # of a Jacobian held at once
-NEGLIGIBLE = 1e-10  # of the largest singular value
+NEGLIGIBLE = 1e-10  # of the largest singular value, rows and columns of the Jacobian scaled to length 1
+TINY = 1e-300
 
 Edge = tuple[str, str]
 
@@ -36,12 +37,13 @@ def generic_rank(
     squares = [np.zeros((0, len(coordinates)))] * POINTS
     for rows in _chunks(graph, sets):
         jacobian = _jacobian(trials, graph, target, *rows, coordinates)
+        jacobian /= np.maximum(np.linalg.norm(jacobian, axis=-1, keepdims=True), TINY)
         squares = [np.asarray(np.linalg.qr(np.vstack(pair), mode="r")) for pair in zip(squares, jacobian, strict=True)]
     return max(_rank(square) for square in squares)
 
 
 def _rank(square: np.ndarray) -> int:
-    sizes = np.linalg.svd(square, compute_uv=False)
+    sizes = np.linalg.svd(square / np.maximum(np.linalg.norm(square, axis=0), TINY), compute_uv=False)
     return int(np.sum(sizes > NEGLIGIBLE * sizes.max())) if sizes.size and sizes.max() > 0 else 0
 
 

@@ -24,6 +24,7 @@ class HedgeFound(Exception):
 
 def derive(graph: CausalGraph, wanted: Names) -> Expression:
     """Q[wanted] as an expression in P; raises HedgeFound."""
+    wanted = graph.require(wanted)  # in this graph's order, as all that it is compared with
     inside = graph.district(wanted[0])
     factor = product(conditional(name, _blanket_before(graph, name)) for name in inside)
     while True:

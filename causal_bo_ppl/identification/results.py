@@ -11,7 +11,7 @@ from y0.dsl import Expression
 from causal_bo_ppl.errors import DomainError, ExplorationError, NotIdentifiable, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import evaluation
-from causal_bo_ppl.identification.coordinates import Parameters, Scope, collect
+from causal_bo_ppl.identification.coordinates import Parameters, Scope, collect, set_label
 from causal_bo_ppl.identification.expressions import latex_name, to_latex, to_text
 from causal_bo_ppl.identification.linearity import LinearVerdict, judge
 from causal_bo_ppl.identification.reduction import Names, Reduction
@@ -87,7 +87,7 @@ class Identification:
             return LinearVerdict(True, "identified", "ID identifies it, whatever the mechanisms")
         return judge(self.graph, self.target, self.reduction, self.known)
 
-    def parameters(self, kind: str = "structural", *, intercepts: bool = False) -> Names:
+    def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
         """Names of the coordinates of theta_Y that this effect uses."""
         scope = Scope(self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known))
         return collect(scope, kind, intercepts=intercepts).names
@@ -111,7 +111,7 @@ class Identification:
         slopes = evaluation.slopes_of(self._formula(), self.graph, self.target, self.effective, covariance)
         if query is None:
             return evaluation.as_dict(slopes, self.effective, self.intervened)
-        centre = evaluation.read_mean(mean, self.graph)
+        centre = evaluation.read_mean(mean, self.graph, slopes.shape[:-1])
         return evaluation.response(slopes, centre, self.graph, self.target, self.effective, values)
 
     def not_identifiable(self, advice: str = DROP) -> NotIdentifiable:
@@ -155,8 +155,13 @@ class Identifications(Mapping[Any, Identification]):
         return self._found[wanted]
 
     def __contains__(self, names: object) -> bool:
-        wanted = {names} if isinstance(names, str) else set(names) if isinstance(names, Iterable) else None
-        return any(wanted == set(members) for members in self._found)
+        given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+        members = [name for name in given if isinstance(name, str) and name in self.graph.nodes]
+        return len(members) == len(given) and self.graph.require(members) in self._found
+
+    def get(self, names: Any, default: Any = None) -> Any:
+        """The result of a set, or the default where it was not identified."""
+        return self[names] if names in self else default
 
     def __iter__(self) -> Iterator[Names]:
         return iter(self._found)
@@ -173,10 +178,11 @@ class Identifications(Mapping[Any, Identification]):
             if found.identifiable or (self.linear and found.linearity.identified)
         )
 
-    @property
+    @cached_property
     def dropped(self) -> tuple[Names, ...]:
         """Sets whose effects cannot be learned."""
-        return tuple(members for members in self._found if members not in set(self.usable))
+        usable = set(self.usable)
+        return tuple(members for members in self._found if members not in usable)
 
     def require_usable(self) -> tuple[Names, ...]:
         """The usable sets; raises NotIdentifiable for the first that is not, unless `identifiable_only`."""
@@ -201,8 +207,8 @@ class Identifications(Mapping[Any, Identification]):
 
     def to_frame(self) -> pd.DataFrame:
         """A row for every set."""
-        rows = {", ".join(members) or "(nothing)": _row(found, self.linear) for members, found in self._found.items()}
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("set")
+        index = pd.Index(map(set_label, self._found), name="set")
+        return pd.DataFrame([_row(found, self.linear) for found in self._found.values()], index=index)
 
     def __repr__(self) -> str:
         learned = sum(found.identifiable for found in self._found.values())
@@ -228,7 +234,7 @@ def _row(found: Identification, linear: bool) -> dict[str, object]:
         "verified": found.verified,
         "error": found.error,
         "effective": ", ".join(found.effective),
-        "parameters": ", ".join(found.parameters()),
+        "parameters": ", ".join(found.parameters(intercepts=False)),
         "hedge": " in ".join(map(_braces, reversed(found.hedge))),
     }
     return row | ({"linearity": f"{found.linearity.verdict} ({found.linearity.evidence})"} if linear else {})

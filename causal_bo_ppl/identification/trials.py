@@ -14,6 +14,7 @@ from causal_bo_ppl.identification.potentials import LOG_TWO_PI, Moments, Potenti
 from causal_bo_ppl.identification.reduction import Names
 
 SEED = 20021
+CAP = 25.0  # variance that parents may give; noise is near 1: small enough to invert, large enough to pass on
 
 
 class Trials(NamedTuple):
@@ -26,25 +27,39 @@ class Trials(NamedTuple):
 
 
 def draw_trials(graph: CausalGraph, count: int) -> Trials:
-    """SEMs whose every path and every arc counts, and whose variances stay near 1 in deep graphs too."""
+    """SEMs in which every path and every arc counts, in deep graphs and in dense ones.
+
+    Coefficients are near 1 in size, so that an effect does not fade along a path; those of a variable
+    shrink only where its parents would give it a variance above CAP.
+    """
     draws = np.random.default_rng(SEED)
     size = len(graph.nodes)
-    weights, noise = np.zeros((2, count, size, size))
-    for name in graph.nodes:
-        parents, place = [graph.index(cause) for cause in graph.parents(name)], graph.index(name)
-        sizes = draws.uniform(0.5, 1.0, (count, len(parents))) * draws.choice([-1.0, 1.0], (count, len(parents)))
-        weights[:, parents, place] = sizes / np.sqrt(max(len(parents), 1))
-    most = {name: max(len(graph.spouses(name)), 1) for name in graph.nodes}
-    for one, other in graph.bidirected:
-        shared = draws.uniform(0.4, 0.9, count) * draws.choice([-1.0, 1.0], count) / max(most[one], most[other])
-        noise[:, graph.index(one), graph.index(other)] = noise[:, graph.index(other), graph.index(one)] = shared
-    noise += np.eye(size)  # diagonally dominant, so positive definite
     scale = draws.uniform(0.6, 1.4, (count, size))
-    noise *= scale[:, :, None] * scale[:, None, :]
+    noise = _draw_noise(graph, draws, count) * scale[:, :, None] * scale[:, None, :]
+    weights, grown = np.zeros((count, size, size)), np.zeros((count, size, size))  # grown: variances without arcs
+    for place, name in enumerate(graph.nodes):
+        parents = [graph.index(cause) for cause in graph.parents(name)]
+        column = draws.uniform(0.7, 1.3, (count, len(parents))) * draws.choice([-1.0, 1.0], (count, len(parents)))
+        inherited = np.einsum("ti,tij,tj->t", column, grown[:, parents][:, :, parents], column)
+        column *= np.minimum(1.0, np.sqrt(CAP / np.maximum(inherited, CAP)))[:, None]
+        weights[:, parents, place] = column
+        shared = np.einsum("ti,tij->tj", column, grown[:, parents])
+        grown[:, place], grown[:, :, place] = shared, shared
+        grown[:, place, place] = np.minimum(inherited, CAP) + scale[:, place] ** 2
     intercepts = draws.normal(size=(count, size))
     solve = np.linalg.inv(np.eye(size) - weights.transpose(0, 2, 1))
     moments = Moments((solve @ intercepts[..., None])[..., 0], solve @ noise @ solve.transpose(0, 2, 1))
     return Trials(weights, intercepts, noise, moments)
+
+
+def _draw_noise(graph: CausalGraph, draws: np.random.Generator, count: int) -> np.ndarray:
+    """Correlations on the arcs; diagonally dominant, so positive definite."""
+    noise = np.tile(np.eye(len(graph.nodes)), (count, 1, 1))
+    arcs = {name: max(len(graph.spouses(name)), 1) for name in graph.nodes}
+    for one, other in graph.bidirected:
+        shared = draws.uniform(0.4, 0.9, count) * draws.choice([-1.0, 1.0], count) / max(arcs[one], arcs[other])
+        noise[:, graph.index(one), graph.index(other)] = noise[:, graph.index(other), graph.index(one)] = shared
+    return noise
 
 
 def true_factor(graph: CausalGraph, trials: Trials, district: Names) -> Potential:
