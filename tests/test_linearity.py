@@ -5,7 +5,7 @@ import pytest
 from oracles import ancestors, random_admg
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.identification.linearity import half_trek_identified
+from causal_bo_ppl.identification.half_treks import half_trek_identified
 from causal_bo_ppl.identification.reduction import reduce_effect
 
 INSTRUMENT = "Z -> X -> Y; X <-> Y"

@@ -15,7 +15,7 @@ from causal_bo_ppl.identification.expressions import all_names, to_text
 from causal_bo_ppl.identification.factors import TOLERANCE, discrepancy
 from causal_bo_ppl.identification.potentials import Potential, Unsound, evaluate, integrate, on_scope
 from causal_bo_ppl.identification.reduction import Names
-from causal_bo_ppl.identification.trials import draw_trials, true_effect, true_effects
+from causal_bo_ppl.identification.trials import draw_trials, true_effects
 
 TRIALS = 3
 ROWS = ("slopes", "intercept", "variance", "other variables", "integral over the target")
@@ -79,25 +79,21 @@ def _table(errors: Mapping[str, float]) -> pd.DataFrame:
 def _compare(graph: CausalGraph, target: str, members: Names, estimand: Expression) -> tuple[dict[str, float], float]:
     """Errors by quantity, and that of the whole density."""
     trials, places = draw_trials(graph, TRIALS), {name: place for place, name in enumerate(graph.nodes)}
-    mask = np.array([[name in members for name in graph.nodes]])
-    slopes, intercept, variance = (found[:, 0] for found in true_effects(trials, places[target], mask))
-    truth = true_effect(
-        slopes, intercept, variance, [places[v] for v in graph.require([target, *members])], places[target]
-    )
+    at, inside = places[target], np.array([name in members for name in graph.nodes])
+    truth = true_effects(trials, at, inside[None])
     found = evaluate(estimand, trials.moments, places)
-    if places[target] not in found.scope:
+    if at not in found.scope:
         raise Unsound("it is no density of the target")
-    row, own, pull = _of_target(found, places[target], len(graph.nodes))
-    inside = mask[0]
-    left = integrate(found, {places[target]})
+    row, own, pull = _of_target(found, at, len(graph.nodes))
     errors = {
-        "slopes": _error(row[:, inside], slopes[:, inside]),
-        "intercept": _error(pull / own, intercept),
-        "variance": _error(1 / own, variance),
-        "other variables": _error(np.delete(row, [places[target], *np.flatnonzero(inside)], axis=1), np.zeros(1)),
-        "integral over the target": max(_error(piece, np.zeros(1)) for piece in left[1:]),
+        "slopes": _error(row[:, inside], truth.slopes[:, 0, inside]),
+        "intercept": _error(pull / own, truth.intercepts[:, 0]),
+        "variance": _error(1 / own, truth.variances[:, 0]),
+        "other variables": _error(np.delete(row, [at, *np.flatnonzero(inside)], axis=1), np.zeros(1)),
+        "integral over the target": max(_error(piece, np.zeros(1)) for piece in integrate(found, {at})[1:]),
     }
-    return errors, discrepancy(found, truth)
+    scope = [places[name] for name in graph.require([target, *members])]
+    return errors, discrepancy(found, truth.potential(0, scope, at))
 
 
 def _of_target(found: Potential, target: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,24 +3,19 @@
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 
-import numpy as np
-from tqdm import tqdm
-from y0.dsl import Expression
-
 from causal_bo_ppl import admission
-from causal_bo_ppl.errors import DomainError, ExplorationError, UnverifiedEstimand, listed
+from causal_bo_ppl.errors import DomainError, ExplorationError, listed
 from causal_bo_ppl.exploration import in_order, mis, pomis, subsets
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification import expressions
-from causal_bo_ppl.identification.factors import TOLERANCE, Factor, discrepancy, identify_factor
-from causal_bo_ppl.identification.potentials import evaluate
-from causal_bo_ppl.identification.reduction import Names, Reduction, reduce_effect
-from causal_bo_ppl.identification.results import Identification, Identifications
-from causal_bo_ppl.identification.trials import Trials, draw_trials, true_effect, true_effects
+from causal_bo_ppl.identification.assembly import assemble_all
+from causal_bo_ppl.identification.factors import identify_factor
+from causal_bo_ppl.identification.identified import Identification
+from causal_bo_ppl.identification.reduction import Names, reduce_effect
+from causal_bo_ppl.identification.results import Identifications
+from causal_bo_ppl.identification.trials import draw_trials
 from causal_bo_ppl.problem import Problem
 
 TRIALS = 3  # one would do: a wrong formula agrees with the truth on a set of models of measure zero
-MANY = 1000  # effects: above, a progress bar
 Sets = str | int | Iterable[str | Iterable[str]]
 
 
@@ -101,63 +96,8 @@ def _identify_all(
         district for reduction in effects if reduction.effective for district in reduction.districts
     )
     factors = {district: identify_factor(causes, district, trials) for district in districts}
-    answers = dict(zip(effects, _assemble_all(causes, target, effects, factors, trials), strict=True))
+    answers = dict(zip(effects, assemble_all(causes, target, effects, factors, trials), strict=True))
     return [
-        Identification(graph, target, members, reduction, *answers[reduction], known)
+        Identification(graph, target, members, reduction, answers[reduction], known)
         for members, reduction in reductions.items()
     ]
-
-
-Answer = tuple[Expression | None, str, tuple[Names, ...], int, float]
-
-
-def _assemble_all(
-    graph: CausalGraph, target: str, effects: list[Reduction], factors: Mapping[Names, Factor], trials: Trials
-) -> list[Answer]:
-    masks = np.array([[name in set(reduction.effective) for name in graph.nodes] for reduction in effects])
-    slopes, intercepts, variances = true_effects(trials, graph.index(target), masks)
-    answers: list[Answer] = []
-    shown = tqdm(effects, desc="verifying", unit="effect", disable=len(effects) < MANY, leave=False)
-    for place, reduction in enumerate(shown):
-        needed = [factors[district] for district in reduction.districts if reduction.effective]
-        hedge = next((factor.hedge for factor in needed if factor.hedge), ())
-        if hedge:
-            answers.append((None, "none", hedge, 0, np.nan))
-            continue
-        estimand = _assemble(graph, target, reduction, needed)
-        truth = slopes[:, place], intercepts[:, place], variances[:, place]
-        error = _error(graph, target, reduction, estimand, needed, trials, truth)
-        route = "rederived" if any(factor.route == "rederived" for factor in needed) else "y0"
-        answers.append((estimand, route, (), len(trials.weights), error))
-    return answers
-
-
-def _assemble(graph: CausalGraph, target: str, reduction: Reduction, factors: list[Factor]) -> Expression:
-    """Sum over all free variables but the target of the product of the factors; P(target) where nothing is set."""
-    if not reduction.effective:
-        return expressions.joint([target])
-    whole = expressions.product(factor.expression for factor in factors)
-    return expressions.in_order(expressions.total(whole, set(reduction.open) - {target}), graph)
-
-
-def _error(
-    graph: CausalGraph,
-    target: str,
-    reduction: Reduction,
-    estimand: Expression,
-    factors: list[Factor],
-    trials: Trials,
-    truth: tuple[np.ndarray, np.ndarray, np.ndarray],
-) -> float:
-    """The largest relative error of the whole estimand over the trials; raises where it is not negligible."""
-    memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
-    places = {name: graph.index(name) for name in graph.nodes}
-    scope = [places[name] for name in graph.require([target, *reduction.effective])]
-    found = evaluate(estimand, trials.moments, places, memo)
-    error = discrepancy(found, true_effect(*truth, scope, places[target]))
-    if not error <= TOLERANCE:
-        raise UnverifiedEstimand(
-            f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth of a random model by "
-            f"{error:.1e}: {expressions.to_text(estimand)}"
-        )
-    return error

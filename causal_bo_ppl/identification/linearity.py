@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 from scipy.optimize import least_squares
 
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.half_treks import half_trek_identified
 from causal_bo_ppl.identification.reduction import Reduction, closure
 from causal_bo_ppl.identification.trials import SEED, draw_trials
 
@@ -74,40 +74,6 @@ def _weigh(solved: int, others: int) -> LinearVerdict:
         return LinearVerdict(False, local, f"too few solutions to rule out others: {solved} ({tried})")
     evidence = f"numerical evidence, no proof: {solved} solutions, all with the same effect ({tried})"
     return LinearVerdict(True, "identified under linearity", evidence)
-
-
-def half_trek_identified(graph: CausalGraph) -> set[str]:
-    """Variables whose whole equation the half-trek criterion solves, for almost every model."""
-    reach = {name: _half_trek_reach(graph, name) for name in graph.nodes}
-    solved: set[str] = set()
-    grown = True
-    while grown:
-        new = {name for name in graph.nodes if name not in solved and _is_solvable(graph, name, solved, reach)}
-        grown, solved = bool(new), solved | new
-    return solved
-
-
-def _half_trek_reach(graph: CausalGraph, name: str) -> set[str]:
-    return closure([name, *graph.spouses(name)], graph.children) - {name}
-
-
-def _is_solvable(graph: CausalGraph, name: str, solved: set[str], reach: Mapping[str, set[str]]) -> bool:
-    """A half-trek system without sided intersection from allowed variables to all parents: a flow of that size."""
-    parents, barred = graph.parents(name), {name, *graph.spouses(name)}
-    allowed = [other for other in graph.nodes if other not in barred and (other in solved or other not in reach[name])]
-    flow = nx.DiGraph()
-    for node in graph.nodes:
-        for side in "left", "right":
-            flow.add_edge((side, node, "in"), (side, node, "out"), capacity=1)
-        for other in (node, *graph.spouses(node)):
-            flow.add_edge(("left", node, "out"), ("right", other, "in"), capacity=1)
-        for child in graph.children(node):
-            flow.add_edge(("right", node, "out"), ("right", child, "in"), capacity=1)
-    flow.add_edges_from((("source", ("left", other, "in")) for other in allowed), capacity=1)
-    flow.add_edges_from(((("right", parent, "out"), "sink") for parent in parents), capacity=1)
-    if not parents:
-        return True
-    return bool(allowed) and nx.maximum_flow_value(flow, "source", "sink") == len(parents)
 
 
 def _needed(graph: CausalGraph, reduction: Reduction) -> set[str]:

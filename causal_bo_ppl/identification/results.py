@@ -1,138 +1,16 @@
-"""What is known about the effect of every intervention set?"""
+"""What is known about the effects of all intervention sets?"""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
-from y0.dsl import Expression
 
-from causal_bo_ppl.errors import DomainError, ExplorationError, NotIdentifiable, listed
+from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification import evaluation
 from causal_bo_ppl.identification.coordinates import Parameters, Scope, collect, set_label
-from causal_bo_ppl.identification.expressions import latex_name, to_latex, to_text
-from causal_bo_ppl.identification.linearity import LinearVerdict, judge
-from causal_bo_ppl.identification.reduction import Names, Reduction
-
-Edge = tuple[str, str]
-DROP = "drop this set (identifiable_only=True does), or measure what confounds them"
-
-
-@dataclass(frozen=True, eq=False)
-class Identification:
-    """The effect of one intervention set on the target: can it be learned, and through which formula?
-
-    estimand: a y0 expression, None where there is none. route: "y0", "rederived" (y0's formula was wrong), or "none".
-    hedge: the two districts that forbid a formula. trials, error: in how many random models the
-    estimand was checked, and its largest relative error there.
-    """
-
-    graph: CausalGraph
-    target: str
-    intervened: Names
-    reduction: Reduction
-    estimand: Expression | None
-    route: str
-    hedge: tuple[Names, ...]
-    trials: int
-    error: float
-    known: Mapping[Edge, float]
-
-    @property
-    def identifiable(self) -> bool:
-        """Does ID give a formula, whatever the mechanisms?"""
-        return self.estimand is not None
-
-    @property
-    def verified(self) -> bool:
-        """Was the estimand checked? Always, where there is one."""
-        return self.identifiable
-
-    @property
-    def verification(self) -> str:
-        """How the estimand was checked."""
-        if not self.identifiable:
-            return ""
-        return (
-            f"{self.trials} random linear-Gaussian models: slopes, intercept, variance, normalization and no other "
-            f"variable; largest relative error {self.error:.0e}"
-        )
-
-    @property
-    def effective(self) -> Names:
-        """Members that affect the target; paths from the others to it are cut by these."""
-        return self.reduction.effective
-
-    @property
-    def query(self) -> str:
-        """The interventional distribution asked for."""
-        return f"P({self.target} | do({', '.join(self.intervened)}))" if self.intervened else f"P({self.target})"
-
-    @property
-    def text(self) -> str:
-        """The estimand as plain text."""
-        return to_text(self._formula())
-
-    @property
-    def latex(self) -> str:
-        """The estimand as LaTeX."""
-        return to_latex(self._formula())
-
-    @cached_property
-    def linearity(self) -> LinearVerdict:
-        """What linear mechanisms identify, whether or not ID does; computed when first asked for."""
-        if self.identifiable:
-            return LinearVerdict(True, "identified", "ID identifies it, whatever the mechanisms")
-        return judge(self.graph, self.target, self.reduction, self.known)
-
-    def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
-        """Names of the coordinates of theta_Y that this effect uses."""
-        scope = Scope(self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known))
-        return collect(scope, kind, intercepts=intercepts).names
-
-    def evaluate(self, covariance: Any, mean: Any = None, query: Mapping[str, float] | None = None) -> Any:
-        """The estimand in a Gaussian model, exactly.
-
-        Parameters
-        ----------
-        covariance:
-            (..., p, p) in the order of the graph's nodes; leading axes are a batch.
-        mean, query:
-            (..., p) and {variable: value}: with both, the result is E[Y | do(query)], (...).
-
-        Returns {variable: slope} without them. NumPy in, NumPy out, without compiling; JAX arrays are
-        computed by JAX: traceable, differentiable.
-        """
-        if (mean is None) != (query is None):
-            raise DomainError("a response needs both a mean and a query; give both, or neither for the slopes")
-        values = {} if query is None else evaluation.read_query(query, self.intervened)
-        slopes = evaluation.slopes_of(self._formula(), self.graph, self.target, self.effective, covariance)
-        if query is None:
-            return evaluation.as_dict(slopes, self.effective, self.intervened)
-        centre = evaluation.read_mean(mean, self.graph, slopes.shape[:-1])
-        return evaluation.response(slopes, centre, self.graph, self.target, self.effective, values)
-
-    def not_identifiable(self, advice: str = DROP) -> NotIdentifiable:
-        """The error that says why there is no estimand."""
-        return NotIdentifiable(self.target, self.intervened, self.hedge, advice)
-
-    def _formula(self) -> Expression:
-        if self.estimand is None:
-            raise self.not_identifiable()
-        return self.estimand
-
-    def __repr__(self) -> str:
-        if self.identifiable:
-            return f"{self.query} = {self.text}  [{self.route}, verified]"
-        return f"{self.query} is not identifiable: hedge {' in '.join(map(_braces, reversed(self.hedge)))}"
-
-    def _repr_latex_(self) -> str:
-        members = ", ".join(map(latex_name, self.intervened))
-        given = rf" \mid \mathrm{{do}}({members})" if members else ""
-        right = f"= {self.latex}" if self.identifiable else r"\quad \text{is not identifiable}"
-        return rf"$\displaystyle P({latex_name(self.target)}{given}) {right}$"
+from causal_bo_ppl.identification.identified import DROP, Identification, braces
+from causal_bo_ppl.identification.reduction import Names
 
 
 class Identifications(Mapping[Any, Identification]):
@@ -151,7 +29,7 @@ class Identifications(Mapping[Any, Identification]):
     def __getitem__(self, names: str | Iterable[str]) -> Identification:
         wanted = self.graph.require(names)
         if wanted not in self._found:
-            raise ExplorationError(f"{_braces(wanted)} is not among the {len(self)} sets that were identified")
+            raise ExplorationError(f"{braces(wanted)} is not among the {len(self)} sets that were identified")
         return self._found[wanted]
 
     def __contains__(self, names: object) -> bool:
@@ -214,16 +92,12 @@ class Identifications(Mapping[Any, Identification]):
         learned = sum(found.identifiable for found in self._found.values())
         again = sum(found.route == "rederived" for found in self._found.values())
         rest = (f", {again} rederived" if again else "") + (
-            f"; dropped: {listed(map(_braces, self.dropped), 5)}" if self.dropped else ""
+            f"; dropped: {listed(map(braces, self.dropped), 5)}" if self.dropped else ""
         )
         return f"Identifications({self.target}: {learned} of {len(self)} sets identifiable and verified{rest})"
 
     def _repr_html_(self) -> str:
         return self.to_frame().to_html(max_rows=60)
-
-
-def _braces(names: Iterable[str]) -> str:
-    return f"{{{', '.join(names)}}}"
 
 
 def _row(found: Identification, linear: bool) -> dict[str, object]:
@@ -235,6 +109,6 @@ def _row(found: Identification, linear: bool) -> dict[str, object]:
         "error": found.error,
         "effective": ", ".join(found.effective),
         "parameters": ", ".join(found.parameters(intercepts=False)),
-        "hedge": " in ".join(map(_braces, reversed(found.hedge))),
+        "hedge": " in ".join(map(braces, reversed(found.hedge))),
     }
     return row | ({"linearity": f"{found.linearity.verdict} ({found.linearity.evidence})"} if linear else {})

@@ -84,20 +84,26 @@ def adjoints(trials: Trials, target: int, masks: np.ndarray) -> np.ndarray:
     return found
 
 
-def true_effects(trials: Trials, target: int, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Slopes (t, M, p), intercept and variance (t, M) of Y under do of the sets in `masks`, (M, p) boolean."""
+class Effects(NamedTuple):
+    """What do of M sets does to Y in t trials: slopes (t, M, p), intercepts and variances (t, M)."""
+
+    slopes: np.ndarray
+    intercepts: np.ndarray
+    variances: np.ndarray
+
+    def potential(self, place: int, scope: Sequence[int], target: int) -> Potential:
+        """N(y; intercept + slopes'x, variance) of one set in every trial, as a potential over `scope`."""
+        intercept, variance = self.intercepts[:, place], self.variances[:, place]
+        residual = -self.slopes[:, place, list(scope)]
+        residual[:, list(scope).index(target)] = 1.0
+        precision = residual[:, :, None] * residual[:, None, :] / variance[:, None, None]
+        constant = -(LOG_TWO_PI + np.log(variance) + intercept**2 / variance) / 2
+        return Potential(tuple(scope), precision, residual * (intercept / variance)[:, None], constant)
+
+
+def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:
+    """The truth under do of the sets in `masks`, (M, p) boolean."""
     adjoint = adjoints(trials, target, masks)
     slopes, loads = np.where(masks, adjoint, 0.0), np.where(masks, 0.0, adjoint)
-    intercept = np.einsum("tmj,tj->tm", loads, trials.intercepts)
-    return slopes, intercept, np.einsum("tmi,tij,tmj->tm", loads, trials.noise, loads, optimize=True)
-
-
-def true_effect(
-    slopes: np.ndarray, intercept: np.ndarray, variance: np.ndarray, scope: Sequence[int], target: int
-) -> Potential:
-    """N(y; intercept + slopes'x, variance) in every trial, as a potential over `scope`."""
-    residual = -slopes[:, list(scope)]
-    residual[:, list(scope).index(target)] = 1.0
-    precision = residual[:, :, None] * residual[:, None, :] / variance[:, None, None]
-    constant = -(LOG_TWO_PI + np.log(variance) + intercept**2 / variance) / 2
-    return Potential(tuple(scope), precision, residual * (intercept / variance)[:, None], constant)
+    intercepts = np.einsum("tmj,tj->tm", loads, trials.intercepts)
+    return Effects(slopes, intercepts, np.einsum("tmi,tij,tmj->tm", loads, trials.noise, loads, optimize=True))

@@ -1,0 +1,154 @@
+"""What is known about the effect of one intervention set?"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from y0.dsl import Expression
+
+from causal_bo_ppl.errors import DomainError, NotIdentifiable
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification import evaluation
+from causal_bo_ppl.identification.assembly import Answer
+from causal_bo_ppl.identification.coordinates import Scope, collect
+from causal_bo_ppl.identification.expressions import latex_name, to_latex, to_text
+from causal_bo_ppl.identification.linearity import LinearVerdict, judge
+from causal_bo_ppl.identification.reduction import Names, Reduction
+
+Edge = tuple[str, str]
+DROP = "drop this set (identifiable_only=True does), or measure what confounds them"
+
+
+@dataclass(frozen=True, eq=False)
+class Identification:
+    """The effect of one intervention set on the target: can it be learned, and through which formula?
+
+    intervened: the set. reduction: what is left of the graph under do(set). known: coefficients known in advance.
+    """
+
+    graph: CausalGraph
+    target: str
+    intervened: Names
+    reduction: Reduction
+    answer: Answer
+    known: Mapping[Edge, float]
+
+    @property
+    def estimand(self) -> Expression | None:
+        """The formula as a y0 expression in the graph's names; None where there is none."""
+        return self.answer.estimand
+
+    @property
+    def route(self) -> str:
+        """Where the formula came from: "y0", "rederived" (y0's was wrong), or "none"."""
+        return self.answer.route
+
+    @property
+    def hedge(self) -> tuple[Names, ...]:
+        """The two districts that forbid a formula, the larger first; empty where there is one."""
+        return self.answer.hedge
+
+    @property
+    def error(self) -> float:
+        """Largest relative error of the estimand in the models it was checked in; NaN where there is none."""
+        return self.answer.error
+
+    @property
+    def identifiable(self) -> bool:
+        """Does ID give a formula, whatever the mechanisms?"""
+        return self.estimand is not None
+
+    @property
+    def verified(self) -> bool:
+        """Was the estimand checked? Always, where there is one."""
+        return self.identifiable
+
+    @property
+    def verification(self) -> str:
+        """How the estimand was checked."""
+        if not self.identifiable:
+            return ""
+        return (
+            f"{self.answer.trials} random linear-Gaussian models: slopes, intercept, variance, normalization and no "
+            f"other variable; largest relative error {self.error:.0e}"
+        )
+
+    @property
+    def effective(self) -> Names:
+        """Members that affect the target; paths from the others to it are cut by these."""
+        return self.reduction.effective
+
+    @property
+    def query(self) -> str:
+        """The interventional distribution asked for."""
+        return f"P({self.target} | do({', '.join(self.intervened)}))" if self.intervened else f"P({self.target})"
+
+    @property
+    def text(self) -> str:
+        """The estimand as plain text."""
+        return to_text(self._formula())
+
+    @property
+    def latex(self) -> str:
+        """The estimand as LaTeX."""
+        return to_latex(self._formula())
+
+    @cached_property
+    def linearity(self) -> LinearVerdict:
+        """What linear mechanisms identify, whether or not ID does; computed when first asked for."""
+        if self.identifiable:
+            return LinearVerdict(True, "identified", "ID identifies it, whatever the mechanisms")
+        return judge(self.graph, self.target, self.reduction, self.known)
+
+    def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
+        """Names of the coordinates of theta_Y that this effect uses."""
+        scope = Scope(self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known))
+        return collect(scope, kind, intercepts=intercepts).names
+
+    def evaluate(self, covariance: Any, mean: Any = None, query: Mapping[str, float] | None = None) -> Any:
+        """The estimand in a Gaussian model, exactly.
+
+        Parameters
+        ----------
+        covariance:
+            (..., p, p) in the order of the graph's nodes; leading axes are a batch.
+        mean, query:
+            (..., p) and {variable: value}: with both, the result is E[Y | do(query)], (...).
+
+        Returns {variable: slope} without them. NumPy in, NumPy out, without compiling; JAX arrays are
+        computed by JAX: traceable, differentiable.
+        """
+        if (mean is None) != (query is None):
+            raise DomainError("a response needs both a mean and a query; give both, or neither for the slopes")
+        values = {} if query is None else evaluation.read_query(query, self.intervened)
+        slopes = evaluation.slopes_of(self._formula(), self.graph, self.target, self.effective, covariance)
+        if query is None:
+            return evaluation.as_dict(slopes, self.effective, self.intervened)
+        centre = evaluation.read_mean(mean, self.graph, slopes.shape[:-1])
+        return evaluation.response(slopes, centre, self.graph, self.target, self.effective, values)
+
+    def not_identifiable(self, advice: str = DROP) -> NotIdentifiable:
+        """The error that says why there is no estimand."""
+        return NotIdentifiable(self.target, self.intervened, self.hedge, advice)
+
+    def _formula(self) -> Expression:
+        if self.estimand is None:
+            raise self.not_identifiable()
+        return self.estimand
+
+    def __repr__(self) -> str:
+        if self.identifiable:
+            return f"{self.query} = {self.text}  [{self.route}, verified]"
+        return f"{self.query} is not identifiable: hedge {' in '.join(map(braces, reversed(self.hedge)))}"
+
+    def _repr_latex_(self) -> str:
+        members = ", ".join(map(latex_name, self.intervened))
+        given = rf" \mid \mathrm{{do}}({members})" if members else ""
+        right = f"= {self.latex}" if self.identifiable else r"\quad \text{is not identifiable}"
+        return rf"$\displaystyle P({latex_name(self.target)}{given}) {right}$"
+
+
+def braces(names: Iterable[str]) -> str:
+    """A set of names for a message."""
+    return f"{{{', '.join(names)}}}"
