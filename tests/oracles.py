@@ -159,14 +159,16 @@ def has_hedge(nodes, directed, bidirected, chosen, target):
 
 
 class BinarySCM:
-    """A random SCM of binary variables with one four-valued latent cause per arc, all probabilities enumerated."""
+    """A random SCM of binary variables with a latent cause (of 4 values, or 2) per arc, all enumerated."""
 
     def __init__(self, draws, nodes, directed, bidirected):
         self.nodes, self.latent = list(nodes), [tuple(e) for e in bidirected]
         self.causes = {v: [a for a, b in directed if b == v] + [e for e in self.latent if v in e] for v in self.nodes}
-        self.weight = {e: draws.dirichlet(np.ones(4)) for e in self.latent}
+        values = 4 if len(self.latent) < 6 else 2  # what is enumerated grows with their product
+        self.weight = {e: draws.dirichlet(np.ones(values)) for e in self.latent}
         self.table = {
-            v: draws.uniform(0.1, 0.9, [4 if isinstance(c, tuple) else 2 for c in self.causes[v]]) for v in self.nodes
+            v: draws.uniform(0.1, 0.9, [values if isinstance(c, tuple) else 2 for c in self.causes[v]])
+            for v in self.nodes
         }
 
     def joint(self, chosen=()):

@@ -42,7 +42,8 @@ def random_query(draws, most_nodes=7):
         causes = sorted(ancestors(directed, {target}) - {target})
         if len(nodes) >= 3 and causes:
             break
-    chosen = tuple(v for v in causes if draws.uniform() < 0.4) or (causes[int(draws.integers(len(causes)))],)
+    several = tuple(v for v in causes if draws.uniform() < 0.4)
+    chosen = several if several and draws.uniform() < 0.5 else (causes[int(draws.integers(len(causes)))],)
     return nodes, directed, bidirected, chosen, target
 
 
@@ -105,9 +106,10 @@ def test_no_estimand_is_wrong_and_no_verdict_differs_on_200_random_graphs():
 
 @pytest.mark.slow
 def test_no_estimand_is_wrong_and_no_verdict_differs_on_2000_random_graphs():
-    draws = np.random.default_rng(1)
-    routes = [require_right(draws, *random_query(draws)) for _ in range(2000)]
-    assert min(routes.count("hedge"), routes.count("y0")) > 400 and routes.count("rederived") > 5
+    draws, routes = np.random.default_rng(1), []
+    while len(routes) < 2000 or routes.count("rederived") < 10:  # y0 is wrong on one in a few hundred
+        routes.append(require_right(draws, *random_query(draws)))
+    assert min(routes.count("hedge"), routes.count("y0")) > 400
 
 
 def test_estimands_of_larger_graphs_are_right_in_other_models():
