@@ -18,7 +18,7 @@ from causal_bo_ppl.identification.potentials import Potential, evaluate
 from causal_bo_ppl.identification.reduction import Names, Reduction
 from causal_bo_ppl.identification.trials import Trials, true_effects
 
-MANY = 1000  # effects: above, a progress bar
+PATIENCE = 3.0  # seconds without a progress bar
 
 
 class Answer(NamedTuple):
@@ -39,7 +39,7 @@ def assemble_all(
     masks = np.array([[name in chosen for name in graph.nodes] for chosen in members])
     truth, at = true_effects(trials, graph.index(target), masks), graph.index(target)
     answers = []
-    shown = tqdm(effects, desc="verifying", unit="effect", disable=len(effects) < MANY, leave=False)
+    shown = tqdm(effects, desc="verifying", unit="effect", delay=PATIENCE, leave=False)
     for place, reduction in enumerate(shown):
         needed = [factors[district] for district in reduction.districts if reduction.effective]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())

@@ -7,24 +7,26 @@ Drton 2012) solves every equation it goes through; failing that, solving from ma
 fail to: evidence, no proof.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
+from tqdm import tqdm
 
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.half_treks import half_trek_identified
 from causal_bo_ppl.identification.reduction import Reduction, closure
 from causal_bo_ppl.identification.trials import SEED, draw_trials
 
-MODELS = 5  # random ones; a second effect may exist in some and not in others
+MODELS = 12  # random ones; a second effect may exist in some and not in others
 STARTS = 50  # for each model
 SPREADS = (0.5, 1.0, 2.0, 5.0)  # of the starts, by turns
 FLAT = 1e-8  # of a gradient of length 1: what rounding leaves of zero
 SOLVED = 1e-9  # of an entry of Omega that must be zero, relative to the largest variance
 APART = 1e-5  # relative, between two values of tau: they are two
+PATIENCE = 3.0  # seconds without a progress bar
 Edge = tuple[str, str]
 
 
@@ -69,7 +71,7 @@ def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[
 def _weigh(solved: int, others: int) -> LinearVerdict:
     local, tried = "locally identified under linearity (finite-to-one)", f"{MODELS} random models, {STARTS} starts each"
     if others:
-        return LinearVerdict(False, local, f"{others} of {solved} solutions have another effect ({tried})")
+        return LinearVerdict(False, local, f"{others} of {solved} solutions have another effect")
     if solved < MODELS * STARTS // 5:
         return LinearVerdict(False, local, f"too few solutions to rule out others: {solved} ({tried})")
     evidence = f"numerical evidence, no proof: {solved} solutions, all with the same effect ({tried})"
@@ -154,19 +156,36 @@ def _gradient(graph: CausalGraph, target: str, reduction: Reduction, equations: 
 
 
 def _search(graph: CausalGraph, target: str, reduction: Reduction, models: list[_Equations]) -> tuple[int, int]:
-    """Number of starts that reach a model of the same covariance, and how many of these have another effect."""
+    """Number of starts that reach a model of the same covariance, and how many of these have another effect.
+
+    Ends with the first model that has one.
+    """
     draws, at, solved, others = np.random.default_rng(SEED), graph.index(target), 0, 0
-    for model in models:
+    for model in tqdm(models, desc="looking for a second effect", unit="model", delay=PATIENCE, leave=False):
         truth = _sweep(graph, target, reduction, model.weights)[0][:, at]
-        size = np.abs(np.diagonal(model.covariance)).max()
-        for turn, start in enumerate(draws.normal(size=(STARTS, len(model.rows)))):
-            start = start * SPREADS[turn % len(SPREADS)]
-            found = least_squares(
-                _residual, start, _jacobian, args=(model,), xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=200
-            )
-            if np.abs(found.fun).max(initial=0.0) <= SOLVED * size:
-                weights = np.eye(len(graph.nodes)) - _left(found.x, model).T
-                slopes = _sweep(graph, target, reduction, weights)[0][:, at]
-                solved += 1
-                others += bool(np.abs(slopes - truth).max() > APART * np.abs(truth).max())
+        for weights in _solutions(model, draws):
+            slopes = _sweep(graph, target, reduction, weights)[0][:, at]
+            solved += 1
+            others += bool(np.abs(slopes - truth).max() > APART * np.abs(truth).max())
+        if others:
+            break
     return solved, others
+
+
+def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.ndarray]:
+    """Weights that give the model's covariance, from random starts."""
+    size = np.abs(np.diagonal(model.covariance)).max()
+    enough = len(model.pairs) >= len(model.rows)  # equations for Levenberg-Marquardt, far faster than the other
+    for turn, start in enumerate(draws.normal(size=(STARTS, len(model.rows)))):
+        found = least_squares(
+            _residual,
+            start * SPREADS[turn % len(SPREADS)],
+            _jacobian,
+            method="lm" if enough else "dogbox",
+            args=(model,),
+            xtol=1e-15,
+            ftol=1e-15,
+            max_nfev=200,
+        )
+        if np.abs(found.fun).max(initial=0.0) <= SOLVED * size:
+            yield np.asarray(np.eye(len(model.weights)) - _left(found.x, model).T)
