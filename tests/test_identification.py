@@ -436,7 +436,7 @@ def test_latex_escapes_names_and_brackets_inner_sums():
 @pytest.mark.parametrize(
     ("arguments", "error", "fault"),
     [
-        (("X -> Y", "Y", ["X"]), cb.GraphError, "needs a CausalGraph"),
+        (("X -> Y", "Y", ["X"]), cb.GraphError, "needs a Problem or a CausalGraph, got 'X -> Y'"),
         (("graph", "Q", ["X"]), cb.GraphError, "unknown target 'Q'"),
         (("graph", "X", [()]), cb.GraphError, "'X' has no causes"),
         (("graph", "Y", ["Xx"]), cb.GraphError, "unknown variable 'Xx'; did you mean 'X'"),

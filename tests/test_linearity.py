@@ -6,7 +6,6 @@ from oracles import ancestors, random_admg
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.identification.half_treks import half_trek_identified
-from causal_bo_ppl.identification.reduction import reduce_effect
 
 INSTRUMENT = "Z -> X -> Y; X <-> Y"
 CONDITIONAL = "C -> A -> X -> Y; C -> X; C -> Y; C <-> Y; X <-> Y"
@@ -133,8 +132,8 @@ def local_oracle(draws, graph, target, chosen):
 
 def test_local_verdict_is_the_row_space_test_of_the_implied_covariance():
     draws, found = np.random.default_rng(30), {True: 0, False: 0}
-    while min(found.values()) < 12:
-        nodes, directed, bidirected = random_admg(draws, 5)
+    while min(found.values()) < 15:
+        nodes, directed, bidirected = random_admg(draws, 5 if found[True] < 8 else 10, "ABCDEFGHIJ")
         causes = sorted(ancestors(directed, {nodes[-1]}) - {nodes[-1]})
         if not causes:
             continue
@@ -156,21 +155,16 @@ def test_variable_that_causes_nothing_may_be_an_instrument():
 
 def test_half_trek_identified_equations_are_locally_identified():
     """Every equation that the criterion solves: setting all parents of a variable, its coefficients are the effect."""
-    from causal_bo_ppl.identification import linearity
-
     draws, solved, unsolved = np.random.default_rng(31), 0, 0
-    for _ in range(150):
+    for _ in range(60):
         nodes, directed, bidirected = random_admg(draws, 6)
         graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
-        equations = linearity._models(graph, {})[0]
         found = half_trek_identified(graph)
         for name in graph.nodes:
             if graph.parents(name):
-                gradient = linearity._gradient(graph, name, reduce_effect(graph, name, graph.parents(name)), equations)
-                local = linearity._is_locally_identified(equations, gradient)
-                assert local or name not in found, (graph, name)
+                assert name not in found or local_oracle(draws, graph, name, graph.parents(name)), (graph, name)
                 solved, unsolved = solved + (name in found), unsolved + (name not in found)
-    assert min(solved, unsolved) > 50
+    assert min(solved, unsolved) > 20
 
 
 def test_half_trek_criterion_on_published_graphs():

@@ -14,5 +14,5 @@ from causal_bo_ppl.identification.coordinates import Coordinate as Coordinate
 from causal_bo_ppl.identification.coordinates import Parameters as Parameters
 from causal_bo_ppl.identification.effects import identify as identify
 from causal_bo_ppl.identification.identified import Identification as Identification
-from causal_bo_ppl.identification.linearity import LinearVerdict as LinearVerdict
 from causal_bo_ppl.identification.results import Identifications as Identifications
+from causal_bo_ppl.identification.second_effects import LinearVerdict as LinearVerdict

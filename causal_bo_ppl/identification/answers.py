@@ -7,7 +7,7 @@ from y0.dsl import Expression, Variable
 from y0.graph import NxMixedGraph
 
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.expressions import in_order
+from causal_bo_ppl.identification.expressions import arranged
 from causal_bo_ppl.identification.reduction import Names
 
 Places = tuple[int, ...]
@@ -22,7 +22,7 @@ def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | 
 
     directed, bidirected = (tuple(places(edge) for edge in edges) for edges in (graph.directed, graph.bidirected))
     found = _ask(len(graph.nodes), directed, bidirected, places(outcomes), places(intervened))
-    return None if found is None else in_order(found, graph, lambda alias: graph.nodes[int(alias[1:])])
+    return None if found is None else arranged(found, graph, lambda alias: graph.nodes[int(alias[1:])])
 
 
 @lru_cache(maxsize=4096)

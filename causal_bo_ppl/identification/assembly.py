@@ -12,13 +12,17 @@ from y0.dsl import Expression
 
 from causal_bo_ppl.errors import UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.expressions import in_order, joint, product, to_text, total
-from causal_bo_ppl.identification.factors import TOLERANCE, Factor, discrepancy
-from causal_bo_ppl.identification.potentials import Potential, evaluate
+from causal_bo_ppl.identification.expressions import arranged, joint, product, to_text, total
+from causal_bo_ppl.identification.factors import Factor
+from causal_bo_ppl.identification.potentials import evaluate, union
+from causal_bo_ppl.identification.reals import Potential, on_places
 from causal_bo_ppl.identification.reduction import Names, Reduction
 from causal_bo_ppl.identification.trials import Trials, true_effects
 
 PATIENCE = 3.0  # seconds without a progress bar
+
+
+TOLERANCE = 1e-7  # relative; right formulas are off by 1e-15 to 1e-11
 
 
 class Answer(NamedTuple):
@@ -46,9 +50,9 @@ def assemble_all(
         if hedge:
             answers.append(Answer(None, "none", hedge, 0, np.nan))
             continue
-        scope = [graph.index(name) for name in graph.require([target, *reduction.effective])]
+        places = [graph.index(name) for name in graph.require([target, *reduction.effective])]
         estimand = _assemble(graph, target, reduction, needed)
-        error = _error(graph, estimand, needed, trials, truth.potential(place, scope, at))
+        error = _error(graph, estimand, needed, trials, truth.potential(place, places, at))
         if not error <= TOLERANCE:
             raise UnverifiedEstimand(
                 f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth of a random model "
@@ -64,7 +68,7 @@ def _assemble(graph: CausalGraph, target: str, reduction: Reduction, factors: Se
     if not reduction.effective:
         return joint([target])
     whole = product(factor.expression for factor in factors)
-    return in_order(total(whole, set(reduction.open) - {target}), graph)
+    return arranged(total(whole, set(reduction.open) - {target}), graph)
 
 
 def _error(
@@ -73,3 +77,20 @@ def _error(
     memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
     places = {name: place for place, name in enumerate(graph.nodes)}
     return discrepancy(evaluate(estimand, trials.moments, places, memo), truth)
+
+
+def discrepancy(found: Potential, truth: Potential) -> float:
+    """Largest relative difference of two potentials, over all trials; infinite where one is not finite.
+
+    Equal potentials are equal densities: slopes, intercept, variance, normalization, and no dependence
+    on any other variable.
+    """
+    places = union([found.places, truth.places])
+    pairs = zip(on_places(found, places)[1:], on_places(truth, places)[1:], strict=True)
+    return max(_difference(one, other) for one, other in pairs)
+
+
+def _difference(found: np.ndarray, truth: np.ndarray) -> float:
+    if not np.isfinite(found).all():
+        return float(np.inf)
+    return float(np.max(np.abs(found - truth), initial=0.0) / max(1.0, np.max(np.abs(truth), initial=0.0)))

@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.rank import generic_rank
-from causal_bo_ppl.identification.reduction import Names, Reduction, closure
+from causal_bo_ppl.identification.reduction import Names, Reduction, closure, moved
 
 KINDS = ("structural", "total_effect", "estimand")
-Edge = tuple[str, str]
 
 
 class Coordinate(NamedTuple):
@@ -35,7 +34,7 @@ class Coordinate(NamedTuple):
     given: Names = ()
 
 
-class Scope(NamedTuple):
+class Explored(NamedTuple):
     """The sets whose effects are parameterized, with what is left of the graph under each."""
 
     graph: CausalGraph
@@ -56,7 +55,7 @@ class Parameters:
     intercepts: bool
     coordinates: tuple[Coordinate, ...]
     uses: np.ndarray
-    scope: Scope
+    explored: Explored
 
     @property
     def names(self) -> Names:
@@ -78,16 +77,20 @@ class Parameters:
 
     def generic_rank(self, *, centred: bool | None = None) -> int:
         """The rank; `centred=False` with `intercepts=False` takes intercepts as known and not zero."""
-        structural = collect(self.scope, "structural", intercepts=self.intercepts)
+        structural = collect(self.explored, "structural", intercepts=self.intercepts)
         edges = [(found.cause, found.effect) for found in structural.coordinates]
+        if not edges:
+            return 0
         is_centred = not self.intercepts if centred is None else centred
         if is_centred and self.intercepts:
             raise ModelError("a centred model has no intercepts; take parameters(..., intercepts=False)")
-        return generic_rank(self.scope.graph, self.scope.target, self.scope.sets, self.scope.known, edges, is_centred)
+        return generic_rank(
+            self.explored.graph, self.explored.target, self.explored.sets, self.explored.known, edges, is_centred
+        )
 
     def sharing(self) -> pd.DataFrame:
         """Which set (row) uses which coordinate (column)."""
-        index = pd.Index(map(set_label, self.scope.sets), name="set")
+        index = pd.Index(map(set_label, self.explored.sets), name="set")
         return pd.DataFrame(self.uses, index=index, columns=list(self.names))
 
     def to_frame(self) -> pd.DataFrame:
@@ -100,30 +103,30 @@ class Parameters:
         return self.dimension
 
     def __repr__(self) -> str:
-        return f"Parameters({self.kind}: {self.dimension} coordinates for {len(self.scope.sets)} sets)"
+        return f"Parameters({self.kind}: {self.dimension} coordinates for {len(self.explored.sets)} sets)"
 
     def _repr_html_(self) -> str:
         title = f"<p>theta_Y, {self.kind}: dimension {self.dimension}, generic rank {self.rank}</p>"
         return title + self.to_frame().to_html(max_rows=60)
 
 
-def collect(scope: Scope, kind: str, *, intercepts: bool) -> Parameters:
-    """The coordinates that the sets of `scope` use, known coefficients left out."""
+def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
+    """The coordinates that the sets of `explored` use, known coefficients left out."""
     if kind not in KINDS:
         raise ModelError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
     pick = {"structural": _structural, "total_effect": _total_effect, "estimand": _estimand}[kind]
     used = [
-        list(pick(scope, members, reduction, intercepts))
-        for members, reduction in zip(scope.sets, scope.reductions, strict=True)
+        list(pick(explored, members, reduction, intercepts))
+        for members, reduction in zip(explored.sets, explored.reductions, strict=True)
     ]
     distinct = dict.fromkeys(coordinate for row in used for coordinate in row)
-    found = sorted(distinct, key=partial(_edge_order, scope.graph)) if kind == "structural" else list(distinct)
+    found = sorted(distinct, key=partial(_edge_order, explored.graph)) if kind == "structural" else list(distinct)
     column = {coordinate: place for place, coordinate in enumerate(found)}
-    uses = np.zeros((len(scope.sets), len(found)), bool)
+    uses = np.zeros((len(explored.sets), len(found)), bool)
     for place, row in enumerate(used):
         uses[place, [column[coordinate] for coordinate in row]] = True
     uses.flags.writeable = False
-    return Parameters(kind, intercepts, tuple(found), uses, scope)
+    return Parameters(kind, intercepts, tuple(found), uses, explored)
 
 
 def _edge_order(graph: CausalGraph, coordinate: Coordinate) -> tuple[bool, int, int]:
@@ -132,50 +135,49 @@ def _edge_order(graph: CausalGraph, coordinate: Coordinate) -> tuple[bool, int, 
     return not coordinate.cause, cause, graph.index(coordinate.effect)
 
 
-def _structural(scope: Scope, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
-    graph, inside = scope.graph, set(reduction.open)
-    moved = closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
+def _structural(explored: Explored, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
+    graph, reached = explored.graph, {*reduction.effective, *moved(explored.graph, reduction)}
     for effect in reduction.open:
         for cause in graph.parents(effect):
-            if (cause in moved or intercepts) and (cause, effect) not in scope.known:
+            if (cause in reached or intercepts) and (cause, effect) not in explored.known:
                 yield Coordinate(f"b[{_label(cause)}->{_label(effect)}]", cause, effect)
         if intercepts:
             yield Coordinate(f"a[{_label(effect)}]", "", effect)
 
 
-def _total_effect(scope: Scope, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
-    graph, upstream = scope.graph, {scope.target, *scope.graph.ancestors(scope.target)}
+def _total_effect(explored: Explored, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
+    graph, upstream = explored.graph, {explored.target, *explored.graph.ancestors(explored.target)}
     for cause in reduction.effective:
         below = {cause, *graph.descendants(cause)} & upstream
-        if not _is_known(scope, cause, reduction):
-            yield _coefficient("tau", scope, cause, [name for name in members if name in below])
+        if not _is_known(explored, cause, reduction):
+            yield _coefficient("tau", explored, cause, [name for name in members if name in below])
     if intercepts:
-        yield _coefficient("tau", scope, "", reduction.effective)
+        yield _coefficient("tau", explored, "", reduction.effective)
 
 
-def _estimand(scope: Scope, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
+def _estimand(explored: Explored, members: Names, reduction: Reduction, intercepts: bool) -> Iterable[Coordinate]:
     for cause in reduction.effective:
-        if not _is_known(scope, cause, reduction):
-            yield _coefficient("est", scope, cause, reduction.effective)
+        if not _is_known(explored, cause, reduction):
+            yield _coefficient("est", explored, cause, reduction.effective)
     if intercepts:
-        yield _coefficient("est", scope, "", reduction.effective)
+        yield _coefficient("est", explored, "", reduction.effective)
 
 
-def _is_known(scope: Scope, cause: str, reduction: Reduction) -> bool:
+def _is_known(explored: Explored, cause: str, reduction: Reduction) -> bool:
     """Is every coefficient on every open path from the cause to the target known?"""
-    graph, inside = scope.graph, set(reduction.open)
+    graph, inside = explored.graph, set(reduction.open)
     reached = closure([cause], lambda name: inside.intersection(graph.children(name)))
     return all(
-        (parent, child) in scope.known
+        (parent, child) in explored.known
         for child in reached & inside
         for parent in graph.parents(child)
         if parent in reached
     )
 
 
-def _coefficient(prefix: str, scope: Scope, cause: str, given: Sequence[str]) -> Coordinate:
-    name = f"{prefix}[{_label(cause or scope.target)}|{','.join(map(_label, given))}]"
-    return Coordinate(name, cause, scope.target, tuple(given))
+def _coefficient(prefix: str, explored: Explored, cause: str, given: Sequence[str]) -> Coordinate:
+    name = f"{prefix}[{_label(cause or explored.target)}|{','.join(map(_label, given))}]"
+    return Coordinate(name, cause, explored.target, tuple(given))
 
 
 def set_label(members: Names) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral
 
 from causal_bo_ppl import admission
-from causal_bo_ppl.errors import DomainError, ExplorationError, listed
+from causal_bo_ppl.errors import DomainError, ExplorationError, GraphError, listed
 from causal_bo_ppl.exploration import in_order, mis, pomis, subsets
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.assembly import assemble_all
@@ -12,10 +12,9 @@ from causal_bo_ppl.identification.factors import identify_factor
 from causal_bo_ppl.identification.identified import Identification
 from causal_bo_ppl.identification.reduction import Names, reduce_effect
 from causal_bo_ppl.identification.results import Identifications
-from causal_bo_ppl.identification.trials import draw_trials
+from causal_bo_ppl.identification.trials import TRIALS, draw_trials
 from causal_bo_ppl.problem import Problem
 
-TRIALS = 3  # one would do: a wrong formula agrees with the truth on a set of models of measure zero
 Sets = str | int | Iterable[str | Iterable[str]]
 
 
@@ -51,7 +50,9 @@ def identify(
         graph, target, chosen, known = problem.graph, problem.target, problem.sets, problem.known
         identifiable_only = problem.identifiable_only
     else:
-        graph, known = admission.read_graph(problem), {}
+        if not isinstance(problem, CausalGraph):
+            raise GraphError(f"identify needs a Problem or a CausalGraph, got {problem!r}; a system has its .problem")
+        graph, known = problem, {}
         if target is None or sets is None:
             raise DomainError("identify needs a Problem, or a graph with its target and sets")
         target = admission.read_target(graph, target)
@@ -71,7 +72,9 @@ def _read_sets(graph: CausalGraph, target: str, sets: Sets) -> tuple[Names, ...]
     if isinstance(sets, Integral) and not isinstance(sets, bool):
         return tuple(subsets(causes, int(sets)))
     if isinstance(sets, str | bool) or not isinstance(sets, Iterable):
-        raise ExplorationError(f'sets must be "mis", "pomis", a largest size, or the sets themselves; got {sets!r}')
+        raise ExplorationError(
+            f'sets must be "mis", "pomis", a largest size, or a list of sets such as [("X", "Z")]; got {sets!r}'
+        )
     found = in_order(graph, [(members,) if isinstance(members, str) else members for members in sets])
     for members in found:
         if target in members:

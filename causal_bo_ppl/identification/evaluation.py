@@ -13,7 +13,8 @@ from y0.dsl import Expression
 
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.potentials import Moments, evaluate
+from causal_bo_ppl.identification.potentials import evaluate
+from causal_bo_ppl.identification.reals import Reals
 from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.numbers import read_number
 
@@ -41,10 +42,12 @@ def _slopes(expression: Expression, graph: CausalGraph, target: str, effective: 
     if not effective:
         return xp.zeros((*covariance.shape[:-2], 0))
     places = {name: place for place, name in enumerate(graph.nodes)}
-    found = evaluate(expression, Moments(xp.zeros(covariance.shape[:-1]), covariance), places)
-    at = np.array([found.scope.index(places[name]) for name in (target, *effective)])
-    row = found.precision[..., at[0], :][..., at]
-    return -row[..., 1:] / row[..., :1]
+    spread = xp.sqrt(xp.diagonal(covariance, axis1=-2, axis2=-1))
+    correlation = covariance / (spread[..., :, None] * spread[..., None, :])  # units do not cost digits
+    found = evaluate(expression, Reals(xp.zeros(spread.shape), correlation), places)
+    at = np.array([found.places.index(places[name]) for name in (target, *effective)])
+    row, sizes = found.precision[..., at[0], :][..., at], spread[..., [places[name] for name in (target, *effective)]]
+    return -row[..., 1:] / row[..., :1] * sizes[..., :1] / sizes[..., 1:]
 
 
 _compiled = jax.jit(_slopes, static_argnums=(0, 1, 2, 3))
@@ -66,7 +69,8 @@ def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     if not (skew <= ROUNDING * spread[..., :, None] * spread[..., None, :]).all():  # NaN fails
         raise DataError("the covariance must be finite and symmetric")
     found = (found + found.swapaxes(-1, -2)) / 2
-    if not (np.linalg.eigvalsh(np.asarray(found)) > 0).all():
+    scale = np.where(spread > 0, spread, 1.0)
+    if not (np.linalg.eigvalsh(np.asarray(found) / scale[..., :, None] / scale[..., None, :]) > 0).all():
         raise DataError("the covariance must be positive definite; are two variables the same, or one constant?")
     return found
 

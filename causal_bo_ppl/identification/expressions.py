@@ -102,7 +102,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
     return (expression.numerator, expression.denominator) if isinstance(expression, Fraction) else ()
 
 
-def in_order(expression: Expression, graph: CausalGraph, rename: Rename = str) -> Expression:
+def arranged(expression: Expression, graph: CausalGraph, rename: Rename = str) -> Expression:
     """The same expression with names mapped, variables in graph order, factors from the last variable back."""
 
     def ordered(variables: Iterable[Variable]) -> tuple[Variable, ...]:
@@ -115,7 +115,7 @@ def in_order(expression: Expression, graph: CausalGraph, rename: Rename = str) -
         if isinstance(part, Probability):
             return Probability(Distribution(ordered(part.children), ordered(part.parents)))
         if isinstance(part, Sum):
-            return Sum(rebuild(part.expression), frozenset(ordered(part.ranges)))
+            return total(rebuild(part.expression), [found.name for found in ordered(part.ranges)])
         if isinstance(part, Fraction):
             return Fraction(rebuild(part.numerator), rebuild(part.denominator))
         if isinstance(part, Product):

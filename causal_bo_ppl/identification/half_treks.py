@@ -5,6 +5,7 @@ variables, none of them a spouse of v, and each solved already or not reached fr
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import networkx as nx
 
@@ -12,7 +13,8 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.reduction import closure
 
 
-def half_trek_identified(graph: CausalGraph) -> set[str]:
+@lru_cache(maxsize=16)
+def half_trek_identified(graph: CausalGraph) -> frozenset[str]:
     """Variables whose whole equation the half-trek criterion solves, for almost every model."""
     reach = {name: _half_trek_reach(graph, name) for name in graph.nodes}
     solved: set[str] = set()
@@ -20,7 +22,7 @@ def half_trek_identified(graph: CausalGraph) -> set[str]:
     while grown:
         new = {name for name in graph.nodes if name not in solved and _is_solvable(graph, name, solved, reach)}
         grown, solved = bool(new), solved | new
-    return solved
+    return frozenset(solved)
 
 
 def _half_trek_reach(graph: CausalGraph, name: str) -> set[str]:

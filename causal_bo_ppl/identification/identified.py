@@ -8,15 +8,15 @@ from typing import Any
 from y0.dsl import Expression
 
 from causal_bo_ppl.errors import DomainError, NotIdentifiable
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification import evaluation
 from causal_bo_ppl.identification.assembly import Answer
-from causal_bo_ppl.identification.coordinates import Scope, collect
+from causal_bo_ppl.identification.coordinates import Explored, collect
 from causal_bo_ppl.identification.expressions import latex_name, to_latex, to_text
-from causal_bo_ppl.identification.linearity import LinearVerdict, judge
+from causal_bo_ppl.identification.linearity import judge
 from causal_bo_ppl.identification.reduction import Names, Reduction
+from causal_bo_ppl.identification.second_effects import LinearVerdict
 
-Edge = tuple[str, str]
 DROP = "drop this set (identifiable_only=True does), or measure what confounds them"
 
 
@@ -103,8 +103,8 @@ class Identification:
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
         """Names of the coordinates of theta_Y that this effect uses."""
-        scope = Scope(self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known))
-        return collect(scope, kind, intercepts=intercepts).names
+        explored = Explored(self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known))
+        return collect(explored, kind, intercepts=intercepts).names
 
     def evaluate(self, covariance: Any, mean: Any = None, query: Mapping[str, float] | None = None) -> Any:
         """The estimand in a Gaussian model, exactly.

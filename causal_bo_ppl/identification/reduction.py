@@ -33,6 +33,12 @@ def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) ->
     return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
 
 
+def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
+    """The free variables that the set moves: on open paths from it."""
+    inside = set(reduction.open)
+    return closure(reduction.effective, lambda name: inside.intersection(graph.children(name))) & inside
+
+
 def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
     """The districts of the graph over `inside`, by their first members."""
     seen: set[str] = set()

@@ -8,7 +8,7 @@ import pandas as pd
 
 from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.coordinates import Parameters, Scope, collect, set_label
+from causal_bo_ppl.identification.coordinates import Explored, Parameters, collect, set_label
 from causal_bo_ppl.identification.identified import DROP, Identification, braces
 from causal_bo_ppl.identification.reduction import Names
 
@@ -80,8 +80,8 @@ class Identifications(Mapping[Any, Identification]):
             )
         found = [self._found[members] for members in sets]
         reductions = tuple(identification.reduction for identification in found)
-        scope = Scope(self.graph, self.target, sets, reductions, dict(found[0].known))
-        return collect(scope, kind, intercepts=intercepts)
+        explored = Explored(self.graph, self.target, sets, reductions, dict(found[0].known))
+        return collect(explored, kind, intercepts=intercepts)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for every set."""

@@ -1,7 +1,7 @@
 """Models on which an estimand is tried: random linear-Gaussian SEMs of the graph, and what is true in them.
 
-V = a + W'V + e, e ~ N(0, Omega): then Q[C] is the density of (V_C - a_C - W'V) under N(0, Omega_CC), and under do(s)
-Y = tau'x + l'(a + e) over what is not set. All drawn by NumPy from a fixed seed, so a verdict never changes.
+V = a + W'V + e, e ~ N(0, Omega): under do(s), Y = tau'x + l'(a + e) over what is not set. Drawn by NumPy from a fixed
+seed, so a verdict never changes.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.potentials import LOG_TWO_PI, Moments, Potential
-from causal_bo_ppl.identification.reduction import Names
+from causal_bo_ppl.identification.reals import LOG_TWO_PI, Potential, Reals
 
+TRIALS = 3
 SEED = 20021
 CAP = 25.0  # variance that parents may give; noise is near 1: small enough to invert, large enough to pass on
 
@@ -23,7 +23,7 @@ class Trials(NamedTuple):
     weights: np.ndarray
     intercepts: np.ndarray
     noise: np.ndarray
-    moments: Moments
+    moments: Reals
 
 
 def draw_trials(graph: CausalGraph, count: int) -> Trials:
@@ -48,7 +48,7 @@ def draw_trials(graph: CausalGraph, count: int) -> Trials:
         grown[:, place, place] = np.minimum(inherited, CAP) + scale[:, place] ** 2
     intercepts = draws.normal(size=(count, size))
     solve = np.linalg.inv(np.eye(size) - weights.transpose(0, 2, 1))
-    moments = Moments((solve @ intercepts[..., None])[..., 0], solve @ noise @ solve.transpose(0, 2, 1))
+    moments = Reals((solve @ intercepts[..., None])[..., 0], solve @ noise @ solve.transpose(0, 2, 1))
     return Trials(weights, intercepts, noise, moments)
 
 
@@ -60,19 +60,6 @@ def _draw_noise(graph: CausalGraph, draws: np.random.Generator, count: int) -> n
         shared = draws.uniform(0.4, 0.9, count) * draws.choice([-1.0, 1.0], count) / max(arcs[one], arcs[other])
         noise[:, graph.index(one), graph.index(other)] = noise[:, graph.index(other), graph.index(one)] = shared
     return noise
-
-
-def true_factor(graph: CausalGraph, trials: Trials, district: Names) -> Potential:
-    """Q[district] in every trial: the density of its disturbances, as a potential of it and its parents."""
-    scope = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
-    members = [graph.index(name) for name in district]
-    residual = np.eye(len(graph.nodes))[scope][:, members] - trials.weights[:, scope][:, :, members]
-    inverse = np.linalg.inv(trials.noise[:, members][:, :, members])
-    pull = (inverse @ trials.intercepts[:, members, None])[..., 0]
-    log_volume = len(members) * LOG_TWO_PI + np.linalg.slogdet(trials.noise[:, members][:, :, members])[1]
-    constant = -(log_volume + np.sum(trials.intercepts[:, members] * pull, -1)) / 2
-    precision = residual @ inverse @ residual.transpose(0, 2, 1)
-    return Potential(tuple(scope), precision, (residual @ pull[..., None])[..., 0], constant)
 
 
 def adjoints(trials: Trials, target: int, masks: np.ndarray) -> np.ndarray:
@@ -91,14 +78,14 @@ class Effects(NamedTuple):
     intercepts: np.ndarray
     variances: np.ndarray
 
-    def potential(self, place: int, scope: Sequence[int], target: int) -> Potential:
-        """N(y; intercept + slopes'x, variance) of one set in every trial, as a potential over `scope`."""
+    def potential(self, place: int, places: Sequence[int], target: int) -> Potential:
+        """N(y; intercept + slopes'x, variance) of one set in every trial, as a potential over `places`."""
         intercept, variance = self.intercepts[:, place], self.variances[:, place]
-        residual = -self.slopes[:, place, list(scope)]
-        residual[:, list(scope).index(target)] = 1.0
+        residual = -self.slopes[:, place, list(places)]
+        residual[:, list(places).index(target)] = 1.0
         precision = residual[:, :, None] * residual[:, None, :] / variance[:, None, None]
         constant = -(LOG_TWO_PI + np.log(variance) + intercept**2 / variance) / 2
-        return Potential(tuple(scope), precision, residual * (intercept / variance)[:, None], constant)
+        return Potential(tuple(places), precision, residual * (intercept / variance)[:, None], constant)
 
 
 def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:
