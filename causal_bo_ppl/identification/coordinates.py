@@ -84,9 +84,8 @@ class Parameters:
         is_centred = not self.intercepts if centred is None else centred
         if is_centred and self.intercepts:
             raise ModelError("a centred model has no intercepts; take parameters(..., intercepts=False)")
-        return generic_rank(
-            self.explored.graph, self.explored.target, self.explored.sets, self.explored.known, edges, is_centred
-        )
+        graph, target, sets, _, known = self.explored
+        return generic_rank(graph, target, sets, known, edges, is_centred)
 
     def sharing(self) -> pd.DataFrame:
         """Which set (row) uses which coordinate (column)."""

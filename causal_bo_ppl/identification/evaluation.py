@@ -105,7 +105,7 @@ def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
     return found.astype(float)
 
 
-def read_query(query: Mapping[str, float], intervened: Names) -> dict[str, float]:
+def read_query(query: Mapping[str, Array], intervened: Names) -> dict[str, Array]:
     """{variable: value} of exactly the variables of the set."""
     if not isinstance(query, Mapping):
         raise DomainError(f"a query is a mapping such as {{'X': 1.0}}, got {query!r}")
@@ -115,11 +115,17 @@ def read_query(query: Mapping[str, float], intervened: Names) -> dict[str, float
     missing = [name for name in intervened if name not in query]
     if missing:
         raise DomainError(f"the query lacks a value for {listed(missing)}; the set is {{{listed(intervened)}}}")
-    values = {name: read_number(name, query[name]) for name in intervened}
-    for name, value in values.items():
-        if not np.isfinite(value):
-            raise DomainError(f"do({name} = {value}) is no intervention; give a finite value")
-    return values
+    return {name: _read_value(name, query[name]) for name in intervened}
+
+
+def _read_value(name: str, value: Array) -> Array:
+    """A finite number, or an array of them."""
+    if isinstance(value, jax.core.Tracer):
+        return value
+    found = value if isinstance(value, jax.Array | np.ndarray) else read_number(name, value)
+    if not np.isfinite(np.asarray(found, float)).all():
+        raise DomainError(f"do({name} = {value}) is no intervention; give a finite value")
+    return found
 
 
 def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Array]:
@@ -130,11 +136,10 @@ def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Arr
 
 
 def response(
-    slopes: Array, mean: Array, graph: CausalGraph, target: str, effective: Names, query: Mapping[str, float]
+    slopes: Array, mean: Array, graph: CausalGraph, target: str, effective: Names, query: Mapping[str, Array]
 ) -> Array:
     """E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""
-    at = np.array([graph.index(name) for name in effective], int)
-    values = np.array([query[name] for name in effective])
-    mean = mean if mean.shape[:-1] == slopes.shape[:-1] else mean.reshape(*(1,) * (slopes.ndim - 1), -1)
-    values = values.reshape(*(1,) * (mean.ndim - 1), -1)
-    return (mean[..., graph.index(target)] + (slopes * (values - mean[..., at])).sum(-1))[()]
+    found = mean[..., graph.index(target)]
+    for place, name in enumerate(effective):
+        found = found + slopes[..., place] * (query[name] - mean[..., graph.index(name)])
+    return found[()]

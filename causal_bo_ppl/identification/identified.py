@@ -10,14 +10,17 @@ from y0.dsl import Expression
 from causal_bo_ppl.errors import DomainError, NotIdentifiable
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification import evaluation
-from causal_bo_ppl.identification.assembly import Answer
+from causal_bo_ppl.identification.assembly import TOLERANCE, Answer
 from causal_bo_ppl.identification.coordinates import Explored, collect
 from causal_bo_ppl.identification.expressions import latex_name, to_latex, to_text
 from causal_bo_ppl.identification.linearity import judge
 from causal_bo_ppl.identification.reduction import Names, Reduction
 from causal_bo_ppl.identification.second_effects import LinearVerdict
 
-DROP = "drop this set (identifiable_only=True does), or measure what confounds them"
+DROP = (
+    "drop this set (identifiable_only=True does), measure what confounds them, or ask what linear mechanisms identify "
+    "(linear=True)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +64,8 @@ class Identification:
 
     @property
     def verified(self) -> bool:
-        """Was the estimand checked? Always, where there is one."""
-        return self.identifiable
+        """Was the estimand checked and found right? Always, where there is one."""
+        return self.answer.trials > 0 and self.error <= TOLERANCE
 
     @property
     def verification(self) -> str:
@@ -70,6 +73,7 @@ class Identification:
         if not self.identifiable:
             return ""
         return (
+            "every factor without rounding, in random models over a finite field; the whole in "
             f"{self.answer.trials} random linear-Gaussian models: slopes, intercept, variance, normalization and no "
             f"other variable; largest relative error {self.error:.0e}"
         )
@@ -103,6 +107,8 @@ class Identification:
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
         """Names of the coordinates of theta_Y that this effect uses."""
+        if kind == "estimand":
+            self._formula()
         explored = Explored(self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known))
         return collect(explored, kind, intercepts=intercepts).names
 
@@ -114,7 +120,8 @@ class Identification:
         covariance:
             (..., p, p) in the order of the graph's nodes; leading axes are a batch.
         mean, query:
-            (..., p) and {variable: value}: with both, the result is E[Y | do(query)], (...).
+            (..., p) and {variable: value}: with both, the result is E[Y | do(query)]. A value may be an array,
+            for a curve: it is broadcast against the batch.
 
         Returns {variable: slope} without them. NumPy in, NumPy out, without compiling; JAX arrays are
         computed by JAX: traceable, differentiable.

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import pandas as pd
+from tqdm import tqdm
 
 from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph import CausalGraph
@@ -12,11 +13,13 @@ from causal_bo_ppl.identification.coordinates import Explored, Parameters, colle
 from causal_bo_ppl.identification.identified import DROP, Identification, braces
 from causal_bo_ppl.identification.reduction import Names
 
+PATIENCE = 3.0  # seconds without a progress bar
+
 
 class Identifications(Mapping[Any, Identification]):
     """One result for every intervention set; `ids["X", "Z"]` and any other order of names finds it.
 
-    Iterates over the sets, smallest first. `dropped` lists what cannot be learned, `usable` the rest.
+    Iterates over the sets, smallest first. `unidentified` lists what cannot be learned, `usable` the rest.
     """
 
     def __init__(
@@ -50,25 +53,28 @@ class Identifications(Mapping[Any, Identification]):
     @cached_property
     def usable(self) -> tuple[Names, ...]:
         """Sets whose effects can be learned; with `linear=True` also those that linearity identifies."""
+        shown = tqdm(self._found.items(), desc="judging linearity", unit="set", delay=PATIENCE, leave=False)
         return tuple(
-            members
-            for members, found in self._found.items()
-            if found.identifiable or (self.linear and found.linearity.identified)
+            members for members, found in shown if found.identifiable or (self.linear and found.linearity.identified)
         )
 
     @cached_property
-    def dropped(self) -> tuple[Names, ...]:
+    def unidentified(self) -> tuple[Names, ...]:
         """Sets whose effects cannot be learned."""
         usable = set(self.usable)
         return tuple(members for members in self._found if members not in usable)
 
+    @property
+    def dropped(self) -> tuple[Names, ...]:
+        """Sets that are left out of all that follows: the unidentified ones, where `identifiable_only` says so."""
+        return self.unidentified if self.identifiable_only else ()
+
     def require_usable(self) -> tuple[Names, ...]:
         """The usable sets; raises NotIdentifiable for the first that is not, unless `identifiable_only`."""
-        if self.dropped and not self.identifiable_only:
-            others = f" ({len(self.dropped)} of {len(self)} sets are like that)" if len(self.dropped) > 1 else ""
-            raise self._found[self.dropped[0]].not_identifiable(DROP + others)
-        if not self.usable:
-            raise self._found[self.dropped[0]].not_identifiable("no other set of this problem can be learned either")
+        if self.unidentified and not (self.identifiable_only and self.usable):
+            rest = f" ({len(self.unidentified)} of {len(self)} sets are like that)"
+            advice = DROP if self.usable else "no other set of this problem can be learned either"
+            raise self._found[self.unidentified[0]].not_identifiable(advice + rest)
         return self.usable
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Parameters:
@@ -92,7 +98,9 @@ class Identifications(Mapping[Any, Identification]):
         learned = sum(found.identifiable for found in self._found.values())
         again = sum(found.route == "rederived" for found in self._found.values())
         rest = (f", {again} rederived" if again else "") + (
-            f"; dropped: {listed(map(braces, self.dropped), 5)}" if self.dropped else ""
+            f"; {'dropped' if self.dropped else 'not'}: {listed(map(braces, self.unidentified), 5)}"
+            if self.unidentified
+            else ""
         )
         return f"Identifications({self.target}: {learned} of {len(self)} sets identifiable and verified{rest})"
 

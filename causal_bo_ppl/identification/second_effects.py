@@ -60,10 +60,8 @@ def look_for_another(
 def unknowns(graph: CausalGraph, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Causes and effects of the unknown coefficients, and the pairs of disturbances that must be uncorrelated."""
     given = dict(known)
-    edges = [
-        (graph.index(cause), graph.index(effect)) for cause, effect in graph.directed if (cause, effect) not in given
-    ]
-    arcs = {(graph.index(one), graph.index(other)) for one, other in graph.bidirected}
+    edges = [tuple(map(graph.index, edge)) for edge in graph.directed if edge not in given]
+    arcs = {tuple(map(graph.index, arc)) for arc in graph.bidirected}
     pairs = [pair for pair in combinations(range(len(graph.nodes)), 2) if pair not in arcs]
     causes, effects = np.array(edges, int).reshape(-1, 2).T
     return causes, effects, np.array(pairs, int).reshape(-1, 2)

@@ -75,6 +75,8 @@ def draw_effect(
     """
     if len(found.intervened) != 1:
         raise DomainError(f"a line needs a set of one variable, got {{{', '.join(found.intervened)}}}")
+    if not found.identifiable:
+        raise found.not_identifiable()
     rows = np.asarray(data.values)[~np.asarray(data.intervened).any(axis=1)]
     name, (x, y) = found.intervened[0], (found.graph.index(v) for v in (found.intervened[0], found.target))
     mean, covariance = rows.mean(axis=0), np.cov(rows.T)
