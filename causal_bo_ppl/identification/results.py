@@ -9,11 +9,10 @@ from tqdm import tqdm
 
 from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.assembly import PATIENCE
 from causal_bo_ppl.identification.coordinates import Explored, Parameters, collect, set_label
 from causal_bo_ppl.identification.identified import DROP, Identification, braces
 from causal_bo_ppl.identification.reduction import Names
-
-PATIENCE = 3.0  # seconds without a progress bar
 
 
 class Identifications(Mapping[Any, Identification]):
