@@ -10,6 +10,7 @@ def run(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
 
 
+@pytest.mark.heavy
 def test_demo_shows_graph_sets_and_exact_optimum():
     result = run("demo")
     assert result.exit_code == 0, result.output
@@ -35,6 +36,7 @@ def test_unknown_system_is_an_error_that_says_what_to_do():
     assert result.exit_code == 1 and "did you mean 'toy'" in result.output and "Traceback" not in result.output
 
 
+@pytest.mark.heavy
 def test_odd_option_is_an_error_without_a_traceback():
     for arguments in (
         ["--target", "yaeM"],
@@ -48,6 +50,7 @@ def test_odd_option_is_an_error_without_a_traceback():
     assert "ecoli70-yaeM" in run("demo", "ecoli70").output
 
 
+@pytest.mark.heavy
 def test_readme_shows_how_the_demo_ends():
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])
     ending = "\n".join(result.output.strip().splitlines()[-2:])

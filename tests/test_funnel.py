@@ -53,6 +53,7 @@ def test_funnels_differ_by_seed_and_keep_their_coefficients_in_range():
 
 
 @pytest.mark.parametrize("variant", ["linear", "nonlinear"])
+@pytest.mark.heavy
 def test_funnel_domains_are_two_standard_deviations_of_the_population(variant):
     system = load("funnel", variant=variant, seed=3)
     rows = system.observe(200_000, 1)

@@ -112,6 +112,7 @@ def test_no_estimand_is_wrong_and_no_verdict_differs_on_2000_random_graphs():
     assert min(routes.count("hedge"), routes.count("y0")) > 400
 
 
+@pytest.mark.heavy
 def test_estimands_of_larger_graphs_are_right_in_other_models():
     draws, routes = np.random.default_rng(2), []
     while len(routes) < 40:
@@ -357,6 +358,7 @@ def test_empty_set_is_the_observational_mean():
     assert found.evaluate(np.eye(2), np.array([1.0, 2.5]), {}) == 2.5
 
 
+@pytest.mark.heavy
 def test_evaluation_is_traced_once_and_differentiated_exactly():
     found = identify(NAPKIN)
     _, covariance, _, _, _ = random_moments(np.random.default_rng(10), found.graph, ("X",), "Y")

@@ -136,6 +136,7 @@ def local_oracle(draws, graph, target, chosen):
     return ranks[0] == ranks[1]
 
 
+@pytest.mark.heavy
 def test_local_verdict_is_the_row_space_test_of_the_implied_covariance():
     draws, found = np.random.default_rng(30), {True: 0, False: 0}
     while min(found.values()) < 15:

@@ -79,6 +79,7 @@ def test_optimum_of_each_set_is_the_published_one(name, variant, members, value,
         ("healthcare", None, 5.155287, {"aspirin": 0.0, "statin": 1.0}),
     ],
 )
+@pytest.mark.heavy
 def test_system_knows_its_optimum_and_how_it_was_obtained(name, variant, value, intervention):
     optimum = load(name, variant=variant).optimum
     assert optimum.value == pytest.approx(value, abs=1e-5)
@@ -95,6 +96,7 @@ def test_optimum_of_a_maximized_problem_is_the_largest_effect():
     assert searched.value == pytest.approx(6.5, abs=1e-12) and searched.intervention == {"Z": -5.0}
 
 
+@pytest.mark.heavy
 def test_constant_of_the_synthetic_system_agrees_with_a_shifted_contour():
     """E exp(i exp(B) / 10), B ~ N(0, 2), on Im B = 0.7, where the integrand decays instead of oscillating."""
     z = np.arange(-16, 16, 0.01) + 0.7j
@@ -138,6 +140,7 @@ def test_observational_means_are_the_published_ones():
 
 
 @pytest.mark.parametrize(("variant", "sd"), [(None, 1.0), ("confounded", np.sqrt(2))])
+@pytest.mark.heavy
 def test_observational_mean_of_toy_agrees_with_a_fine_grid(variant, sd):
     x = np.arange(-12 * sd, 12 * sd, 2e-6)
     weight = np.exp(-((x / sd) ** 2) / 2)

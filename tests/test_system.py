@@ -161,6 +161,7 @@ def test_check_says_what_it_needs():
             system.effect(system.problem.baseline())
 
 
+@pytest.mark.heavy
 def test_system_built_by_hand_passes():
     check_system(broken(response=response_with(-1.04)), draws=100_000)
 
@@ -230,6 +231,7 @@ def test_optimum_inside_a_box_of_any_size_is_found(names):
     np.testing.assert_allclose(list(optimum.intervention.values()), centre[: len(names)], atol=1e-6)
 
 
+@pytest.mark.heavy
 def test_best_of_several_basins_is_found():
     """The deepest well lies between two points of the first grid, whose lowest point is in a broader well."""
     cell = 2 / (CELLS - 1)
@@ -242,6 +244,7 @@ def test_best_of_several_basins_is_found():
     assert optimum.value == pytest.approx(-1.0, abs=1e-9) and optimum.intervention["X"] == pytest.approx(deep, abs=1e-8)
 
 
+@pytest.mark.heavy
 def test_optimum_that_is_none_is_caught():
     """A response said to be affine but with its optimum inside: the vertices miss it."""
     graph = cb.CausalGraph.parse("X -> Y")

@@ -154,6 +154,7 @@ def test_sets_that_share_a_total_effect_have_the_same_one():
 
 
 @pytest.mark.parametrize(("intercepts", "rank"), [(False, 99), (True, 198)])
+@pytest.mark.heavy
 def test_rank_of_a_deep_chain_is_full(intercepts, rank):
     names = [f"N{place:03}" for place in range(100)]
     ids = cb.identify(cb.CausalGraph.from_edges(list(zip(names, names[1:], strict=False))), names[-1], 1)
