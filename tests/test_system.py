@@ -166,6 +166,7 @@ def test_system_built_by_hand_passes():
     check_system(broken(response=response_with(-1.04)), draws=100_000)
 
 
+@pytest.mark.heavy
 def test_declared_cause_without_an_effect_is_warned_of():
     system = broken(model=missing_edge, response=response_with(0.0))
     with pytest.warns(CausalBOWarning, match="'Z' did not react to its parents X"):
