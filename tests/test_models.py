@@ -176,6 +176,7 @@ def test_max_size_explores_all_sets_up_to_that_size():
 
 
 @pytest.mark.parametrize("name", cb.models.names())
+@pytest.mark.heavy
 def test_system_can_be_sent_to_another_process(name):
     system = load(name, **({"variant": "nonlinear"} if name == "funnel" else {}))
     again = pickle.loads(pickle.dumps(system))  # noqa: S301

@@ -218,6 +218,7 @@ def test_category_may_index_a_table_when_it_is_set_and_when_it_is_not():
 
 
 @pytest.mark.parametrize("names", ["A", "AB", "ABC", "ABCD", "ABCDEF", "ABCDEFGH"])
+@pytest.mark.heavy
 def test_optimum_inside_a_box_of_any_size_is_found(names):
     graph = cb.CausalGraph.from_edges([(name, "Y") for name in "ABCDEFGH"])
     centre = jnp.linspace(-0.4, 0.9, 8)
