@@ -275,6 +275,17 @@ def test_broken_estimand_is_caught(fault):
         assert check.table["error"].max() > 1e-3
 
 
+def test_exact_arithmetic_alone_catches_every_broken_estimand_it_can_evaluate():
+    """That an integral diverges only floats can say; all else, a wrong constant included, shows in the field too."""
+    from causal_bo_ppl.identification.exactness import is_exact_effect
+
+    graph = cb.CausalGraph.parse(TWO_COVARIATES + "; W -> X")
+    right = Sum[Z1, Z2](P(Y | (X, Z1, Z2)) * P(Z1, Z2))
+    assert is_exact_effect(right, graph, "Y", ["X"]) and not is_exact_effect(right, graph, "Y", ["Z1"])
+    for broken in BROKEN.values():
+        assert not is_exact_effect(broken, graph, "Y", ["X"]), broken
+
+
 def test_right_slope_with_wrong_variance_would_pass_a_check_of_slopes():
     graph = cb.CausalGraph.parse(TWO_COVARIATES)
     table = cb.check_estimand(graph, "Y", "X", BROKEN["the variance alone"]).table
