@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
-from oracles import ancestors, random_admg
+from oracles import ancestors, has_hedge, random_admg
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.identification import linearity
 from causal_bo_ppl.identification.half_treks import half_trek_identified
+from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.identification.residues import eliminate
 
 INSTRUMENT = "Z -> X -> Y; X <-> Y"
 CONDITIONAL = "C -> A -> X -> Y; C -> X; C -> Y; C <-> Y; X <-> Y"
@@ -31,6 +34,19 @@ def test_conditional_instrument_is_identified_by_numerical_evidence():
         and found.evidence.startswith("numerical evidence")
         and "all with the same effect" in found.evidence
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("A -> X; C -> X; C -> Y; X -> Y; C <-> Y; X <-> Y", "X"),
+        ("E -> C; E -> D; E -> B; E -> Y; C -> D; C -> Y; D -> B; D -> Y; B -> Y; E <-> B; D <-> B", "D"),
+        ("D -> E; D -> A; D -> Y; E -> B; E -> A; E -> Y; B -> A; B -> Y; D <-> Y; E <-> B", "E"),
+    ],
+)
+def test_runaway_coefficients_are_not_taken_for_a_second_effect(text, cause):
+    """Some coefficients are not identified and may go to infinity, where rounding looks like a solution."""
+    assert verdict(text, cause).identified
 
 
 def test_effect_with_two_values_is_only_locally_identified():
@@ -136,7 +152,6 @@ def local_oracle(draws, graph, target, chosen):
     return ranks[0] == ranks[1]
 
 
-@pytest.mark.heavy
 def test_local_verdict_is_the_row_space_test_of_the_implied_covariance():
     draws, found = np.random.default_rng(30), {True: 0, False: 0}
     while min(found.values()) < 15:
@@ -146,9 +161,10 @@ def test_local_verdict_is_the_row_space_test_of_the_implied_covariance():
             continue
         graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
         chosen = (causes[int(draws.integers(len(causes)))],)
-        result = cb.identify(graph, nodes[-1], [chosen])[chosen]
-        if not result.identifiable:
-            ours = result.linearity.verdict != "not identified under linearity"
+        if has_hedge(nodes, directed, bidirected, chosen, nodes[-1]) if len(nodes) < 6 else bidirected:
+            spanned = linearity._row_space(graph, ())
+            gradient = linearity._gradient(graph, nodes[-1], reduce_effect(graph, nodes[-1], chosen), ())
+            ours = len(eliminate(np.vstack([spanned, gradient]))) == len(spanned)
             assert ours == local_oracle(draws, graph, nodes[-1], chosen), (graph, chosen)
             found[ours] += 1
 

@@ -18,6 +18,7 @@ STARTS = 50  # for each model
 FEWEST = 5  # solutions of every model, to be evidence
 SPREADS = (0.5, 1.0, 2.0, 5.0)  # of the starts, by turns
 SOLVED = 1e-9  # of an entry of Omega that must be zero, relative to the largest variance
+LARGEST = 1e3  # coefficient of a solution: beyond, rounding is taken for one
 APART = 1e-5  # relative, between two values of tau: they are two
 PATIENCE = 3.0  # seconds without a progress bar
 Known = tuple[tuple[Edge, float], ...]
@@ -109,19 +110,18 @@ def _slopes(graph: CausalGraph, target: str, reduction: Reduction, weights: np.n
 def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.ndarray]:
     """Weights that give the model's covariance, from random starts."""
     size = np.abs(np.diagonal(model.covariance)).max()
-    enough = len(model.pairs) >= len(model.causes)  # equations for Levenberg-Marquardt, far faster than the other
     for turn, start in enumerate(draws.normal(size=(STARTS, len(model.causes)))):
         found = least_squares(
             _residual,
             start * SPREADS[turn % len(SPREADS)],
             _jacobian,
-            method="lm" if enough else "dogbox",
+            method="dogbox",  # lm runs away along directions that the equations do not see
             args=(model,),
             xtol=1e-15,
             ftol=1e-15,
             max_nfev=200,
         )
-        if np.abs(found.fun).max(initial=0.0) <= SOLVED * size:
+        if np.abs(found.fun).max(initial=0.0) <= SOLVED * size and np.abs(found.x).max(initial=0.0) < LARGEST:
             yield np.asarray(np.eye(len(model.weights)) - _left(found.x, model).T)
 
 
