@@ -127,6 +127,8 @@ def test_response_curve_is_one_call_and_can_be_traced():
     assert slope == pytest.approx(slopes["X"], rel=1e-9)
     with pytest.raises(cb.DomainError, match="is no intervention"):
         found.evaluate(covariance, mean, {"X": np.array([0.0, np.nan])})
+    with pytest.raises(cb.DomainError, match="must be real numbers, got <U1"):
+        found.evaluate(covariance, mean, {"X": np.array(["a"])})
 
 
 def test_tables_are_read_by_their_labels_and_rounding_is_no_asymmetry():

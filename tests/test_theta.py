@@ -79,6 +79,15 @@ def random_sets(draws, most_nodes=6):
             return cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes), target, chosen or [(causes[0],)]
 
 
+def random_results(draws, count):
+    """Random graphs with the sets of each whose effects can be learned."""
+    for _ in range(count):
+        graph, target, sets = random_sets(draws)
+        ids = cb.identify(graph, target, sets, identifiable_only=True)
+        if ids.usable:
+            yield graph, target, ids
+
+
 def responses(graph, target, weights, intercepts, sets, values):
     """f_s at |s| + 1 points of every set."""
     return np.array(
@@ -95,11 +104,7 @@ def responses(graph, target, weights, intercepts, sets, values):
 @pytest.mark.parametrize("intercepts", [False, True], ids=["centred", "intercepts"])
 def test_coordinates_are_those_on_which_some_response_depends_and_rank_is_the_jacobians(intercepts):
     draws = np.random.default_rng(20)
-    for _ in range(25):
-        graph, target, sets = random_sets(draws)
-        ids = cb.identify(graph, target, sets, identifiable_only=True)
-        if not ids.usable:
-            continue
+    for graph, target, ids in random_results(draws, 25):
         theta, size = ids.parameters("structural", intercepts=intercepts), len(graph.nodes)
         weights, constants = np.zeros((size, size)), draws.normal(size=size) * intercepts
         for cause, effect in graph.directed:
@@ -129,11 +134,7 @@ def test_coordinates_are_those_on_which_some_response_depends_and_rank_is_the_ja
 def test_sets_that_share_a_total_effect_have_the_same_one():
     draws = np.random.default_rng(21)
     shared = 0
-    for _ in range(100):
-        graph, target, sets = random_sets(draws)
-        ids = cb.identify(graph, target, sets, identifiable_only=True)
-        if not ids.usable:
-            continue
+    for graph, target, ids in random_results(draws, 100):
         theta, size = ids.parameters("total_effect", intercepts=True), len(graph.nodes)
         weights, constants = np.triu(draws.normal(size=(size, size)), 1), draws.normal(size=size)
         edges = np.zeros((size, size), bool)

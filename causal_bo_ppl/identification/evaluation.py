@@ -123,6 +123,8 @@ def _read_value(name: str, value: Array) -> Array:
     if isinstance(value, jax.core.Tracer):
         return value
     found = value if isinstance(value, jax.Array | np.ndarray) else read_number(name, value)
+    if isinstance(found, np.ndarray) and found.dtype.kind not in "biuf":
+        raise DomainError(f"the values of {name!r} must be real numbers, got {found.dtype}")
     if not np.isfinite(np.asarray(found, float)).all():
         raise DomainError(f"do({name} = {value}) is no intervention; give a finite value")
     return found

@@ -62,7 +62,7 @@ def _draw_noise(graph: CausalGraph, draws: np.random.Generator, count: int) -> n
     return noise
 
 
-def adjoints(trials: Trials, target: int, masks: np.ndarray) -> np.ndarray:
+def _adjoints(trials: Trials, target: int, masks: np.ndarray) -> np.ndarray:
     """(t, M, p) sensitivity of Y to every node, l_i = sum over free j of W_ij l_j, for the sets in `masks`, (M, p)."""
     found = np.zeros((len(trials.weights), *masks.shape))
     found[:, :, target] = 1.0
@@ -90,7 +90,7 @@ class Effects(NamedTuple):
 
 def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:
     """The truth under do of the sets in `masks`, (M, p) boolean."""
-    adjoint = adjoints(trials, target, masks)
+    adjoint = _adjoints(trials, target, masks)
     slopes, loads = np.where(masks, adjoint, 0.0), np.where(masks, 0.0, adjoint)
     intercepts = np.einsum("tmj,tj->tm", loads, trials.intercepts)
     return Effects(slopes, intercepts, np.einsum("tmi,tij,tmj->tm", loads, trials.noise, loads, optimize=True))

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.drawing import DASHED, GREY
-from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.errors import DataError, DomainError, listed
 from causal_bo_ppl.identification import Identification, Parameters
 from causal_bo_ppl.plots.graphs import DASHES, draw_graph
 from causal_bo_ppl.problem import COLOURS
@@ -77,6 +77,8 @@ def draw_effect(
         raise DomainError(f"a line needs a set of one variable, got {{{', '.join(found.intervened)}}}")
     if not found.identifiable:
         raise found.not_identifiable()
+    if data.nodes != found.graph.nodes:
+        raise DataError(f"the rows are of {listed(data.nodes)}, the effect is on {listed(found.graph.nodes)}")
     rows = np.asarray(data.values)[~np.asarray(data.intervened).any(axis=1)]
     name, (x, y) = found.intervened[0], (found.graph.index(v) for v in (found.intervened[0], found.target))
     mean, covariance = rows.mean(axis=0), np.cov(rows.T)
