@@ -55,6 +55,10 @@ class UnverifiedEstimand(CausalBOError, RuntimeError):
     """A formula for an effect did not pass its check; it is not returned."""
 
 
+class NumericalError(CausalBOError, ArithmeticError):
+    """A computation has no trustworthy result in floating point."""
+
+
 class SeedError(CausalBOError, TypeError):
     """What was given as a random key is none."""
 

@@ -1,8 +1,9 @@
-"""Linear-Gaussian algebra: implied mean and covariance, means after surgery.
+"""Linear-Gaussian algebra: implied mean and covariance, means after surgery, and what a mean reacts to.
 
 V = a + W'V + e, e ~ N(0, Omega), with W strictly upper triangular in topological order.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -50,3 +51,35 @@ def mutilated_means(sem: LinearSEM, queries: Queries) -> jax.Array:
 
     means: jax.Array = jax.lax.fori_loop(0, mask.shape[0], visit, jnp.zeros(value.shape))
     return means.T
+
+
+@partial(jax.jit, static_argnames="target")
+def adjoint(sem: LinearSEM, mask: jax.Array, target: int) -> jax.Array:
+    """(M, p) sensitivity l_j of the target's mean to the equation of each node, 0 where j is set; mask (M, p).
+
+    One sweep against the causal order: l_target = 1, l_j = sum_k W[j, k] l_k. Then df/dW[i, j] = m_i l_j and
+    df/da_j = l_j, with m the means after surgery.
+    """
+    free = ~jnp.asarray(mask).T
+    start = jnp.zeros(free.shape).at[target].set(1.0)
+
+    def visit(step: jax.Array, loads: jax.Array) -> jax.Array:
+        node = target - 1 - step
+        return loads.at[node].set(jnp.where(free[node], sem.weights[node] @ loads, 0.0))
+
+    loads: jax.Array = jax.lax.fori_loop(0, target, visit, start)
+    return loads.T
+
+
+@jax.jit
+def total_effects(sem: LinearSEM, mask: jax.Array) -> jax.Array:
+    """(M, p, p) effect of a unit shock to the equation of j on the mean of k, both free; 0 where one is set."""
+    free = ~jnp.asarray(mask)
+    size = sem.weights.shape[0]
+
+    def visit(node: jax.Array, effects: jax.Array) -> jax.Array:
+        onward = jnp.eye(size)[node] + effects @ sem.weights[:, node]
+        return effects.at[:, :, node].set(jnp.where(free[:, node, None] & free, onward, 0.0))
+
+    found: jax.Array = jax.lax.fori_loop(0, size, visit, jnp.zeros((*free.shape, size)))
+    return found

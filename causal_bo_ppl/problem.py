@@ -14,7 +14,7 @@ from causal_bo_ppl.admission import Bounds, Edge, Set, Sets
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.numbers import read_number
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.queries import Queries, distinct_rows
 from causal_bo_ppl.svg import draw_svg
 
 PROBES = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])  # times irrational numbers: points of no symmetry
@@ -160,7 +160,7 @@ class Problem:
             )
 
     def _require_explored(self, mask: np.ndarray) -> None:
-        for row in mask[_first_of_each(mask)]:
+        for row in mask[distinct_rows(mask)[0]]:
             found = tuple(name for name, is_set in zip(self.graph.nodes, row, strict=True) if is_set)
             if found and found not in self._positions:
                 near = min(self.sets, key=lambda members: len(set(members) ^ set(found)))
@@ -257,10 +257,3 @@ def _read_rows(interventions: Mapping[str, float] | Iterable[Mapping[str, float]
             f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {listed(rows, most=3)}"
         )
     return rows
-
-
-def _first_of_each(mask: np.ndarray) -> np.ndarray:
-    """Index of the first of all equal rows; bits packed into words, which sort much faster than rows."""
-    bits = np.packbits(mask, axis=1)
-    words = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64)
-    return np.unique(words[:, 0] if words.shape[1] == 1 else words, axis=0, return_index=True)[1]

@@ -1,6 +1,6 @@
 """A batch of interventions as two arrays: which variables are set, and to what."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import jax
@@ -39,3 +39,21 @@ class Queries:
 
     def __repr__(self) -> str:
         return f"Queries({len(self)} interventions on {self.mask.shape[-1]} variables)"
+
+
+def stack(batches: Iterable[Queries]) -> Queries:
+    """Several batches as one."""
+    parts = list(batches)
+    return Queries(np.concatenate([part.mask for part in parts]), np.concatenate([part.value for part in parts]))
+
+
+def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the first of all equal rows of (M, p) booleans, and for every row which of these it equals.
+
+    Bits are packed into words, which sort much faster than rows.
+    """
+    bits = np.packbits(mask, axis=1)
+    words = np.ascontiguousarray(np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))).view(np.uint64)
+    keys = words[:, 0] if words.shape[1] == 1 else words
+    _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)

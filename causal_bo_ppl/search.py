@@ -14,7 +14,7 @@ from scipy.ndimage import minimum_filter
 
 from causal_bo_ppl import designs
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.queries import Queries, stack
 
 Effect = Callable[[Queries], jax.Array | np.ndarray]
 CELLS = 4_096  # points of the first design, whatever the number of variables
@@ -34,7 +34,7 @@ def best_vertices(problem: Problem, effect: Effect) -> Queries:
         corners = np.broadcast_to(np.concatenate([np.zeros((1, size)), np.eye(size)]), (len(sets), size + 1, size))
         losses = sign * np.asarray(effect(_place(problem, sets, corners))).reshape(len(sets), size + 1)
         parts.append(_place(problem, sets, (losses[:, 1:] < losses[:, :1]).astype(float)))
-    return _join(parts)
+    return stack(parts)
 
 
 def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
@@ -50,11 +50,7 @@ def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
         starts = np.stack([_basins(problem, loss, members) for members in sets])
         places, losses = _descend(problem, loss, sets, starts)
         parts.append(_place(problem, sets, places[np.arange(len(sets)), losses.argmin(axis=1)]))
-    return _join(parts)
-
-
-def _join(parts: Sequence[Queries]) -> Queries:
-    return Queries(np.concatenate([part.mask for part in parts]), np.concatenate([part.value for part in parts]))
+    return stack(parts)
 
 
 def _basins(problem: Problem, loss: Callable[[Queries], np.ndarray], members: tuple[str, ...]) -> np.ndarray:
