@@ -4,31 +4,31 @@ An equation is learned from the rows in which its variable was not set.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph import CausalGraph, Edge
 
 ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
 ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
 
 
-def require_learnable(data: Data, graph: CausalGraph) -> None:
+def require_learnable(data: Data, graph: CausalGraph, known: Collection[Edge] = ()) -> None:
     """Refuse rows from which an equation upstream of the target, or its own, cannot be learned.
 
     Raises DataError for too few rows, a constant parent or target and exactly collinear parents;
     warns of nearly collinear ones. Meant for priors scaled by the data: a fixed proper prior needs
-    no rows at all.
+    no rows at all. known: edges whose coefficients need not be learned.
     """
     if data.nodes != graph.nodes:
         raise DataError(
             f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; read them for this graph"
         )
     for node in graph.require([data.target, *graph.ancestors(data.target)]):
-        parents = graph.parents(node)
+        parents = tuple(parent for parent in graph.parents(node) if (parent, node) not in known)
         usable = ~data.intervened[:, data.nodes.index(node)]
         _require_rows(node, int(usable.sum()), len(parents))
         if node == data.target:

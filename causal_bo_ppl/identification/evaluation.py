@@ -3,7 +3,7 @@
 Shifting every variable shifts an estimand with it, so its intercept is mean_Y - slopes' mean_s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from y0.dsl import Expression
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.potentials import evaluate
-from causal_bo_ppl.identification.reals import Reals
+from causal_bo_ppl.identification.reals import Potential, Reals
 from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.numbers import read_number
 
@@ -37,17 +37,48 @@ def slopes_of(expression: Expression, graph: CausalGraph, target: str, effective
 
 
 def _slopes(expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array) -> Array:
-    """-K_yx / K_yy of the estimand's potential."""
+    return _effect(expression, graph, target, effective, *_standardise(covariance))[0]
+
+
+def _standardise(covariance: Array) -> tuple[Reals, Array]:
+    """A centred Gaussian of variance 1, so that units do not cost digits, and the standard deviations."""
     xp = covariance.__array_namespace__()
-    if not effective:
-        return xp.zeros((*covariance.shape[:-2], 0))
-    places = {name: place for place, name in enumerate(graph.nodes)}
     spread = xp.sqrt(xp.diagonal(covariance, axis1=-2, axis2=-1))
-    correlation = covariance / (spread[..., :, None] * spread[..., None, :])  # units do not cost digits
-    found = evaluate(expression, Reals(xp.zeros(spread.shape), correlation), places)
+    return Reals(xp.zeros(spread.shape), covariance / (spread[..., :, None] * spread[..., None, :])), spread
+
+
+def _effect(
+    expression: Expression,
+    graph: CausalGraph,
+    target: str,
+    effective: Names,
+    model: Reals,
+    spread: Array,
+    memo: dict[Expression, Potential] | None = None,
+) -> tuple[Array, Array]:
+    """Slopes -K_yx / K_yy (..., d) and variance 1 / K_yy (...) of the target in the estimand's potential."""
+    places = {name: place for place, name in enumerate(graph.nodes)}
+    found = evaluate(expression, model, places, memo)
     at = np.array([found.places.index(places[name]) for name in (target, *effective)])
     row, sizes = found.precision[..., at[0], :][..., at], spread[..., [places[name] for name in (target, *effective)]]
-    return -row[..., 1:] / row[..., :1] * sizes[..., :1] / sizes[..., 1:]
+    return -row[..., 1:] / row[..., :1] * sizes[..., :1] / sizes[..., 1:], sizes[..., 0] ** 2 / row[..., 0]
+
+
+def effects_of(
+    asked: Iterable[tuple[Expression, Names]], graph: CausalGraph, target: str, covariance: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Slopes (n, d) and variance of the target (n,) under each (estimand, effective set), for covariances (n, p, p).
+
+    Conditionals are computed once for all sets. NaN where an estimand is not defined.
+    """
+    model, spread = _standardise(covariance)
+    memo: dict[Expression, Potential] = {}
+    found = [_effect(estimand, graph, target, effective, model, spread, memo) for estimand, effective in asked]
+    defined = [(np.isfinite(slopes).all(axis=-1) & (variance > 0))[..., None] for slopes, variance in found]
+    return [
+        (np.where(fine, slopes, np.nan), np.where(fine[..., 0], variance, np.nan))
+        for fine, (slopes, variance) in zip(defined, found, strict=True)
+    ]
 
 
 _compiled = jax.jit(_slopes, static_argnums=(0, 1, 2, 3))

@@ -5,7 +5,7 @@ that of B, a product adds, a ratio subtracts, a sum is a Schur complement. `real
 `residues` without rounding.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -36,9 +36,9 @@ def evaluate(
     expression: Expression,
     algebra: Algebra[Piece],
     places: Mapping[str, int],
-    memo: Mapping[Expression, Piece] | None = None,
+    memo: MutableMapping[Expression, Piece] | None = None,
 ) -> Piece:
-    """The potential of an expression; pieces found in `memo` are not computed again."""
+    """The potential of an expression; pieces in `memo` are not computed again, and conditionals are kept there."""
     if memo and expression in memo:
         return memo[expression]
 
@@ -46,7 +46,10 @@ def evaluate(
         return [evaluate(part, algebra, places, memo) for part in inner]
 
     if isinstance(expression, Probability):
-        return _conditional(expression, algebra, places)
+        found = _conditional(expression, algebra, places)
+        if memo is not None:
+            memo[expression] = found
+        return found
     if isinstance(expression, Product):
         return algebra.combine(parts(expression.expressions), [1] * len(expression.expressions))
     if isinstance(expression, Fraction):

@@ -1,0 +1,7 @@
+"""What do the data say about theta, and did the computation work?"""
+
+from causal_bo_ppl.posterior.fitting import fit as fit
+from causal_bo_ppl.posterior.priors import FixedPrior as FixedPrior
+from causal_bo_ppl.posterior.priors import MomentPrior as MomentPrior
+from causal_bo_ppl.posterior.priors import ScaledPrior as ScaledPrior
+from causal_bo_ppl.posterior.record import Posterior as Posterior

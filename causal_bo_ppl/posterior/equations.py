@@ -1,0 +1,159 @@
+"""What do complete rows say about the equations upstream of the target? Conjugate, where no latent cause joins them.
+
+Given complete rows the equations are independent: each is a regression on its parents, over the rows in which its
+variable was not set.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.linear import LinearSEM, adjoint
+from causal_bo_ppl.posterior import regressions
+from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
+from causal_bo_ppl.posterior.readout import Readout
+from causal_bo_ppl.posterior.regressions import Evidence, NormalInverseGamma
+from causal_bo_ppl.queries import Queries
+
+
+@dataclass(frozen=True, eq=False)
+class Equations:
+    """Normal-inverse-gamma posteriors of all equations of an ancestral graph, whose last node is the target.
+
+    readout: how theta_Y is read off them.
+    """
+
+    graph: CausalGraph
+    known: Mapping[Edge, float]
+    intercepts: bool
+    prior: ScaledPrior | FixedPrior
+    readout: Readout
+    evidence: Evidence
+
+    @cached_property
+    def free_parents(self) -> tuple[tuple[str, ...], ...]:
+        """Of each node, the parents whose coefficients are unknown."""
+        return tuple(
+            tuple(parent for parent in self.graph.parents(node) if (parent, node) not in self.known)
+            for node in self.graph.nodes
+        )
+
+    @cached_property
+    def causes(self) -> np.ndarray:
+        """(E, D) place of each regressor among the nodes: p for the constant 1, -1 for padding."""
+        constant = [len(self.graph.nodes)] if self.intercepts else []
+        rows = [constant + [self.graph.index(name) for name in parents] for parents in self.free_parents]
+        width = max(map(len, rows))
+        return np.array([row + [-1] * (width - len(row)) for row in rows], int).reshape(len(rows), width)
+
+    @cached_property
+    def posterior(self) -> NormalInverseGamma:
+        """Of every equation."""
+        used = self.causes >= 0
+        if isinstance(self.prior, ScaledPrior):
+            return regressions.solve_scaled(self.evidence, used, self.intercepts, self.prior.rows)
+        guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
+        return regressions.solve_fixed(self.evidence, used, guess, self.prior.noise_rows)
+
+    @cached_property
+    def fixed(self) -> np.ndarray:
+        """(p + 1, p) known coefficients; the last row is the intercepts."""
+        found = np.zeros((len(self.graph.nodes) + 1, len(self.graph.nodes)))
+        for (cause, effect), value in self.known.items():
+            found[self.graph.index(cause), self.graph.index(effect)] = value
+        return found
+
+    def place(self, coefficients: np.ndarray) -> np.ndarray:
+        """Coefficients (..., E, D) as matrices (..., p + 1, p), known ones added."""
+        used = self.causes >= 0
+        found = np.broadcast_to(self.fixed, (*coefficients.shape[:-2], *self.fixed.shape)).copy()
+        found[..., self.causes[used], np.nonzero(used)[0]] = coefficients[..., used]
+        return found
+
+    @cached_property
+    def sem(self) -> LinearSEM:
+        """The model at the posterior means."""
+        matrix = jnp.asarray(self.place(self.posterior.mean))
+        return LinearSEM(matrix[:-1], matrix[-1], jnp.diag(jnp.asarray(self.posterior.variance)))
+
+    @cached_property
+    def coefficient_covariance(self) -> np.ndarray:
+        """(p + 1, p, p + 1): covariance of coefficients (i, j) and (k, j); equations are independent."""
+        size = len(self.graph.nodes)
+        found = np.zeros((size + 1, size, size + 1))
+        for node, block in enumerate(regressions.covariances(self.posterior)):
+            at = self.causes[node][used := self.causes[node] >= 0]
+            found[at[:, None], node, at[None, :]] = block[np.ix_(used, used)]
+        return found
+
+    @property
+    def moments_by(self) -> str:
+        """How mean and covariance of theta_Y were found."""
+        return "closed form" if self.readout.is_structural else "delta method"
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (d,) and covariance (d, d) of theta_Y."""
+        matrix = self.place(self.posterior.mean)
+        return self.readout.read(matrix[None])[0], self.readout.covariance(matrix, self.coefficient_covariance)
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """(n, d) exact draws of theta_Y."""
+        return self.readout.read(self.place(regressions.draw(self.posterior, n, key)[0]))
+
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """(M,) variance of one outcome, l' Omega l over the nodes not set, at the posterior means; queries (M, p)."""
+        loads = np.asarray(adjoint(self.sem, jnp.asarray(queries.mask), len(self.graph.nodes) - 1))
+        return np.asarray(loads**2 @ self.posterior.variance)
+
+    def update(self, rows: Data) -> "Equations":
+        """The posterior after more rows, observational or not: exactly that of all rows together."""
+        return replace(self, evidence=self._absorb(self.evidence, rows))
+
+    def _absorb(self, evidence: Evidence, data: Data) -> Evidence:
+        columns = [data.nodes.index(name) for name in self.graph.nodes]
+        values, counted = data.values[:, columns], ~data.intervened[:, columns]
+        padded = np.column_stack([values, np.ones(len(values)), np.zeros(len(values))])  # causes p and -1
+        responses = values - values @ self.fixed[:-1]
+        rows = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1)
+        return regressions.absorb(evidence, rows * counted[..., None], counted)
+
+    def _with_pseudo_rows(self) -> Evidence:
+        """The prior as evidence that is not counted."""
+        evidence = regressions.nothing(*self.causes.shape)
+        if isinstance(self.prior, ScaledPrior):
+            return evidence
+        centres = np.array([self.prior.centres.get(name, 0.0) for name in self.graph.nodes])
+        offsets = centres @ self.fixed[:-1]
+        most = self.causes.shape[1]
+        rows = np.zeros((most, len(self.graph.nodes), most + 1))
+        for place, (node, parents) in enumerate(zip(self.graph.nodes, self.free_parents, strict=True)):
+            found = self.prior.pseudo_rows(node, parents, float(offsets[place]), self.intercepts)
+            rows[: len(found), place, : found.shape[1] - 1], rows[: len(found), place, -1] = found[:, :-1], found[:, -1]
+        absorbed = regressions.absorb(evidence, rows, np.zeros(rows.shape[:2], bool))
+        return Evidence(absorbed.factor, evidence.rows)
+
+
+def fit_equations(
+    graph: CausalGraph, known: Mapping[Edge, float], intercepts: bool, prior: Prior, readout: Readout, data: Data
+) -> Equations:
+    """The conjugate posterior; graph: the target's ancestral graph."""
+    if graph.bidirected:
+        one, other = graph.bidirected[0]
+        raise ModelError(
+            f"conjugate regressions would be biased: a latent cause joins {one!r} and {other!r}, upstream of the "
+            'target; use method="wishart", which is valid under latent confounding'
+        )
+    if isinstance(prior, MomentPrior):
+        raise ModelError("a MomentPrior is for method='wishart'; conjugate takes a ScaledPrior or a FixedPrior")
+    if isinstance(prior, FixedPrior):
+        prior.require_names(graph, known)
+    inside = {edge: value for edge, value in known.items() if set(edge) <= set(graph.nodes)}
+    bare = Equations(graph, inside, intercepts, prior, readout, Evidence(np.empty(0), np.empty(0)))
+    return replace(bare, evidence=bare._absorb(bare._with_pseudo_rows(), data))

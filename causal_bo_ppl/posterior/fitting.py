@@ -1,0 +1,125 @@
+"""Which method of inference, on which data, for which parameters? The door to all of them."""
+
+import warnings
+from functools import lru_cache
+
+import jax
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError, listed
+from causal_bo_ppl.identification import Identifications, identify
+from causal_bo_ppl.learnable import require_learnable
+from causal_bo_ppl.posterior.equations import fit_equations
+from causal_bo_ppl.posterior.estimands import fit_estimands
+from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
+from causal_bo_ppl.posterior.readout import Readout
+from causal_bo_ppl.posterior.record import Belief, Posterior, digest, require_rows_of
+from causal_bo_ppl.problem import Problem
+
+METHODS = {"conjugate": "structural", "wishart": "estimand"}  # and the parameters each is at home in
+FAR = 5.0  # standard errors of a mean from 0: centred rows are 0 apart from rounding
+
+
+def fit(
+    problem: Problem,
+    data: Data,
+    *,
+    mechanisms: str = "linear",
+    method: str = "conjugate",
+    parameters: str | None = None,
+    intercepts: bool = True,
+    prior: Prior | None = None,
+    key: jax.Array | int | None = None,
+) -> Posterior:
+    """Learn theta_Y, the parameters that the effects of all intervention sets share.
+
+    Parameters
+    ----------
+    mechanisms:
+        "linear": V = a + W'V + e with Gaussian disturbances.
+    method:
+        "conjugate": a normal-inverse-gamma posterior of every equation upstream of the target, in closed form, from
+        observational and interventional rows; refused where a latent cause joins two of them. "wishart": a
+        normal-inverse-Wishart posterior of the observational mean and covariance, pushed through the verified
+        estimands: valid under latent confounding, from observational rows only.
+    parameters:
+        "structural", "total_effect" or "estimand"; by default what the method is at home in.
+    intercepts:
+        False: the equations have none, so the rows must be centred.
+    prior:
+        `ScaledPrior` (default: scaled to the data, worth 1/100 of a row), `FixedPrior`, or `MomentPrior`.
+    key:
+        Both methods are closed forms and need none.
+
+    Raises NotIdentifiable for a problem with a set whose effect cannot be learned, unless it was made with
+    `identifiable_only=True`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> post
+    Posterior(2 structural parameters of Y, conjugate, 200 rows, exact)
+    >>> post.names, post.mean.round(2).tolist()
+    (('b[X->Z]', 'b[Z->Y]'), [0.78, -1.36])
+    """
+    _require_inputs(problem, data, mechanisms, method, intercepts, prior)
+    found = _identified(problem)
+    sets = found.require_usable()
+    theta = found.parameters(parameters or METHODS[method], intercepts=intercepts)
+    if not theta.names:
+        raise ModelError("every coefficient that matters is known: there is nothing left to learn")
+    if not intercepts:
+        _warn_unless_centred(data, problem)
+    causes, belief_prior = problem.graph.ancestral(problem.target), prior or ScaledPrior()
+    belief: Belief
+    if method == "conjugate":
+        readout = Readout(theta, causes)
+        if isinstance(belief_prior, ScaledPrior):
+            require_learnable(data, problem.graph, problem.known)
+        belief = fit_equations(causes, theta.explored.known, intercepts, belief_prior, readout, data)
+    else:
+        belief = fit_estimands(causes, [found[members] for members in sets], theta, belief_prior, data)
+    return Posterior(problem, theta, method, belief, "exact", len(data), digest(data))
+
+
+@lru_cache(maxsize=16)
+def _identified(problem: Problem) -> Identifications:
+    """Identification once for a problem, however often it is fitted."""
+    return identify(problem)
+
+
+def _require_inputs(
+    problem: Problem, data: Data, mechanisms: str, method: str, intercepts: bool, prior: Prior | None
+) -> None:
+    if not isinstance(problem, Problem):
+        raise DomainError(f"fit needs a Problem, got {type(problem).__name__}; of a system take system.problem")
+    if not isinstance(data, Data):
+        raise DataError(f"fit needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
+    require_rows_of(problem, data)
+    if mechanisms != "linear":
+        raise ModelError(f'mechanisms must be "linear", got {mechanisms!r}')
+    if method not in METHODS:
+        raise ModelError(f"method must be one of {listed(METHODS)}; got {method!r}")
+    if not isinstance(intercepts, bool):
+        raise ModelError(f"intercepts must be True or False, got {intercepts!r}")
+    if prior is not None and not isinstance(prior, ScaledPrior | FixedPrior | MomentPrior):
+        raise ModelError(f"prior must be a ScaledPrior, a FixedPrior or a MomentPrior, got {prior!r}")
+
+
+def _warn_unless_centred(data: Data, problem: Problem) -> None:
+    values = data.values[data.is_observational]
+    if len(values) < 2:
+        return
+    error = np.maximum(values.std(axis=0, ddof=1), np.finfo(float).tiny) / np.sqrt(len(values))
+    names = [*problem.graph.ancestors(problem.target), problem.target]
+    far = [name for name in names if not abs(values[:, at := data.nodes.index(name)].mean()) <= FAR * error[at]]
+    if far:
+        warnings.warn(
+            f"intercepts=False takes the means as 0, but those of {listed(far, most=5)} are not: "
+            "centre the rows, or leave intercepts in",
+            CausalBOWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,182 @@
+"""What do the data say about theta_Y? One result for every method of inference."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError, ModelError, listed
+from causal_bo_ppl.identification import Parameters
+from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.linalg import factor_semidefinite
+from causal_bo_ppl.posterior.priors import Prior
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries
+
+
+class Belief(Protocol):
+    """What a method of inference knows. Queries are over the target's ancestral graph."""
+
+    @property
+    def prior(self) -> Prior:
+        """What was believed before."""
+
+    @property
+    def moments_by(self) -> str:
+        """How mean and covariance were found."""
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (d,) and covariance (d, d) of theta_Y."""
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """(n, d) draws of theta_Y."""
+
+    def update(self, rows: Data) -> "Belief":
+        """The same after more rows."""
+
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """(M,) variance of one outcome."""
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """The posterior of theta_Y, the parameters that all effects share.
+
+    method: how it was found. verdict: "exact", where it is a closed form and nothing can have failed. belief: what
+    the method knows beyond theta_Y. rows: how many were used; digest: a sum of their hashes, whatever their order.
+    """
+
+    problem: Problem
+    parameters: Parameters
+    method: str
+    belief: Belief
+    verdict: str
+    rows: int
+    digest: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coordinates of theta_Y."""
+        return self.parameters.names
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        mean, covariance = self.belief.moments()
+        mean.flags.writeable = covariance.flags.writeable = False
+        return mean, covariance
+
+    @property
+    def mean(self) -> np.ndarray:
+        """(d,) posterior mean; where the covariance is by the delta method, theta_Y of the mean equations."""
+        return self._moments[0]
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """(d, d) posterior covariance; `moments_by` says how it was found."""
+        return self._moments[1]
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """(d, r) with factor factor' the covariance, r its rank."""
+        return factor_semidefinite(self.covariance)
+
+    @property
+    def sd(self) -> np.ndarray:
+        """(d,) posterior standard deviations."""
+        return np.asarray(np.sqrt(np.diagonal(self.covariance)))
+
+    @property
+    def moments_by(self) -> str:
+        """How mean and covariance were found: "closed form", "delta method", or from how many draws."""
+        return self.belief.moments_by
+
+    @property
+    def prior(self) -> Prior:
+        """What was believed before the rows."""
+        return self.belief.prior
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of problem, parameters, method, prior and rows; the order of the rows does not matter."""
+        parts = [self.problem.fingerprint, self.parameters.kind, str(self.parameters.intercepts), self.method]
+        text = "|".join([*parts, repr(self.prior), str(self.rows), f"{self.digest:x}"])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def draws(self, n: int, key: jax.Array | int) -> np.ndarray:
+        """(n, d) independent draws of theta_Y."""
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ModelError(f"cannot draw {n!r} times; ask for a whole number, at least 1")
+        return self.belief.draw(int(n), as_key(key))
+
+    def quantiles(self, levels: Sequence[float], *, draws: int = 4_000, key: jax.Array | int) -> pd.DataFrame:
+        """Quantiles of every coordinate, from draws; infinite where too many draws have no value."""
+        found = self.draws(draws, key)
+        ends = [np.nan_to_num(found, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
+        columns = {
+            level: np.quantile(end, level, axis=0, method="inverted_cdf")
+            for level, end in zip(levels, ends, strict=True)
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.names, name="coordinate"))
+
+    def update(self, rows: Data) -> "Posterior":
+        """A new posterior after more rows: the same as fitting all of them at once."""
+        if not isinstance(rows, Data):
+            raise DataError(f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame")
+        require_rows_of(self.problem, rows)
+        return replace(
+            self,
+            belief=self.belief.update(rows),
+            rows=self.rows + len(rows),
+            digest=(self.digest + digest(rows)) % 2**256,
+        )
+
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """(M,) variance of one outcome under each intervention, as the model implies it."""
+        return self.belief.outcome_variances(self.upstream(queries))
+
+    def upstream(self, queries: Queries) -> Queries:
+        """The batch cut to the target and its causes, the target last."""
+        queries = self.problem.require(queries)
+        return Queries(np.asarray(queries.mask)[:, self._columns], np.asarray(queries.value)[:, self._columns])
+
+    @cached_property
+    def _columns(self) -> list[int]:
+        graph = self.problem.graph
+        return [graph.index(name) for name in graph.ancestral(self.problem.target).nodes]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every coordinate: cause, effect, mean and sd."""
+        frame = self.parameters.to_frame()[["cause", "effect", "given", "used_by"]]
+        return frame.assign(mean=self.mean, sd=self.sd)
+
+    def __repr__(self) -> str:
+        shape = f"{len(self.names)} {self.parameters.kind} parameters"
+        return f"Posterior({shape} of {self.problem.target}, {self.method}, {self.rows} rows, {self.verdict})"
+
+    def _repr_html_(self) -> str:
+        title = f"<p>{len(self.names)} {self.parameters.kind} parameters, {self.method} posterior from {self.rows} rows"
+        note = f"verdict: {self.verdict}; moments: {self.moments_by}"
+        return f"{title}; {note}</p>{self.to_frame().to_html(max_rows=60, float_format='{:.4g}'.format)}"
+
+
+def digest(rows: Data) -> int:
+    """A sum of the hashes of all rows: the same in any order, and of parts the sum."""
+    total = 0
+    for values, intervened in zip(rows.values, rows.intervened, strict=True):
+        total += int.from_bytes(hashlib.sha256(values.tobytes() + intervened.tobytes()).digest())
+    return total % 2**256
+
+
+def require_rows_of(problem: Problem, rows: Data) -> None:
+    """Refuse rows of another graph."""
+    if (rows.nodes, rows.target) != (problem.graph.nodes, problem.target):
+        raise DataError(
+            f"the rows are of {listed(rows.nodes)} with the target {rows.target!r}, the problem has "
+            f"{listed(problem.graph.nodes)} and {problem.target!r}; read them for this problem"
+        )
