@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.errors import GraphError as GraphError
     from causal_bo_ppl.errors import ModelError as ModelError
     from causal_bo_ppl.errors import NotIdentifiable as NotIdentifiable
+    from causal_bo_ppl.errors import NumericalError as NumericalError
     from causal_bo_ppl.errors import SeedError as SeedError
     from causal_bo_ppl.errors import UnverifiedEstimand as UnverifiedEstimand
     from causal_bo_ppl.exploration import mis as mis
@@ -34,9 +35,23 @@ if TYPE_CHECKING:
     from causal_bo_ppl.graph import CausalGraph as CausalGraph
     from causal_bo_ppl.identification import check_estimand as check_estimand
     from causal_bo_ppl.identification import identify as identify
+    from causal_bo_ppl.kernels import KernelEstimate as KernelEstimate
+    from causal_bo_ppl.kernels import jacobian_features as jacobian_features
+    from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
+    from causal_bo_ppl.optimizer import optimize as optimize
+    from causal_bo_ppl.posterior import FixedPrior as FixedPrior
+    from causal_bo_ppl.posterior import MomentPrior as MomentPrior
+    from causal_bo_ppl.posterior import Posterior as Posterior
+    from causal_bo_ppl.posterior import ScaledPrior as ScaledPrior
+    from causal_bo_ppl.posterior import fit as fit
     from causal_bo_ppl.problem import Problem as Problem
     from causal_bo_ppl.queries import Queries as Queries
+    from causal_bo_ppl.responses import Response as Response
+    from causal_bo_ppl.responses import response as response
+    from causal_bo_ppl.runs import Run as Run
+    from causal_bo_ppl.surrogates import couple as couple
     from causal_bo_ppl.system import CausalSystem as CausalSystem
+    from causal_bo_ppl.theory import causal_rank as causal_rank
 
 _ROOMS = {"models", "plots", "testing"}
 _HOME = {
@@ -50,6 +65,7 @@ _HOME = {
     "GraphError": "errors",
     "ModelError": "errors",
     "NotIdentifiable": "errors",
+    "NumericalError": "errors",
     "SeedError": "errors",
     "UnverifiedEstimand": "errors",
     "mis": "exploration",
@@ -60,6 +76,20 @@ _HOME = {
     "Problem": "problem",
     "Queries": "queries",
     "CausalSystem": "system",
+    "FixedPrior": "posterior",
+    "MomentPrior": "posterior",
+    "Posterior": "posterior",
+    "ScaledPrior": "posterior",
+    "fit": "posterior",
+    "Response": "responses",
+    "response": "responses",
+    "KernelEstimate": "kernels",
+    "jacobian_features": "kernels",
+    "jacobian_gram": "kernels",
+    "causal_rank": "theory",
+    "couple": "surrogates",
+    "optimize": "optimizer",
+    "Run": "runs",
 }
 __all__ = sorted({*_ROOMS, *_HOME})
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "causal_bo_ppl"
 LAYERS = [
     "errors",
-    "names notation numbers keys queries drawing tables quadrature",
+    "names notation numbers keys queries pieces drawing tables quadrature",
     "svg costs designs",
     "graph linalg",
     "linear",
@@ -26,10 +26,11 @@ LAYERS = [
     "system",
     "models",
     "posterior",
+    "lines wiring",
     "responses",
     "diagnostics kernels",
     "theory surrogates",
-    "acquisition",
+    "acquisition runs settings laboratory",
     "optimizer",
     "campaign experiments validation",
     "plots",

@@ -1,0 +1,34 @@
+"""What is a kernel of effects, and may it be trusted?"""
+
+from typing import NamedTuple
+
+import jax
+
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.posterior import Posterior
+
+TRUSTED = ("exact", "passed")
+
+
+class KernelEstimate(NamedTuple):
+    """Covariances of effects, and how far they may be from the truth.
+
+    gram: (M, M), or (M, K) between two batches. standard_error: Monte-Carlo error of the entries; a zero that
+    broadcasts, where there is none. assumed: under which conditions the gram is the covariance.
+    """
+
+    gram: jax.Array
+    standard_error: jax.Array
+    assumed: str
+
+
+def require_trusted(post: Posterior, accept_unconverged: bool) -> Posterior:
+    """The posterior, if its computation worked or the analyst accepts it anyway."""
+    if not isinstance(post, Posterior):
+        raise ModelError(f"a kernel needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+    if post.verdict not in TRUSTED and not accept_unconverged:
+        raise ModelError(
+            f"the posterior's verdict is {post.verdict!r}; look at cb.check_posterior(post), or pass "
+            "accept_unconverged=True, which is recorded"
+        )
+    return post

@@ -1,0 +1,68 @@
+"""How does an effect follow from slopes and intercepts? It is linear in them: the query's values are its Jacobian."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification import Coordinate, Parameters
+from causal_bo_ppl.linear import LinearSEM, adjoint
+from causal_bo_ppl.queries import Queries
+
+
+class Points(NamedTuple):
+    """M queries over the p nodes of the ancestral graph and the constant 1.
+
+    columns: (M, p + 1) places of their coefficients in theta, d where theta has none. known: (M, p + 1) slopes known in
+    advance. values: (M, p + 1).
+    """
+
+    columns: jax.Array | np.ndarray
+    known: jax.Array | np.ndarray
+    values: jax.Array | np.ndarray
+
+
+def place(parameters: Parameters, queries: Queries, used: Sequence[Sequence[Coordinate]], which: np.ndarray) -> Points:
+    """The coefficients of every query; used: the coordinates of each distinct set, which: (M,) the set of a query."""
+    graph = parameters.explored.graph.ancestral(parameters.explored.target)
+    size, at = len(graph.nodes), {name: column for column, name in enumerate(parameters.names)}
+    columns = np.full((len(used), size + 1), len(parameters))
+    for row, coordinates in enumerate(used):
+        for each in coordinates:
+            columns[row, graph.index(each.cause) if each.cause else size] = at[each.name]
+    mask = np.asarray(queries.mask)
+    known = _known_slopes(parameters, graph, mask) * (mask & (columns[which, :-1] == len(parameters)))
+    values = np.column_stack([np.where(mask, queries.value, 0.0), np.ones(len(mask))])
+    return Points(columns[which], np.pad(known, ((0, 0), (0, 1))), values)
+
+
+def _known_slopes(parameters: Parameters, graph: CausalGraph, mask: np.ndarray) -> np.ndarray:
+    """(M, p) slopes by the known coefficients alone: right where every open path has only such."""
+    known = {edge: value for edge, value in parameters.explored.known.items() if set(edge) <= set(graph.nodes)}
+    if not known:
+        return np.zeros(mask.shape)
+    weights = np.zeros((len(graph.nodes), len(graph.nodes)))
+    for (cause, effect), value in known.items():
+        weights[graph.index(cause), graph.index(effect)] = value
+    sem = LinearSEM(jnp.array(weights), jnp.zeros(len(weights)), jnp.zeros(weights.shape))
+    return np.asarray(adjoint(sem, jnp.asarray(mask), len(weights) - 1)) @ weights.T
+
+
+@jax.jit
+def values(_: None, theta: jax.Array, points: Points) -> jax.Array:
+    """(M,) effects."""
+    return ((jnp.append(theta, 0.0)[points.columns] + points.known) * points.values).sum(axis=1)
+
+
+values_of_many = jax.jit(jax.vmap(values, (None, 0, None)))
+
+
+@jax.jit
+def linearize(_: None, theta: jax.Array, points: Points) -> tuple[jax.Array, jax.Array]:
+    """(M,) effects and their (M, d) Jacobian, which does not depend on theta."""
+    rows = jnp.arange(len(points.values))[:, None]
+    jacobian = jnp.zeros((len(points.values), len(theta) + 1)).at[rows, points.columns].add(points.values)
+    return values(None, theta, points), jacobian[:, :-1]

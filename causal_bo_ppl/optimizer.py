@@ -1,0 +1,237 @@
+"""Which experiment next? Graph-coupled causal Bayesian optimization, Algorithm 1 of the paper.
+
+Each round: choose the intervention with the best confidence bound over all sets at once, run it, learn from its outcome
+about every effect, and linearize again where theta has moved to.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from causal_bo_ppl.acquisition import confidence_bound, first_best, vertices
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError
+from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.laboratory import Experiment, Laboratory
+from causal_bo_ppl.posterior import Posterior, fit
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries, stack
+from causal_bo_ppl.runs import Recommendation, Run, Step
+from causal_bo_ppl.settings import Settings
+from causal_bo_ppl.surrogates import Coupled, Prediction, couple
+from causal_bo_ppl.surrogates.outcomes import Outcomes, add, no_outcomes
+from causal_bo_ppl.system import CausalSystem
+
+PATIENCE = 3.0  # seconds without a progress bar
+
+
+class Choice(NamedTuple):
+    """A suggested intervention, with what is believed of it and its bound."""
+
+    query: Queries
+    mean: float
+    sd: float
+    bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What all rounds share: the vertices of all sets with their costs, where experiments run, and the settings."""
+
+    candidates: Queries
+    costs: np.ndarray
+    laboratory: Laboratory
+    settings: Settings
+
+    @property
+    def objective(self) -> str:
+        """Either "min" or "max"."""
+        return self.laboratory.problem.objective
+
+    def begin(self, post: Posterior, experiments: Data) -> Coupled:
+        """The surrogate before the first round; earlier experiments are told to it."""
+        surrogate = couple(post, accept_unconverged=self.settings.accept_unconverged)
+        for query, outcome in zip(experiments.queries, experiments.outcomes.tolist(), strict=True):
+            surrogate = surrogate.tell(query, outcome, self.noise(post, query))
+        return surrogate.recentre() if self.settings.kernel == "adaptive" else surrogate
+
+    def suggest(self, surrogate: Coupled, left: float) -> list[Choice]:
+        """The next batch that can be paid for; the second is chosen as if the first had come out as predicted."""
+        choices: list[Choice] = []
+        for _ in range(self.settings.batch):
+            affordable = np.flatnonzero(self.costs <= left)
+            if not len(affordable):
+                break
+            predicted = surrogate.predict(self.candidates)
+            bounds = confidence_bound(predicted, self.settings.beta, self.objective)
+            at = int(affordable[first_best(bounds[affordable], self.objective)])
+            query = self.candidates[at]
+            choices.append(Choice(query, float(predicted.mean[at]), float(predicted.sd[at]), float(bounds[at])))
+            left -= self.costs[at]
+            if len(choices) < self.settings.batch:
+                surrogate = surrogate.tell(query, choices[-1].mean, self.noise(surrogate.post, query))
+        return choices
+
+    def noise(self, post: Posterior, query: Queries) -> float:
+        """Variance of one outcome: given, or what the model implies."""
+        given = self.laboratory.noise
+        return float(post.outcome_variances(query)[0]) if given is None else given
+
+    def learn(self, surrogate: Coupled, choices: list[Choice], outcomes: np.ndarray, rows: Data | None) -> Coupled:
+        """After a round: from the target alone, or from the whole rows."""
+        if self.settings.update == "full":
+            if rows is None:
+                raise DataError('update="full" needs whole rows: let the experiment return Data')
+            return couple(surrogate.post.update(rows), accept_unconverged=self.settings.accept_unconverged)
+        for choice, outcome in zip(choices, outcomes, strict=True):
+            surrogate = surrogate.tell(choice.query, float(outcome), self.noise(surrogate.post, choice.query))
+        return surrogate.recentre() if self.settings.kernel == "adaptive" else surrogate
+
+    def recommend(self, surrogate: Coupled, seen: Outcomes) -> tuple[Queries, Prediction]:
+        """The best intervention as `report` understands it, and what is believed of it."""
+        among = self.candidates if self.settings.report == "model" else seen.queries
+        predicted = surrogate.predict(among)
+        at = first_best(seen.means if self.settings.report == "observed" else predicted.mean, self.objective)
+        return among[at], Prediction(predicted.mean[at], predicted.sd[at])
+
+    def rounds(self, surrogate: Coupled, key: jax.Array, steps: list[Step]) -> Iterator[Coupled]:
+        """Suggest, run and learn, round after round, until rounds or budget are used up; fills `steps`."""
+        seen = no_outcomes(self.candidates.mask.shape[1])
+        left = math.inf if self.settings.budget is None else self.settings.budget
+        for number in count(1) if self.settings.rounds is None else range(1, self.settings.rounds + 1):
+            choices = self.suggest(surrogate, left)
+            if not choices:
+                return
+            batch = stack(choice.query for choice in choices)
+            outcomes, rows = self.laboratory.run(batch, jax.random.fold_in(key, number))
+            noises = [self.noise(surrogate.post, choice.query) for choice in choices]
+            for choice, outcome, noise in zip(choices, outcomes.tolist(), noises, strict=True):
+                seen, _ = add(seen, choice.query, outcome, noise)
+            surrogate = self.learn(surrogate, choices, outcomes, rows)
+            costs = self.laboratory.problem.cost(batch).tolist()
+            left -= sum(costs)
+            best, predicted = self.recommend(surrogate, seen)
+            for choice, outcome, noise, cost in zip(choices, outcomes.tolist(), noises, costs, strict=True):
+                steps.append(
+                    Step(number, *choice, outcome, noise, cost, best, float(predicted.mean), float(predicted.sd))
+                )
+            yield surrogate
+
+
+def optimize(
+    problem: CausalSystem | Problem,
+    *,
+    method: str = "gc-cbo",
+    data: Data | None = None,
+    experiment: Experiment | None = None,
+    outcomes: str = "noisy",
+    noise: float | None = None,
+    acquisition: str = "ucb",
+    beta: float = 2.0,
+    kernel: str | None = None,
+    coupling: bool = True,
+    residual: bool = False,
+    update: str = "target",
+    report: str = "mean",
+    observations: int = 100,
+    rounds: int | None = None,
+    budget: float | None = None,
+    batch: int = 1,
+    inference: str | None = None,
+    accept_unconverged: bool = False,
+    key: jax.Array | int,
+) -> Run:
+    """Look for the intervention with the best E[Y | do(...)], experiment by experiment.
+
+    Parameters
+    ----------
+    problem:
+        A system with known truth, which is observed and simulated; or a problem, with `data` and `experiment`.
+    method:
+        "gc-cbo", or "gc-cbo-fixed" (kernel="fixed").
+    data, observations:
+        Rows to start from; of a system, how many to observe where none are given.
+    experiment:
+        From Queries to Data or to one outcome for each; a system is simulated without it.
+    outcomes, noise:
+        "noisy" or "exact" (the effect itself). `noise` is the variance of an outcome; by default what the model
+        implies for each set. A simulated system with a given `noise` returns its exact effect plus that noise.
+    beta:
+        The confidence bound is mean +- sqrt(beta) sd.
+    kernel:
+        "adaptive" (the response is linearized anew after each round) or "fixed".
+    update:
+        "target": only the outcome is used. "full": the whole row enters the posterior of every equation not set.
+    report:
+        What is recommended: of the interventions tried, the best by posterior "mean" or as "observed"; or the best of
+        all by the "model".
+    rounds, budget:
+        When to stop; the budget is in units of the problem's costs. At least one is needed.
+    batch:
+        Experiments per round.
+    inference:
+        "conjugate" or "wishart"; by default conjugate, unless latent causes join causes of the target.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> run = cb.optimize(cb.models.load("chain"), rounds=5, observations=50, key=0)
+    >>> run.best.intervention, run.regret()[-1]
+    ({'Z': 5.0}, 0.0)
+    """
+    settings = Settings(
+        method, outcomes, noise, acquisition, beta, kernel, coupling, residual, update, report, observations, rounds,
+        budget, batch, inference, accept_unconverged,
+    )  # fmt: skip
+    system, posed = (problem, problem.problem) if isinstance(problem, CausalSystem) else (None, problem)
+    if not isinstance(posed, Problem):
+        raise DomainError(f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}")
+    for_rows, for_rounds = jax.random.split(as_key(key))
+    post, experiments = _learn(posed, _start(system, data, settings, for_rows), settings)
+    candidates = vertices(posed, post.parameters.explored.sets)
+    laboratory = Laboratory(posed, system, experiment, settings.known_noise)
+    search = Search(candidates, posed.cost(candidates), laboratory, settings)
+    surrogate = search.begin(post, experiments)
+    steps: list[Step] = []
+    rounds_run = search.rounds(surrogate, for_rounds, steps)
+    for state in tqdm(rounds_run, total=rounds, desc=method, unit="round", delay=PATIENCE, leave=False):
+        surrogate = state
+    if not steps:
+        raise DomainError(
+            f"the budget {budget} does not pay for any experiment; the cheapest costs {search.costs.min():g}"
+        )
+    [intervention] = posed.interventions(steps[-1].best)
+    best = Recommendation(intervention, steps[-1].best_mean, steps[-1].best_sd)
+    return Run(posed, asdict(settings), tuple(steps), surrogate, best, system)
+
+
+def _start(system: CausalSystem | None, data: Data | None, settings: Settings, key: jax.Array) -> Data:
+    """The rows to begin with."""
+    if data is not None:
+        return data
+    if system is None:
+        raise DataError("a problem has no rows of its own: give `data`, or optimize a CausalSystem")
+    if not system.is_affine:
+        message = f"{system.name} is not linear; linear mechanisms are fitted to it"
+        warnings.warn(message, CausalBOWarning, stacklevel=3)
+    return system.observe(settings.observations, key)
+
+
+def _learn(problem: Problem, data: Data, settings: Settings) -> tuple[Posterior, Data]:
+    """The posterior, and rows of earlier experiments that it did not use."""
+    confounded = bool(problem.graph.ancestral(problem.target).bidirected)
+    method = settings.inference or ("wishart" if confounded else "conjugate")
+    if method == "conjugate":
+        return fit(problem, data, method=method), data.rows(slice(0, 0))
+    if settings.update == "full":
+        raise ModelError(
+            'latent causes join causes of the target, so whole rows of experiments cannot be used; take update="target"'
+        )
+    return fit(problem, data.rows(data.is_observational), method=method), data.rows(~data.is_observational)

@@ -1,0 +1,121 @@
+"""What did an optimization do, and what does it recommend?"""
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.identification.coordinates import set_label
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries, stack
+from causal_bo_ppl.surrogates import Coupled
+from causal_bo_ppl.system import CausalSystem
+
+
+class Recommendation(NamedTuple):
+    """An intervention with what is believed about its effect."""
+
+    intervention: dict[str, float]
+    mean: float
+    sd: float
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Central credible interval of the effect."""
+        if not 0 < level < 1:
+            raise ModelError(f"level must lie between 0 and 1, got {level!r}")
+        width = NormalDist().inv_cdf((1 + level) / 2) * self.sd
+        return self.mean - width, self.mean + width
+
+
+class Step(NamedTuple):
+    """One experiment: what was believed of it before, what came out, and what was recommended after its round."""
+
+    round: int
+    query: Queries
+    mean: float
+    sd: float
+    bound: float
+    outcome: float
+    noise: float
+    cost: float
+    best: Queries
+    best_mean: float
+    best_sd: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished optimization.
+
+    settings: what it was told. surrogate: what is believed in the end; `surrogate.predict(queries)` for any effect.
+    system: the truth, where it is known.
+    """
+
+    problem: Problem
+    settings: dict[str, object]
+    steps: tuple[Step, ...]
+    surrogate: Coupled
+    best: Recommendation
+    system: CausalSystem | None = None
+
+    @cached_property
+    def queries(self) -> Queries:
+        """The interventions tried, in order."""
+        return stack([step.query for step in self.steps])
+
+    @cached_property
+    def trace(self) -> xr.Dataset:
+        """A row for every experiment: what was set, predicted and measured, its cost, and the best so far."""
+        best = stack([step.best for step in self.steps])
+        columns: dict[str, list[object]] = {
+            name: [getattr(step, name) for step in self.steps]
+            for name in ("round", "mean", "sd", "bound", "outcome", "noise", "cost", "best_mean", "best_sd")
+        }
+        columns["set"] = [set_label(tuple(found)) for found in self.problem.interventions(self.queries)]
+        columns["total_cost"] = np.cumsum([step.cost for step in self.steps]).tolist()
+        if self.system is not None:
+            columns["effect"] = np.asarray(self.system.effect(self.queries)).tolist()
+            columns["best_effect"] = np.asarray(self.system.effect(best)).tolist()
+        settings = {
+            variable: (("experiment", "variable"), self.problem.to_frame(batch).to_numpy())
+            for variable, batch in (("value", self.queries), ("best_value", best))
+        }
+        return xr.Dataset(
+            {name: ("experiment", column) for name, column in columns.items()} | settings,
+            coords={"experiment": np.arange(1, len(self.steps) + 1), "variable": list(self.problem.manipulable)},
+            attrs={name: str(value) for name, value in self.settings.items()},
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """The trace as a table, a column for every manipulable variable."""
+        set_to = self.problem.to_frame(self.queries)
+        set_to.index = pd.Index(np.arange(1, len(self.steps) + 1), name="experiment")
+        rest = self.trace.drop_dims("variable").to_dataframe()
+        return pd.concat([rest[["round", "set"]], set_to, rest.drop(columns=["round", "set"])], axis=1)
+
+    def regret(self) -> np.ndarray:
+        """(number of experiments,) simple regret: what the best of the interventions tried so far lacks to the optimum.
+
+        By true effects, as benchmarks report it; `trace["best_effect"]` is the true effect of what was recommended.
+        """
+        if self.system is None:
+            raise ModelError("regret needs the truth: optimize a CausalSystem, not a Problem")
+        sign = 1.0 if self.problem.objective == "min" else -1.0
+        gaps = sign * (self.trace["effect"].to_numpy() - self.system.optimum.value)
+        return np.asarray(np.minimum.accumulate(np.maximum(gaps, 0.0)))
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{name} = {value:.4g}" for name, value in self.best.intervention.items())
+        low, high = self.best.interval()
+        found = f"best do({best}): {self.best.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+        return f"Run({self.settings['method']}, {len(self.steps)} experiments, {found})"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")
+        return f"<p>{html.escape(repr(self))}</p>{table}"

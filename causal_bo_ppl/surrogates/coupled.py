@@ -1,0 +1,135 @@
+"""What do we believe about every effect after k experiments? All effects share theta, so one outcome teaches about all.
+
+f(z) = g(theta, z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance. Linearized at a centre c:
+f(z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. The variance of an outcome's noise is that of its replicates'
+mean plus what linearization leaves out, so that the surrogate is not falsely certain.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.errors import DataError, NumericalError
+from causal_bo_ppl.kernels.estimates import require_trusted
+from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.responses import Response, response
+from causal_bo_ppl.surrogates.outcomes import Outcomes, add, no_outcomes
+from causal_bo_ppl.surrogates.weights import Weights, condition, extend
+
+LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
+
+
+class Prediction(NamedTuple):
+    """Mean (M,) and standard deviation (M,) of effects."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Coupled:
+    """The coupled surrogate in weight space. Made by `couple(post)`; `tell` and `recentre` return new ones.
+
+    centre: (r,) weights at which the response is linearized. remainders: (t,) of the distinct interventions seen.
+    """
+
+    response: Response
+    centre: np.ndarray
+    weights: Weights
+    outcomes: Outcomes
+    remainders: np.ndarray
+
+    @property
+    def post(self) -> Posterior:
+        """What was believed before the outcomes."""
+        return self.response.post
+
+    def theta(self, weights: np.ndarray) -> np.ndarray:
+        """(d,) parameters with these weights."""
+        return np.asarray(self.post.mean + self.post.factor @ weights)
+
+    @property
+    def mean_theta(self) -> np.ndarray:
+        """(d,) what is now believed of theta_Y."""
+        return self.theta(self.weights.mean)
+
+    @property
+    def covariance_theta(self) -> np.ndarray:
+        """(d, d) what is left of doubt about theta_Y."""
+        return np.asarray(self.post.factor @ self.weights.covariance @ self.post.factor.T)
+
+    def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+        """(M,) what phi'w is added to, and features phi (M, r)."""
+        values, jacobian = map(np.asarray, self.response.linearize(self.theta(self.centre), queries))
+        features = jacobian @ self.post.factor
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            [intervention] = self.post.problem.interventions(queries[row])
+            raise NumericalError(f"the effect of {intervention} is {values[row]}; theta has run away")
+        return values - features @ self.centre, features
+
+    def predict(self, queries: Queries) -> Prediction:
+        """Mean and sd of the effects of a batch."""
+        offsets, features = self._linearize(queries)
+        variance = ((features @ self.weights.covariance) * features).sum(axis=1)
+        return Prediction(offsets + features @ self.weights.mean, np.sqrt(np.maximum(variance, 0.0)))
+
+    def tell(self, query: Queries, outcome: float, noise: float) -> "Coupled":
+        """After one more outcome of one intervention, whose noise has this variance: a rank-one update."""
+        _require_outcome(query, outcome, noise)
+        seen, row = add(self.outcomes, query, float(outcome), float(noise))
+        left_out = self.remainders
+        if row == len(left_out):
+            left_out = np.append(left_out, remainders(self.post, query))
+        offsets, features = self._linearize(query)
+        (before, old), (after, new) = (
+            self._evidence(outcomes, row, left_out[row], offsets[0], features[0]) for outcomes in (self.outcomes, seen)
+        )
+        weights = extend(self.weights, features[0], after - before, new - old)
+        return replace(self, weights=weights, outcomes=seen, remainders=left_out)
+
+    def _evidence(
+        self, seen: Outcomes, row: int, left_out: float, offset: float, feature: np.ndarray
+    ) -> tuple[float, float]:
+        """Precision of an intervention's mean outcome, and precision times residual; nothing where not seen."""
+        if row >= len(seen.counts):
+            return 0.0, 0.0
+        precision = float(_precisions(seen.variances[row], left_out, feature[None])[0])
+        return precision, precision * float(seen.means[row] - offset)
+
+    def recentre(self) -> "Coupled":
+        """Linearize where the outcomes have moved theta, and learn from all of them again: O(t r^2 + r^3)."""
+        moved = replace(self, centre=self.weights.mean)
+        if not len(self.outcomes.counts):
+            return moved
+        offsets, features = moved._linearize(self.outcomes.queries)
+        precisions = _precisions(self.outcomes.variances, self.remainders, features)
+        return replace(moved, weights=condition(features, self.outcomes.means - offsets, precisions))
+
+
+def couple(post: Posterior, *, accept_unconverged: bool = False) -> Coupled:
+    """The surrogate before any outcome."""
+    post = require_trusted(post, accept_unconverged)
+    size = post.factor.shape[1]
+    nothing = no_outcomes(len(post.problem.graph.nodes))
+    weights = Weights(np.eye(size), np.zeros(size))
+    return Coupled(response(post.problem, post), np.zeros(size), weights, nothing, np.zeros(0))
+
+
+def _precisions(variances: np.ndarray, left_out: np.ndarray | float, features: np.ndarray) -> np.ndarray:
+    """(t,) of mean outcomes; an effect that the weights cannot move teaches nothing."""
+    prior = (features**2).sum(axis=1)
+    noise = variances + left_out + LEAST * prior
+    return np.where(prior > 0, 1 / np.where(noise > 0, noise, 1.0), 0.0)
+
+
+def _require_outcome(query: Queries, outcome: float, noise: float) -> None:
+    if len(query) != 1:
+        raise DataError(f"tell one outcome at a time, got {len(query)} interventions")
+    if not np.isfinite(outcome):
+        raise DataError(f"the outcome is {outcome}; it must be finite: leave a failed experiment out")
+    if not (np.isfinite(noise) and noise >= 0):
+        raise DataError(f"the variance of the outcome's noise is {noise}; it must be finite, and not negative")
