@@ -94,16 +94,15 @@ class FixedPrior:
 
         offset: what known coefficients contribute at the centres.
         """
-        first = [[1.0, *(self.centres.get(name, 0.0) for name in parents)]] if intercept else []
-        weights = [np.array(row) / self.intercept_sd for row in first]
-        responses = [(self.centres.get(node, 0.0) - offset) / self.intercept_sd] * len(first)
-        for place, parent in enumerate(parents):
+        rows = np.zeros((len(parents) + intercept, len(parents) + intercept + 1))
+        if intercept:
+            rows[0] = [1.0, *(self.centres.get(name, 0.0) for name in parents), self.centres.get(node, 0.0) - offset]
+            rows[0] /= self.intercept_sd
+        for place, parent in enumerate(parents, start=int(intercept)):
             mean, sd = self.slopes.get((parent, node), (0.0, None))
             ratio = self.scales.get(parent, 1.0) / self.slope_sd if sd is None else self.noise_guess(node) ** 0.5 / sd
-            weights.append(ratio * np.eye(len(parents) + intercept)[place + intercept])
-            responses.append(ratio * mean)
-        width = len(parents) + intercept
-        return np.column_stack([np.reshape(weights, (-1, width)), np.asarray(responses, float)])
+            rows[place, place], rows[place, -1] = ratio, ratio * mean
+        return rows
 
 
 @dataclass(frozen=True)
