@@ -137,9 +137,7 @@ def fit_estimands(
     if isinstance(prior, FixedPrior):
         raise ModelError("a FixedPrior is for method='conjugate'; wishart takes a ScaledPrior or a MomentPrior")
     if isinstance(prior, MomentPrior) and len(prior.centre) != len(graph.nodes):
-        raise ModelError(
-            f"the moment prior has {len(prior.centre)} variables, the target and its causes are {graph.nodes}"
-        )
+        raise ModelError(f"the moment prior has {len(prior.centre)} variables; it needs {listed(graph.nodes)}")
     values = observed(data, graph)
     size = len(graph.nodes)
     if isinstance(prior, ScaledPrior):
