@@ -78,7 +78,7 @@ def total_effects(sem: LinearSEM, mask: jax.Array) -> jax.Array:
     size = sem.weights.shape[0]
 
     def visit(node: jax.Array, effects: jax.Array) -> jax.Array:
-        onward = jnp.eye(size)[node] + effects @ sem.weights[:, node]
+        onward = jnp.eye(size)[node][None] + effects @ sem.weights[:, node]
         return effects.at[:, :, node].set(jnp.where(free[:, node, None] & free, onward, 0.0))
 
     found: jax.Array = jax.lax.fori_loop(0, size, visit, jnp.zeros((*free.shape, size)))

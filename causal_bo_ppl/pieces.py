@@ -1,27 +1,26 @@
 """How is a batch cut so that few programs are compiled, whatever its size?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 LARGE, MIDDLE, SMALL = 4_096, 256, 16  # rows
 
 
-def in_pieces(work: Callable[[Any], Any], batch: Any, rows: int, axis: int = 0) -> list[Any]:
-    """Do the work on pieces of a batch, arrays of `rows` rows; the results' rows lie along `axis`.
+def in_pieces(work: Callable[[Any], Any], batch: Any, rows: int, axis: int = 0) -> Any:
+    """Do the work on pieces of a batch, arrays of `rows` rows; the results' rows lie along `axis` and are joined.
 
     A piece is filled up with rows of zeros to one of three sizes; what comes of them is cut off again.
     """
     found = []
     for start, end, size in _cuts(rows):
         result = work(jax.tree.map(partial(_take, start=start, size=size), batch))
-        found.append(
-            jax.tree.map(partial(jax.lax.slice_in_dim, start_index=0, limit_index=end - start, axis=axis), result)
-        )
-    return found
+        found.append(jax.tree.map(partial(_cut, rows=end - start, axis=axis), result))
+    return jax.tree.map(lambda *parts: _join(parts, axis), *found)
 
 
 def _cuts(rows: int) -> Iterator[tuple[int, int, int]]:
@@ -37,3 +36,15 @@ def _cuts(rows: int) -> Iterator[tuple[int, int, int]]:
 def _take(part: np.ndarray, start: int, size: int) -> np.ndarray:
     rows = part[start : start + size]
     return np.pad(rows, ((0, size - len(rows)), (0, 0)))
+
+
+def _cut(part: jax.Array, rows: int, axis: int) -> Any:
+    """The first rows; outside of a trace by NumPy, which compiles nothing."""
+    kept = (slice(None),) * axis + (slice(0, rows),)
+    return part[kept] if isinstance(part, jax.core.Tracer) else np.asarray(part)[kept]
+
+
+def _join(parts: Sequence[Any], axis: int) -> jax.Array:
+    if isinstance(parts[0], jax.core.Tracer):
+        return jnp.concatenate(parts, axis)
+    return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis))

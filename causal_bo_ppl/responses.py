@@ -63,10 +63,11 @@ class Response:
         """(M,) effects at theta (d,); (s, M) for several thetas (s, d)."""
         room, theta = wiring if self.is_structural else lines, self._read(theta, (1, 2))
         if theta.ndim == 1:
-            return jnp.concatenate(self._apply(room.values, theta, queries))
-        blocks = [theta[start : start + THETAS] for start in range(0, len(theta), THETAS)]
-        found = [self._apply(room.values_of_many, block, queries) for block in blocks]
-        return jnp.concatenate([jnp.concatenate(row, axis=1) for row in found])
+            found: jax.Array = self._apply(room.values, theta, queries)
+            return found
+        filled = jnp.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
+        blocks = [filled[start : start + THETAS] for start in range(0, len(filled), THETAS)]
+        return jnp.concatenate([self._apply(room.values_of_many, block, queries) for block in blocks])[: len(theta)]
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> jax.Array:
         """(M, d) derivatives of the effects in theta, at theta (d,)."""
@@ -75,8 +76,8 @@ class Response:
     def linearize(self, theta: ArrayLike, queries: Queries) -> tuple[jax.Array, jax.Array]:
         """Effects (M,) and their Jacobian (M, d) at theta (d,), by one pair of sweeps."""
         room = wiring if self.is_structural else lines
-        values, jacobians = zip(*self._apply(room.linearize, self._read(theta, (1,)), queries), strict=True)
-        return jnp.concatenate(values), jnp.concatenate(jacobians)
+        values, jacobian = self._apply(room.linearize, self._read(theta, (1,)), queries)
+        return values, jacobian
 
     def hessian_bounds(self, queries: Queries, *, level: float = 0.95) -> HessianBounds:
         """Bound the curvature of each effect in theta, as the operator norm of its Hessian.
@@ -90,8 +91,8 @@ class Response:
             self._prepare(queries)
             return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
         reach = np.abs(self.post.mean) + np.sqrt(chi2.ppf(level, len(self.names))) * self.post.sd
-        exact = jnp.concatenate(self._apply(wiring.curvature, jnp.asarray(self.post.mean), queries))
-        local = jnp.concatenate(self._apply(wiring.largest_curvature, jnp.asarray(reach), queries))
+        exact = self._apply(wiring.curvature, jnp.asarray(self.post.mean), queries)
+        local = self._apply(wiring.largest_curvature, jnp.asarray(reach), queries)
         is_global = wiring.degree(self._constants, np.asarray(self.post.upstream(queries).mask)) <= 2
         return HessianBounds(np.where(is_global, exact, local), is_global, level)
 
@@ -102,11 +103,11 @@ class Response:
     def _read(self, theta: ArrayLike, dimensions: tuple[int, ...]) -> jax.Array:
         found = jnp.asarray(theta, float)
         if found.ndim not in dimensions or found.shape[-1] != len(self.names):
-            wanted = " or ".join(f"({'s, ' * (n - 1)}{len(self.names)},)" for n in dimensions)
+            wanted = " or ".join({1: "({d},)", 2: "(s, {d})"}[n].format(d=len(self.names)) for n in dimensions)
             raise ModelError(f"theta needs the shape {wanted} for {listed(self.names, most=6)}; got {found.shape}")
         return found
 
-    def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> list[Any]:
+    def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
         return in_pieces(partial(work, self._constants, theta), self._prepare(queries), len(queries), theta.ndim - 1)
 
     def _prepare(self, queries: Queries) -> Queries | lines.Points:

@@ -25,7 +25,7 @@ def exact_variances(post: Posterior, queries: Queries) -> np.ndarray:
         raise ModelError(f"{post.method} has no independent equations, so variances have no closed form")
     matrix = jnp.asarray(post.belief.place(post.belief.posterior.mean))
     blocks = jnp.asarray(post.belief.coefficient_covariance)
-    return np.concatenate(in_pieces(partial(_variances, matrix, blocks), post.upstream(queries), len(queries)))
+    return np.asarray(in_pieces(partial(_variances, matrix, blocks), post.upstream(queries), len(queries)))
 
 
 def remainders(post: Posterior, queries: Queries) -> np.ndarray:
