@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.errors import CausalBOWarning as CausalBOWarning
     from causal_bo_ppl.errors import DataError as DataError
     from causal_bo_ppl.errors import DomainError as DomainError
+    from causal_bo_ppl.errors import ExperimentFailed as ExperimentFailed
     from causal_bo_ppl.errors import ExplorationError as ExplorationError
     from causal_bo_ppl.errors import GraphError as GraphError
     from causal_bo_ppl.errors import ModelError as ModelError
@@ -61,6 +62,7 @@ _HOME = {
     "CausalBOWarning": "errors",
     "DataError": "errors",
     "DomainError": "errors",
+    "ExperimentFailed": "errors",
     "ExplorationError": "errors",
     "GraphError": "errors",
     "ModelError": "errors",

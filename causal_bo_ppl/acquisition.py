@@ -13,7 +13,7 @@ from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.surrogates import Prediction
 
-TIE = 1e-10  # relative: equal bounds, up to rounding
+TIE = 1e-10  # of the range of the bounds: equal, up to rounding
 
 
 def confidence_bound(predicted: Prediction, beta: float, objective: str) -> np.ndarray:
@@ -27,7 +27,8 @@ def first_best(bounds: np.ndarray, objective: str) -> int:
     if not len(bounds):
         raise DomainError("there is no intervention to choose from")
     losses = bounds if objective == "min" else -bounds
-    return int(np.flatnonzero(losses <= losses.min() + TIE * (1 + abs(losses.min())))[0])
+    near = TIE * np.ptp(losses) + 8 * np.finfo(float).eps * np.abs(losses).max()  # in any units, whatever the offset
+    return int(np.flatnonzero(losses <= losses.min() + near)[0])
 
 
 def vertices(problem: Problem, sets: tuple[tuple[str, ...], ...]) -> Queries:

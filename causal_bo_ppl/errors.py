@@ -55,6 +55,14 @@ class UnverifiedEstimand(CausalBOError, RuntimeError):
     """A formula for an effect did not pass its check; it is not returned."""
 
 
+class ExperimentFailed(CausalBOError, RuntimeError):
+    """An experiment raised, or gave no usable outcome. `run` holds all that was finished before, or None."""
+
+    def __init__(self, message: str, run: object = None) -> None:
+        super().__init__(message)
+        self.run = run
+
+
 class NumericalError(CausalBOError, ArithmeticError):
     """A computation has no trustworthy result in floating point."""
 

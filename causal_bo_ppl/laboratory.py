@@ -9,6 +9,7 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.posterior.record import require_rows_of
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.system import CausalSystem
@@ -36,12 +37,17 @@ class Laboratory:
     experiment: Experiment | None
     noise: float | None
 
+    def __post_init__(self) -> None:
+        if self.experiment is not None and not callable(self.experiment):
+            raise DataError(f"experiment must be a function from Queries to outcomes, got {self.experiment!r}")
+
     def run(self, queries: Queries, key: jax.Array) -> Measured:
         """One outcome for each intervention."""
-        found = self._perform(queries, key)
+        found = self._perform(Queries(np.array(queries.mask), np.array(queries.value)), key)  # a copy: ours stays
         if isinstance(found, Data):
+            require_rows_of(self.problem, found)
             return Measured(_require_same(found, queries).outcomes, found)
-        outcomes = np.atleast_1d(np.asarray(found))
+        outcomes = _as_array(found)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
             raise DataError(
                 f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for {len(queries)} interventions; "
@@ -49,7 +55,7 @@ class Laboratory:
             )
         if not np.isfinite(outcomes).all():
             [intervention] = self.problem.interventions(queries[np.flatnonzero(~np.isfinite(outcomes))[0]])
-            raise DataError(f"the outcome of {intervention} is not finite: {outcomes.tolist()}")
+            raise DataError(f"the outcome of {intervention} is not finite: {outcomes.tolist()}; run it again")
         return Measured(outcomes.astype(float), None)
 
     def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":
@@ -71,3 +77,12 @@ def _require_same(rows: Data, queries: Queries) -> Data:
     ):
         raise DataError("the experiment returned rows in which other values were set than those asked for")
     return rows
+
+
+def _as_array(found: object) -> np.ndarray:
+    if np.ma.isMaskedArray(found):
+        raise DataError("the experiment returned a masked array; return plain numbers")
+    try:
+        return np.atleast_1d(np.asarray(found))
+    except ValueError:
+        raise DataError("the experiment returned something ragged; return one number for each intervention") from None

@@ -4,7 +4,7 @@ An equation is learned from the rows in which its variable was not set.
 """
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -16,42 +16,51 @@ ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' wor
 ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
 
 
-def require_learnable(data: Data, graph: CausalGraph, known: Collection[Edge] = ()) -> None:
+def require_learnable(
+    data: Data,
+    graph: CausalGraph,
+    known: Collection[Edge] = (),
+    *,
+    nodes: Iterable[str] | None = None,
+    spare: int = 2,
+) -> None:
     """Refuse rows from which an equation upstream of the target, or its own, cannot be learned.
 
     Raises DataError for too few rows, a constant parent or target and exactly collinear parents;
     warns of nearly collinear ones. Meant for priors scaled by the data: a fixed proper prior needs
-    no rows at all. known: edges whose coefficients need not be learned.
+    no rows at all. known: edges whose coefficients need not be learned. nodes: whose equations are needed, by default
+    those of the target and all its causes. spare: rows needed beyond the number of parents.
     """
     if data.nodes != graph.nodes:
         raise DataError(
             f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; read them for this graph"
         )
-    for node in graph.require([data.target, *graph.ancestors(data.target)]):
+    for node in graph.require([data.target, *graph.ancestors(data.target)] if nodes is None else nodes):
         parents = tuple(parent for parent in graph.parents(node) if (parent, node) not in known)
         usable = ~data.intervened[:, data.nodes.index(node)]
-        _require_rows(node, int(usable.sum()), len(parents))
-        if node == data.target:
-            _require_spread(data.column(node)[usable], f"the target {node!r} is constant; there is nothing to learn")
+        _require_rows(node, int(usable.sum()), len(parents), spare)
+        if node == data.target or graph.parents(node):  # a constant root is refused as a parent
+            what = "the target " if node == data.target else ""
+            require_spread(data.column(node)[usable], f"{what}{node!r} is constant; there is nothing to learn")
         columns = np.column_stack([data.column(parent)[usable] for parent in parents]) if parents else np.empty((0, 0))
         for parent, column in zip(parents, columns.T, strict=True):
             fault = (
                 f"{parent!r}, a parent of {node!r}, is constant; its coefficient cannot be learned: vary it or drop it"
             )
-            _require_spread(column, fault)
+            require_spread(column, fault)
         if len(parents) > 1:
             _require_independent(node, parents, columns)
 
 
-def _require_rows(node: str, rows: int, parents: int) -> None:
-    if rows < parents + 2:
+def _require_rows(node: str, rows: int, parents: int, spare: int) -> None:
+    if rows < parents + spare:
         raise DataError(
             f"the equation of {node!r} has {parents} parents and only {rows} rows in which it was not set; "
-            f"at least {parents + 2} are needed: add rows, or give fixed proper priors"
+            f"at least {parents + spare} are needed: add rows, or give fixed proper priors"
         )
 
 
-def _require_spread(column: np.ndarray, fault: str) -> None:
+def require_spread(column: np.ndarray, fault: str) -> None:
     """Refuse a column that does not vary by more than its own rounding."""
     if np.ptp(column) <= ROUNDING * np.abs(column).max():
         raise DataError(f"{fault} (value {column[0]:g} in all {len(column)} rows)")

@@ -8,7 +8,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import NumericalError
 
-NEGATIVE = 1e-6  # of the largest eigenvalue of a correlation matrix: more than rounding makes
+ROUNDING = 1e-9  # of what a variance was computed from
 
 
 def invert_definite(block: Any) -> tuple[Any, Any]:
@@ -18,7 +18,11 @@ def invert_definite(block: Any) -> tuple[Any, Any]:
     """
     if isinstance(block, jax.Array):
         return _invert_by_cholesky(block)
-    sizes = np.linalg.eigvalsh(block)
+    try:
+        root = np.linalg.cholesky(block)
+        return np.linalg.inv(block), 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
+    except np.linalg.LinAlgError:  # some of them are not definite
+        sizes = np.linalg.eigvalsh(block)
     is_definite = np.asarray((sizes > 0).all(axis=-1))
     inverse = np.linalg.inv(np.where(is_definite[..., None, None], block, np.eye(block.shape[-1])))
     log_determinant = np.log(np.where(is_definite[..., None], sizes, np.nan)).sum(axis=-1)
@@ -33,21 +37,23 @@ def _invert_by_cholesky(block: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.matrix_transpose(root) @ root, 2 * jnp.log(diagonal).sum(axis=-1)
 
 
-def factor_semidefinite(covariance: np.ndarray) -> np.ndarray:
-    """(d, r) matrix F with F F' the covariance, r its numerical rank; by eigenvalues of the correlation matrix.
+def factor_draws(draws: np.ndarray) -> np.ndarray:
+    """(d, r) matrix F with F F' the covariance of draws (n, d), r its numerical rank.
 
-    Directions without variance are left out. Raises NumericalError for what is no covariance.
+    By singular values of the standardised draws: no covariance is formed, so directions far narrower than others are
+    kept. Directions without variance are left out.
     """
-    sd = np.sqrt(np.abs(np.diagonal(covariance)))
+    centred = draws - draws.mean(axis=0)
+    sd = np.sqrt((centred**2).sum(axis=0) / (len(draws) - 1))
     scale = np.where(sd > 0, sd, 1.0)
-    correlation = covariance / scale[:, None] / scale
-    if not (np.isfinite(correlation).all() and np.allclose(correlation, correlation.T, rtol=0, atol=1e-8)):
-        raise NumericalError("the covariance must be finite and symmetric")
-    sizes, directions = np.linalg.eigh((correlation + correlation.T) / 2)
-    largest = sizes.max(initial=0.0)
-    if sizes.min(initial=0.0) < -NEGATIVE * largest:
-        raise NumericalError(
-            f"the covariance has a negative eigenvalue, {sizes.min() / largest:.1e} of the largest; it is no covariance"
-        )
-    kept = sizes > len(sizes) * np.finfo(float).eps * largest
-    return np.asarray(scale[:, None] * directions[:, kept] * np.sqrt(sizes[kept]))
+    _, sizes, directions = np.linalg.svd(centred / scale / np.sqrt(len(draws) - 1), full_matrices=False)
+    kept = sizes > max(draws.shape) * np.finfo(float).eps * sizes.max(initial=0.0)
+    return np.asarray(scale[:, None] * directions[kept].T * sizes[kept])
+
+
+def clip_rounding(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Variances without the negative ones that rounding makes of zeros; sizes: what they were computed from."""
+    if not (variances >= -ROUNDING * sizes).all():
+        worst = int(np.nanargmin(np.where(np.isfinite(variances), variances, -np.inf)))
+        raise NumericalError(f"a variance came out as {variances[worst]:.3g}, from terms of {sizes[worst]:.3g}")
+    return np.asarray(np.maximum(variances, 0.0))

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -17,28 +16,26 @@ from tqdm import tqdm
 
 from causal_bo_ppl.acquisition import confidence_bound, first_best, vertices
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError
+from causal_bo_ppl.errors import (
+    CausalBOWarning,
+    DataError,
+    DomainError,
+    ExperimentFailed,
+    ExplorationError,
+    ModelError,
+)
 from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.laboratory import Experiment, Laboratory
+from causal_bo_ppl.laboratory import Experiment, Laboratory, Measured
 from causal_bo_ppl.posterior import Posterior, fit
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries, stack
-from causal_bo_ppl.runs import Recommendation, Run, Step
+from causal_bo_ppl.runs import Choice, Recommendation, Run, Step
 from causal_bo_ppl.settings import Settings
 from causal_bo_ppl.surrogates import Coupled, Prediction, couple
 from causal_bo_ppl.surrogates.outcomes import Outcomes, add, no_outcomes
 from causal_bo_ppl.system import CausalSystem
 
 PATIENCE = 3.0  # seconds without a progress bar
-
-
-class Choice(NamedTuple):
-    """A suggested intervention, with what is believed of it and its bound."""
-
-    query: Queries
-    mean: float
-    sd: float
-    bound: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,42 +53,53 @@ class Search:
         return self.laboratory.problem.objective
 
     def begin(self, post: Posterior, experiments: Data) -> Coupled:
-        """The surrogate before the first round; earlier experiments are told to it."""
-        surrogate = couple(post, accept_unconverged=self.settings.accept_unconverged)
+        """The surrogate before the first round; earlier experiments are told to it, with the model's noise."""
+        surrogate, left_out = couple(post, accept_unconverged=self.settings.accept_unconverged), []
         for query, outcome in zip(experiments.queries, experiments.outcomes.tolist(), strict=True):
-            surrogate = surrogate.tell(query, outcome, self.noise(post, query))
+            try:
+                surrogate = surrogate.tell(query, outcome, float(post.outcome_variances(query)[0]))
+            except (DomainError, ExplorationError) as error:
+                left_out.append(str(error))
+        if left_out:
+            message = (
+                f"{len(left_out)} of {len(experiments)} earlier experiments are left out; the first: {left_out[0]}"
+            )
+            warnings.warn(message, CausalBOWarning, stacklevel=3)
         return surrogate.recentre() if self.settings.kernel == "adaptive" else surrogate
 
-    def suggest(self, surrogate: Coupled, left: float) -> list[Choice]:
+    def suggest(self, surrogate: Coupled, spent: list[float]) -> list[Choice]:
         """The next batch that can be paid for; the second is chosen as if the first had come out as predicted."""
         choices: list[Choice] = []
         for _ in range(self.settings.batch):
-            affordable = np.flatnonzero(self.costs <= left)
+            affordable = np.flatnonzero(self._is_affordable([*spent, *(choice.cost for choice in choices)]))
             if not len(affordable):
                 break
             predicted = surrogate.predict(self.candidates)
             bounds = confidence_bound(predicted, self.settings.beta, self.objective)
             at = int(affordable[first_best(bounds[affordable], self.objective)])
-            query = self.candidates[at]
-            choices.append(Choice(query, float(predicted.mean[at]), float(predicted.sd[at]), float(bounds[at])))
-            left -= self.costs[at]
+            query, believed = self.candidates[at], (predicted.mean[at], predicted.sd[at], bounds[at], self.costs[at])
+            choices.append(Choice(query, *map(float, believed)))
             if len(choices) < self.settings.batch:
-                surrogate = surrogate.tell(query, choices[-1].mean, self.noise(surrogate.post, query))
+                surrogate = surrogate.imagine(query, self.noise(surrogate.post, query))
         return choices
+
+    def _is_affordable(self, spent: list[float]) -> np.ndarray:
+        budget = math.inf if self.settings.budget is None else self.settings.budget * (1 + 1e-12)  # sums are rounded
+        return np.asarray(self.costs + math.fsum(spent) <= budget)
 
     def noise(self, post: Posterior, query: Queries) -> float:
         """Variance of one outcome: given, or what the model implies."""
         given = self.laboratory.noise
         return float(post.outcome_variances(query)[0]) if given is None else given
 
-    def learn(self, surrogate: Coupled, choices: list[Choice], outcomes: np.ndarray, rows: Data | None) -> Coupled:
+    def learn(self, surrogate: Coupled, choices: list[Choice], measured: Measured) -> Coupled:
         """After a round: from the target alone, or from the whole rows."""
         if self.settings.update == "full":
-            if rows is None:
+            if measured.rows is None:
                 raise DataError('update="full" needs whole rows: let the experiment return Data')
-            return couple(surrogate.post.update(rows), accept_unconverged=self.settings.accept_unconverged)
-        for choice, outcome in zip(choices, outcomes, strict=True):
-            surrogate = surrogate.tell(choice.query, float(outcome), self.noise(surrogate.post, choice.query))
+            return couple(surrogate.post.update(measured.rows), accept_unconverged=self.settings.accept_unconverged)
+        for choice, outcome in zip(choices, measured.outcomes.tolist(), strict=True):
+            surrogate = surrogate.tell(choice.query, outcome, self.noise(surrogate.post, choice.query))
         return surrogate.recentre() if self.settings.kernel == "adaptive" else surrogate
 
     def recommend(self, surrogate: Coupled, seen: Outcomes) -> tuple[Queries, Prediction]:
@@ -101,28 +109,24 @@ class Search:
         at = first_best(seen.means if self.settings.report == "observed" else predicted.mean, self.objective)
         return among[at], Prediction(predicted.mean[at], predicted.sd[at])
 
-    def rounds(self, surrogate: Coupled, key: jax.Array, steps: list[Step]) -> Iterator[Coupled]:
-        """Suggest, run and learn, round after round, until rounds or budget are used up; fills `steps`."""
-        seen = no_outcomes(self.candidates.mask.shape[1])
-        left = math.inf if self.settings.budget is None else self.settings.budget
+    def rounds(self, surrogate: Coupled, key: jax.Array) -> Iterator[tuple[list[Step], Coupled]]:
+        """Suggest, run and learn, round after round, until rounds or budget are used up."""
+        seen, spent = no_outcomes(self.candidates.mask.shape[1]), list[float]()
         for number in count(1) if self.settings.rounds is None else range(1, self.settings.rounds + 1):
-            choices = self.suggest(surrogate, left)
+            choices = self.suggest(surrogate, spent)
             if not choices:
                 return
-            batch = stack(choice.query for choice in choices)
-            outcomes, rows = self.laboratory.run(batch, jax.random.fold_in(key, number))
             noises = [self.noise(surrogate.post, choice.query) for choice in choices]
-            for choice, outcome, noise in zip(choices, outcomes.tolist(), noises, strict=True):
+            batch = stack(choice.query for choice in choices)
+            measured = self.laboratory.run(batch, jax.random.fold_in(key, number))
+            trials = list(zip(choices, measured.outcomes.tolist(), noises, strict=True))
+            for choice, outcome, noise in trials:
                 seen, _ = add(seen, choice.query, outcome, noise)
-            surrogate = self.learn(surrogate, choices, outcomes, rows)
-            costs = self.laboratory.problem.cost(batch).tolist()
-            left -= sum(costs)
+            surrogate = self.learn(surrogate, choices, measured)
+            spent += [choice.cost for choice in choices]
             best, predicted = self.recommend(surrogate, seen)
-            for choice, outcome, noise, cost in zip(choices, outcomes.tolist(), noises, costs, strict=True):
-                steps.append(
-                    Step(number, *choice, outcome, noise, cost, best, float(predicted.mean), float(predicted.sd))
-                )
-            yield surrogate
+            after = best, float(predicted.mean), float(predicted.sd)
+            yield [Step(number, choice, outcome, noise, *after) for choice, outcome, noise in trials], surrogate
 
 
 def optimize(
@@ -173,11 +177,14 @@ def optimize(
         What is recommended: of the interventions tried, the best by posterior "mean" or as "observed"; or the best of
         all by the "model".
     rounds, budget:
-        When to stop; the budget is in units of the problem's costs. At least one is needed.
+        When to stop; the budget is in units of the problem's costs. At least one is needed. What is tried are vertices
+        of the sets' boxes, the best of which has the best bound of all; a budget pays for vertices only.
     batch:
         Experiments per round.
     inference:
         "conjugate" or "wishart"; by default conjugate, unless latent causes join causes of the target.
+
+    Raises ExperimentFailed, with all that was finished in its `run`, when an experiment fails.
 
     Examples
     --------
@@ -194,33 +201,44 @@ def optimize(
     if not isinstance(posed, Problem):
         raise DomainError(f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}")
     for_rows, for_rounds = jax.random.split(as_key(key))
+    laboratory = Laboratory(posed, system, experiment, settings.known_noise)
     post, experiments = _learn(posed, _start(system, data, settings, for_rows), settings)
     candidates = vertices(posed, post.parameters.explored.sets)
-    laboratory = Laboratory(posed, system, experiment, settings.known_noise)
     search = Search(candidates, posed.cost(candidates), laboratory, settings)
-    surrogate = search.begin(post, experiments)
-    steps: list[Step] = []
-    rounds_run = search.rounds(surrogate, for_rounds, steps)
-    for state in tqdm(rounds_run, total=rounds, desc=method, unit="round", delay=PATIENCE, leave=False):
-        surrogate = state
+    surrogate, steps = search.begin(post, experiments), list[Step]()
+    played = search.rounds(surrogate, for_rounds)
+    try:
+        for found, after in tqdm(played, total=rounds, desc=method, unit="round", delay=PATIENCE, leave=False):
+            steps, surrogate = steps + found, after
+    except (Exception, KeyboardInterrupt) as error:  # an experiment is the analyst's code; what was paid for is kept
+        done = finish(posed, settings, steps, surrogate, system) if steps else None
+        kept = f"; the {len(steps)} experiments before it are in this error's `run`" if steps else ""
+        raise ExperimentFailed(f"round {len(steps) // batch + 1} failed: {error!r}{kept}", done) from error
     if not steps:
         raise DomainError(
-            f"the budget {budget} does not pay for any experiment; the cheapest costs {search.costs.min():g}"
+            f"the budget {budget} pays for no vertex of any set; the cheapest costs {search.costs.min():g}"
         )
-    [intervention] = posed.interventions(steps[-1].best)
+    return finish(posed, settings, steps, surrogate, system)
+
+
+def finish(
+    problem: Problem, settings: Settings, steps: list[Step], surrogate: Coupled, system: CausalSystem | None
+) -> Run:
+    """The record of what was done."""
+    [intervention] = problem.interventions(steps[-1].best)
     best = Recommendation(intervention, steps[-1].best_mean, steps[-1].best_sd)
-    return Run(posed, asdict(settings), tuple(steps), surrogate, best, system)
+    return Run(problem, asdict(settings), tuple(steps), surrogate, best, system)
 
 
 def _start(system: CausalSystem | None, data: Data | None, settings: Settings, key: jax.Array) -> Data:
     """The rows to begin with."""
+    if system is not None and not system.is_affine:
+        message = f"{system.name} is not linear; linear mechanisms are fitted to it"
+        warnings.warn(message, CausalBOWarning, stacklevel=3)
     if data is not None:
         return data
     if system is None:
         raise DataError("a problem has no rows of its own: give `data`, or optimize a CausalSystem")
-    if not system.is_affine:
-        message = f"{system.name} is not linear; linear mechanisms are fitted to it"
-        warnings.warn(message, CausalBOWarning, stacklevel=3)
     return system.observe(settings.observations, key)
 
 

@@ -29,7 +29,7 @@ class HessianBounds(NamedTuple):
     """Bounds on the operator norm of each effect's Hessian in theta.
 
     bounds: (M,). is_global: (M,), whether a bound holds for every theta (the effect has degree 2 at most, its Hessian
-    is constant and the bound is its norm) or only within the credible ellipsoid of `level`.
+    is constant and the bound is its norm) or only within the Gaussian credible ellipsoid of `level`.
     """
 
     bounds: np.ndarray
@@ -65,6 +65,8 @@ class Response:
         if theta.ndim == 1:
             found: jax.Array = self._apply(room.values, theta, queries)
             return found
+        if not len(theta):
+            return jnp.zeros((0, len(queries)))
         filled = jnp.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
         blocks = [filled[start : start + THETAS] for start in range(0, len(filled), THETAS)]
         return jnp.concatenate([self._apply(room.values_of_many, block, queries) for block in blocks])[: len(theta)]
@@ -85,7 +87,7 @@ class Response:
         Global where the effect's degree in theta is 2 at most. Otherwise the Hessian is unbounded, and the bound is
         local: over the box around the credible ellipsoid of `level`, by absolute values.
         """
-        if not 0 < level < 1:
+        if not (isinstance(level, float) and 0 < level < 1):
             raise ModelError(f"level must lie between 0 and 1, got {level!r}")
         if not self.is_structural:
             self._prepare(queries)
@@ -101,10 +103,15 @@ class Response:
         return wiring.wire(self.parameters) if self.is_structural else None
 
     def _read(self, theta: ArrayLike, dimensions: tuple[int, ...]) -> jax.Array:
-        found = jnp.asarray(theta, float)
+        try:
+            found = jnp.asarray(theta, float)
+        except (TypeError, ValueError):
+            raise ModelError(f"theta must be an array of numbers, got {theta!r}") from None
         if found.ndim not in dimensions or found.shape[-1] != len(self.names):
             wanted = " or ".join({1: "({d},)", 2: "(s, {d})"}[n].format(d=len(self.names)) for n in dimensions)
             raise ModelError(f"theta needs the shape {wanted} for {listed(self.names, most=6)}; got {found.shape}")
+        if not isinstance(found, jax.core.Tracer) and not np.isfinite(np.asarray(found)).all():
+            raise ModelError("theta must be finite; it holds NaN or infinity")
         return found
 
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:

@@ -33,17 +33,23 @@ class Recommendation(NamedTuple):
         return self.mean - width, self.mean + width
 
 
-class Step(NamedTuple):
-    """One experiment: what was believed of it before, what came out, and what was recommended after its round."""
+class Choice(NamedTuple):
+    """A suggested intervention: what is believed of its effect, its confidence bound and its cost."""
 
-    round: int
     query: Queries
     mean: float
     sd: float
     bound: float
+    cost: float
+
+
+class Step(NamedTuple):
+    """One experiment: why it was chosen, what came out, the variance of its noise, and what is best after its round."""
+
+    round: int
+    choice: Choice
     outcome: float
     noise: float
-    cost: float
     best: Queries
     best_mean: float
     best_sd: float
@@ -67,18 +73,21 @@ class Run:
     @cached_property
     def queries(self) -> Queries:
         """The interventions tried, in order."""
-        return stack([step.query for step in self.steps])
+        return stack([step.choice.query for step in self.steps])
 
     @cached_property
     def trace(self) -> xr.Dataset:
         """A row for every experiment: what was set, predicted and measured, its cost, and the best so far."""
         best = stack([step.best for step in self.steps])
-        columns: dict[str, list[object]] = {
-            name: [getattr(step, name) for step in self.steps]
-            for name in ("round", "mean", "sd", "bound", "outcome", "noise", "cost", "best_mean", "best_sd")
+        columns: dict[str, list[object]] = {"round": [step.round for step in self.steps]}
+        columns |= {
+            name: [getattr(step.choice, name) for step in self.steps] for name in ("mean", "sd", "bound", "cost")
+        }
+        columns |= {
+            name: [getattr(step, name) for step in self.steps] for name in ("outcome", "noise", "best_mean", "best_sd")
         }
         columns["set"] = [set_label(tuple(found)) for found in self.problem.interventions(self.queries)]
-        columns["total_cost"] = np.cumsum([step.cost for step in self.steps]).tolist()
+        columns["total_cost"] = np.cumsum([step.choice.cost for step in self.steps]).tolist()
         if self.system is not None:
             columns["effect"] = np.asarray(self.system.effect(self.queries)).tolist()
             columns["best_effect"] = np.asarray(self.system.effect(best)).tolist()

@@ -42,7 +42,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _require_one_of("method", self.method, tuple(KERNELS))
-        object.__setattr__(self, "kernel", self.kernel or KERNELS[self.method][0])
+        object.__setattr__(self, "kernel", KERNELS[self.method][0] if self.kernel is None else self.kernel)
         _require_one_of("kernel", self.kernel, KERNELS[self.method])
         for name, choices in CHOICES.items():
             _require_one_of(name, getattr(self, name), choices)
@@ -61,6 +61,8 @@ class Settings:
             raise ModelError('outcomes="exact" have no noise and no rows; leave out `noise`, and take update="target"')
         if self.update == "full" and self.noise is not None:
             raise ModelError('update="full" learns the noise from whole rows; leave `noise` out')
+        if self.update == "full" and self.kernel == "fixed":
+            raise ModelError('update="full" moves the posterior, so its kernel cannot be fixed; take update="target"')
         if self.update == "full" and self.inference == "wishart":
             raise ModelError('wishart learns from observational rows only; take update="target"')
 

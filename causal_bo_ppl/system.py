@@ -88,7 +88,8 @@ class CausalSystem:
             how = f"grid and pattern search of the exact response over {len(self.problem.sets)} sets"
         effects = np.asarray(self.effect(queries))
         signed = effects if self.problem.objective == "min" else -effects
-        best = int(np.flatnonzero(signed <= signed.min() + 1e-10 * (1 + abs(signed.min())))[0])
+        near = 1e-10 * np.ptp(signed) + 8 * np.finfo(float).eps * np.abs(signed).max()  # up to rounding, in any units
+        best = int(np.flatnonzero(signed <= signed.min() + near)[0])
         return Optimum(float(effects[best]), self.problem.interventions(queries[best])[0], how)
 
     def __repr__(self) -> str:

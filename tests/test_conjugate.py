@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
@@ -22,12 +23,8 @@ def scaled_prior(regressors, response, intercepts, rows=0.01):
     """Zellner's prior as documented: precision and centre in the raw coordinates, shape and rate."""
     n, share = len(response), rows / len(response)
     if not intercepts:
-        return (
-            share * regressors.T @ regressors,
-            np.zeros(regressors.shape[1]),
-            rows / 2,
-            rows / 2 * np.mean(response**2),
-        )
+        gram, size = share * regressors.T @ regressors, regressors.shape[1]
+        return gram, np.zeros(size), (rows - size) / 2, rows / 2 * np.mean(response**2)
     means = regressors[:, 1:].mean(axis=0)
     to_centred = np.eye(regressors.shape[1])
     to_centred[0, 1:] = means  # the mean at the parents' means is a + means'b
@@ -36,7 +33,7 @@ def scaled_prior(regressors, response, intercepts, rows=0.01):
     block[0, 0], block[1:, 1:] = rows, share * centred.T @ centred
     centre = np.linalg.solve(to_centred, np.eye(regressors.shape[1])[0] * response.mean())
     assert n > 2
-    return to_centred.T @ block @ to_centred, centre, rows / 2, rows / 2 * response.var()
+    return to_centred.T @ block @ to_centred, centre, (rows - len(centre)) / 2, rows / 2 * response.var()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -151,6 +148,98 @@ def test_default_prior_does_not_depend_on_units():
     np.testing.assert_allclose(other.sd[slopes], (one.sd * ratio)[slopes], rtol=1e-9)
 
 
+@pytest.mark.parametrize("rows", [14, 25])
+def test_default_intervals_cover_with_few_rows_and_many_parents(rows):
+    graph = cb.CausalGraph.from_edges([(f"P{i}", "Y") for i in range(10)])
+    problem = cb.Problem(graph, "Y", domains={"P0": (-1, 1)}, sets=[("P0",)])
+    covered = []
+    for seed in range(150):
+        draws = np.random.default_rng(seed)
+        parents = draws.normal(size=(rows, 10))
+        values = np.column_stack([parents, parents.sum(axis=1) + draws.normal(size=rows)])
+        order = [f"P{i}" for i in range(10)]
+        data = Data(graph.nodes, "Y", values[:, [*map(order.index, graph.nodes[:-1]), 10]], np.zeros((rows, 11), bool))
+        post = cb.fit(problem, data)
+        node, place = graph.index("Y"), post.names.index("b[P0->Y]")
+        belief = post.belief.posterior
+        freedom = 2 * belief.shape[node]
+        half = stats.t.ppf(0.95, freedom) * post.sd[place] * np.sqrt((freedom - 2) / freedom)
+        covered.append(abs(post.mean[place] - 1.0) <= half)
+    assert abs(np.mean(covered) - 0.9) < 4.5 * np.sqrt(0.09 / 150)
+
+
+def test_doubt_is_kept_where_means_are_far_larger_than_spreads():
+    """Slope and intercept are then almost perfectly correlated, and an effect at the mean is their small difference."""
+    graph = cb.CausalGraph.parse("X -> Y")
+    draws = np.random.default_rng(0)
+    x, noise = draws.normal(size=(2, 40))
+    sds = []
+    for mean in (0.0, 1e7, 1e9):
+        values = np.column_stack([x + mean, x + noise])
+        problem = cb.Problem(graph, "Y", domains={"X": (mean - 1, mean + 1)})
+        post = cb.fit(problem, Data(graph.nodes, "Y", values, np.zeros((40, 2), bool)))
+        sds.append(cb.couple(post).predict(problem.queries([{"X": mean}])).sd[0])
+    assert sds[1:] == pytest.approx([sds[0]] * 2, rel=1e-5)
+
+
+def test_equations_that_no_effect_uses_are_not_learned(make_problem):
+    rows = cb.models.load("chain").observe(30, 0)
+    mask = rows.intervened.copy()
+    mask[:, 1] = True  # Z was set in every row: its equation has none
+    problem = make_problem(sets=[("Z",)])
+    post = cb.fit(problem, Data(rows.nodes, "Y", rows.values, mask))
+    whole = cb.fit(problem, rows)
+    assert post.names == ("b[Z->Y]", "a[Y]")
+    np.testing.assert_allclose(post.covariance, whole.covariance, rtol=1e-9)
+    np.testing.assert_allclose(post.draws(5, 0), whole.draws(5, 0), rtol=1e-9)
+    query = problem.queries([{"Z": 1.0}])
+    np.testing.assert_allclose(post.outcome_variances(query), post.belief.posterior.variance[2])
+    with pytest.raises(cb.DomainError, match="needs an equation that no set of the problem uses"):
+        post.outcome_variances(problem.baseline())
+
+
+def test_what_the_caller_does_later_changes_nothing(make_problem):
+    scales, data = {"Y": 1.0}, cb.models.load("chain").observe(5, 0)
+    prior = cb.FixedPrior(scales=scales)
+    post = cb.fit(make_problem(), data, prior=prior)
+    name = post.fingerprint
+    before = cb.fit(make_problem(), data, prior=cb.FixedPrior(scales={"Y": 1.0}))
+    scales["Y"] = 100.0
+    prior.scales["Y"] = 100.0
+    assert np.array_equal(post.sd, before.sd) and post.fingerprint == name == before.fingerprint
+    with pytest.raises(ValueError, match="read-only"):
+        post.mean[0] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        cb.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0).scale[0, 0] = 2.0
+
+
+def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
+    data = cb.models.load("chain").observe(20, 0)
+
+    def name(prior, **options):
+        return cb.fit(make_problem(), data, prior=prior, **options).fingerprint
+
+    assert name(cb.ScaledPrior(1)) == name(cb.ScaledPrior(1.0)) != name(cb.ScaledPrior(2.0))
+    one, other = {"X": 1.0, "Y": 2.0}, {"Y": 2.0, "X": 1.0}
+    assert name(cb.FixedPrior(scales=one)) == name(cb.FixedPrior(scales=other)) != name(cb.FixedPrior(centres=one))
+    close = [cb.MomentPrior(np.zeros(3), 1.0, np.eye(3) * s, 9.0) for s in (1.0, 1.000000001)]
+    assert name(close[0], method="wishart") != name(close[1], method="wishart")
+    kinds = {name(None, parameters=kind) for kind in ("structural", "total_effect", "estimand")}
+    assert len({*kinds, name(None, intercepts=True), cb.fit(make_problem(), data.rows(slice(1, 20))).fingerprint}) == 4
+
+
+def test_rows_of_one_pattern_are_compressed_without_loss():
+    draws = np.random.default_rng(0)
+    values, free = draws.normal(size=(500, 3)) + [1e3, 0.0, -5.0], draws.uniform(size=(500, 3)) < 0.5
+    whole, patterns = regressions.compress(values, free)
+    assert len(whole) <= 8 * 4 and whole.shape[1] == 4
+    for pattern in np.unique(free, axis=0):
+        rows = np.column_stack([values, np.ones(500)])[(free == pattern).all(axis=1)]
+        kept = whole[(patterns == pattern).all(axis=1)]
+        np.testing.assert_allclose(kept.T @ kept, rows.T @ rows, rtol=1e-12, atol=1e-9)
+    assert regressions.compress(values[:0], free[:0])[0].shape == (0, 4)
+
+
 def test_draws_have_the_posterior_moments_and_student_tails():
     problem, truth = cases.random_problem(3)
     post = cb.fit(problem, cases.simulate(problem, truth, 12, 0))
@@ -261,6 +350,10 @@ def test_trace_of_the_covariance_falls_like_one_over_n():
         ({"slope_sd": 0.0}, cb.ModelError, "slope_sd must be a positive number, got 0.0"),
         ({"noise_rows": 2.0}, cb.ModelError, "noise_rows must be more than 2"),
         ({"noise_rows": math.nan}, cb.ModelError, "noise_rows must be more than 2"),
+        ({"noise_rows": None}, cb.ModelError, "noise_rows must be a number, got None"),
+        ({"centres": {"X": None}}, cb.ModelError, "the centre of 'X' must be a number, got None"),
+        ({"scales": [1.0]}, cb.ModelError, "scales must be a mapping"),
+        ({"slopes": {("X", "Z"): 1.0}}, cb.ModelError, r"is a pair \(mean, sd\), got 1.0"),
         ({"scales": {"X": -1.0}}, cb.ModelError, "the scale of 'X' must be a positive number"),
         ({"centres": {"X": math.inf}}, cb.ModelError, "the centre of 'X' must be finite"),
         ({"slopes": {("X", "Z"): (0.0, 0.0)}}, cb.ModelError, "the prior sd of the slope"),

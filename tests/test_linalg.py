@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from causal_bo_ppl.linalg import invert_definite
+import causal_bo_ppl as cb
+from causal_bo_ppl.linalg import clip_rounding, factor_draws, invert_definite
 
 
 @pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
@@ -23,3 +24,20 @@ def test_only_definite_matrices_of_a_batch_are_inverted(asarray):
 def test_nothing_is_inverted_for_no_variables():
     inverse, log_determinant = invert_definite(np.zeros((3, 0, 0)))
     assert inverse.shape == (3, 0, 0) and log_determinant.tolist() == [0.0] * 3
+
+
+def test_factor_of_draws_is_that_of_their_covariance():
+    draws = np.random.default_rng(0).normal(size=(50, 3)) @ np.diag([1.0, 1e-6, 1e6])
+    draws = np.column_stack([draws, draws[:, 0] + 1e-9 * draws[:, 1] * 1e6, np.full(50, 2.0)])
+    factor = factor_draws(draws)
+    covariance = np.cov(draws.T)
+    sd = np.sqrt(np.diagonal(covariance))
+    assert np.abs(factor @ factor.T - covariance).max() <= 1e-10 * np.outer(sd, sd).max() and factor.shape[1] == 3
+    assert factor_draws(np.ones((5, 2))).shape == (2, 0)
+
+
+def test_only_rounding_is_clipped():
+    assert clip_rounding(np.array([1.0, -1e-12]), np.ones(2)).tolist() == [1.0, 0.0]
+    for bad in (-1e-6, np.nan):
+        with pytest.raises(cb.NumericalError, match="a variance came out as"):
+            clip_rounding(np.array([1.0, bad]), np.ones(2))

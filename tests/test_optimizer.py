@@ -53,9 +53,10 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
     for step in run.steps:
         predicted = surrogate.predict(problem.vertices())
         bounds = predicted.mean - np.sqrt(2.0) * predicted.sd
-        assert step.bound == pytest.approx(bounds.min()) and step.bound == pytest.approx(step.mean - 2**0.5 * step.sd)
-        assert step.noise == pytest.approx(float(post.outcome_variances(step.query)[0]))
-        surrogate = surrogate.tell(step.query, step.outcome, step.noise).recentre()
+        query, mean, sd, bound, cost = step.choice
+        assert bound == pytest.approx(bounds.min()) and bound == pytest.approx(mean - 2**0.5 * sd)
+        assert step.noise == pytest.approx(float(post.outcome_variances(query)[0])) and cost == query.mask.sum()
+        surrogate = surrogate.tell(query, step.outcome, step.noise).recentre()
 
 
 def test_the_same_key_gives_the_same_run_in_another_process(ecoli70):
@@ -113,7 +114,7 @@ def test_budget_pays_for_what_it_can(ecoli70):
     found = cb.optimize(ecoli70, budget=5, observations=60, key=1)
     costs = found.trace["cost"].values
     assert 4 <= costs.sum() <= 5 and len(costs) >= 3
-    with pytest.raises(cb.DomainError, match="the budget 0.5 does not pay for any experiment; the cheapest costs 1"):
+    with pytest.raises(cb.DomainError, match="the budget 0.5 pays for no vertex of any set; the cheapest costs 1"):
         cb.optimize(ecoli70, budget=0.5, observations=60, key=1)
 
 
@@ -139,6 +140,9 @@ def test_own_experiments_in_both_directions(make_problem, objective):
 @pytest.mark.parametrize(
     ("answer", "match"),
     [
+        (lambda q: [[1.0], [1.0, 2.0]], "something ragged"),
+        (lambda q: np.ma.masked_array([1.0], [True]), "a masked array"),
+        (lambda q: Data(("A", "B", "Y"), "Y", np.ones((1, 3)), np.asarray(q.mask)), "the rows are of A, B, Y"),
         (lambda q: [np.nan], "the outcome of {'Z': 5.0} is not finite"),
         (lambda q: [1.0, 2.0], r"returned float64 of shape \(2,\) for 1 interventions"),
         (lambda q: "high", "return one number for each"),
@@ -148,8 +152,9 @@ def test_own_experiments_in_both_directions(make_problem, objective):
 def test_odd_answers_of_an_experiment_are_refused(make_problem, answer, match):
     data = cb.models.load("chain").observe(40, 0)
     problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
-    with pytest.raises(cb.DataError, match=match):
+    with pytest.raises(cb.ExperimentFailed, match=match) as caught:
         cb.optimize(problem, data=data, experiment=answer, rounds=2, key=0)
+    assert caught.value.run is None and isinstance(caught.value.__cause__, cb.DataError)
 
 
 def test_under_confounding_effects_are_learned_by_wishart_and_earlier_experiments_count():
@@ -162,6 +167,81 @@ def test_under_confounding_effects_are_learned_by_wishart_and_earlier_experiment
     assert found.surrogate.outcomes.counts.sum() == 5 and found.surrogate.outcomes.counts[1] >= 2
     with pytest.raises(cb.ModelError, match="whole rows of experiments cannot be used"):
         cb.optimize(system, data=data, rounds=2, update="full", key=0)
+
+
+def test_what_was_paid_for_survives_a_failed_experiment(make_problem):
+    problem, system = make_problem(), cb.models.load("chain")
+    asked = []
+
+    def experiment(queries):
+        asked.append(queries)
+        if len(asked) == 4:
+            raise RuntimeError("pump failed")
+        return [float(len(asked))]
+
+    with pytest.raises(
+        cb.ExperimentFailed, match="round 4 failed: RuntimeError.*the 3 experiments before it"
+    ) as caught:
+        cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, rounds=9, key=0)
+    assert caught.value.run.trace["outcome"].values.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_out():
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
+    problem = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 2)})
+    draws = np.random.default_rng(0)
+    u, x, z, y = draws.normal(size=(4, 60))
+    x, z = 2 * u + x, 2 * u + x + z
+    rows = Data(graph.nodes, "Y", np.column_stack([x, z, 1.5 * z + 2 * u + y]), np.zeros((60, 3), bool))
+    earlier = Data(graph.nodes, "Y", [[0.1, 2.0, 2.6]], [[False, True, False]])
+    options = {"rounds": 1, "key": 0, "experiment": lambda q: [3.0], "noise": 0.01}
+    prior = cb.couple(cb.fit(problem, rows, method="wishart"))
+    query = problem.queries([{"Z": 2.0}])
+    variance = prior.post.outcome_variances(query)[0]
+    found = cb.optimize(problem, data=rows.join(earlier), **options)
+    expected = prior.tell(query, 2.6, variance).predict(query)
+    assert found.steps[0].choice.query.value.tolist() == query.value.tolist()
+    assert found.steps[0].choice.sd == pytest.approx(float(expected.sd[0])) and variance > 1
+    outside = Data(graph.nodes, "Y", [[0.1, 9.0, 2.6]], [[False, True, False]])
+    with pytest.warns(cb.CausalBOWarning, match=r"1 of 1 earlier experiments are left out; the first: do\(Z = 9\)"):
+        cb.optimize(problem, data=rows.join(outside), **options)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_a_batch_of_exact_outcomes_runs(batch):
+    found = cb.optimize(cb.models.load("chain"), rounds=4, observations=10, outcomes="exact", batch=batch, key=0)
+    assert len(found.steps) == 4 * batch and found.regret()[-1] == 0
+
+
+def test_imagining_an_outcome_lessens_doubt_and_moves_no_mean(ecoli70):
+    surrogate = cb.couple(cb.fit(ecoli70.problem, ecoli70.observe(40, 0)))
+    queries = ecoli70.problem.vertices()
+    surrogate = surrogate.tell(queries[3], 1.0, 0.5)
+    before, after = (each.predict(queries) for each in (surrogate, surrogate.imagine(queries[7], 0.5)))
+    np.testing.assert_allclose(after.mean, before.mean, rtol=1e-9)
+    assert (after.sd <= before.sd * (1 + 1e-9)).all() and after.sd[7] < 0.97 * before.sd[7]
+    told = surrogate.tell(queries[7], float(before.mean[7]), 0.5).predict(queries)
+    np.testing.assert_allclose(after.sd, told.sd, rtol=1e-9)
+
+
+def test_a_budget_is_spent_to_its_last_cent(make_problem):
+    problem, data = make_problem(costs={"X": 0.1, "Z": 0.1}), cb.models.load("chain").observe(40, 0)
+    found = cb.optimize(problem, data=data, experiment=lambda q: np.zeros(len(q)), budget=0.3, key=0)
+    assert len(found.steps) == 3
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e-12, 0.0), (1.0, 1e9), (1e8, 0.0)])
+def test_units_of_the_target_do_not_change_the_choice(make_problem, scale, offset):
+    system = cb.models.load("chain")
+    rows = system.observe(60, 0)
+    values = rows.values.copy()
+    values[:, 2] = values[:, 2] * scale + offset
+    data = Data(rows.nodes, "Y", values, rows.intervened)
+    problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
+    found = cb.optimize(
+        problem, data=data, experiment=lambda q: np.asarray(system.effect(q)) * scale + offset, rounds=3, key=0
+    )
+    assert found.best.intervention == {"Z": 5.0}
 
 
 def test_unidentifiable_sets_are_refused_or_dropped():
@@ -193,6 +273,8 @@ def test_unidentifiable_sets_are_refused_or_dropped():
         ({"outcomes": "exact", "noise": 1.0}, "have no noise and no rows"),
         ({"outcomes": "exact", "update": "full"}, "have no noise and no rows"),
         ({"update": "full", "noise": 1.0}, "learns the noise from whole rows"),
+        ({"update": "full", "kernel": "fixed"}, "its kernel cannot be fixed"),
+        ({"kernel": ""}, "kernel must be one of"),
         ({"inference": "wishart", "update": "full"}, "wishart learns from observational rows only"),
         ({"residual": True}, "residual must be one of False; got True"),
     ],
@@ -207,8 +289,10 @@ def test_what_cannot_be_optimized_is_refused(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(20, 0)
     with pytest.raises(cb.DataError, match="give `data`"):
         cb.optimize(problem, rounds=1, key=0)
-    with pytest.raises(cb.DataError, match="give `experiment`"):
+    with pytest.raises(cb.ExperimentFailed, match="give `experiment`"):
         cb.optimize(problem, data=data, rounds=1, key=0)
+    with pytest.raises(cb.DataError, match="experiment must be a function from Queries to outcomes, got 5"):
+        cb.optimize(problem, data=data, experiment=5, rounds=1, key=0)
     with pytest.raises(cb.DomainError, match="needs a CausalSystem or a Problem, got str"):
         cb.optimize("chain", rounds=1, key=0)
     with pytest.raises(cb.SeedError, match="key must be"):

@@ -127,5 +127,5 @@ def test_odd_outcome_is_refused(post, outcome, noise, match):
 
 
 def test_two_interventions_are_not_one_outcome(post):
-    with pytest.raises(cb.DataError, match="tell one outcome at a time, got 2 interventions"):
+    with pytest.raises(cb.DataError, match="tell the outcome of one intervention.*2 interventions"):
         cb.couple(post).tell(post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0)

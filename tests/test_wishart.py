@@ -131,6 +131,23 @@ def test_variance_of_an_outcome_is_that_under_do(front_door):
     post = cb.fit(front_door, confounded_rows(200_000, 3), method="wishart")
     found = post.outcome_variances(front_door.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 1.0, "Z": 0.0}]))
     np.testing.assert_allclose(found, [1.3**2 + 2.0**2 + 1, 5.0, 5.0], rtol=0.03)
+    natural = post.outcome_variances(front_door.baseline())
+    assert natural[0] == pytest.approx(confounded_rows(200_000, 3).column("Y").var(), rel=1e-3)
+    narrow = cb.Problem(FRONT_DOOR, "Y", domains={"X": (-3, 3), "Z": (-3, 3)}, sets="pomis")
+    only = cb.fit(narrow, confounded_rows(50, 3), method="wishart")
+    with pytest.raises(cb.DomainError, match=r"the effect of do\(X\) was not fitted: no usable set"):
+        only.outcome_variances(front_door.queries([{"X": 1.0}]))
+
+
+def test_odd_quantiles_and_draws_are_refused(front_door):
+    post = cb.fit(front_door, confounded_rows(30, 0), method="wishart")
+    assert post.quantiles(0.5, key=0).shape == (4, 1)
+    with pytest.raises(cb.ModelError, match="levels must lie between 0 and 1"):
+        post.quantiles([0.5, 1.5], key=0)
+    with pytest.raises(cb.DomainError, match="'level' must be a real number"):
+        post.quantiles(["a"], key=0)
+    with pytest.raises(cb.ModelError, match="cannot draw 0 times"):
+        post.draws(0, 0)
 
 
 def test_without_confounding_wishart_and_conjugate_agree():
@@ -175,8 +192,9 @@ def test_too_small_a_denominator_refuses_a_covariance_and_gives_quantiles():
     [
         ({"rows": 5}, "wishart needs more than 5 observational rows for 3 variables, got 5"),
         ({"set": True}, "wishart learns from observational rows only; 1 of 30 rows"),
-        ({"constant": True}, "Z is constant in these rows"),
-        ({"collinear": True}, "exactly collinear"),
+        ({"constant": True}, "'Z' is constant in these rows"),
+        ({"rounded": True}, "'Z' is constant in these rows"),
+        ({"collinear": True}, "X, Z are exactly collinear in these rows"),
     ],
 )
 def test_rows_that_cannot_teach_are_refused(front_door, change, match):
@@ -184,8 +202,10 @@ def test_rows_that_cannot_teach_are_refused(front_door, change, match):
     values, mask = data.values.copy(), data.intervened.copy()
     if "set" in change:
         mask[0, 0] = True
-    if "constant" in change:
-        values[:, 1] = 3.0
+    if "constant" in change or "rounded" in change:
+        values[:, 1] = 0.1
+    if "rounded" in change:
+        values[3, 1] = np.nextafter(0.1, 1)
     if "collinear" in change:
         values[:, 1] = 2 * values[:, 0]
     with pytest.raises(cb.DataError, match=match):
@@ -210,6 +230,9 @@ def test_what_wishart_cannot_do_is_refused(front_door):
         ({"nu": 3.0}, "nu must be finite and more than"),
         ({"scale": -np.eye(2)}, "positive definite"),
         ({"scale": np.eye(3)}, "centre"),
+        ({"scale": np.array([[1e-9, 9e-10], [0.0, 1e-9]])}, "scale symmetric"),
+        ({"nu": None}, "nu must be a number, got None"),
+        ({"centre": "low"}, "centre must be an array of numbers"),
     ):
         with pytest.raises(cb.ModelError, match=match):
             cb.MomentPrior(**({"centre": np.zeros(2), "kappa": 1.0, "scale": np.eye(2), "nu": 6.0} | changes))

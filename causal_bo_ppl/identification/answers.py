@@ -1,7 +1,10 @@
 """What does y0 say? Its ID algorithm behind aliases, so that any name works and no neighbour's error gets out."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
+import networkx as nx
 from y0.algorithm.identify import identify_outcomes
 from y0.dsl import Expression, Variable
 from y0.graph import NxMixedGraph
@@ -12,6 +15,22 @@ from causal_bo_ppl.identification.reduction import Names
 
 Places = tuple[int, ...]
 Pairs = tuple[Places, ...]
+
+
+@contextmanager
+def in_order() -> Iterator[None]:
+    """Let y0 sort by the numbers of the aliases: it sorts in the order of a set otherwise, and its formulas follow."""
+
+    def by_number(graph: NxMixedGraph) -> Iterable[Variable]:
+        found: Iterable[Variable] = nx.lexicographical_topological_sort(graph.directed, key=lambda v: int(v.name[1:]))
+        return found
+
+    original = NxMixedGraph.topological_sort
+    NxMixedGraph.topological_sort = by_number
+    try:
+        yield
+    finally:
+        NxMixedGraph.topological_sort = original
 
 
 def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | None:
@@ -36,4 +55,5 @@ def _ask(size: int, directed: Pairs, bidirected: Pairs, outcomes: Places, interv
         nodes=[f"v{place}" for place in range(size)], directed=edges(directed), undirected=edges(bidirected)
     )
     treatments, targets = ({Variable(f"v{place}") for place in places} for places in (intervened, outcomes))
-    return identify_outcomes(graph, treatments=treatments, outcomes=targets)
+    with in_order():
+        return identify_outcomes(graph, treatments=treatments, outcomes=targets)

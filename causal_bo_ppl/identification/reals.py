@@ -7,6 +7,8 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from causal_bo_ppl.identification.potentials import Places, split, spread, union
 from causal_bo_ppl.linalg import invert_definite
 
@@ -67,5 +69,10 @@ def on_places(piece: Potential, places: Places) -> Potential:
     """The same potential over more variables, on which it does not depend."""
     if piece.places == places:
         return piece
+    if isinstance(piece.precision, np.ndarray):
+        at, batch = np.searchsorted(places, piece.places), piece.information.shape[:-1]
+        precision, information = np.zeros((*batch, len(places), len(places))), np.zeros((*batch, len(places)))
+        precision[..., at[:, None], at], information[..., at] = piece.precision, piece.information
+        return Potential(places, precision, information, piece.constant)
     put = spread(piece.places, places).astype(float)
     return Potential(places, put.T @ piece.precision @ put, piece.information @ put, piece.constant)

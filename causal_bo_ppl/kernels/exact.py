@@ -13,6 +13,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.kernels.jacobian import jacobian_features
+from causal_bo_ppl.linalg import clip_rounding
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.equations import Equations
@@ -24,7 +25,8 @@ def exact_variances(post: Posterior, queries: Queries) -> np.ndarray:
     if not isinstance(post.belief, Equations):
         raise ModelError(f"{post.method} has no independent equations, so variances have no closed form")
     matrix = jnp.asarray(post.belief.place(post.belief.posterior.mean))
-    blocks = jnp.asarray(post.belief.coefficient_covariance)
+    factor = jnp.asarray(post.belief.coefficient_factor)
+    blocks = jnp.einsum("ijn,kjn->ijk", factor, factor)
     return np.asarray(in_pieces(partial(_variances, matrix, blocks), post.upstream(queries), len(queries)))
 
 
@@ -35,8 +37,9 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     """
     if not isinstance(post.belief, Equations):
         return np.zeros(len(queries))
-    linear = (np.asarray(jacobian_features(post, queries)) ** 2).sum(axis=1)
-    return np.asarray(np.maximum(exact_variances(post, queries) - linear, 0.0))
+    linear = (np.asarray(jacobian_features(post, queries, accept_unconverged=True)) ** 2).sum(axis=1)
+    exact = exact_variances(post, queries)
+    return clip_rounding(exact - linear, exact)
 
 
 @jax.jit

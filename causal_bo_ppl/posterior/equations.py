@@ -6,16 +6,17 @@ variable was not set.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import DomainError, ModelError
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.linear import LinearSEM, adjoint
+from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import regressions
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
 from causal_bo_ppl.posterior.readout import Readout
@@ -46,21 +47,35 @@ class Equations:
         )
 
     @cached_property
+    def needed(self) -> np.ndarray:
+        """(E,) whether some effect depends on the equation; the others are not learned."""
+        reductions = self.readout.parameters.explored.reductions
+        return np.isin(self.graph.nodes, [name for reduction in reductions for name in reduction.open])
+
+    @cached_property
     def causes(self) -> np.ndarray:
         """(E, D) place of each regressor among the nodes: p for the constant 1, -1 for padding."""
         constant = [len(self.graph.nodes)] if self.intercepts else []
-        rows = [constant + [self.graph.index(name) for name in parents] for parents in self.free_parents]
+        rows = [
+            constant + [self.graph.index(name) for name in parents] if is_needed else []
+            for parents, is_needed in zip(self.free_parents, self.needed, strict=True)
+        ]
         width = max(map(len, rows))
         return np.array([row + [-1] * (width - len(row)) for row in rows], int).reshape(len(rows), width)
 
     @cached_property
     def posterior(self) -> NormalInverseGamma:
-        """Of every equation."""
+        """Of every equation; one that is not needed has no variance."""
         used = self.causes >= 0
         if isinstance(self.prior, ScaledPrior):
-            return regressions.solve_scaled(self.evidence, used, self.intercepts, self.prior.rows)
-        guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
-        return regressions.solve_fixed(self.evidence, used, guess, self.prior.noise_rows)
+            found = regressions.solve_scaled(self.evidence, used, self.intercepts, self.prior.rows)
+        else:
+            guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
+            found = regressions.solve_fixed(self.evidence, used, guess, self.prior.noise_rows)
+        shape, variance = (
+            np.where(self.needed, part, fill) for part, fill in ((found.shape, 1.0), (found.variance, np.nan))
+        )
+        return found._replace(shape=shape, variance=variance)
 
     @cached_property
     def fixed(self) -> np.ndarray:
@@ -84,14 +99,16 @@ class Equations:
         return LinearSEM(matrix[:-1], matrix[-1], jnp.diag(jnp.asarray(self.posterior.variance)))
 
     @cached_property
-    def coefficient_covariance(self) -> np.ndarray:
-        """(p + 1, p, p + 1): covariance of coefficients (i, j) and (k, j); equations are independent."""
-        size = len(self.graph.nodes)
-        found = np.zeros((size + 1, size, size + 1))
-        for node, block in enumerate(regressions.covariances(self.posterior)):
-            at = self.causes[node][used := self.causes[node] >= 0]
-            found[at[:, None], node, at[None, :]] = block[np.ix_(used, used)]
-        return found
+    def coefficient_factor(self) -> np.ndarray:
+        """(p + 1, p, K): coefficients are their means plus this times K standard directions, some to each equation."""
+        size, (equations, width) = len(self.graph.nodes), self.causes.shape
+        found = np.zeros((size + 1, size, equations, width))
+        for node, causes in enumerate(self.causes):
+            used = causes >= 0
+            root = np.sqrt(self.posterior.variance[node]) * self.posterior.root[node]
+            found[causes[used], node, node] = root[used]
+        directions = found.reshape(size + 1, size, equations * width)
+        return directions[..., (self.causes >= 0).ravel()]
 
     @property
     def moments_by(self) -> str:
@@ -99,9 +116,9 @@ class Equations:
         return "closed form" if self.readout.is_structural else "delta method"
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) and covariance (d, d) of theta_Y."""
+        """Mean (d,) of theta_Y, and a factor (d, r) of its covariance."""
         matrix = self.place(self.posterior.mean)
-        return self.readout.read(matrix[None])[0], self.readout.covariance(matrix, self.coefficient_covariance)
+        return self.readout.read(matrix[None])[0], self.readout.push(matrix, self.coefficient_factor)
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """(n, d) exact draws of theta_Y."""
@@ -109,8 +126,12 @@ class Equations:
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """(M,) variance of one outcome, l' Omega l over the nodes not set, at the posterior means; queries (M, p)."""
-        loads = np.asarray(adjoint(self.sem, jnp.asarray(queries.mask), len(self.graph.nodes) - 1))
-        return np.asarray(loads**2 @ self.posterior.variance)
+        sweep = partial(adjoint, self.sem, target=len(self.graph.nodes) - 1)
+        loads = np.asarray(in_pieces(sweep, np.asarray(queries.mask), len(queries)))
+        found = np.where(loads == 0, 0.0, loads**2 * self.posterior.variance).sum(axis=1)
+        if np.isnan(found).any():
+            raise DomainError("a query needs an equation that no set of the problem uses, so it was not fitted")
+        return np.asarray(found)
 
     def update(self, rows: Data) -> "Equations":
         """The posterior after more rows, observational or not: exactly that of all rows together."""
@@ -118,11 +139,12 @@ class Equations:
 
     def _absorb(self, evidence: Evidence, data: Data) -> Evidence:
         columns = [data.nodes.index(name) for name in self.graph.nodes]
-        values, counted = data.values[:, columns], ~data.intervened[:, columns]
-        padded = np.column_stack([values, np.ones(len(values)), np.zeros(len(values))])  # causes p and -1
+        whole, free = regressions.compress(data.values[:, columns], ~data.intervened[:, columns])
+        values, free = whole[:, :-1], free & self.needed
+        padded = np.column_stack([whole, np.zeros(len(whole))])  # causes p, the constant, and -1
         responses = values - values @ self.fixed[:-1]
-        rows = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1)
-        return regressions.absorb(evidence, rows * counted[..., None], counted)
+        rows = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1) * free[..., None]
+        return regressions.absorb(evidence, rows, (~data.intervened[:, columns]).sum(axis=0))
 
     def _with_pseudo_rows(self) -> Evidence:
         """The prior as evidence that is not counted."""
@@ -136,8 +158,7 @@ class Equations:
         for place, (node, parents) in enumerate(zip(self.graph.nodes, self.free_parents, strict=True)):
             found = self.prior.pseudo_rows(node, parents, float(offsets[place]), self.intercepts)
             rows[: len(found), place, : found.shape[1] - 1], rows[: len(found), place, -1] = found[:, :-1], found[:, -1]
-        absorbed = regressions.absorb(evidence, rows, np.zeros(rows.shape[:2], bool))
-        return Evidence(absorbed.factor, evidence.rows)
+        return regressions.absorb(evidence, rows * self.needed[:, None], np.zeros(len(self.graph.nodes)))
 
 
 def fit_equations(
@@ -153,7 +174,7 @@ def fit_equations(
     if isinstance(prior, MomentPrior):
         raise ModelError("a MomentPrior is for method='wishart'; conjugate takes a ScaledPrior or a FixedPrior")
     if isinstance(prior, FixedPrior):
-        prior.require_names(graph, known)
+        prior.require_no_known(known)
     inside = {edge: value for edge, value in known.items() if set(edge) <= set(graph.nodes)}
     bare = Equations(graph, inside, intercepts, prior, readout, Evidence(np.empty(0), np.empty(0)))
     return replace(bare, evidence=bare._absorb(bare._with_pseudo_rows(), data))

@@ -18,6 +18,8 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Identification, Parameters
 from causal_bo_ppl.identification.evaluation import effects_of
 from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.learnable import require_spread
+from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.posterior import moments
 from causal_bo_ppl.posterior.moments import NormalInverseWishart, Statistics
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
@@ -83,9 +85,9 @@ class Estimands:
         return found
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) and covariance (d, d) of theta_Y."""
+        """Mean (d,) of theta_Y, and a factor (d, r) of its covariance."""
         flat = self.spreads.reshape(-1, len(self.parameters))
-        return flat.mean(axis=0), np.atleast_2d(np.cov(flat.T)).reshape([flat.shape[1]] * 2)
+        return flat.mean(axis=0), factor_draws(flat)
 
     def standard_errors(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the mean (d,) and of the sd (d,), from the disagreement of the even spreads."""
@@ -97,15 +99,24 @@ class Estimands:
         """(M,) variance of one outcome under each query, at the posterior mean of the covariance; queries (M, k)."""
         mask = np.asarray(queries.mask)
         kinds, rows = np.unique(mask, axis=0, return_inverse=True)
-        asked = [(self.effects[effective], effective) for effective in map(self._effective, kinds)]
-        found = effects_of(asked, self.graph, self.graph.nodes[-1], self.posterior.mean_covariance[None])
-        return np.array([variance[0] for _, variance in found])[rows.reshape(-1)]
+        return np.array([self._variance(self._effective(kind)) for kind in kinds])[rows.reshape(-1)]
+
+    def _variance(self, effective: tuple[str, ...]) -> float:
+        covariance = self.posterior.mean_covariance
+        if not effective:
+            return float(covariance[-1, -1])
+        [(_, found)] = effects_of(
+            [(self.effects[effective], effective)], self.graph, self.graph.nodes[-1], covariance[None]
+        )
+        return float(found[0])
 
     def _effective(self, mask: np.ndarray) -> tuple[str, ...]:
         members = [name for name, is_set in zip(self.graph.nodes, mask, strict=True) if is_set]
         effective = reduce_effect(self.graph, self.graph.nodes[-1], members).effective
-        if effective not in self.effects:
-            raise DomainError(f"the effect of do({listed(members)}) was not fitted; name that set in the problem")
+        if effective and effective not in self.effects:
+            raise DomainError(
+                f"the effect of do({listed(members)}) was not fitted: no usable set of the problem has it"
+            )
         return effective
 
     def update(self, rows: Data) -> "Estimands":
@@ -152,8 +163,10 @@ def fit_estimands(
 
 
 def _require_definite(values: np.ndarray, graph: CausalGraph) -> None:
-    spread = np.ptp(values, axis=0)
-    if still := [name for name, width in zip(graph.nodes, spread, strict=True) if not width > 0]:
-        raise DataError(f"{listed(still)} is constant in these rows; its effect cannot be learned: vary it or drop it")
-    if not np.linalg.cond(np.corrcoef(values.T)) < 1e14:
-        raise DataError("the rows are exactly collinear: one variable is a combination of others; drop one")
+    for name, column in zip(graph.nodes, values.T, strict=True):
+        require_spread(column, f"{name!r} is constant in these rows; its effect cannot be learned: vary it or drop it")
+    _, sizes, directions = np.linalg.svd((values - values.mean(axis=0)) / values.std(axis=0), full_matrices=False)
+    if not sizes[-1] > 1e-7 * sizes[0]:
+        weights = np.abs(directions[-1])
+        together = [name for name, weight in zip(graph.nodes, weights, strict=True) if weight > 0.1 * weights.max()]
+        raise DataError(f"{listed(together)} are exactly collinear in these rows; drop one of them")

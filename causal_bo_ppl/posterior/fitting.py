@@ -1,6 +1,7 @@
 """Which method of inference, on which data, for which parameters? The door to all of them."""
 
 import warnings
+from copy import deepcopy
 from functools import lru_cache
 
 import jax
@@ -68,17 +69,20 @@ def fit(
     _require_inputs(problem, data, mechanisms, method, intercepts, prior)
     found = _identified(problem)
     sets = found.require_usable()
-    theta = found.parameters(parameters or METHODS[method], intercepts=intercepts)
+    theta = found.parameters(METHODS[method] if parameters is None else parameters, intercepts=intercepts)
     if not theta.names:
         raise ModelError("every coefficient that matters is known: there is nothing left to learn")
     if not intercepts:
         _warn_unless_centred(data, problem)
-    causes, belief_prior = problem.graph.ancestral(problem.target), prior or ScaledPrior()
+    causes, belief_prior = problem.graph.ancestral(problem.target), deepcopy(prior) or ScaledPrior()
+    if isinstance(belief_prior, FixedPrior):
+        belief_prior.require_names(problem.graph)
     belief: Belief
     if method == "conjugate":
         readout = Readout(theta, causes)
         if isinstance(belief_prior, ScaledPrior):
-            require_learnable(data, problem.graph, problem.known)
+            opened = {name for reduction in theta.explored.reductions for name in reduction.open}
+            require_learnable(data, problem.graph, problem.known, nodes=opened, spare=3 + intercepts)
         belief = fit_equations(causes, theta.explored.known, intercepts, belief_prior, readout, data)
     else:
         belief = fit_estimands(causes, [found[members] for members in sets], theta, belief_prior, data)
@@ -101,7 +105,7 @@ def _require_inputs(
     require_rows_of(problem, data)
     if mechanisms != "linear":
         raise ModelError(f'mechanisms must be "linear", got {mechanisms!r}')
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ModelError(f"method must be one of {listed(METHODS)}; got {method!r}")
     if not isinstance(intercepts, bool):
         raise ModelError(f"intercepts must be True or False, got {intercepts!r}")

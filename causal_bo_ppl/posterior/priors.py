@@ -5,9 +5,10 @@ its coefficients are N(centre, s2 precision^-1).
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +21,23 @@ class ScaledPrior:
     """The default: scaled to the data, worth `rows` of their n rows. It moves a posterior by rows / n, in any units.
 
     Equations: Zellner's g-prior. Given s2 the slopes are N(0, s2 (n / rows) (Xc'Xc)^-1), Xc the centred parents; the
-    mean of V_j at its parents' means is N(its sample mean, s2 / rows); s2 is IG(rows / 2, rows / 2 times the variance
-    of V_j). Moments (`wishart`): kappa_0 = rows, nu_0 = rows - 1, centred at the sample mean, Psi_0 = rows times the
-    diagonal of the sample covariance; as rows go to 0, Jeffreys' independent prior of mean and covariance.
+    mean of V_j at its parents' means is N(its sample mean, s2 / rows); s2 has the density of an inverse gamma with
+    shape (rows - d) / 2 and rate rows / 2 times the variance of V_j, d the number of coefficients. As rows go to 0 the
+    posterior is the classical one, Student's t with n - d degrees of freedom.
+
+    Moments (`wishart`): kappa_0 = rows, nu_0 = rows - 1, centred at the sample mean, Psi_0 = rows times the diagonal of
+    the sample covariance; as rows go to 0, Jeffreys' independent prior of mean and covariance. Under it a regression on
+    all k - 1 other variables has n - 1 degrees of freedom, not n - k: intervals are too narrow unless n >> k.
     """
 
     rows: float = 0.01
 
     def __post_init__(self) -> None:
         _require_positive("rows", self.rows)
+
+    def canonical(self) -> str:
+        """A text that is the same for equal priors only."""
+        return _canonical(self)
 
 
 @dataclass(frozen=True)
@@ -62,28 +71,38 @@ class FixedPrior:
     def __post_init__(self) -> None:
         for name in ("slope_sd", "intercept_sd", "noise_sd"):
             _require_positive(name, getattr(self, name))
-        if not self.noise_rows > 2:
+        if not _number("noise_rows", self.noise_rows) > 2:
             raise ModelError(f"noise_rows must be more than 2 (math.inf: known variances), got {self.noise_rows!r}")
+        for name in ("scales", "centres", "slopes"):
+            object.__setattr__(self, name, _copied(name, getattr(self, name)))
         for name, scale in self.scales.items():
             _require_positive(f"the scale of {name!r}", scale)
         for name, centre in self.centres.items():
-            if not math.isfinite(centre):
-                raise ModelError(f"the centre of {name!r} must be finite, got {centre!r}")
-        for edge, (mean, sd) in self.slopes.items():
-            _require_positive(f"the prior sd of the slope {edge!r}", sd)
-            if not math.isfinite(mean):
-                raise ModelError(f"the prior mean of the slope {edge!r} must be finite, got {mean!r}")
+            _require_finite(f"the centre of {name!r}", centre)
+        for edge, belief in self.slopes.items():
+            if not isinstance(belief, Sequence) or len(belief) != 2:
+                raise ModelError(f"the prior of the slope {edge!r} is a pair (mean, sd), got {belief!r}")
+            _require_finite(f"the prior mean of the slope {edge!r}", belief[0])
+            _require_positive(f"the prior sd of the slope {edge!r}", belief[1])
 
-    def require_names(self, graph: CausalGraph, known: Mapping[Edge, float]) -> None:
-        """Refuse names that the graph does not have, and a prior for a coefficient that is known."""
+    def require_names(self, graph: CausalGraph) -> None:
+        """Refuse names that the graph does not have."""
         for name in (*self.scales, *self.centres):
             if name not in graph.nodes:
                 raise ModelError(f"the prior names an {unknown('variable', name, graph.nodes)}")
         for edge in self.slopes:
             if edge not in graph.directed:
                 raise ModelError(f"the prior has a slope for {edge!r}, which is no edge of the graph")
+
+    def require_no_known(self, known: Mapping[Edge, float]) -> None:
+        """Refuse a prior for a coefficient that is known."""
+        for edge in self.slopes:
             if edge in known:
                 raise ModelError(f"the coefficient of {' -> '.join(edge)} is known; it has no prior")
+
+    def canonical(self) -> str:
+        """A text that is the same for equal priors only."""
+        return _canonical(self)
 
     def noise_guess(self, node: str) -> float:
         """The guessed variance of a disturbance."""
@@ -118,20 +137,63 @@ class MomentPrior:
     nu: float
 
     def __post_init__(self) -> None:
-        centre, scale = np.array(self.centre, float), np.array(self.scale, float)
-        size = len(centre)
-        if centre.ndim != 1 or scale.shape != (size, size):
+        centre, scale = (_array(name, getattr(self, name)) for name in ("centre", "scale"))
+        if centre.ndim != 1 or scale.shape != (len(centre), len(centre)):
             raise ModelError(f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and {scale.shape}")
         _require_positive("kappa", self.kappa)
-        if not (math.isfinite(self.nu) and self.nu > size + 1):
-            raise ModelError(f"nu must be finite and more than k + 1 = {size + 1}, got {self.nu!r}")
-        if not (np.isfinite(centre).all() and np.allclose(scale, scale.T) and (np.linalg.eigvalsh(scale) > 0).all()):
+        if not len(centre) + 1 < _number("nu", self.nu) < math.inf:
+            raise ModelError(f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}")
+        sd = np.sqrt(np.abs(np.diagonal(scale)))
+        if not (np.isfinite(centre).all() and (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()):  # NaN fails
             raise ModelError("centre must be finite, scale symmetric and positive definite")
-        object.__setattr__(self, "centre", centre)
-        object.__setattr__(self, "scale", scale)
+        if not (np.linalg.eigvalsh(scale / np.outer(sd, sd)) > 0).all():
+            raise ModelError("centre must be finite, scale symmetric and positive definite")
+        for name, array in (("centre", centre), ("scale", (scale + scale.T) / 2)):
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def canonical(self) -> str:
+        """A text that is the same for equal priors only."""
+        return _canonical(self)
 
 
 Prior = ScaledPrior | FixedPrior | MomentPrior
+
+
+def _canonical(prior: Prior) -> str:
+    def write(value: object) -> object:
+        if isinstance(value, np.ndarray):
+            return value.tobytes().hex()
+        if isinstance(value, Mapping):
+            return sorted((str(key), write(each)) for key, each in value.items())
+        return [write(each) for each in value] if isinstance(value, Sequence) else float(value).hex()  # type: ignore[arg-type]
+
+    return f"{type(prior).__name__} {[write(getattr(prior, each.name)) for each in fields(prior)]}"
+
+
+def _copied(name: str, given: object) -> dict[Any, Any]:
+    """A copy: what the caller does with his own later changes nothing here."""
+    if not isinstance(given, Mapping):
+        raise ModelError(f"{name} must be a mapping such as {{'X': 1.0}}, got {given!r}")
+    return dict(given)
+
+
+def _array(name: str, given: object) -> np.ndarray:
+    try:
+        return np.array(given, float)
+    except (TypeError, ValueError):
+        raise ModelError(f"{name} must be an array of numbers, got {given!r}") from None
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ModelError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def _require_finite(name: str, value: object) -> None:
+    if not math.isfinite(_number(name, value)):
+        raise ModelError(f"{name} must be finite, got {value!r}")
 
 
 def _require_positive(name: str, value: object) -> None:

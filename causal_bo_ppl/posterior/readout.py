@@ -57,14 +57,12 @@ class Readout:
         chunks = [matrices[start : start + DRAWS] for start in range(0, len(matrices), DRAWS)]
         return np.concatenate([np.asarray(_responses(chunk, queries, is_intercept)) for chunk in chunks])
 
-    def covariance(self, matrix: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-        """(d, d), exact or by the delta method at `matrix`; blocks: (p + 1, p, p + 1), equation by equation."""
+    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """(d, K) factor of theta_Y's covariance from one of the coefficients', (p + 1, p, K): exact, or at `matrix`."""
         if self.is_structural:
-            rows, columns = self.places
-            return np.asarray(blocks[rows[:, None], columns[:, None], rows] * (columns[:, None] == columns))
+            return np.asarray(factor[self.places])
         gradient = np.asarray(_gradients(matrix, *self.queries))
-        spread = np.einsum("aij,ijk->akj", gradient, blocks)
-        return np.asarray(np.tensordot(spread, gradient, ((1, 2), (1, 2))))
+        return np.asarray(np.tensordot(gradient, factor, 2))
 
 
 def _means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> tuple[LinearSEM, jax.Array]:

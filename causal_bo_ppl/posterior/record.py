@@ -14,7 +14,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ModelError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.linalg import factor_semidefinite
+from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.posterior.priors import Prior
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
@@ -32,7 +32,7 @@ class Belief(Protocol):
         """How mean and covariance were found."""
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) and covariance (d, d) of theta_Y."""
+        """Mean (d,) of theta_Y, and a factor (d, r) of its covariance."""
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """(n, d) draws of theta_Y."""
@@ -66,10 +66,12 @@ class Posterior:
         return self.parameters.names
 
     @cached_property
-    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        mean, covariance = self.belief.moments()
-        mean.flags.writeable = covariance.flags.writeable = False
-        return mean, covariance
+    def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        mean, factor = self.belief.moments()
+        covariance = factor @ factor.T
+        for part in (mean, factor, covariance):
+            part.flags.writeable = False
+        return mean, factor, covariance
 
     @property
     def mean(self) -> np.ndarray:
@@ -79,12 +81,12 @@ class Posterior:
     @property
     def covariance(self) -> np.ndarray:
         """(d, d) posterior covariance; `moments_by` says how it was found."""
-        return self._moments[1]
+        return self._moments[2]
 
-    @cached_property
+    @property
     def factor(self) -> np.ndarray:
-        """(d, r) with factor factor' the covariance, r its rank."""
-        return factor_semidefinite(self.covariance)
+        """(d, r) with factor factor' the covariance."""
+        return self._moments[1]
 
     @property
     def sd(self) -> np.ndarray:
@@ -105,7 +107,7 @@ class Posterior:
     def fingerprint(self) -> str:
         """Hash of problem, parameters, method, prior and rows; the order of the rows does not matter."""
         parts = [self.problem.fingerprint, self.parameters.kind, str(self.parameters.intercepts), self.method]
-        text = "|".join([*parts, repr(self.prior), str(self.rows), f"{self.digest:x}"])
+        text = "|".join([*parts, self.prior.canonical(), str(self.rows), f"{self.digest:x}"])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def draws(self, n: int, key: jax.Array | int) -> np.ndarray:
@@ -114,8 +116,11 @@ class Posterior:
             raise ModelError(f"cannot draw {n!r} times; ask for a whole number, at least 1")
         return self.belief.draw(int(n), as_key(key))
 
-    def quantiles(self, levels: Sequence[float], *, draws: int = 4_000, key: jax.Array | int) -> pd.DataFrame:
+    def quantiles(self, levels: float | Sequence[float], *, draws: int = 4_000, key: jax.Array | int) -> pd.DataFrame:
         """Quantiles of every coordinate, from draws; infinite where too many draws have no value."""
+        levels = [read_number("level", level) for level in np.atleast_1d(np.asarray(levels, dtype=object))]
+        if not all(0 < level < 1 for level in levels):
+            raise ModelError(f"levels must lie between 0 and 1, got {levels}")
         found = self.draws(draws, key)
         ends = [np.nan_to_num(found, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
         columns = {

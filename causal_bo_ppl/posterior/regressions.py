@@ -9,6 +9,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from causal_bo_ppl.queries import distinct_rows
+
 BLOCK = 4_096  # rows reduced at once
 
 
@@ -40,8 +42,20 @@ def nothing(equations: int, width: int) -> Evidence:
     return Evidence(np.zeros((equations, width + 1, width + 1)), np.zeros(equations))
 
 
-def absorb(evidence: Evidence, rows: np.ndarray, counted: np.ndarray) -> Evidence:
-    """Add rows (n, E, D + 1); those of an equation that are not `counted` (n, E) must be zero."""
+def compress(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fewer rows that say the same: (values, 1) of all rows with the same free variables become a triangular factor.
+
+    values: (n, p); free: (n, p). Returns (m, p + 1) and (m, p).
+    """
+    whole = np.column_stack([values, np.ones(len(values))])
+    first, which = distinct_rows(free)
+    groups = [whole[which == place] for place in range(len(first))]
+    parts = [np.asarray(np.linalg.qr(each, mode="r")) if len(each) > each.shape[1] else each for each in groups]
+    return np.concatenate([whole[:0], *parts]), np.repeat(free[first], [len(part) for part in parts], axis=0)
+
+
+def absorb(evidence: Evidence, rows: np.ndarray, counts: np.ndarray) -> Evidence:
+    """Add rows (n, E, D + 1), zero where they do not count for an equation; counts: (E,) how many do."""
     factor = evidence.factor
     if len(rows) < factor.shape[-1]:
         for row in rows:
@@ -50,7 +64,7 @@ def absorb(evidence: Evidence, rows: np.ndarray, counted: np.ndarray) -> Evidenc
         for start in range(0, len(rows), BLOCK):
             block = np.swapaxes(rows[start : start + BLOCK], 0, 1)
             factor = np.asarray(np.linalg.qr(np.concatenate([factor, block], axis=1), mode="r"))
-    return Evidence(factor, evidence.rows + counted.sum(axis=0))
+    return Evidence(factor, evidence.rows + counts)
 
 
 def rotate(factor: np.ndarray, row: np.ndarray) -> np.ndarray:
@@ -70,12 +84,12 @@ def rotate(factor: np.ndarray, row: np.ndarray) -> np.ndarray:
 def solve_scaled(evidence: Evidence, used: np.ndarray, intercept: bool, prior_rows: float) -> NormalInverseGamma:
     """Under the g-prior worth `prior_rows` rows; used: (E, D), which regressors exist."""
     root, pulls, unexplained = _split(evidence, used)
-    count = evidence.rows
+    count = np.maximum(evidence.rows, 1)
     shrinkage = 1 / (1 + prior_rows / count)
     is_slope = np.arange(used.shape[1]) >= intercept  # the sample mean is the prior's centre and stays
     explained = (pulls[:, is_slope] ** 2).sum(axis=1)
     shrunk = np.where(is_slope, shrinkage[:, None], 1.0) * pulls
-    shape = (prior_rows + count) / 2
+    shape = (prior_rows + count - used.sum(axis=1)) / 2  # a degree of freedom for every coefficient
     rate = (prior_rows * (unexplained + explained) / count + unexplained + explained * (1 - shrinkage)) / 2
     mean = (root @ shrunk[..., None])[..., 0]
     return NormalInverseGamma(mean, root * np.sqrt(shrinkage)[:, None, None], shape, rate, rate / (shape - 1))

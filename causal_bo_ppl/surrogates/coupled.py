@@ -13,6 +13,8 @@ import numpy as np
 from causal_bo_ppl.errors import DataError, NumericalError
 from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.linalg import clip_rounding
+from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import Response, response
@@ -75,7 +77,8 @@ class Coupled:
         """Mean and sd of the effects of a batch."""
         offsets, features = self._linearize(queries)
         variance = ((features @ self.weights.covariance) * features).sum(axis=1)
-        return Prediction(offsets + features @ self.weights.mean, np.sqrt(np.maximum(variance, 0.0)))
+        variance = clip_rounding(variance, (features**2).sum(axis=1))
+        return Prediction(offsets + features @ self.weights.mean, np.sqrt(variance))
 
     def tell(self, query: Queries, outcome: float, noise: float) -> "Coupled":
         """After one more outcome of one intervention, whose noise has this variance: a rank-one update."""
@@ -89,6 +92,19 @@ class Coupled:
             self._evidence(outcomes, row, left_out[row], offsets[0], features[0]) for outcomes in (self.outcomes, seen)
         )
         weights = extend(self.weights, features[0], after - before, new - old)
+        return replace(self, weights=weights, outcomes=seen, remainders=left_out)
+
+    def imagine(self, query: Queries, noise: float) -> "Coupled":
+        """As if the query had been tried and come out as predicted: less doubt, the same means."""
+        predicted = float(self.predict(query).mean[0])
+        seen, row = add(self.outcomes, query, predicted, max(noise, np.finfo(float).tiny))
+        left_out = np.append(self.remainders, remainders(self.post, query))[: len(seen.counts)]
+        offsets, features = self._linearize(query)
+        before, after = (
+            self._evidence(each, row, left_out[row], offsets[0], features[0])[0] for each in (self.outcomes, seen)
+        )
+        gained = after - before
+        weights = extend(self.weights, features[0], gained, gained * float(features[0] @ self.weights.mean))
         return replace(self, weights=weights, outcomes=seen, remainders=left_out)
 
     def _evidence(
@@ -127,8 +143,9 @@ def _precisions(variances: np.ndarray, left_out: np.ndarray | float, features: n
 
 
 def _require_outcome(query: Queries, outcome: float, noise: float) -> None:
-    if len(query) != 1:
-        raise DataError(f"tell one outcome at a time, got {len(query)} interventions")
+    if not isinstance(query, Queries) or len(query) != 1:
+        raise DataError(f"tell the outcome of one intervention, as Queries of one row; got {query!r}")
+    outcome, noise = read_number("outcome", outcome), read_number("noise", noise)
     if not np.isfinite(outcome):
         raise DataError(f"the outcome is {outcome}; it must be finite: leave a failed experiment out")
     if not (np.isfinite(noise) and noise >= 0):

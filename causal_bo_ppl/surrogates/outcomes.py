@@ -7,7 +7,7 @@ import numpy as np
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.queries import Queries
 
-SAME = 1e-9  # relative: two outcomes without noise are equal
+SAME = 1e-9  # of the largest outcome: two outcomes without noise are equal
 
 
 class Outcomes(NamedTuple):
@@ -36,14 +36,15 @@ def add(seen: Outcomes, query: Queries, outcome: float, noise: float) -> tuple[O
     row = int(np.flatnonzero(same)[0])
     counts, means, variances = (part.copy() for part in seen[1:])
     counts[row] += 1
-    means[row], variances[row] = _average(means[row], variances[row], outcome, noise)
+    size = float(np.abs([outcome, *means]).max())
+    means[row], variances[row] = _average(means[row], variances[row], outcome, noise, size)
     return Outcomes(seen.queries, counts, means, variances), row
 
 
-def _average(mean: float, variance: float, outcome: float, noise: float) -> tuple[float, float]:
-    """Mean of both, weighted by their precisions, and its variance."""
+def _average(mean: float, variance: float, outcome: float, noise: float, size: float) -> tuple[float, float]:
+    """Mean of both, weighted by their precisions, and its variance; size: of the largest outcome, for rounding."""
     if variance == noise == 0:
-        if abs(outcome - mean) > SAME * max(1.0, abs(outcome), abs(mean)):
+        if abs(outcome - mean) > SAME * size:
             raise DataError(
                 f"the same intervention gave {mean:.9g} and {outcome:.9g}, though outcomes are said to have no noise; "
                 "give its variance as `noise`"
