@@ -2,15 +2,23 @@
 
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from causal_bo_ppl import models
+from causal_bo_ppl.acquisition import vertices
 from causal_bo_ppl.errors import CausalBOError, ModelError
+from causal_bo_ppl.identification import identify
+from causal_bo_ppl.optimizer import optimize
 from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.runs import Run
+from causal_bo_ppl.surrogates import couple
 from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.theory import causal_rank
 
 app = typer.Typer(help="Graph-coupled causal Bayesian optimization.", no_args_is_help=True, add_completion=False)
 console = Console(highlight=False)
@@ -32,8 +40,11 @@ def demo(
     max_size: Annotated[int | None, typer.Option(help="Explore all sets up to this size.")] = None,
     parents: Annotated[bool, typer.Option(help="May the target's parents be set? (ecoli70)")] = True,
     seed: Annotated[int, typer.Option(help="Which coefficients are drawn (funnel).")] = 0,
+    observations: Annotated[int, typer.Option(help="Rows to observe before the first experiment.")] = 100,
+    rounds: Annotated[int, typer.Option(help="Experiments.")] = 10,
+    key: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
 ) -> None:
-    """Load a system; show its graph, its intervention sets and its exact optimum.
+    """Show a system; if it is linear, identify, learn from observations, and look for the best intervention.
 
     Without a name: ecoli70, the gene b1583 without its parents, sets of up to five genes.
     """
@@ -46,6 +57,9 @@ def demo(
         else:
             system = models.load(name, variant=variant, target=target, parents=parents, max_size=max_size, seed=seed)
         show(system)
+        if system.is_affine:
+            optimize_aloud(system, observations, rounds, key)
+        say_optimum(system)
     except CausalBOError as error:
         Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from None
@@ -61,11 +75,47 @@ def show(system: CausalSystem) -> None:
     console.print(escape(f"Graph{note}:\n{causes}\n"))
     console.print(_variables(problem))
     console.print(_sets(problem))
-    optimum = system.optimum
+
+
+def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: int) -> None:
+    """Identify, learn and experiment, saying what comes of each step."""
+    problem = system.problem
+    console.print(escape(f"\n1  Identified: {identify(problem)!r}"), soft_wrap=True)
+    run = optimize(system, rounds=rounds, observations=observations, key=key)
+    post = run.surrogate.post
+    console.print(escape(f"2  Learned: {post!r}; moments by {post.moments_by}"), soft_wrap=True)
+    corners = vertices(problem, post.parameters.explored.sets)
+    before, after = (each.predict(corners).sd for each in (couple(post), couple(post).imagine(*_first(run))))
+    taught = f"the first experiment lowers the sd of {np.mean(after < 0.99 * before):.0%} of their effects by over 1 %"
+    seen = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
+    console.print(f"3  Kernel: {seen}; {taught}", soft_wrap=True)
+    console.print(_rounds(run))
+    best = ", ".join(f"{problem.label(name)} = {value:.6g}" for name, value in run.best.intervention.items())
+    low, high = run.best.interval(0.9)
+    found = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}], at do({best})"
+    effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
+    console.print(escape(f"\nBest after {len(run.steps)} experiments: {found}; {effect}"), soft_wrap=True)
+
+
+def _first(run: Run) -> tuple[Queries, float]:
+    return run.steps[0].choice.query, run.steps[0].noise
+
+
+def _rounds(run: Run) -> Table:
+    table = Table("round", "set", "predicted", "outcome", "best so far", title="4  Experiments")
+    for row in run.to_frame().itertuples():
+        predicted, best = f"{row.mean:.2f} +- {row.sd:.2f}", f"{row.best_mean:.2f} +- {row.best_sd:.2f}"
+        table.add_row(str(row.round), escape(str(row.set)), predicted, f"{row.outcome:.2f}", best)
+    return table
+
+
+def say_optimum(system: CausalSystem) -> None:
+    """Print the truth."""
+    problem, optimum = system.problem, system.optimum
     best = ", ".join(f"{problem.label(name)} = {value:.6g}" for name, value in optimum.intervention.items())
     baseline = float(system.effect(problem.baseline())[0])
     goal = f"{problem.objective} E[{problem.label(problem.target)}]"
-    console.print(escape(f"\nExact optimum ({goal}): {optimum.value:.6f} at do({best})"), soft_wrap=True)
+    console.print(escape(f"Exact optimum ({goal}): {optimum.value:.6f} at do({best})"), soft_wrap=True)
     console.print(escape(f"Doing nothing: {baseline:.6f}. How: {optimum.how}."), soft_wrap=True)
 
 

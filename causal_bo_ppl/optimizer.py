@@ -190,7 +190,7 @@ def optimize(
     --------
     >>> import causal_bo_ppl as cb
     >>> run = cb.optimize(cb.models.load("chain"), rounds=5, observations=50, key=0)
-    >>> run.best.intervention, run.regret()[-1]
+    >>> run.best.intervention, run.regret().tolist()[-1]
     ({'Z': 5.0}, 0.0)
     """
     settings = Settings(

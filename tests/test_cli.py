@@ -21,14 +21,31 @@ def test_demo_shows_graph_sets_and_exact_optimum():
         "0.336196",
         "3,488 vertices",
         "lacY = 4.67912",
+        "218 of 218 sets identifiable and verified",
+        "31 structural parameters of b1583, conjugate, 100 rows, exact",
+        "3,488 vertices see 22 directions",
+        "Best after 10 experiments",
     ):
         assert shown in result.output
+    assert run("demo").output == result.output
 
 
 @pytest.mark.parametrize("name", ["chain", "toy", "healthcare"])
-def test_demo_shows_any_system(name):
-    result = run("demo", name)
+def test_demo_shows_any_system_and_optimizes_linear_ones(name):
+    result = run("demo", name, "--rounds", "3", "--observations", "30")
     assert result.exit_code == 0 and "Exact optimum" in result.output
+    assert ("Best after 3 experiments" in result.output) == (name == "chain")
+
+
+@pytest.mark.heavy
+def test_demo_learns_under_latent_confounding():
+    result = run("demo", "funnel", "--rounds", "2")
+    assert result.exit_code == 0 and "wishart, 100 rows, exact" in result.output
+
+
+def test_too_few_observations_are_an_error_without_a_traceback():
+    result = run("demo", "chain", "--observations", "3")
+    assert result.exit_code == 1 and "only 3 rows" in result.output and "Traceback" not in result.output
 
 
 def test_unknown_system_is_an_error_that_says_what_to_do():
@@ -53,7 +70,7 @@ def test_odd_option_is_an_error_without_a_traceback():
 @pytest.mark.heavy
 def test_readme_shows_how_the_demo_ends():
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])
-    ending = "\n".join(result.output.strip().splitlines()[-2:])
+    ending = "\n".join(result.output.strip().splitlines()[-3:])
     assert ending in (Path(__file__).parents[1] / "README.md").read_text()
 
 

@@ -9,7 +9,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("module", ["graph", "identification.effects", "identification.checking"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "graph",
+        "identification.effects",
+        "identification.checking",
+        "posterior.fitting",
+        "responses",
+        "kernels.jacobian",
+        "theory",
+        "optimizer",
+    ],
+)
 def test_examples_in_docstrings_run(module):
     result = doctest.testmod(importlib.import_module(f"causal_bo_ppl.{module}"))
     assert result.attempted > 0 and result.failed == 0

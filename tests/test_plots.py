@@ -112,3 +112,50 @@ def test_arc_between_boxes_of_one_column_stays_clear_of_both():
     [(start, control, end)] = drawn.arcs
     edge = drawn.centres["A"][0] - drawn.width / 2
     assert start[0] == end[0] == edge and control[0] < edge
+
+
+@pytest.fixture(scope="module")
+def chain_run():
+    return cb.optimize(cb.models.load("chain"), rounds=4, observations=30, key=0)
+
+
+def test_posterior_is_drawn_with_a_bar_for_every_coordinate(chain_run):
+    post = chain_run.surrogate.post
+    axes = cb.plots.draw_posterior(post, level=0.5)
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(post.names)
+    [bars] = axes.collections
+    half = np.array([(right - left) / 2 for (left, _), (right, _) in bars.get_segments()])
+    np.testing.assert_allclose(half, 0.6744898 * post.sd, rtol=1e-6)
+    with pytest.raises(cb.DomainError, match="level must lie between 0 and 1, got 90"):
+        cb.plots.draw_posterior(post, level=90)
+
+
+def test_response_is_drawn_over_its_domain_before_and_after_experiments(chain_run):
+    system = cb.models.load("chain")
+    before = cb.plots.draw_response(chain_run.surrogate.post, "Z", truth=system.effect)
+    after = cb.plots.draw_response(chain_run.surrogate, "Z")
+    (mean, truth), band = before.lines, before.collections[0]
+    np.testing.assert_allclose(truth.get_ydata(), -1.3 * np.asarray(truth.get_xdata()), rtol=1e-9)
+    assert mean.get_xdata()[[0, -1]].tolist() == [-5.0, 5.0] and before.get_xlabel() == "do(Z)"
+    heights = [np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]) for axes in (before, after)]
+    assert heights[1] < heights[0] and band is not None
+    with pytest.raises(cb.DomainError, match="'Y' may not be set; choose one of X, Z"):
+        cb.plots.draw_response(chain_run.surrogate, "Y")
+
+
+def test_run_is_drawn_with_its_outcomes_and_the_truth(chain_run):
+    axes = cb.plots.draw_run(chain_run)
+    labels = axes.get_legend_handles_labels()[1]
+    assert labels == ["best so far: mean and 90% interval", "outcome", "best so far: true effect", "true optimum"]
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), chain_run.trace["outcome"])
+    assert axes.lines[3].get_ydata()[0] == -6.5
+    axes.figure.draw_without_rendering()
+
+
+def test_coverage_says_how_many_intervals_hold_the_truth():
+    ends = np.array([[0.0, 1.0], [0.4, 2.0], [0.6, 3.0], [0.7, 0.9]])
+    axes = cb.plots.draw_coverage({"ours": ends, "theirs": ends + 5}, 0.5)
+    texts = [text.get_text() for text in axes.get_xticklabels()]
+    assert texts == ["ours\n50% of 4 hold the truth", "theirs\n0% of 4 hold the truth"]
+    with pytest.raises(cb.DataError, match=r"need the shape \(n, 2\), got \(3,\)"):
+        cb.plots.draw_coverage({"odd": np.zeros(3)}, 0.0)

@@ -31,8 +31,8 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
         ax = plt.figure(figsize=size, layout="constrained").add_subplot()
     ax.pcolormesh(table.to_numpy(), cmap=USED, vmin=0, vmax=1, edgecolors="white", linewidth=0.5 if rows < 100 else 0)
     every = -(-rows // MOST_LABELS)
-    ax.set_xticks(np.arange(columns) + 0.5, [_plain(name) for name in table.columns], rotation=90, fontsize="small")
-    labels = [_plain(str(name)) for name in table.index[::every]]
+    ax.set_xticks(np.arange(columns) + 0.5, [plain(name) for name in table.columns], rotation=90, fontsize="small")
+    labels = [plain(str(name)) for name in table.index[::every]]
     ax.set_yticks(np.arange(0, rows, every) + 0.5, labels, fontsize="x-small")
     ax.invert_yaxis()
     ax.tick_params(length=0)
@@ -57,7 +57,7 @@ def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
         keys.append(Patch(facecolor=HEDGE, edgecolor=GREY, label="rest of the hedge"))
     ax.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, fontsize="small")
     verdict = f"identifiable ({found.route})" if found.identifiable else "not identifiable"
-    ax.set_title(_plain(f"{found.query}: {verdict}"), fontsize="medium")
+    ax.set_title(plain(f"{found.query}: {verdict}"), fontsize="medium")
     return ax
 
 
@@ -87,17 +87,17 @@ def draw_effect(
         ax = plt.figure(figsize=(5.2, 4.0), layout="constrained").add_subplot()
     ax.plot(rows[:, x], rows[:, y], ".", color="#94a3b8", ms=3, alpha=0.5, label="observed rows")
     regression = mean[y] + covariance[x, y] / covariance[x, x] * (ends - mean[x])
-    ax.plot(ends, regression, color="#f59e0b", label=_plain(f"regression E[{found.target} | {name}]"))
+    ax.plot(ends, regression, color="#f59e0b", label=plain(f"regression E[{found.target} | {name}]"))
     learned = [found.evaluate(covariance, mean, {name: float(end)}) for end in ends]
-    ax.plot(ends, learned, color="#2563eb", label=_plain(f"estimand E[{found.target} | do({name})]"))
+    ax.plot(ends, learned, color="#2563eb", label=plain(f"estimand E[{found.target} | do({name})]"))
     if truth is not None:
         fine = np.linspace(ends[0], ends[1], 100)
         ax.plot(fine, truth(fine), "--", color="#0f172a", label="truth")
-    ax.set(xlabel=_plain(name), ylabel=_plain(found.target))
+    ax.set(xlabel=plain(name), ylabel=plain(found.target))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize="small")
     return ax
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A dollar in a name is a dollar, not mathematics."""
     return text.replace("$", r"\$")

@@ -64,7 +64,7 @@ def fit(
     >>> post
     Posterior(2 structural parameters of Y, conjugate, 200 rows, exact)
     >>> post.names, post.mean.round(2).tolist()
-    (('b[X->Z]', 'b[Z->Y]'), [0.78, -1.36])
+    (('b[X->Z]', 'b[Z->Y]'), [0.76, -1.29])
     """
     _require_inputs(problem, data, mechanisms, method, intercepts, prior)
     found = _identified(problem)
