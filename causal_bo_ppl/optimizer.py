@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from causal_bo_ppl.acquisition import confidence_bound, first_best, vertices
+from causal_bo_ppl.acquisition import TIE, confidence_bound, first_best, vertices
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
     CausalBOWarning,
@@ -76,6 +76,9 @@ class Search:
                 break
             predicted = surrogate.predict(self.candidates)
             bounds = confidence_bound(predicted, self.settings.beta, self.objective)
+            if not np.ptp(bounds) > TIE * np.abs(bounds).max():
+                message = f"all {len(bounds)} interventions look equally good; the first of a smallest set is taken"
+                warnings.warn(message, CausalBOWarning, stacklevel=4)
             at = int(affordable[first_best(bounds[affordable], self.objective)])
             query, believed = self.candidates[at], (predicted.mean[at], predicted.sd[at], bounds[at], self.costs[at])
             choices.append(Choice(query, *map(float, believed)))

@@ -285,6 +285,15 @@ def test_odd_settings_are_refused(options, match):
         cb.optimize(cb.models.load("chain"), **({"rounds": 2, "key": 0} | options))
 
 
+def test_equally_good_interventions_are_said_to_be_so(make_problem):
+    problem = make_problem(known={("Z", "Y"): 1e-300}, sets=[("X",), ("Z",)])
+    data = cb.models.load("chain").observe(40, 0)
+    options = {"data": data, "experiment": lambda q: [0.0], "rounds": 1, "beta": 0.0, "key": 0}
+    with pytest.warns(cb.CausalBOWarning, match="all 4 interventions look equally good; the first"):
+        found = cb.optimize(problem, **options)
+    assert found.best.intervention == {"X": -5.0}
+
+
 def test_what_cannot_be_optimized_is_refused(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(20, 0)
     with pytest.raises(cb.DataError, match="give `data`"):
