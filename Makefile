@@ -36,7 +36,8 @@ test: lint types
 	$(BIN)/python -m pytest -n 2
 
 quick: setup
-	$(BIN)/python -m pytest -n 2 -m "not slow and not heavy"
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 $(BIN)/python -m pytest -n 2 -m "not slow and not heavy"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -62,4 +63,4 @@ pictures: setup
 	$(BIN)/python docs/pictures.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .jax_cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

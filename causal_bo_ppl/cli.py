@@ -59,6 +59,8 @@ def demo(
         show(system)
         if system.is_affine:
             optimize_aloud(system, observations, rounds, key)
+        else:
+            console.print("\nNot linear: nothing is learned here, for the closed forms are for linear mechanisms.")
         say_optimum(system)
     except CausalBOError as error:
         Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
@@ -103,9 +105,10 @@ def _first(run: Run) -> tuple[Queries, float]:
 
 def _rounds(run: Run) -> Table:
     table = Table("round", "set", "predicted", "outcome", "best so far", title="4  Experiments")
-    for row in run.to_frame().itertuples():
-        predicted, best = f"{row.mean:.2f} +- {row.sd:.2f}", f"{row.best_mean:.2f} +- {row.best_sd:.2f}"
-        table.add_row(str(row.round), escape(str(row.set)), predicted, f"{row.outcome:.2f}", best)
+    for label, step in zip(run.trace["set"].to_numpy(), run.steps, strict=True):
+        predicted = f"{step.choice.mean:.2f} +- {step.choice.sd:.2f}"
+        best = f"{step.best_mean:.2f} +- {step.best_sd:.2f}"
+        table.add_row(str(step.round), escape(str(label)), predicted, f"{step.outcome:.2f}", best)
     return table
 
 

@@ -14,6 +14,7 @@ from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.system import CausalSystem
 
+READ_BACK = 1e-9  # of a domain's width: a value read back from a file
 Experiment = Callable[[Queries], "Data | np.ndarray | float"]
 
 
@@ -40,13 +41,16 @@ class Laboratory:
     def __post_init__(self) -> None:
         if self.experiment is not None and not callable(self.experiment):
             raise DataError(f"experiment must be a function from Queries to outcomes, got {self.experiment!r}")
+        if self.experiment is None and self.system is None:
+            raise DataError("a problem cannot be simulated: give `experiment`, a function from Queries to outcomes")
 
     def run(self, queries: Queries, key: jax.Array) -> Measured:
         """One outcome for each intervention."""
         found = self._perform(Queries(np.array(queries.mask), np.array(queries.value)), key)  # a copy: ours stays
         if isinstance(found, Data):
             require_rows_of(self.problem, found)
-            return Measured(_require_same(found, queries).outcomes, found)
+            rows = _as_asked(found, queries, self.problem)
+            return Measured(rows.outcomes, rows)
         outcomes = _as_array(found)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
             raise DataError(
@@ -58,25 +62,35 @@ class Laboratory:
             raise DataError(f"the outcome of {intervention} is not finite: {outcomes.tolist()}; run it again")
         return Measured(outcomes.astype(float), None)
 
+    def describe(self, queries: Queries) -> str:
+        """The batch for a message."""
+        asked = self.problem.interventions(queries)
+        return "; ".join(f"do({', '.join(f'{name} = {value:.9g}' for name, value in each.items())})" for each in asked)
+
     def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":
         if self.experiment is not None:
             return self.experiment(queries)
-        if self.system is None:
-            raise DataError("a problem cannot be simulated: give `experiment`, a function from Queries to outcomes")
+        assert self.system is not None  # noqa: S101  (checked above; for the type checker)
         if self.noise is None:
             return self.system.experiment(queries, key)
         draws = np.asarray(jax.random.normal(key, (len(queries),)))
         return np.asarray(self.system.effect(queries) + np.sqrt(self.noise) * draws)
 
 
-def _require_same(rows: Data, queries: Queries) -> Data:
-    """Refuse rows in which something else was set than asked for."""
-    mask = np.asarray(queries.mask)
-    if not (
-        np.array_equal(rows.intervened, mask) and np.array_equal(rows.values[mask], np.asarray(queries.value)[mask])
-    ):
-        raise DataError("the experiment returned rows in which other values were set than those asked for")
-    return rows
+def _as_asked(rows: Data, queries: Queries, problem: Problem) -> Data:
+    """The rows with the values asked for; refused where others were set by more than rounding."""
+    mask, asked = np.asarray(queries.mask), np.asarray(queries.value)
+    if not np.array_equal(rows.intervened, mask):
+        raise DataError("the experiment returned rows in which other variables are marked as set than those asked for")
+    width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
+    bad = np.argwhere(mask & ~(np.abs(rows.values - asked) <= READ_BACK * width))
+    if len(bad):
+        row, column = bad[0]
+        raise DataError(
+            f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, asked for was "
+            f"{asked[row, column]:.9g}; record what was really set with Data, and fit it"
+        )
+    return Data(rows.nodes, rows.target, np.where(mask, asked, rows.values), mask, rows.unused)
 
 
 def _as_array(found: object) -> np.ndarray:

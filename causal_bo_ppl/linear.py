@@ -3,13 +3,16 @@
 V = a + W'V + e, e ~ N(0, Omega), with W strictly upper triangular in topological order.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.queries import Queries
 
 
@@ -23,6 +26,15 @@ class LinearSEM(NamedTuple):
     weights: jax.Array
     intercepts: jax.Array
     noise: jax.Array
+
+
+def known_matrix(graph: CausalGraph, known: Mapping[Edge, float]) -> np.ndarray:
+    """(p + 1, p) known coefficients among the graph's nodes, 0 elsewhere; the last row is for intercepts."""
+    found = np.zeros((len(graph.nodes) + 1, len(graph.nodes)))
+    for cause, effect in known:
+        if cause in graph.nodes and effect in graph.nodes:
+            found[graph.index(cause), graph.index(effect)] = known[cause, effect]
+    return found
 
 
 def implied_mean(sem: LinearSEM) -> jax.Array:

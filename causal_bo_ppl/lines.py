@@ -9,6 +9,7 @@ import numpy as np
 
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Coordinate, Parameters
+from causal_bo_ppl.linear import known_matrix
 from causal_bo_ppl.queries import Queries
 
 
@@ -40,12 +41,9 @@ def place(parameters: Parameters, queries: Queries, used: Sequence[Sequence[Coor
 
 def _known_slopes(parameters: Parameters, graph: CausalGraph, mask: np.ndarray) -> np.ndarray:
     """(M, p) slopes by the known coefficients alone: right where every open path has only such."""
-    known = {edge: value for edge, value in parameters.explored.known.items() if set(edge) <= set(graph.nodes)}
-    if not known:
+    weights = known_matrix(graph, parameters.explored.known)[:-1]
+    if not weights.any():
         return np.zeros(mask.shape)
-    weights = np.zeros((len(graph.nodes), len(graph.nodes)))
-    for (cause, effect), value in known.items():
-        weights[graph.index(cause), graph.index(effect)] = value
     loads = np.zeros(mask.shape)
     loads[:, -1] = 1.0
     for node in range(len(weights) - 2, -1, -1):  # NumPy: nothing to compile for every number of queries

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from causal_bo_ppl.acquisition import TIE, confidence_bound, first_best, vertices
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
+    CausalBOError,
     CausalBOWarning,
     DataError,
     DomainError,
@@ -27,6 +28,7 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.laboratory import Experiment, Laboratory, Measured
 from causal_bo_ppl.posterior import Posterior, fit
+from causal_bo_ppl.posterior.priors import Prior
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries, stack
 from causal_bo_ppl.runs import Choice, Recommendation, Run, Step
@@ -121,11 +123,20 @@ class Search:
                 return
             noises = [self.noise(surrogate.post, choice.query) for choice in choices]
             batch = stack(choice.query for choice in choices)
-            measured = self.laboratory.run(batch, jax.random.fold_in(key, number))
+            try:
+                measured = self.laboratory.run(batch, jax.random.fold_in(key, number))
+            except Exception as error:  # the analyst's code may raise anything
+                raise ExperimentFailed(
+                    f"round {number}, {self.laboratory.describe(batch)}, failed: {error!r}"
+                ) from error
             trials = list(zip(choices, measured.outcomes.tolist(), noises, strict=True))
-            for choice, outcome, noise in trials:
-                seen, _ = add(seen, choice.query, outcome, noise)
-            surrogate = self.learn(surrogate, choices, measured)
+            try:
+                for choice, outcome, noise in trials:
+                    seen, _ = add(seen, choice.query, outcome, noise)
+                surrogate = self.learn(surrogate, choices, measured)
+            except CausalBOError as error:
+                paid = f"{self.laboratory.describe(batch)}, came out as {measured.outcomes.tolist()}"
+                raise ExperimentFailed(f"round {number}, {paid}, but cannot be used: {error}") from error
             spent += [choice.cost for choice in choices]
             best, predicted = self.recommend(surrogate, seen)
             after = best, float(predicted.mean), float(predicted.sd)
@@ -152,6 +163,7 @@ def optimize(
     budget: float | None = None,
     batch: int = 1,
     inference: str | None = None,
+    prior: Prior | None = None,
     accept_unconverged: bool = False,
     key: jax.Array | int,
 ) -> Run:
@@ -186,6 +198,8 @@ def optimize(
         Experiments per round.
     inference:
         "conjugate" or "wishart"; by default conjugate, unless latent causes join causes of the target.
+    prior:
+        As of `fit`.
 
     Raises ExperimentFailed, with all that was finished in its `run`, when an experiment fails.
 
@@ -205,7 +219,7 @@ def optimize(
         raise DomainError(f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}")
     for_rows, for_rounds = jax.random.split(as_key(key))
     laboratory = Laboratory(posed, system, experiment, settings.known_noise)
-    post, experiments = _learn(posed, _start(system, data, settings, for_rows), settings)
+    post, experiments = _learn(posed, _start(system, data, settings, for_rows), settings, prior)
     candidates = vertices(posed, post.parameters.explored.sets)
     search = Search(candidates, posed.cost(candidates), laboratory, settings)
     surrogate, steps = search.begin(post, experiments), list[Step]()
@@ -213,10 +227,11 @@ def optimize(
     try:
         for found, after in tqdm(played, total=rounds, desc=method, unit="round", delay=PATIENCE, leave=False):
             steps, surrogate = steps + found, after
-    except (Exception, KeyboardInterrupt) as error:  # an experiment is the analyst's code; what was paid for is kept
-        done = finish(posed, settings, steps, surrogate, system) if steps else None
-        kept = f"; the {len(steps)} experiments before it are in this error's `run`" if steps else ""
-        raise ExperimentFailed(f"round {len(steps) // batch + 1} failed: {error!r}{kept}", done) from error
+    except (ExperimentFailed, KeyboardInterrupt) as error:  # what was paid for is kept
+        if steps:
+            error.run = finish(posed, settings, steps, surrogate, system)  # type: ignore[union-attr]
+            error.add_note(f"the {len(steps)} experiments before it are in this error's `run`")
+        raise
     if not steps:
         raise DomainError(
             f"the budget {budget} pays for no vertex of any set; the cheapest costs {search.costs.min():g}"
@@ -245,14 +260,15 @@ def _start(system: CausalSystem | None, data: Data | None, settings: Settings, k
     return system.observe(settings.observations, key)
 
 
-def _learn(problem: Problem, data: Data, settings: Settings) -> tuple[Posterior, Data]:
+def _learn(problem: Problem, data: Data, settings: Settings, prior: Prior | None) -> tuple[Posterior, Data]:
     """The posterior, and rows of earlier experiments that it did not use."""
     confounded = bool(problem.graph.ancestral(problem.target).bidirected)
     method = settings.inference or ("wishart" if confounded else "conjugate")
     if method == "conjugate":
-        return fit(problem, data, method=method), data.rows(slice(0, 0))
+        return fit(problem, data, method=method, prior=prior), data.rows(slice(0, 0))
     if settings.update == "full":
         raise ModelError(
             'latent causes join causes of the target, so whole rows of experiments cannot be used; take update="target"'
         )
-    return fit(problem, data.rows(data.is_observational), method=method), data.rows(~data.is_observational)
+    observed = data.rows(data.is_observational)
+    return fit(problem, observed, method=method, prior=prior), data.rows(~data.is_observational)

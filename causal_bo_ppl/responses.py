@@ -131,6 +131,12 @@ class Response:
             graph, target, _, _, known = self.parameters.explored
             explored = Explored(graph, target, (members,), (reduce_effect(graph, target, members),), known)
             used = collect(explored, self.parameters.kind, intercepts=self.parameters.intercepts).coordinates
+            missing = [each.name for each in used if each.name not in self.names]
+            if missing and not members:
+                raise ExplorationError(
+                    "the effect of doing nothing was not fitted: no set of this problem needs all of it; it is the "
+                    "target's observational mean"
+                )
             if missing := [each.name for each in used if each.name not in self.names]:
                 raise ExplorationError(
                     f"the effect of do({listed(members)}) needs {listed(missing, most=6)}, which no set of this "

@@ -27,7 +27,7 @@ class Recommendation(NamedTuple):
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Central credible interval of the effect."""
-        if not 0 < level < 1:
+        if not (isinstance(level, float) and 0 < level < 1):
             raise ModelError(f"level must lie between 0 and 1, got {level!r}")
         width = NormalDist().inv_cdf((1 + level) / 2) * self.sd
         return self.mean - width, self.mean + width
@@ -102,8 +102,8 @@ class Run:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """The trace as a table, a column for every manipulable variable."""
-        set_to = self.problem.to_frame(self.queries)
+        """The trace as a table, with a column do(X) of the value set for every manipulable variable."""
+        set_to = self.problem.to_frame(self.queries).rename(columns="do({})".format)
         set_to.index = pd.Index(np.arange(1, len(self.steps) + 1), name="experiment")
         rest = self.trace.drop_dims("variable").to_dataframe()
         return pd.concat([rest[["round", "set"]], set_to, rest.drop(columns=["round", "set"])], axis=1)

@@ -107,7 +107,10 @@ def _read_mark(frame: pd.DataFrame, name: str) -> np.ndarray:
         return np.zeros(len(frame), bool)
     marks = frame[name]
     if marks.isna().any() or not marks.isin([0, 1]).all():
-        raise DataError(f"column {name!r} must hold True or False (1 or 0) in every row, got {listed(marks.unique())}")
+        raise DataError(
+            f"column {name!r} must hold True or False (1 or 0) in every row, got {listed(marks.unique())}; "
+            "fill in False where it was not set"
+        )
     return marks.to_numpy(dtype=bool)
 
 

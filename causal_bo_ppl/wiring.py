@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.linear import LinearSEM, adjoint, mutilated_means, total_effects
+from causal_bo_ppl.linear import LinearSEM, adjoint, known_matrix, mutilated_means, total_effects
 from causal_bo_ppl.queries import Queries
 
 
@@ -31,10 +31,7 @@ def wire(parameters: Parameters) -> Wiring:
     """The places of structural coordinates."""
     graph = parameters.explored.graph.ancestral(parameters.explored.target)
     size, found = len(graph.nodes), parameters.coordinates
-    fixed = np.zeros((size + 1, size))
-    for (cause, effect), value in parameters.explored.known.items():
-        if cause in graph.nodes and effect in graph.nodes:
-            fixed[graph.index(cause), graph.index(effect)] = value
+    fixed = known_matrix(graph, parameters.explored.known)
     causes = [graph.index(each.cause) if each.cause else size for each in found]
     effects = [graph.index(each.effect) for each in found]
     return Wiring(jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed))

@@ -27,7 +27,7 @@ def test_demo_shows_graph_sets_and_exact_optimum():
         "Best after 10 experiments",
     ):
         assert shown in result.output
-    assert run("demo").output == result.output
+    assert run("demo").stdout == result.stdout
 
 
 @pytest.mark.parametrize("name", ["chain", "toy", "healthcare"])
@@ -70,7 +70,7 @@ def test_odd_option_is_an_error_without_a_traceback():
 @pytest.mark.heavy
 def test_readme_shows_how_the_demo_ends():
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])
-    ending = "\n".join(result.output.strip().splitlines()[-3:])
+    ending = "\n".join(result.stdout.strip().splitlines()[-3:])
     assert ending in (Path(__file__).parents[1] / "README.md").read_text()
 
 

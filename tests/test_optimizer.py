@@ -26,7 +26,7 @@ def test_a_run_says_what_was_tried_and_what_is_best(run, ecoli70):
     assert len(run.steps) == 6 and run.trace.sizes == {"experiment": 6, "variable": 8}
     frame = run.to_frame()
     tried = ecoli70.problem.interventions(run.queries)
-    assert [name for name in frame.columns if name in ecoli70.problem.domains] == list(ecoli70.problem.manipulable)
+    assert [name for name in frame.columns if "do(" in name] == [f"do({name})" for name in ecoli70.problem.manipulable]
     assert frame["set"].tolist() == [", ".join(each) for each in tried]
     assert frame["total_cost"].tolist() == np.cumsum([len(each) for each in tried]).tolist()
     np.testing.assert_allclose(frame["effect"], ecoli70.effect(run.queries))
@@ -146,7 +146,8 @@ def test_own_experiments_in_both_directions(make_problem, objective):
         (lambda q: [np.nan], "the outcome of {'Z': 5.0} is not finite"),
         (lambda q: [1.0, 2.0], r"returned float64 of shape \(2,\) for 1 interventions"),
         (lambda q: "high", "return one number for each"),
-        (lambda q: cb.models.load("chain").observe(1, 0), "other values were set than those asked for"),
+        (lambda q: cb.models.load("chain").observe(1, 0), "other variables are marked as set than those asked for"),
+        (lambda q: Data(("X", "Z", "Y"), "Y", [[0.0, 4.9, 0.0]], q.mask), "row 0 .* has Z = 4.9, asked for was 5"),
     ],
 )
 def test_odd_answers_of_an_experiment_are_refused(make_problem, answer, match):
@@ -179,11 +180,61 @@ def test_what_was_paid_for_survives_a_failed_experiment(make_problem):
             raise RuntimeError("pump failed")
         return [float(len(asked))]
 
-    with pytest.raises(
-        cb.ExperimentFailed, match="round 4 failed: RuntimeError.*the 3 experiments before it"
-    ) as caught:
+    with pytest.raises(cb.ExperimentFailed, match=r"round 4, do\(Z = -5\), failed: RuntimeError") as caught:
         cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, rounds=9, key=0)
     assert caught.value.run.trace["outcome"].values.tolist() == [1.0, 2.0, 3.0]
+    assert caught.value.__notes__ == ["the 3 experiments before it are in this error's `run`"]
+
+
+def test_an_interrupt_stays_one_and_keeps_what_was_paid_for(make_problem):
+    asked = []
+
+    def experiment(queries):
+        asked.append(queries)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return [1.0]
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        cb.optimize(make_problem(), data=cb.models.load("chain").observe(40, 0), experiment=experiment, rounds=9, key=0)
+    assert len(caught.value.run.steps) == 1
+
+
+def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
+    outcomes = iter([-99.0, 2.0])
+    data = cb.models.load("chain").observe(40, 0)
+    with pytest.raises(
+        cb.ExperimentFailed, match=r"came out as \[2.0\], but cannot be used: the same intervention"
+    ) as caught:
+        cb.optimize(make_problem(), data=data, experiment=lambda q: next(outcomes), noise=0.0, rounds=4, key=0)
+    assert len(caught.value.run.steps) == 1
+    with pytest.raises(cb.ExperimentFailed, match=r"came out as \[3.0\].*needs whole rows"):
+        cb.optimize(make_problem(), data=data, experiment=lambda q: 3.0, update="full", rounds=4, key=0)
+
+
+def test_values_read_back_from_a_file_are_those_asked_for(make_problem):
+    problem, system = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)}), cb.models.load("chain")
+
+    def experiment(queries):
+        rows = system.experiment(queries, 0)
+        return Data(rows.nodes, "Y", rows.values + 1e-12 * rows.intervened, rows.intervened)
+
+    found = cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, update="full", rounds=2, key=0)
+    assert found.best.intervention == {"Z": 5.0}
+
+
+def test_a_prior_replaces_rows(make_problem):
+    problem, data = make_problem(), cb.models.load("chain").observe(2, 0)
+    found = cb.optimize(problem, data=data, experiment=lambda q: [0.0], prior=cb.FixedPrior(), rounds=2, key=0)
+    assert found.surrogate.post.prior == cb.FixedPrior()
+
+
+def test_variables_may_be_named_like_columns_of_the_trace():
+    graph = cb.CausalGraph.parse("mean -> cost -> Y")
+    problem = cb.Problem(graph, "Y", domains={"mean": (-1, 1), "cost": (-1, 1)})
+    rows = Data(graph.nodes, "Y", cb.models.load("chain").observe(40, 0).values, np.zeros((40, 3), bool))
+    frame = cb.optimize(problem, data=rows, experiment=lambda q: [0.0], rounds=2, key=0).to_frame()
+    assert frame.columns.is_unique and {"do(mean)", "do(cost)", "mean", "cost"} <= set(frame.columns)
 
 
 def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_out():
@@ -297,8 +348,8 @@ def test_equally_good_interventions_are_said_to_be_so(make_problem):
 def test_what_cannot_be_optimized_is_refused(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(20, 0)
     with pytest.raises(cb.DataError, match="give `data`"):
-        cb.optimize(problem, rounds=1, key=0)
-    with pytest.raises(cb.ExperimentFailed, match="give `experiment`"):
+        cb.optimize(problem, experiment=lambda q: [0.0], rounds=1, key=0)
+    with pytest.raises(cb.DataError, match="give `experiment`"):
         cb.optimize(problem, data=data, rounds=1, key=0)
     with pytest.raises(cb.DataError, match="experiment must be a function from Queries to outcomes, got 5"):
         cb.optimize(problem, data=data, experiment=5, rounds=1, key=0)

@@ -55,7 +55,8 @@ def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
     np.testing.assert_allclose(told.weights.mean, mean, rtol=1e-8, atol=1e-10)
     assert len(told.outcomes.counts) < 25 and told.outcomes.counts.sum() == 60
     moved = told.recentre()
-    assert np.array_equal(moved.centre, told.weights.mean) and moved.outcomes is told.outcomes
+    assert np.abs(moved.centre - moved.weights.mean).max() < 2e-3 and moved.outcomes is told.outcomes
+    assert "60 outcomes of" in repr(moved)
 
 
 def test_replicates_are_their_mean_with_the_variance_divided(post):
@@ -100,15 +101,14 @@ def test_recentring_finds_the_most_probable_theta():
     queries = problem.sobol(1)
     outcomes = np.asarray(cb.response(problem, post)(post.draws(1, 3)[0], queries))
     surrogate = tell(cb.couple(post), queries, outcomes, [0.05] * len(queries))
-    for _ in range(30):
-        surrogate = surrogate.recentre()
+    surrogate = surrogate.recentre()
     at, r = surrogate.weights.mean, surrogate.response
     values, jacobian = r.linearize(surrogate.mean_theta, surrogate.outcomes.queries)
     features = np.asarray(jacobian) @ post.factor
     precisions = 1 / (surrogate.outcomes.variances + surrogate.remainders + 1e-10 * (features**2).sum(axis=1))
     gradient = features.T @ (precisions * (surrogate.outcomes.means - np.asarray(values))) - at
-    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
-    np.testing.assert_allclose(surrogate.predict(queries).mean, r(surrogate.mean_theta, queries), rtol=1e-6)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-2)
+    np.testing.assert_allclose(surrogate.predict(queries).mean, r(surrogate.mean_theta, queries), rtol=1e-3, atol=1e-4)
     assert np.linalg.eigvalsh(post.covariance - surrogate.covariance_theta).min() > -1e-12
 
 
@@ -124,6 +124,48 @@ def test_recentring_finds_the_most_probable_theta():
 def test_odd_outcome_is_refused(post, outcome, noise, match):
     with pytest.raises(cb.DataError, match=match):
         cb.couple(post).tell(post.problem.queries([{"V0": 1.0}]), outcome, noise)
+
+
+def test_a_surprising_outcome_does_not_make_it_wander():
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(8, 0))
+    told = cb.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
+    at = system.problem.queries([{"Z": 2.0}])
+    first = told.recentre()
+    second = first.recentre()
+    assert float(second.predict(at).mean[0]) == pytest.approx(float(first.predict(at).mean[0]), abs=0.02)
+    assert first._loss(first.centre) <= told._loss(told.centre)
+
+
+def far_prediction(offset):
+    """Of the effect of X at 1 above its mean, less its part that grows with the offset."""
+    x, z, y = np.random.default_rng(0).normal(size=(3, 100))
+    x = x + offset
+    z = 0.8 * x + z
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X -> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (offset - 3, offset + 3), "Z": (0.8 * offset - 3, 0.8 * offset + 3)})
+    rows = np.column_stack([x, z, y - 1.3 * z])
+    post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros((100, 3), bool)))
+    query = problem.queries([{"X": offset + 1.0}])
+    found = cb.couple(post).tell(query, -1.04 * offset, 1.0).recentre().predict(query)
+    return float(found.mean[0]) + 1.04 * offset, float(found.sd[0])
+
+
+def test_large_means_do_not_matter():
+    near = far_prediction(0.0)
+    for offset in (1e4, 1e6):
+        assert far_prediction(offset) == pytest.approx(near, rel=1e-4)
+
+
+def test_imagining_needs_one_intervention_and_a_variance(post):
+    query = post.problem.queries([{"V0": 1.0}])
+    surrogate = cb.couple(post).tell(query, 1.0)  # the noise that the model implies
+    assert surrogate.outcomes.variances[0] == pytest.approx(float(post.outcome_variances(query)[0]))
+    for noise in (np.nan, -1.0):
+        with pytest.raises(cb.DataError, match="variance of the outcome's noise is"):
+            surrogate.imagine(query, noise)
+    with pytest.raises(cb.DataError, match="tell the outcome of one intervention"):
+        surrogate.imagine(post.problem.sobol(1), 1.0)
 
 
 def test_two_interventions_are_not_one_outcome(post):

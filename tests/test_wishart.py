@@ -212,6 +212,11 @@ def test_rows_that_cannot_teach_are_refused(front_door, change, match):
         cb.fit(front_door, Data(data.nodes, "Y", values, mask), method="wishart")
 
 
+def test_few_rows_for_many_variables_are_warned_of(front_door):
+    with pytest.warns(cb.CausalBOWarning, match="14 rows are few for the moments of 3 variables.*below about 15"):
+        cb.fit(front_door, confounded_rows(14, 0), method="wishart")
+
+
 def test_what_wishart_cannot_do_is_refused(front_door):
     data = confounded_rows(30, 0)
     with pytest.raises(cb.ModelError, match="knows effects, not mechanisms"):

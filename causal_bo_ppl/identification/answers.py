@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from threading import RLock
 
 import networkx as nx
 from y0.algorithm.identify import identify_outcomes
@@ -13,6 +14,7 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.expressions import arranged
 from causal_bo_ppl.identification.reduction import Names
 
+LOCK = RLock()
 Places = tuple[int, ...]
 Pairs = tuple[Places, ...]
 
@@ -25,12 +27,13 @@ def in_order() -> Iterator[None]:
         found: Iterable[Variable] = nx.lexicographical_topological_sort(graph.directed, key=lambda v: int(v.name[1:]))
         return found
 
-    original = NxMixedGraph.topological_sort
-    NxMixedGraph.topological_sort = by_number
-    try:
-        yield
-    finally:
-        NxMixedGraph.topological_sort = original
+    with LOCK:
+        original = NxMixedGraph.topological_sort
+        NxMixedGraph.topological_sort = by_number
+        try:
+            yield
+        finally:
+            NxMixedGraph.topological_sort = original
 
 
 def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | None:

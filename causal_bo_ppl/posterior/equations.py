@@ -15,7 +15,7 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DomainError, ModelError
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.linear import LinearSEM, adjoint
+from causal_bo_ppl.linear import LinearSEM, adjoint, known_matrix
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import regressions
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
@@ -80,10 +80,7 @@ class Equations:
     @cached_property
     def fixed(self) -> np.ndarray:
         """(p + 1, p) known coefficients; the last row is the intercepts."""
-        found = np.zeros((len(self.graph.nodes) + 1, len(self.graph.nodes)))
-        for (cause, effect), value in self.known.items():
-            found[self.graph.index(cause), self.graph.index(effect)] = value
-        return found
+        return known_matrix(self.graph, self.known)
 
     def place(self, coefficients: np.ndarray) -> np.ndarray:
         """Coefficients (..., E, D) as matrices (..., p + 1, p), known ones added."""
@@ -175,6 +172,5 @@ def fit_equations(
         raise ModelError("a MomentPrior is for method='wishart'; conjugate takes a ScaledPrior or a FixedPrior")
     if isinstance(prior, FixedPrior):
         prior.require_no_known(known)
-    inside = {edge: value for edge, value in known.items() if set(edge) <= set(graph.nodes)}
-    bare = Equations(graph, inside, intercepts, prior, readout, Evidence(np.empty(0), np.empty(0)))
+    bare = Equations(graph, known, intercepts, prior, readout, Evidence(np.empty(0), np.empty(0)))
     return replace(bare, evidence=bare._absorb(bare._with_pseudo_rows(), data))

@@ -4,6 +4,7 @@ A normal-inverse-Wishart posterior of the mean and covariance of the target and 
 estimands. The graph's constraints are not used: consistent, not efficient, and sets may disagree slightly.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, DomainError, ModelError, NumericalError, listed
+from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError, NumericalError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Identification, Parameters
 from causal_bo_ppl.identification.evaluation import effects_of
@@ -26,6 +27,7 @@ from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, Scale
 from causal_bo_ppl.queries import Queries
 
 SPREADS = 8  # independent even spreads, whose disagreement is the error of the moments
+ENOUGH = 5  # rows per variable: 90 % intervals of a regression on all of them then cover 88 %
 DRAWS = 1_024  # pushed through at once
 
 
@@ -158,6 +160,13 @@ def fit_estimands(
                 "add rows, or give a MomentPrior"
             )
         _require_definite(values, graph)
+        if len(values) < ENOUGH * size:
+            warnings.warn(
+                f"{len(values)} rows are few for the moments of {size} variables: intervals by wishart are too narrow "
+                f"below about {ENOUGH * size}; add rows, or give a MomentPrior",
+                CausalBOWarning,
+                stacklevel=4,
+            )
     effects = {each.effective: each.estimand for each in found if each.estimand is not None}
     return Estimands(graph, effects, parameters, prior, moments.summarise(values))
 

@@ -21,6 +21,7 @@ from causal_bo_ppl.responses import Response, response
 from causal_bo_ppl.surrogates.outcomes import Outcomes, add, no_outcomes
 from causal_bo_ppl.surrogates.weights import Weights, condition, extend
 
+STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior standard deviations: the linearization changes little within
 LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
 
 
@@ -80,8 +81,9 @@ class Coupled:
         variance = clip_rounding(variance, (features**2).sum(axis=1))
         return Prediction(offsets + features @ self.weights.mean, np.sqrt(variance))
 
-    def tell(self, query: Queries, outcome: float, noise: float) -> "Coupled":
-        """After one more outcome of one intervention, whose noise has this variance: a rank-one update."""
+    def tell(self, query: Queries, outcome: float, noise: float | None = None) -> "Coupled":
+        """After one more outcome of an intervention: a rank-one update. noise: its variance, by default the model's."""
+        noise = float(self.post.outcome_variances(query)[0]) if noise is None else noise
         _require_outcome(query, outcome, noise)
         seen, row = add(self.outcomes, query, float(outcome), float(noise))
         left_out = self.remainders
@@ -96,6 +98,7 @@ class Coupled:
 
     def imagine(self, query: Queries, noise: float) -> "Coupled":
         """As if the query had been tried and come out as predicted: less doubt, the same means."""
+        _require_outcome(query, 0.0, noise)
         predicted = float(self.predict(query).mean[0])
         seen, row = add(self.outcomes, query, predicted, max(noise, np.finfo(float).tiny))
         left_out = np.append(self.remainders, remainders(self.post, query))[: len(seen.counts)]
@@ -117,13 +120,37 @@ class Coupled:
         return precision, precision * float(seen.means[row] - offset)
 
     def recentre(self) -> "Coupled":
-        """Linearize where the outcomes have moved theta, and learn from all of them again: O(t r^2 + r^3)."""
-        moved = replace(self, centre=self.weights.mean)
+        """Linearize where the outcomes have moved theta, its most probable value, and learn from all of them again.
+
+        By Gauss-Newton steps, O(t r^2 + r^3) each; one that makes theta less probable is halved.
+        """
         if not len(self.outcomes.counts):
-            return moved
+            return self
+        here, loss = self, self._loss(self.centre)
+        for _ in range(STEPS):
+            step = here.weights.mean - here.centre
+            while (after := self._loss(here.centre + step)) > loss and np.abs(step).max() > CLOSE:
+                step = step / 2
+            here, loss = here._centred_at(here.centre + step), after
+            if np.abs(step).max() <= CLOSE:
+                break
+        return here
+
+    def _loss(self, centre: np.ndarray) -> float:
+        """Minus the log posterior of the weights, up to a constant."""
+        values, jacobian = map(np.asarray, self.response.linearize(self.theta(centre), self.outcomes.queries))
+        precisions = _precisions(self.outcomes.variances, self.remainders, jacobian @ self.post.factor)
+        return float(centre @ centre + precisions @ (self.outcomes.means - values) ** 2) / 2
+
+    def _centred_at(self, centre: np.ndarray) -> "Coupled":
+        moved = replace(self, centre=centre)
         offsets, features = moved._linearize(self.outcomes.queries)
         precisions = _precisions(self.outcomes.variances, self.remainders, features)
         return replace(moved, weights=condition(features, self.outcomes.means - offsets, precisions))
+
+    def __repr__(self) -> str:
+        outcomes = f"{self.outcomes.counts.sum()} outcomes of {len(self.outcomes.counts)} interventions"
+        return f"Coupled({outcomes}, {len(self.centre)} directions; {self.post!r})"
 
 
 def couple(post: Posterior, *, accept_unconverged: bool = False) -> Coupled:
