@@ -59,6 +59,7 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
         surrogate = surrogate.tell(query, step.outcome, step.noise).recentre()
 
 
+@pytest.mark.heavy
 def test_the_same_key_gives_the_same_run_in_another_process(ecoli70):
     script = (
         "import causal_bo_ppl as cb\n"
