@@ -62,11 +62,6 @@ class Laboratory:
             raise DataError(f"the outcome of {intervention} is not finite: {outcomes.tolist()}; run it again")
         return Measured(outcomes.astype(float), None)
 
-    def describe(self, queries: Queries) -> str:
-        """The batch for a message."""
-        asked = self.problem.interventions(queries)
-        return "; ".join(f"do({', '.join(f'{name} = {value:.9g}' for name, value in each.items())})" for each in asked)
-
     def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":
         if self.experiment is not None:
             return self.experiment(queries)

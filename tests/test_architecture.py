@@ -31,6 +31,7 @@ LAYERS = [
     "diagnostics kernels",
     "theory surrogates",
     "acquisition runs settings laboratory",
+    "rounds",
     "optimizer",
     "campaign experiments validation",
     "plots",
