@@ -8,6 +8,10 @@ INSTALLED := $(VENV)/.installed
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
+# Compiled programs are kept: the workers share them, and the next run finds them.
+KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+
 .PHONY: help setup demo test quick lint types slow bench notebooks notebooks-save pictures clean
 
 help:
@@ -33,11 +37,10 @@ demo: setup
 	$(BIN)/causal-bo demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(KEPT) $(BIN)/python -m pytest -n 2
 
 quick: setup
-	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 $(BIN)/python -m pytest -n 2 -m "not slow and not heavy"
+	$(KEPT) $(BIN)/python -m pytest -n 2 -m "not slow and not heavy"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -44,7 +44,7 @@ def matrices(post):
 
 
 @pytest.mark.parametrize("intercepts", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_parameterizations_agree_with_the_solved_system(seed, intercepts):
     problem, post = fitted(seed, intercepts=intercepts)
     queries = random_queries(problem, 40, seed)
