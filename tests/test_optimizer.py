@@ -10,6 +10,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl import wiring
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.laboratory import Laboratory
 
 
 @pytest.fixture(scope="module")
@@ -383,3 +384,12 @@ def test_the_published_setting_is_reached():
     assert np.median(few) <= 0.01 and few.mean() <= 0.06, (np.median(few), few.mean())
     assert np.median(many) <= 0.01 and many.mean() <= 0.025, (np.median(many), many.mean())
     assert gaps(cb.models.load("ecoli70", target="yaeM"), 50, 60).max() < 1e-9
+
+
+def test_simulated_noise_has_the_variance_that_was_given():
+    system = cb.models.load("chain")
+    queries = system.problem.queries([{"Z": 1.0}]).repeat(4_000)
+    outcomes = Laboratory(system.problem, system, None, 4.0).run(queries, jax.random.key(0)).outcomes
+    errors = outcomes - np.asarray(system.effect(queries))
+    assert abs(errors.mean()) < 4.5 * 2 / np.sqrt(4_000)
+    assert errors.var() == pytest.approx(4.0, abs=4.5 * 4.0 * np.sqrt(2 / 4_000))
