@@ -283,6 +283,11 @@ def test_known_coefficients_stay_fixed_and_leave_theta(make_problem):
     assert post.names == ("b[X->Z]",)
     r = cb.response(problem, post)
     np.testing.assert_allclose(r(post.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}])), [-1.3 * post.mean[0], -2.6])
+    for kind in ("total_effect", "estimand"):
+        other = cb.fit(problem, data, intercepts=False, parameters=kind)
+        found = cb.response(problem, other)(other.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}]))
+        assert len(other.names) == 1
+        np.testing.assert_allclose(found, [-1.3 * post.mean[0], -2.6])  # the slope of Z is known
     with pytest.raises(cb.ModelError, match="every coefficient that matters is known"):
         cb.fit(make_problem(known={("Z", "Y"): 1.0, ("X", "Z"): 1.0}), data, intercepts=False)
 

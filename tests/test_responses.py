@@ -98,6 +98,10 @@ def test_hessian_bounds_hold_within_the_ellipsoid_and_everywhere_where_they_are_
     inside = post.mean + radius * sphere @ np.linalg.cholesky(post.covariance).T
     largest = np.max([wiring.curvature(r._constants, jnp.asarray(at), upstream) for at in inside], axis=0)
     assert (largest <= found.bounds * (1 + 1e-10)).all() and 0 < found.is_global.sum() < 30
+    reach = jnp.abs(jnp.asarray(post.mean)) + 1.0
+    flipped = r._constants._replace(fixed=-r._constants.fixed)  # a bound by absolute values knows no signs
+    bounds = [wiring.largest_curvature(constants, reach, upstream) for constants in (r._constants, flipped)]
+    assert np.asarray(r._constants.fixed).any() and np.array_equal(*bounds)
     anywhere = wiring.curvature(r._constants, jnp.asarray(draws[0] * 100), upstream)
     np.testing.assert_allclose(np.asarray(anywhere)[found.is_global], found.bounds[found.is_global], rtol=1e-9)
     assert (np.asarray(anywhere)[~found.is_global] > found.bounds[~found.is_global]).any()

@@ -74,6 +74,7 @@ def test_draws_of_moments_agree_with_scipy(way):
 def test_theta_is_the_estimand_of_every_draw(front_door):
     data = confounded_rows(60, 0)
     post = cb.fit(front_door, data, method="wishart")
+    assert (post.belief.posterior.nu, post.belief.posterior.kappa) == pytest.approx((59.01, 60.01))
     assert post.names == ("est[X|X]", "est[Y|X]", "est[Z|Z]", "est[Y|Z]") and post.verdict == "exact"
     means, covariances = moments.draw(post.belief.posterior, 5, jax.random.key(1))
     ids, draws = cb.identify(front_door), post.draws(5, 1)
