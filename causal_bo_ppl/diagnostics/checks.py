@@ -1,0 +1,55 @@
+"""What does a check say? One record: what was looked at, whether it passed, the evidence, and what to do."""
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """The result of one check.
+
+    table: a line for each thing looked at; its column `verdict` says "passed", "failed" or "not assessed".
+    text: what was found, in words. advice: what to do about it; empty where nothing is to be done.
+    """
+
+    name: str
+    table: pd.DataFrame
+    text: str
+    advice: str = ""
+
+    @cached_property
+    def verdict(self) -> str:
+        """Failed if a line failed, "not assessed" if no line could be assessed, else passed."""
+        lines = set(self.table["verdict"])
+        if FAILED in lines:
+            return FAILED
+        return PASSED if PASSED in lines else UNKNOWN
+
+    @property
+    def passed(self) -> bool:
+        """Did every line that could be assessed pass, and was there one?"""
+        return self.verdict == PASSED
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """The lines that failed."""
+        return self.table[self.table["verdict"] == FAILED]
+
+    def __repr__(self) -> str:
+        advice = f" {self.advice}" if self.advice else ""
+        return f"{self.name}: {self.verdict}. {self.text}{advice}"
+
+    def _repr_html_(self) -> str:
+        what_to_do = f"<p><em>{html.escape(self.advice)}</em></p>" if self.advice else ""
+        title = f"<p><strong>{html.escape(self.name)}: {self.verdict}.</strong> {html.escape(self.text)}</p>"
+        return title + what_to_do + self.table.to_html(max_rows=60, float_format="{:.4g}".format)
+
+
+def judge(passed: bool) -> str:
+    """The verdict of one line."""
+    return PASSED if passed else FAILED
