@@ -67,6 +67,10 @@ class NumericalError(CausalBOError, ArithmeticError):
     """A computation has no trustworthy result in floating point."""
 
 
+class StoreError(CausalBOError, OSError):
+    """A file cannot be read, or may not be believed."""
+
+
 class SeedError(CausalBOError, TypeError):
     """What was given as a random key is none."""
 

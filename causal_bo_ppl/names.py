@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from causal_bo_ppl.errors import GraphError
 
 RESERVED = frozenset({"chain", "draw"})  # a posterior group silently drops variables of these names
-SITE = re.compile(r"(a|b|sd|tau|est)\[.*\]|do\(.*\)")  # names of parameters, and of columns of a table
+SITE = re.compile(r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)")  # names of parameters, and of columns of a table
 LONGEST = 200  # bytes; netCDF fails at 256, after sampling
 
 

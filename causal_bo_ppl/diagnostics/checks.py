@@ -14,13 +14,15 @@ class Check:
     """The result of one check.
 
     table: a line for each thing looked at; its column `verdict` says "passed", "failed" or "not assessed".
-    text: what was found, in words. advice: what to do about it; empty where nothing is to be done.
+    text: what was found, in words. advice: what to do about it; empty where nothing is to be done. details: more
+    numbers, where there are any.
     """
 
     name: str
     table: pd.DataFrame
     text: str
     advice: str = ""
+    details: pd.DataFrame | None = None
 
     @cached_property
     def verdict(self) -> str:

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DomainError, ModelError
@@ -18,10 +19,13 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.linear import LinearSEM, adjoint, known_matrix
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import regressions
+from causal_bo_ppl.posterior.drawn import CHAINS, Drawn, Models, even
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
 from causal_bo_ppl.posterior.readout import Readout
 from causal_bo_ppl.posterior.regressions import Evidence, NormalInverseGamma
+from causal_bo_ppl.posterior.verdict import Limits, exact_lines
 from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.sem.linear_density import Before, Shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,9 @@ class Equations:
     readout: Readout
     evidence: Evidence
 
+    settings = ""
+    verdict = "exact"
+
     @cached_property
     def free_parents(self) -> tuple[tuple[str, ...], ...]:
         """Of each node, the parents whose coefficients are unknown."""
@@ -48,9 +55,9 @@ class Equations:
 
     @cached_property
     def needed(self) -> np.ndarray:
-        """(E,) whether some effect depends on the equation; the others are not learned."""
-        reductions = self.readout.parameters.explored.reductions
-        return np.isin(self.graph.nodes, [name for reduction in reductions for name in reduction.open])
+        """(E,) whether some effect depends on the equation or on its district's; the others are not learned."""
+        opened = {name for reduction in self.readout.parameters.explored.reductions for name in reduction.open}
+        return np.isin(self.graph.nodes, [name for each in opened for name in self.graph.district(each)])
 
     @cached_property
     def causes(self) -> np.ndarray:
@@ -76,6 +83,34 @@ class Equations:
             np.where(self.needed, part, fill) for part, fill in ((found.shape, 1.0), (found.variance, np.nan))
         )
         return found._replace(shape=shape, variance=variance)
+
+    def shape(self, follows: bool) -> Shape:
+        """What the density of these equations is compiled for; follows: see `sem.linear_density`."""
+        needed = np.flatnonzero(self.needed)
+        learned = set(needed.tolist())
+        pairs = [(self.graph.index(one), self.graph.index(other)) for one, other in self.graph.bidirected]
+        return Shape(
+            size=len(self.graph.nodes),
+            equations=tuple(needed.tolist()),
+            causes=tuple(tuple(row[row >= 0].tolist()) for row in self.causes[needed]),
+            arcs=tuple(pair for pair in pairs if learned.issuperset(pair)),
+            known_noise=isinstance(self.prior, FixedPrior) and bool(np.isinf(self.prior.noise_rows)),
+            follows=follows,
+        )
+
+    @cached_property
+    def before(self) -> Before:
+        """The prior as the density takes it."""
+        if isinstance(self.prior, ScaledPrior):
+            used = self.causes >= 0
+            parts = regressions.scaled_prior(self.evidence, used, self.intercepts, self.prior.rows)
+        else:
+            rows = np.swapaxes(self.prior_rows(self.prior), 0, 1)
+            guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
+            worth = 0.0 if np.isinf(self.prior.noise_rows) else self.prior.noise_rows
+            parts = rows[..., :-1], rows[..., -1], np.full(len(guess), worth / 2), worth * guess / 2
+        half, pull, shape, rate = (part[self.needed] for part in parts)
+        return Before(half, pull, shape, rate, self.fixed)
 
     @cached_property
     def fixed(self) -> np.ndarray:
@@ -121,6 +156,24 @@ class Equations:
         """(n, d) exact draws of theta_Y."""
         return self.readout.read(self.place(regressions.draw(self.posterior, n, key)[0]))
 
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """Exact draws of all, by default 4,000; equations that are not needed have disturbances with sd 1."""
+        coefficients, variances = regressions.draw(self.posterior, even(n), key)
+        matrices, variances = self.place(coefficients), np.where(self.needed, variances, 1.0)
+        noises = variances[:, :, None] * np.eye(len(self.graph.nodes))
+        half, pull, shape, rate, _ = self.before
+        inside, spread = coefficients[:, self.needed], variances[:, self.needed]
+        misfit = ((np.einsum("ekl,nel->nek", half, inside) - pull) ** 2).sum(axis=-1)
+        count = (self.causes[self.needed] >= 0).sum(axis=1)
+        log_prior = -0.5 * misfit / spread - 0.5 * count * np.log(spread)
+        if np.isfinite(self.posterior.shape[self.needed]).all():
+            log_prior = log_prior - (shape + 1) * np.log(spread) - rate / spread
+        return Drawn(CHAINS, self.readout.read(matrices), Models(matrices, noises), log_prior.sum(axis=1), {})
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """Nothing can have failed."""
+        return exact_lines("regression of every equation")
+
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """(M,) variance of one outcome, l' Omega l over the nodes not set, at the posterior means; queries (M, p)."""
         sweep = partial(adjoint, self.sem, target=len(self.graph.nodes) - 1)
@@ -143,19 +196,33 @@ class Equations:
         rows = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1) * free[..., None]
         return regressions.absorb(evidence, rows, (~data.intervened[:, columns]).sum(axis=0))
 
-    def _with_pseudo_rows(self) -> Evidence:
-        """The prior as evidence that is not counted."""
-        evidence = regressions.nothing(*self.causes.shape)
-        if isinstance(self.prior, ScaledPrior):
-            return evidence
-        centres = np.array([self.prior.centres.get(name, 0.0) for name in self.graph.nodes])
+    def prior_rows(self, prior: FixedPrior) -> np.ndarray:
+        """(D, E, D + 1) rows that say the same as a fixed prior."""
+        centres = np.array([prior.centres.get(name, 0.0) for name in self.graph.nodes])
         offsets = centres @ self.fixed[:-1]
         most = self.causes.shape[1]
         rows = np.zeros((most, len(self.graph.nodes), most + 1))
         for place, (node, parents) in enumerate(zip(self.graph.nodes, self.free_parents, strict=True)):
-            found = self.prior.pseudo_rows(node, parents, float(offsets[place]), self.intercepts)
-            rows[: len(found), place, : found.shape[1] - 1], rows[: len(found), place, -1] = found[:, :-1], found[:, -1]
-        return regressions.absorb(evidence, rows * self.needed[:, None], np.zeros(len(self.graph.nodes)))
+            if self.needed[place]:
+                found = prior.pseudo_rows(node, parents, float(offsets[place]), self.intercepts)
+                rows[: len(found), place, : len(found)], rows[: len(found), place, -1] = found[:, :-1], found[:, -1]
+        return rows
+
+
+def learn_equations(
+    graph: CausalGraph,
+    known: Mapping[Edge, float],
+    intercepts: bool,
+    prior: ScaledPrior | FixedPrior,
+    readout: Readout,
+    data: Data,
+) -> Equations:
+    """Every equation by its own regression, as if no latent cause joined any."""
+    bare = Equations(graph, known, intercepts, prior, readout, Evidence(np.empty(0), np.empty(0)))
+    before = regressions.nothing(*bare.causes.shape)
+    if isinstance(prior, FixedPrior):
+        before = regressions.absorb(before, bare.prior_rows(prior), np.zeros(len(graph.nodes)))  # not counted as rows
+    return replace(bare, evidence=bare._absorb(before, data))
 
 
 def fit_equations(
@@ -172,5 +239,4 @@ def fit_equations(
         raise ModelError("a MomentPrior is for method='wishart'; conjugate takes a ScaledPrior or a FixedPrior")
     if isinstance(prior, FixedPrior):
         prior.require_no_known(known)
-    bare = Equations(graph, known, intercepts, prior, readout, Evidence(np.empty(0), np.empty(0)))
-    return replace(bare, evidence=bare._absorb(bare._with_pseudo_rows(), data))
+    return learn_equations(graph, known, intercepts, prior, readout, data)

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError, NumericalError, listed
@@ -22,8 +23,10 @@ from causal_bo_ppl.identification.reduction import reduce_effect
 from causal_bo_ppl.learnable import require_spread
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.posterior import moments
+from causal_bo_ppl.posterior.drawn import CHAINS, Drawn, Models, even
 from causal_bo_ppl.posterior.moments import NormalInverseWishart, Statistics
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
+from causal_bo_ppl.posterior.verdict import Limits, exact_lines
 from causal_bo_ppl.queries import Queries
 
 SPREADS = 8  # independent even spreads, whose disagreement is the error of the moments
@@ -44,6 +47,8 @@ class Estimands:
     prior: ScaledPrior | MomentPrior
     statistics: Statistics
 
+    settings = ""
+    verdict = "exact"
     moments_by = f"{SPREADS} even spreads of {moments.POINTS} draws"
 
     @cached_property
@@ -71,6 +76,22 @@ class Estimands:
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """(n, d) exact draws of theta_Y; NaN where an estimand is not defined."""
         return self._push(*moments.draw(self.posterior, n, key))
+
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """Exact draws of all, by default 4,000; only mean and covariance are known, so the model has no edges."""
+        means, covariances = moments.draw(self.posterior, even(n), key)
+        matrices = np.zeros((len(means), means.shape[1] + 1, means.shape[1]))
+        matrices[:, -1] = means
+        log_prior = moments.log_prior(self.statistics, self.prior, means, covariances)
+        return Drawn(CHAINS, self._push(means, covariances), Models(matrices, covariances), log_prior, {})
+
+    def without_rows(self) -> "Estimands":
+        """What was believed before any row."""
+        return replace(self, statistics=moments.summarise(np.zeros((0, len(self.graph.nodes)))))
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """Nothing can have failed."""
+        return exact_lines("moments of the observed variables")
 
     @cached_property
     def spreads(self) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Which method of inference, on which data, for which parameters? The door to all of them."""
 
 import warnings
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import lru_cache
 
@@ -10,15 +11,27 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError, listed
 from causal_bo_ppl.identification import Identifications, identify
+from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.learnable import require_learnable
+from causal_bo_ppl.posterior.chains import Sampling
 from causal_bo_ppl.posterior.equations import fit_equations
 from causal_bo_ppl.posterior.estimands import fit_estimands
+from causal_bo_ppl.posterior.laplace import approximate
+from causal_bo_ppl.posterior.linear_model import make_linear_model
+from causal_bo_ppl.posterior.outcomes import read_outcomes
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
 from causal_bo_ppl.posterior.readout import Readout
 from causal_bo_ppl.posterior.record import Belief, Posterior, digest, require_rows_of
+from causal_bo_ppl.posterior.sampled import sample
 from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries
 
-METHODS = {"conjugate": "structural", "wishart": "estimand"}  # and the parameters each is at home in
+METHODS = {  # and the parameters each is at home in
+    "conjugate": "structural",
+    "wishart": "estimand",
+    "laplace": "structural",
+    "nuts": "structural",
+}
 FAR = 5.0  # standard errors of a mean from 0: centred rows are 0 apart from rounding
 
 
@@ -31,6 +44,12 @@ def fit(
     parameters: str | None = None,
     intercepts: bool = True,
     prior: Prior | None = None,
+    outcomes: tuple[Queries, Sequence[float] | np.ndarray] | None = None,
+    chains: int = 4,
+    warmup: int = 1_000,
+    draws: int = 1_000,
+    target_accept: float = 0.8,
+    progress: bool = True,
     key: jax.Array | int | None = None,
 ) -> Posterior:
     """Learn theta_Y, the parameters that the effects of all intervention sets share.
@@ -43,15 +62,22 @@ def fit(
         "conjugate": a normal-inverse-gamma posterior of every equation upstream of the target, in closed form, from
         observational and interventional rows; refused where a latent cause joins two of them. "wishart": a
         normal-inverse-Wishart posterior of the observational mean and covariance, pushed through the verified
-        estimands: valid under latent confounding, from observational rows only.
+        estimands: valid under latent confounding, from observational rows only. "nuts": draws of the whole model, with
+        correlated disturbances where latent causes join variables. "laplace": a Gaussian at the mode of the same model.
     parameters:
         "structural", "total_effect" or "estimand"; by default what the method is at home in.
     intercepts:
         False: the equations have none, so the rows must be centred.
     prior:
-        `ScaledPrior` (default: scaled to the data, worth 1/100 of a row), `FixedPrior`, or `MomentPrior`.
+        `ScaledPrior` (default: scaled to the data, worth 1/100 of a row), `FixedPrior`, or `MomentPrior`. The strength
+        t of a latent cause is N(0, 1) a priori; it makes the correlation t / sqrt(1 + t^2) in a district of two.
+    outcomes:
+        (queries, values): experiments of which only the target is known; for "laplace" and "nuts". Tell a surrogate
+        about them, or the posterior, never both.
+    chains, warmup, draws, target_accept, progress:
+        Of "nuts": chains run side by side; warmup and draws are per chain. Look at `cb.check_posterior(post)`.
     key:
-        Both methods are closed forms and need none.
+        Of "nuts"; the other methods need none.
 
     Raises NotIdentifiable for a problem with a set whose effect cannot be learned, unless it was made with
     `identifiable_only=True`.
@@ -67,6 +93,7 @@ def fit(
     (('b[X->Z]', 'b[Z->Y]'), [0.76, -1.29])
     """
     _require_inputs(problem, data, mechanisms, method, intercepts, prior)
+    sampling = Sampling(chains, warmup, draws, target_accept, progress=progress)
     found = _identified(problem)
     sets = found.require_usable()
     theta = found.parameters(METHODS[method] if parameters is None else parameters, intercepts=intercepts)
@@ -78,15 +105,33 @@ def fit(
     if isinstance(belief_prior, FixedPrior):
         belief_prior.require_names(problem.graph)
     belief: Belief
-    if method == "conjugate":
-        readout = Readout(theta, causes)
-        if isinstance(belief_prior, ScaledPrior):
-            opened = {name for reduction in theta.explored.reductions for name in reduction.open}
-            require_learnable(data, problem.graph, problem.known, nodes=opened, spare=3 + intercepts)
-        belief = fit_equations(causes, theta.explored.known, intercepts, belief_prior, readout, data)
-    else:
+    if method == "wishart":
+        _require_no_outcomes(outcomes, method)
         belief = fit_estimands(causes, [found[members] for members in sets], theta, belief_prior, data)
-    return Posterior(problem, theta, method, belief, "exact", len(data), digest(data))
+        return Posterior(problem, theta, method, belief, (data,), digest(data))
+    readout = Readout(theta, causes)
+    if isinstance(belief_prior, ScaledPrior):
+        opened = {name for reduction in theta.explored.reductions for name in reduction.open}
+        needed = {name for each in opened for name in causes.district(each)}
+        require_learnable(data, problem.graph, problem.known, nodes=needed, spare=3 + intercepts)
+    parts = (causes, theta.explored.known, intercepts, belief_prior, readout, data)
+    if method == "conjugate":
+        _require_no_outcomes(outcomes, method)
+        return Posterior(problem, theta, method, fit_equations(*parts), (data,), digest(data))
+    told = read_outcomes(problem, theta, outcomes)
+    model = make_linear_model(*parts, told)
+    if method == "nuts" and key is None:
+        raise ModelError("nuts draws at random: give a key, such as key=0")
+    belief = approximate(model) if key is None or method == "laplace" else sample(model, sampling, as_key(key))
+    return Posterior(problem, theta, method, belief, (data,), (digest(data) + told.digest()) % 2**256)
+
+
+def _require_no_outcomes(outcomes: object, method: str) -> None:
+    if outcomes is not None:
+        raise ModelError(
+            f"{method} learns from whole rows only; for outcomes of the target alone use method='nuts' or 'laplace', "
+            "or tell them to a surrogate: cb.couple(post).tell(query, outcome)"
+        )
 
 
 @lru_cache(maxsize=16)

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 from scipy.stats import qmc
 
+from causal_bo_ppl.keys import host_generator
 from causal_bo_ppl.posterior.priors import MomentPrior, ScaledPrior
 
 POINTS = 512  # of one even spread
@@ -53,24 +53,40 @@ def merge(one: Statistics, other: Statistics) -> Statistics:
     return Statistics(rows, one.mean + other.rows / rows * gap, one.scatter + other.scatter + between)
 
 
+def before(found: Statistics, prior: ScaledPrior | MomentPrior) -> NormalInverseWishart:
+    """The prior of mean and covariance; a scaled one takes its scale from the rows."""
+    if isinstance(prior, MomentPrior):
+        return NormalInverseWishart(prior.centre, prior.kappa, prior.scale, prior.nu)
+    scale = np.diag(np.diagonal(found.scatter)) * prior.rows / found.rows
+    return NormalInverseWishart(found.mean, prior.rows, scale, prior.rows - 1)
+
+
+def log_prior(
+    found: Statistics, prior: ScaledPrior | MomentPrior, means: np.ndarray, covariances: np.ndarray
+) -> np.ndarray:
+    """(n,) log density of means (n, k) and covariances (n, k, k), up to a constant."""
+    centre, kappa, scale, nu = before(found, prior)
+    precisions = np.linalg.inv(covariances)
+    _, logs = np.linalg.slogdet(covariances)
+    gaps = means - centre
+    spread = np.einsum("ij,nji->n", scale, precisions) + kappa * np.einsum("ni,nij,nj->n", gaps, precisions, gaps)
+    return np.asarray(-0.5 * ((nu + len(centre) + 2) * logs + spread))
+
+
 def solve(found: Statistics, prior: ScaledPrior | MomentPrior) -> NormalInverseWishart:
     """The posterior of mean and covariance."""
-    n = found.rows
-    if isinstance(prior, ScaledPrior):
-        before = np.diag(np.diagonal(found.scatter)) * prior.rows / n
-        return NormalInverseWishart(found.mean, prior.rows + n, before + found.scatter, prior.rows + n - 1)
-    kappa, gap = prior.kappa + n, found.mean - prior.centre
-    scale = prior.scale + found.scatter + prior.kappa * n / kappa * np.outer(gap, gap)
-    return NormalInverseWishart((prior.kappa * prior.centre + n * found.mean) / kappa, kappa, scale, prior.nu + n)
+    (centre, kappa, scale, nu), n = before(found, prior), found.rows
+    gap = found.mean - centre
+    after = scale + found.scatter + kappa * n / (kappa + n) * np.outer(gap, gap)
+    return NormalInverseWishart((kappa * centre + n * found.mean) / (kappa + n), kappa + n, after, nu + n)
 
 
 def draw(posterior: NormalInverseWishart, n: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """(n, k) means and (n, k, k) covariances: exact, independent draws."""
     size = len(posterior.centre)
-    for_chi, for_normals = jax.random.split(key)
-    chi = 2 * jax.random.gamma(for_chi, (posterior.nu - jnp.arange(size)) / 2, (n, size))
-    normals = jax.random.normal(for_normals, (n, size * (size + 1) // 2))
-    return _place(posterior, np.asarray(chi), np.asarray(normals))
+    generator = host_generator(key)
+    chi = 2 * generator.standard_gamma((posterior.nu - np.arange(size)) / 2, (n, size))
+    return _place(posterior, chi, generator.standard_normal((n, size * (size + 1) // 2)))
 
 
 def spread(posterior: NormalInverseWishart, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import numpy as np
@@ -15,9 +16,16 @@ from causal_bo_ppl.errors import DataError, ModelError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.numbers import read_number
+from causal_bo_ppl.posterior.drawn import Drawn
 from causal_bo_ppl.posterior.priors import Prior
+from causal_bo_ppl.posterior.storage import write_datatree
+from causal_bo_ppl.posterior.trees import to_datatree
+from causal_bo_ppl.posterior.verdict import Limits
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class Belief(Protocol):
@@ -31,11 +39,25 @@ class Belief(Protocol):
     def moments_by(self) -> str:
         """How mean and covariance were found."""
 
+    @property
+    def verdict(self) -> str:
+        """Did the computation work: "exact", "passed", "failed" or "not assessed"."""
+
+    @property
+    def settings(self) -> str:
+        """What the numbers depend on besides problem, prior and rows; empty where nothing is drawn."""
+
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean (d,) of theta_Y, and a factor (d, r) of its covariance."""
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """(n, d) draws of theta_Y."""
+
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """About n draws of theta_Y with the whole model; by default all there are, or 4,000."""
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """What the computation's success is judged by: a line each, with value, limit and verdict."""
 
     def update(self, rows: Data) -> "Belief":
         """The same after more rows."""
@@ -48,17 +70,31 @@ class Belief(Protocol):
 class Posterior:
     """The posterior of theta_Y, the parameters that all effects share.
 
-    method: how it was found. verdict: "exact", where it is a closed form and nothing can have failed. belief: what
-    the method knows beyond theta_Y. rows: how many were used; digest: a sum of their hashes, whatever their order.
+    method: how it was found. belief: what the method knows beyond theta_Y. parts: the rows it was learned from.
+    digest: a sum of their hashes, whatever their order.
     """
 
     problem: Problem
     parameters: Parameters
     method: str
     belief: Belief
-    verdict: str
-    rows: int
+    parts: tuple[Data, ...]
     digest: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows it was learned from."""
+        return sum(map(len, self.parts))
+
+    @cached_property
+    def data(self) -> Data:
+        """The rows it was learned from."""
+        return reduce(Data.join, self.parts)
+
+    @property
+    def verdict(self) -> str:
+        """Did the computation work? "exact" for a closed form; else "passed", "failed" or "not assessed"."""
+        return self.belief.verdict
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,7 +143,8 @@ class Posterior:
     def fingerprint(self) -> str:
         """Hash of problem, parameters, method, prior and rows; the order of the rows does not matter."""
         parts = [self.problem.fingerprint, self.parameters.kind, str(self.parameters.intercepts), self.method]
-        text = "|".join([*parts, self.prior.canonical(), str(self.rows), f"{self.digest:x}"])
+        settings = [self.belief.settings] if self.belief.settings else []
+        text = "|".join([*parts, self.prior.canonical(), str(self.rows), f"{self.digest:x}", *settings])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def draws(self, n: int, key: jax.Array | int) -> np.ndarray:
@@ -137,13 +174,25 @@ class Posterior:
         return replace(
             self,
             belief=self.belief.update(rows),
-            rows=self.rows + len(rows),
+            parts=(*self.parts, rows),
             digest=(self.digest + digest(rows)) % 2**256,
         )
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """(M,) variance of one outcome under each intervention, as the model implies it."""
         return self.belief.outcome_variances(self.upstream(queries))
+
+    def to_datatree(self, *, draws: int | None = None, key: jax.Array | int = 0) -> "xr.DataTree":
+        """The draws as ArviZ's DataTree, with log prior, log likelihood, predictions, rows and sampler statistics.
+
+        draws: about how many; by default all there are, unless groups with a number for every row would grow beyond
+        160 MB: then every so-many-th. The group `prior` is there for priors that can be drawn from.
+        """
+        return to_datatree(self, draws, as_key(key))
+
+    def to_netcdf(self, path: str | Path, *, draws: int | None = None, key: jax.Array | int = 0) -> Path:
+        """Write `to_datatree` to a netCDF file; `cb.read_datatree(path, problem)` reads it back."""
+        return write_datatree(self.to_datatree(draws=draws, key=key), path)
 
     def upstream(self, queries: Queries) -> Queries:
         """The batch cut to the target and its causes, the target last."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from causal_bo_ppl.keys import host_generator
 from causal_bo_ppl.queries import distinct_rows
 
 BLOCK = 4_096  # rows reduced at once
@@ -95,6 +96,19 @@ def solve_scaled(evidence: Evidence, used: np.ndarray, intercept: bool, prior_ro
     return NormalInverseGamma(mean, root * np.sqrt(shrinkage)[:, None, None], shape, rate, rate / (shape - 1))
 
 
+def scaled_prior(
+    evidence: Evidence, used: np.ndarray, intercept: bool, prior_rows: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The g-prior itself: half (E, D, D) and pull (E, D) of |half b - pull|^2 / s2, shape (E,) and rate (E,) of s2."""
+    _, pulls, unexplained = _split(evidence, used)
+    width, count = used.shape[1], np.maximum(evidence.rows, 1)
+    share = np.sqrt(prior_rows / count)
+    is_slope = np.arange(width) >= intercept
+    half = share[:, None, None] * evidence.factor[:, :width, :width] * used[:, None, :] * used[:, :, None]
+    rate = prior_rows * (unexplained + (pulls[:, is_slope] ** 2).sum(axis=1)) / count / 2
+    return half, share[:, None] * np.where(is_slope, 0.0, pulls), (prior_rows - used.sum(axis=1)) / 2, rate
+
+
 def solve_fixed(evidence: Evidence, used: np.ndarray, guess: np.ndarray, noise_rows: float) -> NormalInverseGamma:
     """Under a fixed prior, whose pseudo-rows are in the evidence but not counted; guess: (E,) variances."""
     root, pulls, unexplained = _split(evidence, used)
@@ -122,10 +136,10 @@ def covariances(posterior: NormalInverseGamma) -> np.ndarray:
 
 def draw(posterior: NormalInverseGamma, n: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """(n, E, D) coefficients and (n, E) variances, exact draws."""
-    for_noise, for_coefficients = jax.random.split(key)
+    generator = host_generator(key)
     shape = np.where(np.isinf(posterior.shape), 1.0, posterior.shape)
-    gamma = np.asarray(jax.random.gamma(for_noise, shape, (n, len(shape))))
+    gamma = generator.standard_gamma(shape, (n, len(shape)))
     noise = np.where(np.isinf(posterior.shape), posterior.variance, posterior.rate / gamma)
-    standard = np.asarray(jax.random.normal(for_coefficients, (n, *posterior.mean.shape)))
+    standard = generator.standard_normal((n, *posterior.mean.shape))
     spread = np.einsum("ekl,nel->nek", posterior.root, standard)
     return posterior.mean + np.sqrt(noise)[..., None] * spread, noise

@@ -1,0 +1,196 @@
+"""How far is a posterior from the Gaussian that the kernel takes it for: in theta, and in the effects?"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from scipy.stats import chi2, kstwo, norm
+
+from causal_bo_ppl.diagnostics.checks import FAILED, UNKNOWN, Check, judge
+from causal_bo_ppl.diagnostics.importance import importance
+from causal_bo_ppl.diagnostics.questions import choose, labels
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.keys import as_key, host_generator
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.verdict import summarise
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.responses import response
+
+SURE = 3.3  # standard errors: 1 in 1,000
+LARGEST = 4.0  # the same for the largest of many
+PROPOSED = 4_000  # draws from the Gaussian
+LEVELS = (0.05, 0.95)
+
+
+class Tolerances(NamedTuple):
+    """What is good enough; each beyond Monte-Carlo error.
+
+    pareto_k, efficiency: of importance sampling. distance: of distribution functions. skewness, kurtosis: Mardia's, per
+    dimension and relative to a Gaussian's. mean, interval: in posterior sds of the effect. sd: relative.
+    """
+
+    pareto_k: float = 0.7
+    efficiency: float = 0.5
+    distance: float = 0.05
+    skewness: float = 0.1
+    kurtosis: float = 0.15
+    mean: float = 0.1
+    sd: float = 0.1
+    interval: float = 0.1
+
+
+def gaussian_error(
+    post: Posterior,
+    queries: Queries | None = None,
+    *,
+    draws: int = 4_000,
+    tolerances: Tolerances | None = None,
+    key: jax.Array | int,
+) -> Check:
+    """Compare a posterior of theta_Y with N(mean, covariance).
+
+    In theta: Pareto k and efficiency of the Gaussian as proposal, Mahalanobis distances against chi-square, marginals
+    with Holm's correction, Mardia's skewness and kurtosis. In the effects: the largest error in any effect's mean, sd
+    and 90 % interval; `details` has every effect, with what linearization makes of it. queries: by default vertices of
+    all sets, at most 256.
+    """
+    if not isinstance(post, Posterior):
+        raise ModelError(f"gaussian_error needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1_000:
+        raise ModelError(f"draws must be a whole number, at least 1,000: tails are compared; got {draws!r}")
+    tolerances = Tolerances() if tolerances is None else tolerances
+    for_draws, for_gaussian, for_weights = jax.random.split(as_key(key), 3)
+    drawn = post.belief.drawn(draws, for_draws)
+    theta = drawn.theta[np.isfinite(drawn.theta).all(axis=1)]
+    independent = _independent(drawn.theta, drawn.chains, post) if drawn.stats else float(len(theta))
+    standard = host_generator(for_gaussian).standard_normal((PROPOSED, post.factor.shape[1]))
+    asked = choose(post, queries)
+    effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)
+    weights = importance(post, PROPOSED, for_weights)
+    lines = [
+        _line("Pareto k", weights.pareto_k, 0.0, tolerances.pareto_k, weights.over),
+        _line("lost to importance weights", 1 - weights.efficiency, 0.0, 1 - tolerances.efficiency, weights.over),
+        *_shape_lines(post, theta, independent, tolerances),
+        *_effect_lines(effects, independent, tolerances),
+    ]
+    table = pd.DataFrame(lines, columns=["line", "value", "noise", "tolerance", "verdict", "where"]).set_index("line")
+    failed = [str(name) for name in table.index[table["verdict"] == FAILED]]
+    return Check("Gaussian error", table, _tell(table, failed, len(asked)), _advise(failed), effects)
+
+
+def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
+    """(n, r) draws in the coordinates in which the Gaussian is standard."""
+    return np.asarray((theta - post.mean) @ np.linalg.pinv(post.factor).T)
+
+
+def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
+    """How many independent draws these are worth, by the worst coordinate."""
+    found = summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)["ess_bulk"].min()
+    return float(min(found, len(theta)))
+
+
+def _line(name: str, value: float, noise: float, tolerance: float, where: str) -> tuple[object, ...]:
+    verdict = UNKNOWN if np.isnan(value) and where.startswith("no density") else judge(value - noise <= tolerance)
+    return name, value, noise, tolerance, verdict, where
+
+
+def _shape_lines(post: Posterior, theta: np.ndarray, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:
+    z = standardized(post, theta)
+    size, squares = z.shape[1], np.sort((z**2).sum(axis=1))
+    distance = _distance(chi2.cdf(squares, size))
+    moves = np.flatnonzero(post.sd > 0)
+    scaled = np.sort((theta[:, moves] - post.mean[moves]) / post.sd[moves], axis=0)
+    marginals = [_distance(column) for column in norm.cdf(scaled).T]
+    worst = int(np.argmax(marginals))
+    p_values = kstwo.sf(marginals, int(n))
+    corrected = _holm(np.asarray(p_values))
+    skewness = (mardia_skewness(z) - size * (size + 1) * (size + 2) / n) / size
+    skewness_noise = SURE * 6 / n * np.sqrt(size * (size + 1) * (size + 2) / 3) / size
+    kurtosis = (squares**2).mean() / (size * (size + 2)) - 1
+    kurtosis_noise = SURE * np.sqrt(8 / (n * size * (size + 2)))
+    where = f"{post.names[moves[worst]]}, corrected p = {corrected[worst]:.2g}"
+    return [
+        _line("Mahalanobis distances", distance, float(kstwo.isf(1e-3, int(n))), tolerances.distance, "chi-square"),
+        _line("marginals", marginals[worst], _band(len(marginals), n), tolerances.distance, where),
+        _line("Mardia skewness", max(skewness, 0.0), skewness_noise, tolerances.skewness, "per dimension"),
+        _line("Mardia kurtosis", abs(kurtosis), kurtosis_noise, tolerances.kurtosis, "too " + _tails(kurtosis)),
+    ]
+
+
+def _tails(kurtosis: float) -> str:
+    return "heavy tails" if kurtosis > 0 else "light tails"
+
+
+def _distance(cumulative: np.ndarray) -> float:
+    """Kolmogorov-Smirnov distance of sorted probabilities from the uniform distribution."""
+    steps = np.arange(len(cumulative) + 1) / len(cumulative)
+    return float(np.maximum(np.abs(cumulative - steps[:-1]), np.abs(cumulative - steps[1:])).max())
+
+
+def _band(marginals: int, n: float) -> float:
+    """What the largest of several distances of Gaussian draws stays below, 999 times of 1,000."""
+    return float(kstwo.isf(1e-3 / marginals, int(n)))
+
+
+def _holm(p_values: np.ndarray) -> np.ndarray:
+    order = np.argsort(p_values)
+    steps = np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1))
+    found = np.empty(len(order))
+    found[order] = np.minimum(steps, 1.0)
+    return found
+
+
+def mardia_skewness(z: np.ndarray) -> float:
+    """Mean over all pairs of draws of (z_i'z_j)^3, for standardized draws (n, r)."""
+    blocks = np.array_split(z, max(1, len(z) // 500))
+    return float(sum(((block @ z.T) ** 3).sum() for block in blocks) / len(z) ** 2)
+
+
+def compare_effects(post: Posterior, queries: Queries, theta: np.ndarray, gaussian: np.ndarray) -> pd.DataFrame:
+    """A line for each effect: posterior, Gaussian theta, and the Gaussian of the linearized effect."""
+    effect = response(post.problem, post)
+    values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
+    columns = {}
+    for name, found in (("", np.asarray(effect(theta, queries))), ("gaussian_", np.asarray(effect(gaussian, queries)))):
+        columns[f"{name}mean"], columns[f"{name}sd"] = found.mean(axis=0), found.std(axis=0, ddof=1)
+        columns[f"{name}low"], columns[f"{name}high"] = np.quantile(found, LEVELS, axis=0)
+    columns["linear_mean"], columns["linear_sd"] = values, np.linalg.norm(jacobian @ post.factor, axis=1)
+    return pd.DataFrame(columns, index=pd.Index(labels(post, queries), name="effect"))
+
+
+def _effect_lines(effects: pd.DataFrame, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:
+    sd, wide = effects["sd"], np.sqrt(1 / n + 1 / PROPOSED)
+    errors = {
+        "effect: mean": (effects["gaussian_mean"] - effects["mean"]).abs() / sd,
+        "effect: sd": (effects["gaussian_sd"] / sd - 1).abs(),
+        "effect: 90 % interval": np.maximum(
+            (effects["gaussian_low"] - effects["low"]).abs(), (effects["gaussian_high"] - effects["high"]).abs()
+        )
+        / sd,
+    }
+    at_quantile = float(np.sqrt(LEVELS[0] * LEVELS[1]) / norm.pdf(norm.ppf(LEVELS[0])))
+    noises = LARGEST * wide * np.array([1.0, np.sqrt(0.5), at_quantile])
+    limits = (tolerances.mean, tolerances.sd, tolerances.interval)
+    return [
+        _line(name, float(error.max(skipna=False)), float(noise), limit, str(error.fillna(np.inf).idxmax()))
+        for (name, error), noise, limit in zip(errors.items(), noises, limits, strict=True)
+    ]
+
+
+def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
+    value = table["value"]
+    effects = (
+        f"Taking theta as Gaussian moves the mean of an effect by up to {value['effect: mean']:.2f} sd, its sd by "
+        f"{value['effect: sd']:.0%} and its 90 % interval by {value['effect: 90 % interval']:.2f} sd "
+        f"({count} effects; Monte-Carlo error included)."
+    )
+    return effects + (f" Too far from a Gaussian: {listed(failed)}." if failed else " Within all tolerances.")
+
+
+def _advise(failed: list[str]) -> str:
+    if not failed:
+        return ""
+    if any(name.startswith("effect") for name in failed):
+        return "Do not act on the Gaussian's intervals: take quantiles of effects from draws, and add rows."
+    return "Theta is not Gaussian, but effects are hardly touched: look at `details`, and add rows where you can."

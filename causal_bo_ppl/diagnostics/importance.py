@@ -1,0 +1,121 @@
+"""How well does the Gaussian stand in for a posterior, as a proposal for importance sampling?
+
+Where equations are independent their coefficients' density is known, Student's t for each; elsewhere the ratio is that
+of the whole model, disturbances and latent causes included.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from causal_bo_ppl.keys import host_generator
+from causal_bo_ppl.linalg import factor_draws
+from causal_bo_ppl.pieces import in_pieces
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.equations import Equations
+from causal_bo_ppl.posterior.laplace import Laplace
+from causal_bo_ppl.posterior.linear_model import LinearModel
+from causal_bo_ppl.posterior.potentials import flat_potential
+from causal_bo_ppl.posterior.sampled import Sampled
+from causal_bo_ppl.sem.linear_density import Shape
+
+FLAT = 1e-9  # spread of the log ratios below which the Gaussian is exact
+
+
+class Importance(NamedTuple):
+    """pareto_k: tail of the ratios; NaN where they cannot be had. efficiency: effective share of the draws."""
+
+    pareto_k: float
+    efficiency: float
+    over: str
+
+
+def importance(post: Posterior, draws: int, key: jax.Array) -> Importance:
+    """Of N(mean, covariance) for the posterior."""
+    found = _log_ratios(post, draws, host_generator(key))
+    if found is None:
+        return Importance(np.nan, np.nan, "no density of the estimands is known")
+    ratios, over = found
+    if np.ptp(ratios) < FLAT:
+        return Importance(-np.inf, 1.0, f"{over}: exactly Gaussian")
+    from arviz_stats.base import array_stats
+
+    weights, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
+    return Importance(float(pareto_k), float(1 / np.exp(2 * weights).sum() / draws), over)
+
+
+def _log_ratios(post: Posterior, draws: int, generator: np.random.Generator) -> tuple[np.ndarray, str] | None:
+    belief = post.belief
+    if isinstance(belief, Equations):
+        root = np.sqrt(np.where(belief.needed, belief.posterior.variance, 0.0))[:, None, None] * belief.posterior.root
+        used = np.nonzero((belief.causes >= 0) & belief.needed[:, None])
+        z = generator.standard_normal((draws, *belief.causes.shape)) * (belief.causes >= 0)
+        proposed = belief.posterior.mean + np.einsum("ekl,nel->nek", root, z)
+        return _students(belief, proposed) + 0.5 * (z[:, used[0], used[1]] ** 2).sum(axis=1), "coefficients"
+    if not isinstance(belief, Laplace | Sampled):
+        return None
+    if not belief.model.shape.arcs and not len(belief.model.outcomes.values):
+        return _of_coefficients(belief, draws, generator), "coefficients"
+    return _of_model(belief, draws, generator), "the whole model"
+
+
+def _students(equations: Equations, coefficients: np.ndarray) -> np.ndarray:
+    """(n,) log density of coefficients (n, E, D), up to a constant."""
+    found, used = equations.posterior, equations.causes >= 0
+    gaps = (coefficients - found.mean)[:, equations.needed]
+    padded = found.root[equations.needed] + np.eye(used.shape[1]) * ~used[equations.needed][:, None, :]
+    square = (np.einsum("ekl,nel->nek", np.linalg.inv(padded), gaps) ** 2).sum(axis=-1)
+    shape, rate = found.shape[equations.needed], found.rate[equations.needed]
+    if np.isinf(shape).all():
+        return np.asarray(-0.5 * (square / found.variance[equations.needed]).sum(axis=1))
+    power = shape + used[equations.needed].sum(axis=1) / 2
+    return np.asarray(-(power * np.log1p(square / (2 * rate))).sum(axis=1))
+
+
+def _of_coefficients(belief: Laplace | Sampled, draws: int, generator: np.random.Generator) -> np.ndarray:
+    equations, places = belief.model.equations, belief.model.shape.places
+    if isinstance(belief, Sampled):
+        found = belief.models.matrices[:, *places]
+        centre, root = found.mean(axis=0), factor_draws(found)
+    else:
+        centre, root = belief.at_mode[0][places], belief.directions[places]
+    root = np.linalg.cholesky(root @ root.T)
+    z = generator.standard_normal((draws, len(centre)))
+    used = np.nonzero((equations.causes >= 0) & equations.needed[:, None])
+    proposed = np.zeros((draws, *equations.causes.shape)) + equations.posterior.mean
+    proposed[:, used[0], used[1]] = centre + z @ root.T
+    return np.asarray(_students(equations, proposed) + 0.5 * (z**2).sum(axis=1))
+
+
+def _of_model(belief: Laplace | Sampled, draws: int, generator: np.random.Generator) -> np.ndarray:
+    """In coordinates in which the coefficients are linear."""
+    model = replace(belief.model, follows=False)
+    if isinstance(belief, Sampled):
+        flat = _unfollowed(belief.model, belief.chains.flat.reshape(-1, model.dimension))
+        centre, root = flat.mean(axis=0), np.linalg.cholesky(np.cov(flat.T))
+    else:
+        centre, root = belief.mode, belief.factor
+    z = generator.standard_normal((draws, model.dimension))
+    work = partial(_potentials, model.shape, model.arguments)
+    energies = np.asarray(in_pieces(work, centre + z @ root.T, draws))
+    return np.asarray(0.5 * (z**2).sum(axis=1) - energies)
+
+
+def _unfollowed(model: LinearModel, flat: np.ndarray) -> np.ndarray:
+    """Coordinates with a constant scale instead of the disturbances' own."""
+    shape, chart = model.shape, model.arguments[0]
+    if shape.known_noise:
+        return flat
+    count = int(shape.used.sum())
+    scales = flat[:, count : count + len(shape.equations)] * chart.sd_width
+    equation = np.nonzero(shape.used)[0]
+    return np.concatenate([flat[:, :count] * np.exp(scales)[:, equation], flat[:, count:]], axis=1)
+
+
+@partial(jax.jit, static_argnames="shape")
+def _potentials(shape: Shape, arguments: Any, flat: jax.Array) -> jax.Array:
+    found: jax.Array = jax.vmap(partial(flat_potential, shape, arguments))(flat)
+    return found

@@ -1,0 +1,93 @@
+"""How does ArviZ see a posterior? As a DataTree with the usual groups and named coordinates.
+
+Every variable of the graph has its own dimension of rows, those in which it was not set: there its density is known.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.posterior.drawn import Drawn
+from causal_bo_ppl.posterior.prior_draws import draw_prior
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.sem.rows import log_densities, replicate
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from causal_bo_ppl.posterior.record import Posterior
+
+MOST = 20_000_000  # numbers in one group: 160 MB
+IID = "draws are independent; the chains are a mere division"
+
+
+def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.DataTree":
+    """All groups of a posterior; draws: about how many, by default all that fit."""
+    from arviz_base import from_dict
+
+    graph, data = post.problem.graph.ancestral(post.problem.target), post.data
+    cells = len(data) * len(graph.nodes)
+    most = max(4, MOST // cells) if cells else None
+    for_draws, for_rows, for_prior = jax.random.split(key, 3)
+    drawn = post.belief.drawn(draws, for_draws).thinned(most)
+    groups: dict[str, Any] = {"posterior": _parameters(drawn), "log_prior": {"prior": _split(drawn, drawn.log_prior)}}
+    if drawn.stats:
+        groups["sample_stats"] = drawn.stats
+    if len(data):
+        groups |= _about_rows(drawn, graph, data, for_rows)
+    if drawn.told is not None:
+        groups.setdefault("log_likelihood", {})[f"do({post.problem.target})"] = _split(drawn, drawn.told)
+    before = draw_prior(post, len(drawn.theta), for_prior)
+    if before is not None:
+        groups["prior"] = _parameters(before)
+    names = (*graph.nodes, f"do({post.problem.target})")
+    dims = {"theta": ["coordinate"], "sd": ["variable"], **{name: [f"row[{name}]"] for name in names}}
+    coords: dict[str, Any] = {"coordinate": list(post.names), "variable": list(graph.nodes)}
+    coords |= {f"row[{name}]": np.flatnonzero(~data.intervened[:, data.nodes.index(name)]) for name in graph.nodes}
+    tree = from_dict(groups, dims=dims, coords=coords)
+    tree.attrs.update(_attributes(post, drawn))
+    return tree
+
+
+def _attributes(post: "Posterior", drawn: Drawn) -> dict[str, str]:
+    from causal_bo_ppl import __version__
+
+    return {
+        "causal_bo_ppl": __version__,
+        "problem": post.problem.fingerprint,
+        "posterior": post.fingerprint,
+        "method": post.method,
+        "parameters": post.parameters.kind,
+        "verdict": post.verdict,
+        "draws": "as sampled" if drawn.stats else IID,
+    }
+
+
+def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
+    """(n, ...) as (chains, n / chains, ...)."""
+    return values.reshape(drawn.chains, -1, *values.shape[1:])
+
+
+def _parameters(drawn: Drawn) -> dict[str, np.ndarray]:
+    """Of every draw theta_Y and the sd of every disturbance."""
+    sd = np.sqrt(np.diagonal(drawn.models.noises, axis1=1, axis2=2))
+    return {"theta": _split(drawn, drawn.theta), "sd": _split(drawn, sd)}
+
+
+def _about_rows(drawn: Drawn, graph: CausalGraph, data: Data, key: jax.Array) -> dict[str, dict[str, np.ndarray]]:
+    columns = [data.nodes.index(name) for name in graph.nodes]
+    values, free = data.values[:, columns], ~data.intervened[:, columns]
+    queries = Queries(~free, np.where(free, 0.0, values))
+    arrays = {
+        "log_likelihood": log_densities(*drawn.models, values, free),
+        "posterior_predictive": replicate(*drawn.models, queries, key),
+    }
+    found = {
+        group: {name: _split(drawn, part[:, free[:, at], at]) for at, name in enumerate(graph.nodes)}
+        for group, part in arrays.items()
+    }
+    found["observed_data"] = {name: values[free[:, at], at] for at, name in enumerate(graph.nodes)}
+    return found

@@ -1,0 +1,295 @@
+"""Where the rows lie and how freely variables varied, against plain formulas."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.diagnostics import overlap
+from causal_bo_ppl.diagnostics.overlap import check_overlap
+from causal_bo_ppl.errors import DataError, DomainError, ModelError
+
+CONFOUNDED = "W -> X -> Y; W -> Y"
+PAIR = "A -> Y; B -> Y"
+
+
+def posed(text, sets="mis", **domains):
+    graph = cb.CausalGraph.parse(text)
+    return cb.Problem(graph, "Y", domains=domains, sets=sets)
+
+
+def as_data(problem, columns, intervened=()):
+    """Rows from {variable: column}, the named variables set in all of them."""
+    values = np.column_stack([columns[name] for name in problem.graph.nodes])
+    mask = np.broadcast_to(np.isin(problem.graph.nodes, intervened), values.shape)
+    return Data(problem.graph.nodes, "Y", values, mask)
+
+
+def normal_rows(problem, rows=100, seed=0, **columns):
+    """Standard normal columns, but for those given."""
+    draws = np.random.default_rng(seed)
+    free = {name: draws.normal(size=rows) for name in problem.graph.nodes}
+    return as_data(problem, free | columns)
+
+
+def line_of(check, members):
+    return check.table.set_index("set").loc[members]
+
+
+def dense_reach(problem, data, members):
+    """Corners by product, distances by the inverse covariance."""
+    rows = np.column_stack([data.column(name) for name in members])
+    mean, precision = rows.mean(axis=0), np.linalg.inv(np.atleast_2d(np.cov(rows.T)))
+
+    def lengths(points):
+        return np.sqrt([(point - mean) @ precision @ (point - mean) for point in points])
+
+    corners = np.array(list(product(*(problem.domains[name] for name in members))))
+    return lengths(corners).max() / np.quantile(lengths(rows), 0.99)
+
+
+def dense_share(data, name, by):
+    """Adjusted R^2 by least squares."""
+    design = np.column_stack([np.ones(len(data)), *(data.column(other) for other in by)])
+    response = data.column(name)
+    left = response - design @ np.linalg.lstsq(design, response)[0]
+    return 1 - (left @ left / (len(data) - design.shape[1])) / response.var(ddof=1)
+
+
+def test_reach_and_explained_are_those_of_plain_formulas():
+    system = cb.models.load("synthetic")
+    data = system.observe(60, 3)
+    table = check_overlap(system.problem, data).table
+    assert len(table) == len(system.problem.sets) == 6
+    for line in table.to_dict("records"):
+        members = line["set"].split(", ")
+        assert line["reach"] == pytest.approx(dense_reach(system.problem, data, members))
+        by = [name for name in line["by"].split(", ") if name]
+        assert line["explained"] == pytest.approx(max(0, dense_share(data, line["member"], by)), abs=1e-12)
+        assert line["own_rows"] == pytest.approx(60 * (1 - line["explained"]))
+    assert (table["explained"] > 0.1).any()
+
+
+def test_covered_is_the_share_of_the_box_that_the_rows_surround():
+    problem = posed("X -> Y", X=(-5.0, 5.0))
+    data = normal_rows(problem, 500)
+    x = data.column("X")
+    inner = np.quantile(np.abs(x - x.mean()), 0.99)
+    share = (min(5, x.mean() + inner) - max(-5, x.mean() - inner)) / 10
+    assert line_of(check_overlap(problem, data), "X")["covered"] == pytest.approx(share, abs=2 / overlap.POINTS)
+    inside = posed("X -> Y", X=(-0.5, 0.5))
+    assert line_of(check_overlap(inside, data), "X")["covered"] == 1.0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_healthcare_fails_because_aspirin_and_statin_follow_age_and_bmi(seed):
+    system = cb.models.load("healthcare")
+    data = system.observe(200, seed)
+    check = check_overlap(system.problem, data)
+    assert check.verdict == "failed" and {"aspirin", "aspirin, statin"} <= set(check.failures["set"])
+    assert "aspirin is nearly a function of age, bmi (R^2 0.99" in check.text
+    assert "statin is nearly a function of age, bmi, aspirin (R^2 0.99" in check.text
+    together = np.corrcoef(data.column("aspirin"), data.column("statin"))[0, 1]
+    assert together > 0.95 and f"The correlation of aspirin and statin is {together:.3f}." in check.text
+    assert "The data say little about setting aspirin, statin apart" in check.text
+    assert (
+        "estimates there rest on the model's form" in check.text and "do(aspirin = 0, statin = 1) lies 1" in check.text
+    )
+    assert check.advice.startswith("Run experiments that set aspirin, statin")
+    assert "narrow the domains" in check.advice and "widen the priors" in check.advice
+
+
+def test_experiments_that_set_both_clear_healthcare():
+    system = cb.models.load("healthcare")
+    rows, tried = system.observe(200, 0), system.problem.sobol(10)
+    values = rows.values[: len(tried)].copy()
+    values[tried.mask] = np.asarray(tried.value)[tried.mask]  # what follows from them is not looked at
+    data = rows.join(Data(rows.nodes, "PSA", values, np.asarray(tried.mask)))
+    check = check_overlap(system.problem, data)
+    assert check.passed, check
+    assert check.advice == "" and "without overlap: 0." in check.text
+
+
+def test_experiments_that_set_two_variables_alike_do_not_tell_them_apart():
+    problem = posed(PAIR, sets=2, A=(-1.0, 1.0), B=(-1.0, 1.0))
+    draws = np.random.default_rng(0)
+    alike, other = draws.uniform(-1, 1, 50), draws.uniform(-1, 1, 50)
+    same = as_data(problem, {"A": alike, "B": alike + 0.01 * other, "Y": alike}, intervened=["A", "B"])
+    line = line_of(check_overlap(problem, same), "A, B")
+    assert line["verdict"] == "failed" and line["explained"] > 0.99
+    apart = as_data(problem, {"A": alike, "B": other, "Y": alike}, intervened=["A", "B"])
+    assert check_overlap(problem, apart).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "rows", "sets"),
+    [
+        ("chain", {}, 200, 2),
+        ("ecoli70", {"target": "b1583", "parents": False, "max_size": 5}, 500, 218),
+    ],
+)
+def test_models_whose_rows_fill_their_domains_pass(name, options, rows, sets):
+    system = cb.models.load(name, **options)
+    for seed in range(2):
+        check = check_overlap(system.problem, system.observe(rows, seed))
+        assert check.passed and len(check.table) == sets and set(check.table["verdict"]) == {"passed"}, check
+        assert f"Intervention sets looked at, with {rows} rows: {sets}; without overlap: 0." in check.text
+
+
+def test_domain_far_from_the_rows_fails_with_both_ranges():
+    problem = posed("X -> Y", X=(100.0, 110.0))
+    x = np.linspace(-2, 2.5, 50)
+    check = check_overlap(problem, normal_rows(problem, 50, X=x))
+    assert check.verdict == "failed" and line_of(check, "X")["covered"] == 0.0
+    assert "X may be set in [100, 110], but was seen in [-2, 2.5] only." in check.text
+    assert "do(X = 110) lies" in check.text and "nearly a function" not in check.text
+    assert "set X to values of their own" in check.advice
+    assert check_overlap(problem, normal_rows(problem, 50, X=x), reach=1000.0).passed
+
+
+def test_jointly_unseen_corner_is_named():
+    problem = posed(PAIR, sets=2, A=(-2.0, 2.0), B=(-2.0, 2.0))
+    a, noise = np.random.default_rng(1).normal(size=(2, 200))
+    check = check_overlap(problem, normal_rows(problem, 200, A=a, B=0.98 * a + 0.19 * noise))
+    assert check.failures["set"].tolist() == ["A, B"] and check.table["set"].tolist() == ["A, B", "A", "B"]
+    assert "do(A = -2, B = 2) lies" in check.text or "do(A = 2, B = -2) lies" in check.text
+    assert "was seen in" not in check.text and "set A, B to values" in check.advice
+
+
+def test_exactly_collinear_members_are_infinitely_far():
+    problem = posed(PAIR, sets=2, A=(-1.0, 1.0), B=(-1.0, 1.0))
+    a = 1e3 + np.random.default_rng(2).normal(size=40)
+    check = check_overlap(problem, normal_rows(problem, 40, A=a, B=3 - a / 7))
+    line = line_of(check, "A, B")
+    assert line["reach"] == np.inf and line["covered"] == 0 and line["explained"] == 1 and line["verdict"] == "failed"
+    assert "lies where these rows cannot reach" in check.text and "A and B is -1.000" in check.text
+
+
+def test_constant_variable_is_infinitely_far():
+    problem = posed(PAIR, sets=2, A=(0.0, 1.0), B=(-1.0, 1.0))
+    check = check_overlap(problem, normal_rows(problem, 40, A=np.full(40, 0.1)))
+    assert check.failures["set"].tolist() == ["A", "A, B"] and line_of(check, "B")["verdict"] == "passed"
+    assert line_of(check, "A")["reach"] == np.inf and np.isnan(line_of(check, "A")["explained"])
+    assert "A may be set in [0, 1], but was seen in [0.1, 0.1] only." in check.text
+
+
+def test_member_that_does_nothing_beside_the_others_is_left_out(make_problem):
+    problem = make_problem(sets=[["Z"], ["X", "Z"]])
+    x, noise = np.random.default_rng(3).normal(size=(2, 100))
+    data = normal_rows(problem, 100, X=x, Z=x + 1e-3 * noise)
+    check = check_overlap(problem, data, reach=10.0)
+    assert check.passed and check.table["reach"].nunique() == 1  # X acts through Z alone
+
+
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [
+        ("W -> X -> Y", ""),
+        (CONFOUNDED, "W"),
+        ("W -> X -> Y; W <-> Y", "W"),
+        ("V -> W -> X -> Y; V -> Y", "W"),
+        ("V -> W -> X -> Y; V -> X; V -> Y", "V"),
+        ("V -> W -> X -> Y; V -> X; W <-> Y", "V, W"),
+    ],
+)
+def test_parents_confound_where_they_tell_about_the_target_by_another_route(text, by):
+    problem = posed(text, X=(-1.0, 1.0))
+    assert line_of(check_overlap(problem, normal_rows(problem)), "X")["by"] == by
+
+
+def test_variable_that_hardly_varies_beside_its_causes_fails():
+    problem = posed(CONFOUNDED, X=(-1.0, 1.0))
+    w, noise = np.random.default_rng(4).normal(size=(2, 100))
+    data = normal_rows(problem, 100, W=w, X=w + 0.2 * noise)
+    share = dense_share(data, "X", ["W"])
+    assert 0.93 < share < 0.99 and check_overlap(problem, data).passed
+    check = check_overlap(problem, data, most_explained=0.9)
+    assert check.verdict == "failed" and f"X is nearly a function of W (R^2 {share:.3f}" in check.text
+    assert f"worth {100 * (1 - share):.2g} of 100 rows" in check.text
+
+
+def test_share_is_adjusted_for_the_number_of_causes():
+    """Ten causes of no effect explain half of 21 rows by chance."""
+    names = [f"W{place}" for place in range(10)]
+    problem = posed("; ".join(f"{name} -> X; {name} -> Y" for name in names) + "; X -> Y", X=(-1.0, 1.0))
+    shares = [
+        line_of(check_overlap(problem, normal_rows(problem, 21, seed)), "X")["explained"].item() for seed in range(30)
+    ]
+    assert np.mean(shares) < 0.25
+    check = check_overlap(problem, normal_rows(problem, 11))
+    assert check.verdict == "not assessed" and line_of(check, "X")["reach"] < 4
+    assert line_of(check, "X")["reason"].startswith("11 rows are too few to tell X from W0, W1")
+
+
+def test_neither_units_nor_means_matter():
+    system = cb.models.load("healthcare")
+    data = system.observe(200, 5)
+    expected = check_overlap(system.problem, data).table[["reach", "covered", "explained"]]
+    for unit, mean in [(1e-150, 0.0), (1e150, 0.0), (1.0, 1e6)]:
+        domains = {name: (mean, mean + unit) for name in system.problem.domains}
+        problem = cb.Problem(system.problem.graph, "PSA", domains=domains)
+        moved = Data(data.nodes, "PSA", mean + unit * data.values, data.intervened)
+        found = check_overlap(problem, moved).table[["reach", "covered", "explained"]]
+        assert np.allclose(found, expected, rtol=1e-5)
+
+
+def test_giant_domains_are_infinitely_far():
+    problem = posed(PAIR, sets=2, A=(0.0, 1e200), B=(-1e308, 1e308))
+    for columns in ({}, {"A": np.full(100, 1e-200)}, {"A": np.zeros(100), "B": np.zeros(100)}):
+        check = check_overlap(problem, normal_rows(problem, **columns))
+        assert len(check.failures) == 3 and (check.table["reach"] == np.inf).all()
+
+
+def test_many_members_have_a_reach_within_its_bound():
+    names = [f"A{place:02}" for place in range(14)]
+    problem = posed("; ".join(f"{name} -> Y" for name in names), sets=[names], **dict.fromkeys(names, (-1.0, 2.0)))
+    one, noise = np.random.default_rng(6).normal(size=(2, 60))
+    data = normal_rows(problem, 60, A00=one, A01=one + 0.01 * noise)  # few corners are far, and very far
+    found = line_of(check_overlap(problem, data), ", ".join(names))["reach"]
+    rows = data.values[:, :14]
+    whiten = np.linalg.inv(np.linalg.cholesky(np.cov(rows.T)))
+    corners = np.array(list(product((-1.0, 2.0), repeat=14))) - rows.mean(axis=0)
+    inner = np.quantile(np.linalg.norm((rows - rows.mean(axis=0)) @ whiten.T, axis=1), 0.99)
+    exact = np.linalg.norm(corners @ whiten.T, axis=1).max() / inner
+    assert exact / np.sqrt(14) <= found <= exact * (1 + 1e-9)
+
+
+def test_few_rows_are_not_assessed():
+    problem = posed(PAIR, sets=2, A=(-1.0, 1.0), B=(-1.0, 1.0))
+    check = check_overlap(problem, normal_rows(problem, 3))
+    assert line_of(check, "A, B")["reason"] == "3 rows are too few; at least 4 are needed"
+    assert line_of(check, "A")["verdict"] != "not assessed"
+    alone = check_overlap(problem, normal_rows(problem, 1))
+    assert alone.verdict == "not assessed" and alone.table["reach"].isna().all()
+    assert "not assessed: 3 (such as: 1 rows are too few" in alone.text and alone.advice == ""
+    with pytest.raises(DataError, match="there are no rows; observe some"):
+        check_overlap(problem, normal_rows(problem, 0))
+
+
+def test_many_failing_variables_are_counted_and_not_all_told():
+    names = [f"A{place}" for place in range(8)]
+    problem = posed("; ".join(f"{name} -> Y" for name in names), sets=1, **dict.fromkeys(names, (50.0, 60.0)))
+    check = check_overlap(problem, normal_rows(problem))
+    assert len(check.failures) == 8 and check.text.count("was seen in") == 3
+    assert "5 more variables likewise" in check.text
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "fault"),
+    [
+        ({"problem": cb.models.load("chain")}, ModelError, "check_overlap needs a Problem, got CausalSystem; of a sys"),
+        ({"data": [[1.0, 2.0]]}, DataError, "check_overlap needs Data, got list"),
+        ({"problem": posed(PAIR, A=(0.0, 1.0))}, DataError, "the rows are of X, Y .* read them for this problem"),
+        ({"reach": 0.0}, ModelError, "reach must lie between 0 and inf, got 0"),
+        ({"reach": float("nan")}, ModelError, "reach must lie between 0 and inf, got nan"),
+        ({"most_explained": 1.0}, ModelError, "most_explained must lie between 0 and 1, got 1"),
+        ({"most_explained": None}, DomainError, "the value of 'most_explained' must be a real number, got None"),
+    ],
+)
+def test_wrong_inputs_are_refused(change, error, fault):
+    problem = posed("X -> Y", X=(0.0, 1.0))
+    options = {"problem": problem, "data": normal_rows(problem)} | change
+    with pytest.raises(error, match=fault):
+        check_overlap(options.pop("problem"), options.pop("data"), **options)
