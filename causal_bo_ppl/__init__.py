@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from causal_bo_ppl import testing as testing
     from causal_bo_ppl.costs import MagnitudeCost as MagnitudeCost
     from causal_bo_ppl.data import Data as Data
+    from causal_bo_ppl.diagnostics import Check as Check
+    from causal_bo_ppl.diagnostics import Tolerances as Tolerances
+    from causal_bo_ppl.diagnostics import calibrate as calibrate
+    from causal_bo_ppl.diagnostics import check_graph as check_graph
+    from causal_bo_ppl.diagnostics import check_loo as check_loo
+    from causal_bo_ppl.diagnostics import check_overlap as check_overlap
+    from causal_bo_ppl.diagnostics import check_posterior as check_posterior
+    from causal_bo_ppl.diagnostics import check_predictive as check_predictive
+    from causal_bo_ppl.diagnostics import gaussian_error as gaussian_error
+    from causal_bo_ppl.diagnostics import prior_sensitivity as prior_sensitivity
     from causal_bo_ppl.errors import CausalBOError as CausalBOError
     from causal_bo_ppl.errors import CausalBOWarning as CausalBOWarning
     from causal_bo_ppl.errors import DataError as DataError
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.errors import NotIdentifiable as NotIdentifiable
     from causal_bo_ppl.errors import NumericalError as NumericalError
     from causal_bo_ppl.errors import SeedError as SeedError
+    from causal_bo_ppl.errors import StoreError as StoreError
     from causal_bo_ppl.errors import UnverifiedEstimand as UnverifiedEstimand
     from causal_bo_ppl.exploration import mis as mis
     from causal_bo_ppl.exploration import pomis as pomis
@@ -41,10 +52,13 @@ if TYPE_CHECKING:
     from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
     from causal_bo_ppl.optimizer import optimize as optimize
     from causal_bo_ppl.posterior import FixedPrior as FixedPrior
+    from causal_bo_ppl.posterior import Limits as Limits
     from causal_bo_ppl.posterior import MomentPrior as MomentPrior
     from causal_bo_ppl.posterior import Posterior as Posterior
     from causal_bo_ppl.posterior import ScaledPrior as ScaledPrior
     from causal_bo_ppl.posterior import fit as fit
+    from causal_bo_ppl.posterior import read_datatree as read_datatree
+    from causal_bo_ppl.posterior import write_datatree as write_datatree
     from causal_bo_ppl.problem import Problem as Problem
     from causal_bo_ppl.queries import Queries as Queries
     from causal_bo_ppl.responses import Response as Response
@@ -92,6 +106,20 @@ _HOME = {
     "couple": "surrogates",
     "optimize": "optimizer",
     "Run": "runs",
+    "Check": "diagnostics",
+    "calibrate": "diagnostics",
+    "check_graph": "diagnostics",
+    "check_loo": "diagnostics",
+    "check_overlap": "diagnostics",
+    "check_posterior": "diagnostics",
+    "check_predictive": "diagnostics",
+    "gaussian_error": "diagnostics",
+    "prior_sensitivity": "diagnostics",
+    "StoreError": "errors",
+    "read_datatree": "posterior",
+    "write_datatree": "posterior",
+    "Limits": "posterior",
+    "Tolerances": "diagnostics",
 }
 __all__ = sorted({*_ROOMS, *_HOME})
 

@@ -52,6 +52,12 @@ class Check:
         return title + what_to_do + self.table.to_html(max_rows=60, float_format="{:.4g}".format)
 
 
+def sentence(parts: list[str]) -> str:
+    """Several remarks as one sentence; empty for none."""
+    joined = "; ".join(parts)
+    return f"{joined[0].upper()}{joined[1:]}." if joined else ""
+
+
 def judge(passed: bool) -> str:
     """The verdict of one line."""
     return PASSED if passed else FAILED

@@ -2,8 +2,9 @@
 
 import pandas as pd
 
-from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge, sentence
+from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.errors import listed
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.sampled import Sampled
 from causal_bo_ppl.posterior.verdict import Limits
@@ -30,8 +31,7 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     >>> cb.check_posterior(cb.fit(system.problem, system.observe(200, 0)))
     posterior: passed. conjugate is a closed form: nothing was sampled and nothing can have failed.
     """
-    if not isinstance(post, Posterior):
-        raise ModelError(f"check_posterior needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+    require_posterior("check_posterior", post)
     limits = Limits() if limits is None else limits
     lines = post.belief.lines(limits)
     if not isinstance(post.belief, Sampled):
@@ -40,10 +40,10 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     good = (summary["r_hat"] <= limits.r_hat) & (summary[["ess_bulk", "ess_tail"]] >= limits.ess).all(axis=1)
     details = summary.assign(verdict=[judge(bool(each)) for each in good])
     failed = [str(name) for name in lines.index[lines["verdict"] == FAILED]]
-    advice = "; ".join(REMEDIES[name] for name in failed)
+    advice = [REMEDIES[name] for name in failed]
     if post.belief.sampling.chains < 2:
-        advice = "run at least two chains: agreement between them cannot be assessed otherwise"
-    return Check("posterior", lines, _tell(post.belief, lines, failed), advice.capitalize(), details)
+        advice = ["run at least two chains: agreement between them cannot be assessed otherwise", *advice]
+    return Check("posterior", lines, _tell(post.belief, lines, failed), sentence(advice), details)
 
 
 def _describe(post: Posterior, lines: pd.DataFrame) -> str:

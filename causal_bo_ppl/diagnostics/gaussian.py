@@ -8,11 +8,21 @@ import pandas as pd
 from scipy.stats import chi2, kstwo, norm
 
 from causal_bo_ppl.diagnostics.checks import FAILED, UNKNOWN, Check, judge
-from causal_bo_ppl.diagnostics.importance import importance
+from causal_bo_ppl.diagnostics.correction import holm
+from causal_bo_ppl.diagnostics.importance import (
+    EQUAL,
+    PROPOSALS,
+    UNKNOWN_DENSITY,
+    Importance,
+    importance,
+    resampled,
+)
+from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.diagnostics.questions import choose, labels
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.keys import as_key, host_generator
 from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.laplace import Laplace
 from causal_bo_ppl.posterior.verdict import summarise
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import response
@@ -26,12 +36,13 @@ LEVELS = (0.05, 0.95)
 class Tolerances(NamedTuple):
     """What is good enough; each beyond Monte-Carlo error.
 
-    pareto_k, efficiency: of importance sampling. distance: of distribution functions. skewness, kurtosis: Mardia's, per
-    dimension and relative to a Gaussian's. mean, interval: in posterior sds of the effect. sd: relative.
+    pareto_k, lost: of importance sampling; lost is the share of draws that the weights cost. distance: of distribution
+    functions. skewness, kurtosis: Mardia's, per dimension and relative to a Gaussian's. mean, interval: in posterior
+    sds of the effect. sd: relative.
     """
 
     pareto_k: float = 0.7
-    efficiency: float = 0.5
+    lost: float = 0.5
     distance: float = 0.05
     skewness: float = 0.1
     kurtosis: float = 0.15
@@ -55,22 +66,18 @@ def gaussian_error(
     and 90 % interval; `details` has every effect, with what linearization makes of it. queries: by default vertices of
     all sets, at most 256.
     """
-    if not isinstance(post, Posterior):
-        raise ModelError(f"gaussian_error needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+    require_posterior("gaussian_error", post)
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1_000:
         raise ModelError(f"draws must be a whole number, at least 1,000: tails are compared; got {draws!r}")
     tolerances = Tolerances() if tolerances is None else tolerances
-    for_draws, for_gaussian, for_weights = jax.random.split(as_key(key), 3)
-    drawn = post.belief.drawn(draws, for_draws)
-    theta = drawn.theta[np.isfinite(drawn.theta).all(axis=1)]
-    independent = _independent(drawn.theta, drawn.chains, post) if drawn.stats else float(len(theta))
+    for_draws, for_gaussian = jax.random.split(as_key(key))
+    theta, independent, weights = _draw(post, draws, for_draws)
     standard = host_generator(for_gaussian).standard_normal((PROPOSED, post.factor.shape[1]))
-    asked = choose(post, queries)
+    asked = choose(post.problem, post.parameters.explored.sets, queries)
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)
-    weights = importance(post, PROPOSED, for_weights)
     lines = [
-        _line("Pareto k", weights.pareto_k, 0.0, tolerances.pareto_k, weights.over),
-        _line("lost to importance weights", 1 - weights.efficiency, 0.0, 1 - tolerances.efficiency, weights.over),
+        _pareto_line(weights, tolerances.pareto_k),
+        _line("lost to importance weights", weights.lost, 0.0, tolerances.lost, weights.over),
         *_shape_lines(post, theta, independent, tolerances),
         *_effect_lines(effects, independent, tolerances),
     ]
@@ -80,8 +87,22 @@ def gaussian_error(
 
 
 def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
-    """(n, r) draws in the coordinates in which the Gaussian is standard."""
-    return np.asarray((theta - post.mean) @ np.linalg.pinv(post.factor).T)
+    """(n, r) draws in the coordinates in which the Gaussian is standard, r the rank of its covariance."""
+    scale = np.where(post.sd > 0, post.sd, 1.0)
+    directions, sizes, _ = np.linalg.svd(post.factor / scale[:, None], full_matrices=False)
+    kept = sizes > 1e-9 * sizes[0]
+    return np.asarray((theta - post.mean) / scale @ (directions[:, kept] / sizes[kept]))
+
+
+def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, float, Importance]:
+    """Draws of the posterior itself, how many independent ones they are worth, and weights for the Gaussian."""
+    for_draws, for_weights = jax.random.split(key)
+    if isinstance(post.belief, Laplace):
+        theta, weights = resampled(post.belief, draws, for_draws)
+        return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
+    drawn, weights = post.belief.drawn(draws, for_draws), importance(post, PROPOSED, for_weights)
+    independent = _independent(drawn.theta, drawn.chains, post) if drawn.stats else float(len(drawn.theta))
+    return drawn.theta[np.isfinite(drawn.theta).all(axis=1)], independent, weights
 
 
 def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
@@ -91,8 +112,14 @@ def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
 
 
 def _line(name: str, value: float, noise: float, tolerance: float, where: str) -> tuple[object, ...]:
-    verdict = UNKNOWN if np.isnan(value) and where.startswith("no density") else judge(value - noise <= tolerance)
+    verdict = UNKNOWN if where == UNKNOWN_DENSITY else judge(value - noise <= tolerance)
     return name, value, noise, tolerance, verdict, where
+
+
+def _pareto_line(weights: Importance, tolerance: float) -> tuple[object, ...]:
+    """The tail of weights that are practically equal does not matter."""
+    name, value, noise, limit, verdict, where = _line("Pareto k", weights.pareto_k, 0.0, tolerance, weights.over)
+    return name, value, noise, limit, judge(True) if weights.lost < EQUAL else verdict, where
 
 
 def _shape_lines(post: Posterior, theta: np.ndarray, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:
@@ -104,7 +131,7 @@ def _shape_lines(post: Posterior, theta: np.ndarray, n: float, tolerances: Toler
     marginals = [_distance(column) for column in norm.cdf(scaled).T]
     worst = int(np.argmax(marginals))
     p_values = kstwo.sf(marginals, int(n))
-    corrected = _holm(np.asarray(p_values))
+    corrected = holm(np.asarray(p_values))
     skewness = (mardia_skewness(z) - size * (size + 1) * (size + 2) / n) / size
     skewness_noise = SURE * 6 / n * np.sqrt(size * (size + 1) * (size + 2) / 3) / size
     kurtosis = (squares**2).mean() / (size * (size + 2)) - 1
@@ -133,14 +160,6 @@ def _band(marginals: int, n: float) -> float:
     return float(kstwo.isf(1e-3 / marginals, int(n)))
 
 
-def _holm(p_values: np.ndarray) -> np.ndarray:
-    order = np.argsort(p_values)
-    steps = np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1))
-    found = np.empty(len(order))
-    found[order] = np.minimum(steps, 1.0)
-    return found
-
-
 def mardia_skewness(z: np.ndarray) -> float:
     """Mean over all pairs of draws of (z_i'z_j)^3, for standardized draws (n, r)."""
     blocks = np.array_split(z, max(1, len(z) // 500))
@@ -156,7 +175,7 @@ def compare_effects(post: Posterior, queries: Queries, theta: np.ndarray, gaussi
         columns[f"{name}mean"], columns[f"{name}sd"] = found.mean(axis=0), found.std(axis=0, ddof=1)
         columns[f"{name}low"], columns[f"{name}high"] = np.quantile(found, LEVELS, axis=0)
     columns["linear_mean"], columns["linear_sd"] = values, np.linalg.norm(jacobian @ post.factor, axis=1)
-    return pd.DataFrame(columns, index=pd.Index(labels(post, queries), name="effect"))
+    return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))
 
 
 def _effect_lines(effects: pd.DataFrame, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:

@@ -6,7 +6,7 @@ partial correlation r given k others then follows Student's t: r sqrt(df / (1 - 
 
 from collections.abc import Hashable
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,11 +16,11 @@ from scipy.special import betainc
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN, Check, judge
-from causal_bo_ppl.errors import DataError, ModelError, listed
+from causal_bo_ppl.diagnostics.correction import holm
+from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
+from causal_bo_ppl.diagnostics.partial_fits import Rows, regress, scale_rows
+from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.learnable import ROUNDING
-from causal_bo_ppl.numbers import read_number
-from causal_bo_ppl.posterior.record import require_rows_of
 from causal_bo_ppl.problem import Problem
 
 COLUMNS = "left right given correlation low high p_value p_corrected explained rows verdict reason".split()
@@ -98,57 +98,6 @@ def _smallest_cut(joined: np.ndarray, start: int, end: int) -> list[int]:
     return [int(at) for at in np.flatnonzero(reached[:size] & ~reached[size:])]
 
 
-class Rows(NamedTuple):
-    """Rows in units of standard deviations, a constant column as zeros.
-
-    scaled: (n, p). root: (r, p) with root' root = scaled' scaled, in which regressions are cheap. rounding: (p,) by how
-    much rounding, of values and sums, may change a scaled value. is_constant: (p,). centre, unit: (p,) with
-    values = size * (centre + unit * scaled); size: (p,) keeps this from overflowing.
-    """
-
-    scaled: np.ndarray
-    root: np.ndarray
-    rounding: np.ndarray
-    is_constant: np.ndarray
-    centre: np.ndarray
-    unit: np.ndarray
-    size: np.ndarray
-
-
-def scale_rows(values: np.ndarray) -> Rows:
-    """Centre and scale the columns of (n, p) values; neither their units nor their means matter afterwards."""
-    largest = np.abs(values).max(axis=0)
-    size = np.where(largest > 0, largest, 1.0)
-    shares = values / size
-    centre = shares.mean(axis=0)
-    is_constant = np.ptp(shares, axis=0) <= ROUNDING
-    unit = np.where(is_constant, 1.0, shares.std(axis=0))
-    scaled = np.where(is_constant, 0.0, (shares - centre) / unit)
-    scaled -= scaled.mean(axis=0)  # what the rounding of the first mean left
-    summing = len(values) * np.finfo(float).eps  # over the rows, in the root
-    rounding = np.where(is_constant, 0.0, ROUNDING / unit + summing)
-    return Rows(scaled, np.asarray(np.linalg.qr(scaled, mode="r")), rounding, is_constant, centre, unit, size)
-
-
-class Fit(NamedTuple):
-    """A column regressed on others: what is left of it (in the space of `root`), and how many of them count."""
-
-    residual: np.ndarray
-    rank: int
-    is_exact: bool  # what is left is no more than the rounding of the values
-
-
-def regress(rows: Rows, response: int, given: list[int]) -> Fit:
-    """Least squares by singular values; directions of `given` that rounding alone can make are left out."""
-    left, sizes, right = np.linalg.svd(rows.root[:, given], full_matrices=False)
-    kept = sizes > np.sqrt(len(rows.scaled)) * np.linalg.norm(rows.rounding[given])
-    weights = (right[kept].T / sizes[kept]) @ (left[:, kept].T @ rows.root[:, response])
-    residual = rows.root[:, response] - rows.root[:, given] @ weights
-    noise = rows.rounding[response] + np.abs(weights) @ rows.rounding[given]
-    is_exact = bool(np.linalg.norm(residual) <= np.sqrt(len(rows.scaled)) * noise)
-    return Fit(residual, int(kept.sum()), is_exact)
-
-
 def _test(graph: CausalGraph, rows: Rows, left: str, right: str, given: tuple[str, ...]) -> dict[str, object]:
     """One line of the table, without what needs the others."""
     line = {"left": left, "right": right, "given": ", ".join(given), "rows": len(rows.scaled)}
@@ -181,7 +130,7 @@ def _infer(correlation: float, degrees: int) -> dict[str, float]:
 def _judge_all(table: pd.DataFrame, alpha: float, least_correlation: float) -> pd.DataFrame:
     """Correct the p-values for their number, judge every line, and put the worst first."""
     table = table.astype(dict.fromkeys(["correlation", "low", "high", "p_value", "explained"], float))
-    table["p_corrected"] = _holm(table["p_value"].to_numpy())
+    table["p_corrected"] = holm(table["p_value"].to_numpy())
     strength = table["correlation"].abs()
     holds = (table["p_corrected"] >= alpha) | (strength <= least_correlation)
     assessed = table["reason"] == ""
@@ -190,15 +139,6 @@ def _judge_all(table: pd.DataFrame, alpha: float, least_correlation: float) -> p
     rank = table["verdict"].map({FAILED: 0, PASSED: 1, UNKNOWN: 2})
     order = pd.DataFrame({"rank": rank, "strength": -strength}).sort_values(["rank", "strength"], kind="stable").index
     return table.loc[order].reset_index(drop=True)
-
-
-def _holm(p_values: np.ndarray) -> np.ndarray:
-    """Holm's step-down correction of those that are not NaN: valid however the tests depend on each other."""
-    corrected = np.full(len(p_values), np.nan)
-    order = np.argsort(p_values)[: np.isfinite(p_values).sum()]
-    steps = p_values[order] * np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return corrected
 
 
 def _describe(table: pd.DataFrame, rows: int) -> str:
@@ -235,20 +175,3 @@ def _advise(table: pd.DataFrame) -> str:
         "Look for a missing edge or a latent common cause between the two, or for a mechanism that is not linear in "
         "what is given; add the edge (-> or <->) to the graph and check it again."
     )
-
-
-def require_inputs(who: str, problem: Problem, data: Data) -> None:
-    """Refuse what is no problem, no rows, or rows of something else."""
-    if not isinstance(problem, Problem):
-        raise ModelError(f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem")
-    if not isinstance(data, Data):
-        raise DataError(f"{who} needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
-    require_rows_of(problem, data)
-
-
-def require_between(name: str, number: float, low: float, high: float) -> float:
-    """Return a threshold if it is a number strictly between two others."""
-    found = read_number(name, number)
-    if not low < found < high:
-        raise ModelError(f"{name} must lie between {low:g} and {high:g}, got {found:g}")
-    return found

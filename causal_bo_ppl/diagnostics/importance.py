@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.keys import host_generator
-from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.equations import Equations
@@ -23,28 +22,57 @@ from causal_bo_ppl.posterior.sampled import Sampled
 from causal_bo_ppl.sem.linear_density import Shape
 
 FLAT = 1e-9  # spread of the log ratios below which the Gaussian is exact
+EQUAL = 0.05  # share lost below which the tail of the weights does not matter
+PROPOSALS = 4  # for each draw resampled
+UNKNOWN_DENSITY = "no density of the estimands is known"
 
 
 class Importance(NamedTuple):
-    """pareto_k: tail of the ratios; NaN where they cannot be had. efficiency: effective share of the draws."""
+    """pareto_k: tail of the ratios; NaN where they cannot be had. lost: share of the draws that the weights cost.
+
+    over: what the ratios are densities of. weights: (n,), summing to 1.
+    """
 
     pareto_k: float
-    efficiency: float
+    lost: float
     over: str
+    weights: np.ndarray
 
 
 def importance(post: Posterior, draws: int, key: jax.Array) -> Importance:
     """Of N(mean, covariance) for the posterior."""
     found = _log_ratios(post, draws, host_generator(key))
     if found is None:
-        return Importance(np.nan, np.nan, "no density of the estimands is known")
-    ratios, over = found
+        return Importance(np.nan, np.nan, UNKNOWN_DENSITY, np.full(draws, 1 / draws))
+    return weigh(*found)
+
+
+def weigh(ratios: np.ndarray, over: str) -> Importance:
+    """Smooth the weights by PSIS; over: what the log ratios (n,) are of."""
     if np.ptp(ratios) < FLAT:
-        return Importance(-np.inf, 1.0, f"{over}: exactly Gaussian")
+        return Importance(-np.inf, 0.0, f"{over}: exactly Gaussian", np.full(len(ratios), 1 / len(ratios)))
     from arviz_stats.base import array_stats
 
-    weights, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
-    return Importance(float(pareto_k), float(1 / np.exp(2 * weights).sum() / draws), over)
+    logs, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
+    weights = np.exp(logs)
+    lost = 1 - 1 / (weights**2).sum() / len(ratios)
+    return Importance(
+        float(pareto_k), float(lost), f"{over}: weights are practically equal" if lost < EQUAL else over, weights
+    )
+
+
+def resampled(belief: Laplace, draws: int, key: jax.Array) -> tuple[np.ndarray, Importance]:
+    """Draws (n, d) of theta_Y from the density that a Laplace approximation stands for, and the weights used.
+
+    Gaussian draws in all coordinates of the model, weighted, then chosen systematically in proportion to their weights.
+    """
+    generator = host_generator(key)
+    z = generator.standard_normal((PROPOSALS * draws, len(belief.mode)))
+    flat = belief.mode + z @ belief.factor.T
+    found = weigh(0.5 * (z**2).sum(axis=1) - _energies(belief.model, flat), "the whole model")
+    places = (generator.uniform() + np.arange(draws)) / draws
+    chosen = np.minimum(np.searchsorted(np.cumsum(found.weights), places), len(flat) - 1)
+    return belief.model.readout.read(belief.model.models(flat[chosen]).matrices), found
 
 
 def _log_ratios(post: Posterior, draws: int, generator: np.random.Generator) -> tuple[np.ndarray, str] | None:
@@ -55,7 +83,7 @@ def _log_ratios(post: Posterior, draws: int, generator: np.random.Generator) -> 
         z = generator.standard_normal((draws, *belief.causes.shape)) * (belief.causes >= 0)
         proposed = belief.posterior.mean + np.einsum("ekl,nel->nek", root, z)
         return _students(belief, proposed) + 0.5 * (z[:, used[0], used[1]] ** 2).sum(axis=1), "coefficients"
-    if not isinstance(belief, Laplace | Sampled):
+    if not isinstance(belief, Sampled):
         return None
     if not belief.model.shape.arcs and not len(belief.model.outcomes.values):
         return _of_coefficients(belief, draws, generator), "coefficients"
@@ -75,14 +103,10 @@ def _students(equations: Equations, coefficients: np.ndarray) -> np.ndarray:
     return np.asarray(-(power * np.log1p(square / (2 * rate))).sum(axis=1))
 
 
-def _of_coefficients(belief: Laplace | Sampled, draws: int, generator: np.random.Generator) -> np.ndarray:
+def _of_coefficients(belief: Sampled, draws: int, generator: np.random.Generator) -> np.ndarray:
     equations, places = belief.model.equations, belief.model.shape.places
-    if isinstance(belief, Sampled):
-        found = belief.models.matrices[:, *places]
-        centre, root = found.mean(axis=0), factor_draws(found)
-    else:
-        centre, root = belief.at_mode[0][places], belief.directions[places]
-    root = np.linalg.cholesky(root @ root.T)
+    found = belief.models.matrices[:, *places]
+    centre, root = found.mean(axis=0), np.linalg.cholesky(np.cov(found.T).reshape(found.shape[1], -1))
     z = generator.standard_normal((draws, len(centre)))
     used = np.nonzero((equations.causes >= 0) & equations.needed[:, None])
     proposed = np.zeros((draws, *equations.causes.shape)) + equations.posterior.mean
@@ -90,18 +114,17 @@ def _of_coefficients(belief: Laplace | Sampled, draws: int, generator: np.random
     return np.asarray(_students(equations, proposed) + 0.5 * (z**2).sum(axis=1))
 
 
-def _of_model(belief: Laplace | Sampled, draws: int, generator: np.random.Generator) -> np.ndarray:
+def _of_model(belief: Sampled, draws: int, generator: np.random.Generator) -> np.ndarray:
     """In coordinates in which the coefficients are linear."""
     model = replace(belief.model, follows=False)
-    if isinstance(belief, Sampled):
-        flat = _unfollowed(belief.model, belief.chains.flat.reshape(-1, model.dimension))
-        centre, root = flat.mean(axis=0), np.linalg.cholesky(np.cov(flat.T))
-    else:
-        centre, root = belief.mode, belief.factor
+    flat = _unfollowed(belief.model, belief.chains.flat.reshape(-1, model.dimension))
+    centre, root = flat.mean(axis=0), np.linalg.cholesky(np.cov(flat.T))
     z = generator.standard_normal((draws, model.dimension))
-    work = partial(_potentials, model.shape, model.arguments)
-    energies = np.asarray(in_pieces(work, centre + z @ root.T, draws))
-    return np.asarray(0.5 * (z**2).sum(axis=1) - energies)
+    return np.asarray(0.5 * (z**2).sum(axis=1) - _energies(model, centre + z @ root.T))
+
+
+def _energies(model: LinearModel, flat: np.ndarray) -> np.ndarray:
+    return np.asarray(in_pieces(partial(_potentials, model.shape, model.arguments), flat, len(flat)))
 
 
 def _unfollowed(model: LinearModel, flat: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ import pandas as pd
 from causal_bo_ppl import designs
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN, Check
-from causal_bo_ppl.diagnostics.implications import Rows, regress, require_between, require_inputs, scale_rows
+from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
+from causal_bo_ppl.diagnostics.partial_fits import Rows, regress, scale_rows
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.problem import Problem

@@ -7,3 +7,4 @@ from causal_bo_ppl.posterior.priors import ScaledPrior as ScaledPrior
 from causal_bo_ppl.posterior.record import Posterior as Posterior
 from causal_bo_ppl.posterior.storage import read_datatree as read_datatree
 from causal_bo_ppl.posterior.storage import write_datatree as write_datatree
+from causal_bo_ppl.posterior.verdict import Limits as Limits

@@ -156,6 +156,11 @@ class Equations:
         """(n, d) exact draws of theta_Y."""
         return self.readout.read(self.place(regressions.draw(self.posterior, n, key)[0]))
 
+    @property
+    def learned(self) -> np.ndarray:
+        """(k,) of which variables the density is known."""
+        return self.needed
+
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Exact draws of all, by default 4,000; equations that are not needed have disturbances with sd 1."""
         coefficients, variances = regressions.draw(self.posterior, even(n), key)

@@ -77,6 +77,11 @@ class Estimands:
         """(n, d) exact draws of theta_Y; NaN where an estimand is not defined."""
         return self._push(*moments.draw(self.posterior, n, key))
 
+    @property
+    def learned(self) -> np.ndarray:
+        """(k,) of which variables the density is known: all."""
+        return np.ones(len(self.graph.nodes), bool)
+
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Exact draws of all, by default 4,000; only mean and covariance are known, so the model has no edges."""
         means, covariances = moments.draw(self.posterior, even(n), key)

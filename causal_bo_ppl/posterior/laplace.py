@@ -51,6 +51,11 @@ class Laplace:
         return self.model.prior
 
     @property
+    def learned(self) -> np.ndarray:
+        """(k,) of which variables the density is known."""
+        return self.model.equations.needed
+
+    @property
     def moments_by(self) -> str:
         """How mean and covariance were found."""
         return "mode and curvature" + ("" if self.model.readout.is_structural else ", delta method")

@@ -44,6 +44,10 @@ class Belief(Protocol):
         """Did the computation work: "exact", "passed", "failed" or "not assessed"."""
 
     @property
+    def learned(self) -> np.ndarray:
+        """(k,) of the target and its causes, whose densities the method knows; the others' rows are taken as given."""
+
+    @property
     def settings(self) -> str:
         """What the numbers depend on besides problem, prior and rows; empty where nothing is drawn."""
 
@@ -138,6 +142,12 @@ class Posterior:
     def prior(self) -> Prior:
         """What was believed before the rows."""
         return self.belief.prior
+
+    @cached_property
+    def learned_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values (n, k) of the target and its causes, and where they are random: not set, and of a known density."""
+        values, intervened = self.data.values[:, self._columns], self.data.intervened[:, self._columns]
+        return values, ~intervened & self.belief.learned
 
     @cached_property
     def fingerprint(self) -> str:

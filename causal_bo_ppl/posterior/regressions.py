@@ -140,6 +140,7 @@ def draw(posterior: NormalInverseGamma, n: int, key: jax.Array) -> tuple[np.ndar
     shape = np.where(np.isinf(posterior.shape), 1.0, posterior.shape)
     gamma = generator.standard_gamma(shape, (n, len(shape)))
     noise = np.where(np.isinf(posterior.shape), posterior.variance, posterior.rate / gamma)
+    noise = np.where(np.isfinite(noise), noise, 1.0)  # of equations that are not learned
     standard = generator.standard_normal((n, *posterior.mean.shape))
     spread = np.einsum("ekl,nel->nek", posterior.root, standard)
     return posterior.mean + np.sqrt(noise)[..., None] * spread, noise

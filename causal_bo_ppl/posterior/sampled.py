@@ -34,6 +34,11 @@ class Sampled:
         return self.model.prior
 
     @property
+    def learned(self) -> np.ndarray:
+        """(k,) of which variables the density is known."""
+        return self.model.equations.needed
+
+    @property
     def settings(self) -> str:
         """All that the draws depend on besides the rows."""
         kept = (self.sampling.chains, self.sampling.warmup, self.sampling.draws, self.sampling.target_accept)

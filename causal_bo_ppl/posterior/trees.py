@@ -1,6 +1,6 @@
 """How does ArviZ see a posterior? As a DataTree with the usual groups and named coordinates.
 
-Every variable of the graph has its own dimension of rows, those in which it was not set: there its density is known.
+Every variable that was learned has its own dimension of rows, those in which it was not set.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from causal_bo_ppl.data import Data
-from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.posterior.drawn import Drawn
 from causal_bo_ppl.posterior.prior_draws import draw_prior
 from causal_bo_ppl.queries import Queries
@@ -28,25 +26,29 @@ def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.Dat
     """All groups of a posterior; draws: about how many, by default all that fit."""
     from arviz_base import from_dict
 
-    graph, data = post.problem.graph.ancestral(post.problem.target), post.data
-    cells = len(data) * len(graph.nodes)
+    graph = post.problem.graph.ancestral(post.problem.target)
+    values, free = post.learned_rows
+    cells = free.size
     most = max(4, MOST // cells) if cells else None
     for_draws, for_rows, for_prior = jax.random.split(key, 3)
     drawn = post.belief.drawn(draws, for_draws).thinned(most)
-    groups: dict[str, Any] = {"posterior": _parameters(drawn), "log_prior": {"prior": _split(drawn, drawn.log_prior)}}
+    groups: dict[str, Any] = {
+        "posterior": _parameters(drawn, post.belief.learned),
+        "log_prior": {"prior": _split(drawn, drawn.log_prior)},
+    }
     if drawn.stats:
         groups["sample_stats"] = drawn.stats
-    if len(data):
-        groups |= _about_rows(drawn, graph, data, for_rows)
+    if len(values):
+        groups |= _about_rows(drawn, graph.nodes, values, free, for_rows)
     if drawn.told is not None:
         groups.setdefault("log_likelihood", {})[f"do({post.problem.target})"] = _split(drawn, drawn.told)
     before = draw_prior(post, len(drawn.theta), for_prior)
     if before is not None:
-        groups["prior"] = _parameters(before)
+        groups["prior"] = _parameters(before, post.belief.learned)
     names = (*graph.nodes, f"do({post.problem.target})")
     dims = {"theta": ["coordinate"], "sd": ["variable"], **{name: [f"row[{name}]"] for name in names}}
     coords: dict[str, Any] = {"coordinate": list(post.names), "variable": list(graph.nodes)}
-    coords |= {f"row[{name}]": np.flatnonzero(~data.intervened[:, data.nodes.index(name)]) for name in graph.nodes}
+    coords |= {f"row[{name}]": np.flatnonzero(free[:, at]) for at, name in enumerate(graph.nodes)}
     tree = from_dict(groups, dims=dims, coords=coords)
     tree.attrs.update(_attributes(post, drawn))
     return tree
@@ -71,23 +73,22 @@ def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
     return values.reshape(drawn.chains, -1, *values.shape[1:])
 
 
-def _parameters(drawn: Drawn) -> dict[str, np.ndarray]:
-    """Of every draw theta_Y and the sd of every disturbance."""
-    sd = np.sqrt(np.diagonal(drawn.models.noises, axis1=1, axis2=2))
+def _parameters(drawn: Drawn, learned: np.ndarray) -> dict[str, np.ndarray]:
+    """Of every draw theta_Y and the sd of every disturbance that was learned."""
+    sd = np.where(learned, np.sqrt(np.diagonal(drawn.models.noises, axis1=1, axis2=2)), np.nan)
     return {"theta": _split(drawn, drawn.theta), "sd": _split(drawn, sd)}
 
 
-def _about_rows(drawn: Drawn, graph: CausalGraph, data: Data, key: jax.Array) -> dict[str, dict[str, np.ndarray]]:
-    columns = [data.nodes.index(name) for name in graph.nodes]
-    values, free = data.values[:, columns], ~data.intervened[:, columns]
-    queries = Queries(~free, np.where(free, 0.0, values))
+def _about_rows(
+    drawn: Drawn, nodes: tuple[str, ...], values: np.ndarray, free: np.ndarray, key: jax.Array
+) -> dict[str, dict[str, np.ndarray]]:
     arrays = {
         "log_likelihood": log_densities(*drawn.models, values, free),
-        "posterior_predictive": replicate(*drawn.models, queries, key),
+        "posterior_predictive": replicate(*drawn.models, Queries(~free, np.where(free, 0.0, values)), key),
     }
+    shown = [(at, name) for at, name in enumerate(nodes) if free[:, at].any()]
     found = {
-        group: {name: _split(drawn, part[:, free[:, at], at]) for at, name in enumerate(graph.nodes)}
-        for group, part in arrays.items()
+        group: {name: _split(drawn, part[:, free[:, at], at]) for at, name in shown} for group, part in arrays.items()
     }
-    found["observed_data"] = {name: values[free[:, at], at] for at, name in enumerate(graph.nodes)}
+    found["observed_data"] = {name: values[free[:, at], at] for at, name in shown}
     return found

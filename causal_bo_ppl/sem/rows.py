@@ -43,9 +43,18 @@ def log_densities(matrices: np.ndarray, noises: np.ndarray, values: np.ndarray, 
 
 def replicate(matrices: np.ndarray, noises: np.ndarray, queries: Queries, key: jax.Array) -> np.ndarray:
     """(s, n, p) new rows, each with the same variables set to the same values; queries (n, p)."""
+    standard = host_generator(key).standard_normal((len(matrices), *queries.mask.shape))
+    return _sweep(matrices, standard @ np.swapaxes(np.linalg.cholesky(noises), 1, 2), queries)
+
+
+def means(matrices: np.ndarray, queries: Queries) -> np.ndarray:
+    """(s, M, p) mean of every variable under each intervention; queries (M, p)."""
+    return _sweep(matrices, np.zeros((len(matrices), *queries.mask.shape)), queries)
+
+
+def _sweep(matrices: np.ndarray, found: np.ndarray, queries: Queries) -> np.ndarray:
+    """Disturbances (s, n, p) become values, in causal order."""
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-    standard = host_generator(key).standard_normal((len(matrices), *mask.shape))
-    found = standard @ np.swapaxes(np.linalg.cholesky(noises), 1, 2)
     for node in range(mask.shape[1]):
         natural = found[:, :, node] + matrices[:, None, -1, node]
         natural = natural + (found[:, :, :node] @ matrices[:, :node, node, None])[..., 0]

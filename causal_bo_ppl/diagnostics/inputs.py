@@ -1,0 +1,31 @@
+"""What do checks refuse?"""
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.numbers import read_number
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.record import require_rows_of
+from causal_bo_ppl.problem import Problem
+
+
+def require_inputs(who: str, problem: Problem, data: Data) -> None:
+    """Refuse what is no problem, no rows, or rows of something else."""
+    if not isinstance(problem, Problem):
+        raise ModelError(f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem")
+    if not isinstance(data, Data):
+        raise DataError(f"{who} needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
+    require_rows_of(problem, data)
+
+
+def require_between(name: str, number: float, low: float, high: float) -> float:
+    """Return a threshold if it is a number strictly between two others."""
+    found = read_number(name, number)
+    if not low < found < high:
+        raise ModelError(f"{name} must lie between {low:g} and {high:g}, got {found:g}")
+    return found
+
+
+def require_posterior(who: str, post: Posterior) -> None:
+    """Refuse what is no posterior."""
+    if not isinstance(post, Posterior):
+        raise ModelError(f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit")

@@ -1,0 +1,135 @@
+"""Would the model have produced such rows? Statistics of every variable against those of rows drawn from the posterior.
+
+Mean, sd, skewness and kurtosis of the values, and for every mechanism its curvature: the correlation of its disturbance
+with the square of a cause, of the cause where it is largest. They are compared on scales on which differences are near
+to Gaussian: logarithms of sd and kurtosis, Fisher's z of the correlation.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge, sentence
+from causal_bo_ppl.diagnostics.correction import holm
+from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.sem.rows import replicate
+
+TOLERANCES = {"mean": 0.1, "sd": 0.1, "skewness": 0.2, "kurtosis": 0.2, "curvature": 0.1}  # on the scales compared
+NATURAL = {"sd": np.exp, "kurtosis": np.exp, "curvature": np.tanh}
+FEWEST = 8  # rows, for a kurtosis
+COLUMNS = ["variable", "statistic", "observed", "predicted", "low", "high", "gap", "p_value"]
+
+
+class Batch(NamedTuple):
+    """Rows (s, n, p) for every draw, and weights (s, p + 1) of one equation, intercept last."""
+
+    rows: np.ndarray
+    weights: np.ndarray
+
+
+def check_predictive(post: Posterior, *, draws: int = 400, alpha: float = 0.01, key: jax.Array | int = 0) -> Check:
+    """Compare every variable with what the fitted model predicts for it.
+
+    A line fails where the difference is significant after Holm's correction and larger than what matters (a mean by 0.1
+    sd, an sd by 10 %, a skewness by 0.2, a kurtosis by 20 %, a correlation by 0.1).
+    """
+    require_posterior("check_predictive", post)
+    if post.rows < FEWEST:
+        raise DataError(f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are needed")
+    table = pd.DataFrame(_lines(post, draws, as_key(key)), columns=COLUMNS)
+    table["p_corrected"] = holm(table["p_value"].to_numpy())
+    bad = (table["gap"] > table["statistic"].map(TOLERANCES)) & ~(table["p_corrected"] >= alpha)
+    table["verdict"] = [judge(not each) for each in bad]
+    return Check("posterior predictive", table, _tell(table, post.rows), _advise(table))
+
+
+def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object, ...]]:
+    graph, (values, free) = post.problem.graph.ancestral(post.problem.target), post.learned_rows
+    for_draws, for_rows = jax.random.split(key)
+    models = post.belief.drawn(draws, for_draws).thinned(draws).models
+    rows = replicate(*models, Queries(~free, np.where(free, 0.0, values)), for_rows)
+    for place, name in enumerate(graph.nodes):
+        chosen, weights = free[:, place], models.matrices[:, :, place]
+        if chosen.sum() < FEWEST:
+            continue
+        causes = [graph.index(cause) for cause in graph.parents(name)]
+        same = np.broadcast_to(values[chosen], (len(weights), *values[chosen].shape))
+        seen, predicted = (_statistics(Batch(part, weights), place) for part in (same, rows[:, chosen]))
+        if causes:
+            curved = _curvatures(Batch(same, weights), place, causes)
+            worst = int(np.abs(curved.mean(axis=1)).argmax())
+            seen["curvature"] = curved[worst]
+            predicted["curvature"] = _curvatures(Batch(rows[:, chosen], weights), place, [causes[worst]])[0]
+        for statistic in seen:
+            found = _compare(statistic, seen[statistic], predicted[statistic], float(values[chosen, place].std()))
+            yield name, statistic, *found
+
+
+def _statistics(batch: Batch, place: int) -> dict[str, np.ndarray]:
+    """Of one variable, one number for each draw."""
+    value = batch.rows[:, :, place]
+    centred = value - value.mean(axis=1, keepdims=True)
+    variance = (centred**2).mean(axis=1)
+    return {
+        "mean": value.mean(axis=1),
+        "sd": 0.5 * np.log(variance),
+        "skewness": (centred**3).mean(axis=1) / variance**1.5,
+        "kurtosis": np.log((centred**4).mean(axis=1) / variance**2),
+    }
+
+
+def _curvatures(batch: Batch, place: int, causes: list[int]) -> np.ndarray:
+    """(causes, s) Fisher's z of the correlation of the disturbance with the square of each cause."""
+    rows, weights = batch
+    error = rows[:, :, place] - (rows @ weights[:, :-1, None])[..., 0] - weights[:, -1:]
+    squares = [(rows[:, :, cause] - rows[:, :, cause].mean(axis=1, keepdims=True)) ** 2 for cause in causes]
+    return np.stack([np.arctanh(np.clip(_correlations(error, square), -0.999999, 0.999999)) for square in squares])
+
+
+def _correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    one, other = (part - part.mean(axis=1, keepdims=True) for part in (one, other))
+    scale = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
+    return np.asarray((one * other).sum(axis=1) / np.where(scale > 0, scale, 1.0))
+
+
+def _compare(statistic: str, seen: np.ndarray, predicted: np.ndarray, sd: float) -> tuple[float, ...]:
+    """Observed, predicted, 90 % of the predictions, the gap, and a p-value from the draws' differences."""
+    gaps, natural = seen - predicted, NATURAL.get(statistic, lambda value: value)
+    gap, spread = abs(float(gaps.mean())), float(gaps.std(ddof=1))
+    p_value = float(2 * norm.sf(gap / spread)) if spread > 0 else float(gap == 0)
+    shown = natural(np.array([seen.mean(), predicted.mean(), *np.quantile(predicted, (0.05, 0.95))]))
+    return *map(float, shown), gap / sd if statistic == "mean" else gap, p_value
+
+
+def _tell(table: pd.DataFrame, rows: int) -> str:
+    failed = table[table["verdict"] == FAILED].sort_values("p_value")
+    if not len(failed):
+        return f"All of {len(table)} statistics of {rows} rows lie where the model predicts them."
+    words = [
+        f"the {line['statistic']} of {line['variable']} is {line['observed']:.3g}, "
+        f"predicted {line['predicted']:.3g} [{line['low']:.3g}, {line['high']:.3g}]"
+        for _, line in failed.head(3).iterrows()
+    ]
+    return (
+        f"The model would not have produced these rows ({len(failed)} of {len(table)} statistics): {'; '.join(words)}."
+    )
+
+
+def _advise(table: pd.DataFrame) -> str:
+    failed = set(table.loc[table["verdict"] == FAILED, "statistic"])
+    found = []
+    if "curvature" in failed:
+        found.append("a mechanism bends: transform the variable, or do not trust effects far from the data")
+    if failed & {"skewness", "kurtosis"}:
+        found.append("a variable is not Gaussian: look for outliers, bounds or several groups, or transform it")
+    if failed & {"mean", "sd"}:
+        found.append("location or scale is off: look at the prior, known coefficients and what was set in which rows")
+    return sentence(found)

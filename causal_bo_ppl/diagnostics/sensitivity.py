@@ -1,0 +1,97 @@
+"""Would another prior have changed the answer? Power scaling of prior and likelihood (Kallioinen et al. 2024)."""
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge, sentence
+from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.diagnostics.questions import choose, labels
+from causal_bo_ppl.errors import DataError, listed
+from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.drawn import Drawn
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.responses import response
+from causal_bo_ppl.sem.rows import log_densities
+
+LIMIT = 0.05  # of the distance per doubling of the prior's weight, as its authors propose
+ALPHAS = (0.99, 1.01)
+
+
+def prior_sensitivity(
+    post: Posterior,
+    queries: Queries | None = None,
+    *,
+    draws: int = 4_000,
+    limit: float = LIMIT,
+    key: jax.Array | int = 0,
+) -> Check:
+    """How much do theta and effects move when prior or likelihood is raised to a power near 1?
+
+    A line fails where the prior's sensitivity exceeds `limit`. `diagnosis` says why: the prior disagrees with the data
+    (the likelihood matters too), or the data say little (it does not). queries: by default up to 32 vertices.
+    """
+    require_posterior("prior_sensitivity", post)
+    if not post.rows:
+        raise DataError("without rows the posterior is the prior; give some")
+    drawn = post.belief.drawn(draws, as_key(key))
+    asked = choose(post.problem, post.parameters.explored.sets, queries, most=32)
+    effects = np.asarray(response(post.problem, post)(drawn.theta, asked))
+    watched = np.concatenate([drawn.theta, effects], axis=1)
+    names = [*post.names, *labels(post.problem, asked)]
+    found = {"prior": drawn.log_prior, "likelihood": _log_likelihood(post, drawn)}
+    table = pd.DataFrame(
+        {name: _sensitivities(watched, part, drawn.chains) for name, part in found.items()},
+        index=pd.Index(names, name="quantity"),
+    )
+    strong = ~(table["prior"] <= limit)
+    table["diagnosis"] = [
+        "" if not each else "prior and data disagree" if much else "the data say little"
+        for each, much in zip(strong, table["likelihood"] > limit, strict=True)
+    ]
+    table["verdict"] = [judge(not each) for each in strong]
+    return Check("prior sensitivity", table, _tell(table), _advise(table))
+
+
+def _log_likelihood(post: Posterior, drawn: Drawn) -> np.ndarray:
+    """(n,) of all rows and outcomes."""
+    values, free = post.learned_rows
+    total = np.zeros(len(drawn.theta)) if drawn.told is None else drawn.told.sum(axis=1)
+    step = max(1, 20_000_000 // max(values.size, 1))
+    for start in range(0, len(total), step):
+        part = slice(start, start + step)
+        total[part] += log_densities(drawn.models.matrices[part], drawn.models.noises[part], values, free).sum((1, 2))
+    return total
+
+
+def _sensitivities(watched: np.ndarray, component: np.ndarray, chains: int) -> np.ndarray:
+    """(k,) of quantities (n, k) to a component of the log density, by ArviZ."""
+    from arviz_stats.base import array_stats
+
+    lower, upper = (array_stats.power_scale_lw(component, alpha=alpha) for alpha in ALPHAS)
+    weights = [np.exp(each - each.max()).reshape(chains, -1) for each in (lower, upper)]
+    weights = [each / each.sum() for each in weights]
+    values = watched.T.reshape(watched.shape[1], chains, -1)
+    return np.array(
+        [float(array_stats.power_scale_sense(each, *weights, *ALPHAS)) if np.ptp(each) > 0 else 0.0 for each in values]
+    )
+
+
+def _tell(table: pd.DataFrame) -> str:
+    failed = table[table["verdict"] == FAILED].sort_values("prior", ascending=False)
+    most = f"Sensitivity to the prior is at most {table['prior'].max():.3f}"
+    if not len(failed):
+        return f"{most}: another reasonable prior would give the same answers."
+    words = [f"{name} ({line['diagnosis']})" for name, line in failed.iterrows()]
+    return f"{most}; the prior shapes {len(failed)} of {len(table)} quantities: {listed(words, most=4)}."
+
+
+def _advise(table: pd.DataFrame) -> str:
+    why = set(table["diagnosis"])
+    found = []
+    if "prior and data disagree" in why:
+        found.append("check the prior's units and centres against the data: it pulls where the data say otherwise")
+    if "the data say little" in why:
+        found.append("add rows or experiments, or defend the prior: it decides these answers")
+    return sentence(found)
