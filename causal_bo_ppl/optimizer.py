@@ -81,7 +81,7 @@ def optimize(
     batch:
         Experiments per round.
     inference:
-        "conjugate" or "wishart"; by default conjugate, unless latent causes join causes of the target.
+        Method of `fit`; by default "conjugate", or "wishart" where latent causes join causes of the target.
     prior:
         As of `fit`.
 
@@ -102,8 +102,9 @@ def optimize(
     if not isinstance(posed, Problem):
         raise DomainError(f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}")
     for_rows, for_rounds = jax.random.split(as_key(key))
+    for_fit = jax.random.fold_in(for_rows, 1)
     laboratory = Laboratory(posed, system, experiment, settings.known_noise)
-    post, experiments = _learn(posed, _start(system, data, settings, for_rows), settings, prior)
+    post, experiments = _learn(posed, _start(system, data, settings, for_rows), settings, prior, for_fit)
     candidates = vertices(posed, post.parameters.explored.sets)
     loop = Rounds(candidates, posed.cost(candidates), laboratory, settings)
     surrogate, steps = loop.begin(post, experiments), list[Step]()
@@ -142,12 +143,14 @@ def _start(system: CausalSystem | None, data: Data | None, settings: Settings, k
     return system.observe(settings.observations, key)
 
 
-def _learn(problem: Problem, data: Data, settings: Settings, prior: Prior | None) -> tuple[Posterior, Data]:
+def _learn(
+    problem: Problem, data: Data, settings: Settings, prior: Prior | None, key: jax.Array
+) -> tuple[Posterior, Data]:
     """The posterior, and rows of earlier experiments that it did not use."""
     confounded = bool(problem.graph.ancestral(problem.target).bidirected)
     method = settings.inference or ("wishart" if confounded else "conjugate")
-    if method == "conjugate":
-        return fit(problem, data, method=method, prior=prior), data.rows(slice(0, 0))
+    if method != "wishart":
+        return fit(problem, data, method=method, prior=prior, key=key), data.rows(slice(0, 0))
     if settings.update == "full":
         raise ModelError(
             'latent causes join causes of the target, so whole rows of experiments cannot be used; take update="target"'

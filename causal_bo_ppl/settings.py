@@ -12,7 +12,7 @@ CHOICES = {
     "acquisition": ("ucb",),
     "update": ("target", "full"),
     "report": ("mean", "observed", "model"),
-    "inference": (None, "conjugate", "wishart"),
+    "inference": (None, "conjugate", "wishart", "laplace", "nuts"),
     "coupling": (True,),
     "residual": (False,),
     "accept_unconverged": (False, True),

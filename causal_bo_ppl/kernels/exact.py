@@ -17,6 +17,9 @@ from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.equations import Equations
 from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.responses import response
+
+DRAWS = 512  # for what linearization misses
 
 
 def exact_variances(post: Posterior, queries: Queries) -> np.ndarray:
@@ -29,11 +32,17 @@ def exact_variances(post: Posterior, queries: Queries) -> np.ndarray:
 def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     """(M,) what linearization leaves out of each effect's variance, exact less Jacobian; 0 where effects are linear.
 
-    A surrogate that counted on less than this would be falsely certain.
+    A surrogate that counted on less than this would be falsely certain. Where equations are not independent it is the
+    mean square of what linearization misses in draws.
     """
-    if not isinstance(post.belief, Equations):
+    if isinstance(post.belief, Equations):
+        return _sweep(post.belief, post.upstream(queries))[1]
+    if post.parameters.kind != "structural":
         return np.zeros(len(queries))
-    return _sweep(post.belief, post.upstream(queries))[1]
+    effect, theta = response(post.problem, post), post.draws(DRAWS, jax.random.key(0))
+    values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
+    missed = np.asarray(effect(theta, queries)) - values - (theta - post.mean) @ jacobian.T
+    return np.asarray((missed**2).mean(axis=0))
 
 
 def _sweep(belief: Equations, queries: Queries) -> tuple[np.ndarray, np.ndarray]:

@@ -161,7 +161,7 @@ def _whole_rows(shape: Shape, seen: Seen, point: Point) -> jax.Array:
     noise = noise_root(shape, point)[columns]
     covariance = noise @ noise.T
     both = free[:, :, None] * free[:, None, :]
-    root = jnp.linalg.cholesky(both * covariance + jnp.eye(len(columns)) * (1 - free)[:, None, :])
+    root = jnp.linalg.cholesky(both * covariance[None] + jnp.eye(len(columns))[None] * (1 - free)[:, None, :])
     white = solve_triangular(root, jnp.matrix_transpose(errors), lower=True)
     logs = jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum(axis=1) + 0.5 * LOG_TWO_PI * free.sum(axis=1)
     return -0.5 * (white**2).sum() - (counts * logs).sum()

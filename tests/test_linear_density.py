@@ -1,0 +1,226 @@
+"""The fast density of the linear model against the program on paper and against dense formulas."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import jax
+import numpy as np
+import numpyro
+import pytest
+from fitted_cases import random_problem, simulate
+from numpyro.infer.util import log_density
+from scipy.stats import multivariate_normal, norm
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.posterior.linear_model import LinearModel
+from causal_bo_ppl.posterior.outcomes import Outcomes, no_outcomes
+from causal_bo_ppl.posterior.prior_draws import draw_models, node_prior
+from causal_bo_ppl.posterior.readout import Readout
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.sem.disturbances import correlation_factor
+from causal_bo_ppl.sem.linear_program import DISTURBANCES, generate, linear_program
+from causal_bo_ppl.sem.simulation import ROWS
+
+PRIOR = cb.FixedPrior(
+    slope_sd=0.7, intercept_sd=1.5, noise_sd=0.8, noise_rows=5.0, centres={"V1": 2.0}, scales={"V2": 3.0}
+)
+
+
+def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercepts=True):
+    graph = problem.graph.ancestral(problem.target)
+    identified = cb.identify(problem.graph, problem.target, [()])  # parameters of nothing set: all equations
+    theta = identified.parameters("structural", intercepts=intercepts)
+    told = no_outcomes(len(graph.nodes)) if outcomes is None else outcomes
+    return LinearModel(graph, problem.known, intercepts, prior, Readout(theta, graph), data, told, follows)
+
+
+@pytest.fixture(scope="module")
+def confounded():
+    problem, truth = random_problem(3, size=6, confounded=True, identifiable_only=True)
+    assert max(map(len, problem.graph.districts())) >= 4
+    return problem, simulate(problem, truth, 40, 0, interventional=True)
+
+
+def test_correlations_are_definite_and_zero_where_no_arc_is():
+    draws = np.random.default_rng(0)
+    for size in (3, 5, 7, 7):
+        arcs = [pair for pair in combinations(range(size), 2) if draws.uniform() < 0.6]
+        factor = np.asarray(correlation_factor(size, arcs, draws.normal(size=len(arcs)) * 3))
+        found = factor @ factor.T
+        assert np.allclose(np.diagonal(found), 1) and np.linalg.eigvalsh(found).min() > 0
+        absent = [pair for pair in combinations(range(size), 2) if pair not in arcs]
+        assert np.abs([found[pair] for pair in absent]).max(initial=0.0) < 1e-12
+        assert np.abs([found[pair] for pair in arcs]).min(initial=1.0) > 0
+
+
+def test_every_correlation_matrix_with_these_zeros_has_its_strengths():
+    """Solved for row by row, by least squares in the directions that keep the zeros."""
+    draws, arcs, found = np.random.default_rng(1), [(0, 1), (0, 3), (1, 2), (2, 3)], 0
+    while found < 10:
+        wanted = np.eye(4)
+        for one, other in arcs:
+            wanted[one, other] = wanted[other, one] = draws.uniform(-0.9, 0.9)
+        if np.linalg.eigvalsh(wanted).min() <= 0:
+            continue
+        root = np.linalg.cholesky(wanted)
+        strengths = np.zeros(len(arcs))
+        for later in range(1, 4):
+            mine = [at for at, arc in enumerate(arcs) if arc[1] == later]
+            allowed = np.linalg.inv(root[:later, :later])[:, [arcs[at][0] for at in mine]]
+            basis = allowed @ np.linalg.inv(np.linalg.cholesky(allowed.T @ allowed)).T
+            strengths[mine] = basis.T @ root[later, :later] / root[later, later]
+        factor = np.asarray(correlation_factor(4, arcs, strengths))
+        assert np.allclose(factor @ factor.T, wanted, atol=1e-12)
+        found += 1
+
+
+def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
+    factor = np.asarray(correlation_factor(2, [(0, 1)], np.array([0.75])))
+    assert (factor @ factor.T)[0, 1] == pytest.approx(0.6)
+
+
+def test_fast_density_is_that_of_the_program_on_paper(confounded):
+    """Parameters from the program; its log density with the rows' disturbances, up to one constant."""
+    problem, data = confounded
+    data = data.rows(np.arange(12))
+    data = Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
+    model, graph = make_model(problem, data), problem.graph.ancestral(problem.target)
+    priors = tuple(node_prior(graph, PRIOR, node, {}, True) for node in graph.nodes)
+    parameters = linear_program(graph, priors)
+    values = data.values[:, [data.nodes.index(name) for name in graph.nodes]]
+
+    def whole():
+        sem = parameters()
+        with numpyro.plate(ROWS, len(values)):
+            generate(graph, sem)
+        return sem
+
+    gaps = []
+    for seed in range(5):
+        sites = numpyro.handlers.trace(numpyro.handlers.seed(parameters, seed)).get_trace()
+        drawn = {name: site["value"] for name, site in sites.items()}
+        sem = numpyro.handlers.substitute(parameters, drawn)()
+        errors = values - values @ np.asarray(sem.weights) - np.asarray(sem.intercepts)
+        with jax.numpy_rank_promotion("allow"):  # inside NumPyro
+            paper, _ = log_density(whole, (), {}, drawn | {DISTURBANCES: errors})
+        gaps.append(float(paper) - sum(parts_at(model, drawn, sem)))
+    assert np.ptp(gaps) < 1e-8 * np.abs(gaps).max() + 1e-8
+
+
+def parts_at(model, drawn, sem):
+    """Log prior and log likelihood of the fast density at parameters of the program."""
+    from causal_bo_ppl.sem.linear_density import Point, log_likelihood, log_prior
+
+    matrix = np.vstack([sem.weights, sem.intercepts])
+    shape = model.shape
+    coefficients = np.zeros(shape.used.shape)
+    coefficients[np.nonzero(shape.used)] = matrix[shape.places]
+    log_sd = 0.5 * np.log(np.diagonal(sem.noise))[list(shape.equations)]
+    names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in shape.arcs]
+    strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])
+    point = Point(coefficients, log_sd, strengths, matrix)
+    return float(log_prior(shape, model.arguments[1], point)), float(log_likelihood(shape, model.arguments[2], point))
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_likelihood_of_rows_is_that_of_the_mutilated_system(confounded, follows):
+    """V_R ~ N((I - W_RR')^-1 (a_R + W_sR'x), (I - W_RR')^-1 Omega_RR (I - W_RR)^-1), row by row."""
+    problem, data = confounded
+    model = make_model(problem, data, follows=follows)
+    flat = np.random.default_rng(2).normal(size=(3, model.dimension)) * 0.3
+    matrices, noises = model.models(flat)
+    _, found = model.log_parts(flat)
+    columns = [data.nodes.index(name) for name in model.graph.nodes]
+    for matrix, noise, likelihood in zip(matrices, noises, found, strict=True):
+        total = 0.0
+        for values, is_set in zip(data.values[:, columns], data.intervened[:, columns], strict=True):
+            free = ~is_set
+            inverse = np.linalg.inv(np.eye(free.sum()) - matrix[:-1][np.ix_(free, free)].T)
+            mean = inverse @ (matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ values[is_set])
+            covariance = inverse @ noise[np.ix_(free, free)] @ inverse.T
+            total += multivariate_normal(mean, covariance).logpdf(values[free])
+        assert likelihood == pytest.approx(total, rel=1e-10)
+
+
+def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
+    problem, data = confounded
+    nodes = problem.graph.ancestral(problem.target).nodes
+    mask = np.zeros((3, len(nodes)), bool)
+    mask[0, 0] = mask[1, [0, 2]] = mask[2, 1] = True
+    value, outcomes = np.where(mask, 0.7, 0.0), np.array([0.3, -1.0, 2.0])
+    without, model = (
+        make_model(problem, data),
+        make_model(problem, data, outcomes=Outcomes(Queries(mask, value), outcomes)),
+    )
+    flat = np.random.default_rng(4).normal(size=(2, model.dimension)) * 0.3
+    matrices, noises = model.models(flat)
+    found, told = model.log_parts(flat)[1] - without.log_parts(flat)[1], model.told(model.models(flat))
+    for row, (matrix, noise) in enumerate(zip(matrices, noises, strict=True)):
+        total = 0.0
+        for is_set, at, outcome in zip(mask, value, outcomes, strict=True):
+            free = ~is_set
+            inverse = np.linalg.inv(np.eye(free.sum()) - matrix[:-1][np.ix_(free, free)].T)
+            mean = inverse @ (matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ at[is_set])
+            covariance = inverse @ noise[np.ix_(free, free)] @ inverse.T
+            total += norm(mean[-1], np.sqrt(covariance[-1, -1])).logpdf(outcome)
+        assert found[row] == pytest.approx(total, rel=1e-8) and told[row].sum() == pytest.approx(total, rel=1e-10)
+
+
+def test_both_charts_have_the_same_density(confounded):
+    """Potentials differ by the logarithm of the volume that one chart has in the other."""
+    from causal_bo_ppl.diagnostics.importance import _unfollowed
+    from causal_bo_ppl.posterior.potentials import flat_potential
+
+    problem, data = confounded
+    follows = make_model(problem, data)
+    fixed = replace(follows, follows=False)
+    flat = np.random.default_rng(5).normal(size=(3, follows.dimension)) * 0.3
+    same = _unfollowed(follows, flat)
+    assert np.allclose(fixed.models(same).matrices, follows.models(flat).matrices, atol=1e-10)
+    count = int(follows.shape.used.sum())
+    scales = flat[:, count : count + len(follows.shape.equations)] * follows.arguments[0].sd_width
+    stretch = (scales * follows.shape.used.sum(axis=1)).sum(axis=1)
+    one = np.array([flat_potential(follows.shape, follows.arguments, row) for row in flat])
+    other = np.array([flat_potential(fixed.shape, fixed.arguments, row) for row in same])
+    assert np.ptp(one + stretch - other) < 1e-8
+
+
+def test_scaled_prior_of_the_density_is_the_conjugate_one():
+    """Prior times likelihood, as a function of one equation, is the normal-inverse-gamma posterior."""
+    problem, truth = random_problem(1, size=4)
+    data = simulate(problem, truth, 30, 1)
+    model = make_model(problem, data, prior=cb.ScaledPrior(0.5))
+    flat = np.random.default_rng(6).normal(size=(6, model.dimension))
+    prior, likelihood = model.log_parts(flat)
+    exact = model.equations.posterior
+    matrices, noises = model.models(flat)
+    expected = np.zeros(len(flat))
+    for node in model.shape.equations:
+        used = model.equations.causes[node] >= 0
+        gaps = matrices[:, model.equations.causes[node][used], node] - exact.mean[node][used]
+        precision = np.linalg.inv(exact.root[node] @ exact.root[node].T + np.diag(~used * 1.0))[np.ix_(used, used)]
+        s2 = noises[:, node, node]
+        expected += -(exact.shape[node] + 1 + used.sum() / 2) * np.log(s2) - exact.rate[node] / s2
+        expected += -0.5 * np.einsum("ni,ij,nj->n", gaps, precision, gaps) / s2
+    assert np.ptp(prior + likelihood - expected) < 1e-8
+
+
+def test_prior_draws_have_the_moments_of_the_fixed_prior():
+    graph = cb.CausalGraph.parse("A -> B; A <-> B")
+    prior = cb.FixedPrior(slope_sd=0.5, noise_rows=12.0, noise_sd=2.0, centres={"A": 3.0}, intercept_sd=0.2)
+    matrices, noises = draw_models(graph, prior, {}, True, 4_000, jax.random.key(0))
+    slope, s2 = matrices[:, 0, 1], noises[:, 1, 1]
+    expected = 12 * 4 / (12 - 2)  # mean of IG(6, 24)
+    assert s2.mean() == pytest.approx(expected, abs=5 * s2.std() / np.sqrt(4_000))
+    assert slope.std() == pytest.approx(0.5 * np.sqrt(expected), rel=0.08)
+    assert (matrices[:, 2, 1] + 3 * slope).std() == pytest.approx(0.2 * np.sqrt(expected), rel=0.08)
+    correlation = noises[:, 0, 1] / np.sqrt(noises[:, 0, 0] * s2)
+    assert np.abs(np.quantile(correlation / np.sqrt(1 - correlation**2), [0.16, 0.84]) - [-1, 1]).max() < 0.08
+
+
+def test_known_variances_and_coefficients_are_not_drawn():
+    graph = cb.CausalGraph.parse("A -> B")
+    prior = cb.FixedPrior(noise_rows=np.inf, noise_sd=0.5)
+    matrices, noises = draw_models(graph, prior, {("A", "B"): 0.8}, False, 20, jax.random.key(0))
+    assert (matrices[:, 0, 1] == 0.8).all() and np.allclose(noises, 0.25 * np.eye(2)) and not matrices[:, 2].any()
