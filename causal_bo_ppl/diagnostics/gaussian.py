@@ -107,7 +107,7 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
 
 def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
     """How many independent draws these are worth, by the worst coordinate."""
-    found = summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)["ess_bulk"].min()
+    found = summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)[["ess_bulk", "ess_sd"]].to_numpy().min()
     return float(min(found, len(theta)))
 
 

@@ -1,5 +1,12 @@
 """What does the analyst see? Functions that take a result and an Axes, and return the Axes."""
 
+from causal_bo_ppl.plots.diagnoses import draw_calibration as draw_calibration
+from causal_bo_ppl.plots.diagnoses import draw_overlap as draw_overlap
+from causal_bo_ppl.plots.diagnoses_chains import draw_energy as draw_energy
+from causal_bo_ppl.plots.diagnoses_chains import draw_rank as draw_rank
+from causal_bo_ppl.plots.diagnoses_chains import draw_trace as draw_trace
+from causal_bo_ppl.plots.diagnoses_gaussian import draw_effect_errors as draw_effect_errors
+from causal_bo_ppl.plots.diagnoses_gaussian import draw_mahalanobis as draw_mahalanobis
 from causal_bo_ppl.plots.effects import draw_effect as draw_effect
 from causal_bo_ppl.plots.effects import draw_identification as draw_identification
 from causal_bo_ppl.plots.effects import draw_sharing as draw_sharing

@@ -42,12 +42,14 @@ def draw_trace(post: Posterior) -> np.ndarray:
 
 
 def draw_rank(post: Posterior) -> np.ndarray:
-    """Draw how the ranks of every chain's draws depart from uniform, for at most 12 parameters, the largest R-hat first.
+    """Draw how the ranks of each chain's draws depart from uniform, for at most 12 parameters, the largest R-hat first.
 
     Chains that agree stay within the band (with ArviZ 1: have a p-value above alpha). Draws are thinned by their
     effective number, since the band takes them as independent. Returns Axes (k,).
     """
     belief = _require_sampled("draw_rank", post)
+    if belief.sampling.chains < 2:
+        raise ModelError("ranks compare chains, and there is only one; fit with chains=4")
     from arviz_plots import plot_rank
 
     shown = _worst(belief)
@@ -101,7 +103,7 @@ def _worst(belief: Sampled) -> pd.DataFrame:
 
 def _apart(belief: Sampled, shown: pd.DataFrame) -> int:
     """Every how-many-th draw is nearly independent of the one before."""
-    effective = float(shown[["ess_bulk", "ess_tail"]].min(axis=None))
+    effective = shown[["ess_bulk", "ess_tail"]].to_numpy().min()
     wanted = np.ceil(belief.sampling.chains * belief.sampling.draws / effective) if effective > 0 else 1
     return int(max(1, min(wanted, belief.sampling.draws // LEAST_DRAWS)))
 

@@ -21,12 +21,14 @@ def summarise(draws: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
     from arviz_stats.base import array_stats
 
     by_name = np.moveaxis(draws, -1, 0)
+    sd, squares = draws.std(axis=(0, 1), ddof=1), (by_name - by_name.mean(axis=(1, 2), keepdims=True)) ** 2
     columns = {
         "mean": draws.mean(axis=(0, 1)),
-        "sd": draws.std(axis=(0, 1), ddof=1),
+        "sd": sd,
         "mcse_mean": array_stats.mcse(by_name, method="mean"),
-        "mcse_sd": array_stats.mcse(by_name, method="sd"),
+        "mcse_sd": array_stats.mcse(squares, method="mean") / (2 * sd),  # ArviZ's own takes the mean's sample size
         "ess_bulk": array_stats.ess(by_name, method="bulk"),
+        "ess_sd": array_stats.ess(squares, method="mean"),
         "ess_tail": array_stats.ess(by_name, method="tail", prob=(0.05, 0.95)),
         "r_hat": array_stats.rhat(by_name) if draws.shape[0] > 1 else np.full(len(names), np.nan),
     }

@@ -1,0 +1,345 @@
+"""Posteriors by NUTS and Laplace against closed forms, against each other, and what is refused."""
+
+import math
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from fitted_cases import random_problem, simulate
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.posterior.chains import program
+from causal_bo_ppl.posterior.laplace import _factor, _hessian
+from causal_bo_ppl.posterior.verdict import Limits, judge_chains, overall, summarise
+
+SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return cb.models.load("chain")
+
+
+@pytest.fixture(scope="module")
+def by_method(chain):
+    data = chain.observe(3_200, 0)
+    return {method: cb.fit(chain.problem, data, method=method, key=0) for method in ("conjugate", "laplace", "nuts")}
+
+
+@pytest.fixture(scope="module")
+def front_door():
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
+    return cb.Problem(graph, "Y", domains={"X": (-2, 2), "Z": (-2, 2)})
+
+
+def confounded_rows(problem, rows, seed):
+    """Strong confounding: U enters X with 2 and Y with 3; the effect of X is 0.8 times -1.3."""
+    draws = np.random.default_rng(seed)
+    u, e = draws.normal(size=rows), draws.normal(size=(3, rows))
+    x = 2 * u + e[0]
+    z = 0.8 * x + e[1]
+    values = np.column_stack([x, z, -1.3 * z + 3 * u + e[2]])
+    return Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+
+
+def test_conjugate_laplace_and_nuts_agree_on_the_chain(by_method):
+    exact = by_method["conjugate"]
+    for method in ("laplace", "nuts"):
+        found = by_method[method]
+        summary = by_method["nuts"].belief.summary.loc[list(exact.names)]
+        for ours, theirs, error in (
+            (found.mean, exact.mean, summary["mcse_mean"]),
+            (found.sd, exact.sd, summary["mcse_sd"]),
+        ):
+            allowed = 4 * error.to_numpy() * (method == "nuts") + 1e-12
+            scale = exact.sd if ours is found.mean else theirs
+            assert ((np.abs(ours - theirs) <= allowed) | (np.abs(ours - theirs) <= 0.02 * scale)).all(), method
+        assert found.verdict == "passed" and found.rows == 3_200
+
+
+def test_nuts_with_interventional_rows_and_known_coefficients_is_the_conjugate_posterior():
+    problem, truth = random_problem(2, size=4, known=1)
+    data = simulate(problem, truth, 60, 0, interventional=True)
+    exact = cb.fit(problem, data)
+    found = cb.fit(problem, data, method="nuts", progress=False, key=1)
+    error = found.belief.summary.loc[list(exact.names)]
+    assert (np.abs(found.mean - exact.mean) <= 4.5 * error["mcse_mean"].to_numpy()).all()
+    assert (np.abs(found.sd - exact.sd) <= 4.5 * error["mcse_sd"].to_numpy()).all()
+    assert np.allclose(
+        found.outcome_variances(problem.vertices()), exact.outcome_variances(problem.vertices()), rtol=0.1
+    )
+
+
+def test_laplace_is_the_closed_form_of_a_regression(chain):
+    """Mode in (b, log s): b at its posterior mean, s2 = 2 b_n / (2 a_n + d), curvature (X'X + prior) / s2."""
+    data = chain.observe(40, 3)
+    post = cb.fit(chain.problem, data, method="laplace", prior=cb.FixedPrior())
+    exact = cb.fit(chain.problem, data, prior=cb.FixedPrior()).belief.posterior
+    place = data.nodes.index("Y")
+    s2 = 2 * exact.rate[place] / (2 * exact.shape[place] + 2)
+    chosen = [post.names.index("a[Y]"), post.names.index("b[Z->Y]")]
+    assert np.allclose(post.mean[chosen], exact.mean[place], atol=1e-7)
+    assert np.allclose(post.covariance[np.ix_(chosen, chosen)], s2 * exact.root[place] @ exact.root[place].T, rtol=1e-6)
+    assert post.belief.condition == pytest.approx(1, abs=0.5) and post.moments_by == "mode and curvature"
+
+
+@pytest.mark.heavy
+def test_laplace_is_that_of_numpyro_on_a_model_written_by_hand(chain):
+    data = chain.observe(50, 1)
+    x, z, y = data.values.T
+
+    def model():
+        for name, cause, value in (("Z", x, z), ("Y", z, y)):
+            s2 = numpyro.sample(f"s2_{name}", dist.InverseGamma(2.0, 2.0))
+            a = numpyro.sample(f"a_{name}", dist.Normal(0.0, s2**0.5))
+            b = numpyro.sample(f"b_{name}", dist.Normal(0.0, s2**0.5))
+            numpyro.sample(name, dist.Normal(a + b * cause, s2**0.5), obs=value)
+
+    guide = numpyro.infer.autoguide.AutoLaplaceApproximation(model)
+    svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(0.02), numpyro.infer.Trace_ELBO())
+    found = svi.run(jax.random.key(0), 3_000, progress_bar=False)
+    with jax.numpy_rank_promotion("allow"):  # inside NumPyro
+        draws = guide.sample_posterior(jax.random.key(1), found.params, sample_shape=(20_000,))
+    post = cb.fit(chain.problem, data, method="laplace", prior=cb.FixedPrior())
+    for name, theirs in {"b[X->Z]": "b_Z", "b[Z->Y]": "b_Y", "a[Z]": "a_Z", "a[Y]": "a_Y"}.items():
+        at = post.names.index(name)
+        assert post.mean[at] == pytest.approx(float(draws[theirs].mean()), abs=0.05 * post.sd[at])
+        assert post.sd[at] == pytest.approx(float(draws[theirs].std()), rel=0.03)
+
+
+def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(chain):
+    """Under do(Z) the outcome is a row of Y's own equation, whatever X was."""
+    problem, data = chain.problem, chain.observe(20, 0)
+    queries = problem.queries([{"Z": value} for value in np.linspace(-4, 4, 9)])
+    rows = chain.experiment(queries, 1)
+    whole = cb.fit(problem, data.join(rows), prior=cb.FixedPrior(noise_rows=math.inf))
+    told = cb.fit(
+        problem,
+        data,
+        prior=cb.FixedPrior(noise_rows=math.inf),
+        method="laplace",
+        outcomes=(queries, rows.outcomes),
+    )
+    assert np.allclose(told.mean, whole.mean, atol=1e-6) and np.allclose(told.covariance, whole.covariance, atol=1e-8)
+    alone = cb.fit(problem, data, prior=cb.FixedPrior(noise_rows=math.inf), method="laplace")
+    assert told.sd[1] < 0.6 * alone.sd[1] and told.fingerprint != alone.fingerprint
+
+
+def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
+    problem, data = chain.problem, chain.observe(20, 0)
+    queries = problem.queries([{"X": 5.0}] * 20)
+    told = cb.fit(problem, data, method="nuts", outcomes=(queries, np.full(20, -7.0)), **SHORT, key=0)
+    before = cb.fit(problem, data)
+    r = cb.response(problem, before)
+    was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
+    assert abs(now + 7) < 0.5 * abs(was + 7)
+    correlation = told.covariance[0, 1] / told.sd[0] / told.sd[1]
+    assert abs(before.covariance[0, 1]) < 1e-12 and abs(correlation) > 0.2  # equations are no longer independent
+    tree = told.to_datatree(draws=50)
+    assert tree["log_likelihood"]["do(Y)"].sizes["row[do(Y)]"] == 20
+
+
+def test_correlated_disturbances_undo_confounding(front_door):
+    data = confounded_rows(front_door, 500, 0)
+    nuts, laplace = (cb.fit(front_door, data, method=method, key=0, progress=False) for method in ("nuts", "laplace"))
+    wishart = cb.fit(front_door, data, method="wishart")
+    q = front_door.queries([{"X": 1.0}, {"Z": 1.0}])
+    effects = {
+        post.method: np.asarray(cb.response(front_door, post)(post.mean, q)) for post in (nuts, laplace, wishart)
+    }
+    sd = cb.couple(nuts).predict(q).sd
+    for found in effects.values():
+        assert (np.abs(found - effects["nuts"]) < 0.5 * sd).all()
+    assert nuts.verdict == "passed" and np.allclose(nuts.sd, laplace.sd, rtol=0.08)
+    loads = nuts.belief.models.noises.mean(axis=0)
+    assert loads[0, 2] == pytest.approx(6, abs=1.2) and np.abs(loads[[0, 1], [1, 2]]).max() < 1e-9
+
+
+def test_parameterizations_are_readings_of_the_same_draws(front_door):
+    data = confounded_rows(front_door, 200, 1)
+    structural, total, estimand = (
+        cb.fit(front_door, data, method="nuts", parameters=kind, **SHORT, key=3)
+        for kind in ("structural", "total_effect", "estimand")
+    )
+    b, tau, est = (post.belief.theta for post in (structural, total, estimand))
+    product = b[..., structural.names.index("b[X->Z]")] * b[..., structural.names.index("b[Z->Y]")]
+    assert np.allclose(tau[..., total.names.index("tau[X|X]")], product)
+    assert np.allclose(est[..., estimand.names.index("est[X|X]")], product)
+    assert total.mean[0] == pytest.approx(product.mean())
+    q = front_door.queries([{"X": 1.5}])
+    effects = [np.asarray(cb.response(front_door, post)(post.draws(600, 0), q)) for post in (structural, total)]
+    assert np.allclose(*effects)
+
+
+def test_a_refit_on_new_rows_compiles_nothing(chain):
+    options = {"method": "nuts", **SHORT, "key": 0}
+    first = cb.fit(chain.problem, chain.observe(30, 0), **options)
+    made = program(first.belief.model.shape, SHORT["warmup"], 0.8, 10)
+    before = made.begin._cache_size(), made.advance._cache_size()
+    for rows in (30, 45, 31):
+        cb.fit(chain.problem, chain.observe(rows, 1), **options)
+    assert (made.begin._cache_size(), made.advance._cache_size()) == before == (1, 1)
+    cb.fit(chain.problem, chain.observe(30, 0), method="laplace")
+    hessians = _hessian._cache_size()
+    cb.fit(chain.problem, chain.observe(70, 0), method="laplace")
+    assert _hessian._cache_size() == hessians
+
+
+def test_same_key_same_draws_and_another_key_others(chain):
+    data = chain.observe(30, 0)
+    one, same, other = (cb.fit(chain.problem, data, method="nuts", **SHORT, key=key) for key in (5, 5, 6))
+    assert (one.belief.theta == same.belief.theta).all() and one.fingerprint == same.fingerprint
+    assert not np.allclose(one.mean, other.mean, rtol=1e-6) and one.fingerprint != other.fingerprint
+    assert (one.draws(7, 1) == same.draws(7, 1)).all() and len(one.draws(5_000, 0)) == 5_000
+    every = np.sort(one.draws(600, 0)[:, 0])
+    assert (every == np.sort(one.belief.theta[..., 0].ravel())).all()  # each once, while there are enough
+
+
+def test_update_is_a_fit_of_all_rows(chain):
+    data, more = chain.observe(30, 0), chain.observe(20, 1)
+    grown = cb.fit(chain.problem, data, method="laplace").update(more)
+    whole = cb.fit(chain.problem, data.join(more), method="laplace")
+    assert np.allclose(grown.mean, whole.mean, atol=1e-8) and grown.fingerprint == whole.fingerprint
+    sampled = cb.fit(chain.problem, data, method="nuts", **SHORT, key=0).update(more)
+    assert sampled.rows == 50 and np.abs(sampled.mean - whole.mean).max() < 0.5 * whole.sd.max()
+
+
+def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
+    data, q = chain.observe(30, 0), chain.problem.vertices()
+    post = cb.fit(chain.problem, data, method="nuts", **(SHORT | {"draws": 20}), key=0)
+    assert post.verdict == "failed"
+    with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
+        cb.jacobian_gram(post, q)
+    assert "verdict failed" in cb.jacobian_gram(post, q, accept_unconverged=True).assumed
+    check = cb.check_posterior(post)
+    assert not check.passed and "ess_bulk" in check.failures.index and "Draw longer" in check.advice
+
+
+def test_one_chain_cannot_be_assessed(chain):
+    options = {"method": "nuts", "chains": 1, "warmup": 200, "draws": 1_000, "progress": False, "key": 0}
+    post = cb.fit(chain.problem, chain.observe(30, 0), **options)
+    assert post.verdict == "not assessed" and cb.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
+    with pytest.raises(cb.ModelError, match="not assessed"):
+        cb.couple(post)
+
+
+def fake_chains(**changes):
+    draws = np.random.default_rng(0).normal(size=(4, 1_000, 2))
+    stats = {"energy": np.random.default_rng(1).normal(size=(4, 1_000)), "diverging": np.zeros((4, 1_000), bool)}
+    draws, stats = changes.get("draws", draws), stats | changes.get("stats", {})
+    return judge_chains(summarise(draws, ("a", "b")), stats, Limits())
+
+
+def test_each_line_of_the_verdict_can_fail():
+    assert overall(fake_chains()) == "passed"
+    one = np.zeros((4, 1_000), bool)
+    one[2, 7] = True
+    assert fake_chains(stats={"diverging": one}).loc["divergences", "verdict"] == "failed"
+    walk = np.random.default_rng(2).normal(size=(4, 1_000)).cumsum(axis=1)
+    assert fake_chains(stats={"energy": walk}).loc["bfmi", "verdict"] == "failed"
+    apart = np.random.default_rng(3).normal(size=(4, 1_000, 2)) + np.arange(4)[:, None, None] * 0.2
+    assert fake_chains(draws=apart).loc["r_hat", "verdict"] == "failed"
+    slow = np.repeat(np.random.default_rng(4).normal(size=(4, 50, 2)), 20, axis=1)
+    assert fake_chains(draws=slow).loc["ess_bulk", "verdict"] == "failed"
+    bad = np.random.default_rng(5).normal(size=(4, 1_000, 2))
+    bad[1, 3, 0] = np.nan
+    table = fake_chains(draws=bad)
+    assert overall(table) == "failed" and table.loc["r_hat", "verdict"] == table.loc["ess_tail", "verdict"] == "failed"
+
+
+def test_a_start_without_a_finite_density_names_the_node(chain):
+    values = chain.observe(30, 0).values.copy()
+    values[:, 2] *= 1e200
+    data = Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    for method in ("nuts", "laplace"):
+        with pytest.raises(cb.CausalBOError, match="'Y' is not finite"), np.errstate(all="ignore"):
+            cb.fit(chain.problem, data, method=method, **SHORT, key=0)
+
+
+def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(chain):
+    model = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").belief.model
+    hessian = np.eye(model.dimension)
+    hessian[0, 0] = 1e-12
+    with pytest.raises(
+        cb.NumericalError, match=rf"curvature along {model.names[0].replace('[', '.').replace(']', '.')}"
+    ):
+        _factor(model, hessian)
+    with pytest.raises(cb.NumericalError, match="not finite at the mode"):
+        _factor(model, hessian * np.nan)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "nuts"}, "give a key, such as key=0"),
+        ({"method": "nuts", "key": 0, "chains": 0}, "chains must be a whole number, at least 1; got 0"),
+        ({"method": "nuts", "key": 0, "draws": 2.5}, "draws must be a whole number"),
+        ({"method": "nuts", "key": 0, "target_accept": 1.0}, "target_accept must lie between"),
+        ({"method": "laplace", "prior": cb.MomentPrior(np.zeros(3), 1, np.eye(3), 9)}, "MomentPrior is for"),
+        ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
+        ({"outcomes": "both"}, "conjugate learns from whole rows only"),
+        ({"method": "laplace", "outcomes": "y"}, r"a pair \(queries, values\)"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_fitted_is_refused(chain, options, message):
+    with pytest.raises(cb.CausalBOError, match=message):
+        cb.fit(chain.problem, chain.observe(30, 0), **options)
+
+
+def test_outcomes_that_cannot_be_used_are_refused(chain):
+    problem, data = chain.problem, chain.observe(30, 0)
+    q = problem.queries([{"X": 1.0}, {"X": 2.0}])
+    with pytest.raises(cb.DataError, match="2 interventions need as many finite outcomes"):
+        cb.fit(problem, data, method="laplace", outcomes=(q, [1.0]))
+    with pytest.raises(cb.DataError, match="1 that are not finite"):
+        cb.fit(problem, data, method="laplace", outcomes=(q, [1.0, np.nan]))
+    narrow = cb.Problem(problem.graph, "Y", domains={"Z": (-1, 1)}, sets=[("Z",)])
+    with pytest.raises(cb.DataError, match="doing nothing depends on the equation of 'X'"):
+        cb.fit(narrow, data, method="laplace", outcomes=(narrow.baseline(), [1.0]))
+
+
+@pytest.mark.parametrize("inference", ["laplace", "nuts"])
+def test_a_run_starts_from_either_posterior(chain, inference):
+    run = cb.optimize(chain, rounds=2, observations=40, inference=inference, key=0)
+    assert run.settings["inference"] == inference and run.surrogate.post.method == inference
+    assert run.best.intervention == {"Z": 5.0}
+
+
+@pytest.mark.heavy
+def test_a_large_district_is_sampled(front_door):
+    """The funnel's target shares a latent cause with each of six sources."""
+    system = cb.models.load("funnel")
+    post = cb.fit(system.problem, system.observe(300, 0), method="nuts", key=0, progress=False)
+    assert max(map(len, system.problem.graph.districts())) == 7 and post.verdict == "passed"
+    q = system.problem.vertices()
+    predicted = cb.couple(post).predict(q)
+    assert np.abs((predicted.mean - np.asarray(system.effect(q))) / predicted.sd).max() < 5
+
+
+@pytest.mark.heavy
+def test_the_ancestral_graph_of_b1583_mixes_well():
+    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
+    data = system.observe(500, 0)
+    centred = Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    post = cb.fit(system.problem, centred, method="nuts", intercepts=False, key=0, progress=False)
+    assert len(post.names) == 19 and post.belief.sampling.chains == 4 and post.belief.sampling.draws == 1_000
+    assert (post.belief.summary["r_hat"] <= 1.01).all() and not post.belief.chains.stats["diverging"].any()
+
+
+@pytest.mark.slow
+def test_intervals_by_nuts_cover_the_front_door_effect(front_door):
+    """90 % intervals of f_X(1) = -1.04 from 500 rows, 200 data sets."""
+    q, hits, verdicts = front_door.queries([{"X": 1.0}]), 0, []
+    for seed in range(200):
+        data = confounded_rows(front_door, 500, 1_000 + seed)
+        post = cb.fit(front_door, data, method="nuts", warmup=500, draws=500, progress=False, key=seed)
+        effects = np.asarray(cb.response(front_door, post)(post.draws(2_000, 0), q))[:, 0]
+        low, high = np.quantile(effects, (0.05, 0.95))
+        hits += bool(low <= 0.8 * -1.3 <= high)
+        verdicts.append(post.verdict)
+    assert 0.83 <= hits / 200 <= 0.97, hits
+    assert verdicts.count("passed") >= 195, verdicts
