@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.plots.effects import plain
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST = 12  # parameters shown, the worst first
 CHAINS = [BLUE, AMBER, "#10b981", "#a855f7", INK, GREY]  # a colour each, then from the start
+POINTS = 300  # of a trace, which has no room for more
 LEAST_DRAWS = 100  # of a chain, below which ranks are not thinned
 
 
@@ -34,8 +36,7 @@ def draw_trace(post: Posterior) -> np.ndarray:
     for (density, trace), (name, line) in zip(panels, shown.iterrows(), strict=True):
         density.set_title(plain(str(name)), fontsize="medium", loc="left")
         trace.set_title(_converged(line), fontsize="medium", loc="left")
-        for chain in trace.lines:
-            chain.set_linewidth(0.7)
+        _lighten(trace)
     panels[-1, 0].set_xlabel("value")
     panels[-1, 1].set_xlabel("draw")
     return _entitle(panels, belief, shown)
@@ -128,6 +129,13 @@ def _draw(plot: Any, tree: "xr.DataTree", size: tuple[float, float], options: di
     colours = [CHAINS[place % len(CHAINS)] for place in range(max(3, tree["posterior"].sizes["chain"]))]
     found = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
     return np.asarray(found.viz["plot"].values)
+
+
+def _lighten(trace: Axes) -> None:
+    """Draw thin lines through every so-many-th draw; divergences stay."""
+    for chain in trace.lines:
+        every = -(-len(np.asarray(chain.get_xdata())) // POINTS)
+        chain.set(data=[np.asarray(values)[::every] for values in chain.get_data()], linewidth=0.7)
 
 
 def _converged(line: pd.Series) -> str:
