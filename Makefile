@@ -19,7 +19,7 @@ help:
 	@echo "make test      lint, types and tests"
 	@echo "make quick     the fast tests only"
 	@echo "make slow      the long proofs"
-	@echo "make bench     speed, as ratios measured in one run (installs BoTorch, several gigabytes, for comparison)"
+	@echo "make bench     speed, as ratios measured in one run (installs BoTorch, several gigabytes, and BlackJAX for comparison)"
 	@echo "make notebooks run the notebooks with small budgets (make notebooks-save: in full, outputs kept)"
 	@echo "make pictures  draw the README's picture again"
 	@echo "make setup     build .venv (done by all of the above when needed)"
@@ -53,7 +53,7 @@ slow: setup
 	$(BIN)/python -m pytest -m slow
 
 bench: setup
-	$(BIN)/python -c 'import botorch' 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -c 'import blackjax, botorch' 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m pytest -q -p no:cacheprovider -o python_files='bench_*.py' tests/benchmarks
 
 notebooks: setup

@@ -290,6 +290,16 @@ def test_what_cannot_be_fitted_is_refused(chain, options, message):
         cb.fit(chain.problem, chain.observe(30, 0), **options)
 
 
+def test_a_posterior_in_32_bits_is_refused(chain):
+    data = chain.observe(30, 0)
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with pytest.raises(cb.ModelError, match=r'jax.config.update\("jax_enable_x64", True\)'):
+            cb.fit(chain.problem, data)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
 def test_outcomes_that_cannot_be_used_are_refused(chain):
     problem, data = chain.problem, chain.observe(30, 0)
     q = problem.queries([{"X": 1.0}, {"X": 2.0}])

@@ -6,6 +6,7 @@ from copy import deepcopy
 from functools import lru_cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.data import Data
@@ -145,6 +146,11 @@ def _require_inputs(
 ) -> None:
     if not isinstance(problem, Problem):
         raise DomainError(f"fit needs a Problem, got {type(problem).__name__}; of a system take system.problem")
+    if jnp.zeros(()).dtype != np.float64:
+        raise ModelError(
+            "JAX was switched back to 32-bit floats, in which posteriors lose their digits; "
+            'switch it on again with jax.config.update("jax_enable_x64", True)'
+        )
     if not isinstance(data, Data):
         raise DataError(f"fit needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
     require_rows_of(problem, data)
