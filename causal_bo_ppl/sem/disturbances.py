@@ -2,10 +2,10 @@
 
 One number t for each arc, any real number. Row j of the factor C of the correlations R = C C' is (v_j, 1) divided by
 its length, where v_j lies in the directions that leave R_ij = 0 wherever i and j, i before j, share no arc: C_< v_j
-must be 0 there, C_< the rows before. With Q an orthonormal basis of these directions, v_j = Q t_j. So R is positive definite
-by construction, every correlation matrix with these zeros has exactly one t, however large the district, and the share
-of a disturbance's variance that those before it do not explain is 1 / (1 + |t_j|^2). In a district of two R_ij is
-t / sqrt(1 + t^2).
+must be 0 there, C_< the rows before. With Q an orthonormal basis of these directions, v_j = Q t_j. So R is positive
+definite by construction, every correlation matrix with these zeros has exactly one t, however large the district, and
+the share of a disturbance's variance that those before it do not explain is 1 / (1 + |t_j|^2). In a district of two
+R_ij is t / sqrt(1 + t^2).
 """
 
 from collections.abc import Sequence
