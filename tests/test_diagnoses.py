@@ -126,6 +126,7 @@ def test_weights_of_a_known_tail_have_its_pareto_k():
 def test_holm_is_the_textbook_correction():
     found = holm(np.array([0.01, 0.04, np.nan, 0.03, 0.005]))
     assert np.allclose(found, [0.03, 0.06, np.nan, 0.06, 0.02], equal_nan=True)
+    assert holm(np.array([0.6, 0.7])).tolist() == [1.0, 1.0]
 
 
 def test_predictions_of_a_linear_system_hold_and_those_of_a_bent_one_do_not(chain):

@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 from scipy.stats import chi2, kstwo
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.plots.diagnoses_chains import MOST, _apart, _worst
+from causal_bo_ppl.plots import diagnoses_chains
 from causal_bo_ppl.plots.diagnoses_gaussian import quantile_band
 from causal_bo_ppl.posterior.sampled import Sampled
 
@@ -50,10 +50,11 @@ def finish(panels):
     np.asarray(panels).flat[0].figure.draw_without_rendering()
 
 
-def replaced(post, stats=None, **names):
-    """The same posterior with other statistics of the sampler, or other names of coordinates."""
+def replaced(post, names=None, flat=None, **stats):
+    """The same posterior with other draws, other statistics of the sampler, or other names."""
     belief = post.belief
-    chains = belief.chains._replace(stats=belief.chains.stats | (stats or {}))
+    chains = belief.chains._replace(stats=belief.chains.stats | stats)
+    chains = chains if flat is None else chains._replace(flat=flat)
     found = Sampled(belief.model, belief.sampling, belief.key, chains)
     if names:
         found.__dict__["summary"] = belief.summary.rename(index=names)
@@ -70,6 +71,8 @@ def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(samp
     [trace] = [ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "b[Z->Y]"]
     assert len(trace.lines) == 2
     np.testing.assert_array_equal(trace.lines[1].get_ydata(), sampled.belief.theta[1, :, at])
+    [posterior] = [ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "log posterior"]
+    np.testing.assert_array_equal(posterior.lines[0].get_ydata(), sampled.belief.chains.stats["lp"][0])
     title = panels[0, 0].figure.get_suptitle()
     assert title == "2 x 100 draws: all 5 parameters, largest R-hat first"
     finish(panels)
@@ -78,7 +81,7 @@ def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(samp
 def test_trace_marks_divergences(sampled):
     diverging = np.zeros((2, 100), bool)
     diverging[0, [10, 40]] = True
-    panels = cb.plots.draw_trace(replaced(sampled, {"diverging": diverging}))
+    panels = cb.plots.draw_trace(replaced(sampled, diverging=diverging))
     marks = [set(line.get_xdata()) for line in panels[0, 1].lines if line.get_marker() == "|"]
     marks += [set(each.get_offsets()[:, 0].tolist()) for each in panels[0, 1].collections]
     assert {10, 40} in marks
@@ -86,8 +89,8 @@ def test_trace_marks_divergences(sampled):
 
 
 def test_only_the_worst_twelve_are_shown(sampled, monkeypatch):
-    assert MOST == 12
-    monkeypatch.setattr("causal_bo_ppl.plots.diagnoses_chains.MOST", 3)
+    assert diagnoses_chains.MOST == 12
+    monkeypatch.setattr(diagnoses_chains, "MOST", 3)
     panels = cb.plots.draw_rank(sampled)
     assert panels.shape == (3,)
     assert panels[0].figure.get_suptitle() == "2 x 100 draws: the worst 3 of 5 parameters, largest R-hat first"
@@ -106,10 +109,7 @@ def test_rank_has_a_curve_for_each_chain_that_starts_and_ends_at_zero(sampled):
 
 def test_chains_that_disagree_have_large_ranks(sampled):
     moved = sampled.belief.chains.flat + np.array([0.0, 8.0])[:, None, None]
-    chains = sampled.belief.chains._replace(flat=moved)
-    apart = Sampled(sampled.belief.model, sampled.belief.sampling, sampled.belief.key, chains)
-    post = cb.Posterior(sampled.problem, sampled.parameters, "nuts", apart, sampled.parts, sampled.digest)
-    ax = cb.plots.draw_rank(post)[0]
+    ax = cb.plots.draw_rank(replaced(sampled, flat=moved))[0]
     assert max(np.abs(line.get_ydata()).max() for line in ax.lines) > 0.4
     assert "R-hat 1.0" not in ax.get_title()
 
@@ -118,10 +118,22 @@ def test_ranks_are_thinned_by_the_effective_number_of_draws(sampled):
     def thinned(ess, draws=1_000):
         sampling = type(sampled.belief.sampling)(chains=4, draws=draws)
         belief = Sampled(sampled.belief.model, sampling, sampled.belief.key, sampled.belief.chains)
-        return _apart(belief, pd.DataFrame({"ess_bulk": [ess, 9_999.0], "ess_tail": [9_999.0, 9_999.0]}))
+        return diagnoses_chains._apart(
+            belief, pd.DataFrame({"ess_bulk": [ess, 9_999.0], "ess_tail": [9_999.0, 9_999.0]})
+        )
 
     assert [thinned(ess) for ess in (6_000.0, 1_900.0, 3.0, np.nan)] == [1, 3, 10, 1]
     assert thinned(10.0, draws=50) == 1
+
+
+def test_ranks_are_those_of_the_thinned_draws(sampled, monkeypatch):
+    seen, draw = [], diagnoses_chains._draw
+    monkeypatch.setattr(diagnoses_chains, "_apart", lambda *_: 5)
+    monkeypatch.setattr(
+        diagnoses_chains, "_draw", lambda plot, tree, *rest: seen.append(tree) or draw(plot, tree, *rest)
+    )
+    cb.plots.draw_rank(sampled)
+    assert seen[0]["posterior"].sizes["draw"] == seen[0]["sample_stats"].sizes["draw"] == 20
 
 
 def test_energy_shows_every_chain_beside_the_limit(sampled):
@@ -144,7 +156,7 @@ def test_chains_of_a_closed_form_cannot_be_drawn(draw, few):
 
 
 def test_names_with_dollars_are_not_mathematics(sampled):
-    post = replaced(sampled, **{"log posterior": r"$\nonsense$"})
+    post = replaced(sampled, names={"log posterior": r"$\nonsense$"})
     for draw in (cb.plots.draw_trace, cb.plots.draw_rank):
         finish(draw(post))
 
@@ -154,7 +166,7 @@ def test_one_chain_is_drawn_without_r_hat(system):
     post = cb.fit(system.problem, system.observe(60, 0), method="nuts", key=0, **settings)
     panels = cb.plots.draw_trace(post)
     assert panels[0, 0].figure.get_suptitle().endswith("one chain has no R-hat")
-    assert list(_worst(post.belief).index) == [*post.names, "log posterior"]
+    assert list(diagnoses_chains._worst(post.belief).index) == [*post.names, "log posterior"]
     finish(panels)
     finish(cb.plots.draw_energy(post))
     with pytest.raises(cb.ModelError, match="ranks compare chains, and there is only one; fit with chains=4"):
@@ -185,11 +197,11 @@ def test_distances_of_few_rows_leave_the_band_and_those_of_many_do_not(system, f
 
 
 def test_distances_of_a_sampled_posterior_have_a_band_for_its_effective_draws(sampled):
-    ax = cb.plots.draw_mahalanobis(sampled)
-    largest = max(line.get_xdata().max() for line in ax.lines)
-    assert largest < chi2.ppf(1 - 0.5 / 200, 4) + 1e-9
+    slow = replaced(sampled, flat=sampled.belief.chains.flat[:, :25].repeat(4, axis=1))
     given = plt.figure().add_subplot()
-    assert cb.plots.draw_mahalanobis(sampled, given) is given
+    assert cb.plots.draw_mahalanobis(slow, given) is given
+    ends = [max(line.get_xdata().max() for line in ax.lines) for ax in (given, cb.plots.draw_mahalanobis(sampled))]
+    assert ends[0] < chi2.ppf(1 - 0.5 / 70, 4) < ends[1] < chi2.ppf(1 - 0.5 / 200, 4)  # 50 draws, four times each
 
 
 @pytest.mark.heavy
@@ -256,16 +268,13 @@ def test_largest_distance_drawn_is_that_of_the_check(system):
     np.testing.assert_allclose(drawn, sorted(check.table["distance"]))
 
 
-@pytest.mark.parametrize(
-    ("draw", "maker"),
-    [(cb.plots.draw_effect_errors, "cb.gaussian_error"), (cb.plots.draw_calibration, "cb.calibrate")],
-)
-def test_picture_of_another_check_is_refused(draw, maker, system):
-    other = cb.check_overlap(system.problem, system.observe(60, 0))
-    with pytest.raises(cb.ModelError, match=f"{draw.__name__} needs the result of {maker}, got the check 'overlap'"):
-        draw(other)
-    with pytest.raises(cb.ModelError, match=f"{draw.__name__} needs the result of {maker}, got DataFrame"):
-        draw(other.table)
+def test_picture_of_another_check_is_refused(errors, calibration):
+    with pytest.raises(cb.ModelError, match="needs the result of cb.calibrate, got the check 'Gaussian error'"):
+        cb.plots.draw_calibration(errors)
+    with pytest.raises(cb.ModelError, match="needs the result of cb.gaussian_error, got the check 'calibration'"):
+        cb.plots.draw_effect_errors(calibration)
+    with pytest.raises(cb.ModelError, match="draw_calibration needs the result of cb.calibrate, got DataFrame"):
+        cb.plots.draw_calibration(errors.table)
 
 
 def test_overlap_shows_rows_box_and_ellipse_and_the_reach_of_the_check():

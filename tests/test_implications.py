@@ -112,12 +112,6 @@ def test_interval_is_fishers_with_the_separator_taken_off_the_rows():
     assert implications._infer(1.0, 5) == {"correlation": 1.0, "low": 1.0, "high": 1.0, "p_value": 0.0}
 
 
-def test_p_values_are_corrected_by_holm():
-    corrected = implications._holm(np.array([0.04, np.nan, 0.01, 0.03, 0.9]))
-    assert np.allclose(corrected, [0.09, np.nan, 0.04, 0.09, 0.9], equal_nan=True)  # 3 * 0.03 carries over to 0.04
-    assert implications._holm(np.array([0.6, 0.7])).tolist() == [1.0, 1.0]
-
-
 def test_true_graph_passes_and_a_missing_edge_fails():
     """Of 20 true graphs 2 or more fail with probability 0.017; these seeds are fixed."""
     problem = posed(DIAMOND)

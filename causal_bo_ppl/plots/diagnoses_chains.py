@@ -35,6 +35,7 @@ def draw_trace(post: Posterior) -> np.ndarray:
     panels = _draw(plot_trace_dist, _tree(belief, shown), (8.0, 1.1 * len(shown) + 0.7), options)
     for (density, trace), (name, line) in zip(panels, shown.iterrows(), strict=True):
         density.set_title(plain(str(name)), fontsize="medium", loc="left")
+        density.locator_params(axis="x", nbins=5)
         trace.set_title(_converged(line), fontsize="medium", loc="left")
         _lighten(trace)
     panels[-1, 0].set_xlabel("value")

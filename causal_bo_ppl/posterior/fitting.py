@@ -46,6 +46,7 @@ def fit(
     intercepts: bool = True,
     prior: Prior | None = None,
     outcomes: tuple[Queries, Sequence[float] | np.ndarray] | None = None,
+    linear: bool = False,
     chains: int = 4,
     warmup: int = 1_000,
     draws: int = 1_000,
@@ -75,6 +76,8 @@ def fit(
     outcomes:
         (queries, values): experiments of which only the target is known; for "laplace" and "nuts". Tell a surrogate
         about them, or the posterior, never both.
+    linear:
+        Also use sets whose effects only linearity identifies (an instrument); for "laplace" and "nuts".
     chains, warmup, draws, target_accept, progress:
         Of "nuts": chains run side by side; warmup and draws are per chain. Look at `cb.check_posterior(post)`.
     key:
@@ -95,7 +98,7 @@ def fit(
     """
     _require_inputs(problem, data, mechanisms, method, intercepts, prior)
     sampling = Sampling(chains, warmup, draws, target_accept, progress=progress)
-    found = _identified(problem)
+    found = _identified(problem, _read_linear(linear, method))
     sets = found.require_usable()
     theta = found.parameters(METHODS[method] if parameters is None else parameters, intercepts=intercepts)
     if not theta.names:
@@ -136,9 +139,17 @@ def _require_no_outcomes(outcomes: object, method: str) -> None:
 
 
 @lru_cache(maxsize=16)
-def _identified(problem: Problem) -> Identifications:
+def _identified(problem: Problem, linear: bool) -> Identifications:
     """Identification once for a problem, however often it is fitted."""
-    return identify(problem)
+    return identify(problem, linear=linear)
+
+
+def _read_linear(linear: bool, method: str) -> bool:
+    if not isinstance(linear, bool):
+        raise ModelError(f"linear must be True or False, got {linear!r}")
+    if linear and method not in ("laplace", "nuts"):
+        raise ModelError(f'{method} cannot use what only linearity identifies; take method="nuts" or "laplace"')
+    return linear
 
 
 def _require_inputs(

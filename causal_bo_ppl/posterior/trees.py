@@ -55,10 +55,10 @@ def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.Dat
 
 
 def _attributes(post: "Posterior", drawn: Drawn) -> dict[str, str]:
-    from causal_bo_ppl import __version__
+    import causal_bo_ppl
 
     return {
-        "causal_bo_ppl": __version__,
+        "causal_bo_ppl": causal_bo_ppl.__version__,
         "problem": post.problem.fingerprint,
         "posterior": post.fingerprint,
         "method": post.method,
