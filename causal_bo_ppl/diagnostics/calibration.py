@@ -57,6 +57,7 @@ def calibrate(
     coverage_tolerance: float = 0.05,
     alpha: float = 0.01,
     fitting: Fitting | None = None,
+    progress: bool = True,
     key: jax.Array | int,
     **options: object,
 ) -> Check:
@@ -92,7 +93,7 @@ def calibrate(
     def learn(data: Data, each: jax.Array) -> Posterior:
         return fit(problem, data, method=method, prior=prior, intercepts=intercepts, key=each, **settings)  # type: ignore[arg-type]
 
-    places, untrusted = _place(problem, fitting or learn, truths, asked, posterior_draws, for_fits)
+    places, untrusted = _place(problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress)
     table = _judge(
         places, labels(problem, asked), None if fitting or method != "laplace" else coverage_tolerance, alpha
     )
@@ -147,13 +148,15 @@ def _table(problem: Problem, graph: CausalGraph, values: np.ndarray) -> Data:
 
 
 def _place(
-    problem: Problem, learn: Fitting, truths: Truths, queries: Queries, draws: int, key: jax.Array
+    problem: Problem, learn: Fitting, truths: Truths, queries: Queries, draws: int, key: jax.Array, progress: bool
 ) -> tuple[np.ndarray, int]:
     """(s, M) places of the true effects among the draws, and how many posteriors did not pass their own check."""
     graph, places, untrusted = problem.graph.ancestral(problem.target), np.empty(truths.effects.shape), 0
     ties = host_generator(key).uniform(size=places.shape)
     pairs = zip(truths.rows, truths.effects, jax.random.split(key, len(places)), strict=True)
-    bar = tqdm(pairs, total=len(places), desc="calibrate", unit="fit", delay=PATIENCE, leave=False)
+    bar = tqdm(
+        pairs, total=len(places), desc="calibrate", unit="fit", delay=PATIENCE, leave=False, disable=not progress
+    )
     for at, (values, true, each) in enumerate(bar):
         for_fit, for_draws = jax.random.split(each)
         post = learn(_table(problem, graph, values), for_fit)
@@ -185,7 +188,7 @@ def _tell(table: pd.DataFrame, method: str, simulations: int, untrusted: int) ->
         f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the truth in {low:.0%} "
         f"to {high:.0%}; the smallest corrected p-value of uniformity is {table['p_corrected'].min():.2g}."
     )
-    return found + (f" {untrusted} posteriors did not pass their own check." if untrusted else "")
+    return found + (f" {untrusted} of these posteriors did not pass their own check." if untrusted else "")
 
 
 def _advise(table: pd.DataFrame) -> str:

@@ -29,7 +29,7 @@ from causal_bo_ppl.responses import response
 
 SURE = 3.3  # standard errors: 1 in 1,000
 LARGEST = 4.0  # the same for the largest of many
-PROPOSED = 4_000  # draws from the Gaussian
+PROPOSED = 16_000  # draws from the Gaussian
 LEVELS = (0.05, 0.95)
 
 
@@ -141,12 +141,12 @@ def _shape_lines(post: Posterior, theta: np.ndarray, n: float, tolerances: Toler
         _line("Mahalanobis distances", distance, float(kstwo.isf(1e-3, int(n))), tolerances.distance, "chi-square"),
         _line("marginals", marginals[worst], _band(len(marginals), n), tolerances.distance, where),
         _line("Mardia skewness", max(skewness, 0.0), skewness_noise, tolerances.skewness, "per dimension"),
-        _line("Mardia kurtosis", abs(kurtosis), kurtosis_noise, tolerances.kurtosis, "too " + _tails(kurtosis)),
+        _line("Mardia kurtosis", abs(kurtosis), kurtosis_noise, tolerances.kurtosis, _tails(kurtosis)),
     ]
 
 
 def _tails(kurtosis: float) -> str:
-    return "heavy tails" if kurtosis > 0 else "light tails"
+    return "heavier tails" if kurtosis > 0 else "lighter tails"
 
 
 def _distance(cumulative: np.ndarray) -> float:
@@ -180,10 +180,11 @@ def compare_effects(post: Posterior, queries: Queries, theta: np.ndarray, gaussi
 
 
 def _effect_lines(effects: pd.DataFrame, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:
-    sd, wide = effects["sd"], np.sqrt(1 / n + 1 / PROPOSED)
+    known = (effects["sd"] == 0) & (effects["gaussian_sd"] == 0)  # exactly: such an effect has no error
+    sd, wide = effects["sd"].where(~known, 1.0), np.sqrt(1 / n + 1 / PROPOSED)
     errors = {
         "effect: mean": (effects["gaussian_mean"] - effects["mean"]).abs() / sd,
-        "effect: sd": (effects["gaussian_sd"] / sd - 1).abs(),
+        "effect: sd": (effects["gaussian_sd"] / sd - 1).abs().where(~known, 0.0),
         "effect: 90 % interval": np.maximum(
             (effects["gaussian_low"] - effects["low"]).abs(), (effects["gaussian_high"] - effects["high"]).abs()
         )
@@ -199,13 +200,16 @@ def _effect_lines(effects: pd.DataFrame, n: float, tolerances: Tolerances) -> li
 
 
 def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
-    value = table["value"]
+    value, noise = table["value"], table["noise"]
     effects = (
         f"Taking theta as Gaussian moves the mean of an effect by up to {value['effect: mean']:.2f} sd, its sd by "
         f"{value['effect: sd']:.0%} and its 90 % interval by {value['effect: 90 % interval']:.2f} sd "
-        f"({count} effects; Monte-Carlo error included)."
+        f"({count} effects), of which Monte-Carlo error can be {noise['effect: mean']:.2f} sd, {noise['effect: sd']:.0%} and "
+        f"{noise['effect: 90 % interval']:.2f} sd."
     )
-    return effects + (f" Too far from a Gaussian: {listed(failed)}." if failed else " Within all tolerances.")
+    return effects + (
+        f" Too far from a Gaussian: {listed(failed)}." if failed else " Beyond that error it is within all tolerances."
+    )
 
 
 def _advise(failed: list[str]) -> str:

@@ -46,7 +46,8 @@ def check_predictive(post: Posterior, *, draws: int = 400, alpha: float = 0.01, 
         raise DataError(f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are needed")
     table = pd.DataFrame(_lines(post, draws, as_key(key)), columns=COLUMNS)
     table["p_corrected"] = holm(table["p_value"].to_numpy())
-    bad = (table["gap"] > table["statistic"].map(TOLERANCES)) & ~(table["p_corrected"] >= alpha)
+    table["tolerance"] = table["statistic"].map(TOLERANCES)
+    bad = (table["gap"] > table["tolerance"]) & ~(table["p_corrected"] >= alpha)
     table["verdict"] = [judge(not each) for each in bad]
     return Check("posterior predictive", table, _tell(table, post.rows), _advise(table))
 

@@ -45,6 +45,7 @@ def prior_sensitivity(
         {name: _sensitivities(watched, part, drawn.chains) for name, part in found.items()},
         index=pd.Index(names, name="quantity"),
     )
+    table["limit"] = limit
     strong = ~(table["prior"] <= limit)
     table["diagnosis"] = [
         "" if not each else "prior and data disagree" if much else "the data say little"

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.plots.effects import plain
 from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
@@ -89,8 +90,7 @@ def draw_energy(post: Posterior) -> np.ndarray:
 
 
 def _require_sampled(who: str, post: Posterior) -> Sampled:
-    if not isinstance(post, Posterior):
-        raise ModelError(f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+    require_posterior(who, post)
     if not isinstance(post.belief, Sampled):
         raise ModelError(
             f"{who} shows chains, but nothing was sampled by {post.method}; fit with method='nuts', or look at "

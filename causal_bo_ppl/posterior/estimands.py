@@ -191,7 +191,7 @@ def fit_estimands(
                 f"{len(values)} rows are few for the moments of {size} variables: intervals by wishart are too narrow "
                 f"below about {ENOUGH * size}; add rows, or give a MomentPrior",
                 CausalBOWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
     effects = {each.effective: each.estimand for each in found if each.estimand is not None}
     return Estimands(graph, effects, parameters, prior, moments.summarise(values))
