@@ -101,5 +101,9 @@ def test_an_over_confident_posterior_fails_in_full(problem):
 def test_what_cannot_be_calibrated_is_refused(problem):
     with pytest.raises(cb.ModelError, match="which must be proper; got ScaledPrior"):
         cb.calibrate(problem, prior=cb.ScaledPrior(), key=0)
+    with pytest.raises(cb.ModelError, match="wishart always learns means"):
+        cb.calibrate(problem, method="wishart", intercepts=False, key=0)
+    with pytest.raises(cb.ModelError, match="calibrate needs a Posterior, got str"):
+        cb.calibrate(problem, fitting=lambda data, key: "none", simulations=20, key=0)
     with pytest.raises(cb.ModelError, match="simulations must be a whole number, at least 20; got 3"):
         cb.calibrate(problem, simulations=3, key=0)

@@ -81,7 +81,7 @@ def test_predictions_have_the_spread_of_new_rows(trees):
 
 def test_correlated_likelihood_is_the_joint_density_of_the_district():
     problem, truth = random_problem(3, size=5, confounded=True, identifiable_only=True)
-    data = simulate(problem, truth, 20, 0)
+    data = simulate(problem, truth, 120, 0)
     post = cb.fit(problem, data, method="laplace", prior=cb.FixedPrior(), parameters="total_effect")
     drawn = post.belief.drawn(4, jax.random.key(0))
     from causal_bo_ppl.sem.rows import log_densities
@@ -184,10 +184,75 @@ def test_what_points_elsewhere_or_is_strange_is_refused(file, chain, tmp_path, k
         else:
             opened.create_group("strange")
     elsewhere = {"external link": "holds a link", "soft link": "holds a link", "virtual": "in another file"}
-    strange = {"external data": "in another file", "compound": "which no posterior has", "group": "groups strange"}
+    strange = {
+        "external data": "in another file",
+        "compound": "which no posterior has",
+        "group": "has the group .strange",
+    }
     message = (elsewhere | strange)[kind]
     with pytest.raises(cb.StoreError, match=message):
         cb.read_datatree(file, chain.problem)
+
+
+def test_damage_inside_is_a_store_error(file, chain):
+    def spoil(opened, kind):
+        theta = opened["posterior/theta"]
+        if kind == "scaled":
+            theta.attrs["scale_factor"] = 2.0
+        elif kind == "nested":
+            opened["posterior"].create_group("more")
+        elif kind == "twice":
+            opened["prior/again"] = opened["posterior"]
+        elif kind == "empty":
+            opened["posterior/none"] = h5py.Empty("f")
+        elif kind == "no scale":
+            del opened["posterior/coordinate"]
+        else:
+            opened.attrs["problem"] = np.arange(3)
+
+    whole = file.read_bytes()
+    for kind in ("scaled", "nested", "twice", "empty", "no scale", "attribute"):
+        file.write_bytes(whole)
+        with h5py.File(file, "a") as opened:
+            spoil(opened, kind)
+        with pytest.raises(cb.StoreError, match=r"post.nc' (has|holds|cannot be read|is of)"):
+            cb.read_datatree(file, chain.problem)
+
+
+def test_many_long_texts_count(file, chain):
+    with h5py.File(file, "a") as opened:
+        opened["posterior"].create_dataset("long", data=["x" * 10_000] * 200, dtype=h5py.string_dtype())
+    with pytest.raises(cb.StoreError, match="declares .* bytes, more than 1,000,000"):
+        cb.read_datatree(file, chain.problem, largest=1_000_000)
+
+
+def test_a_link_is_followed_when_writing_and_the_mode_is_the_usual_one(trees, tmp_path):
+    real, link = tmp_path / "real.nc", tmp_path / "link.nc"
+    link.symlink_to(real)
+    cb.write_datatree(trees["wishart"][1], link)
+    (tmp_path / "plain").write_text("")
+    assert link.is_symlink() and real.is_file() and real.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    for bad in (tmp_path, tmp_path / "none" / "x.nc", "", None):
+        with pytest.raises(cb.StoreError, match="cannot write|needs a path"):
+            cb.write_datatree(trees["wishart"][1], bad)
+
+
+@pytest.mark.parametrize("names", [("prior", "energy", "theta"), ("theta", "sd", "prior"), ("coordinate", "sd", "lp")])
+def test_variables_may_be_called_as_parameters_are(names):
+    graph = cb.CausalGraph.from_edges([(names[0], names[1]), (names[1], names[2])])
+    problem = cb.Problem(graph, names[2], domains={names[0]: (-1, 1)})
+    values = np.random.default_rng(0).normal(size=(4 + 2, 3))
+    data = Data(graph.nodes, names[2], values, np.zeros(values.shape, bool))
+    for method in ("conjugate", "nuts"):
+        tree = cb.fit(problem, data, method=method, prior=cb.FixedPrior(), **SHORT, key=0).to_datatree(draws=20)
+        assert tree["posterior"]["theta"].dims == ("chain", "draw", "coordinate")
+        assert set(tree["observed_data"].data_vars) == set(names[1:])
+
+
+@pytest.mark.parametrize("draws", [0, -3, 2.5, "a"])
+def test_a_number_of_draws_that_is_none_is_refused(trees, draws):
+    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 4"):
+        trees["conjugate"][0].to_datatree(draws=draws)
 
 
 def test_a_small_file_that_declares_much_is_refused(file, chain):

@@ -44,7 +44,7 @@ def test_closed_forms_have_nothing_to_check_and_laplace_its_curvature(chain):
     exact = cb.check_posterior(cb.fit(chain.problem, chain.observe(30, 0)))
     assert exact.passed and "nothing can have failed" in exact.text
     laplace = cb.check_posterior(cb.fit(chain.problem, chain.observe(30, 0), method="laplace"))
-    assert laplace.passed and list(laplace.table.index) == ["newton decrement", "condition number"]
+    assert laplace.passed and list(laplace.table.index) == ["newton decrement", "width", "condition number"]
 
 
 def test_limits_are_configurable_and_details_name_every_parameter(chain):
@@ -74,7 +74,9 @@ def test_a_sampled_posterior_of_eight_rows_fails_and_one_of_many_passes(chain):
 
 def test_laplace_is_compared_with_the_density_that_it_stands_for(chain):
     """With eight rows its Gaussian is narrower than Student's t; with 400 it is not."""
-    few, many = (cb.fit(chain.problem, chain.observe(rows, 0), method="laplace") for rows in (8, 400))
+    with pytest.warns(cb.CausalBOWarning, match="laplace is too narrow"):
+        few = cb.fit(chain.problem, chain.observe(8, 0), method="laplace")
+    many = cb.fit(chain.problem, chain.observe(400, 0), method="laplace")
     check = cb.gaussian_error(few, key=0)
     assert not check.passed and "Mardia kurtosis" in check.failures.index
     assert cb.gaussian_error(many, key=0).passed
@@ -113,6 +115,83 @@ def test_standardized_draws_are_standard_also_where_the_covariance_is_singular(c
     noise = np.random.default_rng(2).normal(size=(4_000, total.factor.shape[1]))
     z = standardized(total, total.mean + noise @ total.factor.T)
     assert z.shape[1] < len(total.names) and np.abs(np.cov(z.T) - np.eye(z.shape[1])).max() < 0.12
+
+
+def test_an_effect_that_is_known_has_no_error():
+    graph = cb.CausalGraph.parse("X -> Z -> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (-1, 1), "Z": (-1, 1)}, known={("Z", "Y"): -1.3})
+    data = cb.models.load("chain").observe(300, 0)
+    data = Data(graph.nodes, "Y", data.values - data.values.mean(axis=0), data.intervened)
+    check = cb.gaussian_error(cb.fit(problem, data, intercepts=False), key=0)
+    assert check.passed and check.details.loc["do(Z = 1)", "sd"] == 0 and "nan" not in check.text
+
+
+def test_a_gaussian_posterior_passes_also_where_effects_are_long_products():
+    """Six coefficients in a row: the effects have heavy tails, and their sds large Monte-Carlo errors."""
+    names = [f"V{place}" for place in range(6)]
+    graph = cb.CausalGraph.from_edges([*zip(names, [*names[1:], "Y"], strict=True)])
+    problem = cb.Problem(graph, "Y", domains={"V0": (-1, 1)})
+    for seed in range(6):
+        data = rows_of(problem, np.random.default_rng(seed).normal(size=(7, 8)))
+        check = cb.gaussian_error(cb.fit(problem, data, prior=KNOWN), key=seed)
+        assert "failed" not in set(check.table["verdict"]), check.table
+
+
+def test_few_draws_are_not_assessed_instead_of_passed(chain):
+    post = cb.fit(chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 60}), key=0)
+    check = cb.gaussian_error(post, key=0)
+    assert check.table.loc["Pareto k", "verdict"] == "not assessed" and "Draw longer" in check.advice
+    shorter = cb.fit(chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 20}), key=0)
+    for look in (lambda post: cb.gaussian_error(post, key=0), cb.check_predictive, cb.check_loo, cb.prior_sensitivity):
+        with pytest.raises(cb.ModelError, match="at least 100 draws, the posterior has 40; draw longer"):
+            look(shorter)
+
+
+def test_one_chain_is_not_assessed_by_the_check_either(chain):
+    post = cb.fit(chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"chains": 1, "draws": 1_000}), key=0)
+    check = cb.check_posterior(post)
+    assert check.verdict == post.verdict == "not assessed" and not check.passed and "R-hat unknown" in check.text
+    assert set(check.details["verdict"]) == {"not assessed"} and "at least two chains" in check.advice
+
+
+def test_variables_that_cannot_be_compared_are_named(chain):
+    values = chain.observe(50, 0).values.copy()
+    values[:, 1] = 2.0
+    constant = cb.check_predictive(cb.fit(chain.problem, rows_of(chain.problem, values.T), prior=cb.FixedPrior()))
+    line = constant.table.set_index("variable").loc["Z"]
+    assert line["statistic"] == "constant" and line["verdict"] == "not assessed" and "Z" in constant.text
+    few = chain.observe(6, 0).join(chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -1.0}] * 12), 1))
+    check = cb.check_predictive(cb.fit(chain.problem, few, prior=cb.FixedPrior()))
+    assert check.passed and "fewer than 8 free rows): Z" in check.text
+
+
+def test_nan_is_never_a_pass():
+    from causal_bo_ppl.diagnostics.sensitivity import _sensitivities
+
+    watched = np.random.default_rng(0).normal(size=(400, 2))
+    watched[3, 0] = np.nan
+    with np.errstate(all="ignore"):
+        found = _sensitivities(watched, np.random.default_rng(1).normal(size=400), 4)
+    assert np.isnan(found[0]) and found[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("look", "message"),
+    [
+        (lambda post: cb.check_posterior(post, limits=3), "limits must be cb.Limits"),
+        (lambda post: cb.gaussian_error(post, tolerances={"sd": 1}, key=0), "tolerances must be cb.Tolerances"),
+        (lambda post: cb.gaussian_error(post, post.problem.queries([]), key=0), "no effect to compare|interventions"),
+        (lambda post: cb.check_predictive(post, alpha=5), "alpha must lie between 0 and 1"),
+        (lambda post: cb.check_predictive(post, draws=1), "at least 100; got 1"),
+        (lambda post: cb.check_loo(post, draws=0), "at least 100; got 0"),
+        (lambda post: cb.check_loo(post, worst_k=math.nan), "worst_k must lie between"),
+        (lambda post: cb.prior_sensitivity(post, limit=math.nan), "limit must lie between"),
+        (lambda post: cb.prior_sensitivity(post, draws=2.5), "at least 100; got 2.5"),
+    ],
+)
+def test_arguments_of_checks_are_checked(chain, look, message):
+    with pytest.raises(cb.CausalBOError, match=message):
+        look(cb.fit(chain.problem, chain.observe(30, 0)))
 
 
 def test_weights_of_a_known_tail_have_its_pareto_k():

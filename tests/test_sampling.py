@@ -174,6 +174,64 @@ def test_parameterizations_are_readings_of_the_same_draws(front_door):
     assert np.allclose(*effects)
 
 
+def test_an_interrupt_stops_all_chains_after_their_block(chain, monkeypatch):
+    from causal_bo_ppl.posterior import chains as room
+
+    seen = []
+
+    class Bar:
+        def __init__(self, **options):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def update(self, steps):
+            seen.append(steps)
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(room, "tqdm", Bar)
+    with pytest.raises(KeyboardInterrupt):
+        cb.fit(chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"draws": 50_000}), key=0)
+    assert len(seen) < 10
+
+
+def test_an_outcome_that_needs_an_unlearned_equation_has_no_variance(chain):
+    problem = cb.Problem(chain.problem.graph, "Y", domains={"Z": (-1, 1)}, sets=[("Z",)])
+    for method in ("conjugate", "laplace", "nuts"):
+        post = cb.fit(problem, chain.observe(60, 0), method=method, **SHORT, key=0)
+        assert post.outcome_variances(problem.vertices())[0] == pytest.approx(1, abs=0.5)
+        with pytest.raises(cb.DomainError, match="an equation that no set of the problem uses"):
+            post.outcome_variances(problem.baseline())
+
+
+def test_laplace_says_how_narrow_it_is_with_few_rows(chain):
+    with pytest.warns(cb.CausalBOWarning, match="about 29% too small"):
+        few = cb.fit(chain.problem, chain.observe(8, 0), method="laplace")
+    exact = cb.fit(chain.problem, chain.observe(8, 0))
+    assert few.belief.width == pytest.approx((few.sd / exact.sd).min(), rel=0.02)
+    assert few.verdict == "failed" and not cb.check_posterior(few).passed
+    assert cb.fit(chain.problem, chain.observe(60, 0), method="laplace").belief.width > 0.95
+
+
+def test_scaled_prior_leaves_strong_confounding_alone_and_a_fixed_one_is_yours(front_door):
+    draws = np.random.default_rng(0)
+    u, e = draws.normal(size=200), draws.normal(size=(3, 200))
+    x = 5 * u + e[0]
+    z = 0.8 * x + e[1]
+    values = np.column_stack([x, z, -1.3 * z + 6 * u + e[2]])  # correlation 0.967, t = 3.8
+    data = Data(front_door.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    wishart = cb.fit(front_door, data, method="wishart")
+    scaled = cb.fit(front_door, data, method="laplace")
+    assert scaled.mean[1] == pytest.approx(wishart.mean[wishart.names.index("est[Z|Z]")], abs=0.25 * scaled.sd[1])
+    tight = cb.fit(front_door, data, method="laplace", prior=cb.FixedPrior(latent_sd=0.05))
+    assert abs(tight.mean[1] - scaled.mean[1]) > 2 * scaled.sd[1]
+
+
 def test_a_refit_on_new_rows_compiles_nothing(chain):
     options = {"method": "nuts", **SHORT, "key": 0}
     first = cb.fit(chain.problem, chain.observe(30, 0), **options)

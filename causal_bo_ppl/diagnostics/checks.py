@@ -15,7 +15,7 @@ class Check:
 
     table: a line for each thing looked at; its column `verdict` says "passed", "failed" or "not assessed".
     text: what was found, in words. advice: what to do about it; empty where nothing is to be done. details: more
-    numbers, where there are any.
+    numbers, where there are any. whole: the verdict, where it does not follow from the lines alone.
     """
 
     name: str
@@ -23,10 +23,13 @@ class Check:
     text: str
     advice: str = ""
     details: pd.DataFrame | None = None
+    whole: str | None = None
 
     @cached_property
     def verdict(self) -> str:
         """Failed if a line failed, "not assessed" if no line could be assessed, else passed."""
+        if self.whole is not None:
+            return self.whole
         lines = set(self.table["verdict"])
         if FAILED in lines:
             return FAILED

@@ -7,17 +7,18 @@ import numpy as np
 import pandas as pd
 from scipy.stats import chi2, kstwo, norm
 
-from causal_bo_ppl.diagnostics.checks import FAILED, UNKNOWN, Check, judge
+from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN, Check, judge
 from causal_bo_ppl.diagnostics.correction import holm
 from causal_bo_ppl.diagnostics.importance import (
     EQUAL,
     PROPOSALS,
+    TOO_FEW,
     UNKNOWN_DENSITY,
     Importance,
     importance,
     resampled,
 )
-from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.diagnostics.inputs import require_draws, require_posterior
 from causal_bo_ppl.diagnostics.questions import choose, labels
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.keys import as_key, host_generator
@@ -27,10 +28,11 @@ from causal_bo_ppl.posterior.verdict import summarise
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import response
 
+NOISY = 3.0  # times the tolerance: so much Monte-Carlo error says nothing
 SURE = 3.3  # standard errors: 1 in 1,000
 LARGEST = 4.0  # the same for the largest of many
 PROPOSED = 16_000  # draws from the Gaussian
-LEVELS = (0.05, 0.95)
+LEVELS, NEAR = (0.05, 0.95), 0.02
 
 
 class Tolerances(NamedTuple):
@@ -69,11 +71,17 @@ def gaussian_error(
     require_posterior("gaussian_error", post)
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1_000:
         raise ModelError(f"draws must be a whole number, at least 1,000: tails are compared; got {draws!r}")
+    require_draws("gaussian_error", draws, post)
     tolerances = Tolerances() if tolerances is None else tolerances
+    if not isinstance(tolerances, Tolerances):
+        raise ModelError(f"tolerances must be cb.Tolerances(distance=..., mean=..., ...), got {tolerances!r}")
     for_draws, for_gaussian = jax.random.split(as_key(key))
-    theta, independent, weights = _draw(post, draws, for_draws)
+    drawn, independent, weights = _draw(post, draws, for_draws)
+    theta = drawn[np.isfinite(drawn).all(axis=1)]
     standard = host_generator(for_gaussian).standard_normal((PROPOSED, post.factor.shape[1]))
     asked = choose(post.problem, post.parameters.explored.sets, queries)
+    if not len(asked):
+        raise ModelError("there is no effect to compare: give at least one query")
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)
     lines = [
         _pareto_line(weights, tolerances.pareto_k),
@@ -81,9 +89,11 @@ def gaussian_error(
         *_shape_lines(post, theta, independent, tolerances),
         *_effect_lines(effects, independent, tolerances),
     ]
+    if len(theta) < len(drawn):
+        lines.append(_line("undefined draws", 1 - len(theta) / len(drawn), 0.0, 0.0, "share of draws without a value"))
     table = pd.DataFrame(lines, columns=["line", "value", "noise", "tolerance", "verdict", "where"]).set_index("line")
     failed = [str(name) for name in table.index[table["verdict"] == FAILED]]
-    return Check("Gaussian error", table, _tell(table, failed, len(asked)), _advise(failed), effects)
+    return Check("Gaussian error", table, _tell(table, failed, len(asked)), _advise(table, failed), effects)
 
 
 def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
@@ -102,7 +112,7 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
         return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
     drawn, weights = post.belief.drawn(draws, for_draws), importance(post, PROPOSED, for_weights)
     independent = _independent(drawn.theta, drawn.chains, post) if drawn.stats else float(len(drawn.theta))
-    return drawn.theta[np.isfinite(drawn.theta).all(axis=1)], independent, weights
+    return drawn.theta, independent, weights
 
 
 def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
@@ -112,7 +122,9 @@ def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
 
 
 def _line(name: str, value: float, noise: float, tolerance: float, where: str) -> tuple[object, ...]:
-    verdict = UNKNOWN if where == UNKNOWN_DENSITY else judge(value - noise <= tolerance)
+    verdict = judge(value - noise <= tolerance)
+    if where in (UNKNOWN_DENSITY, TOO_FEW) or (verdict == PASSED and noise > NOISY * abs(tolerance)):
+        verdict = UNKNOWN
     return name, value, noise, tolerance, verdict, where
 
 
@@ -171,32 +183,53 @@ def compare_effects(post: Posterior, queries: Queries, theta: np.ndarray, gaussi
     """A line for each effect: posterior, Gaussian theta, and the Gaussian of the linearized effect."""
     effect = response(post.problem, post)
     values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
-    columns = {}
+    columns: dict[str, np.ndarray] = {}
     for name, found in (("", np.asarray(effect(theta, queries))), ("gaussian_", np.asarray(effect(gaussian, queries)))):
-        columns[f"{name}mean"], columns[f"{name}sd"] = found.mean(axis=0), found.std(axis=0, ddof=1)
-        columns[f"{name}low"], columns[f"{name}high"] = np.quantile(found, LEVELS, axis=0)
+        columns |= _summary(name, found)
     columns["linear_mean"], columns["linear_sd"] = values, np.linalg.norm(jacobian @ post.factor, axis=1)
     return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))
 
 
+def _summary(name: str, found: np.ndarray) -> dict[str, np.ndarray]:
+    """Of effects (n, M): mean, sd, interval, and for one draw the errors of sd and interval ends."""
+    varies = np.ptp(found, axis=0) > 0  # a known effect has sd 0, not rounding
+    sd = np.where(varies, found.std(axis=0, ddof=1), 0.0)
+    scale = np.where(varies, sd, 1.0)
+    fourth = (((found - found.mean(axis=0)) / scale) ** 4).mean(axis=0)
+    low, high = np.quantile(found, LEVELS, axis=0)
+    around = [np.quantile(found, (level - NEAR, level + NEAR), axis=0) for level in LEVELS]
+    slowest = np.max([np.ptp(each, axis=0) / (2 * NEAR) for each in around], axis=0)  # 1 / density
+    errors = {"sd_error": np.sqrt(np.maximum(fourth - 1, 0) / 4), "end_error": np.sqrt(LEVELS[0] * LEVELS[1]) * slowest}
+    parts = {"mean": found.mean(axis=0), "sd": sd, "low": low, "high": high} | errors
+    return {f"{name}{part}": value for part, value in parts.items()}
+
+
 def _effect_lines(effects: pd.DataFrame, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:
-    known = (effects["sd"] == 0) & (effects["gaussian_sd"] == 0)  # exactly: such an effect has no error
-    sd, wide = effects["sd"].where(~known, 1.0), np.sqrt(1 / n + 1 / PROPOSED)
-    errors = {
-        "effect: mean": (effects["gaussian_mean"] - effects["mean"]).abs() / sd,
-        "effect: sd": (effects["gaussian_sd"] / sd - 1).abs().where(~known, 0.0),
-        "effect: 90 % interval": np.maximum(
-            (effects["gaussian_low"] - effects["low"]).abs(), (effects["gaussian_high"] - effects["high"]).abs()
-        )
-        / sd,
+    """Of each error the largest, beyond its own noise."""
+    column = {str(name): effects[name].to_numpy() for name in effects}
+    known = (column["sd"] == 0) & (column["gaussian_sd"] == 0)  # such an effect has no error
+    sd = np.where(known, 1.0, column["sd"])
+
+    def noise(error: str, scale: np.ndarray) -> np.ndarray:
+        ours, theirs = (column[f"{who}{error}"] / scale for who in ("", "gaussian_"))
+        return np.asarray(LARGEST * np.sqrt(ours**2 / n + theirs**2 / PROPOSED))
+
+    low, high = (np.abs(column[f"gaussian_{end}"] - column[end]) / sd for end in ("low", "high"))
+    same = np.full(len(sd), LARGEST * np.sqrt(1 / n + 1 / PROPOSED))
+    lines = {
+        "effect: mean": (np.abs(column["gaussian_mean"] - column["mean"]) / sd, same, tolerances.mean),
+        "effect: sd": (
+            np.where(known, 0.0, np.abs(column["gaussian_sd"] / sd - 1)),
+            noise("sd_error", np.ones(len(sd))),
+            tolerances.sd,
+        ),
+        "effect: 90 % interval": (np.maximum(low, high), noise("end_error", sd), tolerances.interval),
     }
-    at_quantile = float(np.sqrt(LEVELS[0] * LEVELS[1]) / norm.pdf(norm.ppf(LEVELS[0])))
-    noises = LARGEST * wide * np.array([1.0, np.sqrt(0.5), at_quantile])
-    limits = (tolerances.mean, tolerances.sd, tolerances.interval)
-    return [
-        _line(name, float(error.max(skipna=False)), float(noise), limit, str(error.fillna(np.inf).idxmax()))
-        for (name, error), noise, limit in zip(errors.items(), noises, limits, strict=True)
-    ]
+    found = []
+    for name, (error, doubt, limit) in lines.items():
+        at = int(np.argmax(np.nan_to_num(error - doubt, nan=np.inf)))
+        found.append(_line(name, float(error[at]), float(doubt[at]), limit, str(effects.index[at])))
+    return found
 
 
 def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
@@ -204,15 +237,18 @@ def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
     effects = (
         f"Taking theta as Gaussian moves the mean of an effect by up to {value['effect: mean']:.2f} sd, its sd by "
         f"{value['effect: sd']:.0%} and its 90 % interval by {value['effect: 90 % interval']:.2f} sd "
-        f"({count} effects), of which Monte-Carlo error can be {noise['effect: mean']:.2f} sd, {noise['effect: sd']:.0%} and "
-        f"{noise['effect: 90 % interval']:.2f} sd."
+        f"({count} effects), of which Monte-Carlo error can be {noise['effect: mean']:.2f} sd, "
+        f"{noise['effect: sd']:.0%} and {noise['effect: 90 % interval']:.2f} sd."
     )
     return effects + (
         f" Too far from a Gaussian: {listed(failed)}." if failed else " Beyond that error it is within all tolerances."
     )
 
 
-def _advise(failed: list[str]) -> str:
+def _advise(table: pd.DataFrame, failed: list[str]) -> str:
+    unsure = (table["verdict"] == UNKNOWN) & ~table["where"].eq(UNKNOWN_DENSITY)
+    if unsure.any():
+        return f"Draw longer: Monte-Carlo error hides {listed(table.index[unsure])}."
     if not failed:
         return ""
     if any(name.startswith("effect") for name in failed):

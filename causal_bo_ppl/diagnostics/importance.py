@@ -24,6 +24,8 @@ from causal_bo_ppl.sem.linear_density import Shape
 FLAT = 1e-9  # spread of the log ratios below which the Gaussian is exact
 EQUAL = 0.05  # share lost below which the tail of the weights does not matter
 PROPOSALS = 4  # for each draw resampled
+ENOUGH = 50  # draws for every dimension of a covariance that is estimated from them
+TOO_FEW = "too few draws for a covariance"
 UNKNOWN_DENSITY = "no density of the estimands is known"
 
 
@@ -41,6 +43,9 @@ class Importance(NamedTuple):
 
 def importance(post: Posterior, draws: int, key: jax.Array) -> Importance:
     """Of N(mean, covariance) for the posterior."""
+    belief = post.belief
+    if isinstance(belief, Sampled) and len(belief.models.noises) < ENOUGH * belief.model.dimension:
+        return Importance(np.nan, np.nan, TOO_FEW, np.full(draws, 1 / draws))
     found = _log_ratios(post, draws, host_generator(key))
     if found is None:
         return Importance(np.nan, np.nan, UNKNOWN_DENSITY, np.full(draws, 1 / draws))

@@ -3,10 +3,11 @@
 import warnings
 
 import jax
+import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.diagnostics.checks import FAILED, UNKNOWN, Check, judge
-from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.posterior import Posterior
 
@@ -24,6 +25,8 @@ def check_loo(post: Posterior, *, draws: int = 2_000, worst_k: float = WORST_K, 
     require_posterior("check_loo", post)
     if post.rows < 2:
         raise DataError(f"leaving rows out needs at least 2 of them, got {post.rows}")
+    require_draws("check_loo", draws, post)
+    worst_k = require_between("worst_k", worst_k, 0, np.inf)
     from arviz_stats import loo
 
     tree, lines = post.to_datatree(draws=draws, key=key), []
@@ -35,7 +38,7 @@ def check_loo(post: Posterior, *, draws: int = 2_000, worst_k: float = WORST_K, 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of large k: that is what we report
             found = loo(tree, var_name=name, pointwise=True)
-        high = found.pareto_k > worst_k
+        high = ~(found.pareto_k <= worst_k)
         bad = found.pareto_k[f"row[{name}]"].values[high.values]
         numbers = (float(found.elpd), float(found.se), float(found.p), float(found.pareto_k.max()))
         lines.append((name, rows, *numbers, len(bad), listed(bad, most=5) if len(bad) else "", judge(not len(bad))))

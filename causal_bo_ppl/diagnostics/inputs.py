@@ -5,6 +5,7 @@ from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.record import require_rows_of
+from causal_bo_ppl.posterior.sampled import Sampled
 from causal_bo_ppl.problem import Problem
 
 
@@ -29,3 +30,13 @@ def require_posterior(who: str, post: Posterior) -> None:
     """Refuse what is no posterior."""
     if not isinstance(post, Posterior):
         raise ModelError(f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+
+
+def require_draws(who: str, draws: object, post: Posterior, least: int = 100) -> None:
+    """Refuse too few draws: asked for, or there at all."""
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < least:
+        raise ModelError(f"{who} needs a whole number of draws, at least {least}; got {draws!r}")
+    if isinstance(post.belief, Sampled) and post.belief.theta[..., 0].size < least:
+        raise ModelError(
+            f"{who} needs at least {least} draws, the posterior has {post.belief.theta[..., 0].size}; draw longer"
+        )

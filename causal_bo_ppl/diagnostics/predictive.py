@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge, sentence
+from causal_bo_ppl.diagnostics.checks import FAILED, UNKNOWN, Check, judge, sentence
 from causal_bo_ppl.diagnostics.correction import holm
-from causal_bo_ppl.diagnostics.inputs import require_posterior
-from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
+from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
@@ -44,11 +44,14 @@ def check_predictive(post: Posterior, *, draws: int = 400, alpha: float = 0.01, 
     require_posterior("check_predictive", post)
     if post.rows < FEWEST:
         raise DataError(f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are needed")
+    require_draws("check_predictive", draws, post)
+    alpha = require_between("alpha", alpha, 0, 1)
     table = pd.DataFrame(_lines(post, draws, as_key(key)), columns=COLUMNS)
     table["p_corrected"] = holm(table["p_value"].to_numpy())
     table["tolerance"] = table["statistic"].map(TOLERANCES)
-    bad = (table["gap"] > table["tolerance"]) & ~(table["p_corrected"] >= alpha)
-    table["verdict"] = [judge(not each) for each in bad]
+    bad = ~(table["gap"] <= table["tolerance"]) & ~(table["p_corrected"] >= alpha)
+    known = table["statistic"].isin(list(TOLERANCES))
+    table["verdict"] = [judge(not each) if is_known else UNKNOWN for each, is_known in zip(bad, known, strict=True)]
     return Check("posterior predictive", table, _tell(table, post.rows), _advise(table))
 
 
@@ -59,7 +62,10 @@ def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object
     rows = replicate(*models, Queries(~free, np.where(free, 0.0, values)), for_rows)
     for place, name in enumerate(graph.nodes):
         chosen, weights = free[:, place], models.matrices[:, :, place]
-        if chosen.sum() < FEWEST:
+        if chosen.sum() < FEWEST or not np.ptp(values[chosen, place]) > 0:
+            if chosen.any():
+                why = "constant" if chosen.sum() >= FEWEST else f"{chosen.sum()} rows"
+                yield name, why, *[np.nan] * 6
             continue
         causes = [graph.index(cause) for cause in graph.parents(name)]
         same = np.broadcast_to(values[chosen], (len(weights), *values[chosen].shape))
@@ -112,16 +118,18 @@ def _compare(statistic: str, seen: np.ndarray, predicted: np.ndarray, sd: float)
 
 def _tell(table: pd.DataFrame, rows: int) -> str:
     failed = table[table["verdict"] == FAILED].sort_values("p_value")
+    assessed = table[table["verdict"] != UNKNOWN]
+    left_out = table.loc[table["verdict"] == UNKNOWN, "variable"]
+    rest = f" Not assessed (constant, or fewer than {FEWEST} free rows): {listed(left_out)}." if len(left_out) else ""
     if not len(failed):
-        return f"All of {len(table)} statistics of {rows} rows lie where the model predicts them."
+        return f"All of {len(assessed)} statistics of {rows} rows lie where the model predicts them.{rest}"
     words = [
         f"the {line['statistic']} of {line['variable']} is {line['observed']:.3g}, "
         f"predicted {line['predicted']:.3g} [{line['low']:.3g}, {line['high']:.3g}]"
         for _, line in failed.head(3).iterrows()
     ]
-    return (
-        f"The model would not have produced these rows ({len(failed)} of {len(table)} statistics): {'; '.join(words)}."
-    )
+    count = f"{len(failed)} of {len(assessed)} statistics"
+    return f"The model would not have produced these rows ({count}): {'; '.join(words)}.{rest}"
 
 
 def _advise(table: pd.DataFrame) -> str:

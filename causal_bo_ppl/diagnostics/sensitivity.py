@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge, sentence
-from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
 from causal_bo_ppl.diagnostics.questions import choose, labels
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.keys import as_key
@@ -35,6 +35,8 @@ def prior_sensitivity(
     require_posterior("prior_sensitivity", post)
     if not post.rows:
         raise DataError("without rows the posterior is the prior; give some")
+    require_draws("prior_sensitivity", draws, post)
+    limit = require_between("limit", limit, 0, np.inf)
     drawn = post.belief.drawn(draws, as_key(key))
     asked = choose(post.problem, post.parameters.explored.sets, queries, most=32)
     effects = np.asarray(response(post.problem, post)(drawn.theta, asked))
@@ -75,13 +77,13 @@ def _sensitivities(watched: np.ndarray, component: np.ndarray, chains: int) -> n
     weights = [each / each.sum() for each in weights]
     values = watched.T.reshape(watched.shape[1], chains, -1)
     return np.array(
-        [float(array_stats.power_scale_sense(each, *weights, *ALPHAS)) if np.ptp(each) > 0 else 0.0 for each in values]
+        [float(array_stats.power_scale_sense(each, *weights, *ALPHAS)) if np.ptp(each) != 0 else 0.0 for each in values]
     )
 
 
 def _tell(table: pd.DataFrame) -> str:
     failed = table[table["verdict"] == FAILED].sort_values("prior", ascending=False)
-    most = f"Sensitivity to the prior is at most {table['prior'].max():.3f}"
+    most = f"Sensitivity to the prior is at most {table['prior'].max(skipna=False):.3f}"
     if not len(failed):
         return f"{most}: another reasonable prior would give the same answers."
     words = [f"{name} ({line['diagnosis']})" for name, line in failed.iterrows()]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from threading import Event
 from typing import Any, NamedTuple
 
 import jax
@@ -50,6 +51,7 @@ class Sampling:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise ModelError(f"{name} must be a whole number, at least {least}; got {value!r}")
+            object.__setattr__(self, name, int(value))
         if not isinstance(self.target_accept, float) or not 0.4 <= self.target_accept < 1:
             raise ModelError(f"target_accept must lie between 0.4 and 1, got {self.target_accept!r}")
 
@@ -105,23 +107,33 @@ def run_chains(model: LinearModel, sampling: Sampling, key: jax.Array) -> Chains
     states = [made.begin(each, split(model.shape, start), arguments) for each, start in zip(keys, starts, strict=True)]
     made.advance(states[0], 0, arguments)  # no step: compiled once, before threads ask for it
     total = sampling.chains * (sampling.warmup + sampling.draws)
+    stop = Event()
     with (
         tqdm(total=total, desc="nuts", unit="step", delay=PATIENCE, leave=False, disable=not sampling.progress) as bar,
         ThreadPoolExecutor(min(sampling.chains, os.cpu_count() or 1)) as pool,
     ):
-        work = partial(_run_chain, made, arguments, sampling, bar)
-        found = list(pool.map(work, states))
+        work = partial(_run_chain, made, arguments, sampling, bar, stop)
+        try:
+            found = list(pool.map(work, states))
+        except BaseException:  # an interrupt: the other chains stop after their block
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
     stacked = {name: np.stack([chain[name] for chain in found]) for name in found[0]}
     stats = {name: stacked[name] for name in FIELDS} | {"lp": -stacked["lp"]}
     stats["tree_depth"] = np.ceil(np.log2(stacked["n_steps"] + 1)).astype(int)
     return Chains(stacked["flat"], stats)
 
 
-def _run_chain(made: Program, arguments: Any, sampling: Sampling, bar: Any, state: Any) -> dict[str, np.ndarray]:
+def _run_chain(
+    made: Program, arguments: Any, sampling: Sampling, bar: Any, stop: Event, state: Any
+) -> dict[str, np.ndarray]:
     """Warm up, then draw; what was kept of the warm-up is thrown away."""
     blocks = []
     for wanted, is_kept in ((sampling.warmup, False), (sampling.draws, True)):
         for start in range(0, wanted, BLOCK):
+            if stop.is_set():
+                return {}
             steps = min(BLOCK, wanted - start)
             state, block = made.advance(state, steps, arguments)
             state.i.block_until_ready()

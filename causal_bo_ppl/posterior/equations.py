@@ -104,13 +104,15 @@ class Equations:
         if isinstance(self.prior, ScaledPrior):
             used = self.causes >= 0
             parts = regressions.scaled_prior(self.evidence, used, self.intercepts, self.prior.rows)
+            latent = self.prior.rows
         else:
+            latent = self.prior.latent_sd**-2
             rows = np.swapaxes(self.prior_rows(self.prior), 0, 1)
             guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
             worth = 0.0 if np.isinf(self.prior.noise_rows) else self.prior.noise_rows
             parts = rows[..., :-1], rows[..., -1], np.full(len(guess), worth / 2), worth * guess / 2
         half, pull, shape, rate = (part[self.needed] for part in parts)
-        return Before(half, pull, shape, rate, self.fixed)
+        return Before(half, pull, shape, rate, self.fixed, np.asarray(latent))
 
     @cached_property
     def fixed(self) -> np.ndarray:
@@ -166,7 +168,7 @@ class Equations:
         coefficients, variances = regressions.draw(self.posterior, even(n), key)
         matrices, variances = self.place(coefficients), np.where(self.needed, variances, 1.0)
         noises = variances[:, :, None] * np.eye(len(self.graph.nodes))
-        half, pull, shape, rate, _ = self.before
+        half, pull, shape, rate, *_ = self.before
         inside, spread = coefficients[:, self.needed], variances[:, self.needed]
         misfit = ((np.einsum("ekl,nel->nek", half, inside) - pull) ** 2).sum(axis=-1)
         count = (self.causes[self.needed] >= 0).sum(axis=1)

@@ -71,8 +71,8 @@ def fit(
     intercepts:
         False: the equations have none, so the rows must be centred.
     prior:
-        `ScaledPrior` (default: scaled to the data, worth 1/100 of a row), `FixedPrior`, or `MomentPrior`. The strength
-        t of a latent cause is N(0, 1) a priori; it makes the correlation t / sqrt(1 + t^2) in a district of two.
+        `ScaledPrior` (default: scaled to the data, worth 1/100 of a row), `FixedPrior`, or `MomentPrior`. Each says
+        what is believed about the strength of latent causes.
     outcomes:
         (queries, values): experiments of which only the target is known; for "laplace" and "nuts". Tell a surrogate
         about them, or the posterior, never both.

@@ -1,9 +1,11 @@
 """What does the posterior look like around its mode? A Gaussian with the curvature there.
 
 The mode of the model's potential by L-BFGS, then Newton's steps; the Hessian by automatic differentiation, factored by
-Cholesky. A posterior without a proper maximum is refused.
+Cholesky. A posterior without a proper maximum is refused. The mode of (coefficients, log sd) takes disturbances as
+smaller than they are on average: with few rows the Gaussian is too narrow.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -15,7 +17,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import ModelError, NumericalError, listed
+from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
 from causal_bo_ppl.keys import host_generator
 from causal_bo_ppl.posterior.drawn import CHAINS, Drawn, even
 from causal_bo_ppl.posterior.linear_model import LinearModel
@@ -23,12 +25,13 @@ from causal_bo_ppl.posterior.noise import outcome_variances
 from causal_bo_ppl.posterior.potentials import flat_potential
 from causal_bo_ppl.posterior.priors import Prior
 from causal_bo_ppl.posterior.starts import explain, value_and_gradient
-from causal_bo_ppl.posterior.verdict import FAILED, PASSED, Limits
+from causal_bo_ppl.posterior.verdict import FAILED, PASSED, Limits, overall
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.sem.linear_density import Shape
 
 NEWTON = 50  # steps at most
 CLOSE = 1e-10  # Newton decrement, in log density: the mode is found
+NARROW, NARROWEST = 0.9, 0.8  # sd relative to the exact one: warned of, and refused
 WORST = 1e10  # condition number of the Hessian in whitened coordinates: half of the digits are left
 
 
@@ -43,7 +46,21 @@ class Laplace:
     condition: float
 
     settings = ""
-    verdict = PASSED
+
+    @property
+    def verdict(self) -> str:
+        """Was a mode found, and are there rows enough for its curvature to say how wide the posterior is?"""
+        return overall(self.lines(Limits()))
+
+    @cached_property
+    def width(self) -> float:
+        """Sd at the mode of the disturbances' variances, relative to the exact one; of the worst regression."""
+        exact, used = self.model.equations.posterior, (self.model.equations.causes >= 0).sum(axis=1)
+        shape = exact.shape[self.learned]
+        if np.isinf(shape).all():
+            return 1.0
+        found = 2 * np.maximum(shape - 1, 0) / (2 * shape + used[self.learned])
+        return float(np.sqrt(found.min()))
 
     @property
     def prior(self) -> Prior:
@@ -101,13 +118,14 @@ class Laplace:
         """What the computation's success is judged by."""
         rows = [
             ("newton decrement", self.decrement, f"<= {CLOSE:g}", PASSED if self.decrement <= CLOSE else FAILED),
+            ("width", self.width, f">= {NARROWEST:g}", PASSED if self.width >= NARROWEST else FAILED),
             ("condition number", self.condition, f"<= {WORST:g}", PASSED if self.condition <= WORST else FAILED),
         ]
         return pd.DataFrame(rows, columns=["line", "value", "limit", "verdict"]).set_index("line")
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """(M,) variance of one outcome at the mode."""
-        return outcome_variances(*self.at_mode, queries)
+        return outcome_variances(*self.at_mode, self.learned, queries)
 
     def update(self, rows: Data) -> "Laplace":
         """After more rows: the mode of all of them."""
@@ -151,7 +169,15 @@ def approximate(model: LinearModel) -> Laplace:
         )
     sizes = np.linalg.svd(root, compute_uv=False)
     factor = solve_triangular(root, np.eye(len(mode)), lower=True, trans="T")
-    return Laplace(model, mode, factor, max(decrement, 0.0), float((sizes[0] / sizes[-1]) ** 2))
+    found = Laplace(model, mode, factor, max(decrement, 0.0), float((sizes[0] / sizes[-1]) ** 2))
+    if found.width < NARROW:
+        warnings.warn(
+            f"with so few rows laplace is too narrow: its sds are about {1 - found.width:.0%} too small; "
+            'use method="nuts", or add rows',
+            CausalBOWarning,
+            stacklevel=3,
+        )
+    return found
 
 
 def _factor(model: LinearModel, hessian: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.linear import LinearSEM, adjoint, mutilated_means
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior.drawn import Models
@@ -14,10 +15,15 @@ from causal_bo_ppl.queries import Queries
 DRAWS = 64  # models at once
 
 
-def outcome_variances(matrix: np.ndarray, noise: np.ndarray, queries: Queries) -> np.ndarray:
-    """(M,) l' Omega l over the nodes not set, for the model (p + 1, p) with disturbances (p, p); queries (M, p)."""
+def outcome_variances(matrix: np.ndarray, noise: np.ndarray, learned: np.ndarray, queries: Queries) -> np.ndarray:
+    """(M,) l' Omega l over the nodes not set, for the model (p + 1, p) with disturbances (p, p); queries (M, p).
+
+    learned: (p,) whose equations are known; a query that depends on another is refused.
+    """
     sem = LinearSEM(jnp.asarray(matrix[:-1]), jnp.asarray(matrix[-1]), jnp.asarray(noise))
-    loads = in_pieces(partial(_loads, sem), np.asarray(queries.mask), len(queries))
+    loads = np.asarray(in_pieces(partial(_loads, sem), np.asarray(queries.mask), len(queries)))
+    if loads[:, ~learned].any():
+        raise DomainError("a query needs an equation that no set of the problem uses, so it was not fitted")
     return np.asarray(((loads @ noise) * loads).sum(axis=1))
 
 

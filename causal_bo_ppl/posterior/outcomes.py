@@ -53,10 +53,10 @@ def read_outcomes(
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], Queries):
         raise DataError(f"outcomes are a pair (queries, values), got {type(given).__name__}; see problem.queries")
     queries = problem.require(given[0])
-    try:
-        values = np.array(given[1], float)
-    except (TypeError, ValueError):
-        raise DataError("the outcomes' values must be numbers, one for each intervention") from None
+    values = np.array(given[1])
+    if values.dtype.kind not in "iuf":
+        raise DataError(f"the outcomes' values must be numbers, one for each intervention; got {values.dtype}")
+    values = values.astype(float)
     if values.shape != (len(queries),) or not np.isfinite(values).all():
         raise DataError(
             f"{len(queries)} interventions need as many finite outcomes; got an array of shape {values.shape} "

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 
 from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.keys import host_generator
 from causal_bo_ppl.linear import LinearSEM
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior.drawn import CHAINS, Drawn, Models, even
@@ -37,18 +38,21 @@ def draw_models(
     graph: CausalGraph, prior: FixedPrior, known: Mapping[Edge, float], intercepts: bool, n: int, key: jax.Array
 ) -> Models:
     """Models (n) from a fixed prior, by running the NumPyro program n times at once."""
-    program = _many(graph, tuple(node_prior(graph, prior, node, known, intercepts) for node in graph.nodes))
-    keys = np.asarray(jax.random.key_data(jax.random.split(key, n)))
+    program = _many(
+        graph, tuple(node_prior(graph, prior, node, known, intercepts) for node in graph.nodes), prior.latent_sd
+    )
+    seed = int(host_generator(key).integers(2**62))  # whatever kind of key was given
+    keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(seed, impl="threefry2x32"), n)))
     weights, levels, noises = map(np.asarray, in_pieces(program, keys, n))
     return Models(np.concatenate([weights, levels[:, None, :]], axis=1), noises)
 
 
 @lru_cache(maxsize=16)
-def _many(graph: CausalGraph, priors: tuple[NodePrior, ...]) -> Callable[[jax.Array], LinearSEM]:
-    program = linear_program(graph, priors)
+def _many(graph: CausalGraph, priors: tuple[NodePrior, ...], latent_sd: float) -> Callable[[jax.Array], LinearSEM]:
+    program = linear_program(graph, priors, latent_sd)
 
     def one(words: jax.Array) -> LinearSEM:
-        with numpyro.handlers.seed(rng_seed=jax.random.wrap_key_data(words)):
+        with numpyro.handlers.seed(rng_seed=jax.random.wrap_key_data(words, impl="threefry2x32")):
             return program()
 
     return jax.jit(jax.vmap(one))

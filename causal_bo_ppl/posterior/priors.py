@@ -25,6 +25,8 @@ class ScaledPrior:
     shape (rows - d) / 2 and rate rows / 2 times the variance of V_j, d the number of coefficients. As rows go to 0 the
     posterior is the classical one, Student's t with n - d degrees of freedom.
 
+    The strength t of a latent cause (`laplace`, `nuts`) is N(0, 1 / rows); see `sem.disturbances`.
+
     Moments (`wishart`): kappa_0 = rows, nu_0 = rows - 1, centred at the sample mean, Psi_0 = rows times the diagonal of
     the sample covariance; as rows go to 0, Jeffreys' independent prior of mean and covariance. Under it a regression on
     all k - 1 other variables has n - 1 degrees of freedom, not n - k: intervals are too narrow unless n >> k.
@@ -58,6 +60,9 @@ class FixedPrior:
         {variable: typical spread} and {variable: typical value}; 1 and 0 for variables that are not named.
     slopes:
         {(cause, effect): (mean, sd)} where more is known about a coefficient; sd at the guessed s2.
+    latent_sd:
+        Of the strength t of a latent cause, for `laplace` and `nuts`. In a district of two the correlation is
+        t / sqrt(1 + t^2); in larger ones see `sem.disturbances`.
     """
 
     slope_sd: float = 1.0
@@ -67,9 +72,10 @@ class FixedPrior:
     scales: Mapping[str, float] = field(default_factory=dict)
     centres: Mapping[str, float] = field(default_factory=dict)
     slopes: Mapping[Edge, tuple[float, float]] = field(default_factory=dict)
+    latent_sd: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("slope_sd", "intercept_sd", "noise_sd"):
+        for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
             _require_positive(name, getattr(self, name))
         if not _number("noise_rows", self.noise_rows) > 2:
             raise ModelError(f"noise_rows must be more than 2 (math.inf: known variances), got {self.noise_rows!r}")

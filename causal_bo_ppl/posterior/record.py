@@ -198,6 +198,8 @@ class Posterior:
         draws: about how many; by default all there are, unless groups with a number for every row would grow beyond
         160 MB: then every so-many-th. The group `prior` is there for priors that can be drawn from.
         """
+        if draws is not None and (isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 4):
+            raise ModelError(f"draws must be a whole number, at least 4; got {draws!r}")
         return to_datatree(self, draws, as_key(key))
 
     def to_netcdf(self, path: str | Path, *, draws: int | None = None, key: jax.Array | int = 0) -> Path:

@@ -98,7 +98,9 @@ class Sampled:
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """(M,) variance of one outcome at the posterior means."""
-        return outcome_variances(self.models.matrices.mean(axis=0), self.models.noises.mean(axis=0), queries)
+        return outcome_variances(
+            self.models.matrices.mean(axis=0), self.models.noises.mean(axis=0), self.learned, queries
+        )
 
     def update(self, rows: Data) -> "Sampled":
         """After more rows: drawn anew, with a key of its own."""

@@ -24,8 +24,6 @@ IID = "draws are independent; the chains are a mere division"
 
 def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.DataTree":
     """All groups of a posterior; draws: about how many, by default all that fit."""
-    from arviz_base import from_dict
-
     graph = post.problem.graph.ancestral(post.problem.target)
     values, free = post.learned_rows
     cells = free.size
@@ -45,13 +43,30 @@ def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.Dat
     before = draw_prior(post, len(drawn.theta), for_prior)
     if before is not None:
         groups["prior"] = _parameters(before, post.belief.learned)
-    names = (*graph.nodes, f"do({post.problem.target})")
-    dims = {"theta": ["coordinate"], "sd": ["variable"], **{name: [f"row[{name}]"] for name in names}}
-    coords: dict[str, Any] = {"coordinate": list(post.names), "variable": list(graph.nodes)}
-    coords |= {f"row[{name}]": np.flatnonzero(free[:, at]) for at, name in enumerate(graph.nodes)}
-    tree = from_dict(groups, dims=dims, coords=coords)
-    tree.attrs.update(_attributes(post, drawn))
-    return tree
+    return _assemble(groups, graph.nodes, free, post, drawn)
+
+
+def _assemble(
+    groups: dict[str, Any], nodes: tuple[str, ...], free: np.ndarray, post: "Posterior", drawn: Drawn
+) -> "xr.DataTree":
+    """Each group with its own dimensions: a variable may be called as a parameter is."""
+    import xarray as xr
+    from arviz_base import from_dict
+
+    rows = {f"row[{name}]": np.flatnonzero(free[:, at]) for at, name in enumerate(nodes)}
+    by_row = {name: [f"row[{name}]"] for name in (*nodes, f"do({post.problem.target})")}
+    by_draw = {"theta": ["coordinate"], "sd": ["variable"]}
+    names = {"coordinate": list(post.names), "variable": list(nodes)}
+    found = {}
+    for group, variables in groups.items():
+        about_parameters = group in ("posterior", "prior")
+        dims, coords = (by_draw, names) if about_parameters else (by_row, rows)
+        dims = {} if group in ("log_prior", "sample_stats") else dims
+        tree = from_dict({group: variables}, dims=dims, coords=coords if dims else {})
+        found[group] = tree[group].to_dataset()
+    whole = xr.DataTree.from_dict(found)
+    whole.attrs.update(_attributes(post, drawn))
+    return whole
 
 
 def _attributes(post: "Posterior", drawn: Drawn) -> dict[str, str]:

@@ -78,7 +78,8 @@ class Chart(NamedTuple):
 class Before(NamedTuple):
     """The prior: given s2 the coefficients have density exp(-|half b - pull|^2 / 2 s2); s2 ~ IG(shape, rate).
 
-    half (E, D, D), pull (E, D), shape (E,), rate (E,); fixed (p + 1, p): known coefficients.
+    half (E, D, D), pull (E, D), shape (E,), rate (E,); fixed (p + 1, p): known coefficients. latent (): precision of
+    the arcs' strengths.
     """
 
     half: np.ndarray
@@ -86,6 +87,7 @@ class Before(NamedTuple):
     shape: np.ndarray
     rate: np.ndarray
     fixed: np.ndarray
+    latent: np.ndarray
 
 
 class Seen(NamedTuple):
@@ -139,7 +141,7 @@ def log_prior(shape: Shape, before: Before, point: Point) -> jax.Array:
     terms = -0.5 * precision * (misfit**2).sum(axis=1) - shape.used.sum(axis=1) * point.log_sd
     if not shape.known_noise:
         terms = terms - 2 * (before.shape + 1) * point.log_sd - before.rate * precision
-    found: jax.Array = terms.sum() - 0.5 * (point.strengths**2).sum()
+    found: jax.Array = terms.sum() - 0.5 * before.latent * (point.strengths**2).sum()
     return found
 
 

@@ -34,7 +34,9 @@ class NodePrior(NamedTuple):
     guess: float
 
 
-def linear_program(graph: CausalGraph, priors: tuple[NodePrior, ...]) -> Callable[[], LinearSEM]:
+def linear_program(
+    graph: CausalGraph, priors: tuple[NodePrior, ...], latent_sd: float = 1.0
+) -> Callable[[], LinearSEM]:
     """The parameters' program: sites s2[X], b[X->Z], level[X] and t[X<->Y]; it returns what it drew."""
 
     def variance(node: str, prior: NodePrior) -> Any:
@@ -59,7 +61,7 @@ def linear_program(graph: CausalGraph, priors: tuple[NodePrior, ...]) -> Callabl
                 level = numpyro.sample(f"level[{node}]", dist.Normal(prior.level[0], sd * prior.level[1]))
                 intercepts = intercepts.at[place].set(level - at_centres)
         arcs = [(graph.index(one), graph.index(other)) for one, other in graph.bidirected]
-        drawn = [numpyro.sample(f"t[{one}<->{other}]", dist.Normal(0.0, 1.0)) for one, other in graph.bidirected]
+        drawn = [numpyro.sample(f"t[{one}<->{other}]", dist.Normal(0.0, latent_sd)) for one, other in graph.bidirected]
         root = sds[:, None] * correlation_factor(size, arcs, jnp.array(drawn))
         return LinearSEM(weights, intercepts, root @ root.T)
 
