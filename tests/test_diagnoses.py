@@ -312,6 +312,15 @@ def test_checks_need_a_posterior(check, chain):
         check(chain.problem)
 
 
+def test_graph_and_overlap_are_checked_from_a_posterior_as_well(chain):
+    data = chain.observe(100, 0)
+    post = cb.fit(chain.problem, data)
+    for check in (cb.check_graph, cb.check_overlap):
+        pd.testing.assert_frame_equal(check(post).table, check(chain.problem, data).table)
+        with pytest.raises(cb.DataError, match="needs Data, got NoneType"):
+            check(chain.problem)
+
+
 def test_too_little_is_refused(chain):
     post = cb.fit(chain.problem, chain.observe(4, 0).rows(slice(0, 0)), prior=cb.FixedPrior())
     with pytest.raises(cb.DataError, match="0 rows are too few"):

@@ -21,6 +21,7 @@ from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
 from causal_bo_ppl.diagnostics.partial_fits import Rows, regress, scale_rows
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.problem import Problem
 
 COLUMNS = "left right given correlation low high p_value p_corrected explained rows verdict reason".split()
@@ -30,13 +31,15 @@ NEARLY_EXPLAINED = 0.95  # share of a variance beyond which residuals may be no 
 UNTESTED = "Only linear dependence is tested; nonlinear dependence and Verma constraints are not."
 
 
-def check_graph(problem: Problem, data: Data, *, alpha: float = 0.01, least_correlation: float = 0.1) -> Check:
+def check_graph(
+    problem: Problem | Posterior, data: Data | None = None, *, alpha: float = 0.01, least_correlation: float = 0.1
+) -> Check:
     """Test every independence that the graph implies, on the rows in which nothing was set.
 
     Parameters
     ----------
     problem, data:
-        The graph, and rows of its variables; interventional rows are not used.
+        The graph, and rows of its variables, or a posterior, which has both; interventional rows are not used.
     alpha:
         How often a true graph may fail at all: p-values are corrected for their number (Holm).
     least_correlation:
@@ -50,7 +53,7 @@ def check_graph(problem: Problem, data: Data, *, alpha: float = 0.01, least_corr
         two is `explained` by the separator at most. What is constant or a combination of its separator, or has too few
         rows, is not assessed; `reason` says why.
     """
-    require_inputs("check_graph", problem, data)
+    problem, data = require_inputs("check_graph", problem, data)
     alpha = require_between("alpha", alpha, 0, 1)
     least_correlation = require_between("least_correlation", least_correlation, 0, 1)
     observed = data.values[data.is_observational]

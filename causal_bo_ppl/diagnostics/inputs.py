@@ -9,13 +9,17 @@ from causal_bo_ppl.posterior.sampled import Sampled
 from causal_bo_ppl.problem import Problem
 
 
-def require_inputs(who: str, problem: Problem, data: Data) -> None:
-    """Refuse what is no problem, no rows, or rows of something else."""
+def require_inputs(who: str, problem: Problem | Posterior, data: Data | None) -> tuple[Problem, Data]:
+    """A problem and its rows, or those of a posterior; refuses what is neither, and rows of something else."""
+    if isinstance(problem, Posterior):
+        data = problem.data if data is None else data
+        problem = problem.problem
     if not isinstance(problem, Problem):
         raise ModelError(f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem")
     if not isinstance(data, Data):
         raise DataError(f"{who} needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
     require_rows_of(problem, data)
+    return problem, data
 
 
 def require_between(name: str, number: float, low: float, high: float) -> float:

@@ -6,8 +6,6 @@ rows' own 99 % quantile), and how much of a member is explained by what would co
 
 from collections.abc import Sequence
 from functools import cache, partial
-from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,47 +14,21 @@ from causal_bo_ppl import designs
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN, Check
 from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
+from causal_bo_ppl.diagnostics.overlap_words import Faults, View, advise, describe
 from causal_bo_ppl.diagnostics.partial_fits import Rows, regress, scale_rows
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.problem import Problem
 
 INNER = 0.99  # of the rows lie inside the ellipsoid that counts as seen
 POINTS = 512  # of the Sobol sequence; a share of them is known to about 0.02
 MOST_CORNERS = 12  # members whose 2^12 corners are all tried; beyond, two corners for every principal direction
-SHOWN = 3  # variables named in the text; the table has all sets
-HIGH_CORRELATION = 0.9  # of two members, worth a word
 
 
-class View(NamedTuple):
-    """What the rows say about one set.
-
-    acting: members that still affect the target when all are set. corner: the corner of their box farthest from the
-    rows. explained: for each of them R^2 on `by`; NaN where rows are too few or it is constant. reason: why nothing
-    could be assessed.
-    """
-
-    acting: tuple[str, ...]
-    reach: float = np.nan
-    covered: float = np.nan
-    corner: tuple[float, ...] = ()
-    explained: tuple[float, ...] = ()
-    by: tuple[tuple[str, ...], ...] = ()
-    reason: str = ""
-
-    @property
-    def worst(self) -> int:
-        """The member most explained by others."""
-        return int(np.argmax(np.nan_to_num(self.explained, nan=-1.0)))
-
-    def verdict(self, reach: float, most_explained: float) -> str:
-        """Failed if one of the two is too large, passed if both are known and neither is."""
-        if self.reach > reach or any(share > most_explained for share in self.explained):
-            return FAILED
-        return UNKNOWN if self.reason else PASSED
-
-
-def check_overlap(problem: Problem, data: Data, *, reach: float = 4.0, most_explained: float = 0.99) -> Check:
+def check_overlap(
+    problem: Problem | Posterior, data: Data | None = None, *, reach: float = 4.0, most_explained: float = 0.99
+) -> Check:
     """Look for intervention sets whose effects rest on the model's form more than on the rows.
 
     Members that do nothing once the others are set are left out. All rows count: one that sets a variable shows it at
@@ -65,7 +37,7 @@ def check_overlap(problem: Problem, data: Data, *, reach: float = 4.0, most_expl
     Parameters
     ----------
     problem, data:
-        Sets and domains, and rows of its variables, observational or not.
+        Sets and domains, and rows of its variables, observational or not; or a posterior, which has both.
     reach:
         How far a corner of a set's box may lie from the mean, in units of the distance that 99 % of the rows keep;
         beyond, an effect is extrapolation. 4 is about ten standard deviations of a normal variable that is set alone.
@@ -80,7 +52,7 @@ def check_overlap(problem: Problem, data: Data, *, reach: float = 4.0, most_expl
         surround; `explained`, the largest share, of which `member`, `by` what; `own_rows`, how many rows of
         unconfounded variation that leaves.
     """
-    require_inputs("check_overlap", problem, data)
+    problem, data = require_inputs("check_overlap", problem, data)
     limits = require_between("reach", reach, 0, np.inf), require_between("most_explained", most_explained, 0, 1)
     if not len(data):
         raise DataError("there are no rows; observe some, then check where they lie")
@@ -90,7 +62,7 @@ def check_overlap(problem: Problem, data: Data, *, reach: float = 4.0, most_expl
     views = [look(_acting(upstream, problem.target, members)) for members in problem.sets]
     table = _tabulate(problem, views, limits, len(data))
     faults = _find_faults(problem, rows, views, limits)
-    return Check("overlap", table, _describe(problem, data, table, faults), _advise(faults))
+    return Check("overlap", table, describe(problem, data, table, faults), advise(faults))
 
 
 def _acting(graph: CausalGraph, target: str, members: tuple[str, ...]) -> tuple[str, ...]:
@@ -193,18 +165,6 @@ def _line(members: tuple[str, ...], view: View, limits: tuple[float, float], row
     }
 
 
-class Faults(NamedTuple):
-    """What the failed sets have in common.
-
-    entangled: {variable: (R^2, by what)} of those nearly explained. outside: variables whose own domain is too wide.
-    far: the set with the farthest corner, or None where none lies too far.
-    """
-
-    entangled: dict[str, tuple[float, tuple[str, ...]]]
-    outside: list[str]
-    far: View | None
-
-
 def _find_faults(problem: Problem, rows: Rows, views: Sequence[View], limits: tuple[float, float]) -> Faults:
     """Name each variable once, by the smallest set in which it fails."""
     entangled: dict[str, tuple[float, tuple[str, ...]]] = {}
@@ -216,80 +176,3 @@ def _find_faults(problem: Problem, rows: Rows, views: Sequence[View], limits: tu
     names = problem.graph.require(name for view in far for name in view.acting)
     outside = [name for name in names if _distance(problem, rows, (name,))[0] > limits[0]]
     return Faults(entangled, outside, max(far, key=lambda view: view.reach, default=None))
-
-
-def _describe(problem: Problem, data: Data, table: pd.DataFrame, faults: Faults) -> str:
-    counts = table["verdict"].value_counts().reindex([PASSED, FAILED, UNKNOWN], fill_value=0)
-    parts = [
-        f"Intervention sets looked at, with {len(data)} rows: {len(table)}",
-        f"without overlap: {counts[FAILED]}",
-        *([f"not assessed: {counts[UNKNOWN]} (such as: {table['reason'].iloc[-1]})"] if counts[UNKNOWN] else []),
-    ]
-    found = [*_tell_entangled(data, faults), *_tell_outside(problem, data, faults)]
-    if counts[PASSED] and not counts[FAILED]:
-        known = table[table["verdict"] == PASSED]
-        found = [
-            f"The farthest corner of a box lies {known['reach'].max():.1f} times as far out as 99 % of the rows; "
-            f"at most {known['explained'].max():.0%} of a variable's variance is explained by what would confound it."
-        ]
-    return " ".join(["; ".join(parts) + ".", *found])
-
-
-def _tell_entangled(data: Data, faults: Faults) -> list[str]:
-    """Which variables are nearly functions of others, so that their effects are hardly seen."""
-    if not faults.entangled:
-        return []
-    parts = [
-        f"{name} is nearly a function of {listed(by, most=6)} (R^2 {share:.3f}: its own variation is worth "
-        f"{len(data) * (1 - share):.2g} of {len(data)} rows)"
-        for name, (share, by) in faults.entangled.items()
-    ]
-    names = listed(faults.entangled, most=6)
-    return [
-        f"{_first(parts)}.",
-        *_tell_correlation(data, list(faults.entangled)),
-        f"The data say little about setting {names} apart from these; estimates there rest on the model's form.",
-    ]
-
-
-def _tell_correlation(data: Data, names: Sequence[str]) -> list[str]:
-    """The two that go together most closely, if they do."""
-    if len(names) < 2:
-        return []
-    together = np.corrcoef([data.column(name) / np.abs(data.column(name)).max() for name in names])
-    one, other = max(combinations(range(len(names)), 2), key=lambda pair: abs(together[pair]))
-    if not abs(together[one, other]) > HIGH_CORRELATION:
-        return []
-    return [f"The correlation of {names[one]} and {names[other]} is {together[one, other]:.3f}."]
-
-
-def _tell_outside(problem: Problem, data: Data, faults: Faults) -> list[str]:
-    """Which domains reach beyond the rows, and the intervention least like any of them."""
-    if faults.far is None:
-        return []
-    parts = [
-        f"{name} may be set in [{low:.4g}, {high:.4g}], but was seen in [{column.min():.4g}, {column.max():.4g}] only"
-        for name in faults.outside
-        for (low, high), column in [(problem.domains[name], data.column(name))]
-    ]
-    corner = ", ".join(
-        f"{name} = {value:.4g}" for name, value in zip(faults.far.acting, faults.far.corner, strict=True)
-    )
-    far = f"{faults.far.reach:.2g} times as far out as 99 % of the rows"
-    far = far if np.isfinite(faults.far.reach) else "where these rows cannot reach: they vary in fewer directions"
-    return [*([f"{_first(parts)}."] if parts else []), f"do({corner}) lies {far}; its effect is extrapolated."]
-
-
-def _first(parts: Sequence[str]) -> str:
-    more = [f"{len(parts) - SHOWN} more variables likewise"] if len(parts) > SHOWN else []
-    return "; ".join([*parts[:SHOWN], *more])
-
-
-def _advise(faults: Faults) -> str:
-    names = dict.fromkeys([*faults.entangled, *faults.outside]) or (faults.far.acting if faults.far else ())
-    if not names:
-        return ""
-    return (
-        f"Run experiments that set {listed(names, most=6)} to values of their own, narrow the domains to what was "
-        "seen, or widen the priors until the uncertainty there is honest."
-    )
