@@ -42,9 +42,9 @@ def overconfident(problem, share):
 
 
 def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(problem):
-    right = cb.calibrate(problem, rows=25, simulations=150, key=0)
-    assert right.passed and right.details.shape == (150, 4) and 0 < right.details.to_numpy().min() < 0.05
-    wrong = cb.calibrate(problem, rows=25, simulations=150, fitting=overconfident(problem, 0.5), key=0)
+    right = cb.calibrate(problem, rows=25, simulations=120, key=0)
+    assert right.passed and right.details.shape == (120, 4) and 0 < right.details.to_numpy().min() < 0.05
+    wrong = cb.calibrate(problem, rows=25, simulations=120, fitting=overconfident(problem, 0.5), key=0)
     assert not wrong.passed and "over-confident" in wrong.advice and wrong.table["coverage"].max() < 0.8
 
 
@@ -54,24 +54,24 @@ def test_the_places_are_those_of_the_true_effects(problem):
     def prior_only(data, key):
         return cb.fit(problem, data.rows(slice(0, 0)), prior=cb.FixedPrior())
 
-    check = cb.calibrate(problem, rows=20, simulations=200, fitting=prior_only, key=1)
+    check = cb.calibrate(problem, rows=20, simulations=100, fitting=prior_only, key=1)
     assert check.passed
     shifted = cb.FixedPrior(slopes={("Z", "Y"): (1.5, 1.0)})
 
     def wrong_prior(data, key):
         return cb.fit(problem, data.rows(slice(0, 0)), prior=shifted)
 
-    check = cb.calibrate(problem, rows=20, simulations=200, fitting=wrong_prior, key=1)
+    check = cb.calibrate(problem, rows=20, simulations=100, fitting=wrong_prior, key=1)
     assert check.table.loc["do(Z = 5)", "verdict"] == "failed"
     assert check.details["do(Z = 5)"].mean() < 0.4 and check.details["do(Z = -5)"].mean() > 0.6
 
 
 def test_wishart_is_calibrated_under_its_own_prior(front_door):
-    assert cb.calibrate(front_door, method="wishart", rows=30, simulations=150, key=0).passed
+    assert cb.calibrate(front_door, method="wishart", rows=30, simulations=100, key=0).passed
 
 
 def test_laplace_covers_within_its_tolerance(front_door):
-    check = cb.calibrate(front_door, method="laplace", rows=200, simulations=100, key=0)
+    check = cb.calibrate(front_door, method="laplace", rows=200, simulations=60, key=0)
     assert check.passed and np.abs(check.table["coverage"] - 0.9).max() < 0.1
     with_none = cb.calibrate(front_door, method="laplace", rows=200, simulations=20, coverage_tolerance=-1.0, key=0)
     assert not with_none.passed
@@ -80,7 +80,7 @@ def test_laplace_covers_within_its_tolerance(front_door):
 @pytest.mark.heavy
 def test_nuts_is_calibrated_under_latent_confounding(front_door):
     options = {"chains": 4, "warmup": 300, "draws": 250}
-    check = cb.calibrate(front_door, method="nuts", rows=40, simulations=60, posterior_draws=100, key=0, **options)
+    check = cb.calibrate(front_door, method="nuts", rows=40, simulations=40, posterior_draws=100, key=0, **options)
     assert check.passed
 
 

@@ -86,7 +86,7 @@ def test_laplace_is_the_closed_form_of_a_regression(chain):
     assert post.belief.condition == pytest.approx(1, abs=0.5) and post.moments_by == "mode and curvature"
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_laplace_is_that_of_numpyro_on_a_model_written_by_hand(chain):
     data = chain.observe(50, 1)
     x, z, y = data.values.T
@@ -396,8 +396,8 @@ def test_an_instrument_is_used_where_linearity_is_asked_for():
     assert post.mean[at] == pytest.approx(by_hand, abs=0.2 * post.sd[at]) and abs(post.mean[at] - 0.7) < 3 * post.sd[at]
 
 
-@pytest.mark.heavy
-def test_a_large_district_is_sampled(front_door):
+@pytest.mark.slow
+def test_a_large_district_is_sampled():
     """The funnel's target shares a latent cause with each of six sources."""
     system = cb.models.load("funnel")
     post = cb.fit(system.problem, system.observe(300, 0), method="nuts", key=0, progress=False)
