@@ -6,7 +6,7 @@ compile nothing.
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from threading import Event
@@ -113,9 +113,12 @@ def run_chains(model: LinearModel, sampling: Sampling, key: jax.Array) -> Chains
         ThreadPoolExecutor(min(sampling.chains, os.cpu_count() or 1)) as pool,
     ):
         work = partial(_run_chain, made, arguments, sampling, bar, stop)
+        running = [pool.submit(work, state) for state in states]
         try:
-            found = list(pool.map(work, states))
-        except BaseException:  # an interrupt: the other chains stop after their block
+            for each in wait(running, return_when=FIRST_EXCEPTION).done:
+                each.result()
+            found = [each.result() for each in running]
+        except BaseException:  # an interrupt, or a chain that failed: the others stop after their block
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
