@@ -13,6 +13,8 @@ from causal_bo_ppl.posterior.sampled import Sampled
 
 AMBER = "#f59e0b"
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(autouse=True)
 def close_figures():

@@ -28,6 +28,7 @@ def test_examples_in_docstrings_run(module):
     assert result.attempted > 0 and result.failed == 0
 
 
+@pytest.mark.heavy
 def test_examples_in_the_readme_run():
     result = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert result.attempted >= 20 and result.failed == 0

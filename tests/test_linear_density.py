@@ -80,6 +80,7 @@ def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
     assert (factor @ factor.T)[0, 1] == pytest.approx(0.6)
 
 
+@pytest.mark.heavy
 def test_fast_density_is_that_of_the_program_on_paper(confounded):
     """Parameters from the program; its log density with the rows' disturbances, up to one constant."""
     problem, data = confounded
