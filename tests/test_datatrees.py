@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 
+pytestmark = pytest.mark.heavy
 SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
 
 
@@ -79,7 +80,6 @@ def test_predictions_have_the_spread_of_new_rows(trees):
     assert drawn.std(axis=1).mean() == pytest.approx(float(sd.sel(variable="Z").mean()), rel=0.1)
 
 
-@pytest.mark.heavy
 def test_correlated_likelihood_is_the_joint_density_of_the_district():
     problem, truth = random_problem(3, size=5, confounded=True, identifiable_only=True)
     data = simulate(problem, truth, 120, 0)
@@ -238,7 +238,6 @@ def test_a_link_is_followed_when_writing_and_the_mode_is_the_usual_one(trees, tm
             cb.write_datatree(trees["wishart"][1], bad)
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("names", [("prior", "energy", "theta"), ("theta", "sd", "prior"), ("coordinate", "sd", "lp")])
 def test_variables_may_be_called_as_parameters_are(names):
     graph = cb.CausalGraph.from_edges([(names[0], names[1]), (names[1], names[2])])

@@ -16,6 +16,7 @@ from causal_bo_ppl.diagnostics.correction import holm
 from causal_bo_ppl.diagnostics.gaussian import mardia_skewness, standardized
 from causal_bo_ppl.diagnostics.importance import weigh
 
+pytestmark = pytest.mark.heavy
 SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
 KNOWN = cb.FixedPrior(noise_rows=math.inf)
 
@@ -55,7 +56,6 @@ def test_limits_are_configurable_and_details_name_every_parameter(chain):
     assert not cb.check_posterior(post, limits=cb.Limits(ess=1e6)).passed
 
 
-@pytest.mark.heavy
 def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_20_of_20_seeds(chain):
     for seed in range(20):
         gaussian = cb.fit(chain.problem, chain.observe(50, seed), prior=KNOWN)
@@ -65,7 +65,6 @@ def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_20_
         assert not cb.gaussian_error(few, key=seed).passed, seed
 
 
-@pytest.mark.heavy
 def test_a_sampled_posterior_of_eight_rows_fails_and_one_of_many_passes(chain):
     options = {"method": "nuts", "chains": 4, "warmup": 200, "draws": 1_000, "progress": False, "key": 0}
     assert not cb.gaussian_error(cb.fit(chain.problem, chain.observe(8, 0), **options), key=0).passed
@@ -73,7 +72,6 @@ def test_a_sampled_posterior_of_eight_rows_fails_and_one_of_many_passes(chain):
     assert many.passed and len(many.details) == len(chain.problem.vertices())
 
 
-@pytest.mark.heavy
 def test_laplace_is_compared_with_the_density_that_it_stands_for(chain):
     """With eight rows its Gaussian is narrower than Student's t; with 400 it is not."""
     with pytest.warns(cb.CausalBOWarning, match="laplace is too narrow"):
@@ -128,7 +126,6 @@ def test_an_effect_that_is_known_has_no_error():
     assert check.passed and check.details.loc["do(Z = 1)", "sd"] == 0 and "nan" not in check.text
 
 
-@pytest.mark.heavy
 def test_a_gaussian_posterior_passes_also_where_effects_are_long_products():
     """Six coefficients in a row: the effects have heavy tails, and their sds large Monte-Carlo errors."""
     names = [f"V{place}" for place in range(6)]
@@ -224,7 +221,6 @@ def test_predictions_of_a_linear_system_hold_and_those_of_a_bent_one_do_not(chai
     assert "A mechanism bends" in check.advice
 
 
-@pytest.mark.heavy
 def test_predictions_raise_few_false_alarms(chain):
     passed = [
         cb.check_predictive(cb.fit(chain.problem, chain.observe(60, seed)), key=seed).passed for seed in range(20)
@@ -293,7 +289,6 @@ def test_a_prior_against_the_data_is_noticed_and_a_weak_one_is_not(chain):
     assert sure["prior"] > 0.05 > sure["likelihood"] and sure["diagnosis"] == "the data say little"
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["nuts", "wishart"])
 def test_sensitivity_and_predictions_work_for_every_method(chain, method):
     options = SHORT | {"key": 0} if method == "nuts" else {}

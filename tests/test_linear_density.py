@@ -22,6 +22,7 @@ from causal_bo_ppl.sem.disturbances import correlation_factor
 from causal_bo_ppl.sem.linear_program import DISTURBANCES, generate, linear_program
 from causal_bo_ppl.sem.simulation import ROWS
 
+pytestmark = pytest.mark.heavy
 PRIOR = cb.FixedPrior(
     slope_sd=0.7, intercept_sd=1.5, noise_sd=0.8, noise_rows=5.0, centres={"V1": 2.0}, scales={"V2": 3.0}
 )
@@ -80,7 +81,6 @@ def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
     assert (factor @ factor.T)[0, 1] == pytest.approx(0.6)
 
 
-@pytest.mark.heavy
 def test_fast_density_is_that_of_the_program_on_paper(confounded):
     """Parameters from the program; its log density with the rows' disturbances, up to one constant."""
     problem, data = confounded

@@ -15,6 +15,7 @@ from causal_bo_ppl.posterior.chains import program
 from causal_bo_ppl.posterior.laplace import _factor, _hessian
 from causal_bo_ppl.posterior.verdict import Limits, judge_chains, overall, summarise
 
+pytestmark = pytest.mark.heavy
 SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
 
 
@@ -60,7 +61,6 @@ def test_conjugate_laplace_and_nuts_agree_on_the_chain(by_method):
         assert found.verdict == "passed" and found.rows == 3_200
 
 
-@pytest.mark.heavy
 def test_nuts_with_interventional_rows_and_known_coefficients_is_the_conjugate_posterior():
     problem, truth = random_problem(2, size=4, known=1)
     data = simulate(problem, truth, 60, 0, interventional=True)
@@ -129,7 +129,6 @@ def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(
     assert told.sd[1] < 0.6 * alone.sd[1] and told.fingerprint != alone.fingerprint
 
 
-@pytest.mark.heavy
 def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"X": 5.0}] * 20)
@@ -144,7 +143,6 @@ def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     assert tree["log_likelihood"]["do(Y)"].sizes["row[do(Y)]"] == 20
 
 
-@pytest.mark.heavy
 def test_correlated_disturbances_undo_confounding(front_door):
     data = confounded_rows(front_door, 500, 0)
     nuts, laplace = (cb.fit(front_door, data, method=method, key=0, progress=False) for method in ("nuts", "laplace"))
@@ -161,7 +159,6 @@ def test_correlated_disturbances_undo_confounding(front_door):
     assert loads[0, 2] == pytest.approx(6, abs=1.2) and np.abs(loads[[0, 1], [1, 2]]).max() < 1e-9
 
 
-@pytest.mark.heavy
 def test_parameterizations_are_readings_of_the_same_draws(front_door):
     data = confounded_rows(front_door, 200, 1)
     structural, total, estimand = (
@@ -178,7 +175,6 @@ def test_parameterizations_are_readings_of_the_same_draws(front_door):
     assert np.allclose(*effects)
 
 
-@pytest.mark.heavy
 def test_an_interrupt_stops_all_chains_after_their_block(chain, monkeypatch):
     from causal_bo_ppl.posterior import chains as room
 
@@ -205,7 +201,6 @@ def test_an_interrupt_stops_all_chains_after_their_block(chain, monkeypatch):
     assert len(seen) < 10
 
 
-@pytest.mark.heavy
 def test_an_outcome_that_needs_an_unlearned_equation_has_no_variance(chain):
     problem = cb.Problem(chain.problem.graph, "Y", domains={"Z": (-1, 1)}, sets=[("Z",)])
     for method in ("conjugate", "laplace", "nuts"):
@@ -224,7 +219,6 @@ def test_laplace_says_how_narrow_it_is_with_few_rows(chain):
     assert cb.fit(chain.problem, chain.observe(60, 0), method="laplace").belief.width > 0.95
 
 
-@pytest.mark.heavy
 def test_scaled_prior_leaves_strong_confounding_alone_and_a_fixed_one_is_yours(front_door):
     draws = np.random.default_rng(0)
     u, e = draws.normal(size=200), draws.normal(size=(3, 200))
@@ -263,7 +257,6 @@ def test_same_key_same_draws_and_another_key_others(chain):
     assert (every == np.sort(one.belief.theta[..., 0].ravel())).all()  # each once, while there are enough
 
 
-@pytest.mark.heavy
 def test_update_is_a_fit_of_all_rows(chain):
     data, more = chain.observe(30, 0), chain.observe(20, 1)
     grown = cb.fit(chain.problem, data, method="laplace").update(more)
@@ -378,7 +371,6 @@ def test_outcomes_that_cannot_be_used_are_refused(chain):
         cb.fit(narrow, data, method="laplace", outcomes=(narrow.baseline(), [1.0]))
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("inference", ["laplace", "nuts"])
 def test_a_run_starts_from_either_posterior(chain, inference):
     run = cb.optimize(chain, rounds=2, observations=40, inference=inference, key=0)
@@ -386,7 +378,6 @@ def test_a_run_starts_from_either_posterior(chain, inference):
     assert run.best.intervention == {"Z": 5.0}
 
 
-@pytest.mark.heavy
 def test_an_instrument_is_used_where_linearity_is_asked_for():
     graph = cb.CausalGraph.parse("Z -> X -> Y; X <-> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-2, 2)}, sets=[("X",)])
@@ -417,7 +408,6 @@ def test_a_large_district_is_sampled():
     assert np.abs((predicted.mean - np.asarray(system.effect(q))) / predicted.sd).max() < 5
 
 
-@pytest.mark.heavy
 def test_the_ancestral_graph_of_b1583_mixes_well():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
     data = system.observe(500, 0)
