@@ -12,8 +12,7 @@ from fitted_cases import random_problem, simulate
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.posterior.chains import program
-from causal_bo_ppl.posterior.laplace import _factor, _hessian
-from causal_bo_ppl.posterior.verdict import Limits, judge_chains, overall, summarise
+from causal_bo_ppl.posterior.laplace import _hessian
 
 pytestmark = pytest.mark.heavy
 SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
@@ -264,111 +263,6 @@ def test_update_is_a_fit_of_all_rows(chain):
     assert np.allclose(grown.mean, whole.mean, atol=1e-8) and grown.fingerprint == whole.fingerprint
     sampled = cb.fit(chain.problem, data, method="nuts", **SHORT, key=0).update(more)
     assert sampled.rows == 50 and np.abs(sampled.mean - whole.mean).max() < 0.5 * whole.sd.max()
-
-
-def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
-    data, q = chain.observe(30, 0), chain.problem.vertices()
-    post = cb.fit(chain.problem, data, method="nuts", **(SHORT | {"draws": 20}), key=0)
-    assert post.verdict == "failed"
-    with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
-        cb.jacobian_gram(post, q)
-    assert "verdict failed" in cb.jacobian_gram(post, q, accept_unconverged=True).assumed
-    check = cb.check_posterior(post)
-    assert not check.passed and "ess_bulk" in check.failures.index and "Draw longer" in check.advice
-
-
-def test_one_chain_cannot_be_assessed(chain):
-    options = {"method": "nuts", "chains": 1, "warmup": 200, "draws": 1_000, "progress": False, "key": 0}
-    post = cb.fit(chain.problem, chain.observe(30, 0), **options)
-    assert post.verdict == "not assessed" and cb.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
-    with pytest.raises(cb.ModelError, match="not assessed"):
-        cb.couple(post)
-
-
-def fake_chains(**changes):
-    draws = np.random.default_rng(0).normal(size=(4, 1_000, 2))
-    stats = {"energy": np.random.default_rng(1).normal(size=(4, 1_000)), "diverging": np.zeros((4, 1_000), bool)}
-    draws, stats = changes.get("draws", draws), stats | changes.get("stats", {})
-    return judge_chains(summarise(draws, ("a", "b")), stats, Limits())
-
-
-def test_each_line_of_the_verdict_can_fail():
-    assert overall(fake_chains()) == "passed"
-    one = np.zeros((4, 1_000), bool)
-    one[2, 7] = True
-    assert fake_chains(stats={"diverging": one}).loc["divergences", "verdict"] == "failed"
-    walk = np.random.default_rng(2).normal(size=(4, 1_000)).cumsum(axis=1)
-    assert fake_chains(stats={"energy": walk}).loc["bfmi", "verdict"] == "failed"
-    apart = np.random.default_rng(3).normal(size=(4, 1_000, 2)) + np.arange(4)[:, None, None] * 0.2
-    assert fake_chains(draws=apart).loc["r_hat", "verdict"] == "failed"
-    slow = np.repeat(np.random.default_rng(4).normal(size=(4, 50, 2)), 20, axis=1)
-    assert fake_chains(draws=slow).loc["ess_bulk", "verdict"] == "failed"
-    bad = np.random.default_rng(5).normal(size=(4, 1_000, 2))
-    bad[1, 3, 0] = np.nan
-    table = fake_chains(draws=bad)
-    assert overall(table) == "failed" and table.loc["r_hat", "verdict"] == table.loc["ess_tail", "verdict"] == "failed"
-
-
-def test_a_start_without_a_finite_density_names_the_node(chain):
-    values = chain.observe(30, 0).values.copy()
-    values[:, 2] *= 1e200
-    data = Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
-    for method in ("nuts", "laplace"):
-        with pytest.raises(cb.CausalBOError, match="'Y' is not finite"), np.errstate(all="ignore"):
-            cb.fit(chain.problem, data, method=method, **SHORT, key=0)
-
-
-def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(chain):
-    model = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").belief.model
-    hessian = np.eye(model.dimension)
-    hessian[0, 0] = 1e-12
-    with pytest.raises(
-        cb.NumericalError, match=rf"curvature along {model.names[0].replace('[', '.').replace(']', '.')}"
-    ):
-        _factor(model, hessian)
-    with pytest.raises(cb.NumericalError, match="not finite at the mode"):
-        _factor(model, hessian * np.nan)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "nuts"}, "give a key, such as key=0"),
-        ({"method": "nuts", "key": 0, "chains": 0}, "chains must be a whole number, at least 1; got 0"),
-        ({"method": "nuts", "key": 0, "draws": 2.5}, "draws must be a whole number"),
-        ({"method": "nuts", "key": 0, "target_accept": 1.0}, "target_accept must lie between"),
-        ({"method": "laplace", "prior": cb.MomentPrior(np.zeros(3), 1, np.eye(3), 9)}, "MomentPrior is for"),
-        ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
-        ({"outcomes": "both"}, "conjugate learns from whole rows only"),
-        ({"method": "laplace", "outcomes": "y"}, r"a pair \(queries, values\)"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_fitted_is_refused(chain, options, message):
-    with pytest.raises(cb.CausalBOError, match=message):
-        cb.fit(chain.problem, chain.observe(30, 0), **options)
-
-
-def test_a_posterior_in_32_bits_is_refused(chain):
-    data = chain.observe(30, 0)
-    jax.config.update("jax_enable_x64", False)
-    try:
-        with pytest.raises(cb.ModelError, match=r'jax.config.update\("jax_enable_x64", True\)'):
-            cb.fit(chain.problem, data)
-    finally:
-        jax.config.update("jax_enable_x64", True)
-
-
-def test_outcomes_that_cannot_be_used_are_refused(chain):
-    problem, data = chain.problem, chain.observe(30, 0)
-    q = problem.queries([{"X": 1.0}, {"X": 2.0}])
-    with pytest.raises(cb.DataError, match="2 interventions need as many finite outcomes"):
-        cb.fit(problem, data, method="laplace", outcomes=(q, [1.0]))
-    with pytest.raises(cb.DataError, match="1 that are not finite"):
-        cb.fit(problem, data, method="laplace", outcomes=(q, [1.0, np.nan]))
-    narrow = cb.Problem(problem.graph, "Y", domains={"Z": (-1, 1)}, sets=[("Z",)])
-    with pytest.raises(cb.DataError, match="doing nothing depends on the equation of 'X'"):
-        cb.fit(narrow, data, method="laplace", outcomes=(narrow.baseline(), [1.0]))
 
 
 @pytest.mark.parametrize("inference", ["laplace", "nuts"])
