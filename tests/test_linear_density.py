@@ -1,9 +1,11 @@
 """The fast density of the linear model against the program on paper and against dense formulas."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
@@ -13,6 +15,7 @@ from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.linear import LinearSEM
 from causal_bo_ppl.posterior.linear_model import LinearModel
 from causal_bo_ppl.posterior.outcomes import Outcomes, no_outcomes
 from causal_bo_ppl.posterior.prior_draws import draw_models, node_prior
@@ -21,6 +24,7 @@ from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.sem.disturbances import correlation_factor
 from causal_bo_ppl.sem.linear_program import DISTURBANCES, generate, linear_program
 from causal_bo_ppl.sem.simulation import ROWS
+from causal_bo_ppl.sem.simulation import simulate as simulate_program
 
 pytestmark = pytest.mark.heavy
 PRIOR = cb.FixedPrior(
@@ -225,3 +229,20 @@ def test_known_variances_and_coefficients_are_not_drawn():
     prior = cb.FixedPrior(noise_rows=np.inf, noise_sd=0.5)
     matrices, noises = draw_models(graph, prior, {("A", "B"): 0.8}, False, 20, jax.random.key(0))
     assert (matrices[:, 0, 1] == 0.8).all() and np.allclose(noises, 0.25 * np.eye(2)) and not matrices[:, 2].any()
+
+
+def test_rows_of_the_program_are_those_of_its_parameters_also_under_interventions():
+    """Simulated by NumPyro with surgery; means and covariance of the mutilated system by dense algebra."""
+    graph = cb.CausalGraph.parse("A -> B -> C; A <-> C")
+    weights = np.zeros((3, 3))
+    weights[0, 1], weights[1, 2] = 0.8, -1.3
+    noise = np.array([[1.0, 0.0, 0.6], [0.0, 0.5, 0.0], [0.6, 0.0, 2.0]])
+    sem = LinearSEM(jnp.asarray(weights), jnp.array([1.0, 0.0, -2.0]), jnp.asarray(noise))
+    mask = np.tile([False, True, False], (4_000, 1))
+    queries = Queries(mask, np.where(mask, 3.0, 0.0))
+    with jax.numpy_rank_promotion("allow"):  # inside NumPyro
+        rows = np.asarray(simulate_program(partial(generate, graph, sem), graph.nodes, queries, jax.random.key(0)))
+    assert (rows[:, 1] == 3).all()  # the value set is what the trace holds
+    expected = np.array([1.0, -2.0 - 1.3 * 3])
+    assert np.abs(rows[:, [0, 2]].mean(axis=0) - expected).max() < 5 * np.sqrt(2 / 4_000)
+    assert np.abs(np.cov(rows[:, [0, 2]].T) - noise[np.ix_([0, 2], [0, 2])]).max() < 0.25
