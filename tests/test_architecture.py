@@ -20,7 +20,7 @@ LAYERS = [
     "exploration",
     "admission",
     "problem data",
-    "learnable",
+    "learnable questions",
     "identification sem",
     "search",
     "system",

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
         "diagnostics.convergence",
         "responses",
         "kernels.jacobian",
-        "theory",
+        "theory.ranks",
         "optimizer",
     ],
 )

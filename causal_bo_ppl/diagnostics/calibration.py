@@ -17,7 +17,6 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge
 from causal_bo_ppl.diagnostics.correction import holm
 from causal_bo_ppl.diagnostics.inputs import require_between, require_posterior
-from causal_bo_ppl.diagnostics.questions import choose, labels
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import identify
@@ -26,6 +25,7 @@ from causal_bo_ppl.posterior import FixedPrior, MomentPrior, Posterior, fit
 from causal_bo_ppl.posterior.prior_draws import draw_models
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.questions import choose, labels
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.sem.rows import means, replicate
 

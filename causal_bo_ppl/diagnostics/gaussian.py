@@ -19,13 +19,13 @@ from causal_bo_ppl.diagnostics.importance import (
     resampled,
 )
 from causal_bo_ppl.diagnostics.inputs import require_draws, require_posterior
-from causal_bo_ppl.diagnostics.questions import choose, labels
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.keys import as_key, host_generator
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.laplace import Laplace
 from causal_bo_ppl.posterior.verdict import summarise
 from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.questions import choose, labels
 from causal_bo_ppl.responses import response
 
 NOISY = 3.0  # times the tolerance: so much Monte-Carlo error says nothing

@@ -6,12 +6,12 @@ import pandas as pd
 
 from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge, sentence
 from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
-from causal_bo_ppl.diagnostics.questions import choose, labels
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.drawn import Drawn
 from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.questions import choose, labels
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.sem.rows import log_densities
 

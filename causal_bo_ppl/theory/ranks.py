@@ -1,4 +1,4 @@
-"""What do the paper's quantities come to, here?"""
+"""How many directions of theta do these interventions see?"""
 
 import numpy as np
 
