@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.identification import check_estimand as check_estimand
     from causal_bo_ppl.identification import identify as identify
     from causal_bo_ppl.kernels import KernelEstimate as KernelEstimate
+    from causal_bo_ppl.kernels import exact_gram as exact_gram
     from causal_bo_ppl.kernels import jacobian_features as jacobian_features
     from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
     from causal_bo_ppl.optimizer import optimize as optimize
@@ -100,6 +101,7 @@ _HOME = {
     "Response": "responses",
     "response": "responses",
     "KernelEstimate": "kernels",
+    "exact_gram": "kernels",
     "jacobian_features": "kernels",
     "jacobian_gram": "kernels",
     "causal_rank": "theory",

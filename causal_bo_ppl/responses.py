@@ -117,13 +117,21 @@ class Response:
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
         return in_pieces(partial(work, self._constants, theta), self._prepare(queries), len(queries), theta.ndim - 1)
 
+    def require(self, queries: Queries) -> Queries:
+        """The batch cut to the target and its causes, the target last; refused where theta lacks what it needs."""
+        return self._held(queries)[0]
+
     def _prepare(self, queries: Queries) -> Queries | lines.Points:
-        """The batch as arrays over the target and its causes, after checking that theta holds what it needs."""
+        upstream, used, which = self._held(queries)
+        return upstream if self.is_structural else lines.place(self.parameters, upstream, used, which)
+
+    def _held(self, queries: Queries) -> tuple[Queries, list[tuple[Coordinate, ...]], np.ndarray]:
+        """The batch upstream, the coordinates that each of its sets uses, and the set of every query."""
         upstream = self.post.upstream(queries)
         first, which = distinct_rows(np.asarray(upstream.mask))
         nodes = np.array(self.post.problem.graph.ancestral(self.post.problem.target).nodes)
         used = [self._require_held(tuple(nodes[row].tolist())) for row in np.asarray(upstream.mask)[first]]
-        return upstream if self.is_structural else lines.place(self.parameters, upstream, used, which)
+        return upstream, used, which
 
     def _require_held(self, members: Set) -> tuple[Coordinate, ...]:
         """The coordinates that a set uses, all of which theta must hold."""

@@ -1,11 +1,12 @@
 """Problems and rows for tests of posteriors and what follows, and dense formulas; no code of the package."""
 
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.posterior.regressions import covariances
 
 
 def random_problem(seed, size=5, known=0, confounded=False, **options):
@@ -64,19 +65,35 @@ def dense_regression(regressors, response, precision, centre, shape, rate):
     return mean, variance * np.linalg.inv(after), variance
 
 
-def sigma_point_moments(means, covariances, function):
-    """Mean and variance of a function of independent blocks in each of which it has degree 2 at most, exactly."""
-    total, square, weight = 0.0, 0.0, 0.0
+def sigma_point_effects(belief, mask, value):
+    """Effects (n, M) at a product of sigma points of the equations, and the points' weights (n,).
+
+    Each equation enters with degree 2 at most into products of two effects, so their means are exact.
+    """
     clouds = []
-    for mean, covariance in zip(means, covariances, strict=True):
-        size = len(mean)
-        if not size:
-            clouds.append([(np.zeros(0), 1.0)])
-            continue
-        root = np.linalg.cholesky(covariance + 1e-300 * np.eye(size)) * np.sqrt(size)
-        clouds.append([(mean + sign * root[:, k], 1 / (2 * size)) for k in range(size) for sign in (1, -1)])
-    for points in product(*clouds):
-        share = np.prod([w for _, w in points])
-        value = function([point for point, _ in points])
-        total, square, weight = total + share * value, square + share * value**2, weight + share
-    return total, square - total**2
+    for mean, block, causes in zip(belief.posterior.mean, covariances(belief.posterior), belief.causes, strict=True):
+        used = causes >= 0
+        size = int(used.sum())
+        root = np.linalg.cholesky(block[np.ix_(used, used)]) * np.sqrt(size) if size else np.zeros((0, 0))
+        clouds.append(mean[used] + np.concatenate([root.T, -root.T]) if size else np.zeros((1, 0)))
+    places = np.indices([len(cloud) for cloud in clouds]).reshape(len(clouds), -1)
+    matrices = np.repeat(belief.fixed[None], places.shape[1], axis=0)
+    for node, (cloud, causes) in enumerate(zip(clouds, belief.causes, strict=True)):
+        matrices[:, causes[causes >= 0], node] = cloud[places[node]]
+    found = [batch_effect(matrices, row, to) for row, to in zip(mask, value, strict=True)]
+    return np.stack(found, axis=1), np.full(places.shape[1], 1 / places.shape[1])
+
+
+def batch_effect(matrices, mask, value):
+    """(n,) means of the last variable after surgery in models (n, p + 1, p), by dense solves."""
+    weights, intercepts = matrices[:, :-1].copy(), matrices[:, -1].copy()
+    weights[:, :, mask], intercepts[:, mask] = 0.0, value[mask]
+    size = weights.shape[1]
+    return np.linalg.solve(np.eye(size) - np.swapaxes(weights, 1, 2), intercepts[..., None])[:, -1, 0]
+
+
+def sigma_point_gram(belief, queries):
+    """Exact covariances of effects of independent equations."""
+    effects, weights = sigma_point_effects(belief, np.asarray(queries.mask), np.asarray(queries.value))
+    centred = effects - weights @ effects
+    return centred.T @ (weights[:, None] * centred)

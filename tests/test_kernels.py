@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import fitted_cases as cases
 import numpy as np
-import oracles
 import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.kernels.exact import exact_variances, remainders
-from causal_bo_ppl.posterior import regressions
+from causal_bo_ppl.kernels.exact import remainders
 
 
 @pytest.fixture(scope="module")
@@ -51,34 +49,6 @@ def test_within_one_set_the_rank_is_its_size_plus_one():
     problem, truth = cases.random_problem(0, sets=[("V0", "V2")])
     post = cb.fit(problem, cases.simulate(problem, truth, 50, 0))
     assert cb.causal_rank(post, problem.sobol(64)) == 3
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_exact_variances_equal_those_of_sigma_points(seed):
-    problem, truth = cases.random_problem(seed, size=4, known=seed % 2)
-    post = cb.fit(problem, cases.simulate(problem, truth, 12, seed))
-    belief, queries = post.belief, problem.sobol(2)
-    blocks = regressions.covariances(belief.posterior)
-    means, spreads = [], []
-    for mean, block, causes in zip(belief.posterior.mean, blocks, belief.causes, strict=True):
-        used = causes >= 0
-        means.append(mean[used])
-        spreads.append(block[np.ix_(used, used)])
-
-    def effect(points, mask, value):
-        matrix = belief.fixed.copy()
-        for node, (point, causes) in enumerate(zip(points, belief.causes, strict=True)):
-            matrix[causes[causes >= 0], node] = point
-        return oracles.dense_effect(matrix[:-1], matrix[-1], 3, np.flatnonzero(mask), value[mask])
-
-    found = exact_variances(post, queries)
-    linear = np.diagonal(cb.jacobian_gram(post, queries).gram)
-    for row in range(0, len(queries), 3):
-        mask, value = queries.mask[row], queries.value[row]
-        expected = cases.sigma_point_moments(means, spreads, lambda points: effect(points, mask, value))  # noqa: B023
-        assert found[row] == pytest.approx(expected[1], rel=1e-9)
-    assert (found >= linear * (1 - 1e-12)).all()
-    np.testing.assert_allclose(remainders(post, queries), found - linear, rtol=1e-6, atol=1e-12)
 
 
 def test_linearization_leaves_out_the_product_of_variances_on_the_chain(chain):

@@ -1,5 +1,6 @@
 """How does doubt about theta tie effects together?"""
 
 from causal_bo_ppl.kernels.estimates import KernelEstimate as KernelEstimate
+from causal_bo_ppl.kernels.exact import exact_gram as exact_gram
 from causal_bo_ppl.kernels.jacobian import jacobian_features as jacobian_features
 from causal_bo_ppl.kernels.jacobian import jacobian_gram as jacobian_gram

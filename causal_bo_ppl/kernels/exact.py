@@ -1,32 +1,80 @@
-"""How large are effects' variances without linearization, and what does linearization leave out?
+"""What is the covariance of effects without linearization, where equations are independent?
 
-For independent equations, whatever their shape, means m and covariances D of the variables after surgery follow in
-causal order: m_j = w_j'm, D_jk = w_j'D_k for k before j, D_jj = w_j'D w_j + m'C_j m + tr(C_j D), with w_j and C_j the
-mean and covariance of the coefficients of equation j. What is set has no variance. Linearization leaves out the last
-term, so its error R follows likewise, without a difference: R_jk = w_j'R_k, R_jj = w_j'R w_j + tr(C_j D).
+Reveal the equations one by one, the target's first. Equation j then moves the effect of z by lambda_j(z) times the
+deviation of its coefficients times the mean m(z) of its causes, and lambda_j, the target's sensitivity to it, depends
+on the equations revealed before. Such steps are uncorrelated, so
+
+    k(z, z') = sum_j E[lambda_j lambda_j'] m(z)'C_j m(z'),
+
+whatever the shape of the posteriors. Linearization puts the product of means for E[lambda_j lambda_j']; what it leaves
+out is the same sum with Cov(lambda_j, lambda_j'), found without a difference. lambda_j depends on the sets alone.
 """
-
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.pieces import in_pieces
+from causal_bo_ppl.kernels.adjoints import (
+    Coefficients,
+    adjoint_covariances,
+    mean_adjoints,
+    mean_causes,
+    read_coefficients,
+)
+from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.equations import Equations
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.queries import Queries, distinct_rows
 from causal_bo_ppl.responses import response
 
 DRAWS = 512  # for what linearization misses
+PAIRS = 4_096  # of sets at once
+ASSUMED = "independent equations, by {method} regressions; no linearization; verdict {verdict}"
+
+
+def exact_gram(
+    post: Posterior, queries: Queries, others: Queries | None = None, *, accept_unconverged: bool = False
+) -> KernelEstimate:
+    """Covariances of all effects of a batch, or between those of two batches, without linearization.
+
+    For linear equations that are independent given the data, whatever the shape of their posteriors; others are
+    refused. With every pair of sets once: O(S^2 p^3 + S M d + M^2 d) for M queries of S sets.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> q = system.problem.queries([{"X": 1.0}, {"Z": 1.0}])
+    >>> left_out = cb.exact_gram(post, q).gram - cb.jacobian_gram(post, q).gram
+    >>> bool(abs(left_out[0, 0] - post.sd[0] ** 2 * post.sd[1] ** 2) < 1e-12), float(left_out[0, 1])
+    (True, 0.0)
+    """
+    belief = require_equations(require_trusted(post, accept_unconverged))
+    coefficients, require = read_coefficients(belief), response(post.problem, post).require
+    left = require(queries)
+    right = left if others is None else require(others)
+    gram = _linear(coefficients, left) @ _linear(coefficients, right).T
+    gram += _left_out(coefficients, left, right)
+    if others is None:
+        gram = (gram + gram.T) / 2
+    return KernelEstimate(jnp.asarray(gram), jnp.zeros(()), ASSUMED.format(method=post.method, verdict=post.verdict))
+
+
+def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:
+    """(M, M) or (M, K) what linearization leaves out of `exact_gram`, without a difference."""
+    require = response(post.problem, post).require
+    left = require(queries)
+    right = left if others is None else require(others)
+    return _left_out(read_coefficients(require_equations(post)), left, right)
 
 
 def exact_variances(post: Posterior, queries: Queries) -> np.ndarray:
     """(M,) posterior variances of the effects; refused unless the equations are independent."""
-    if not isinstance(post.belief, Equations):
-        raise ModelError(f"{post.method} has no independent equations, so variances have no closed form")
-    return _sweep(post.belief, post.upstream(queries))[0]
+    belief, upstream = require_equations(post), post.upstream(queries)
+    linear = (_linear(read_coefficients(belief), upstream) ** 2).sum(axis=1)
+    return np.asarray(linear + left_out_variances(belief, upstream))
 
 
 def remainders(post: Posterior, queries: Queries) -> np.ndarray:
@@ -36,7 +84,7 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     mean square of what linearization misses in draws.
     """
     if isinstance(post.belief, Equations):
-        return _sweep(post.belief, post.upstream(queries))[1]
+        return left_out_variances(post.belief, post.upstream(queries))
     if post.parameters.kind != "structural":
         return np.zeros(len(queries))
     effect, theta = response(post.problem, post), post.draws(DRAWS, jax.random.key(0))
@@ -45,35 +93,65 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     return np.asarray((missed**2).mean(axis=0))
 
 
-def _sweep(belief: Equations, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-    matrix, factor = jnp.asarray(belief.place(belief.posterior.mean)), jnp.asarray(belief.coefficient_factor)
-    exact, left_out = in_pieces(partial(_variances, matrix, factor), queries, len(queries))
-    return np.asarray(exact), np.asarray(left_out)
+def left_out_variances(belief: Equations, queries: Queries) -> np.ndarray:
+    """(M,) exact less Jacobian variances; queries over the ancestral graph."""
+    coefficients, mask = read_coefficients(belief), np.asarray(queries.mask)
+    first, which = distinct_rows(mask)
+    squares = (_moves(coefficients, queries) ** 2).sum(axis=2)
+    return np.asarray((adjoint_covariances(coefficients, mask[first], mask[first])[which] * squares).sum(axis=1))
 
 
-@jax.jit
-def _variances(matrix: jax.Array, factor: jax.Array, queries: Queries) -> tuple[jax.Array, jax.Array]:
-    """D and R of the target, (M,) each; factor: (p + 1, p, K) of the coefficients."""
-    size = matrix.shape[1]
-    mask, value = jnp.asarray(queries.mask), jnp.asarray(queries.value)
-
-    def visit(node: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        means, spread, missed = state
-        weights, root, free = matrix[:, node], factor[:, node], ~mask[:, node]
-        second = jnp.einsum("in,mik,kn->m", root, spread, root)  # tr(C_j D)
-        first = ((means @ root) ** 2).sum(axis=1)  # m'C_j m, by factors: means may be large
-        spread = _extend(spread, node, weights, first + second, free)
-        missed = _extend(missed, node, weights, second, free)
-        return means.at[:, node].set(jnp.where(free, means @ weights, value[:, node])), spread, missed
-
-    nothing = jnp.zeros((len(mask), size + 1, size + 1))
-    start = (jnp.zeros((len(mask), size + 1)).at[:, size].set(1.0), nothing, nothing)
-    _, spread, missed = jax.lax.fori_loop(0, size, visit, start)
-    return spread[:, size - 1, size - 1], missed[:, size - 1, size - 1]
+def require_equations(post: Posterior) -> Equations:
+    """The independent equations of a posterior; refused where it has none."""
+    if isinstance(post.belief, Equations):
+        return post.belief
+    why = {
+        "wishart": "it learns moments of the variables, not equations",
+        "laplace": "its equations are learned together, so latent causes and outcomes of experiments correlate them",
+        "nuts": "its equations are learned together, so latent causes and outcomes of experiments correlate them",
+    }
+    reason = why.get(post.method, "its equations are not known to be independent")
+    raise ModelError(
+        f"the exact kernel needs independent equations, and {post.method!r} has none: {reason}; use "
+        "cb.monte_carlo_gram(post, queries, key=...), or fit with method='conjugate' where no latent cause lies "
+        "upstream of the target"
+    )
 
 
-def _extend(spread: jax.Array, node: jax.Array, weights: jax.Array, own: jax.Array, free: jax.Array) -> jax.Array:
-    """Covariances with one more node: w'D beside those before it, w'Dw plus its own on the diagonal."""
-    cross = jnp.where(free[:, None], spread @ weights, 0.0)
-    spread = spread.at[:, node, :].set(cross).at[:, :, node].set(cross)
-    return spread.at[:, node, node].set(jnp.where(free, cross @ weights + own, 0.0))
+def _moves(coefficients: Coefficients, queries: Queries) -> np.ndarray:
+    """(M, p, D) how far a standard deviation in each direction of an equation moves its node: root'm."""
+    return np.asarray(np.einsum("mi,ijd->mjd", mean_causes(coefficients, queries), coefficients.roots, optimize=True))
+
+
+def _linear(coefficients: Coefficients, queries: Queries) -> np.ndarray:
+    """(M, p D) features of the linearized effects: what the target moves by, at the mean sensitivities."""
+    loads = mean_adjoints(coefficients, np.asarray(queries.mask))
+    return _flat(loads[:, :, None] * _moves(coefficients, queries))
+
+
+def _flat(moves: np.ndarray) -> np.ndarray:
+    """(M, p D) of (M, p, D)."""
+    return moves.reshape(len(moves), moves.shape[1] * moves.shape[2])
+
+
+def _left_out(coefficients: Coefficients, left: Queries, right: Queries) -> np.ndarray:
+    """(M, K) sum_j Cov(lambda_j, lambda_j') m'C_j m', for some sets of the left at once."""
+    (masks, moves), (others, aims) = (_by_set(coefficients, side) for side in (left, right))
+    gram = np.zeros((len(left), len(right)))
+    step = max(1, PAIRS // max(1, len(others[0])))
+    for start in range(0, len(masks[0]), step):
+        sets = masks[0][start : start + step]
+        pairs = np.repeat(sets, len(others[0]), axis=0), np.tile(others[0], (len(sets), 1))
+        shares = adjoint_covariances(coefficients, *pairs).reshape(len(sets), *others[0].shape)
+        for place, share in enumerate(shares, start):
+            rows = masks[1] == place
+            scaled = share[others[1]][:, :, None] * aims
+            gram[rows] = _flat(moves[rows]) @ _flat(scaled).T
+    return gram
+
+
+def _by_set(coefficients: Coefficients, queries: Queries) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Distinct masks (S, p) with the one of every query (M,), and moves (M, p, D)."""
+    mask = np.asarray(queries.mask)
+    first, which = distinct_rows(mask)
+    return (mask[first], which), _moves(coefficients, queries)

@@ -1,0 +1,78 @@
+"""How does what enters one equation reach the target, when the equations after it are uncertain?
+
+The target's sensitivity b_i to node i follows backwards, node by node: b_i becomes b_i + W_ij b_j where j is not set.
+For independent equations, with w_j and C_j the mean and covariance of the coefficients of equation j, the sensitivities
+b and b' under two sets have covariances
+
+    Cov(b_i, b'_k) + w_ij Cov(b_j, b'_k) + Cov(b_i, b'_j) w_kj + w_ij w_kj Cov(b_j, b'_j) + C_j[i, k] E[b_j b'_j]
+
+after that step. It starts from nothing and adds; no difference is taken.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.posterior.equations import Equations
+from causal_bo_ppl.queries import Queries
+
+
+class Coefficients(NamedTuple):
+    """Mean (p + 1, p) of the coefficients, intercepts last, and roots (p + 1, p, D) of each equation's covariance."""
+
+    mean: np.ndarray
+    roots: np.ndarray
+
+
+@lru_cache(maxsize=4)  # a belief is immutable, and known by its identity
+def read_coefficients(belief: Equations) -> Coefficients:
+    """The moments of the equations of an ancestral graph, in causal order, the target last."""
+    mean = belief.place(belief.posterior.mean)
+    roots = np.zeros((*mean.shape, belief.causes.shape[1]))
+    for node, causes in enumerate(belief.causes):
+        used = causes >= 0
+        if used.any():
+            roots[causes[used], node] = np.sqrt(belief.posterior.variance[node]) * belief.posterior.root[node][used]
+    return Coefficients(mean, roots)
+
+
+def mean_causes(coefficients: Coefficients, queries: Queries) -> np.ndarray:
+    """(M, p + 1) means of all variables after surgery, at the mean coefficients; the constant 1 last."""
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    found = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
+    for node in range(mask.shape[1]):
+        free = ~mask[:, node]
+        found[free, node] = found[free] @ coefficients.mean[:, node]
+    return found
+
+
+def mean_adjoints(coefficients: Coefficients, mask: np.ndarray) -> np.ndarray:
+    """(S, p) mean sensitivity of the target to each equation under sets (S, p); 0 where the node is set."""
+    found = np.zeros(mask.shape)
+    found[:, -1] = 1.0
+    for node in reversed(range(mask.shape[1])):
+        found[mask[:, node], node] = 0.0
+        found[:, :node] += found[:, node, None] * coefficients.mean[:node, node]
+    return found
+
+
+def adjoint_covariances(coefficients: Coefficients, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(P, p) covariances of the sensitivities to each equation under P pairs of sets, masks (P, p).
+
+    They are due to the equations after it; 0 where the node is set in either.
+    """
+    means = mean_adjoints(coefficients, left) * mean_adjoints(coefficients, right)
+    spread, found = np.zeros((len(left), left.shape[1], left.shape[1])), np.zeros(left.shape)
+    for node in reversed(range(left.shape[1])):
+        weights, root = coefficients.mean[:node, node], coefficients.roots[:node, node]
+        one, other = ~left[:, node], ~right[:, node]
+        found[:, node] = np.where(one & other, spread[:, node, node], 0.0)
+        parents = np.flatnonzero((weights != 0) | root.any(axis=1))
+        ahead, behind = spread[:, node, :node] * one[:, None], spread[:, :node, node] * other[:, None]
+        spread[:, parents, :node] += weights[parents, None] * ahead[:, None, :]
+        spread[:, :node, parents] += behind[:, :, None] * weights[parents]
+        own = found[:, node, None, None] * np.outer(weights[parents], weights[parents])
+        own += (found[:, node] + means[:, node])[:, None, None] * (root[parents] @ root[parents].T)
+        spread[:, parents[:, None], parents] += own
+    return found
