@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from causal_bo_ppl.buffers import empty, hand_over
+
 LARGE, MIDDLE, SMALL = 4_096, 256, 16  # rows
 
 
@@ -35,6 +37,8 @@ def _cuts(rows: int) -> Iterator[tuple[int, int, int]]:
 
 def _take(part: np.ndarray, start: int, size: int) -> np.ndarray:
     rows = part[start : start + size]
+    if len(rows) == size:
+        return rows
     return np.pad(rows, ((0, size - len(rows)), (0, 0)))
 
 
@@ -47,4 +51,8 @@ def _cut(part: jax.Array, rows: int, axis: int) -> Any:
 def _join(parts: Sequence[Any], axis: int) -> jax.Array:
     if isinstance(parts[0], jax.core.Tracer):
         return jnp.concatenate(parts, axis)
-    return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis))
+    if parts[0].dtype != np.float64:
+        return jnp.asarray(np.concatenate(parts, axis))
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    return hand_over(np.concatenate(parts, axis, out=empty(shape)))

@@ -148,14 +148,16 @@ class Problem:
         return queries
 
     def _require_bounds(self, mask: np.ndarray, value: np.ndarray) -> None:
-        low, high = np.array([self._domains.get(name, (np.nan, np.nan)) for name in self.graph.nodes]).T
-        bad = mask & ~((value >= low) & (value <= high))  # NaN fails, and so does what is not manipulable
+        columns = np.flatnonzero(mask.any(axis=0))
+        names = [self.graph.nodes[column] for column in columns]
+        low, high = np.reshape([self._domains.get(name, (np.nan, np.nan)) for name in names], (-1, 2)).T
+        chosen = value[:, columns]
+        bad = mask[:, columns] & ~((chosen >= low) & (chosen <= high))  # NaN fails; so does what is not manipulable
         if bad.any():
-            row, column = np.argwhere(bad)[0]
-            name = self.graph.nodes[column]
-            self._column(name)
+            row, place = np.argwhere(bad)[0]
+            self._column(names[place])
             raise DomainError(
-                f"do({name} = {value[row, column]:.15g}) lies outside [{low[column]:.15g}, {high[column]:.15g}]; "
+                f"do({names[place]} = {chosen[row, place]:.15g}) lies outside [{low[place]:.15g}, {high[place]:.15g}]; "
                 "widen the domain in the problem, or clip the value"
             )
 

@@ -50,10 +50,12 @@ def stack(batches: Iterable[Queries]) -> Queries:
 def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index of the first of all equal rows of (M, p) booleans, and for every row which of these it equals.
 
-    Bits are packed into words, which sort much faster than rows.
+    Bits are packed into words, which sort much faster than rows; of a run of equal rows only the first is sorted.
     """
-    bits = np.packbits(mask, axis=1)
+    starts = np.flatnonzero(np.append(True, (mask[1:] != mask[:-1]).any(axis=1)))[: len(mask)]
+    bits = np.packbits(mask[starts], axis=1)
     words = np.ascontiguousarray(np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))).view(np.uint64)
     keys = words[:, 0] if words.shape[1] == 1 else words
     _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    return first, which.reshape(-1)
+    lengths = np.diff(np.append(starts, len(mask)))
+    return starts[first], np.repeat(which.reshape(-1), lengths)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from scipy.stats import chi2
 
 from causal_bo_ppl import lines, wiring
+from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import ExplorationError, ModelError, listed
 from causal_bo_ppl.identification import Coordinate, Parameters
 from causal_bo_ppl.identification.coordinates import Explored, collect
@@ -67,9 +68,14 @@ class Response:
             return found
         if not len(theta):
             return jnp.zeros((0, len(queries)))
-        filled = jnp.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
-        blocks = [filled[start : start + THETAS] for start in range(0, len(filled), THETAS)]
-        return jnp.concatenate([self._apply(room.values_of_many, block, queries) for block in blocks])[: len(theta)]
+        if isinstance(theta, jax.core.Tracer):
+            return jnp.asarray(self._apply(room.values_of_many, theta, queries))
+        filled = np.pad(np.asarray(theta), ((0, -len(theta) % THETAS), (0, 0)))
+        values = empty((len(filled), len(queries)))
+        for start in range(0, len(filled), THETAS):
+            block = jnp.asarray(filled[start : start + THETAS])
+            values[start : start + THETAS] = self._apply(room.values_of_many, block, queries)
+        return hand_over(values[: len(theta)])
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> jax.Array:
         """(M, d) derivatives of the effects in theta, at theta (d,)."""
@@ -176,4 +182,9 @@ def response(problem: Problem, post: Posterior) -> Response:
         )
     if not isinstance(problem, Problem) or problem != post.problem:
         raise ModelError("this posterior is of another problem; fit this one, or pass post.problem")
+    return _response(post)
+
+
+@lru_cache(maxsize=8)  # a posterior is immutable, and known by its identity
+def _response(post: Posterior) -> Response:
     return Response(post)

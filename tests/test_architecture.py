@@ -12,7 +12,7 @@ import causal_bo_ppl as cb
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "causal_bo_ppl"
 LAYERS = [
-    "errors",
+    "errors buffers",
     "names notation numbers keys queries pieces drawing tables quadrature",
     "svg costs designs",
     "graph linalg",

@@ -3,11 +3,14 @@
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
+from causal_bo_ppl.buffers import hand_over
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.posterior import Posterior
 
 TRUSTED = ("exact", "passed")
+NO_ERROR = hand_over(np.zeros(()))
 
 
 class KernelEstimate(NamedTuple):
@@ -20,6 +23,12 @@ class KernelEstimate(NamedTuple):
     gram: jax.Array
     standard_error: jax.Array
     assumed: str
+
+    def __repr__(self) -> str:
+        rows, columns = self.gram.shape
+        error = float(np.max(self.standard_error, initial=0.0))
+        noise = f"standard errors up to {error:.3g}" if error > 0 else "no Monte-Carlo error"
+        return f"KernelEstimate({rows} x {columns} covariances of effects, {noise}; {self.assumed})"
 
 
 def require_trusted(post: Posterior, accept_unconverged: bool) -> Posterior:

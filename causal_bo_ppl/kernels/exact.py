@@ -11,9 +11,9 @@ out is the same sum with Cov(lambda_j, lambda_j'), found without a difference. l
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.kernels.adjoints import (
     Coefficients,
@@ -22,7 +22,7 @@ from causal_bo_ppl.kernels.adjoints import (
     mean_causes,
     read_coefficients,
 )
-from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
+from causal_bo_ppl.kernels.estimates import NO_ERROR, KernelEstimate, require_trusted
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.equations import Equations
 from causal_bo_ppl.queries import Queries, distinct_rows
@@ -55,11 +55,12 @@ def exact_gram(
     coefficients, require = read_coefficients(belief), response(post.problem, post).require
     left = require(queries)
     right = left if others is None else require(others)
-    gram = _linear(coefficients, left) @ _linear(coefficients, right).T
+    gram = np.matmul(_linear(coefficients, left), _linear(coefficients, right).T, out=empty((len(left), len(right))))
     gram += _left_out(coefficients, left, right)
     if others is None:
-        gram = (gram + gram.T) / 2
-    return KernelEstimate(jnp.asarray(gram), jnp.zeros(()), ASSUMED.format(method=post.method, verdict=post.verdict))
+        gram += gram.T.copy()
+        gram /= 2
+    return KernelEstimate(hand_over(gram), NO_ERROR, ASSUMED.format(method=post.method, verdict=post.verdict))
 
 
 def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:

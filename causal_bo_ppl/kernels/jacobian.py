@@ -5,9 +5,10 @@ columns, and within one intervention set a rank of at most its size + 1.
 """
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
+from causal_bo_ppl.buffers import product
+from causal_bo_ppl.kernels.estimates import NO_ERROR, KernelEstimate, require_trusted
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import response
@@ -18,7 +19,7 @@ ASSUMED = "response linearized at the posterior mean; covariance of theta by {by
 def jacobian_features(post: Posterior, queries: Queries, *, accept_unconverged: bool = False) -> jax.Array:
     """(M, r) features whose products are the kernel: J(z) F at the posterior mean."""
     post = require_trusted(post, accept_unconverged)
-    return response(post.problem, post).jacobian(post.mean, queries) @ jnp.asarray(post.factor)
+    return product(np.asarray(response(post.problem, post).jacobian(post.mean, queries)), post.factor)
 
 
 def jacobian_gram(
@@ -38,4 +39,5 @@ def jacobian_gram(
     """
     left = jacobian_features(post, queries, accept_unconverged=accept_unconverged)
     right = left if others is None else jacobian_features(post, others, accept_unconverged=accept_unconverged)
-    return KernelEstimate(left @ right.T, jnp.zeros(()), ASSUMED.format(by=post.moments_by, verdict=post.verdict))
+    gram = product(np.asarray(left), np.array(right).T)  # a copy: NumPy's product of one array with itself is slower
+    return KernelEstimate(gram, NO_ERROR, ASSUMED.format(by=post.moments_by, verdict=post.verdict))

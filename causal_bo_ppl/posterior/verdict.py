@@ -35,6 +35,19 @@ def summarise(draws: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame({name: np.asarray(value) for name, value in columns.items()}, index=pd.Index(names))
 
 
+def effective_sizes(draws: np.ndarray) -> np.ndarray:
+    """(d,) how many independent draws the means of draws (chains, n, d) are worth, by ArviZ: at most all.
+
+    Where there are too few to tell, one for each chain.
+    """
+    from arviz_stats.base import array_stats
+
+    chains, length, _ = draws.shape
+    found = np.asarray(array_stats.ess(np.ascontiguousarray(np.moveaxis(draws, -1, 0)), method="mean"), float)
+    found = np.where(np.ptp(draws, axis=(0, 1)) > 0, np.where(np.isfinite(found), found, chains), np.inf)
+    return np.asarray(np.clip(found, chains, chains * length))
+
+
 def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limits) -> pd.DataFrame:
     """A line for each thing that can go wrong: value, limit, verdict. NaN fails."""
     from arviz_stats.base import array_stats

@@ -1,0 +1,47 @@
+"""What does the paper's bound on the left-out term come to, and may it be believed?
+
+|Cov(r, r')| <= 3/4 H H' (tr Sigma)^2, with r what linearization misses and H a bound on the Hessian's operator norm.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.kernels.sets import Sets
+from causal_bo_ppl.posterior import FixedPrior, Posterior
+from causal_bo_ppl.posterior.equations import Equations
+from causal_bo_ppl.posterior.laplace import Laplace
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.responses import response
+
+RIGOROUS, ASSUMES, LOCAL = "rigorous", "if theta were Gaussian", "local"
+
+
+class Bounds(NamedTuple):
+    """Of every pair of sets, (S, S). kinds: "rigorous", "if theta were Gaussian" or "local"."""
+
+    bounds: np.ndarray
+    kinds: np.ndarray
+
+
+def remainder_bounds(post: Posterior, queries: Queries, sets: Sets, level: float) -> Bounds:
+    """The paper's bound for all effects of two sets.
+
+    It is rigorous where effects have degree 2 at most and theta is Gaussian. Beyond, Hessians are unbounded: then H is
+    taken within the credible ellipsoid of `level`, and nothing is claimed outside it.
+    """
+    found = response(post.problem, post).hessian_bounds(queries, level=level)
+    largest = np.array([found.bounds[rows].max() for rows in sets.rows])
+    is_global = np.array([found.is_global[rows].all() for rows in sets.rows])
+    both = np.outer(is_global, is_global)
+    kinds = np.where(both, RIGOROUS if is_gaussian(post) else ASSUMES, LOCAL)
+    return Bounds(0.75 * np.outer(largest, largest) * np.trace(post.covariance) ** 2, kinds)
+
+
+def is_gaussian(post: Posterior) -> bool:
+    """Is theta Gaussian by construction: coefficients whose disturbances' variances are known, or Laplace's draws?"""
+    if post.parameters.kind != "structural":
+        return False
+    prior = post.prior
+    known = isinstance(prior, FixedPrior) and bool(np.isinf(prior.noise_rows))
+    return isinstance(post.belief, Laplace) or (isinstance(post.belief, Equations) and known)

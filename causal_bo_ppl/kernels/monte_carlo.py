@@ -1,0 +1,171 @@
+"""The kernel by draws: the covariance of effects over draws of theta, for every posterior and without linearization.
+
+With C the centred effects of S draws, k = C'C / (S - 1). The error of an entry needs the fourth moments
+mu = E[c_i^2 c_j^2] alone, a product of squares: Var k_ij = (mu - k_ij^2) / S + (k_ij^2 + k_ii k_jj) / (S (S - 1)).
+Draws that depend on each other are worth fewer: n_i, by the squares of effect i; an entry is worth sqrt(n_i n_j), since
+sums of products of two autocovariances stay below the geometric mean of the sums of their squares.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from causal_bo_ppl.buffers import empty, hand_over
+from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError
+from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
+from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.sampled import Sampled
+from causal_bo_ppl.posterior.verdict import effective_sizes
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.questions import labels
+from causal_bo_ppl.responses import response
+
+DRAWS = 4_000
+ROWS = 256  # of a gram, or columns of draws, at once
+GOOD = 0.1  # relative error that the advice aims at
+ASSUMED = "{draws:,} draws by {method}{worth}; no linearization; verdict {verdict}"
+
+
+class Centred(NamedTuple):
+    """Effects of S draws, less their means. values: (S, M). worth: (M,) independent draws for squares."""
+
+    values: np.ndarray
+    worth: np.ndarray
+
+
+def monte_carlo_gram(
+    post: Posterior,
+    queries: Queries,
+    others: Queries | None = None,
+    *,
+    draws: int = DRAWS,
+    key: jax.Array | int,
+    accept_unconverged: bool = False,
+) -> KernelEstimate:
+    """Covariances of all effects of a batch, or between those of two batches, with the error of every entry.
+
+    draws: how many; of a sampled posterior at most those it has, every so-many-th of each chain.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> q = system.problem.queries([{"X": 1.0}, {"Z": 1.0}])
+    >>> found, exact = cb.monte_carlo_gram(post, q, key=0), cb.exact_gram(post, q)
+    >>> bool((abs(found.gram - exact.gram) < 4 * found.standard_error).all())
+    True
+    """
+    theta, chains = draw_theta(require_trusted(post, accept_unconverged), draws, key)
+    left = centred_effects(post, theta, queries, chains)
+    right = left if others is None else centred_effects(post, theta, others, chains)
+    worth = min(float(side.worth.min(initial=len(theta))) for side in (left, right))
+    said = f", worth {worth:,.0f} independent ones or more" if chains else ""
+    assumed = ASSUMED.format(draws=len(theta), method=post.method, worth=said, verdict=post.verdict)
+    scales = tuple(np.sqrt((side.values**2).sum(axis=0) / (len(theta) - 1)) for side in (left, right))
+    gram = empty((left.values.shape[1], right.values.shape[1]))
+    np.matmul(left.values.T, right.values, out=gram)
+    gram /= len(theta) - 1
+    error = _errors(left, right, gram, scales)
+    _warn_of_noise(error, scales, len(theta))
+    return KernelEstimate(hand_over(gram), hand_over(error), assumed)
+
+
+def monte_carlo_features(
+    post: Posterior,
+    queries: Queries,
+    *,
+    draws: int = DRAWS,
+    key: jax.Array | int,
+    accept_unconverged: bool = False,
+) -> jax.Array:
+    """(M, S) features whose products are the kernel: centred effects of the draws / sqrt(S - 1)."""
+    theta, _ = draw_theta(require_trusted(post, accept_unconverged), draws, key)
+    centred = centred_effects(post, theta, queries, 0).values
+    return hand_over(np.divide(centred.T, np.sqrt(len(theta) - 1), out=empty(centred.T.shape)))
+
+
+def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.ndarray, int]:
+    """(S, d) draws, chain after chain, and the number of chains; 0 where they are independent."""
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
+        raise ModelError(f"a covariance needs at least 2 draws, as a whole number; got {draws!r}")
+    if isinstance(post.belief, Sampled):
+        chains, length, size = post.belief.theta.shape
+        kept = post.belief.theta[:, :: max(1, -(-chains * length // int(draws)))]
+        return kept.reshape(-1, size), chains
+    theta = post.draws(int(draws), as_key(key))
+    undefined = int((~np.isfinite(theta)).any(axis=1).sum())
+    if undefined:
+        raise NumericalError(
+            f"{undefined} of {len(theta)} draws by {post.method} have no value, so effects have no covariance; "
+            "use post.quantiles, or more rows"
+        )
+    return theta, 0
+
+
+def centred_effects(post: Posterior, theta: np.ndarray, queries: Queries, chains: int) -> Centred:
+    """Effects of draws less their means, and what they are worth."""
+    values = np.array(response(post.problem, post)(theta, queries))
+    broken = ~np.isfinite(values).all(axis=0)
+    if broken.any():
+        row = int(np.flatnonzero(broken)[0])
+        raise NumericalError(
+            f"the effect of {labels(post.problem, queries[row])[0]} is not finite in "
+            f"{int((~np.isfinite(values[:, row])).sum())} of {len(theta)} draws; narrow its domain, or add rows"
+        )
+    values -= values[0].copy()  # a known effect becomes 0, not rounding
+    values -= values.mean(axis=0)
+    return Centred(values, _worth(values, chains))
+
+
+def _worth(centred: np.ndarray, chains: int) -> np.ndarray:
+    draws, count = centred.shape
+    if not chains:
+        return np.full(count, float(draws))
+    found = np.zeros(count)
+    for start in range(0, count, ROWS):
+        squares = centred[:, start : start + ROWS] ** 2
+        found[start : start + ROWS] = effective_sizes(squares.reshape(chains, -1, squares.shape[1]))
+    return found
+
+
+def _errors(left: Centred, right: Centred, gram: np.ndarray, scales: tuple[np.ndarray, ...]) -> np.ndarray:
+    """(M, K) standard errors; overwrites the effects by their squares."""
+    count = len(left.values)
+    np.square(left.values, out=left.values)
+    if right is not left:
+        np.square(right.values, out=right.values)
+    found = empty(gram.shape)
+    np.matmul(left.values.T, right.values, out=found)
+    spare = 1 - 1 / count + 1 / (count * (count - 1))  # the entry's square holds its own error
+    loss = np.sqrt(count / left.worth), np.sqrt(count / right.worth)
+    for start in range(0, len(gram), ROWS):
+        rows = slice(start, start + ROWS)
+        fourth, squares = found[rows], gram[rows] ** 2
+        fourth *= count / (count - 1) ** 2  # the centred draws' mean of products, made unbiased for Gaussians
+        fourth -= squares
+        fourth /= count
+        fourth += (squares + np.outer(scales[0][rows] ** 2, scales[1] ** 2)) / (count * (count - 1))
+        fourth *= np.outer(loss[0][rows], loss[1]) / spare
+        np.sqrt(np.maximum(fourth, 0.0, out=fourth), out=fourth)
+    return found
+
+
+def _warn_of_noise(error: np.ndarray, scales: tuple[np.ndarray, ...], draws: int) -> None:
+    """Warn where errors reach the size of what they are errors of; a covariance may be 0, so its scale counts."""
+    worst = 0.0
+    for start in range(0, len(error), ROWS):
+        scale = np.outer(scales[0][start : start + ROWS], scales[1])
+        ratio = np.divide(error[start : start + ROWS], scale, out=np.zeros_like(scale), where=scale > 0)
+        worst = max(worst, float(ratio.max(initial=0.0)))
+    if worst > 1 - 1e-9:
+        needed = int(np.ceil(draws * (worst / GOOD) ** 2))
+        warnings.warn(
+            f"with {draws} draws the Monte-Carlo error of a covariance is {worst:.1f} times its scale; about "
+            f"{needed:,} such draws would bring it to {GOOD:.0%}",
+            CausalBOWarning,
+            stacklevel=3,
+        )
