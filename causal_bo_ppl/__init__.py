@@ -49,11 +49,13 @@ if TYPE_CHECKING:
     from causal_bo_ppl.identification import identify as identify
     from causal_bo_ppl.kernels import KernelEstimate as KernelEstimate
     from causal_bo_ppl.kernels import compare_kernels as compare_kernels
+    from causal_bo_ppl.kernels import coupling as coupling
     from causal_bo_ppl.kernels import exact_gram as exact_gram
     from causal_bo_ppl.kernels import jacobian_features as jacobian_features
     from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
     from causal_bo_ppl.kernels import monte_carlo_features as monte_carlo_features
     from causal_bo_ppl.kernels import monte_carlo_gram as monte_carlo_gram
+    from causal_bo_ppl.kernels import teaching as teaching
     from causal_bo_ppl.optimizer import optimize as optimize
     from causal_bo_ppl.posterior import FixedPrior as FixedPrior
     from causal_bo_ppl.posterior import Limits as Limits
@@ -105,7 +107,9 @@ _HOME = {
     "response": "responses",
     "KernelEstimate": "kernels",
     "compare_kernels": "kernels",
+    "coupling": "kernels",
     "exact_gram": "kernels",
+    "teaching": "kernels",
     "jacobian_features": "kernels",
     "jacobian_gram": "kernels",
     "monte_carlo_features": "kernels",

@@ -1,12 +1,16 @@
 """Problems and rows for tests of posteriors and what follows, and dense formulas; no code of the package."""
 
+from dataclasses import replace
 from itertools import combinations
 
+import jax
 import numpy as np
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.posterior.chains import Sampling
 from causal_bo_ppl.posterior.regressions import covariances
+from causal_bo_ppl.posterior.sampled import Sampled
 
 
 def random_problem(seed, size=5, known=0, confounded=False, **options):
@@ -97,3 +101,19 @@ def sigma_point_gram(belief, queries):
     effects, weights = sigma_point_effects(belief, np.asarray(queries.mask), np.asarray(queries.value))
     centred = effects - weights @ effects
     return centred.T @ (weights[:, None] * centred)
+
+
+def sampled(post, theta, verdict="passed"):
+    """A posterior that holds these draws (chains, n, d), as if NUTS had made them."""
+    sampling = Sampling(chains=theta.shape[0], draws=theta.shape[1])
+    belief = Sampled(None, sampling, jax.random.key(0), None)
+    belief.__dict__.update(theta=theta, verdict=verdict)
+    return replace(post, belief=belief, method="nuts")
+
+
+def correlated(post, generator, chains=4, length=250, memory=0.9):
+    """Chains of Gaussian draws, each depending on the one before."""
+    normal = generator.standard_normal((chains, length, len(post.mean)))
+    for step in range(1, length):
+        normal[:, step] = memory * normal[:, step - 1] + np.sqrt(1 - memory**2) * normal[:, step]
+    return post.mean + normal @ post.factor.T

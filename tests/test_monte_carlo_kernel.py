@@ -1,14 +1,11 @@
 """The kernel by draws, and its standard errors: against exact kernels, against their own spread, and when refused."""
 
-from dataclasses import replace
-
 import fitted_cases as cases
 import jax
 import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.posterior.sampled import Sampled
 
 
 @pytest.fixture(scope="module")
@@ -20,21 +17,6 @@ def chain():
 @pytest.fixture(scope="module")
 def queries(chain):
     return chain.problem.queries([{"X": 2.0}, {"X": -1.0}, {"Z": 1.0}, {"Z": 0.0}])
-
-
-def sampled(post, theta, verdict="passed"):
-    """A posterior that holds these draws (chains, n, d), as if NUTS had made them."""
-    belief = Sampled(None, None, jax.random.key(0), None)
-    belief.__dict__.update(theta=theta, verdict=verdict)
-    return replace(post, belief=belief, method="nuts")
-
-
-def correlated(post, generator, chains=4, length=250, memory=0.9):
-    """Chains of Gaussian draws, each depending on the one before."""
-    normal = generator.standard_normal((chains, length, len(post.mean)))
-    for step in range(1, length):
-        normal[:, step] = memory * normal[:, step - 1] + np.sqrt(1 - memory**2) * normal[:, step]
-    return post.mean + normal @ post.factor.T
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -75,8 +57,8 @@ def test_the_standard_error_is_the_spread_over_seeds(chain, queries, draws):
 
 def test_draws_that_depend_on_each_other_have_larger_errors_and_say_so(chain, queries):
     generator = np.random.default_rng(0)
-    chains = [correlated(chain, generator) for _ in range(150)]
-    found = [cb.monte_carlo_gram(sampled(chain, theta), queries[:3], key=0) for theta in chains]
+    chains = [cases.correlated(chain, generator) for _ in range(150)]
+    found = [cb.monte_carlo_gram(cases.sampled(chain, theta), queries[:3], key=0) for theta in chains]
     spread = np.std([each.gram for each in found], axis=0)
     claimed = np.mean([each.standard_error for each in found], axis=0)
     independent = np.sqrt(2 / 1000) * np.diagonal(cb.jacobian_gram(chain, queries[:3]).gram)
@@ -87,8 +69,8 @@ def test_draws_that_depend_on_each_other_have_larger_errors_and_say_so(chain, qu
 
 
 def test_a_sampled_posterior_is_thinned_evenly_and_never_drawn_twice(chain, queries):
-    theta = correlated(chain, np.random.default_rng(1), memory=0.0)
-    post = sampled(chain, theta)
+    theta = cases.correlated(chain, np.random.default_rng(1), memory=0.0)
+    post = cases.sampled(chain, theta)
     fewer = cb.monte_carlo_gram(post, queries, draws=500, key=0)
     kept = theta[:, ::2].reshape(-1, 2)
     effects = np.asarray(cb.response(post.problem, post)(kept, queries))
@@ -121,7 +103,7 @@ def test_too_few_draws_are_refused_or_warned_of(chain, queries):
 
 
 def test_a_failed_posterior_is_refused_by_every_kernel_unless_accepted(chain, queries):
-    failed = sampled(chain, correlated(chain, np.random.default_rng(0)), verdict="failed")
+    failed = cases.sampled(chain, cases.correlated(chain, np.random.default_rng(0)), verdict="failed")
     for kernel in (cb.monte_carlo_gram, cb.monte_carlo_features, cb.compare_kernels):
         with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
             kernel(failed, queries, key=0)
@@ -131,7 +113,7 @@ def test_a_failed_posterior_is_refused_by_every_kernel_unless_accepted(chain, qu
 
 
 def test_an_effect_that_is_not_finite_is_refused_by_name(chain, queries):
-    huge = sampled(chain, np.full((2, 50, 2), 1e200))
+    huge = cases.sampled(chain, np.full((2, 50, 2), 1e200))
     with pytest.raises(cb.NumericalError, match=r"effect of do\(X = 2\) is not finite in 100 of 100 draws"):
         cb.monte_carlo_gram(huge, queries, key=0)
 

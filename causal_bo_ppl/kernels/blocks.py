@@ -72,7 +72,11 @@ MEASURES = {"frobenius": frobenius, "maximum": maximum, "spectral": spectral}
 
 
 def score(size: float, errors: np.ndarray) -> tuple[float, float]:
-    """The root mean square of a measure of Monte-Carlo errors (R,), and where a size lies among them in sds."""
-    spread = errors.std(ddof=1)
-    distance = float((size - errors.mean()) / spread) if spread > 0 else np.nan
+    """The root mean square of a measure of Monte-Carlo errors (R,), and where a size lies among them in sds.
+
+    In powers of 2/3, cube roots of squares, in which norms of errors are nearly normal (Wilson and Hilferty 1931).
+    """
+    powers = errors ** (2 / 3)
+    spread = powers.std(ddof=1)
+    distance = float((size ** (2 / 3) - powers.mean()) / spread) if spread > 0 else np.nan
     return float(np.sqrt((errors**2).mean())), distance

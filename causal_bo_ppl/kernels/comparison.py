@@ -45,8 +45,9 @@ def compare_kernels(
     -------
     Dataset over `left` and `right`, sets in the order of the graph.
         `frobenius` (relative to the reference), `maximum` and `spectral` error of each `comparison`. With `_se`: the
-        root mean square that Monte-Carlo error alone would give; with `_z`: by how many sds the error exceeds the mean
-        of that. An error without Monte-Carlo part has `_se` 0 and no z. NaN where there is no exact kernel.
+        root mean square that Monte-Carlo error alone would give; with `_z`: by how many sds the error exceeds what that
+        gives (nearly normal: 4 is rare). An error without Monte-Carlo part has `_se` 0 and no z. NaN where there is no
+        exact kernel.
         `size` of each `term` of Cov(f, f'): leading Cov(J d, J d'), mixed Cov(J d, r') + Cov(r, J d') and remainder
         Cov(r, r'), d = theta - mean, r what linearization misses; Frobenius norms, exact where equations are
         independent. `drawn`, `drawn_se` and `drawn_z`: the same by draws, always.

@@ -42,6 +42,6 @@ def is_gaussian(post: Posterior) -> bool:
     """Is theta Gaussian by construction: coefficients whose disturbances' variances are known, or Laplace's draws?"""
     if post.parameters.kind != "structural":
         return False
-    prior = post.prior
-    known = isinstance(prior, FixedPrior) and bool(np.isinf(prior.noise_rows))
-    return isinstance(post.belief, Laplace) or (isinstance(post.belief, Equations) and known)
+    if not isinstance(post.belief, Equations):
+        return isinstance(post.belief, Laplace)
+    return isinstance(post.prior, FixedPrior) and bool(np.isinf(post.prior.noise_rows))
