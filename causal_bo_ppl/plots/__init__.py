@@ -1,5 +1,7 @@
 """What does the analyst see? Functions that take a result and an Axes, and return the Axes."""
 
+from causal_bo_ppl.plots.couplings import draw_coupling as draw_coupling
+from causal_bo_ppl.plots.couplings import draw_teaching as draw_teaching
 from causal_bo_ppl.plots.diagnoses import draw_calibration as draw_calibration
 from causal_bo_ppl.plots.diagnoses import draw_overlap as draw_overlap
 from causal_bo_ppl.plots.diagnoses_chains import draw_energy as draw_energy
@@ -12,6 +14,9 @@ from causal_bo_ppl.plots.effects import draw_identification as draw_identificati
 from causal_bo_ppl.plots.effects import draw_sharing as draw_sharing
 from causal_bo_ppl.plots.graphs import draw_graph as draw_graph
 from causal_bo_ppl.plots.graphs import draw_problem as draw_problem
+from causal_bo_ppl.plots.kernels import draw_errors_by_rows as draw_errors_by_rows
+from causal_bo_ppl.plots.kernels import draw_kernel_errors as draw_kernel_errors
+from causal_bo_ppl.plots.kernels import draw_terms as draw_terms
 from causal_bo_ppl.plots.posteriors import draw_coverage as draw_coverage
 from causal_bo_ppl.plots.posteriors import draw_posterior as draw_posterior
 from causal_bo_ppl.plots.posteriors import draw_response as draw_response

@@ -1,0 +1,95 @@
+"""Pictures of kernels: what is drawn is what was computed, and what cannot be drawn is refused by name."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+
+import causal_bo_ppl as cb
+
+
+@pytest.fixture(scope="module")
+def posts():
+    system = cb.models.load("chain")
+    return [cb.fit(system.problem, system.observe(rows, 1)) for rows in (15, 60)]
+
+
+@pytest.fixture(scope="module")
+def found(posts):
+    return [cb.compare_kernels(post, post.problem.grid(3), draws=400, key=0) for post in posts]
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def written(ax):
+    ax.figure.canvas.draw()
+    return [each.get_text() for each in ax.texts]
+
+
+def test_errors_are_drawn_for_every_pair_of_sets(found):
+    ax = cb.plots.draw_kernel_errors(found[0])
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["X", "Z"]
+    assert written(ax)[0] == f"{float(found[0].frobenius[0, 0, 0]):.2g}" and written(ax).count("0") == 3
+    assert ax.get_title() == "jacobian - exact, 15 rows"
+    drawn = cb.plots.draw_kernel_errors(found[0], comparison="monte_carlo - exact", measure="spectral")
+    inside = int((found[0].spectral_z.sel(comparison="monte_carlo - exact") < 3).sum())
+    assert len(drawn.lines[0].get_xdata()) == inside > 0 and "within Monte-Carlo error" in drawn.get_title()
+
+
+def test_errors_are_drawn_against_rows(found):
+    ax = cb.plots.draw_errors_by_rows(xr.concat(found[::-1], "rows"))
+    lines = {line.get_label(): line.get_ydata() for line in ax.lines}
+    expected = [float(each.overall_frobenius[0]) for each in found]
+    np.testing.assert_allclose(lines["jacobian - exact"], expected)
+    np.testing.assert_allclose(lines["like 1 / rows"], [expected[0], expected[0] / 4])
+
+
+def test_terms_are_drawn_relative_to_the_leading_one(found):
+    ax = cb.plots.draw_terms({"few $rows$": found[0], "more": found[1]})
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == [r"few \$rows\$", "more"]
+    drawn = next(line for line in ax.lines if line.get_label() == "remainder")
+    share = [float(each.overall_drawn[2] / each.overall_drawn[0]) for each in found]
+    np.testing.assert_allclose(drawn.get_ydata(), share)
+    assert cb.plots.draw_terms(found[0]).get_ylabel().startswith("Frobenius norm")
+
+
+def test_couplings_are_drawn_with_lines_between_sets(posts):
+    coupling = cb.coupling(posts[0])
+    for of in ("between", "explained", "correlation"):
+        ax = cb.plots.draw_coupling(coupling, of=of)
+        shown = ax.collections[0].get_array().reshape(coupling[of].shape)
+        np.testing.assert_allclose(shown, coupling[of].values)
+    assert [float(line.get_ydata()[0]) for line in ax.lines[::2]] == [2.0]
+
+
+def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
+    queries = posts[0].problem.queries([{"Z": 4.0}, {"X": 1.0}])
+    one = cb.teaching(posts[0], queries[0])
+    ax = cb.plots.draw_teaching(one)
+    assert ax.get_title() == "what do(Z = 4) teaches" and len(ax.patches) == 8
+    assert f"-{float(one.reduction[0, -1]):.0%} of variance" in written(ax)[-1]
+    both = cb.plots.draw_teaching(cb.teaching(posts[0], queries))
+    assert [tick.get_text() for tick in both.get_yticklabels()] == ["do(Z = 4)", "do(X = 1)"]
+
+
+def test_what_cannot_be_drawn_is_refused(found, posts):
+    with pytest.raises(cb.ModelError, match="draw_kernel_errors needs the result of cb.compare_kernels, got Posterior"):
+        cb.plots.draw_kernel_errors(posts[0])
+    with pytest.raises(cb.ModelError, match="unknown measure 'frobenus'.*frobenius"):
+        cb.plots.draw_kernel_errors(found[0], measure="frobenus")
+    with pytest.raises(cb.ModelError, match="unknown comparison 'exact'"):
+        cb.plots.draw_kernel_errors(found[0], comparison="exact")
+    with pytest.raises(cb.ModelError, match="draw_errors_by_rows needs several, joined by xarray.concat"):
+        cb.plots.draw_errors_by_rows(found[0])
+    with pytest.raises(cb.ModelError, match="draw_kernel_errors needs one; select it"):
+        cb.plots.draw_kernel_errors(xr.concat(found, "rows"))
+    with pytest.raises(cb.ModelError, match="draw_coupling needs the result of cb.coupling, got Dataset"):
+        cb.plots.draw_coupling(found[0])
+    with pytest.raises(cb.ModelError, match="unknown part of a coupling 'betwen'.*between"):
+        cb.plots.draw_coupling(cb.coupling(posts[0]), of="betwen")
+    with pytest.raises(cb.ModelError, match="draw_teaching needs the result of cb.teaching, got Dataset"):
+        cb.plots.draw_teaching(found[0])
