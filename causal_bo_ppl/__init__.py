@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl import models as models
     from causal_bo_ppl import plots as plots
     from causal_bo_ppl import testing as testing
+    from causal_bo_ppl import theory as theory
     from causal_bo_ppl.costs import MagnitudeCost as MagnitudeCost
     from causal_bo_ppl.data import Data as Data
     from causal_bo_ppl.diagnostics import Check as Check
@@ -73,8 +74,11 @@ if TYPE_CHECKING:
     from causal_bo_ppl.surrogates import couple as couple
     from causal_bo_ppl.system import CausalSystem as CausalSystem
     from causal_bo_ppl.theory import causal_rank as causal_rank
+    from causal_bo_ppl.theory import information_gain as information_gain
+    from causal_bo_ppl.theory import information_gain_bound as information_gain_bound
+    from causal_bo_ppl.theory import theory_table as theory_table
 
-_ROOMS = {"models", "plots", "testing"}
+_ROOMS = {"models", "plots", "testing", "theory"}
 _HOME = {
     "MagnitudeCost": "costs",
     "Data": "data",
@@ -115,6 +119,9 @@ _HOME = {
     "monte_carlo_features": "kernels",
     "monte_carlo_gram": "kernels",
     "causal_rank": "theory",
+    "information_gain": "theory",
+    "information_gain_bound": "theory",
+    "theory_table": "theory",
     "couple": "surrogates",
     "optimize": "optimizer",
     "Run": "runs",

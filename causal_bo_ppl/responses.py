@@ -23,7 +23,7 @@ from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries, distinct_rows
 
 Set = tuple[str, ...]
-THETAS = 64  # models at once
+THETAS = 64  # models at once, where effects are lines
 
 
 class HessianBounds(NamedTuple):
@@ -70,11 +70,13 @@ class Response:
             return jnp.zeros((0, len(queries)))
         if isinstance(theta, jax.core.Tracer):
             return jnp.asarray(self._apply(room.values_of_many, theta, queries))
+        if self.is_structural:
+            return wiring.effects_of_many(self._constants, np.asarray(theta), self.require(queries))
         filled = np.pad(np.asarray(theta), ((0, -len(theta) % THETAS), (0, 0)))
         values = empty((len(filled), len(queries)))
         for start in range(0, len(filled), THETAS):
             block = jnp.asarray(filled[start : start + THETAS])
-            values[start : start + THETAS] = self._apply(room.values_of_many, block, queries)
+            values[start : start + THETAS] = self._apply(lines.values_of_many, block, queries)
         return hand_over(values[: len(theta)])
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> jax.Array:

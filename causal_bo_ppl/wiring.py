@@ -5,15 +5,20 @@ df/da_j = l_j where j is not set. The second derivative in W_ij and W_kl is m_i 
 effects after surgery: on a path one coefficient comes before the other.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.linear import LinearSEM, adjoint, known_matrix, mutilated_means, total_effects
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.pieces import in_pieces
+from causal_bo_ppl.queries import Queries, distinct_rows
+
+THETAS, CELLS = 64, 4_000_000  # models at once, and numbers kept for them
 
 
 class Wiring(NamedTuple):
@@ -51,6 +56,42 @@ def values(wiring: Wiring, theta: jax.Array, queries: Queries) -> jax.Array:
 
 
 values_of_many = jax.jit(jax.vmap(values, (None, 0, None)))
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(None, 0, None))
+def slopes_of_many(wiring: Wiring, theta: jax.Array, mask: jax.Array) -> jax.Array:
+    """(k, S, p + 1) derivatives of effects in the values that sets (S, p) give, and what they are at 0; theta (k, d).
+
+    f = l'a + sum_i x_i sum_j W_ij l_j, with the adjoint l, which depends on the set alone.
+    """
+    sem = assemble(wiring, theta)
+    loads = adjoint(sem, mask, mask.shape[1] - 1)
+    return jnp.column_stack([jnp.where(mask, loads @ sem.weights.T, 0.0), loads @ sem.intercepts])
+
+
+def effects_of_many(wiring: Wiring, theta: np.ndarray, queries: Queries) -> jax.Array:
+    """(k, M) effects in many models, theta (k, d): one sweep for every set, and a product for its queries."""
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    first, which = distinct_rows(mask)
+    points = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
+    found = empty((len(theta), len(mask)))
+    step = THETAS * max(1, CELLS // (THETAS * max(len(first), 1) * points.shape[1]))
+    order = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which, minlength=len(first)))[:-1])
+    for start in range(0, len(theta), step):
+        slopes = _slopes(wiring, theta[start : start + step], mask[first])
+        for place, rows in enumerate(order if len(first) else []):
+            here = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == len(rows) - 1 else rows
+            found[start : start + step, here] = slopes[:, place] @ points[rows].T
+    return hand_over(found)
+
+
+def _slopes(wiring: Wiring, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """(k, S, p + 1), a fixed number of models at once, so that few programs are compiled."""
+    filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
+    blocks = [jnp.asarray(filled[start : start + THETAS]) for start in range(0, len(filled), THETAS)]
+    found = [in_pieces(partial(slopes_of_many, wiring, block), masks, len(masks), 1) for block in blocks]
+    return np.concatenate([np.asarray(each) for each in found])[: len(theta)]
 
 
 @jax.jit

@@ -93,3 +93,29 @@ def test_what_cannot_be_drawn_is_refused(found, posts):
         cb.plots.draw_coupling(cb.coupling(posts[0]), of="betwen")
     with pytest.raises(cb.ModelError, match="draw_teaching needs the result of cb.teaching, got Dataset"):
         cb.plots.draw_teaching(found[0])
+
+
+def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
+    post = posts[0]
+    curves = cb.theory.gain_curves(post, post.problem.grid(5), noise=0.5, rounds=20)
+    ax = cb.plots.draw_gains(curves)
+    assert [line.get_label() for line in ax.lines][-1] == "coupled"
+    np.testing.assert_allclose(ax.lines[-1].get_ydata(), curves["coupled"])
+    gram = cb.jacobian_gram(post, post.problem.grid(5))
+    ax = cb.plots.draw_spectrum(gram)
+    sizes = np.linalg.eigvalsh(gram.gram)[::-1]
+    np.testing.assert_allclose(ax.lines[0].get_ydata()[:4], sizes[:4] / sizes[0], rtol=1e-9)
+    rows = cb.models.load("chain").observe(200, 0)
+    table = cb.theory.concentration(post.problem, rows)
+    ax = cb.plots.draw_concentration(table)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), table["trace"])
+    assert [line.get_label() for line in ax.lines][-2:] == ["like N^-1", "like N^-0.5"]
+
+
+def test_what_is_no_theory_is_refused(posts):
+    with pytest.raises(cb.ModelError, match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame"):
+        cb.plots.draw_gains(posts[0].to_frame())
+    with pytest.raises(cb.ModelError, match="draw_concentration needs the result of cb.theory.concentration, got Post"):
+        cb.plots.draw_concentration(posts[0])
+    with pytest.raises(cb.ModelError, match="this gram is zero: all effects are known"):
+        cb.plots.draw_spectrum(np.zeros((2, 2)))

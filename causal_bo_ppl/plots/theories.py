@@ -1,0 +1,84 @@
+"""What does the theory come to: spectra, gains, and how doubt falls with rows?"""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
+from causal_bo_ppl.theory import effective_rank
+from causal_bo_ppl.theory.curves import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
+from causal_bo_ppl.theory.spectra import spectrum
+
+STYLES: dict[str, dict[str, Any]] = {
+    RBF: {"color": AMBER},
+    CONTROL: {"color": GREY},
+    BY_DIMENSION: {"color": INK, "ls": ":", "lw": 1.2},
+    BY_RANK: {"color": INK, "ls": "--", "lw": 1.2},
+    COUPLED: {"color": BLUE, "lw": 2.0},
+}
+NOTHING = 1e-16  # of the largest eigenvalue: what is drawn of a zero
+
+
+def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how information grows with outcomes: coupled, its bounds, and independent sets with two kernels.
+
+    curves: of `cb.theory.gain_curves`.
+    """
+    if not isinstance(curves, pd.DataFrame) or not set(STYLES) <= set(curves.columns):
+        raise ModelError(f"draw_gains needs the result of cb.theory.gain_curves, got {type(curves).__name__}")
+    if ax is None:
+        ax = plt.figure(figsize=(5.8, 4.2), layout="constrained").add_subplot()
+    for name, style in STYLES.items():
+        ax.plot(curves.index, curves[name], label=name, **style)
+    said = curves.attrs
+    ax.set(xlabel="outcomes", ylabel="information gain (nats)", xlim=(0, curves.index[-1]), ylim=(0, None))
+    words = f"rank {said['rank']} of {said['dimension']}, {said['sets']} sets, kappa² / noise = "
+    ax.set_title(f"{words}{said['kappa2'] / said['noise']:.3g}", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> Axes:
+    """Draw the eigenvalues of a gram, largest first, and how few hold a share of the trace.
+
+    What lies below a trillionth of the largest is rounding: the kernel's rank is where the fall is.
+    """
+    sizes, kept = spectrum(gram), effective_rank(gram, share=share)
+    if not sizes.size or sizes[0] <= 0:
+        raise ModelError("this gram is zero: all effects are known, there is no spectrum to draw")
+    shown = np.maximum(sizes / sizes[0], NOTHING)
+    places = np.arange(1, len(sizes) + 1)
+    if ax is None:
+        ax = plt.figure(figsize=(5.4, 3.8), layout="constrained").add_subplot()
+    ax.plot(places, shown, "o-", color=GREY, ms=3.5, lw=0.8, label="eigenvalues of K")
+    ax.plot(places[:kept], shown[:kept], "o", color=BLUE, ms=5, label=f"{share:.0%} of the trace: {kept}")
+    ax.axhspan(NOTHING / 3, 1e-12, color=GREY, alpha=0.2, lw=0, label="rounding")
+    ax.set(yscale="log", xlabel="number", ylabel="share of the largest", ylim=(NOTHING / 3, 3.0))
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how doubt about theta and about effects falls with rows, beside N^-1 and N^-1/2.
+
+    table: of `cb.theory.concentration`.
+    """
+    if not isinstance(table, pd.DataFrame) or not {"trace", "eps_param"} <= set(table.columns):
+        raise ModelError(f"draw_concentration needs the result of cb.theory.concentration, got {type(table).__name__}")
+    if ax is None:
+        ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
+    rows = np.asarray(table.index, float)
+    shown = {"trace": ("tr Sigma", BLUE), "eps_pointwise": ("largest error of an effect", AMBER)}
+    shown |= {"error": ("distance of theta from the truth", GREY)} if "error" in table.columns else {}
+    for name, (label, colour) in shown.items():
+        ax.plot(rows, table[name], "o-", color=colour, ms=4, label=label)
+    for name, power, style in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
+        guide = table[name].iloc[0] * (rows[0] / rows) ** power
+        ax.plot(rows, guide, style, color=INK, lw=0.9, label=f"like N^-{power:g}")
+    ax.set(xscale="log", yscale="log", xlabel="rows N")
+    ax.legend(frameon=False, fontsize="small")
+    return ax

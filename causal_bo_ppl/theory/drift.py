@@ -1,0 +1,130 @@
+"""How much does the kernel change while theta is learned, and does the variance sum stay in hand?
+
+Adaptive kernels k_t = J_t Sigma_t J_t' have no fixed gamma_T; the theory assumes that they drift slowly and that
+sum_t (sigma_{t-1}^(t)(z_t))^2 <= C sup_t gamma_T(k_t). Here both are measured, not assumed.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.linalg import solve_triangular
+
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.kernels import jacobian_features
+from causal_bo_ppl.kernels.estimates import require_trusted
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.responses import response
+from causal_bo_ppl.theory.constants import corners
+from causal_bo_ppl.theory.gains import greedy_gain
+from causal_bo_ppl.theory.inputs import read_size, require_queries
+
+TILE = 2_048  # rows and columns of a gram at once
+COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
+
+
+def kernel_drift(posts: Sequence[Posterior], queries: Queries, *, accept_unconverged: bool = False) -> pd.DataFrame:
+    """A line for each step from one posterior to the next, with how far everything moved.
+
+    theta: |theta_t - theta_{t-1}|. sigma: |Sigma_t - Sigma_{t-1}|. jacobian: sup_z |J_t(z) - J_{t-1}(z)|. kernel:
+    sup_{z, z'} |k_t - k_{t-1}|, over the queries. rho_schematic: the theory's schematic drift term, jacobian |Sigma_t|
+    + sigma; constants are left out, units are mixed, so it says what shrinks, not what is bounded.
+    """
+    posts, queries = _read_posts(posts, 2, accept_unconverged), require_queries(queries)
+    lines = [_step(before, after, queries) for before, after in zip(posts, posts[1:], strict=False)]
+    return pd.DataFrame(lines, columns=COLUMNS, index=pd.RangeIndex(1, len(posts), name="step"))
+
+
+def worst_gain(
+    posts: Sequence[Posterior], queries: Queries, noise: Any, rounds: int, *, accept_unconverged: bool = False
+) -> float:
+    """sup_t gamma_T(k_t) by greedy choices among the queries; the true one is at most 1/(1 - 1/e) times it.
+
+    noise: a variance, or one for every query.
+    """
+    found = [
+        greedy_gain(np.asarray(jacobian_features(post, queries, accept_unconverged=True)), noise, rounds).gains[-1]
+        for post in _distinct(_read_posts(posts, 1, accept_unconverged))
+    ]
+    return float(max(found))
+
+
+def variance_sum_ratio(
+    posts: Sequence[Posterior],
+    queries: Queries,
+    noise: float,
+    *,
+    candidates: Queries | None = None,
+    accept_unconverged: bool = False,
+) -> float:
+    """sum_t (sigma_{t-1}^(t)(z_t))^2 / sup_t gamma_T(k_t), the C that the adaptive theory assumes to be bounded.
+
+    posts[t] is in use at round t, query t is tried then; sigma_{t-1}^(t) is the doubt of kernel k_t after outcomes at
+    the queries before. candidates: among which gamma_T is sought, by default all vertices. Compare it with
+    `variance_sum_ceiling`, which holds for a kernel that does not change. 0 where nothing is in doubt.
+    """
+    posts, variance = _read_posts(posts, 1, accept_unconverged), read_size("noise", noise)
+    if len(posts) != len(queries):
+        raise ModelError(f"there are {len(posts)} posteriors and {len(queries)} queries; give one of each per round")
+    total = sum(_doubt(post, queries[: t + 1], variance) for t, post in enumerate(posts))
+    candidates = corners(posts[0]) if candidates is None else candidates
+    gain = worst_gain(posts, candidates, variance, len(posts), accept_unconverged=True)
+    return total / gain if gain > 0 else 0.0
+
+
+def variance_sum_ceiling(kappa2: float, noise: float) -> float:
+    """C = 2 kappa^2 / log(1 + kappa^2/s2): sum_t sigma_{t-1}^2(z_t) <= C gamma_T for one fixed kernel.
+
+    sigma^2 <= kappa^2 and s / log(1 + s) grows with s, so sigma^2 <= C/2 log(1 + sigma^2/s2) at every round, and half
+    the logarithms sum to the information of the path, at most gamma_T. A greedy gain may be 1 - 1/e of gamma_T.
+    """
+    largest, noise = read_size("kappa2", kappa2, positive=False), read_size("noise", noise)
+    ratio = largest / noise
+    return float(2 * noise * (ratio / np.log1p(ratio) if ratio > 0 else 1.0))
+
+
+def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
+    """Largest |A B' - C D'| of two pairs of (M, r) matrices, tile by tile."""
+    starts = range(0, len(one[0]), TILE)
+    return max(
+        float(np.abs(_tile(one, row, column) - _tile(other, row, column)).max()) for row in starts for column in starts
+    )
+
+
+def _tile(pair: tuple[np.ndarray, np.ndarray], row: int, column: int) -> np.ndarray:
+    return np.asarray(pair[0][row : row + TILE] @ pair[1][column : column + TILE].T)
+
+
+def _step(before: Posterior, after: Posterior, queries: Queries) -> tuple[float, ...]:
+    earlier, later = (np.asarray(response(post.problem, post).jacobian(post.mean, queries)) for post in (before, after))
+    theta = float(np.linalg.norm(after.mean - before.mean))
+    sigma = float(np.linalg.norm(after.covariance - before.covariance, 2))
+    jacobian = float(np.linalg.norm(later - earlier, axis=1).max())
+    roots = earlier @ before.factor, later @ after.factor
+    kernel = largest_gap((roots[1], roots[1]), (roots[0], roots[0]))
+    return theta, sigma, jacobian, kernel, jacobian * float(np.linalg.norm(after.covariance, 2)) + sigma
+
+
+def _doubt(post: Posterior, queries: Queries, noise: float) -> float:
+    """Variance of the last effect after outcomes at all queries before it: w' (I + F'F/s2)^-1 w."""
+    features = np.asarray(jacobian_features(post, queries, accept_unconverged=True))
+    known = np.vstack([np.eye(features.shape[1]), features[:-1] / np.sqrt(noise)])
+    seen = solve_triangular(np.linalg.qr(known, mode="r"), features[-1], trans="T")
+    return float(seen @ seen)
+
+
+def _distinct(posts: Sequence[Posterior]) -> Iterator[Posterior]:
+    """Each posterior once, however many rounds it was in use."""
+    return iter({id(post): post for post in posts}.values())
+
+
+def _read_posts(posts: Sequence[Posterior], least: int, accept_unconverged: bool) -> list[Posterior]:
+    found = [require_trusted(post, accept_unconverged) for post in posts]
+    if len(found) < least:
+        raise ModelError(f"at least {least} posteriors are needed, got {len(found)}")
+    for post in found:
+        if (post.problem, post.names) != (found[0].problem, found[0].names):
+            raise ModelError("the posteriors are of different problems or parameters; give those of one problem")
+    return found

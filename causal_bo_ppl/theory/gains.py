@@ -1,0 +1,102 @@
+"""How much do outcomes tell about the effects, and how much could they at most?
+
+T outcomes with noise of variance s2 carry I = 1/2 logdet(I + K/s2) about the effects, K the gram of their queries.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.theory.inputs import read_count, read_features, read_noise, require_finite
+from causal_bo_ppl.theory.spectra import spectrum
+
+
+class Gain(NamedTuple):
+    """Queries chosen one after another. chosen: (T,) rows of the candidates. gains: (T,) information after each."""
+
+    chosen: np.ndarray
+    gains: np.ndarray
+
+
+def information_gain(gram: Any, noise: Any) -> float:
+    """I = 1/2 logdet(I + K/s2), in nats; with a variance for every query 1/2 logdet(I + D^-1/2 K D^-1/2).
+
+    gram: (T, T), or the record of a kernel. noise: a variance, or (T,) variances.
+
+    Examples
+    --------
+    >>> round(information_gain([[3.0, 0.0], [0.0, 8.0]], noise=1.0), 4)  # log 6
+    1.7918
+    """
+    return float(0.5 * np.log1p(spectrum(gram, noise)).sum())
+
+
+def gain_path(features: Any, noise: Any) -> np.ndarray:
+    """(T,) information after each of T queries: sum_t 1/2 log(1 + sigma_{t-1}^2(z_t) / s2).
+
+    features: (T, r) in the order of the queries; noise: a variance, or (T,) variances. O(T r^2), never T x T.
+    """
+    features, variances = read_candidates(features, noise)
+    root, gains = np.eye(features.shape[1]), np.zeros(len(features))
+    for step, (feature, variance) in enumerate(zip(features, variances, strict=True)):
+        seen = feature @ root
+        gains[step] = 0.5 * np.log1p(seen @ seen / variance)
+        root = learn(root, seen, variance)
+    return gains.cumsum()
+
+
+def greedy_gain(features: Any, noise: Any, rounds: int) -> Gain:
+    """Choose each query where the effect is most in doubt: z_t = argmax sigma_{t-1}^2(z) / s2(z), with repetition.
+
+    The information is monotone and submodular in the queries, so the greatest over the candidates,
+    gamma_T = max 1/2 logdet(I + K_A/s2) over |A| = T, lies between the greedy one and that over 1 - 1/e (Nemhauser,
+    Wolsey and Fisher 1978). For effects affine in the values sigma^2 is convex in them: with the vertices as
+    candidates this is the greedy choice over the whole domain.
+
+    features: (M, r) of the candidates; noise: a variance, or (M,) variances. O(T M r).
+    """
+    features, variances = read_candidates(features, noise)
+    chosen, steps = greedy(features, variances, read_count("rounds", rounds, 1), np.zeros(len(features), int))
+    return Gain(chosen, steps.cumsum())
+
+
+def read_candidates(features: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Features (M, r) and variances (M,) of the noise."""
+    features = read_features(features)
+    variances = read_noise(noise, len(features))
+    with np.errstate(over="ignore"):
+        require_finite("variance over noise", (features**2).sum(axis=1) / variances)
+    return features, variances
+
+
+def greedy(features: np.ndarray, noise: np.ndarray, rounds: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (T,) chosen and what each adds (T,); which: (M,) blocks, an outcome teaches about its own only."""
+    seen, members = features.copy(), _members(which)
+    ratios = (seen**2).sum(axis=1) / noise
+    chosen, steps = np.zeros(rounds, int), np.zeros(rounds)
+    for step in range(rounds):
+        best = int(ratios.argmax())
+        chosen[step], steps[step] = best, 0.5 * np.log1p(ratios[best])
+        rows = members[which[best]]
+        seen[rows] = learn(seen[rows], seen[best], noise[best])
+        ratios[rows] = (seen[rows] ** 2).sum(axis=1) / noise[rows]
+    return chosen, steps
+
+
+def learn(seen: np.ndarray, outcome: np.ndarray, noise: float) -> np.ndarray:
+    """Features (n, r) after an outcome with features w (r,): their products are the covariance given it.
+
+    I - w w' / (s2 + w'w) = (I - b w w')^2 with b = 1 / (s2 + w'w + sqrt(s2 (s2 + w'w))) (Potter's square root): a
+    variance stays a sum of squares, however small it becomes.
+    """
+    total = noise + outcome @ outcome
+    pull = (seen @ outcome) / (total + np.sqrt(noise * total))
+    return np.asarray(seen - pull[:, None] * outcome)
+
+
+def _members(which: np.ndarray) -> list[slice | np.ndarray]:
+    """The rows of each block."""
+    if not which.any():
+        return [slice(None)]
+    order = np.argsort(which, kind="stable")
+    return list(np.split(order, np.cumsum(np.bincount(which))[:-1]))

@@ -1,0 +1,135 @@
+"""How fast does doubt about theta fall as rows are added?
+
+With a regular design |Sigma| = O(1/N), so tr Sigma falls like N^-1 and eps_param like N^-1/2.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
+from causal_bo_ppl.numbers import read_number
+from causal_bo_ppl.posterior import FixedPrior, MomentPrior, Posterior, ScaledPrior, fit
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.theory.constants import lipschitz, parameter_error
+from causal_bo_ppl.theory.inputs import read_array, read_count, read_size
+from causal_bo_ppl.theory.strength import design_strength
+
+FEWEST = 25
+
+
+class Rate(NamedTuple):
+    """The exponent of a power law, fitted by least squares to logarithms."""
+
+    exponent: float
+    standard_error: float
+
+
+def concentration(
+    problem: Problem,
+    data: Data,
+    rows: Iterable[int] | None = None,
+    *,
+    truth: Mapping[str, float] | Sequence[float] | np.ndarray | None = None,
+    method: str = "conjugate",
+    intercepts: bool = True,
+    prior: ScaledPrior | FixedPrior | MomentPrior | None = None,
+    parameters: str | None = None,
+    delta: float = 0.05,
+) -> pd.DataFrame:
+    """Fit the first N observational rows for several N: a line each with what the theory says falls with N.
+
+    trace, spectral: tr Sigma and |Sigma|. lipschitz: L. eps_param: L times the radius at level 1 - delta.
+    eps_pointwise: sup_z sqrt(q J Sigma J'). design: the smallest l_min(X'X)/N of an equation. error: |theta_hat -
+    theta| where the truth is given.
+
+    rows: the N, by default 25, 50, 100, ... as far as there are rows. truth: {coordinate: value}, or (d,).
+    """
+    if not isinstance(data, Data):
+        raise DataError(f"concentration needs Data, got {type(data).__name__}; read it with Data.from_frame")
+    if method == "nuts":
+        raise ModelError('nuts draws at random and for long; take method="laplace", a Gaussian at the same mode')
+    observed = data.rows(data.is_observational)
+    if not len(observed):
+        raise DataError("there are no observational rows; observe some, or fit experiments with cb.fit")
+    lines = {}
+    for count in _read_rows(rows, len(observed)):
+        part = observed.rows(slice(count))
+        post = fit(problem, part, method=method, intercepts=intercepts, prior=prior, parameters=parameters)
+        lines[count] = _line(post, delta) | _error(post, truth)
+    return pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
+
+
+def rate(table: pd.DataFrame, column: str) -> Rate:
+    """The exponent b of column ~ N^b over the lines of `concentration`, with its standard error.
+
+    About -1 for "trace", -1/2 for "eps_param". Lines of one table share rows, so its error bar is too short.
+    """
+    if column not in table.columns:
+        raise ModelError(unknown("column", column, map(str, table.columns)))
+    counts, values = np.asarray(table.index, float), np.asarray(table[column], float)
+    if len(values) < 3 or not ((values > 0) & (counts > 0)).all():
+        raise ModelError(f"an exponent needs 3 lines or more, all positive; {column!r} holds {listed(values, most=6)}")
+    at, seen = np.log(counts) - np.log(counts).mean(), np.log(values) - np.log(values).mean()
+    exponent = (at @ seen) / (at @ at)
+    left = seen - exponent * at
+    return Rate(float(exponent), float(np.sqrt(left @ left / (len(values) - 2) / (at @ at))))
+
+
+def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
+    """(T,) cumulative sums of C t^(-alpha/2), C the scale: what eps_param adds to the regret if N_t is t^alpha."""
+    rounds, power = read_count("T", T, 1), _read_alpha(alpha) / 2
+    return np.cumsum(read_size("scale", scale, positive=False) * np.arange(1.0, rounds + 1) ** -power)
+
+
+def growing_data_bound(T: int, alpha: float, *, scale: float = 1.0) -> float:
+    """C T^(1 - alpha/2) / (1 - alpha/2), C the scale: the integral from 0 to T, of the sum's order and never less."""
+    rounds, power = read_count("T", T, 1), 1 - _read_alpha(alpha) / 2
+    return read_size("scale", scale, positive=False) * float(rounds**power) / power
+
+
+def _line(post: Posterior, delta: float) -> dict[str, float]:
+    found = parameter_error(post, delta=delta)
+    return {
+        "trace": float(np.trace(post.covariance)),
+        "spectral": float(np.linalg.norm(post.factor, 2) ** 2),
+        "lipschitz": lipschitz(post).value,
+        "eps_param": found.value,
+        "eps_pointwise": found.pointwise,
+        "design": float(design_strength(post)["lambda_min"].min()),
+    }
+
+
+def _error(post: Posterior, truth: Mapping[str, float] | Sequence[float] | np.ndarray | None) -> dict[str, float]:
+    if truth is None:
+        return {}
+    if isinstance(truth, Mapping):
+        if set(truth) != set(post.names):
+            wrong = [str(name) for name in {*truth, *post.names} if name not in truth or name not in post.names]
+            raise ModelError(f"truth must name every coordinate of theta and no other; see to {listed(sorted(wrong))}")
+        found = np.array([read_number(name, truth[name]) for name in post.names])
+    else:
+        found = read_array("truth", truth)
+    if found.shape != post.mean.shape or not np.isfinite(found).all():
+        raise ModelError(f"truth needs {len(post.names)} finite numbers, for {listed(post.names)}; got {truth!r}")
+    return {"error": float(np.linalg.norm(post.mean - found))}
+
+
+def _read_rows(rows: Iterable[int] | None, most: int) -> list[int]:
+    if rows is None:
+        doubled = [FEWEST * 2**power for power in range(60) if FEWEST * 2**power <= most]
+        rows = doubled or [most]
+    found = [read_count("rows", count, 1) for count in rows]
+    if not found or max(found) > most:
+        raise ModelError(f"rows must be counts up to {most}, the observational rows there are; got {listed(found)}")
+    return sorted(set(found))
+
+
+def _read_alpha(alpha: float) -> float:
+    found = read_number("alpha", alpha)
+    if not 0 < found <= 1:
+        raise ModelError(f"alpha must lie in (0, 1], got {found:g}: rows are added no faster than rounds pass")
+    return found

@@ -1,0 +1,100 @@
+"""How much could outcomes tell if no set taught about another?
+
+Independent surrogates have a block-diagonal kernel: gamma_T = max over sum_s T_s = T of sum_s gamma_{T_s}^{(s)}.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.identification.coordinates import set_label
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.queries import Queries, distinct_rows
+from causal_bo_ppl.theory.gains import greedy, read_candidates
+from causal_bo_ppl.theory.inputs import read_count, read_size, require_queries
+
+ROUNDING = 1e-12  # of a set's variance: what the features of an RBF kernel leave out
+
+
+class IndependentGain(NamedTuple):
+    """gains: (T,) information after each query. allocation: {block: how many of the T queries it got}."""
+
+    gains: np.ndarray
+    allocation: dict[Any, int]
+
+
+class BlockFeatures(NamedTuple):
+    """features: (M, r), whose products count within a block only, so that blocks share columns. blocks: (M,)."""
+
+    features: np.ndarray
+    blocks: np.ndarray
+
+
+def independent_gain(features: Any, blocks: Any, noise: Any, rounds: int) -> IndependentGain:
+    """Spread T queries over independent blocks so that greedy choices within each tell most.
+
+    What greedy choices within a block add never grows, so the best allocation takes the T largest of all blocks'
+    additions. With the causal kernel's features this is the same kernel without coupling.
+
+    features: (M, r) of the candidates; blocks: (M,) labels; noise: a variance, or (M,) variances.
+    """
+    features, variances = read_candidates(features, noise)
+    labels = np.asarray(blocks)
+    if labels.shape != (len(features),):
+        raise ModelError(f"blocks need one label for each of {len(features)} candidates; got the shape {labels.shape}")
+    names, which = np.unique(labels, return_inverse=True)
+    chosen, steps = greedy(features, variances, read_count("rounds", rounds, 1), which)
+    counts = np.bincount(which[chosen], minlength=len(names))
+    return IndependentGain(steps.cumsum(), dict(zip(names.tolist(), counts.tolist(), strict=True)))
+
+
+def set_labels(problem: Problem, queries: Queries) -> np.ndarray:
+    """(M,) the intervention set of each query as a text: "X, Z"."""
+    mask = np.asarray(problem.require(require_queries(queries)).mask)
+    first, which = distinct_rows(mask)
+    names = np.array(problem.graph.nodes)
+    return np.asarray(np.array([set_label(tuple(names[row].tolist())) for row in mask[first]])[which])
+
+
+def rbf_features(
+    problem: Problem, queries: Queries, *, lengthscale: float, variances: float | Mapping[str, float]
+) -> BlockFeatures:
+    """Features of an RBF kernel for every set on its own: k = v_s exp(-|u - u'|^2 / (2 l^2)), 0 between sets.
+
+    u: the values of a set's members, in units of their domains' widths, and so is the lengthscale l. variances: v_s,
+    one for all or {set: variance}, the set written as in `blocks`. By pivoted Cholesky, so no M x M matrix is formed.
+    """
+    blocks, length = set_labels(problem, queries), read_size("lengthscale", lengthscale)
+    points = _in_widths(problem, queries) / length
+    roots = {name: _root(points[blocks == name]) for name in np.unique(blocks).tolist()}
+    features = np.zeros((len(blocks), max(root.shape[1] for root in roots.values())))
+    for name, root in roots.items():
+        features[blocks == name, : root.shape[1]] = np.sqrt(_variance(variances, name)) * root
+    return BlockFeatures(features, blocks)
+
+
+def _variance(variances: float | Mapping[str, float], name: str) -> float:
+    if isinstance(variances, Mapping) and name not in variances:
+        raise ModelError(f"variances lack the set {name!r}; they hold {listed(variances)}: give one for every set")
+    found = variances[name] if isinstance(variances, Mapping) else variances
+    return read_size(f"the variance of {name!r}", found, positive=False)
+
+
+def _in_widths(problem: Problem, queries: Queries) -> np.ndarray:
+    """(M, p) values from the lower ends of the domains, in widths; 0 where not set."""
+    low, high = np.array([problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]).T
+    return np.where(queries.mask, (np.asarray(queries.value) - low) / (high - low), 0.0)
+
+
+def _root(points: np.ndarray) -> np.ndarray:
+    """(m, r) with products exp(-|p - p'|^2 / 2), to ROUNDING: a column for the point least explained so far."""
+    left, columns = np.ones(len(points)), np.zeros((len(points), 0))
+    while left.max(initial=0.0) > ROUNDING:
+        pivot = int(left.argmax())
+        kernel = np.exp(-0.5 * ((points - points[pivot]) ** 2).sum(axis=1))
+        column = (kernel - columns @ columns[pivot]) / np.sqrt(left[pivot])
+        columns, left = np.column_stack([columns, column]), left - column**2
+        left[pivot] = 0.0
+    return columns

@@ -1,0 +1,86 @@
+"""What does the theory come to for one posterior? All of it in one table."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.kernels import jacobian_features
+from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.responses import response
+from causal_bo_ppl.theory.constants import kappa2, lipschitz
+from causal_bo_ppl.theory.curves import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF, gain_curves
+from causal_bo_ppl.theory.drift import largest_gap
+
+
+class Line(NamedTuple):
+    """One quantity of the theory, its value, and how it was computed."""
+
+    quantity: str
+    value: float
+    how: str
+
+
+def theory_table(
+    post: Posterior,
+    queries: Queries,
+    *,
+    noise: float,
+    rounds: int = 320,
+    lengthscale: float = 0.2,
+    accept_unconverged: bool = False,
+) -> pd.DataFrame:
+    """The theory's quantities over these queries: quantity, value, how.
+
+    rank(K) and dim theta_Y; the largest error of a covariance; the greedy information gain of `rounds` outcomes with
+    noise of this variance and its bounds; the same for independent sets, with RBF kernels and, as control, with the
+    causal kernel itself, which tells coupling from the choice of a kernel; kappa^2, L, tr Sigma.
+    """
+    curves = gain_curves(
+        post,
+        queries,
+        noise=noise,
+        rounds=rounds,
+        lengthscale=lengthscale,
+        accept_unconverged=accept_unconverged,
+    )
+    lines = [*_ranks(post, queries, curves), *_gains(curves), *_constants(post)]
+    table = pd.DataFrame(lines)
+    table.attrs = curves.attrs | {"rounds": len(curves)}
+    return table
+
+
+def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line]:
+    features = np.asarray(jacobian_features(post, queries, accept_unconverged=True))
+    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+    error = largest_gap((features, features), (jacobian @ post.covariance, jacobian))
+    return [
+        Line("rank", curves.attrs["rank"], f"of K over {len(queries)} queries"),
+        Line("dimension", len(post.names), f"of theta_Y, {post.parameters.kind}"),
+        Line("covariance error", error, "largest |k - J Sigma J'| between two queries, features against dense algebra"),
+    ]
+
+
+def _gains(curves: pd.DataFrame) -> list[Line]:
+    last, rounds, noise, length = curves.iloc[-1], len(curves), curves.attrs["noise"], curves.attrs["lengthscale"]
+    bound = f"r/2 log(1 + {rounds} kappa^2 / (s2 r)), kappa^2 = {curves.attrs['kappa2']:.4g}, r = "
+    rbf = f"RBF kernel for every set, lengthscale {length:g} domain widths, variance the set's largest causal one"
+    return [
+        Line(
+            "information gain", last[COUPLED], f"greedy over the queries, {rounds} outcomes, noise variance {noise:g}"
+        ),
+        Line(BY_RANK, last[BY_RANK], f"{bound}rank"),
+        Line(BY_DIMENSION, last[BY_DIMENSION], f"{bound}dimension"),
+        Line("independent gain, RBF", last[RBF], rbf),
+        Line("independent gain, causal", last[CONTROL], "the causal kernel within each set, 0 between sets"),
+    ]
+
+
+def _constants(post: Posterior) -> list[Line]:
+    largest, slope = (find(post, accept_unconverged=True) for find in (kappa2, lipschitz))
+    return [
+        Line("kappa^2", largest.value, f"largest k(z, z) over all vertices, at {largest.intervention}"),
+        Line("L", slope.value, f"largest |J(z)| over all vertices, at {slope.intervention}"),
+        Line("trace", float(np.trace(post.covariance)), f"of Sigma, by {post.moments_by}"),
+    ]

@@ -1,0 +1,34 @@
+"""What is lost by not trying every intervention set?"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.system import CausalSystem, Optimum
+
+
+class Unexplored(NamedTuple):
+    """value: eps_E, how much better the best of all sets is; never below 0. best, explored: the two optima."""
+
+    value: float
+    best: Optimum
+    explored: Optimum
+
+
+def exploration_error(system: CausalSystem) -> Unexplored:
+    """eps_E = f*_all - f*_E for max, f*_E - f*_all for min: the best of all sets against that of the problem's.
+
+    All sets come down to the minimal ones: every other has the effect of one of them. Doing nothing is no
+    intervention. By exact effects, at vertices where the response is affine and else by search.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> exploration_error(cb.models.load("chain")).value
+    0.0
+    """
+    asked = system.problem
+    everything = Problem(asked.graph, asked.target, asked.objective, domains=asked.domains, sets="mis")
+    best, explored = replace(system, problem=everything).optimum, system.optimum
+    sign = 1.0 if asked.objective == "max" else -1.0
+    return Unexplored(max(0.0, sign * (best.value - explored.value)), best, explored)

@@ -1,0 +1,341 @@
+"""Constants, concentration, drift and path bounds against grids, dense algebra, loops and a simulated nonlinear SEM."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import fitted_cases as cases
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chi2
+
+import causal_bo_ppl as cb
+from causal_bo_ppl import theory
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.theory.drift import largest_gap
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return cb.models.load("chain")
+
+
+@pytest.fixture(scope="module")
+def posts(chain):
+    """Posteriors of the chain from more and more rows."""
+    data = chain.observe(200, 0)
+    return [cb.fit(chain.problem, data.rows(slice(n)), intercepts=False) for n in (20, 40, 80, 200)]
+
+
+def dense(post, queries):
+    """Jacobian, and gram by dense algebra."""
+    jacobian = np.asarray(cb.response(post.problem, post).jacobian(post.mean, queries))
+    return jacobian, jacobian @ post.covariance @ jacobian.T
+
+
+@pytest.mark.parametrize("kind", ["structural", "total_effect"])
+def test_kappa_and_lipschitz_are_the_largest_over_the_domains(kind):
+    problem, truth = cases.random_problem(3, size=4)
+    post = cb.fit(problem, cases.simulate(problem, truth, 30, 0), parameters=kind)
+    jacobian, gram = dense(post, problem.grid(9))
+    for found, values in [
+        (theory.kappa2(post), np.diagonal(gram)),
+        (theory.lipschitz(post), np.linalg.norm(jacobian, axis=1)),
+    ]:
+        assert found.value == pytest.approx(values.max(), rel=1e-10)  # the grid has the vertices, and inner points
+        assert np.sort(values)[-2] <= found.value * (1 + 1e-12)
+    [there] = np.diagonal(dense(post, problem.queries(theory.kappa2(post).intervention))[1])
+    assert there == pytest.approx(theory.kappa2(post).value, rel=1e-10)
+    steep, _ = dense(post, problem.queries(theory.lipschitz(post).intervention))
+    assert np.linalg.norm(steep) == pytest.approx(theory.lipschitz(post).value, rel=1e-10)
+
+
+def test_sets_that_cannot_be_learned_are_not_looked_at():
+    graph, draws = cb.CausalGraph.parse("X -> Y; Z -> Y; X <-> Y"), np.random.default_rng(0)
+    problem = cb.Problem(graph, "Y", domains={"X": (-1, 1), "Z": (-1, 3)}, identifiable_only=True)
+    u, x, z, y = draws.normal(size=(4, 50))
+    data = Data(graph.nodes, "Y", np.column_stack([u + x, z, u + x - z + y]), np.zeros((50, 3), bool))
+    assert theory.kappa2(cb.fit(problem, data, method="wishart")).intervention == {"Z": 3.0}
+
+
+def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
+    post, delta = posts[0], 0.1
+    found = theory.parameter_error(post, delta=delta)
+    radius = np.sqrt(chi2.ppf(1 - delta, 2) * np.linalg.eigvalsh(post.covariance)[-1])
+    assert found.radius == pytest.approx(radius, rel=1e-12)
+    assert found.value == pytest.approx(theory.lipschitz(post).value * radius, rel=1e-12)
+    assert found.pointwise == pytest.approx(np.sqrt(chi2.ppf(1 - delta, 2) * theory.kappa2(post).value), rel=1e-12)
+    assert found.pointwise < found.value
+    theta = post.draws(20_000, 0)
+    jacobian, _ = dense(post, post.problem.vertices())
+    worst = np.abs((theta - post.mean) @ jacobian.T).max(axis=1)
+    assert (worst > found.pointwise).mean() < delta + 4 * np.sqrt(delta / len(theta)) + 0.05  # Student's t, 20 rows
+    with pytest.raises(cb.ModelError, match="delta must lie between 0 and 1, got 1"):
+        theory.parameter_error(post, delta=1)
+    with pytest.raises(cb.ModelError, match="needs a Posterior, got Problem"):
+        theory.parameter_error(post.problem)
+
+
+def test_a_failed_posterior_is_refused_unless_accepted(posts):
+    failed, queries = replace(posts[0], belief=replace(posts[0].belief)), posts[0].problem.vertices()
+    object.__setattr__(failed.belief, "verdict", "failed")
+    for refused in (
+        lambda **options: theory.kappa2(failed, **options),
+        lambda **options: theory.lipschitz(failed, **options),
+        lambda **options: theory.parameter_error(failed, **options),
+        lambda **options: theory.causal_rank(failed, queries, **options),
+        lambda **options: theory.kernel_drift([posts[1], failed], queries, **options),
+        lambda **options: theory.worst_gain([failed], queries, 1.0, 2, **options),
+        lambda **options: theory.variance_sum_ratio([failed], queries[:1], 1.0, **options),
+        lambda **options: theory.theory_table(failed, queries, noise=1.0, rounds=2, **options),
+    ):
+        with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
+            refused()
+        refused(accept_unconverged=True)
+
+
+@pytest.mark.parametrize("intercepts", [True, False])
+def test_design_strength_is_the_smallest_eigenvalue_of_every_design(intercepts):
+    problem, truth = cases.random_problem(0, known=1)
+    data = cases.simulate(problem, truth, 80, 0, interventional=True, lift=0.5 * intercepts)
+    table = theory.design_strength(cb.fit(problem, data, intercepts=intercepts))
+    assert len(table) >= 3
+    for node, line in table.iterrows():
+        regressors, _, names = cases.design(problem, data, node, intercepts)
+        assert line["rows"] == len(regressors) < 80 or node == problem.target
+        smallest = np.linalg.eigvalsh(regressors.T @ regressors / len(regressors))[0]
+        assert line["lambda_min"] == pytest.approx(smallest, rel=1e-9)
+        parents = regressors[:, int(intercepts) :]
+        if parents.shape[1] > 1:
+            scaled = parents - parents.mean(axis=0) if intercepts else parents
+            scaled = scaled / np.sqrt((scaled**2).mean(axis=0))
+            smallest = np.linalg.eigvalsh(scaled.T @ scaled / len(scaled))[0]
+            assert line["standardized"] == pytest.approx(smallest, rel=1e-9)
+
+
+def test_nearly_collinear_parents_are_named_in_any_units():
+    graph, draws = cb.CausalGraph.parse("A -> Y; B -> Y; C -> Y"), np.random.default_rng(0)
+    problem = cb.Problem(graph, "Y", domains={name: (-1, 1) for name in "ABC"}, sets=1)
+    a, c, b, y = draws.normal(size=(4, 100)) * np.array([[1.0], [1.0], [1e-3], [1.0]])
+    for unit in (1.0, 1e4):
+        values = np.column_stack([a, (a + b) * unit, c, a + c + y])
+        post = cb.fit(problem, Data(graph.nodes, "Y", values, np.zeros((100, 4), bool)))
+        line = theory.design_strength(post).loc["Y"]
+        assert line["standardized"] < 1e-6 and line["weakest"] == "A, B"
+    assert theory.design_strength(post).index.tolist() == ["A", "B", "C", "Y"]
+    alone = theory.design_strength(post).loc["A"]
+    assert alone["lambda_min"] == pytest.approx(1.0) and np.isnan(alone["standardized"]) and alone["weakest"] == ""
+
+
+def test_few_rows_and_constant_parents_have_strength_zero():
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    problem = cb.Problem(graph, "Y", domains={"A": (-1, 1), "B": (-1, 1)}, sets=[("A", "B")])
+    constant = [[1.0, 0.1, 3.0], [2.0, 0.1, 5.0], [3.0, 0.1, 1.0], [4.0, 0.1, 0.0]]
+    for values, intercepts in [
+        (constant, True),
+        (constant[:1], True),
+        (constant[:1], False),
+        ([[1.0, 0.0, 3.0]], False),
+    ]:
+        rows = Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
+        for data in (rows, rows.rows(slice(0))):
+            line = theory.design_strength(cb.fit(problem, data, prior=cb.FixedPrior(), intercepts=intercepts)).loc["Y"]
+            assert line["rows"] == len(data) and line["lambda_min"] < 1e-25 and line["standardized"] < 1e-25
+
+
+def test_concentration_has_the_exponents_of_the_theory(chain):
+    truth = {"b[X->Z]": 0.8, "b[Z->Y]": -1.3}
+    data = chain.observe(3_200, 0).join(chain.experiment(chain.problem.vertices(), 1))
+    table = theory.concentration(chain.problem, data, truth=truth, intercepts=False)
+    assert table.index.tolist() == [25, 50, 100, 200, 400, 800, 1600, 3200]
+    for column, expected in [("trace", -1.0), ("spectral", -1.0), ("eps_pointwise", -0.5), ("eps_param", -0.5)]:
+        found = theory.rate(table, column)
+        assert abs(found.exponent - expected) < 4 * found.standard_error and found.standard_error < 0.05, column
+    assert abs(theory.rate(table, "design").exponent) < 0.2 and theory.rate(table, "error").exponent < -0.3
+    post = cb.fit(chain.problem, data.rows(slice(100)), intercepts=False)
+    line = table.loc[100]
+    assert line["trace"] == pytest.approx((post.sd**2).sum(), rel=1e-12)
+    assert line["spectral"] == pytest.approx(np.linalg.eigvalsh(post.covariance)[-1], rel=1e-12)
+    assert line["error"] == pytest.approx(np.hypot(*(post.mean - [0.8, -1.3])), rel=1e-12)
+    assert line["lipschitz"] == theory.lipschitz(post).value
+    assert line["eps_param"] == theory.parameter_error(post).value
+    assert line["design"] == theory.design_strength(post)["lambda_min"].min()
+    again = theory.concentration(chain.problem, data, [100, 50], truth=[0.8, -1.3], intercepts=False)
+    assert again.loc[100].equals(line) and again.index.tolist() == [50, 100]
+    assert "error" not in theory.concentration(chain.problem, data, [50], intercepts=False)
+
+
+def test_rate_is_the_slope_of_the_logarithms():
+    counts = np.array([10.0, 20.0, 40.0, 80.0, 160.0])
+    values = 3.0 * counts**-1.5 * np.exp([0.1, -0.2, 0.0, 0.1, 0.05])
+    found = theory.rate(pd.DataFrame({"v": values}, index=counts), "v")
+    (slope, _), covariance = np.polyfit(np.log(counts), np.log(values), 1, cov=True)
+    assert found.exponent == pytest.approx(slope) and found.standard_error == pytest.approx(covariance[0, 0] ** 0.5)
+    assert theory.rate(pd.DataFrame({"v": counts**-0.5}, index=counts), "v") == pytest.approx((-0.5, 0.0), abs=1e-12)
+
+
+def test_odd_requests_for_concentration_are_refused(chain):
+    data = chain.observe(40, 0)
+    for options, match in [
+        ({"rows": [50]}, "counts up to 40, the observational rows there are; got 50"),
+        ({"rows": [0]}, "rows must be a whole number, at least 1; got 0"),
+        ({"rows": []}, "counts up to 40.*; got none"),
+        ({"truth": {"b[X->Z]": 0.8}}, r"every coordinate of theta and no other; see to b\[Z->Y\]"),
+        ({"truth": {"b[X->Z]": 0.8, "b[Z->Y]": 1.0, "c": 2.0}}, "no other; see to c"),
+        ({"truth": [1.0]}, r"truth needs 2 finite numbers, for b\[X->Z\], b\[Z->Y\]"),
+        ({"truth": [1.0, np.nan]}, "truth needs 2 finite numbers"),
+        ({"method": "nuts"}, 'take method="laplace"'),
+    ]:
+        with pytest.raises(cb.ModelError, match=match):
+            theory.concentration(chain.problem, data, intercepts=False, **options)
+    with pytest.raises(cb.DataError, match="concentration needs Data, got ndarray"):
+        theory.concentration(chain.problem, data.values)
+    with pytest.raises(cb.DataError, match="there are no observational rows"):
+        theory.concentration(chain.problem, chain.experiment(chain.problem.vertices(), 0))
+    table = pd.DataFrame({"trace": [1.0, 0.0, 2.0]}, index=[1, 2, 3])
+    with pytest.raises(cb.ModelError, match="3 lines or more, all positive; 'trace' holds 1.0, 0.0, 2.0"):
+        theory.rate(table, "trace")
+    with pytest.raises(cb.ModelError, match="unknown column 'tracr'; did you mean 'trace'"):
+        theory.rate(table, "tracr")
+
+
+def test_kernel_drift_is_what_dense_algebra_gives(posts, monkeypatch):
+    queries = posts[0].problem.grid(5)
+    table = theory.kernel_drift(posts, queries)
+    assert table.index.tolist() == [1, 2, 3]
+    for (before, after), (_, line) in zip(pairwise(posts), table.iterrows(), strict=True):
+        (old, k), (new, k_new) = dense(before, queries), dense(after, queries)
+        sigma = np.abs(np.linalg.eigvalsh(after.covariance - before.covariance)).max()
+        jacobian = np.sqrt(((new - old) ** 2).sum(axis=1)).max()
+        largest = np.linalg.eigvalsh(after.covariance)[-1]
+        expected = [np.hypot(*(after.mean - before.mean)), sigma, jacobian, np.abs(k_new - k).max()]
+        np.testing.assert_allclose(line, [*expected, jacobian * largest + sigma], rtol=1e-9)
+    assert (theory.kernel_drift([posts[0]] * 3, queries) == 0).all(axis=None)
+    monkeypatch.setattr("causal_bo_ppl.theory.drift.TILE", 3)
+    np.testing.assert_allclose(theory.kernel_drift(posts, queries), table, rtol=1e-12)
+    a, b, c, d = np.random.default_rng(0).normal(size=(4, 10, 2))
+    a[1], b[8] = [9.0, 9.0], [9.0, 9.0]  # the largest is far from the diagonal
+    assert largest_gap((a, b), (c, d)) == pytest.approx(np.abs(a @ b.T - c @ d.T).max(), rel=1e-12)
+
+
+def test_variance_sum_ratio_is_that_of_dense_gaussian_processes(posts):
+    queries, noise, total = posts[0].problem.sobol(2)[[0, 2, 1, 3]], 0.3, 0.0
+    for t, post in enumerate(posts):
+        gram = dense(post, queries[: t + 1])[1]
+        inverse = np.linalg.inv(gram[:t, :t] + noise * np.eye(t))
+        total += gram[t, t] - gram[t, :t] @ inverse @ gram[:t, t]
+    vertices = posts[0].problem.vertices()
+    gains = [theory.greedy_gain(np.asarray(cb.jacobian_features(post, vertices)), noise, 4).gains[-1] for post in posts]
+    assert theory.worst_gain(posts, vertices, noise, 4) == max(gains) == gains[0]  # doubt falls, and so does gain
+    assert theory.variance_sum_ratio(posts, queries, noise) == pytest.approx(total / max(gains), rel=1e-9)
+    few = theory.variance_sum_ratio(posts, queries, noise, candidates=vertices[:1])
+    assert few == pytest.approx(total / theory.worst_gain(posts, vertices[:1], noise, 4), rel=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.01, 1.0, 100.0])
+def test_variance_sum_of_a_fixed_kernel_stays_below_its_ceiling(posts, noise):
+    post, draws = posts[0], np.random.default_rng(0)
+    queries = post.problem.grid(9)[draws.integers(0, 18, 25)]
+    ceiling = theory.variance_sum_ceiling(theory.kappa2(post).value, noise)
+    path = np.diff(theory.gain_path(np.asarray(cb.jacobian_features(post, queries)), noise), prepend=0.0)
+    assert (np.expm1(2 * path) * noise).sum() <= ceiling * path.sum()
+    assert 0 < theory.variance_sum_ratio([post] * 25, queries, noise) <= ceiling / (1 - 1 / np.e)
+    new = theory.gain_path(np.sqrt(3.0) * np.eye(6), noise)[-1]  # each round as much in doubt as the first
+    assert 6 * 3.0 == pytest.approx(theory.variance_sum_ceiling(3.0, noise) * new, rel=1e-12)
+    assert theory.variance_sum_ceiling(0.0, noise) == 2 * noise
+
+
+def test_odd_sequences_of_posteriors_are_refused(posts, chain):
+    queries = chain.problem.vertices()
+    other = cb.fit(chain.problem, chain.observe(20, 0))
+    for refused, match in [
+        (lambda: theory.kernel_drift(posts[:1], queries), "at least 2 posteriors are needed, got 1"),
+        (lambda: theory.kernel_drift([posts[0], other], queries), "of different problems or parameters"),
+        (lambda: theory.kernel_drift(posts, queries[:0]), "there are no queries"),
+        (lambda: theory.worst_gain([], queries, 1.0, 3), "at least 1 posteriors are needed, got 0"),
+        (lambda: theory.variance_sum_ratio(posts, queries[:3], 1.0), "4 posteriors and 3 queries; give one of each"),
+        (lambda: theory.variance_sum_ratio(posts, queries, 0.0), "noise must be finite and positive, got 0"),
+    ]:
+        with pytest.raises(cb.ModelError, match=match):
+            refused()
+
+
+def random_slopes(problem, seed):
+    draws = np.random.default_rng(seed)
+    slopes = {edge: float(draws.uniform(0, 2)) for edge in problem.graph.directed}
+    return slopes, {name: float(draws.uniform(0, 0.5)) for name in problem.graph.nodes}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_path_sensitivities_are_sums_over_enumerated_paths(seed):
+    problem, _ = cases.random_problem(seed)
+    slopes, errors = random_slopes(problem, seed)
+
+    def enumerate_paths(node, members):
+        if node == problem.target:
+            return [1.0]
+        onward = [child for child in problem.graph.children(node) if child not in members]
+        return [slopes[node, child] * rest for child in onward for rest in enumerate_paths(child, members)]
+
+    table = theory.path_sensitivities(problem, slopes)
+    bound = theory.path_lipschitz_bound(problem, slopes, errors)
+    for members, (label, line) in zip(problem.sets, table.iterrows(), strict=True):
+        expected = {
+            node: 0.0 if node in members else sum(enumerate_paths(node, members)) for node in problem.graph.nodes
+        }
+        assert label == ", ".join(members) and line.to_dict() == pytest.approx(expected, rel=1e-12)
+        assert bound[label] == pytest.approx(sum(expected[node] * errors[node] for node in errors), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_effect_of_a_perturbed_nonlinear_model_is_off_by_more_than_the_path_bound(seed):
+    problem, _ = cases.random_problem(seed)
+    slopes, errors = random_slopes(problem, seed)
+    nodes, queries, draws = problem.graph.nodes, problem.sobol(2), np.random.default_rng(seed)
+    noise = draws.normal(size=(500, len(nodes)))
+    bound = theory.path_lipschitz_bound(problem, slopes, errors)
+
+    def effect(mask, value, curve, fault):
+        found = np.zeros(noise.shape)
+        for place, node in enumerate(nodes):
+            causes = problem.graph.parents(node)
+            shares = [slopes[cause, node] * curve(found[:, nodes.index(cause)]) for cause in causes]
+            natural = sum(shares) + noise[:, place] + fault(errors[node], found[:, :place].sum(axis=1))
+            found[:, place] = value[place] if mask[place] else natural
+        return found[:, nodes.index(problem.target)].mean()
+
+    faults = [lambda size, u: size * np.cos(3 * u), lambda size, u: size]
+    for row, label in enumerate(theory.set_labels(problem, queries)):
+        mask, value = queries.mask[row], queries.value[row]
+        for curve in (np.tanh, np.sin, lambda u: u):
+            exact = effect(mask, value, curve, lambda size, u: 0.0)
+            gaps = [abs(effect(mask, value, curve, fault) - exact) for fault in faults]
+            assert max(gaps) <= bound[label] * (1 + 1e-9)
+        assert gaps[1] == pytest.approx(bound[label], rel=1e-9)  # linear, all errors at once: the bound is reached
+
+
+def test_odd_slopes_and_errors_are_refused(chain):
+    slopes, problem = {("X", "Z"): 0.8, ("Z", "Y"): 1.3}, chain.problem
+    for given, errors, match in [
+        ({("X", "Z"): 0.8}, {}, "slopes lack Z -> Y; give one for every edge upstream"),
+        (slopes | {("X", "Y"): 1.0}, {}, r"unknown edge \('X', 'Y'\)"),
+        (slopes | {("X", "Z"): -0.8}, {}, "the slope of X -> Z must be finite and 0 or more, got -0.8"),
+        (slopes | {("X", "Z"): np.nan}, {}, "the slope of X -> Z must be finite"),
+        (slopes, {"Y": 1.0}, "errors lack the mechanisms of Z; give a bound for each"),
+        (slopes, {"Y": 1.0, "Z": -1.0}, "the error of 'Z' must be finite and 0 or more"),
+        (slopes, {"Y": 1.0, "Z": 1.0, "W": 1.0}, "unknown variable 'W'"),
+    ]:
+        with pytest.raises(cb.ModelError, match=match):
+            theory.path_lipschitz_bound(problem, given, errors)
+
+
+def test_exploration_error_is_what_the_sets_left_out_would_have_gained(chain):
+    problem = chain.problem
+    for objective in ("min", "max"):
+        options = {"objective": objective, "domains": problem.domains}
+        narrow = replace(chain, problem=cb.Problem(problem.graph, "Y", sets=[("X",)], **options))
+        found = theory.exploration_error(narrow)
+        assert found.value == pytest.approx(1.3 * 5 - 1.04 * 5, rel=1e-12)
+        assert abs(found.best.value) == pytest.approx(6.5) and list(found.explored.intervention) == ["X"]
+        whole = replace(chain, problem=cb.Problem(problem.graph, "Y", sets="mis", **options))
+        assert theory.exploration_error(whole).value == 0.0
