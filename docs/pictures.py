@@ -1,4 +1,4 @@
-"""Draw the README's pictures: a problem, a run, and intervals under latent confounding."""
+"""Draw the README's pictures: a problem, a run, gains of information, and intervals under latent confounding."""
 
 from pathlib import Path
 
@@ -36,6 +36,8 @@ def intervals(problem, seed):
 save(cb.plots.draw_problem(cb.models.load("synthetic").problem), "synthetic.png")
 ecoli70 = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
 save(cb.plots.draw_run(cb.optimize(ecoli70, rounds=40, observations=100, key=0)), "run.png")
+post = cb.fit(ecoli70.problem, ecoli70.observe(100, 0))
+save(cb.plots.draw_gains(cb.theory.gain_curves(post, ecoli70.problem.vertices(), noise=0.5)), "gains.png")
 graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
 problem = cb.Problem(graph, "Y", domains={"X": (-3, 3), "Z": (-3, 3)})
 ours, theirs = zip(*(intervals(problem, seed) for seed in range(DATA_SETS)), strict=True)
