@@ -8,6 +8,8 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels.exact import exact_variances, left_out_gram, remainders
 
+pytestmark = pytest.mark.heavy
+
 
 def random_fit(seed, size=None, rows=25, **options):
     """A conjugate posterior on a random DAG of 2 to 6 nodes, and queries of all its sets."""

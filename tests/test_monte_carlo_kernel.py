@@ -7,6 +7,8 @@ import pytest
 
 import causal_bo_ppl as cb
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def chain():

@@ -14,6 +14,8 @@ from causal_bo_ppl import theory
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.theory.drift import largest_gap
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def chain():
