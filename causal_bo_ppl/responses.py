@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -184,9 +184,5 @@ def response(problem: Problem, post: Posterior) -> Response:
         )
     if not isinstance(problem, Problem) or problem != post.problem:
         raise ModelError("this posterior is of another problem; fit this one, or pass post.problem")
-    return _response(post)
-
-
-@lru_cache(maxsize=8)  # a posterior is immutable, and known by its identity
-def _response(post: Posterior) -> Response:
-    return Response(post)
+    found = post.__dict__.get("_response")  # kept with the posterior, which is immutable, and gone with it
+    return found if isinstance(found, Response) else post.__dict__.setdefault("_response", Response(post))
