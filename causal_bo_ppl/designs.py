@@ -48,6 +48,11 @@ def lattice(n: int) -> Unit:
     return lambda size: np.array(list(product(ticks, repeat=size)))
 
 
+def simplex() -> Unit:
+    """The lowest corner and its neighbours, d + 1 points: what is affine is known from them."""
+    return lambda size: np.vstack([np.zeros(size), np.eye(size)])
+
+
 def sobol(n: int) -> Unit:
     """The first n points of the Sobol sequence, unscrambled: nothing random, the same everywhere."""
     from scipy.stats import qmc

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from causal_bo_ppl.designs import lattice, spread
+from causal_bo_ppl.designs import lattice, simplex, spread
+from causal_bo_ppl.errors import ExplorationError
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 
-MOST = 256
+MOST, MOST_CORNERS = 256, 4_096
 
 
 def choose(problem: Problem, sets: tuple[tuple[str, ...], ...], queries: Queries | None, most: int = MOST) -> Queries:
@@ -20,7 +21,24 @@ def choose(problem: Problem, sets: tuple[tuple[str, ...], ...], queries: Queries
     return found[np.unique(np.linspace(0, len(found) - 1, most).round().astype(int))]
 
 
+def corners(problem: Problem, sets: tuple[tuple[str, ...], ...], queries: Queries | None) -> Queries:
+    """The queries given, or of every set as many vertices as determine its effects, one more than it has members."""
+    if queries is not None:
+        return problem.require(queries)
+    rows = sum(len(members) + 1 for members in sets)
+    if rows > MOST_CORNERS:
+        raise ExplorationError(
+            f"{len(sets):,} sets have {rows:,} such vertices, more than {MOST_CORNERS:,}; name the queries you mean"
+        )
+    return spread(problem.graph.nodes, sets, problem.domains, simplex(), rows)
+
+
 def labels(problem: Problem, queries: Queries) -> list[str]:
-    """The interventions in words."""
+    """The interventions in words, with so many digits that different ones differ."""
     asked = problem.interventions(queries)
-    return [f"do({', '.join(f'{name} = {value:.4g}' for name, value in each.items())})" for each in asked]
+    different = len({tuple(each.items()) for each in asked})
+    for digits in (4, 6, 9, 12, 17):
+        found = [f"do({', '.join(f'{name} = {value:.{digits}g}' for name, value in each.items())})" for each in asked]
+        if len(set(found)) == different:
+            break
+    return found

@@ -74,9 +74,10 @@ class Response:
             return wiring.effects_of_many(self._constants, np.asarray(theta), self.require(queries))
         filled = np.pad(np.asarray(theta), ((0, -len(theta) % THETAS), (0, 0)))
         values = empty((len(filled), len(queries)))
+        points = self._prepare(queries)
         for start in range(0, len(filled), THETAS):
-            block = jnp.asarray(filled[start : start + THETAS])
-            values[start : start + THETAS] = self._apply(lines.values_of_many, block, queries)
+            work = partial(lines.values_of_many, self._constants, jnp.asarray(filled[start : start + THETAS]))
+            values[start : start + THETAS] = in_pieces(work, points, len(queries), 1)
         return hand_over(values[: len(theta)])
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> jax.Array:
@@ -105,6 +106,11 @@ class Response:
         local = self._apply(wiring.largest_curvature, jnp.asarray(reach), queries)
         is_global = wiring.degree(self._constants, np.asarray(self.post.upstream(queries).mask)) <= 2
         return HessianBounds(np.where(is_global, exact, local), is_global, level)
+
+    @cached_property
+    def _nodes(self) -> np.ndarray:
+        """The target's causes and, last, the target."""
+        return np.array(self.post.problem.graph.ancestral(self.post.problem.target).nodes)
 
     @cached_property
     def _constants(self) -> Any:
@@ -137,8 +143,7 @@ class Response:
         """The batch upstream, the coordinates that each of its sets uses, and the set of every query."""
         upstream = self.post.upstream(queries)
         first, which = distinct_rows(np.asarray(upstream.mask))
-        nodes = np.array(self.post.problem.graph.ancestral(self.post.problem.target).nodes)
-        used = [self._require_held(tuple(nodes[row].tolist())) for row in np.asarray(upstream.mask)[first]]
+        used = [self._require_held(tuple(self._nodes[row].tolist())) for row in np.asarray(upstream.mask)[first]]
         return upstream, used, which
 
     def _require_held(self, members: Set) -> tuple[Coordinate, ...]:
@@ -153,7 +158,12 @@ class Response:
                     "the effect of doing nothing was not fitted: no set of this problem needs all of it; it is the "
                     "target's observational mean"
                 )
-            if missing := [each.name for each in used if each.name not in self.names]:
+            if missing and members in self.post.problem.sets:
+                raise ExplorationError(
+                    f"the effect of do({listed(members)}) is not identifiable and was left out; the sets that were "
+                    "learned are in post.parameters.explored.sets"
+                )
+            if missing:
                 raise ExplorationError(
                     f"the effect of do({listed(members)}) needs {listed(missing, most=6)}, which no set of this "
                     "problem uses, so it was not fitted; add that set to the problem's sets"

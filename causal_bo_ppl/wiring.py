@@ -39,7 +39,8 @@ def wire(parameters: Parameters) -> Wiring:
     fixed = known_matrix(graph, parameters.explored.known)
     causes = [graph.index(each.cause) if each.cause else size for each in found]
     effects = [graph.index(each.effect) for each in found]
-    return Wiring(jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed))
+    with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
+        return Wiring(jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed))
 
 
 def assemble(wiring: Wiring, theta: jax.Array) -> LinearSEM:

@@ -150,7 +150,7 @@ def test_mixed_terms_do_not_vanish_where_outcomes_correlate_the_equations(long_c
 def test_the_bound_is_labelled_by_what_it_needs(chain, long_chain):
     queries = chain.problem.grid(3)
     student = cb.compare_kernels(chain, queries, draws=200, key=0)
-    assert set(student.bound_kind.values.ravel()) == {"if theta were Gaussian"}
+    assert student.bound_kind.values.tolist() == [["if theta were Gaussian", "rigorous"], ["rigorous", "rigorous"]]
     known = cb.fit(chain.problem, chain.data, intercepts=False, prior=cb.FixedPrior(noise_rows=np.inf))
     gaussian = cb.compare_kernels(known, queries, draws=200, key=0)
     assert set(gaussian.bound_kind.values.ravel()) == {"rigorous"}
@@ -161,6 +161,8 @@ def test_the_bound_is_labelled_by_what_it_needs(chain, long_chain):
     local = cb.compare_kernels(apart, problem.grid(3), draws=200, key=0).bound_kind
     assert local.sel(left="X", right="X") == local.sel(left="X", right="Z") == "local"
     assert local.sel(left="Z", right="Z") == "if theta were Gaussian"
+    joint = cb.compare_kernels(long_chain[2], problem.queries([{"Z": 1.0}]), draws=200, key=0)
+    assert joint.bound_kind.values.tolist() == [["rigorous"]]  # Laplace's theta is Gaussian, and b c has degree 2
 
 
 def test_a_comparison_can_be_stacked_over_rows_and_refuses_what_it_cannot_compare(chain):

@@ -36,7 +36,7 @@ def test_errors_are_drawn_for_every_pair_of_sets(found):
     ax = cb.plots.draw_kernel_errors(found[0])
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["X", "Z"]
     assert written(ax)[0] == f"{float(found[0].frobenius[0, 0, 0]):.2g}" and written(ax).count("0") == 3
-    assert ax.get_title() == "jacobian - exact, 15 rows"
+    assert ax.get_title() == "jacobian - exact\n15 rows"
     drawn = cb.plots.draw_kernel_errors(found[0], comparison="monte_carlo - exact", measure="spectral")
     inside = int((found[0].spectral_z.sel(comparison="monte_carlo - exact") < 3).sum())
     assert len(drawn.lines[0].get_xdata()) == inside > 0 and "within Monte-Carlo error" in drawn.get_title()
@@ -56,6 +56,8 @@ def test_terms_are_drawn_relative_to_the_leading_one(found):
     drawn = next(line for line in ax.lines if line.get_label() == "remainder")
     share = [float(each.overall_drawn[2] / each.overall_drawn[0]) for each in found]
     np.testing.assert_allclose(drawn.get_ydata(), share)
+    noise = [2 * float(each.overall_drawn_se[0] / each.overall_drawn[0]) for each in found]
+    np.testing.assert_allclose([bar.get_height() for bar in ax.patches[:2]], noise)
     assert cb.plots.draw_terms(found[0]).get_ylabel().startswith("Frobenius norm")
 
 
@@ -65,6 +67,9 @@ def test_couplings_are_drawn_with_lines_between_sets(posts):
         ax = cb.plots.draw_coupling(coupling, of=of)
         shown = ax.collections[0].get_array().reshape(coupling[of].shape)
         np.testing.assert_allclose(shown, coupling[of].values)
+        assert ax.yaxis_inverted()
+        if of == "explained":
+            assert (ax.get_xlabel(), ax.get_ylabel()) == ("explained set", "known set")
     assert [float(line.get_ydata()[0]) for line in ax.lines[::2]] == [2.0]
 
 
@@ -73,9 +78,28 @@ def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
     one = cb.teaching(posts[0], queries[0])
     ax = cb.plots.draw_teaching(one)
     assert ax.get_title() == "what do(Z = 4) teaches" and len(ax.patches) == 8
-    assert f"-{float(one.reduction[0, -1]):.0%} of variance" in written(ax)[-1]
-    both = cb.plots.draw_teaching(cb.teaching(posts[0], queries))
-    assert [tick.get_text() for tick in both.get_yticklabels()] == ["do(Z = 4)", "do(X = 1)"]
+    assert f"-{100 * float(one.reduction[0, -1]):.2g} % of variance" in written(ax)[-1]
+    before, after = ([bar.get_width() for bar in each] for each in (ax.patches[:4], ax.patches[4:]))
+    np.testing.assert_allclose(before, one.sd)
+    np.testing.assert_allclose(after, one.sd_after[0])
+    several = cb.teaching(posts[0], queries)
+    both = cb.plots.draw_teaching(several)
+    shown = both.collections[0].get_array().reshape(several.reduction.shape)
+    np.testing.assert_allclose(shown, several.reduction.values)
+    assert both.yaxis_inverted() and [tick.get_text() for tick in both.get_yticklabels()] == ["do(Z = 4)", "do(X = 1)"]
+
+
+def test_of_many_effects_those_that_are_taught_most_are_drawn_and_long_names_lose_their_middle():
+    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
+    post = cb.fit(system.problem, system.observe(100, 0))
+    found = cb.teaching(post, system.problem.vertices()[-1])
+    ax = cb.plots.draw_teaching(found)
+    share = np.sort(found.reduction.values[0])[-40:]
+    drawn = [float(text.split("-")[1].split(" %")[0]) for text in written(ax)]
+    np.testing.assert_allclose(np.sort(drawn), 100 * share, rtol=0.06)
+    labels = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert max(map(len, labels)) <= 30 and any("…" in label for label in labels)
+    assert "40 of 1010 effects" in ax.get_title()
 
 
 def test_what_cannot_be_drawn_is_refused(found, posts):
@@ -101,16 +125,23 @@ def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
     post = posts[0]
     curves = cb.theory.gain_curves(post, post.problem.grid(5), noise=0.5, rounds=20)
     ax = cb.plots.draw_gains(curves)
+    assert [line.get_label() for line in ax.lines][0] == "independent, RBF (lengthscale 0.2)"
     assert [line.get_label() for line in ax.lines][-1] == "coupled"
-    np.testing.assert_allclose(ax.lines[-1].get_ydata(), curves["coupled"])
+    for line in ax.lines:
+        np.testing.assert_allclose(line.get_ydata(), curves[line.get_label().split(" (")[0]])
+    assert ax.get_title().endswith(f"{curves.attrs['kappa2'] / 0.5:.3g}")
     gram = cb.jacobian_gram(post, post.problem.grid(5))
     ax = cb.plots.draw_spectrum(gram)
     sizes = np.linalg.eigvalsh(gram.gram)[::-1]
     np.testing.assert_allclose(ax.lines[0].get_ydata()[:4], sizes[:4] / sizes[0], rtol=1e-9)
+    assert len(ax.lines[1].get_xdata()) == cb.theory.effective_rank(gram)
     rows = cb.models.load("chain").observe(200, 0)
     table = cb.theory.concentration(post.problem, rows)
     ax = cb.plots.draw_concentration(table)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), table["trace"])
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), table["eps_pointwise"])
+    for line, column, power in zip(ax.lines[-2:], ("trace", "eps_pointwise"), (1.0, 0.5), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), table[column].iloc[0] * (25 / table.index) ** power)
     assert [line.get_label() for line in ax.lines][-2:] == ["like N^-1", "like N^-0.5"]
 
 

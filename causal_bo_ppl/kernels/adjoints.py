@@ -17,6 +17,8 @@ import numpy as np
 from causal_bo_ppl.posterior.equations import Equations
 from causal_bo_ppl.queries import Queries
 
+AT_ONCE = 512  # pairs: their (p, p) covariances stay in the cache
+
 
 class Coefficients(NamedTuple):
     """Mean (p + 1, p) of the coefficients, intercepts last, and roots (p + 1, p, D) of each equation's covariance."""
@@ -62,17 +64,26 @@ def adjoint_covariances(coefficients: Coefficients, left: np.ndarray, right: np.
 
     They are due to the equations after it; 0 where the node is set in either.
     """
-    means = mean_adjoints(coefficients, left) * mean_adjoints(coefficients, right)
-    spread, found = np.zeros((len(left), left.shape[1], left.shape[1])), np.zeros(left.shape)
-    for node in reversed(range(left.shape[1])):
+    found = np.zeros(left.T.shape)
+    for start in range(0, len(left), AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        found[:, rows] = _covariances(coefficients, left[rows].T, right[rows].T)
+    return np.asarray(found.T)
+
+
+def _covariances(coefficients: Coefficients, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(p, P), for masks (p, P): pairs come last, where they lie together in memory."""
+    means = (mean_adjoints(coefficients, left.T) * mean_adjoints(coefficients, right.T)).T
+    size, pairs = left.shape
+    spread, found = np.zeros((size, size, pairs)), np.zeros((size, pairs))
+    for node in reversed(range(size)):
         weights, root = coefficients.mean[:node, node], coefficients.roots[:node, node]
-        one, other = ~left[:, node], ~right[:, node]
-        found[:, node] = np.where(one & other, spread[:, node, node], 0.0)
+        found[node] = np.where(left[node] | right[node], 0.0, spread[node, node])
         parents = np.flatnonzero((weights != 0) | root.any(axis=1))
-        ahead, behind = spread[:, node, :node] * one[:, None], spread[:, :node, node] * other[:, None]
-        spread[:, parents, :node] += weights[parents, None] * ahead[:, None, :]
-        spread[:, :node, parents] += behind[:, :, None] * weights[parents]
-        own = found[:, node, None, None] * np.outer(weights[parents], weights[parents])
-        own += (found[:, node] + means[:, node])[:, None, None] * (root[parents] @ root[parents].T)
-        spread[:, parents[:, None], parents] += own
+        ahead, behind = spread[node, :node] * ~left[node], spread[:node, node] * ~right[node]
+        slopes, own = weights[parents], root[parents] @ root[parents].T
+        spread[parents, :node] += slopes[:, None, None] * ahead
+        spread[:node, parents] += slopes[:, None] * behind[:, None]
+        spread[parents[:, None], parents] += own[..., None] * (found[node] + means[node])
+        spread[parents[:, None], parents] += np.outer(slopes, slopes)[..., None] * found[node]
     return found

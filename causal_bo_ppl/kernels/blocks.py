@@ -25,7 +25,7 @@ class Parts(NamedTuple):
 def cut(draws: np.ndarray, chains: int) -> np.ndarray:
     """(B, n, M) consecutive draws of (S, M), `chains` parts one after the other; the last few may be left out."""
     parts = max(chains, 1)
-    each = min(BATCHES // parts, len(draws) // parts // 2)
+    each = max(1, min(BATCHES // parts, len(draws) // parts // 2))
     length = len(draws) // parts // each
     kept = draws.reshape(parts, -1, draws.shape[1])[:, : each * length]
     return kept.reshape(parts * each, length, draws.shape[1])
@@ -39,11 +39,12 @@ def multipliers(batches: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def products(left: Parts, right: Parts) -> dict[str, np.ndarray]:
-    """(B, I, J) covariances in every batch: leading, mixed and remainder, and all together."""
+    """(B, I, J) covariances in every batch: leading, mixed and remainder; the last two, what is curved; and all."""
     turned = Parts(*(np.swapaxes(part, 1, 2) / left.linear.shape[1] for part in left))
     leading, remainder = turned.linear @ right.linear, turned.missed @ right.missed
     mixed = turned.linear @ right.missed + turned.missed @ right.linear
-    return {"leading": leading, "mixed": mixed, "remainder": remainder, "all": leading + mixed + remainder}
+    curved = mixed + remainder
+    return {"leading": leading, "mixed": mixed, "remainder": remainder, "curved": curved, "all": leading + curved}
 
 
 def noise(batches: np.ndarray, weights: np.ndarray) -> np.ndarray:

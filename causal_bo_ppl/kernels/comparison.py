@@ -7,17 +7,18 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.kernels.blocks import Parts, cut, multipliers, score
+from causal_bo_ppl.kernels.blocks import Parts, cut, multipliers
 from causal_bo_ppl.kernels.curvature import remainder_bounds
 from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
-from causal_bo_ppl.kernels.monte_carlo import DRAWS, centred_effects, draw_theta
-from causal_bo_ppl.kernels.pairs import COMPARED, TERMS, Kernels, Pair, compare_grams, compare_sets
+from causal_bo_ppl.kernels.monte_carlo import DRAWS, HEAVY, centred_effects, draw_theta, tail_degrees, warn_of_tails
+from causal_bo_ppl.kernels.pairs import COMPARED, TERMS, Kernels, Pair, compare_grams, compare_sets, judge
 from causal_bo_ppl.kernels.sets import split_sets
 from causal_bo_ppl.keys import as_key, host_generator
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.equations import Equations
+from causal_bo_ppl.posterior.sampled import Sampled
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import response
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 LEAST = 100  # draws
-ROUNDING = 1e-11  # of an effect: sums over draws and paths
+ROUNDING = 256 * np.finfo(float).eps  # of the terms of an effect
 SETS, PARTS = ("left", "right"), ("", "_se", "_z")
 Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
@@ -47,7 +48,7 @@ def compare_kernels(
         `frobenius` (relative to the reference), `maximum` and `spectral` error of each `comparison`. With `_se`: the
         root mean square that Monte-Carlo error alone would give; with `_z`: by how many sds the error exceeds what that
         gives (nearly normal: 4 is rare). An error without Monte-Carlo part has `_se` 0 and no z. NaN where there is no
-        exact kernel.
+        exact kernel, and of a relative error where the reference is 0. `_se` is infinite where tails are too heavy.
         `size` of each `term` of Cov(f, f'): leading Cov(J d, J d'), mixed Cov(J d, r') + Cov(r, J d') and remainder
         Cov(r, r'), d = theta - mean, r what linearization misses; Frobenius norms, exact where equations are
         independent. `drawn`, `drawn_se` and `drawn_z`: the same by draws, always.
@@ -65,6 +66,7 @@ def compare_kernels(
         raise ModelError("there is nothing to compare: give at least one query")
     bounds = remainder_bounds(post, queries, sets, level)
     kernels = _kernels(post, queries, int(draws), as_key(key))
+    warn_of_tails(post)
     pairs = compare_sets(kernels, sets)
     found = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
     found |= {"bound": (SETS, bounds.bounds), "bound_kind": (SETS, bounds.kinds)}
@@ -85,7 +87,9 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     grams["monte_carlo"] = effects.T @ effects / (len(effects) - 1)
     if isinstance(post.belief, Equations):
         grams |= _exact(post, queries, grams["jacobian"])
-    return Kernels(grams, parts, multipliers(len(parts.linear), host_generator(for_weights)))
+    common = isinstance(post.belief, Sampled) and len(theta) == post.belief.theta[..., 0].size
+    weights = multipliers(len(parts.linear), host_generator(for_weights))
+    return Kernels(grams, parts, weights, common, tail_degrees(post) > HEAVY)
 
 
 def _split(post: Posterior, theta: np.ndarray, queries: Queries, effects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +98,7 @@ def _split(post: Posterior, theta: np.ndarray, queries: Queries, effects: np.nda
     linear = (theta - post.mean) @ jacobian.T
     linear -= linear.mean(axis=0)
     missed = effects - linear
-    scale = np.maximum(np.abs(values), np.abs(effects).max(axis=0))
+    scale = np.abs(values) + np.abs(theta).max(axis=0) @ np.abs(jacobian).T  # what effects are sums of
     missed[:, np.abs(missed).max(axis=0) <= ROUNDING * scale] = 0.0
     return linear, missed
 
@@ -130,9 +134,10 @@ def _overall(kernels: Kernels, pairs: dict[tuple[int, int], Pair]) -> Variables:
         return np.asarray(np.sqrt(sum((1 + (left != right)) * pick(pair) for (left, right), pair in pairs.items())))
 
     alone = {name: total(lambda pair: pair.noise[name]) for name in pairs[0, 0].noise}  # noqa: B023
-    errors = compare_grams(kernels.grams, {"frobenius": alone["all"]})["frobenius"]
+    known = {name: {"frobenius": alone[name]} for name in ("all", "curved")}
+    errors = compare_grams(kernels, kernels.grams, known)["frobenius"]
     drawn = total(lambda pair: pair.terms[:, 0] ** 2)
-    scored = np.array([(size, *score(size, alone[term])) for term, size in zip(TERMS, drawn, strict=True)])
+    scored = np.array([(size, *judge(kernels, size, alone[term])) for term, size in zip(TERMS, drawn, strict=True)])
     found: Variables = {"overall_size": (("term",), total(lambda pair: pair.known**2))}
     for place, part in enumerate(PARTS):
         found[f"overall_frobenius{part}"] = (("comparison",), errors[:, place])

@@ -10,7 +10,7 @@ from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.kernels.sets import Sets, split_sets
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import choose, labels
+from causal_bo_ppl.questions import corners, labels
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,24 +27,29 @@ def coupling(
 ) -> "xr.Dataset":
     """Correlations between the effects of all sets, in the order of the graph.
 
-    queries: by default vertices of all sets, at most 256. kernel: of these queries; by default the Jacobian kernel.
+    queries: by default so many vertices of every set that its effects follow from them (its size + 1). kernel: of these
+    queries; by default the Jacobian kernel.
 
     Returns
     -------
     Dataset
         `correlation` of every `effect` with every `other`; NaN where an effect is known. `set`: of each effect. `sd`.
         `between` sets `left` and `right`: the root mean square correlation of their effects. `explained`: the share of
-        the variance of `right`'s effects that would go, were all of `left`'s known: tr(K_rl K_ll^+ K_lr) / tr K_rr.
+        the variance of `right`'s effects that would go, were those of `left` known: tr(K_rl K_ll^+ K_lr) / tr K_rr.
     """
     import xarray as xr
 
     post = require_trusted(post, accept_unconverged)
-    asked = choose(post.problem, post.parameters.explored.sets, queries)
-    gram = _read_gram(post, asked, kernel)
+    asked = corners(post.problem, post.parameters.explored.sets, queries)
+    if not len(asked):
+        raise ModelError("there are no effects to couple: give at least one query")
+    kernel = jacobian_gram(post, asked, accept_unconverged=True) if kernel is None else kernel
+    gram = _read_gram(asked, kernel)
     sets = split_sets(post.problem, asked)
     order = sets.order
     ordered = _correlations(gram)[np.ix_(order, order)]
-    names = [labels(post.problem, asked)[row] for row in order]
+    words = labels(post.problem, asked)
+    names = [words[row] for row in order]
     variables = {
         "correlation": (("effect", "other"), ordered),
         "sd": (("effect",), np.sqrt(np.diagonal(gram))[order]),
@@ -53,17 +58,14 @@ def coupling(
     }
     which = [label for label, rows in zip(sets.labels, sets.rows, strict=True) for _ in rows]
     coordinates = {"effect": names, "other": names, "left": list(sets.labels), "right": list(sets.labels)}
-    assumed = "jacobian" if kernel is None else kernel.assumed
     return xr.Dataset(
         variables,
         coordinates | {"set": (("effect",), which)},
-        {"target": post.problem.target, "method": post.method, "rows": post.rows, "kernel": assumed},
+        {"target": post.problem.target, "method": post.method, "rows": post.rows, "kernel": kernel.assumed},
     )
 
 
-def _read_gram(post: Posterior, queries: Queries, kernel: KernelEstimate | None) -> np.ndarray:
-    if kernel is None:
-        return np.asarray(jacobian_gram(post, queries, accept_unconverged=True).gram)
+def _read_gram(queries: Queries, kernel: KernelEstimate) -> np.ndarray:
     if not isinstance(kernel, KernelEstimate) or kernel.gram.shape != (len(queries), len(queries)):
         got = f"{kernel.gram.shape}" if isinstance(kernel, KernelEstimate) else type(kernel).__name__
         raise ModelError(f"the kernel must be of these {len(queries)} queries, as cb.exact_gram gives it; got {got}")

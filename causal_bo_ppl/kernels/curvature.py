@@ -27,14 +27,16 @@ class Bounds(NamedTuple):
 def remainder_bounds(post: Posterior, queries: Queries, sets: Sets, level: float) -> Bounds:
     """The paper's bound for all effects of two sets.
 
-    It is rigorous where effects have degree 2 at most and theta is Gaussian. Beyond, Hessians are unbounded: then H is
-    taken within the credible ellipsoid of `level`, and nothing is claimed outside it.
+    It is rigorous where effects have degree 2 at most and theta is Gaussian, and where one of two is linear. Beyond,
+    Hessians are unbounded: then H is taken within the credible ellipsoid of `level`, and nothing is claimed outside it.
     """
     found = response(post.problem, post).hessian_bounds(queries, level=level)
     largest = np.array([found.bounds[rows].max() for rows in sets.rows])
     is_global = np.array([found.is_global[rows].all() for rows in sets.rows])
     both = np.outer(is_global, is_global)
+    straight = both & ((largest[:, None] == 0) | (largest[None, :] == 0))  # nothing is left out, whatever theta is
     kinds = np.where(both, RIGOROUS if is_gaussian(post) else ASSUMES, LOCAL)
+    kinds = np.where(straight, RIGOROUS, kinds)
     return Bounds(0.75 * np.outer(largest, largest) * np.trace(post.covariance) ** 2, kinds)
 
 

@@ -10,7 +10,6 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.posterior import Posterior
 
 TRUSTED = ("exact", "passed")
-NO_ERROR = hand_over(np.zeros(()))
 
 
 class KernelEstimate(NamedTuple):
@@ -29,6 +28,11 @@ class KernelEstimate(NamedTuple):
         error = float(np.max(self.standard_error, initial=0.0))
         noise = f"standard errors up to {error:.3g}" if error > 0 else "no Monte-Carlo error"
         return f"KernelEstimate({rows} x {columns} covariances of effects, {noise}; {self.assumed})"
+
+
+def no_error() -> jax.Array:
+    """A zero that broadcasts."""
+    return hand_over(np.zeros(()))
 
 
 def require_trusted(post: Posterior, accept_unconverged: bool) -> Posterior:

@@ -10,8 +10,11 @@ whatever the shape of the posteriors. Linearization puts the product of means fo
 out is the same sum with Cov(lambda_j, lambda_j'), found without a difference. lambda_j depends on the sets alone.
 """
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import ModelError
@@ -22,7 +25,7 @@ from causal_bo_ppl.kernels.adjoints import (
     mean_causes,
     read_coefficients,
 )
-from causal_bo_ppl.kernels.estimates import NO_ERROR, KernelEstimate, require_trusted
+from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error, require_trusted
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.equations import Equations
 from causal_bo_ppl.queries import Queries, distinct_rows
@@ -30,6 +33,7 @@ from causal_bo_ppl.responses import response
 
 DRAWS = 512  # for what linearization misses
 PAIRS = 4_096  # of sets at once
+PATIENCE = 3.0  # seconds without a progress bar
 ASSUMED = "independent equations, by {method} regressions; no linearization; verdict {verdict}"
 
 
@@ -58,9 +62,8 @@ def exact_gram(
     gram = np.matmul(_linear(coefficients, left), _linear(coefficients, right).T, out=empty((len(left), len(right))))
     gram += _left_out(coefficients, left, right)
     if others is None:
-        gram += gram.T.copy()
-        gram /= 2
-    return KernelEstimate(hand_over(gram), NO_ERROR, ASSUMED.format(method=post.method, verdict=post.verdict))
+        gram[...] = (gram + gram.T) / 2
+    return KernelEstimate(hand_over(gram), no_error(), ASSUMED.format(method=post.method, verdict=post.verdict))
 
 
 def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:
@@ -73,7 +76,7 @@ def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = No
 
 def exact_variances(post: Posterior, queries: Queries) -> np.ndarray:
     """(M,) posterior variances of the effects; refused unless the equations are independent."""
-    belief, upstream = require_equations(post), post.upstream(queries)
+    belief, upstream = require_equations(post), response(post.problem, post).require(queries)
     linear = (_linear(read_coefficients(belief), upstream) ** 2).sum(axis=1)
     return np.asarray(linear + left_out_variances(belief, upstream))
 
@@ -85,7 +88,7 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     mean square of what linearization misses in draws.
     """
     if isinstance(post.belief, Equations):
-        return left_out_variances(post.belief, post.upstream(queries))
+        return left_out_variances(post.belief, response(post.problem, post).require(queries))
     if post.parameters.kind != "structural":
         return np.zeros(len(queries))
     effect, theta = response(post.problem, post), post.draws(DRAWS, jax.random.key(0))
@@ -136,23 +139,42 @@ def _flat(moves: np.ndarray) -> np.ndarray:
 
 
 def _left_out(coefficients: Coefficients, left: Queries, right: Queries) -> np.ndarray:
-    """(M, K) sum_j Cov(lambda_j, lambda_j') m'C_j m', for some sets of the left at once."""
-    (masks, moves), (others, aims) = (_by_set(coefficients, side) for side in (left, right))
-    gram = np.zeros((len(left), len(right)))
-    step = max(1, PAIRS // max(1, len(others[0])))
-    for start in range(0, len(masks[0]), step):
-        sets = masks[0][start : start + step]
-        pairs = np.repeat(sets, len(others[0]), axis=0), np.tile(others[0], (len(sets), 1))
-        shares = adjoint_covariances(coefficients, *pairs).reshape(len(sets), *others[0].shape)
+    """(M, K) sum_j Cov(lambda_j, lambda_j') m'C_j m', set by set; of a batch with itself every pair of sets once."""
+    one, other = _by_set(coefficients, left), _by_set(coefficients, right)
+    sorted_gram = np.zeros((len(left), len(right)))
+    symmetric = left is right
+    step = max(1, PAIRS // max(1, len(other.masks)))
+    starts = range(0, len(one.masks), step)
+    for start in tqdm(starts, desc="exact kernel", unit="block", delay=PATIENCE, leave=False):
+        sets, beside = one.masks[start : start + step], other.masks[start if symmetric else 0 :]
+        pairs = np.repeat(sets, len(beside), axis=0), np.tile(beside, (len(sets), 1))
+        shares = adjoint_covariances(coefficients, *pairs).reshape(len(sets), *beside.shape)
+        skipped = other.ends[start - 1] if symmetric and start else 0
+        which = other.which[skipped:] - (start if symmetric else 0)
         for place, share in enumerate(shares, start):
-            rows = masks[1] == place
-            scaled = share[others[1]][:, :, None] * aims
-            gram[rows] = _flat(moves[rows]) @ _flat(scaled).T
+            rows = slice(one.ends[place - 1] if place else 0, one.ends[place])
+            scaled = share[which][:, :, None] * other.moves[skipped:]
+            sorted_gram[rows, skipped:] = _flat(one.moves[rows]) @ _flat(scaled).T
+    if symmetric:
+        sorted_gram = np.triu(sorted_gram) + np.triu(sorted_gram, 1).T
+    gram = np.empty_like(sorted_gram)
+    gram[np.ix_(one.order, other.order)] = sorted_gram
     return gram
 
 
-def _by_set(coefficients: Coefficients, queries: Queries) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Distinct masks (S, p) with the one of every query (M,), and moves (M, p, D)."""
+class _Sorted(NamedTuple):
+    """Queries sorted by set. masks: (S, p). order: (M,) rows; which, moves: of these. ends: (S,) of the sets' rows."""
+
+    masks: np.ndarray
+    order: np.ndarray
+    which: np.ndarray
+    moves: np.ndarray
+    ends: np.ndarray
+
+
+def _by_set(coefficients: Coefficients, queries: Queries) -> _Sorted:
     mask = np.asarray(queries.mask)
     first, which = distinct_rows(mask)
-    return (mask[first], which), _moves(coefficients, queries)
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which, minlength=len(first)))
+    return _Sorted(mask[first], order, which[order], _moves(coefficients, queries)[order], ends)

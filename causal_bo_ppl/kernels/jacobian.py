@@ -1,25 +1,32 @@
 """The kernel of the linearized response: k(z, z') = J(z) Sigma J(z')'.
 
 Exact to first order in the posterior's spread. Its features J(z) F, with F F' = Sigma, have at most dim theta_Y
-columns, and within one intervention set a rank of at most its size + 1.
+columns, and within one intervention set a rank of at most its size + 1. Where Sigma is of n draws, an entry's error is
+about sqrt((k(z, z')^2 + k(z, z) k(z', z')) / n), as of Gaussian draws.
 """
 
 import jax
 import numpy as np
 
-from causal_bo_ppl.buffers import product
-from causal_bo_ppl.kernels.estimates import NO_ERROR, KernelEstimate, require_trusted
+from causal_bo_ppl.buffers import empty, hand_over, product
+from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error, require_trusted
 from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.estimands import SPREADS, Estimands
+from causal_bo_ppl.posterior.moments import POINTS
+from causal_bo_ppl.posterior.sampled import Sampled
+from causal_bo_ppl.posterior.verdict import effective_sizes
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import response
 
-ASSUMED = "response linearized at the posterior mean; covariance of theta by {by}; verdict {verdict}"
+ASSUMED = "response linearized at the posterior mean; covariance of theta by {by}{worth}; verdict {verdict}"
 
 
 def jacobian_features(post: Posterior, queries: Queries, *, accept_unconverged: bool = False) -> jax.Array:
     """(M, r) features whose products are the kernel: J(z) F at the posterior mean."""
     post = require_trusted(post, accept_unconverged)
-    return product(np.asarray(response(post.problem, post).jacobian(post.mean, queries)), post.factor)
+    with jax.ensure_compile_time_eval():  # nothing here is traced
+        jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+    return product(jacobian, post.factor)
 
 
 def jacobian_gram(
@@ -37,7 +44,26 @@ def jacobian_gram(
     [[0.011 0.002]
      [0.002 0.002]]
     """
-    left = jacobian_features(post, queries, accept_unconverged=accept_unconverged)
-    right = left if others is None else jacobian_features(post, others, accept_unconverged=accept_unconverged)
-    gram = product(np.asarray(left), np.array(right).T)  # a copy: NumPy's product of one array with itself is slower
-    return KernelEstimate(gram, NO_ERROR, ASSUMED.format(by=post.moments_by, verdict=post.verdict))
+    left = np.asarray(jacobian_features(post, queries, accept_unconverged=accept_unconverged))
+    right = left if others is None else np.asarray(jacobian_features(post, others, accept_unconverged=True))
+    gram = product(left, np.array(right).T)  # a copy: NumPy's product of one array with itself is slower
+    worth = _worth(post)
+    said = f", worth {worth:,.0f} independent ones" if np.isfinite(worth) else ""
+    assumed = ASSUMED.format(by=post.moments_by, worth=said, verdict=post.verdict)
+    return KernelEstimate(gram, _errors(left, right, np.asarray(gram), worth), assumed)
+
+
+def _worth(post: Posterior) -> float:
+    """How many independent draws the covariance of theta is made of; infinite where it is in closed form."""
+    if isinstance(post.belief, Sampled):
+        return float(effective_sizes((post.belief.theta - post.mean) ** 2).min(initial=np.inf))
+    return float(SPREADS * POINTS) if isinstance(post.belief, Estimands) else np.inf  # even spreads are worth more
+
+
+def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, worth: float) -> jax.Array:
+    if not np.isfinite(worth):
+        return no_error()
+    found = np.multiply((left**2).sum(axis=1)[:, None], (right**2).sum(axis=1), out=empty(gram.shape))
+    found += gram**2
+    found /= worth
+    return hand_over(np.sqrt(found, out=found))

@@ -17,6 +17,7 @@ from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError
 from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.posterior.equations import Equations
 from causal_bo_ppl.posterior.sampled import Sampled
 from causal_bo_ppl.posterior.verdict import effective_sizes
 from causal_bo_ppl.queries import Queries
@@ -26,6 +27,7 @@ from causal_bo_ppl.responses import response
 DRAWS = 4_000
 ROWS = 256  # of a gram, or columns of draws, at once
 GOOD = 0.1  # relative error that the advice aims at
+HEAVY = 5.0  # degrees of freedom: with 4 or fewer there is no fourth moment
 ASSUMED = "{draws:,} draws by {method}{worth}; no linearization; verdict {verdict}"
 
 
@@ -69,8 +71,11 @@ def monte_carlo_gram(
     gram = empty((left.values.shape[1], right.values.shape[1]))
     np.matmul(left.values.T, right.values, out=gram)
     gram /= len(theta) - 1
-    error = _errors(left, right, gram, scales)
-    _warn_of_noise(error, scales, len(theta))
+    error = standard_errors(left, right, gram, scales)
+    if warn_of_tails(post):
+        error[:] = np.inf
+    else:
+        _warn_of_noise(error, scales, len(theta))
     return KernelEstimate(hand_over(gram), hand_over(error), assumed)
 
 
@@ -121,6 +126,26 @@ def centred_effects(post: Posterior, theta: np.ndarray, queries: Queries, chains
     return Centred(values, _worth(values, chains))
 
 
+def tail_degrees(post: Posterior) -> float:
+    """The fewest degrees of freedom of an equation whose coefficients are Student's t; infinite where none is."""
+    if not isinstance(post.belief, Equations):
+        return np.inf
+    return float(2 * post.belief.posterior.shape[post.belief.needed].min(initial=np.inf))
+
+
+def warn_of_tails(post: Posterior) -> bool:
+    """Warn where fourth moments hardly exist: then covariances of draws have errors that draws do not show."""
+    if tail_degrees(post) > HEAVY:
+        return False
+    warnings.warn(
+        f"theta has the tails of Student's t with {tail_degrees(post):.3g} degrees of freedom, too heavy for errors of "
+        f"covariances to be seen in draws (more than {HEAVY:g} are needed); use cb.exact_gram, or add rows",
+        CausalBOWarning,
+        stacklevel=3,
+    )
+    return True
+
+
 def _worth(centred: np.ndarray, chains: int) -> np.ndarray:
     draws, count = centred.shape
     if not chains:
@@ -132,7 +157,7 @@ def _worth(centred: np.ndarray, chains: int) -> np.ndarray:
     return found
 
 
-def _errors(left: Centred, right: Centred, gram: np.ndarray, scales: tuple[np.ndarray, ...]) -> np.ndarray:
+def standard_errors(left: Centred, right: Centred, gram: np.ndarray, scales: tuple[np.ndarray, ...]) -> np.ndarray:
     """(M, K) standard errors; overwrites the effects by their squares."""
     count = len(left.values)
     np.square(left.values, out=left.values)

@@ -22,12 +22,16 @@ class Kernels(NamedTuple):
     """All kernels on one batch.
 
     grams: (M, M) by name; without independent equations there is no "exact", and terms are known by draws only.
-    parts: draws in batches. weights: (R, B) multipliers.
+    parts: draws in batches. weights: (R, B) multipliers. common: is the Jacobian kernel made of the same draws? Then
+    errors of the linear term are common to both, and only those of what is curved tell them apart. light: have the
+    effects fourth moments, without which Monte-Carlo errors cannot be estimated?
     """
 
     grams: Grams
     parts: Parts
     weights: np.ndarray
+    common: bool
+    light: bool
 
 
 class Pair(NamedTuple):
@@ -59,22 +63,33 @@ def compare_pair(kernels: Kernels, left: np.ndarray, right: np.ndarray) -> Pair:
     drawn = {term: batches[term].mean(axis=0) for term in TERMS}
     sizes = {term: float(np.linalg.norm(drawn[term])) for term in TERMS}
     norms = {name: frobenius(each) for name, each in errors.items()}
-    terms = np.array([(sizes[term], *score(sizes[term], norms[term])) for term in TERMS])
+    terms = np.array([(sizes[term], *judge(kernels, sizes[term], norms[term])) for term in TERMS])
     known = terms[:, 0] if "exact" not in grams else np.array([np.linalg.norm(grams[term]) for term in TERMS])
-    compared = compare_grams(grams, {name: size(errors["all"]) for name, size in MEASURES.items()})
+    alone = {name: {each: size(errors[name]) for each, size in MEASURES.items()} for name in ("all", "curved")}
+    compared = compare_grams(kernels, grams, alone)
     largest = float(np.abs(grams.get("remainder", drawn["remainder"])).max())
     return Pair(compared, terms, known, largest, {name: norm**2 for name, norm in norms.items()})
 
 
-def compare_grams(grams: Grams, errors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """{measure: (comparison, 3)} against what Monte-Carlo error alone gives, (R,); Frobenius norms are relative."""
-    found = {name: np.full((len(COMPARED), 3), np.nan) for name in errors}
+def compare_grams(kernels: Kernels, grams: Grams, errors: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """{measure: (comparison, 3)} against what Monte-Carlo error alone gives; Frobenius norms are relative.
+
+    errors: {"all" or "curved": {measure: (R,)}}, of whole covariances and of what linearization misses.
+    """
+    found = {name: np.full((len(COMPARED), 3), np.nan) for name in errors["all"]}
     for place, (one, reference) in enumerate(COMPARED.values()):
         if not {one, reference} <= grams.keys():
             continue
-        for name, alone in errors.items():
+        part = "curved" if kernels.common and one == "jacobian" else "all"
+        for name, alone in errors[part].items():
             size = float(MEASURES[name](grams[one] - grams[reference]))
-            found[name][place] = size, *(score(size, alone) if "monte_carlo" in (one, reference) else (0.0, np.nan))
+            drawn = "monte_carlo" in (one, reference)
+            found[name][place] = size, *(judge(kernels, size, alone) if drawn else (0.0, np.nan))
         scale = np.linalg.norm(grams[reference])
         found["frobenius"][place, :2] /= scale if scale > 0 else np.nan
     return found
+
+
+def judge(kernels: Kernels, size: float, errors: np.ndarray) -> tuple[float, float]:
+    """Standard error and z-score of a size."""
+    return score(size, errors) if kernels.light else (np.inf, np.nan)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.plots.effects import plain
 from causal_bo_ppl.plots.posteriors import BLUE, GREY, INK
-from causal_bo_ppl.plots.squares import draw_squares, runs
+from causal_bo_ppl.plots.squares import draw_squares, runs, short
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,7 +43,7 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
             ax.axhline(start, color=INK, lw=0.6)
             ax.axvline(start, color=INK, lw=0.6)
     if of == "explained":
-        ax.set(xlabel="of the effects of this set", ylabel="if the effects of this set were known")
+        ax.set(xlabel="explained set", ylabel="known set")
     ax.set_title(plain(f"effects on {found.attrs['target']}, {found.attrs['rows']} rows"), fontsize="medium")
     return ax
 
@@ -76,17 +76,17 @@ def _draw_one(found: "xr.Dataset", effects: list[str], experiment: str, ax: Axes
     if len(effects) > MOST:
         shown = np.sort(np.argsort(-np.nan_to_num(found.reduction.values[0]), kind="stable")[:MOST])
     if ax is None:
-        ax = plt.figure(figsize=(6.0, min(0.26 * len(shown) + 1.6, 11.0)), layout="constrained").add_subplot()
+        ax = plt.figure(figsize=(7.0, min(0.26 * len(shown) + 1.6, 11.0)), layout="constrained").add_subplot()
     rows, before, after = np.arange(len(shown)), found.sd.values[shown], found.sd_after.values[0][shown]
     ax.barh(rows, before, height=0.72, color=GREY, alpha=0.35, label="before")
     ax.barh(rows, after, height=0.4, color=BLUE, label="after one outcome")
     for row, share in zip(rows, found.reduction.values[0][shown], strict=True):
-        text = "known" if np.isnan(share) else f"-{share:.0%} of variance"
+        text = "known" if np.isnan(share) else f"-{100 * share:.2g} % of variance"
         ax.text(before[row], float(row), f" {text}", va="center", fontsize="x-small", color=INK)
-    ax.set_yticks(rows, [plain(effects[place]) for place in shown], fontsize="small" if len(shown) <= 24 else "x-small")
+    ax.set_yticks(rows, [short(effects[place]) for place in shown], fontsize="small" if len(shown) <= 24 else "x-small")
     ax.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.35 * max(float(before.max(initial=0.0)), 1e-300)))
     ax.set_xlabel(plain(f"posterior sd of the effect on {found.attrs['target']}"))
-    which = "" if len(shown) == len(effects) else f"\nmost, of {len(effects)} effects"
-    ax.set_title(plain(f"what {experiment} teaches{which}"), fontsize="medium", pad=22)
+    which = "" if len(shown) == len(effects) else f"\n{len(shown)} of {len(effects)} effects, those it tells most about"
+    ax.set_title(f"what {short(experiment, 46)} teaches{which}", fontsize="medium", pad=22)
     ax.legend(frameon=False, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return ax

@@ -43,9 +43,9 @@ def draw_kernel_errors(
     ax = draw_squares(cells, [str(each) for each in found.left.values], ax, label=_units(found, measure), norm=norm)
     scores = found[f"{measure}_z"].sel(comparison=chosen).values
     rows, columns = np.nonzero(scores < CLEAR)
-    ax.plot(columns + 0.5, rows + 0.5, ".", color="white", ms=4, mec=INK, mew=0.3)
-    noise = "; dots: within Monte-Carlo error" if len(rows) else ""
-    ax.set_title(f"{chosen}, {int(found.rows)} rows{noise}", fontsize="medium")
+    ax.plot(columns + 0.85, rows + 0.15, ".", color="white", ms=4, mec=INK, mew=0.3)
+    noise = "\ndots: within Monte-Carlo error" if len(rows) else ""
+    ax.set_title(f"{chosen}\n{int(found.rows)} rows{noise}", fontsize="medium")
     return ax
 
 
@@ -53,7 +53,7 @@ def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
     """Draw the relative Frobenius error of all sets together against the number of rows.
 
     found: comparisons of several posteriors, joined by `xarray.concat([...], "rows")`. The shaded part is what
-    Monte-Carlo error alone gives; the broken line falls like 1 / rows, as the theory has it.
+    Monte-Carlo error alone gives; where there is an exact kernel the broken line falls like 1 / rows, as in theory.
     """
     _require_comparison("draw_errors_by_rows", found, stacked=True)
     found = found.sortby("rows")
@@ -61,15 +61,17 @@ def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
     if ax is None:
         ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
     noise = found.overall_frobenius_se.max("comparison").values
-    ax.fill_between(rows, noise / 100, noise, color=GREY, alpha=0.25, lw=0, label="Monte-Carlo error alone")
+    floor = 0.5 * float(np.nanmin(found.overall_frobenius.where(found.overall_frobenius > 0).values))
+    ax.fill_between(rows, floor, noise, color=GREY, alpha=0.25, lw=0, label="Monte-Carlo error alone")
     for name, colour in COLOURS.items():
         error = found.overall_frobenius.sel(comparison=name).values
         if np.isfinite(error).any():
             ax.plot(rows, error, "o-", color=colour, ms=4, label=name)
-    first = found.overall_frobenius.sel(comparison=_best(found)).values
-    ax.plot(rows, first[0] * rows[0] / rows, "--", color=INK, lw=0.8, label="like 1 / rows")
+    first = found.overall_frobenius.sel(comparison="jacobian - exact").values
+    if np.isfinite(first).all():
+        ax.plot(rows, first[0] * rows[0] / rows, "--", color=INK, lw=0.8, label="like 1 / rows")
     ax.set(xscale="log", yscale="log", xlabel="rows", ylabel="relative Frobenius error, all sets")
-    ax.set_ylim(0.5 * np.nanmin(found.overall_frobenius.values), None)
+    ax.set_ylim(floor, None)
     ax.legend(frameon=False, fontsize="small")
     return ax
 
@@ -100,13 +102,8 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
     ax.plot([], [], "x", color=GREY, ms=9, label="exact")
     ax.set_xticks(places, [plain(str(name)) for name in named])
     ax.set(yscale="log", ylabel="Frobenius norm, relative to the leading term", xlim=(-0.6, len(named) - 0.4))
-    ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=5)
+    ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3)
     return ax
-
-
-def _best(found: "xr.Dataset") -> str:
-    error = found.overall_frobenius.sel(comparison="jacobian - exact").values
-    return "jacobian - exact" if np.isfinite(error).all() else "jacobian - monte_carlo"
 
 
 def _units(found: "xr.Dataset", measure: str) -> str:

@@ -28,8 +28,10 @@ def draw_squares(
     """
     across = labels if columns is None else columns
     if ax is None:
-        width, height = (min(max(3.2, 0.34 * len(names) + 2.2), 9.0) for names in (across, labels))
-        ax = plt.figure(figsize=(width + 0.9, height), layout="constrained").add_subplot()
+        margins = [0.08 * min(max(map(len, names), default=0), 30) for names in (labels, across)]
+        width, height = (min(max(2.4, 0.3 * len(names)), 8.0) for names in (across, labels))
+        size = width + margins[0] + 1.6, max(height, 2.8) + margins[1] + 0.8
+        ax = plt.figure(figsize=size, layout="constrained").add_subplot()
     ax.set_facecolor(NOTHING)
     hidden = ~np.isfinite(cells) | ((cells <= 0) if options.get("norm") is not None else False)
     drawn = ax.pcolormesh(np.ma.array(cells, mask=hidden), edgecolors="white", linewidth=_gap(cells), **options)
@@ -50,6 +52,12 @@ def runs(labels: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.append(starts[1:], len(labels))
 
 
+def short(text: str, most: int = 30) -> str:
+    """A label that fits: what is too long loses its middle."""
+    half = (most - 1) // 2
+    return plain(text if len(text) <= most else f"{text[:half]}…{text[-half:]}")
+
+
 def _gap(cells: np.ndarray) -> float:
     return 0.6 if max(cells.shape) <= 60 else 0.0
 
@@ -57,7 +65,8 @@ def _gap(cells: np.ndarray) -> float:
 def _name(set_ticks: Callable[..., Any], labels: list[str], **options: Any) -> None:
     starts, ends = runs(labels)
     every = -(-len(starts) // MOST_LABELS)
-    middles, shown = ((starts + ends) / 2)[::every], [plain(labels[start]) for start in starts[::every]]
+    middles, shown = ((starts + ends) / 2)[::every], [short(labels[start]) for start in starts[::every]]
+    options = {} if max(map(len, shown), default=0) <= 2 else options  # a letter needs no turning
     set_ticks(middles, shown, fontsize="small" if len(starts) <= 24 else "x-small", **options)
 
 

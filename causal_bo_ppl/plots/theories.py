@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
-from causal_bo_ppl.theory import effective_rank
 from causal_bo_ppl.theory.curves import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
+from causal_bo_ppl.theory.inputs import read_share
+from causal_bo_ppl.theory.ranks import leading
 from causal_bo_ppl.theory.spectra import spectrum
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -32,9 +33,10 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
         raise ModelError(f"draw_gains needs the result of cb.theory.gain_curves, got {type(curves).__name__}")
     if ax is None:
         ax = plt.figure(figsize=(5.8, 4.2), layout="constrained").add_subplot()
-    for name, style in STYLES.items():
-        ax.plot(curves.index, curves[name], label=name, **style)
     said = curves.attrs
+    for name, style in STYLES.items():
+        label = f"{name} (lengthscale {said['lengthscale']:g})" if name == RBF else name
+        ax.plot(curves.index, curves[name], label=label, **style)
     ax.set(xlabel="outcomes", ylabel="information gain (nats)", xlim=(0, curves.index[-1]), ylim=(0, None))
     words = f"rank {said['rank']} of {said['dimension']}, {said['sets']} sets, kappa² / noise = "
     ax.set_title(f"{words}{said['kappa2'] / said['noise']:.3g}", fontsize="medium")
@@ -47,7 +49,8 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
 
     What lies below a trillionth of the largest is rounding: the kernel's rank is where the fall is.
     """
-    sizes, kept = spectrum(gram), effective_rank(gram, share=share)
+    sizes = spectrum(gram)
+    kept = leading(sizes, read_share("share", share))
     if not sizes.size or sizes[0] <= 0:
         raise ModelError("this gram is zero: all effects are known, there is no spectrum to draw")
     shown = np.maximum(sizes / sizes[0], NOTHING)
@@ -55,9 +58,16 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
     if ax is None:
         ax = plt.figure(figsize=(5.4, 3.8), layout="constrained").add_subplot()
     ax.plot(places, shown, "o-", color=GREY, ms=3.5, lw=0.8, label="eigenvalues of K")
-    ax.plot(places[:kept], shown[:kept], "o", color=BLUE, ms=5, label=f"{share:.0%} of the trace: {kept}")
+    ax.plot(
+        places[:kept],
+        shown[:kept],
+        "o",
+        color=BLUE,
+        ms=5,
+        label=f"the {kept} that hold {100 * share:.4g} % of the trace",
+    )
     ax.axhspan(NOTHING / 3, 1e-12, color=GREY, alpha=0.2, lw=0, label="rounding")
-    ax.set(yscale="log", xlabel="number", ylabel="share of the largest", ylim=(NOTHING / 3, 3.0))
+    ax.set(yscale="log", xlabel="eigenvalue", ylabel="share of the largest", ylim=(NOTHING / 3, 3.0))
     ax.legend(frameon=False, fontsize="small")
     return ax
 
@@ -72,13 +82,16 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     if ax is None:
         ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
     rows = np.asarray(table.index, float)
-    shown = {"trace": ("tr Sigma", BLUE), "eps_pointwise": ("largest error of an effect", AMBER)}
+    level = f"{100 * (1 - table.attrs.get('delta', 0.05)):g} %"
+    shown = {"trace": ("tr Sigma", BLUE), "eps_pointwise": (f"largest error of an effect, {level}", AMBER)}
     shown |= {"error": ("distance of theta from the truth", GREY)} if "error" in table.columns else {}
     for name, (label, colour) in shown.items():
         ax.plot(rows, table[name], "o-", color=colour, ms=4, label=label)
     for name, power, style in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
         guide = table[name].iloc[0] * (rows[0] / rows) ** power
         ax.plot(rows, guide, style, color=INK, lw=0.9, label=f"like N^-{power:g}")
-    ax.set(xscale="log", yscale="log", xlabel="rows N")
+    ax.set(xscale="log", yscale="log", xlabel="rows N", ylabel="in the units of theta squared, of the target, of theta")
+    ax.set_xticks(rows, [f"{count:,.0f}" for count in rows], minor=False)
+    ax.minorticks_off()
     ax.legend(frameon=False, fontsize="small")
     return ax

@@ -121,6 +121,8 @@ def _distinct(posts: Sequence[Posterior]) -> Iterator[Posterior]:
 
 
 def _read_posts(posts: Sequence[Posterior], least: int, accept_unconverged: bool) -> list[Posterior]:
+    if isinstance(posts, Posterior):
+        raise ModelError("give a sequence of posteriors, one for each round; got one Posterior")
     found = [require_trusted(post, accept_unconverged) for post in posts]
     if len(found) < least:
         raise ModelError(f"at least {least} posteriors are needed, got {len(found)}")

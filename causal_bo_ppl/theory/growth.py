@@ -60,7 +60,9 @@ def concentration(
         part = observed.rows(slice(count))
         post = fit(problem, part, method=method, intercepts=intercepts, prior=prior, parameters=parameters)
         lines[count] = _line(post, delta) | _error(post, truth)
-    return pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
+    table = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
+    table.attrs = {"delta": delta, "method": method}
+    return table
 
 
 def rate(table: pd.DataFrame, column: str) -> Rate:
@@ -68,6 +70,8 @@ def rate(table: pd.DataFrame, column: str) -> Rate:
 
     About -1 for "trace", -1/2 for "eps_param". Lines of one table share rows, so its error bar is too short.
     """
+    if not isinstance(table, pd.DataFrame):
+        raise ModelError(f"rate needs a table of cb.theory.concentration, got {type(table).__name__}")
     if column not in table.columns:
         raise ModelError(unknown("column", column, map(str, table.columns)))
     counts, values = np.asarray(table.index, float), np.asarray(table[column], float)
@@ -80,7 +84,10 @@ def rate(table: pd.DataFrame, column: str) -> Rate:
 
 
 def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
-    """(T,) cumulative sums of C t^(-alpha/2), C the scale: what eps_param adds to the regret if N_t is t^alpha."""
+    """(T,) cumulative sums of C t^(-alpha/2), C the scale: half of what eps_param adds to the regret if N_t is t^alpha.
+
+    In full R_T is at most C' sqrt(T beta_T gamma_T) + 2 sum_t eps_param(N_t).
+    """
     rounds, power = read_count("T", T, 1), _read_alpha(alpha) / 2
     return np.cumsum(read_size("scale", scale, positive=False) * np.arange(1.0, rounds + 1) ** -power)
 

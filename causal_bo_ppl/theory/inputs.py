@@ -50,6 +50,8 @@ def read_noise(noise: Any, count: int) -> np.ndarray:
 
 def require_queries(queries: Queries) -> Queries:
     """Return the batch if it holds any."""
+    if not isinstance(queries, Queries):
+        raise ModelError(f"queries must be Queries, got {type(queries).__name__}; build them with problem.queries")
     if not len(queries):
         raise ModelError("there are no queries; take some, such as problem.vertices()")
     return queries

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from causal_bo_ppl.designs import MOST_ROWS
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.questions import choose
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.inputs import read_share
 from causal_bo_ppl.theory.spectra import spectrum
@@ -17,14 +19,18 @@ ROUNDING = 1e-9  # of the largest singular value: what rounding leaves of a zero
 
 
 def causal_rank(
-    post: Posterior, queries: Queries, *, known: str | Iterable[str] = (), accept_unconverged: bool = False
+    post: Posterior,
+    queries: Queries | None = None,
+    *,
+    known: str | Iterable[str] = (),
+    accept_unconverged: bool = False,
 ) -> int:
     """r_causal: rank of the Jacobian kernel over these queries, the number of directions of theta they can see.
 
     By the singular values of its features J F, F F' = Sigma, so units of theta do not matter; at most dim theta_Y.
-    known: names of coordinates taken as known exactly, at their posterior means. The rank is then that of
-    J_o F_o N, o the other coordinates, N the directions in which the known ones do not move: F_o N is a root of the
-    others' covariance given the known ones, found without an inverse.
+    queries: by default all vertices. known: names of coordinates taken as known exactly, at their posterior means. The
+    rank is then that of J_o F_o N, o the other coordinates, N the directions in which the known ones do not move:
+    F_o N is a root of the others' covariance given the known ones, found without an inverse.
 
     Examples
     --------
@@ -38,9 +44,11 @@ def causal_rank(
     """
     post = require_trusted(post, accept_unconverged)
     fixed = _places(post.names, known)
+    queries = choose(post.problem, post.parameters.explored.sets, queries, MOST_ROWS)
     jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
-    return _count(np.linalg.svd(features, compute_uv=False))
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)  # the size of a query's values does not matter
+    return _count(np.linalg.svd(features / np.where(lengths > 0, lengths, 1.0), compute_uv=False))
 
 
 def effective_rank(gram: Any, *, share: float = 0.99) -> int:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.diagnostics.partial_fits import scale_rows
-from causal_bo_ppl.errors import listed
+from causal_bo_ppl.identification.coordinates import set_label
 from causal_bo_ppl.posterior import Posterior
 
 MINOR = 0.1  # of the largest weight: a name with less is not named
@@ -22,7 +22,9 @@ def design_strength(post: Posterior) -> pd.DataFrame:
     lambda_min: the smallest eigenvalue of X'X/N, X the parents with unknown coefficients and, with intercepts, the
     constant 1, over the N rows in which the variable was not set; it depends on units. standardized: the same for the
     parents' correlations, 1 where they are uncorrelated and 0 where collinear, in any units (without intercepts:
-    about 0, not the means). weakest: the parents whose combination that is. Latent causes are not looked at.
+    about 0, not the means). weakest: the parents whose combination that is. Where latent causes join a variable to
+    others, its regressors are those of its factor in the observational density: the earlier variables so joined, and
+    all their parents.
 
     Examples
     --------
@@ -45,7 +47,12 @@ def _learned(post: Posterior) -> list[str]:
 
 def _parents(post: Posterior, node: str) -> tuple[str, ...]:
     explored = post.parameters.explored
-    return tuple(cause for cause in explored.graph.parents(node) if (cause, node) not in explored.known)
+    graph = explored.graph.ancestral(explored.target)
+    joined = [name for name in graph.district(node) if graph.index(name) < graph.index(node)]
+    if not joined:
+        return tuple(cause for cause in graph.parents(node) if (cause, node) not in explored.known)
+    together = {*joined, *(cause for name in (node, *joined) for cause in graph.parents(name))} - {node}
+    return tuple(name for name in graph.nodes if name in together)
 
 
 def _line(post: Posterior, node: str) -> tuple[int, float, float, str]:
@@ -58,7 +65,7 @@ def _line(post: Posterior, node: str) -> tuple[int, float, float, str]:
     relative, direction = _smallest(_standardize(values, intercepts))
     weights = np.abs(direction)
     together = [name for name, weight in zip(names, weights, strict=True) if weight >= MINOR * weights.max()]
-    return len(values), raw, relative, listed(together)
+    return len(values), raw, relative, set_label(tuple(together))
 
 
 def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:

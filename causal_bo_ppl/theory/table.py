@@ -9,8 +9,8 @@ from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.theory.constants import kappa2, lipschitz
-from causal_bo_ppl.theory.curves import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF, gain_curves
+from causal_bo_ppl.theory.constants import corners, kappa2, lipschitz
+from causal_bo_ppl.theory.curves import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, FILL, RBF, gain_curves
 from causal_bo_ppl.theory.drift import largest_gap
 
 
@@ -24,19 +24,20 @@ class Line(NamedTuple):
 
 def theory_table(
     post: Posterior,
-    queries: Queries,
+    queries: Queries | None = None,
     *,
     noise: float,
     rounds: int = 320,
     lengthscale: float = 0.2,
     accept_unconverged: bool = False,
 ) -> pd.DataFrame:
-    """The theory's quantities over these queries: quantity, value, how.
+    """The theory's quantities over these queries, by default all vertices: quantity, value, how.
 
     rank(K) and dim theta_Y; the largest error of a covariance; the greedy information gain of `rounds` outcomes with
     noise of this variance and its bounds; the same for independent sets, with RBF kernels and, as control, with the
     causal kernel itself, which tells coupling from the choice of a kernel; kappa^2, L, tr Sigma.
     """
+    queries = corners(post) if queries is None else queries
     curves = gain_curves(
         post,
         queries,
@@ -53,26 +54,40 @@ def theory_table(
 
 def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line]:
     features = np.asarray(jacobian_features(post, queries, accept_unconverged=True))
-    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
-    error = largest_gap((features, features), (jacobian @ post.covariance, jacobian))
+    numerical = _differences(post, queries)
+    error = largest_gap((features, features), (numerical @ post.covariance, numerical))
+    how = "largest |k - J Sigma J'| of two queries, J by differences of effects at theta"
     return [
         Line("rank", curves.attrs["rank"], f"of K over {len(queries)} queries"),
         Line("dimension", len(post.names), f"of theta_Y, {post.parameters.kind}"),
-        Line("covariance error", error, "largest |k - J Sigma J'| between two queries, features against dense algebra"),
+        Line("covariance error", error, f"{how}; the largest k is {(features**2).sum(axis=1).max():.4g}"),
     ]
+
+
+def _differences(post: Posterior, queries: Queries) -> np.ndarray:
+    """(M, d) derivatives by central differences of effects, which are affine in every single coefficient."""
+    effect, steps = response(post.problem, post), np.maximum(np.abs(post.mean), post.sd)
+    columns = []
+    for place, step in enumerate(np.where(steps > 0, steps, 1.0).tolist()):
+        move = step * (np.arange(len(post.mean)) == place)
+        ends = [np.asarray(effect(post.mean + sign * move, queries)) for sign in (1.0, -1.0)]
+        columns.append((ends[0] - ends[1]) / (2 * step))
+    return np.column_stack([np.zeros((len(queries), 0)), *columns])
 
 
 def _gains(curves: pd.DataFrame) -> list[Line]:
     last, rounds, noise, length = curves.iloc[-1], len(curves), curves.attrs["noise"], curves.attrs["lengthscale"]
     bound = f"r/2 log(1 + {rounds} kappa^2 / (s2 r)), kappa^2 = {curves.attrs['kappa2']:.4g}, r = "
-    rbf = f"RBF kernel for every set, lengthscale {length:g} domain widths, variance the set's largest causal one"
+    rbf = (
+        f"RBF kernel, lengthscale {length:g} domain widths, variance the set's largest causal one; greedy over {FILL} "
+    )
     return [
         Line(
             "information gain", last[COUPLED], f"greedy over the queries, {rounds} outcomes, noise variance {noise:g}"
         ),
         Line(BY_RANK, last[BY_RANK], f"{bound}rank"),
         Line(BY_DIMENSION, last[BY_DIMENSION], f"{bound}dimension"),
-        Line("independent gain, RBF", last[RBF], rbf),
+        Line("independent gain, RBF", last[RBF], f"{rbf}{FILL} Sobol points of every set"),
         Line("independent gain, causal", last[CONTROL], "the causal kernel within each set, 0 between sets"),
     ]
 
@@ -82,5 +97,5 @@ def _constants(post: Posterior) -> list[Line]:
     return [
         Line("kappa^2", largest.value, f"largest k(z, z) over all vertices, at {largest.intervention}"),
         Line("L", slope.value, f"largest |J(z)| over all vertices, at {slope.intervention}"),
-        Line("trace", float(np.trace(post.covariance)), f"of Sigma, by {post.moments_by}"),
+        Line("trace", float(np.trace(post.covariance)), f"of Sigma from {post.rows} rows, by {post.moments_by}"),
     ]

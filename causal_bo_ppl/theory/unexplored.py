@@ -3,8 +3,11 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.system import CausalSystem, Optimum
+
+ROUNDING = 1e-6  # of an optimum found by search
 
 
 class Unexplored(NamedTuple):
@@ -27,8 +30,16 @@ def exploration_error(system: CausalSystem) -> Unexplored:
     >>> exploration_error(cb.models.load("chain")).value
     0.0
     """
+    if not isinstance(system, CausalSystem):
+        raise ModelError(f"eps_E needs a CausalSystem, whose truth is known; got {type(system).__name__}")
     asked = system.problem
     everything = Problem(asked.graph, asked.target, asked.objective, domains=asked.domains, sets="mis")
     best, explored = replace(system, problem=everything).optimum, system.optimum
     sign = 1.0 if asked.objective == "max" else -1.0
-    return Unexplored(max(0.0, sign * (best.value - explored.value)), best, explored)
+    gained = sign * (best.value - explored.value)
+    if gained < -ROUNDING * max(abs(best.value), 1.0):
+        raise NumericalError(
+            f"the search over all sets ended at {best.value:g}, worse than {explored.value:g} over the problem's own; "
+            "it missed a basin, so eps_E is not known"
+        )
+    return Unexplored(max(0.0, gained), best, explored)
