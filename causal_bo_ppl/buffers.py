@@ -18,7 +18,8 @@ def empty(shape: Sequence[int]) -> np.ndarray:
 
 def hand_over(array: np.ndarray) -> jax.Array:
     """The same memory as a JAX array, where it is aligned; it must not be written to afterwards."""
-    found: jax.Array = jax.device_put(array, may_alias=True)
+    with jax.ensure_compile_time_eval():  # an array of numbers, also within a trace
+        found: jax.Array = jax.device_put(array, may_alias=True)
     return found
 
 

@@ -75,8 +75,31 @@ def test_errors_are_the_norms_of_the_differences_of_the_grams():
             assert float(here.frobenius_se) == 0 and np.isnan(here.frobenius_z)
     whole = np.linalg.norm(jacobian - exact) / np.linalg.norm(exact)
     assert float(found.overall_frobenius[0]) == pytest.approx(whole, rel=1e-9)
+    left_out = np.asarray(exact - jacobian)
+    assert float(found.remainder_maximum.max()) == pytest.approx(np.abs(left_out).max(), rel=1e-9)
+    sizes = [np.linalg.norm(jacobian), 0.0, np.linalg.norm(left_out)]
+    np.testing.assert_allclose(found.overall_size, sizes, rtol=1e-9)
     assert len(found.left) == len(problem.sets) and found.attrs["reference"] == "exact"
     assert list(found.left.values) == sorted(found.left.values, key=lambda label: label.split(", "))
+
+
+def test_in_total_effects_nothing_is_left_out_but_the_delta_method_errs():
+    problem, truth = cases.random_problem(1, size=4)
+    post = cb.fit(problem, cases.simulate(problem, truth, 20, 1), parameters="total_effect")
+    queries = problem.sobol(1)
+    found, exact = cb.compare_kernels(post, queries, draws=500, key=0), np.asarray(cb.exact_gram(post, queries).gram)
+    np.testing.assert_allclose(found.overall_size, [np.linalg.norm(exact), 0.0, 0.0], rtol=1e-9)
+    assert float(found.overall_drawn[2]) == 0 and float(found.overall_frobenius[0]) > 1e-3
+
+
+def test_errors_of_terms_are_their_spread_over_seeds(chain):
+    queries = chain.problem.queries([{"X": 3.0}])
+    found = [cb.compare_kernels(chain, queries, draws=1000, key=seed) for seed in range(40)]
+    for place, term in enumerate(("leading", "remainder")):
+        here = [each.sel(term=term, left="X", right="X") for each in found]
+        spread = np.std([float(each.drawn) for each in here])
+        claimed = np.sqrt(np.mean([float(each.drawn_se) ** 2 for each in here]))
+        assert 0.6 < claimed / spread < 1.7, (place, claimed / spread)
 
 
 def test_without_independent_equations_draws_are_the_reference(chain):
@@ -182,9 +205,7 @@ def test_coupling_is_the_dense_correlation_in_the_order_of_the_graph():
     post = cb.fit(problem, cases.simulate(problem, truth, 30, 3))
     queries = problem.sobol(2)[::-1]
     found, gram = cb.coupling(post, queries), np.asarray(cb.jacobian_gram(post, queries).gram)
-    row = {name: place for place, name in enumerate(found.effect.values)}
-    order = [row[name] for name in cb.coupling(post, queries).effect.values]
-    assert order == sorted(order) and found.set.values.tolist() == sorted(found.set.values, key=lambda s: s.split(", "))
+    assert found.set.values.tolist() == sorted(found.set.values, key=lambda s: s.split(", "))
     given = [f"do({', '.join(f'{k} = {v:.4g}' for k, v in each.items())})" for each in problem.interventions(queries)]
     sd = np.sqrt(np.diagonal(gram))
     for one in range(0, len(given), 5):
@@ -208,8 +229,30 @@ def test_what_a_set_explains_is_what_conditioning_on_it_removes(chain):
     expected = 1 - np.trace(after) / np.trace(gram[np.ix_(right, right)])
     assert float(found.explained.sel(left="X", right="Z")) == pytest.approx(expected, abs=1e-9)
     assert np.isnan(found.correlation.sel(effect="do(Z = 0)", other="do(Z = 1)"))  # that effect is known
+    everything = cb.coupling(chain)
+    assert everything.effect.values.tolist() == ["do(X = -5)", "do(X = 5)", "do(Z = -5)", "do(Z = 5)"]
+    with pytest.raises(cb.ModelError, match="no effects to couple: give at least one query"):
+        cb.coupling(chain, queries[:0])
     with pytest.raises(cb.ModelError, match="must be of these 5 queries, as cb.exact_gram gives it; got"):
         cb.coupling(chain, queries, kernel=cb.exact_gram(chain, queries[:2]))
+
+
+def test_all_218_sets_are_coupled_and_what_explains_is_not_symmetric():
+    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
+    post = cb.fit(system.problem, system.observe(300, 0))
+    found = cb.coupling(post)
+    assert found.sizes["left"] == len(system.problem.sets) == 218
+    assert cb.teaching(post, system.problem.vertices()[0]).sizes["effect"] == found.sizes["effect"]
+    one, other = "eutG", "cspG, eutG, fixC"
+    rows = [found.set.values == name for name in (one, other)]
+    gram = found.correlation.values * np.outer(found.sd, found.sd)
+    for (known, left), (asked, right) in (((one, rows[0]), (other, rows[1])), ((other, rows[1]), (one, rows[0]))):
+        inside, across = gram[np.ix_(left, left)], gram[np.ix_(left, right)]
+        removed = across.T @ np.linalg.pinv(inside, rcond=1e-9) @ across
+        expected = np.trace(removed) / np.trace(gram[np.ix_(right, right)])
+        assert float(found.explained.sel(left=known, right=asked)) == pytest.approx(expected, abs=1e-6)
+    gap = found.explained.sel(left=one, right=other) - found.explained.sel(left=other, right=one)
+    assert abs(float(gap)) > 0.01
 
 
 def test_a_lesson_is_what_the_surrogate_learns(chain):
@@ -224,7 +267,13 @@ def test_a_lesson_is_what_the_surrogate_learns(chain):
     implied = cb.teaching(chain, experiment, queries)
     own = chain.outcome_variances(experiment) + np.array([9 * np.prod(chain.sd**2), 0.0])
     np.testing.assert_allclose(implied.noise, own, rtol=1e-9)
-    assert (cb.teaching(chain, experiment, queries, replicates=9).reduction > implied.reduction)[:, :3].any()
+    repeated = cb.teaching(chain, experiment, queries, replicates=9)
+    own = chain.outcome_variances(experiment) / 9 + np.array([9 * np.prod(chain.sd**2), 0.0])
+    np.testing.assert_allclose(repeated.noise, own, rtol=1e-9)
+    known = repeated.reduction.notnull()
+    assert (repeated.reduction > implied.reduction).where(known, True).all() and repeated.attrs["verdict"] == "exact"
+    with pytest.raises(cb.DomainError, match="value of 'noise' must be a real number, got 'a'"):
+        cb.teaching(chain, experiment, noise="a")
     with pytest.raises(cb.DataError, match="variance of an outcome's noise is -1.0; it must be finite"):
         cb.teaching(chain, experiment, noise=-1.0)
     with pytest.raises(cb.ModelError, match="replicates must be a whole number, at least 1; got 0"):

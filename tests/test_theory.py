@@ -9,6 +9,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.theory import table as table_module
 from causal_bo_ppl.theory.ranks import _conditional_root
 
 GREEDY = 1 - 1 / np.e  # at least this share of the maximum
@@ -311,6 +312,28 @@ def test_the_table_has_the_structure_of_the_papers(chain):
     assert {"rounds": 320, "noise": 0.5, "lengthscale": 0.2, "queries": 82}.items() <= table.attrs.items()
     with pytest.raises(cb.ModelError, match="there are no queries"):
         theory.theory_table(chain, chain.problem.grid(3)[:0], noise=0.5)
+
+
+def test_the_table_is_made_of_its_parts_and_a_wrong_kernel_shows(chain, monkeypatch):
+    queries = chain.problem.grid(5)
+    value = theory.theory_table(chain, queries, noise=0.5, rounds=50).set_index("quantity")["value"]
+    assert value["kappa^2"] == theory.kappa2(chain).value and value["L"] == theory.lipschitz(chain).value
+    for name, rank in (("bound by rank", 2), ("bound by dimension", 2)):
+        assert value[name] == pytest.approx(rank / 2 * np.log(1 + 50 * value["kappa^2"] / (0.5 * rank)))
+    longer = theory.theory_table(chain, queries, noise=0.5, rounds=50, lengthscale=1.0).set_index("quantity")["value"]
+    assert longer["independent gain, RBF"] < 0.7 * value["independent gain, RBF"]
+    vertices = theory.theory_table(chain, noise=0.5, rounds=50).set_index("quantity")["value"]
+    assert vertices["independent gain, RBF"] == value["independent gain, RBF"]  # its own points fill the domain
+    right = table_module.jacobian_features
+    monkeypatch.setattr(table_module, "jacobian_features", lambda *a, **k: 1.01 * np.asarray(right(*a, **k)))
+    wrong = theory.theory_table(chain, queries, noise=0.5, rounds=50).set_index("quantity")["value"]
+    assert value["covariance error"] < 1e-12 and wrong["covariance error"] > 1e-3
+
+
+def test_rank_does_not_depend_on_the_size_of_values(make_problem):
+    problem = make_problem(domains={"X": (-1e-5, 1e-5), "Z": (-1e5, 1e5)})
+    post = cb.fit(problem, cb.models.load("chain").observe(25, 0), intercepts=False)
+    assert theory.causal_rank(post) == theory.causal_rank(post, problem.vertices()) == 2
 
 
 def test_curves_of_gain_stay_in_their_order_after_every_outcome(chain):

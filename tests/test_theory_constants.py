@@ -341,3 +341,49 @@ def test_exploration_error_is_what_the_sets_left_out_would_have_gained(chain):
         assert abs(found.best.value) == pytest.approx(6.5) and list(found.explored.intervention) == ["X"]
         whole = replace(chain, problem=cb.Problem(problem.graph, "Y", sets="mis", **options))
         assert theory.exploration_error(whole).value == 0.0
+
+
+def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
+    data = chain.observe(200, 0)
+    posts = [cb.fit(chain.problem, data.rows(slice(rows)), intercepts=False) for rows in (200, 25, 100)]
+    queries = chain.problem.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 2.0}])
+    each = [theory.worst_gain([post], queries, 0.5, 3) for post in posts]
+    assert theory.worst_gain(posts, queries, 0.5, 3) == max(each) == each[1]
+    vertices = theory.variance_sum_ratio(posts, queries, 0.5, candidates=chain.problem.vertices())
+    assert theory.variance_sum_ratio(posts, queries, 0.5) == vertices
+    assert vertices < theory.variance_sum_ratio(posts, queries, 0.5, candidates=queries)
+    with pytest.raises(cb.ModelError, match="give a sequence of posteriors"):
+        theory.kernel_drift(posts[0], queries)
+
+
+def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
+    data = chain.observe(100, 0)
+    table = theory.concentration(chain.problem, data, rows=[25, 100], delta=0.1)
+    post = cb.fit(chain.problem, data.rows(slice(25)))
+    found = theory.parameter_error(post, delta=0.1)
+    assert table.loc[25, "eps_pointwise"] == pytest.approx(found.pointwise) and found.pointwise < found.value
+    assert table.attrs["delta"] == 0.1
+    with pytest.raises(cb.ModelError, match="rate needs a table of cb.theory.concentration, got list"):
+        theory.rate([1, 2], "trace")
+
+
+def test_what_unexplored_sets_cost_is_found_over_all_subsets():
+    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
+    problem = system.problem
+    everything = cb.Problem(problem.graph, problem.target, domains=problem.domains, sets=len(problem.domains))
+    best = float(np.min(system.effect(everything.vertices())))
+    found = theory.exploration_error(system)
+    assert found.value == pytest.approx(system.optimum.value - best, rel=1e-9) and found.value > 0.5
+    with pytest.raises(cb.ModelError, match="eps_E needs a CausalSystem, whose truth is known; got Problem"):
+        theory.exploration_error(problem)
+
+
+def test_a_confounded_effect_is_weak_where_its_factor_is():
+    problem = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-3, 3), "Z": (-3, 3)})
+    u, a, b, c = np.random.default_rng(0).normal(size=(4, 400))
+    found = []
+    for own in (1.0, 0.01):  # how much of Z is not X
+        values = np.column_stack([u + a, 0.7 * (u + a) + own * b, 0.7 * (u + a) + own * b + u + c])
+        post = cb.fit(problem, Data(problem.graph.nodes, "Y", values, np.zeros((400, 3), bool)), method="wishart")
+        found.append(theory.design_strength(post).loc["Y"])
+    assert found[0]["standardized"] > 0.1 and found[1]["standardized"] < 1e-3 and found[1]["weakest"] == "X, Z"
