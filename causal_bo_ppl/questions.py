@@ -7,7 +7,7 @@ from causal_bo_ppl.errors import ExplorationError
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 
-MOST, MOST_CORNERS = 256, 4_096
+MOST, MOST_ANCHORS = 256, 4_096
 
 
 def choose(problem: Problem, sets: tuple[tuple[str, ...], ...], queries: Queries | None, most: int = MOST) -> Queries:
@@ -21,14 +21,14 @@ def choose(problem: Problem, sets: tuple[tuple[str, ...], ...], queries: Queries
     return found[np.unique(np.linspace(0, len(found) - 1, most).round().astype(int))]
 
 
-def corners(problem: Problem, sets: tuple[tuple[str, ...], ...], queries: Queries | None) -> Queries:
+def anchors(problem: Problem, sets: tuple[tuple[str, ...], ...], queries: Queries | None) -> Queries:
     """The queries given, or of every set as many vertices as determine its effects, one more than it has members."""
     if queries is not None:
         return problem.require(queries)
     rows = sum(len(members) + 1 for members in sets)
-    if rows > MOST_CORNERS:
+    if rows > MOST_ANCHORS:
         raise ExplorationError(
-            f"{len(sets):,} sets have {rows:,} such vertices, more than {MOST_CORNERS:,}; name the queries you mean"
+            f"{len(sets):,} sets have {rows:,} such vertices, more than {MOST_ANCHORS:,}; name the queries you mean"
         )
     return spread(problem.graph.nodes, sets, problem.domains, simplex(), rows)
 

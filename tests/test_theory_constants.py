@@ -1,7 +1,6 @@
-"""Constants, concentration, drift and path bounds against grids, dense algebra, loops and a simulated nonlinear SEM."""
+"""Constants, design strength and concentration against grids, dense algebra and loops."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import fitted_cases as cases
 import numpy as np
@@ -12,7 +11,6 @@ from scipy.stats import chi2
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.theory.drift import largest_gap
 
 pytestmark = pytest.mark.heavy
 
@@ -201,161 +199,6 @@ def test_odd_requests_for_concentration_are_refused(chain):
         theory.rate(table, "tracr")
 
 
-def test_kernel_drift_is_what_dense_algebra_gives(posts, monkeypatch):
-    queries = posts[0].problem.grid(5)
-    table = theory.kernel_drift(posts, queries)
-    assert table.index.tolist() == [1, 2, 3]
-    for (before, after), (_, line) in zip(pairwise(posts), table.iterrows(), strict=True):
-        (old, k), (new, k_new) = dense(before, queries), dense(after, queries)
-        sigma = np.abs(np.linalg.eigvalsh(after.covariance - before.covariance)).max()
-        jacobian = np.sqrt(((new - old) ** 2).sum(axis=1)).max()
-        largest = np.linalg.eigvalsh(after.covariance)[-1]
-        expected = [np.hypot(*(after.mean - before.mean)), sigma, jacobian, np.abs(k_new - k).max()]
-        np.testing.assert_allclose(line, [*expected, jacobian * largest + sigma], rtol=1e-9)
-    assert (theory.kernel_drift([posts[0]] * 3, queries) == 0).all(axis=None)
-    monkeypatch.setattr("causal_bo_ppl.theory.drift.TILE", 3)
-    np.testing.assert_allclose(theory.kernel_drift(posts, queries), table, rtol=1e-12)
-    a, b, c, d = np.random.default_rng(0).normal(size=(4, 10, 2))
-    a[1], b[8] = [9.0, 9.0], [9.0, 9.0]  # the largest is far from the diagonal
-    assert largest_gap((a, b), (c, d)) == pytest.approx(np.abs(a @ b.T - c @ d.T).max(), rel=1e-12)
-
-
-def test_variance_sum_ratio_is_that_of_dense_gaussian_processes(posts):
-    queries, noise, total = posts[0].problem.sobol(2)[[0, 2, 1, 3]], 0.3, 0.0
-    for t, post in enumerate(posts):
-        gram = dense(post, queries[: t + 1])[1]
-        inverse = np.linalg.inv(gram[:t, :t] + noise * np.eye(t))
-        total += gram[t, t] - gram[t, :t] @ inverse @ gram[:t, t]
-    vertices = posts[0].problem.vertices()
-    gains = [theory.greedy_gain(np.asarray(cb.jacobian_features(post, vertices)), noise, 4).gains[-1] for post in posts]
-    assert theory.worst_gain(posts, vertices, noise, 4) == max(gains) == gains[0]  # doubt falls, and so does gain
-    assert theory.variance_sum_ratio(posts, queries, noise) == pytest.approx(total / max(gains), rel=1e-9)
-    few = theory.variance_sum_ratio(posts, queries, noise, candidates=vertices[:1])
-    assert few == pytest.approx(total / theory.worst_gain(posts, vertices[:1], noise, 4), rel=1e-9)
-
-
-@pytest.mark.parametrize("noise", [0.01, 1.0, 100.0])
-def test_variance_sum_of_a_fixed_kernel_stays_below_its_ceiling(posts, noise):
-    post, draws = posts[0], np.random.default_rng(0)
-    queries = post.problem.grid(9)[draws.integers(0, 18, 25)]
-    ceiling = theory.variance_sum_ceiling(theory.kappa2(post).value, noise)
-    path = np.diff(theory.gain_path(np.asarray(cb.jacobian_features(post, queries)), noise), prepend=0.0)
-    assert (np.expm1(2 * path) * noise).sum() <= ceiling * path.sum()
-    assert 0 < theory.variance_sum_ratio([post] * 25, queries, noise) <= ceiling / (1 - 1 / np.e)
-    new = theory.gain_path(np.sqrt(3.0) * np.eye(6), noise)[-1]  # each round as much in doubt as the first
-    assert 6 * 3.0 == pytest.approx(theory.variance_sum_ceiling(3.0, noise) * new, rel=1e-12)
-    assert theory.variance_sum_ceiling(0.0, noise) == 2 * noise
-
-
-def test_odd_sequences_of_posteriors_are_refused(posts, chain):
-    queries = chain.problem.vertices()
-    other = cb.fit(chain.problem, chain.observe(20, 0))
-    for refused, match in [
-        (lambda: theory.kernel_drift(posts[:1], queries), "at least 2 posteriors are needed, got 1"),
-        (lambda: theory.kernel_drift([posts[0], other], queries), "of different problems or parameters"),
-        (lambda: theory.kernel_drift(posts, queries[:0]), "there are no queries"),
-        (lambda: theory.worst_gain([], queries, 1.0, 3), "at least 1 posteriors are needed, got 0"),
-        (lambda: theory.variance_sum_ratio(posts, queries[:3], 1.0), "4 posteriors and 3 queries; give one of each"),
-        (lambda: theory.variance_sum_ratio(posts, queries, 0.0), "noise must be finite and positive, got 0"),
-    ]:
-        with pytest.raises(cb.ModelError, match=match):
-            refused()
-
-
-def random_slopes(problem, seed):
-    draws = np.random.default_rng(seed)
-    slopes = {edge: float(draws.uniform(0, 2)) for edge in problem.graph.directed}
-    return slopes, {name: float(draws.uniform(0, 0.5)) for name in problem.graph.nodes}
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_path_sensitivities_are_sums_over_enumerated_paths(seed):
-    problem, _ = cases.random_problem(seed)
-    slopes, errors = random_slopes(problem, seed)
-
-    def enumerate_paths(node, members):
-        if node == problem.target:
-            return [1.0]
-        onward = [child for child in problem.graph.children(node) if child not in members]
-        return [slopes[node, child] * rest for child in onward for rest in enumerate_paths(child, members)]
-
-    table = theory.path_sensitivities(problem, slopes)
-    bound = theory.path_lipschitz_bound(problem, slopes, errors)
-    for members, (label, line) in zip(problem.sets, table.iterrows(), strict=True):
-        expected = {
-            node: 0.0 if node in members else sum(enumerate_paths(node, members)) for node in problem.graph.nodes
-        }
-        assert label == ", ".join(members) and line.to_dict() == pytest.approx(expected, rel=1e-12)
-        assert bound[label] == pytest.approx(sum(expected[node] * errors[node] for node in errors), rel=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_no_effect_of_a_perturbed_nonlinear_model_is_off_by_more_than_the_path_bound(seed):
-    problem, _ = cases.random_problem(seed)
-    slopes, errors = random_slopes(problem, seed)
-    nodes, queries, draws = problem.graph.nodes, problem.sobol(2), np.random.default_rng(seed)
-    noise = draws.normal(size=(500, len(nodes)))
-    bound = theory.path_lipschitz_bound(problem, slopes, errors)
-
-    def effect(mask, value, curve, fault):
-        found = np.zeros(noise.shape)
-        for place, node in enumerate(nodes):
-            causes = problem.graph.parents(node)
-            shares = [slopes[cause, node] * curve(found[:, nodes.index(cause)]) for cause in causes]
-            natural = sum(shares) + noise[:, place] + fault(errors[node], found[:, :place].sum(axis=1))
-            found[:, place] = value[place] if mask[place] else natural
-        return found[:, nodes.index(problem.target)].mean()
-
-    faults = [lambda size, u: size * np.cos(3 * u), lambda size, u: size]
-    for row, label in enumerate(theory.set_labels(problem, queries)):
-        mask, value = queries.mask[row], queries.value[row]
-        for curve in (np.tanh, np.sin, lambda u: u):
-            exact = effect(mask, value, curve, lambda size, u: 0.0)
-            gaps = [abs(effect(mask, value, curve, fault) - exact) for fault in faults]
-            assert max(gaps) <= bound[label] * (1 + 1e-9)
-        assert gaps[1] == pytest.approx(bound[label], rel=1e-9)  # linear, all errors at once: the bound is reached
-
-
-def test_odd_slopes_and_errors_are_refused(chain):
-    slopes, problem = {("X", "Z"): 0.8, ("Z", "Y"): 1.3}, chain.problem
-    for given, errors, match in [
-        ({("X", "Z"): 0.8}, {}, "slopes lack Z -> Y; give one for every edge upstream"),
-        (slopes | {("X", "Y"): 1.0}, {}, r"unknown edge \('X', 'Y'\)"),
-        (slopes | {("X", "Z"): -0.8}, {}, "the slope of X -> Z must be finite and 0 or more, got -0.8"),
-        (slopes | {("X", "Z"): np.nan}, {}, "the slope of X -> Z must be finite"),
-        (slopes, {"Y": 1.0}, "errors lack the mechanisms of Z; give a bound for each"),
-        (slopes, {"Y": 1.0, "Z": -1.0}, "the error of 'Z' must be finite and 0 or more"),
-        (slopes, {"Y": 1.0, "Z": 1.0, "W": 1.0}, "unknown variable 'W'"),
-    ]:
-        with pytest.raises(cb.ModelError, match=match):
-            theory.path_lipschitz_bound(problem, given, errors)
-
-
-def test_exploration_error_is_what_the_sets_left_out_would_have_gained(chain):
-    problem = chain.problem
-    for objective in ("min", "max"):
-        options = {"objective": objective, "domains": problem.domains}
-        narrow = replace(chain, problem=cb.Problem(problem.graph, "Y", sets=[("X",)], **options))
-        found = theory.exploration_error(narrow)
-        assert found.value == pytest.approx(1.3 * 5 - 1.04 * 5, rel=1e-12)
-        assert abs(found.best.value) == pytest.approx(6.5) and list(found.explored.intervention) == ["X"]
-        whole = replace(chain, problem=cb.Problem(problem.graph, "Y", sets="mis", **options))
-        assert theory.exploration_error(whole).value == 0.0
-
-
-def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
-    data = chain.observe(200, 0)
-    posts = [cb.fit(chain.problem, data.rows(slice(rows)), intercepts=False) for rows in (200, 25, 100)]
-    queries = chain.problem.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 2.0}])
-    each = [theory.worst_gain([post], queries, 0.5, 3) for post in posts]
-    assert theory.worst_gain(posts, queries, 0.5, 3) == max(each) == each[1]
-    vertices = theory.variance_sum_ratio(posts, queries, 0.5, candidates=chain.problem.vertices())
-    assert theory.variance_sum_ratio(posts, queries, 0.5) == vertices
-    assert vertices < theory.variance_sum_ratio(posts, queries, 0.5, candidates=queries)
-    with pytest.raises(cb.ModelError, match="give a sequence of posteriors"):
-        theory.kernel_drift(posts[0], queries)
-
-
 def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
     data = chain.observe(100, 0)
     table = theory.concentration(chain.problem, data, rows=[25, 100], delta=0.1)
@@ -365,17 +208,6 @@ def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
     assert table.attrs["delta"] == 0.1
     with pytest.raises(cb.ModelError, match="rate needs a table of cb.theory.concentration, got list"):
         theory.rate([1, 2], "trace")
-
-
-def test_what_unexplored_sets_cost_is_found_over_all_subsets():
-    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
-    problem = system.problem
-    everything = cb.Problem(problem.graph, problem.target, domains=problem.domains, sets=len(problem.domains))
-    best = float(np.min(system.effect(everything.vertices())))
-    found = theory.exploration_error(system)
-    assert found.value == pytest.approx(system.optimum.value - best, rel=1e-9) and found.value > 0.5
-    with pytest.raises(cb.ModelError, match="eps_E needs a CausalSystem, whose truth is known; got Problem"):
-        theory.exploration_error(problem)
 
 
 def test_a_confounded_effect_is_weak_where_its_factor_is():

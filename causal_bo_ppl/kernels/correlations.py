@@ -10,7 +10,7 @@ from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.kernels.sets import Sets, split_sets
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import corners, labels
+from causal_bo_ppl.questions import anchors, labels
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,7 +40,7 @@ def coupling(
     import xarray as xr
 
     post = require_trusted(post, accept_unconverged)
-    asked = corners(post.problem, post.parameters.explored.sets, queries)
+    asked = anchors(post.problem, post.parameters.explored.sets, queries)
     if not len(asked):
         raise ModelError("there are no effects to couple: give at least one query")
     kernel = jacobian_gram(post, asked, accept_unconverged=True) if kernel is None else kernel

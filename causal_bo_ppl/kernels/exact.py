@@ -74,13 +74,6 @@ def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = No
     return _left_out(read_coefficients(require_equations(post)), left, right)
 
 
-def exact_variances(post: Posterior, queries: Queries) -> np.ndarray:
-    """(M,) posterior variances of the effects; refused unless the equations are independent."""
-    belief, upstream = require_equations(post), response(post.problem, post).require(queries)
-    linear = (_linear(read_coefficients(belief), upstream) ** 2).sum(axis=1)
-    return np.asarray(linear + left_out_variances(belief, upstream))
-
-
 def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     """(M,) what linearization leaves out of each effect's variance, exact less Jacobian; 0 where effects are linear.
 

@@ -15,7 +15,7 @@ from causal_bo_ppl.kernels.sets import split_sets
 from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import corners, labels
+from causal_bo_ppl.questions import anchors, labels
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,7 +46,7 @@ def teaching(
 
     post = require_trusted(post, accept_unconverged)
     tried = post.problem.require(experiments)
-    asked = corners(post.problem, post.parameters.explored.sets, queries)
+    asked = anchors(post.problem, post.parameters.explored.sets, queries)
     variances = _noise(post, tried, noise, replicates)
     left, right = (np.asarray(jacobian_features(post, each, accept_unconverged=True)) for each in (tried, asked))
     before, own = (right**2).sum(axis=1), (left**2).sum(axis=1) + variances
