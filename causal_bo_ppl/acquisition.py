@@ -12,8 +12,7 @@ from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.surrogates import Prediction
-
-TIE = 1e-10  # of the range of the bounds: equal, up to rounding
+from causal_bo_ppl.ties import first_smallest
 
 
 def confidence_bound(predicted: Prediction, beta: float, objective: str) -> np.ndarray:
@@ -26,9 +25,7 @@ def first_best(bounds: np.ndarray, objective: str) -> int:
     """Index of the best; of equally good ones the first, which belongs to a smallest set."""
     if not len(bounds):
         raise DomainError("there is no intervention to choose from")
-    losses = bounds if objective == "min" else -bounds
-    near = TIE * np.ptp(losses) + 8 * np.finfo(float).eps * np.abs(losses).max()  # in any units, whatever the offset
-    return int(np.flatnonzero(losses <= losses.min() + near)[0])
+    return first_smallest(bounds if objective == "min" else -bounds)
 
 
 def vertices(problem: Problem, sets: tuple[tuple[str, ...], ...]) -> Queries:

@@ -9,6 +9,7 @@ import numpy as np
 from causal_bo_ppl.errors import NumericalError
 
 ROUNDING = 1e-9  # of what a variance was computed from
+FEW_DIGITS = 8 * np.finfo(float).eps  # of a number: equal ones may differ by this after a few operations
 
 
 def invert_definite(block: Any) -> tuple[Any, Any]:
@@ -23,7 +24,8 @@ def invert_definite(block: Any) -> tuple[Any, Any]:
         return np.linalg.inv(block), 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
     except np.linalg.LinAlgError:  # some of them are not definite
         sizes = np.linalg.eigvalsh(block)
-    is_definite = np.asarray((sizes > 0).all(axis=-1))
+    least = block.shape[-1] * np.finfo(float).eps * np.abs(sizes).max(axis=-1, initial=0.0, keepdims=True)
+    is_definite = np.asarray((sizes > least).all(axis=-1))  # a zero eigenvalue is rounded either way
     inverse = np.linalg.inv(np.where(is_definite[..., None, None], block, np.eye(block.shape[-1])))
     log_determinant = np.log(np.where(is_definite[..., None], sizes, np.nan)).sum(axis=-1)
     return np.where(is_definite[..., None, None], inverse, np.nan), log_determinant
@@ -43,10 +45,13 @@ def factor_draws(draws: np.ndarray) -> np.ndarray:
     By singular values of the standardised draws: no covariance is formed, so directions far narrower than others are
     kept. Directions without variance are left out.
     """
-    centred = draws - draws.mean(axis=0)
+    moved = draws - draws[0]  # first: the mean of equal numbers is not always that number
+    centred = moved - moved.mean(axis=0)
     sd = np.sqrt((centred**2).sum(axis=0) / (len(draws) - 1))
-    scale = np.where(sd > 0, sd, 1.0)
-    _, sizes, directions = np.linalg.svd(centred / scale / np.sqrt(len(draws) - 1), full_matrices=False)
+    moves = sd > FEW_DIGITS * np.abs(draws).max(axis=0)
+    scale = np.where(moves, sd, 1.0)
+    standardised = np.where(moves, centred / scale, 0.0) / np.sqrt(len(draws) - 1)
+    _, sizes, directions = np.linalg.svd(standardised, full_matrices=False)
     kept = sizes > max(draws.shape) * np.finfo(float).eps * sizes.max(initial=0.0)
     return np.asarray(scale[:, None] * directions[kept].T * sizes[kept])
 

@@ -9,7 +9,7 @@ from itertools import count
 import jax
 import numpy as np
 
-from causal_bo_ppl.acquisition import TIE, confidence_bound, first_best
+from causal_bo_ppl.acquisition import confidence_bound, first_best
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
     CausalBOError,
@@ -26,6 +26,7 @@ from causal_bo_ppl.runs import Choice, Step
 from causal_bo_ppl.settings import Settings
 from causal_bo_ppl.surrogates import Coupled, Prediction, couple
 from causal_bo_ppl.surrogates.outcomes import Outcomes, add, no_outcomes
+from causal_bo_ppl.ties import TIE
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from scipy.ndimage import minimum_filter
 from causal_bo_ppl import designs
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries, stack
+from causal_bo_ppl.ties import tie_width
 
 Effect = Callable[[Queries], jax.Array | np.ndarray]
 CELLS = 4_096  # points of the first design, whatever the number of variables
@@ -33,7 +34,8 @@ def best_vertices(problem: Problem, effect: Effect) -> Queries:
         sets = list(group)
         corners = np.broadcast_to(np.concatenate([np.zeros((1, size)), np.eye(size)]), (len(sets), size + 1, size))
         losses = sign * np.asarray(effect(_place(problem, sets, corners))).reshape(len(sets), size + 1)
-        parts.append(_place(problem, sets, (losses[:, 1:] < losses[:, :1]).astype(float)))
+        near = np.array([[tie_width(row)] for row in losses])  # a value that does not matter stays low
+        parts.append(_place(problem, sets, (losses[:, 1:] < losses[:, :1] - near).astype(float)))
     return stack(parts)
 
 
@@ -49,8 +51,21 @@ def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
         sets = list(group)
         starts = np.stack([_basins(problem, loss, members) for members in sets])
         places, losses = _descend(problem, loss, sets, starts)
-        parts.append(_place(problem, sets, places[np.arange(len(sets)), losses.argmin(axis=1)]))
+        parts.append(_place(problem, sets, places[np.arange(len(sets)), _best(places, losses)]))
     return stack(parts)
+
+
+def _best(places: np.ndarray, losses: np.ndarray) -> list[int]:
+    """Return for each set the position of its best place.
+
+    Of places (sets, n, d) whose losses (sets, n) are equal up to rounding it is the one with the
+    lowest values, whatever the order in which they were found.
+    """
+    found = []
+    for cube, row in zip(places, losses, strict=True):
+        equal = np.flatnonzero(row <= row.min() + tie_width(row))
+        found.append(int(equal[np.lexsort(cube[equal].T[::-1])[0]]))
+    return found
 
 
 def _basins(problem: Problem, loss: Callable[[Queries], np.ndarray], members: tuple[str, ...]) -> np.ndarray:

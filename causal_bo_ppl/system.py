@@ -18,6 +18,7 @@ from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.search import best_of_each_set, best_vertices
 from causal_bo_ppl.sem.simulation import simulate
+from causal_bo_ppl.ties import first_smallest
 
 
 class Optimum(NamedTuple):
@@ -87,9 +88,7 @@ class CausalSystem:
             queries = best_of_each_set(self.problem, self.effect)
             how = f"grid and pattern search of the exact response over {len(self.problem.sets)} sets"
         effects = np.asarray(self.effect(queries))
-        signed = effects if self.problem.objective == "min" else -effects
-        near = 1e-10 * np.ptp(signed) + 8 * np.finfo(float).eps * np.abs(signed).max()  # up to rounding, in any units
-        best = int(np.flatnonzero(signed <= signed.min() + near)[0])
+        best = first_smallest(effects if self.problem.objective == "min" else -effects)
         return Optimum(float(effects[best]), self.problem.interventions(queries[best])[0], how)
 
     def __repr__(self) -> str:

@@ -29,7 +29,8 @@ def dense_greedy(gram, noise, rounds):
     for _ in range(rounds):
         tried = [[*rows, row] for row in range(len(gram))]
         found = [dense_gain(gram[np.ix_(each, each)], noise[each]) for each in tried]
-        rows, gains = tried[int(np.argmax(found))], [*gains, max(found)]
+        first = int(np.flatnonzero(np.array(found) >= max(found) - 1e-9)[0])  # ties: the first
+        rows, gains = tried[first], [*gains, found[first]]
     return rows, gains
 
 

@@ -20,6 +20,7 @@ from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.ties import first_largest
 
 INNER = 0.99  # of the rows lie inside the ellipsoid that counts as seen
 POINTS = 512  # of the Sobol sequence; a share of them is known to about 0.02
@@ -121,7 +122,7 @@ def _distance(problem: Problem, rows: Rows, names: tuple[str, ...]) -> tuple[flo
     inner = np.quantile(np.linalg.norm(rows.scaled[:, columns] @ whiten, axis=1), INNER)
     corners = designs.between(low, high, _corners(directions))
     far = lengths(corners)
-    farthest = tuple(corners[np.argmax(far)].tolist())
+    farthest = tuple(corners[first_largest(far) if np.isfinite(far).all() else int(far.argmax())].tolist())
     if not (sizes > least).all():
         return np.inf, 0.0, farthest
     inside = lengths(designs.between(low, high, _sobol(len(names)))) <= inner

@@ -11,6 +11,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.errors import listed
 from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.ties import first_largest
 
 SHOWN = 3  # variables named in the text; the table has all sets
 HIGH_CORRELATION = 0.9  # of two members, worth a word
@@ -35,7 +36,7 @@ class View(NamedTuple):
     @property
     def worst(self) -> int:
         """The member most explained by others."""
-        return int(np.argmax(np.nan_to_num(self.explained, nan=-1.0)))
+        return first_largest(np.nan_to_num(self.explained, nan=-1.0))
 
     def verdict(self, reach: float, most_explained: float) -> str:
         """Failed if one of the two is too large, passed if both are known and neither is."""

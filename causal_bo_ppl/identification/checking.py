@@ -15,7 +15,7 @@ from causal_bo_ppl import admission
 from causal_bo_ppl.errors import DomainError, ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.assembly import TOLERANCE, discrepancy
-from causal_bo_ppl.identification.exactness import is_exact_effect
+from causal_bo_ppl.identification.exactness import is_exact_effect, require_density
 from causal_bo_ppl.identification.expressions import all_names, to_text
 from causal_bo_ppl.identification.potentials import Unsound, evaluate
 from causal_bo_ppl.identification.reals import Potential, on_places
@@ -68,6 +68,7 @@ def check_estimand(
     query = f"P({target} | do({', '.join(members)}))" if members else f"P({target})"
     name = f"{query} = {to_text(estimand)}"
     try:
+        require_density(estimand, graph, target)
         errors, whole = _compare(graph, target, members, estimand)
     except Unsound as fault:
         return EstimandCheck(name, False, _table(dict.fromkeys(ROWS, np.inf)), f"wrong: {fault}")
@@ -90,8 +91,6 @@ def _compare(graph: CausalGraph, target: str, members: Names, estimand: Expressi
     at, inside = places[target], np.array([name in members for name in graph.nodes])
     truth = true_effects(trials, at, inside[None])
     found = evaluate(estimand, trials.moments, places)
-    if at not in found.places:
-        raise Unsound("it is no density of the target")
     row, own, pull = _of_target(found, at, len(graph.nodes))
     left = trials.moments.integrate(found, {at})  # must be 1 whatever the other variables are
     errors = {

@@ -35,14 +35,31 @@ def is_exact_effect(expression: Expression, graph: CausalGraph, target: str, int
     return _is_exact(expression, graph, models, _true_effect(graph, models, target, intervened))
 
 
+def require_density(expression: Expression, graph: CausalGraph, target: str) -> None:
+    """Refuse, with Unsound, an expression that is no density of the target in any model.
+
+    In floating point the precision of such an expression is a rounded zero: positive, negative or
+    exactly 0, depending on the processor. In the field it is 0.
+    """
+    found = _evaluate(expression, graph, draw_residues(graph, MODELS))
+    if graph.index(target) not in found.places:
+        raise Unsound("it is no density of the target")
+    at = found.places.index(graph.index(target))
+    if not found.precision[:, at, at].any():
+        raise Unsound("it is no density of the target, whose precision is 0 in it")
+
+
 def _is_exact(expression: Expression, graph: CausalGraph, models: Residues, truth: Residue) -> bool:
     if not all_names(expression) <= set(graph.nodes):
         return False
     try:
-        found = evaluate(expression, models, {name: place for place, name in enumerate(graph.nodes)})
+        return are_equal(_evaluate(expression, graph, models), truth)
     except Unsound:
         return False
-    return are_equal(found, truth)
+
+
+def _evaluate(expression: Expression, graph: CausalGraph, models: Residues) -> Residue:
+    return evaluate(expression, models, {name: place for place, name in enumerate(graph.nodes)})
 
 
 def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Residue:

@@ -16,6 +16,7 @@ from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.questions import choose
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.inputs import read_share
+from causal_bo_ppl.ties import first_largest
 
 PIECE = 16_384  # vertices at once
 
@@ -89,5 +90,5 @@ def _longest(post: Posterior, root: np.ndarray) -> tuple[float, dict[str, float]
         jacobian = np.asarray(effect.jacobian(post.mean, queries[start : start + PIECE]))
         lengths.append(np.linalg.norm(jacobian @ root, axis=1))
     found = np.concatenate(lengths)
-    best = int(found.argmax())
+    best = first_largest(found)
     return float(found[best]), post.problem.interventions(queries[best])[0]

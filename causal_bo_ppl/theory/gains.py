@@ -9,6 +9,7 @@ import numpy as np
 
 from causal_bo_ppl.theory.inputs import read_count, read_features, read_noise, require_finite
 from causal_bo_ppl.theory.spectra import spectrum
+from causal_bo_ppl.ties import first_largest
 
 
 class Gain(NamedTuple):
@@ -48,6 +49,8 @@ def gain_path(features: Any, noise: Any) -> np.ndarray:
 def greedy_gain(features: Any, noise: Any, rounds: int) -> Gain:
     """Choose each query where the effect is most in doubt: z_t = argmax sigma_{t-1}^2(z) / s2(z), with repetition.
 
+    Of candidates that are equally good up to rounding the first is taken.
+
     The information is monotone and submodular in the queries, so the greatest over the candidates,
     gamma_T = max 1/2 logdet(I + K_A/s2) over |A| = T, lies between the greedy one and that over 1 - 1/e (Nemhauser,
     Wolsey and Fisher 1978). For effects affine in the values sigma^2 is convex in them: with the vertices as
@@ -75,7 +78,7 @@ def greedy(features: np.ndarray, noise: np.ndarray, rounds: int, which: np.ndarr
     ratios = (seen**2).sum(axis=1) / noise
     chosen, steps = np.zeros(rounds, int), np.zeros(rounds)
     for step in range(rounds):
-        best = int(ratios.argmax())
+        best = first_largest(ratios)
         chosen[step], steps[step] = best, 0.5 * np.log1p(ratios[best])
         rows = members[which[best]]
         seen[rows] = learn(seen[rows], seen[best], noise[best])

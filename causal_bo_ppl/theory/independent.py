@@ -14,6 +14,7 @@ from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries, distinct_rows
 from causal_bo_ppl.theory.gains import greedy, read_candidates
 from causal_bo_ppl.theory.inputs import read_count, read_size, require_queries
+from causal_bo_ppl.ties import first_largest
 
 ROUNDING = 1e-12  # of a set's variance: what the features of an RBF kernel leave out
 
@@ -92,7 +93,7 @@ def _root(points: np.ndarray) -> np.ndarray:
     """(m, r) with products exp(-|p - p'|^2 / 2), to ROUNDING: a column for the point least explained so far."""
     left, columns = np.ones(len(points)), np.zeros((len(points), 0))
     while left.max(initial=0.0) > ROUNDING:
-        pivot = int(left.argmax())
+        pivot = first_largest(left)
         kernel = np.exp(-0.5 * ((points - points[pivot]) ** 2).sum(axis=1))
         column = (kernel - columns @ columns[pivot]) / np.sqrt(left[pivot])
         columns, left = np.column_stack([columns, column]), left - column**2
