@@ -12,12 +12,14 @@ export OMP_NUM_THREADS := 1
 KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help setup demo test quick lint types slow bench notebooks notebooks-save pictures clean
+.PHONY: help setup demo test quick portable portable-full lint types slow bench notebooks notebooks-save pictures clean
 
 help:
 	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70"
-	@echo "make test      lint, types and tests"
+	@echo "make test      lint, types and tests; the fast ones again as another processor would run them"
 	@echo "make quick     the fast tests only"
+	@echo "make portable  the fast tests as four kinds of processor would run them, and with fewer instructions in JAX"
+	@echo "               (make portable-full: all tests)"
 	@echo "make slow      the long proofs"
 	@echo "make bench     speed, as ratios measured in one run (installs BoTorch, several gigabytes, and BlackJAX for comparison)"
 	@echo "make notebooks run the notebooks with small budgets (make notebooks-save: in full, outputs kept)"
@@ -36,11 +38,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/causal-bo demo
 
+FAST := -m "not slow and not heavy"
+
 test: lint types
 	$(KEPT) $(BIN)/python -m pytest -n 2
+	$(KEPT) $(BIN)/python tests/portable.py other $(FAST)
 
 quick: setup
-	$(KEPT) $(BIN)/python -m pytest -n 2 -m "not slow and not heavy"
+	$(KEPT) $(BIN)/python -m pytest -n 2 $(FAST)
+
+portable: setup
+	$(KEPT) $(BIN)/python tests/portable.py all $(FAST)
+
+portable-full: setup
+	$(KEPT) $(BIN)/python tests/portable.py all
 
 lint: setup
 	$(BIN)/ruff check .
