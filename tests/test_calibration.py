@@ -50,6 +50,7 @@ def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(pro
     assert not wrong.passed and "over-confident" in wrong.advice and wrong.table["coverage"].max() < 0.8
 
 
+@pytest.mark.slow
 def test_the_places_are_those_of_the_true_effects(problem):
     """A posterior that knows nothing but the prior's spread places every truth at a uniform place too."""
 
@@ -68,18 +69,18 @@ def test_the_places_are_those_of_the_true_effects(problem):
     assert check.details["do(Z = 5)"].mean() < 0.4 and check.details["do(Z = -5)"].mean() > 0.6
 
 
+@pytest.mark.slow
 def test_wishart_is_calibrated_under_its_own_prior(front_door):
     assert cb.calibrate(front_door, method="wishart", rows=30, simulations=100, key=0).passed
 
 
-def test_laplace_covers_within_its_tolerance(front_door):
-    check = cb.calibrate(front_door, method="laplace", rows=200, simulations=60, key=0)
-    assert check.passed and np.abs(check.table["coverage"] - 0.9).max() < 0.1
+def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
+    assert cb.calibrate(front_door, method="laplace", rows=200, simulations=20, key=0).passed
     with_none = cb.calibrate(front_door, method="laplace", rows=200, simulations=20, coverage_tolerance=-1.0, key=0)
     assert not with_none.passed
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_nuts_is_calibrated_under_latent_confounding(front_door):
     options = {"chains": 4, "warmup": 300, "draws": 250}
     check = cb.calibrate(front_door, method="nuts", rows=40, simulations=40, posterior_draws=100, key=0, **options)
@@ -92,7 +93,7 @@ def test_every_method_is_calibrated_in_full(method, problem, front_door):
     where = problem if method == "conjugate" else front_door
     rows = 200 if method == "laplace" else 50
     check = cb.calibrate(where, method=method, rows=rows, simulations=500, key=7)
-    assert check.passed, check.table
+    assert check.passed and np.abs(check.table["coverage"] - 0.9).max() < 0.06, check.table
 
 
 @pytest.mark.slow

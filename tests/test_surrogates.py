@@ -171,3 +171,26 @@ def test_imagining_needs_one_intervention_and_a_variance(post):
 def test_two_interventions_are_not_one_outcome(post):
     with pytest.raises(cb.DataError, match="tell the outcome of one intervention.*2 interventions"):
         cb.couple(post).tell(post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("method", ["laplace", "nuts"])
+def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_outcomes(method):
+    """f = a_Y + b (a_Z + c x): what is missed is db dm, m = a_Z + c x, whose mean square is Vb Vm + 2 Cov(b, m)^2."""
+    system = cb.models.load("chain")
+    options = {"key": 0, "progress": False} if method == "nuts" else {}
+    post = cb.fit(system.problem, system.observe(40, 0), method=method, **options)
+    place = {name: at for at, name in enumerate(post.names)}
+    slope, mediator = np.zeros((2, len(post.names)))
+    slope[place["b[Z->Y]"]] = mediator[place["a[Z]"]] = 1.0
+    mediator[place["b[X->Z]"]] = 4.0
+    of = post.covariance
+    expected = slope @ of @ slope * (mediator @ of @ mediator) + 2 * (slope @ of @ mediator) ** 2
+    query = system.problem.queries([{"X": 4.0}])
+    found = remainders(post, query)[0]
+    assert found == pytest.approx(expected, rel=0.25) and expected > 1e-3 * post.outcome_variances(query)[0]
+    told = cb.couple(post).tell(query, -3.0, 0.0)
+    assert told.remainders[0] == found
+    _, jacobian = cb.response(post.problem, post).linearize(post.mean, query)
+    prior = float(np.asarray(jacobian @ of @ jacobian.T)[0, 0])
+    assert told.predict(query).sd[0] ** 2 == pytest.approx(prior * found / (prior + found), rel=1e-6)

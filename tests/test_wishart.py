@@ -122,7 +122,7 @@ def coverage(problem, datasets=200, n=500):
     return ours / datasets, theirs / datasets
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_intervals_cover_under_strong_confounding_where_regression_almost_never_does(front_door):
     ours, theirs = coverage(front_door)
     assert 0.83 <= ours <= 0.97 and theirs <= 0.02, (ours, theirs)
