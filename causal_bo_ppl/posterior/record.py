@@ -21,6 +21,7 @@ from causal_bo_ppl.posterior.priors import Prior
 from causal_bo_ppl.posterior.storage import write_datatree
 from causal_bo_ppl.posterior.trees import to_datatree
 from causal_bo_ppl.posterior.verdict import Limits
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 
@@ -107,6 +108,7 @@ class Posterior:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        require_float64()
         mean, factor = self.belief.moments()
         covariance = factor @ factor.T
         for part in (mean, factor, covariance):
@@ -178,6 +180,7 @@ class Posterior:
 
     def update(self, rows: Data) -> "Posterior":
         """A new posterior after more rows: the same as fitting all of them at once."""
+        require_float64()
         if not isinstance(rows, Data):
             raise DataError(f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame")
         require_rows_of(self.problem, rows)
@@ -208,6 +211,7 @@ class Posterior:
 
     def upstream(self, queries: Queries) -> Queries:
         """The batch cut to the target and its causes, the target last."""
+        require_float64()
         queries = self.problem.require(queries)
         return Queries(np.asarray(queries.mask)[:, self._columns], np.asarray(queries.value)[:, self._columns])
 

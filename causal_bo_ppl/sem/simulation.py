@@ -15,6 +15,7 @@ import numpyro
 from numpyro.primitives import Messenger
 
 from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.sem.handler_lock import HANDLER_LOCK
 
@@ -45,6 +46,7 @@ def simulate(model: Callable[[], object], nodes: Sequence[str], queries: Queries
 
     The same key gives the same disturbances whatever is set.
     """
+    require_float64()
     sites = _run(model, nodes, queries, key)
     missing = [name for name in nodes if name not in sites]
     if missing:
