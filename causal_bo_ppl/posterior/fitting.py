@@ -12,7 +12,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError, listed
 from causal_bo_ppl.identification import Identifications, identify
 from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.learnable import require_learnable
+from causal_bo_ppl.learnable import require_learnable, require_sizes
 from causal_bo_ppl.posterior.chains import Sampling
 from causal_bo_ppl.posterior.equations import fit_equations
 from causal_bo_ppl.posterior.estimands import fit_estimands
@@ -161,6 +161,7 @@ def _require_inputs(
     if not isinstance(data, Data):
         raise DataError(f"fit needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
     require_rows_of(problem, data)
+    require_sizes(data)
     if mechanisms != "linear":
         raise ModelError(f'mechanisms must be "linear", got {mechanisms!r}')
     if not isinstance(method, str) or method not in METHODS:

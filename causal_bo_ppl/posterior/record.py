@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, ModelError, listed
+from causal_bo_ppl.errors import DataError, ModelError, NumericalError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.learnable import require_sizes
 from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.posterior.drawn import Drawn
 from causal_bo_ppl.posterior.priors import Prior
@@ -111,6 +112,12 @@ class Posterior:
         require_float64()
         mean, factor = self.belief.moments()
         covariance = factor @ factor.T
+        finite = np.isfinite(mean) & np.isfinite(covariance).all(axis=1)
+        if not finite.all() and self.verdict in ("exact", "passed"):
+            raise NumericalError(
+                f"the mean or variance of {self.names[int(finite.argmin())]} is not finite, so the verdict "
+                f"{self.verdict!r} does not hold; change the units of its variables"
+            )
         for part in (mean, factor, covariance):
             part.flags.writeable = False
         return mean, factor, covariance
@@ -184,6 +191,7 @@ class Posterior:
         if not isinstance(rows, Data):
             raise DataError(f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame")
         require_rows_of(self.problem, rows)
+        require_sizes(rows, self.parts)
         return replace(
             self,
             belief=self.belief.update(rows),
