@@ -39,8 +39,8 @@ def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
 def _ends(parts: Sequence[Data]) -> tuple[np.ndarray, np.ndarray]:
     """(p,) smallest and (p,) largest value of each column over all rows."""
     filled = [part.values for part in parts if len(part)]
-    low = np.min([values.min(axis=0) for values in filled], axis=0)
-    return low, np.max([values.max(axis=0) for values in filled], axis=0)
+    values = filled[0] if len(filled) == 1 else np.concatenate(filled)
+    return values.min(axis=0), values.max(axis=0)
 
 
 def _require_size(nodes: Sequence[str], what: str, sizes: np.ndarray, most: float) -> None:
