@@ -8,7 +8,7 @@ from numbers import Integral
 from causal_bo_ppl.errors import CausalBOWarning, DomainError, ExplorationError, GraphError, listed, unknown
 from causal_bo_ppl.exploration import MOST_SETS, in_order, mis, narrow_domains, pomis, subsets
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.numbers import read_number
+from causal_bo_ppl.numbers import STEEPEST, read_number, size_fault
 
 Set = tuple[str, ...]
 Bounds = tuple[float, float]
@@ -88,6 +88,11 @@ def _read_bounds(name: str, bounds: Bounds) -> Bounds:
         raise DomainError(f"the domain of {name!r} is the single value {low}; fix it as a constant instead")
     if low > high:
         raise DomainError(f"the domain of {name!r} is [{low}, {high}], its low above its high; swap them")
+    largest = max(abs(low), abs(high))
+    if fault := size_fault(largest):
+        raise DomainError(f"the domain of {name!r} reaches {fault}")
+    if fault := size_fault(high - low, most=math.inf):
+        raise DomainError(f"the domain of {name!r} has the width {fault}")
     return low, high
 
 
@@ -103,6 +108,8 @@ def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, fl
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} is {value}; give a finite number")
         if value == 0:
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} is 0: no cause; drop that edge instead")
+        if fault := size_fault(abs(float(value)), 1 / STEEPEST, STEEPEST):
+            raise DomainError(f"the known coefficient of {' -> '.join(edge)} has the size {fault}")
     return {edge: float(known[edge]) for edge in graph.directed if edge in known}
 
 

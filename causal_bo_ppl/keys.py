@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.errors import SeedError
+from causal_bo_ppl.precision import require_float64
 
 
 def as_key(key: jax.Array | int) -> jax.Array:
     """Return a JAX key: an int is taken as a seed, a key passes through."""
+    require_float64()
     if isinstance(key, jax.Array) and (
         (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ())
         or (key.dtype == jnp.uint32 and key.shape == (2,))

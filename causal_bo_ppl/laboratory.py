@@ -9,6 +9,7 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.numbers import require_outcomes
 from causal_bo_ppl.posterior.record import require_rows_of
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
@@ -50,6 +51,7 @@ class Laboratory:
         if isinstance(found, Data):
             require_rows_of(self.problem, found)
             rows = _as_asked(found, queries, self.problem)
+            require_outcomes(rows.outcomes)
             return Measured(rows.outcomes, rows)
         outcomes = _as_array(found)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
@@ -60,6 +62,7 @@ class Laboratory:
         if not np.isfinite(outcomes).all():
             [intervention] = self.problem.interventions(queries[np.flatnonzero(~np.isfinite(outcomes))[0]])
             raise DataError(f"the outcome of {intervention} is not finite: {outcomes.tolist()}; run it again")
+        require_outcomes(outcomes)
         return Measured(outcomes.astype(float), None)
 
     def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":

@@ -1,4 +1,4 @@
-"""Can every equation that matters be learned from these rows?
+"""Can every equation that matters be learned from these rows, and can their squares be formed?
 
 An equation is learned from the rows in which its variable was not set.
 """
@@ -11,9 +11,42 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.numbers import LEAST, MOST, size_fault
 
 ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
 ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
+
+
+def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
+    """Refuse a column that is so large, or varies by so little, that its squares overflow or underflow.
+
+    A column of zeros and one that is constant up to rounding pass: who needs it to vary refuses it.
+    earlier: rows that were learned from before; a column that is tiny in a few rows need not be so in
+    all of them.
+    """
+    if not len(data):
+        return
+    low, high = _ends([data])
+    largest = np.maximum(np.abs(low), np.abs(high))
+    if earlier and (((0 < largest) & (largest < LEAST)) | ((low < high) & (high < low + LEAST))).any():
+        low, high = _ends([*earlier, data])
+        largest = np.maximum(np.abs(low), np.abs(high))
+    _require_size(data.nodes, "has values up to", largest, MOST)
+    spread = np.where(high - low > ROUNDING * largest, high - low, 0.0)
+    _require_size(data.nodes, "varies by", spread, 2 * MOST)
+
+
+def _ends(parts: Sequence[Data]) -> tuple[np.ndarray, np.ndarray]:
+    """(p,) smallest and (p,) largest value of each column over all rows."""
+    filled = [part.values for part in parts if len(part)]
+    values = filled[0] if len(filled) == 1 else np.concatenate(filled)
+    return values.min(axis=0), values.max(axis=0)
+
+
+def _require_size(nodes: Sequence[str], what: str, sizes: np.ndarray, most: float) -> None:
+    for name, size in zip(nodes, sizes.tolist(), strict=True):
+        if fault := size_fault(size, most=most):
+            raise DataError(f"column {name!r} {what} {fault}")
 
 
 def require_learnable(

@@ -19,6 +19,7 @@ from causal_bo_ppl.identification.coordinates import Explored, collect
 from causal_bo_ppl.identification.reduction import reduce_effect
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries, distinct_rows
 
@@ -117,6 +118,7 @@ class Response:
         return wiring.wire(self.parameters) if self.is_structural else None
 
     def _read(self, theta: ArrayLike, dimensions: tuple[int, ...]) -> jax.Array:
+        require_float64()
         try:
             found = jnp.asarray(theta, float)
         except (TypeError, ValueError):
@@ -188,6 +190,7 @@ def response(problem: Problem, post: Posterior) -> Response:
     >>> r([0.8, -1.3], q).round(4).tolist(), r.jacobian([0.8, -1.3], q).round(4).tolist()
     ([-2.08, -2.6], [[-2.6, 1.6], [0.0, 2.0]])
     """
+    require_float64()
     if not isinstance(post, Posterior):
         raise ModelError(
             f"a response needs a Posterior, got {type(post).__name__}; make one with cb.fit(problem, data)"

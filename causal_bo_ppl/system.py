@@ -14,6 +14,7 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.search import best_of_each_set, best_vertices
@@ -64,6 +65,7 @@ class CausalSystem:
 
     def effect(self, queries: Queries) -> jax.Array:
         """(M,) exact E[Y | do(...)]; what sets nothing has the observational mean."""
+        require_float64()
         raw = np.asarray(self.response(self.problem.require(queries)))
         if raw.shape != (len(queries),) or raw.dtype.kind not in "iuf":
             raise ModelError(

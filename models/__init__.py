@@ -9,6 +9,7 @@ from numbers import Integral
 
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.models.gaussian_network import gaussian_network as gaussian_network
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.system import CausalSystem
 
 _SYSTEMS = ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
@@ -37,6 +38,7 @@ def load(
     max_size: explore all sets up to this size instead of the system's own.
     seed: funnel only: which coefficients are drawn.
     """
+    require_float64()
     if name not in _SYSTEMS:
         raise ModelError(unknown("system", name, _SYSTEMS))
     for option, value, kinds in (

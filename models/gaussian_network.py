@@ -24,6 +24,7 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.exploration import subsets
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.linear import LinearSEM, implied_covariance, implied_mean, mutilated_means
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.system import CausalSystem
@@ -46,6 +47,7 @@ def gaussian_network(
 
     All sets up to `max_size` are explored; above 12 manipulable variables it must be given.
     """
+    require_float64()
     graph, sem = read_network(Path(path))
     graph.require([target], "target")
     names = graph.ancestors(target) if manipulable is None else graph.require(manipulable)

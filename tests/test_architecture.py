@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "causal_bo_ppl"
 LAYERS = [
     "errors buffers",
+    "precision",
     "names notation numbers keys ties queries pieces drawing tables quadrature",
     "svg costs designs",
     "graph linalg",

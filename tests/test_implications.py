@@ -167,7 +167,7 @@ def test_only_the_worst_violations_are_named():
 def test_neither_units_nor_means_matter():
     problem, data = posed(DIAMOND), diamond(100, 5, direct=0.5)
     expected = check_graph(problem, data).table["correlation"]
-    for unit, mean in [(1e-150, 0.0), (1e150, 0.0), (1.0, 1e6), (-1e3, 1e9)]:
+    for unit, mean in [(1e-170, 0.0), (1e155, 0.0), (1.0, 1e6), (-1e3, 1e9)]:
         moved = Data(data.nodes, "Y", mean + unit * data.values, data.intervened)
         assert np.allclose(check_graph(problem, moved).table["correlation"], expected, atol=1e-6)
 

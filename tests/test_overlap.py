@@ -227,7 +227,7 @@ def test_neither_units_nor_means_matter():
     system = cb.models.load("healthcare")
     data = system.observe(200, 5)
     expected = check_overlap(system.problem, data).table[["reach", "covered", "explained"]]
-    for unit, mean in [(1e-150, 0.0), (1e150, 0.0), (1.0, 1e6)]:
+    for unit, mean in [(1e-49, 0.0), (1e49, 0.0), (1.0, 1e6)]:
         domains = {name: (mean, mean + unit) for name in system.problem.domains}
         problem = cb.Problem(system.problem.graph, "PSA", domains=domains)
         moved = Data(data.nodes, "PSA", mean + unit * data.values, data.intervened)
@@ -235,11 +235,20 @@ def test_neither_units_nor_means_matter():
         assert np.allclose(found, expected, rtol=1e-5)
 
 
-def test_giant_domains_are_infinitely_far():
-    problem = posed(PAIR, sets=2, A=(0.0, 1e200), B=(-1e308, 1e308))
+def test_giant_domains_are_very_far_and_domains_of_constants_infinitely_so():
+    problem = posed(PAIR, sets=2, A=(0.0, 1e50), B=(-1e50, 1e50))
     for columns in ({}, {"A": np.full(100, 1e-200)}, {"A": np.zeros(100), "B": np.zeros(100)}):
         check = check_overlap(problem, normal_rows(problem, **columns))
-        assert len(check.failures) == 3 and (check.table["reach"] == np.inf).all()
+        assert len(check.failures) == 3 and (check.table["reach"] > 1e49).all()
+    assert (check.table["reach"] == np.inf).all()
+
+
+def test_rows_of_any_size_are_compared_with_their_domains():
+    problem = posed(PAIR, sets=2, A=(0.0, 1.0), B=(-1.0, 1.0))
+    rows = np.random.default_rng(0).normal(size=100)
+    for unit, failures in ((1e155, 0), (1e-170, 2)):
+        check = check_overlap(problem, normal_rows(problem, A=unit * rows))
+        assert len(check.failures) == failures and not check.table["reach"].isna().any()
 
 
 def test_many_members_have_a_reach_within_its_bound():

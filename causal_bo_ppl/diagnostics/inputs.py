@@ -6,11 +6,13 @@ from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.posterior.record import require_rows_of
 from causal_bo_ppl.posterior.sampled import Sampled
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 
 
 def require_inputs(who: str, problem: Problem | Posterior, data: Data | None) -> tuple[Problem, Data]:
     """A problem and its rows, or those of a posterior; refuses what is neither, and rows of something else."""
+    require_float64()
     if isinstance(problem, Posterior):
         data = problem.data if data is None else data
         problem = problem.problem
@@ -32,6 +34,7 @@ def require_between(name: str, number: float, low: float, high: float) -> float:
 
 def require_posterior(who: str, post: Posterior) -> None:
     """Refuse what is no posterior."""
+    require_float64()
     if not isinstance(post, Posterior):
         raise ModelError(f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit")
 

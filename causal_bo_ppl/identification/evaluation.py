@@ -17,6 +17,7 @@ from causal_bo_ppl.identification.potentials import evaluate
 from causal_bo_ppl.identification.reals import Potential, Reals
 from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.numbers import read_number
+from causal_bo_ppl.precision import require_float64
 
 ROUNDING = 1e-8  # of a covariance relative to the two standard deviations
 Array = Any  # NumPy's or JAX's; traced under jit
@@ -86,6 +87,7 @@ _compiled = jax.jit(_slopes, static_argnums=(0, 1, 2, 3))
 
 def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     """A batch of covariances in graph order; what is not traced must be symmetric, finite and positive definite."""
+    require_float64()
     found, size = _read_array(covariance, graph, "covariance"), len(graph.nodes)
     if found.ndim < 2 or found.shape[-2:] != (size, size):
         raise DataError(

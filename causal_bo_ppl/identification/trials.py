@@ -11,6 +11,7 @@ import numpy as np
 
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.reals import LOG_TWO_PI, Potential, Reals
+from causal_bo_ppl.precision import require_float64
 
 TRIALS = 3
 SEED = 20021
@@ -32,6 +33,7 @@ def draw_trials(graph: CausalGraph, count: int) -> Trials:
     Coefficients are near 1 in size, so that an effect does not fade along a path; those of a variable
     shrink only where its parents would give it a variance above CAP.
     """
+    require_float64()
     draws = np.random.default_rng(SEED)
     size = len(graph.nodes)
     scale = draws.uniform(0.6, 1.4, (count, size))

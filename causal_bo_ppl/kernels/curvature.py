@@ -37,7 +37,10 @@ def remainder_bounds(post: Posterior, queries: Queries, sets: Sets, level: float
     straight = both & ((largest[:, None] == 0) | (largest[None, :] == 0))  # nothing is left out, whatever theta is
     kinds = np.where(both, RIGOROUS if is_gaussian(post) else ASSUMES, LOCAL)
     kinds = np.where(straight, RIGOROUS, kinds)
-    return Bounds(0.75 * np.outer(largest, largest) * np.trace(post.covariance) ** 2, kinds)
+    reach = largest * np.trace(post.covariance)
+    with np.errstate(over="ignore", invalid="ignore"):  # the bound adds up different units: it may be infinite
+        bounds = 0.75 * np.outer(reach, reach)
+    return Bounds(np.where((reach[:, None] == 0) | (reach[None, :] == 0), 0.0, bounds), kinds)
 
 
 def is_gaussian(post: Posterior) -> bool:

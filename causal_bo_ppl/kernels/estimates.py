@@ -8,6 +8,7 @@ import numpy as np
 from causal_bo_ppl.buffers import hand_over
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.posterior import Posterior
+from causal_bo_ppl.precision import require_float64
 
 TRUSTED = ("exact", "passed")
 
@@ -37,6 +38,7 @@ def no_error() -> jax.Array:
 
 def require_trusted(post: Posterior, accept_unconverged: bool) -> Posterior:
     """The posterior, if its computation worked or the analyst accepts it anyway."""
+    require_float64()
     if not isinstance(post, Posterior):
         raise ModelError(f"a kernel needs a Posterior, got {type(post).__name__}; make one with cb.fit")
     if post.verdict not in TRUSTED and not accept_unconverged:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DomainError, ModelError
+from causal_bo_ppl.errors import DomainError, ModelError, NumericalError
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.linear import LinearSEM, adjoint, known_matrix
 from causal_bo_ppl.pieces import in_pieces
@@ -192,7 +192,18 @@ class Equations:
 
     def update(self, rows: Data) -> "Equations":
         """The posterior after more rows, observational or not: exactly that of all rows together."""
-        return replace(self, evidence=self._absorb(self.evidence, rows))
+        return replace(self, evidence=self._absorb(self.evidence, rows)).require_finite()
+
+    def require_finite(self) -> "Equations":
+        """Return these equations if their posteriors are finite: otherwise nothing about them is exact."""
+        for place in np.flatnonzero(self.needed).tolist():
+            parts = (self.posterior.mean, self.posterior.root, self.posterior.variance)
+            if not all(np.isfinite(part[place]).all() for part in parts):
+                raise NumericalError(
+                    f"the posterior of the equation of {self.graph.nodes[place]!r} is not finite, so it is not exact; "
+                    "change the units of its variables, or look for values that cannot be"
+                )
+        return self
 
     def _absorb(self, evidence: Evidence, data: Data) -> Evidence:
         columns = [data.nodes.index(name) for name in self.graph.nodes]
@@ -229,7 +240,7 @@ def learn_equations(
     before = regressions.nothing(*bare.causes.shape)
     if isinstance(prior, FixedPrior):
         before = regressions.absorb(before, bare.prior_rows(prior), np.zeros(len(graph.nodes)))  # not counted as rows
-    return replace(bare, evidence=bare._absorb(before, data))
+    return replace(bare, evidence=bare._absorb(before, data)).require_finite()
 
 
 def fit_equations(

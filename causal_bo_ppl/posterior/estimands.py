@@ -150,7 +150,18 @@ class Estimands:
     def update(self, rows: Data) -> "Estimands":
         """The posterior after more observational rows."""
         more = moments.summarise(observed(rows, self.graph))
-        return replace(self, statistics=moments.merge(self.statistics, more))
+        return replace(self, statistics=moments.merge(self.statistics, more)).require_finite()
+
+    def require_finite(self) -> "Estimands":
+        """Return this belief if its moments are finite: otherwise nothing about them is exact."""
+        finite = np.isfinite(self.posterior.centre) & np.isfinite(self.posterior.scale).all(axis=1)
+        if not finite.all():
+            where = self.graph.nodes[int(finite.argmin())]
+            raise NumericalError(
+                f"the moments of {where!r} are not finite, so the posterior is not exact; change its units, or look "
+                "for values that cannot be"
+            )
+        return self
 
 
 def observed(data: Data, graph: CausalGraph) -> np.ndarray:
@@ -194,7 +205,7 @@ def fit_estimands(
                 stacklevel=3,
             )
     effects = {each.effective: each.estimand for each in found if each.estimand is not None}
-    return Estimands(graph, effects, parameters, prior, moments.summarise(values))
+    return Estimands(graph, effects, parameters, prior, moments.summarise(values)).require_finite()
 
 
 def _require_definite(values: np.ndarray, graph: CausalGraph) -> None:

@@ -6,14 +6,13 @@ from copy import deepcopy
 from functools import lru_cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError, listed
 from causal_bo_ppl.identification import Identifications, identify
 from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.learnable import require_learnable
+from causal_bo_ppl.learnable import require_learnable, require_sizes
 from causal_bo_ppl.posterior.chains import Sampling
 from causal_bo_ppl.posterior.equations import fit_equations
 from causal_bo_ppl.posterior.estimands import fit_estimands
@@ -24,6 +23,7 @@ from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, Scale
 from causal_bo_ppl.posterior.readout import Readout
 from causal_bo_ppl.posterior.record import Belief, Posterior, digest, require_rows_of
 from causal_bo_ppl.posterior.sampled import sample
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 
@@ -155,16 +155,13 @@ def _read_linear(linear: bool, method: str) -> bool:
 def _require_inputs(
     problem: Problem, data: Data, mechanisms: str, method: str, intercepts: bool, prior: Prior | None
 ) -> None:
+    require_float64()
     if not isinstance(problem, Problem):
         raise DomainError(f"fit needs a Problem, got {type(problem).__name__}; of a system take system.problem")
-    if jnp.zeros(()).dtype != np.float64:
-        raise ModelError(
-            "JAX was switched back to 32-bit floats, in which posteriors lose their digits; "
-            'switch it on again with jax.config.update("jax_enable_x64", True)'
-        )
     if not isinstance(data, Data):
         raise DataError(f"fit needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
     require_rows_of(problem, data)
+    require_sizes(data)
     if mechanisms != "linear":
         raise ModelError(f'mechanisms must be "linear", got {mechanisms!r}')
     if not isinstance(method, str) or method not in METHODS:

@@ -9,6 +9,7 @@ import numpy as np
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.numbers import require_outcomes
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 
@@ -62,6 +63,7 @@ def read_outcomes(
             f"{len(queries)} interventions need as many finite outcomes; got an array of shape {values.shape} "
             f"with {int((~np.isfinite(values)).sum())} that are not finite"
         )
+    require_outcomes(values)
     columns = [problem.graph.index(name) for name in causes]
     mask, value = np.asarray(queries.mask)[:, columns], np.asarray(queries.value)[:, columns]
     _require_learned(parameters, causes, mask)

@@ -16,6 +16,7 @@ from causal_bo_ppl.posterior.drawn import CHAINS, Drawn, Models, even
 from causal_bo_ppl.posterior.estimands import Estimands
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior
 from causal_bo_ppl.posterior.readout import Readout
+from causal_bo_ppl.sem.handler_lock import HANDLER_LOCK
 from causal_bo_ppl.sem.linear_program import NodePrior, linear_program
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def draw_models(
     )
     seed = int(host_generator(key).integers(2**62))  # whatever kind of key was given
     keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(seed, impl="threefry2x32"), n)))
-    weights, levels, noises = map(np.asarray, in_pieces(program, keys, n))
+    with HANDLER_LOCK:  # taken before JAX's own locks, never while it holds them
+        weights, levels, noises = map(np.asarray, in_pieces(program, keys, n))
     return Models(np.concatenate([weights, levels[:, None, :]], axis=1), noises)
 
 

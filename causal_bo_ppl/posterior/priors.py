@@ -14,6 +14,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.numbers import LEAST, MOST, STEEPEST, size_fault
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,10 @@ class FixedPrior:
     def __post_init__(self) -> None:
         for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
             _require_positive(name, getattr(self, name))
-        if not _number("noise_rows", self.noise_rows) > 2:
-            raise ModelError(f"noise_rows must be more than 2 (math.inf: known variances), got {self.noise_rows!r}")
+        if not (2 < _number("noise_rows", self.noise_rows) <= MOST or self.noise_rows == math.inf):
+            raise ModelError(
+                f"noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got {self.noise_rows!r}"
+            )
         for name in ("scales", "centres", "slopes"):
             object.__setattr__(self, name, _copied(name, getattr(self, name)))
         for name, scale in self.scales.items():
@@ -88,8 +91,8 @@ class FixedPrior:
         for edge, belief in self.slopes.items():
             if not isinstance(belief, Sequence) or len(belief) != 2:
                 raise ModelError(f"the prior of the slope {edge!r} is a pair (mean, sd), got {belief!r}")
-            _require_finite(f"the prior mean of the slope {edge!r}", belief[0])
-            _require_positive(f"the prior sd of the slope {edge!r}", belief[1])
+            _require_finite(f"the prior mean of the slope {edge!r}", belief[0], STEEPEST)
+            _require_positive(f"the prior sd of the slope {edge!r}", belief[1], 1 / STEEPEST, STEEPEST)
 
     def require_names(self, graph: CausalGraph) -> None:
         """Refuse names that the graph does not have."""
@@ -147,9 +150,12 @@ class MomentPrior:
         if centre.ndim != 1 or scale.shape != (len(centre), len(centre)):
             raise ModelError(f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and {scale.shape}")
         _require_positive("kappa", self.kappa)
-        if not len(centre) + 1 < _number("nu", self.nu) < math.inf:
+        if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
             raise ModelError(f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}")
         sd = np.sqrt(np.abs(np.diagonal(scale)))
+        for place, (middle, size) in enumerate(zip(np.abs(centre).tolist(), sd.tolist(), strict=True)):
+            _require_size(f"centre[{place}]", middle, least=0.0)
+            _require_size(f"the root of scale[{place}, {place}]", size)
         if not (np.isfinite(centre).all() and (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()):  # NaN fails
             raise ModelError("centre must be finite, scale symmetric and positive definite")
         if not (np.linalg.eigvalsh(scale / np.outer(sd, sd)) > 0).all():
@@ -197,11 +203,20 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
-def _require_finite(name: str, value: object) -> None:
+def _require_finite(name: str, value: object, most: float = MOST) -> None:
     if not math.isfinite(_number(name, value)):
         raise ModelError(f"{name} must be finite, got {value!r}")
+    _require_size(name, abs(_number(name, value)), 0.0, most)
 
 
-def _require_positive(name: str, value: object) -> None:
+def _require_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise ModelError(f"{name} must be a positive number, got {value!r}")
+    _require_size(name, float(value), least, most)
+
+
+def _require_size(name: str, size: float, least: float = LEAST, most: float = MOST) -> None:
+    """Refuse a size whose squares, in ratios with those of other columns, overflow or underflow."""
+    fault = size_fault(size, least, most)
+    if fault:
+        raise ModelError(f"{name} has the size {fault}")

@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, ModelError, listed
+from causal_bo_ppl.errors import DataError, ModelError, NumericalError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.keys import as_key
+from causal_bo_ppl.learnable import require_sizes
 from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.posterior.drawn import Drawn
 from causal_bo_ppl.posterior.priors import Prior
 from causal_bo_ppl.posterior.storage import write_datatree
 from causal_bo_ppl.posterior.trees import to_datatree
 from causal_bo_ppl.posterior.verdict import Limits
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 
@@ -107,8 +109,15 @@ class Posterior:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        require_float64()
         mean, factor = self.belief.moments()
         covariance = factor @ factor.T
+        finite = np.isfinite(mean) & np.isfinite(covariance).all(axis=1)
+        if not finite.all() and self.verdict in ("exact", "passed"):
+            raise NumericalError(
+                f"the mean or variance of {self.names[int(finite.argmin())]} is not finite, so the verdict "
+                f"{self.verdict!r} does not hold; change the units of its variables"
+            )
         for part in (mean, factor, covariance):
             part.flags.writeable = False
         return mean, factor, covariance
@@ -178,9 +187,11 @@ class Posterior:
 
     def update(self, rows: Data) -> "Posterior":
         """A new posterior after more rows: the same as fitting all of them at once."""
+        require_float64()
         if not isinstance(rows, Data):
             raise DataError(f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame")
         require_rows_of(self.problem, rows)
+        require_sizes(rows, self.parts)
         return replace(
             self,
             belief=self.belief.update(rows),
@@ -208,6 +219,7 @@ class Posterior:
 
     def upstream(self, queries: Queries) -> Queries:
         """The batch cut to the target and its causes, the target last."""
+        require_float64()
         queries = self.problem.require(queries)
         return Queries(np.asarray(queries.mask)[:, self._columns], np.asarray(queries.value)[:, self._columns])
 

@@ -15,7 +15,9 @@ import numpyro
 from numpyro.primitives import Messenger
 
 from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.sem.handler_lock import HANDLER_LOCK
 
 ROWS = "/rows"  # the plate's name; no variable may hold a slash, so it collides with none
 
@@ -44,9 +46,8 @@ def simulate(model: Callable[[], object], nodes: Sequence[str], queries: Queries
 
     The same key gives the same disturbances whatever is set.
     """
-    with numpyro.handlers.seed(rng_seed=key), Surgery(nodes, queries), numpyro.handlers.trace() as sites:
-        with numpyro.plate(ROWS, len(queries)):
-            model()
+    require_float64()
+    sites = _run(model, nodes, queries, key)
     missing = [name for name in nodes if name not in sites]
     if missing:
         raise ModelError(
@@ -62,3 +63,12 @@ def simulate(model: Callable[[], object], nodes: Sequence[str], queries: Queries
     return jnp.stack(
         [jnp.broadcast_to(jnp.asarray(sites[name]["value"], float), (len(queries),)) for name in nodes], axis=1
     )
+
+
+def _run(model: Callable[[], object], nodes: Sequence[str], queries: Queries, key: jax.Array) -> dict[str, Any]:
+    """Return the sites of one run of the program, which no handler outside of it sees or changes."""
+    inside = numpyro.handlers.seed(rng_seed=key), Surgery(nodes, queries), numpyro.handlers.trace()
+    with HANDLER_LOCK, numpyro.handlers.block(), inside[0], inside[1], inside[2] as sites:
+        with numpyro.plate(ROWS, len(queries)):
+            model()
+    return dict(sites)

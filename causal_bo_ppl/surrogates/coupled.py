@@ -14,7 +14,7 @@ from causal_bo_ppl.errors import DataError, NumericalError
 from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.linalg import clip_rounding
-from causal_bo_ppl.numbers import read_number
+from causal_bo_ppl.numbers import MOST, read_number, require_outcomes, size_fault
 from causal_bo_ppl.posterior import Posterior
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.responses import Response, response
@@ -177,3 +177,6 @@ def _require_outcome(query: Queries, outcome: float, noise: float) -> None:
         raise DataError(f"the outcome is {outcome}; it must be finite: leave a failed experiment out")
     if not (np.isfinite(noise) and noise >= 0):
         raise DataError(f"the variance of the outcome's noise is {noise}; it must be finite, and not negative")
+    require_outcomes(outcome)
+    if fault := size_fault(noise, 0.0, MOST**2):
+        raise DataError(f"the variance of the outcome's noise is {fault}")

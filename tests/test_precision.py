@@ -1,0 +1,176 @@
+"""With 64-bit floats switched off after the import, every public function that computes refuses."""
+
+from pathlib import Path
+from threading import Thread
+from timeit import timeit
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from y0.dsl import P, Y, Z
+
+import causal_bo_ppl as cb
+from causal_bo_ppl import precision, theory
+
+HOW = r'64-bit floats on again with jax.config.update\("jax_enable_x64", True\)'
+NETWORK = Path(cb.models.__file__).parent / "ecoli70.json"
+
+DOORS = {  # what a user calls, by the public name it belongs to; `at` holds what was made before
+    "CausalSystem": [
+        lambda at: at.system.observe(5, 0),
+        lambda at: at.system.experiment(at.queries, 0),
+        lambda at: at.system.effect(at.queries),
+        lambda at: cb.theory.exploration_error(at.system),
+        lambda at: at.system.optimum,
+    ],
+    "models": [lambda at: cb.models.load("chain"), lambda at: cb.models.gaussian_network(NETWORK, target="yceP")],
+    "testing": [
+        lambda at: cb.testing.check_system(at.system),
+        lambda at: cb.testing.check_confounding(at.system, at.key),
+    ],
+    "Posterior": [
+        lambda at: at.post.draws(5, 0),
+        lambda at: at.post.quantiles(0.5, key=0),
+        lambda at: at.post.update(at.data),
+        lambda at: at.post.to_datatree(),
+        lambda at: at.post.outcome_variances(at.queries),
+        lambda at: at.post.mean,
+    ],
+    "Response": [
+        lambda at: at.response(at.theta, at.queries),
+        lambda at: at.response(np.zeros((0, len(at.theta))), at.queries),
+        lambda at: at.response.jacobian(at.theta, at.queries),
+        lambda at: at.response.linearize(at.theta, at.queries),
+        lambda at: at.response.hessian_bounds(at.queries),
+    ],
+    "Run": [lambda at: at.run.trace, lambda at: at.run.regret()],
+    "calibrate": [lambda at: cb.calibrate(at.problem, key=0)],
+    "causal_rank": [lambda at: cb.causal_rank(at.post, at.queries)],
+    "check_estimand": [lambda at: cb.check_estimand(at.problem.graph, "Y", "Z", P(Y | Z))],
+    "check_graph": [lambda at: cb.check_graph(at.problem, at.data)],
+    "check_loo": [lambda at: cb.check_loo(at.post)],
+    "check_overlap": [lambda at: cb.check_overlap(at.problem, at.data)],
+    "check_posterior": [lambda at: cb.check_posterior(at.post)],
+    "check_predictive": [lambda at: cb.check_predictive(at.post)],
+    "compare_kernels": [lambda at: cb.compare_kernels(at.post, at.queries, key=0)],
+    "couple": [
+        lambda at: cb.couple(at.post),
+        lambda at: at.surrogate.predict(at.queries),
+        lambda at: at.surrogate.tell(at.queries[0], 1.0),
+        lambda at: at.surrogate.tell(at.queries[0], 1.0, 0.5),
+        lambda at: at.told.recentre(),
+    ],
+    "coupling": [lambda at: cb.coupling(at.post)],
+    "exact_gram": [lambda at: cb.exact_gram(at.post, at.queries)],
+    "fit": [
+        lambda at: cb.fit(at.problem, at.data),
+        lambda at: cb.fit(at.problem, at.data, method="wishart"),
+        lambda at: cb.fit(at.problem, at.data, method="laplace"),
+        lambda at: cb.fit(at.problem, at.data, method="nuts", key=0),
+    ],
+    "gaussian_error": [lambda at: cb.gaussian_error(at.post, key=0)],
+    "identify": [
+        lambda at: cb.identify(at.problem),
+        lambda at: at.identified["X"].evaluate(np.eye(3)),
+        lambda at: at.identified["X"].evaluate(np.eye(3), np.zeros(3), {"X": 1.0}),
+    ],
+    "jacobian_features": [lambda at: cb.jacobian_features(at.post, at.queries)],
+    "jacobian_gram": [lambda at: cb.jacobian_gram(at.post, at.queries)],
+    "monte_carlo_features": [lambda at: cb.monte_carlo_features(at.post, at.queries, key=0)],
+    "monte_carlo_gram": [lambda at: cb.monte_carlo_gram(at.post, at.queries, key=0)],
+    "optimize": [
+        lambda at: cb.optimize(at.system, rounds=2, key=0),
+        lambda at: cb.optimize(at.problem, data=at.data, experiment=lambda q: 0.0, rounds=2, key=0),
+    ],
+    "prior_sensitivity": [lambda at: cb.prior_sensitivity(at.post)],
+    "response": [lambda at: cb.response(at.problem, at.post)],
+    "teaching": [lambda at: cb.teaching(at.post, at.queries)],
+    "theory": [
+        lambda at: theory.kappa2(at.post),
+        lambda at: theory.lipschitz(at.post),
+        lambda at: theory.parameter_error(at.post),
+        lambda at: theory.gain_curves(at.post, noise=1.0, rounds=3),
+        lambda at: theory.kernel_drift([at.post, at.post], at.queries),
+        lambda at: theory.worst_gain([at.post], at.queries, 1.0, 2),
+        lambda at: theory.variance_sum_ratio([at.post, at.post], at.queries, 1.0),
+        lambda at: theory.concentration(at.problem, at.data, [50]),
+        lambda at: theory.design_strength(at.post),
+    ],
+    "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
+}
+FREE = {  # public names that compute nothing with JAX, and why they need not refuse
+    "records and settings": "Check FixedPrior KernelEstimate Limits MagnitudeCost MomentPrior Queries ScaledPrior "
+    "Tolerances",
+    "symbols, graphs and designs in NumPy": "CausalGraph Problem mis pomis",
+    "a table of float64 numbers in NumPy": "Data",
+    "files of float64 numbers": "read_datatree write_datatree",
+    "NumPy formulas that demand float64 arrays": "information_gain information_gain_bound",
+    "pictures of results, which the functions above compute": "plots",
+}
+CASES = [(f"{name} {place}", call) for name, calls in DOORS.items() for place, call in enumerate(calls)]
+
+
+@pytest.fixture(scope="module")
+def before():
+    """Everything that the calls need, made while 64-bit floats were on."""
+    system = cb.models.load("chain")
+    problem, data = system.problem, system.observe(60, 0)
+    post = cb.fit(problem, data)
+    queries = problem.queries([{"X": 1.0}, {"Z": 2.0}])
+    surrogate = cb.couple(post)
+    found = dict(system=system, problem=problem, data=data, queries=queries, theta=post.mean, key=jax.random.key(0))
+    run = cb.optimize(system, rounds=2, observations=50, key=0)
+    return found | dict(
+        surrogate=surrogate, told=surrogate.tell(queries[0], 1.0), run=run, identified=cb.identify(problem)
+    )
+
+
+@pytest.fixture
+def at(before):
+    """The same, with results that are not kept from an earlier use, and 64-bit floats switched off."""
+    post, system = cb.fit(before["problem"], before["data"]), cb.models.load("chain")
+    made = SimpleNamespace(**(before | dict(post=post, system=system, response=cb.response(system.problem, post))))
+    jax.config.update("jax_enable_x64", False)
+    yield made
+    jax.config.update("jax_enable_x64", True)
+
+
+@pytest.mark.parametrize("call", [call for _, call in CASES], ids=[name for name, _ in CASES])
+def test_what_computes_refuses_32_bit_floats(at, call):
+    with pytest.raises(cb.ModelError, match=HOW):
+        call(at)
+
+
+def test_every_public_name_computes_and_refuses_or_is_excused():
+    excused = {name for names in FREE.values() for name in names.split()}
+    classes = {name for name in cb.__all__ if isinstance(getattr(cb, name), type)}
+    errors = {name for name in classes if issubclass(getattr(cb, name), Exception)}
+    assert set(DOORS) | excused | errors == set(cb.__all__)
+    assert not set(DOORS) & (excused | errors)
+
+
+def test_excused_names_work_in_32_bits(at):
+    assert cb.mis(cb.CausalGraph.parse("X -> Z -> Y"), "Y")
+    assert len(at.problem.queries([{"X": 1.0}])) == 1 and at.problem.cost(at.queries).tolist() == [1.0, 1.0]
+    assert cb.Data(at.data.nodes, "Y", at.data.values, at.data.intervened).values.dtype == np.float64
+    assert cb.information_gain(np.eye(2), 1.0) == pytest.approx(np.log(2.0), rel=1e-15)
+
+
+def test_context_of_one_thread_is_refused_there_and_only_there(before):
+    seen = []
+
+    def refuse():
+        with jax.enable_x64(False), pytest.raises(cb.ModelError, match=HOW):
+            before["system"].observe(5, 0)
+        seen.append(before["system"].observe(5, 0).values.dtype)
+
+    thread = Thread(target=refuse)
+    thread.start()
+    assert before["system"].observe(5, 0).values.dtype == np.float64
+    thread.join(60)
+    assert seen == [np.float64]
+
+
+def test_check_costs_less_than_twenty_microseconds():
+    assert min(timeit(precision.require_float64, number=100) for _ in range(5)) < 100 * 20e-6
