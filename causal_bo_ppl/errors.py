@@ -56,11 +56,15 @@ class UnverifiedEstimand(CausalBOError, RuntimeError):
 
 
 class ExperimentFailed(CausalBOError, RuntimeError):
-    """An experiment raised, or gave no usable outcome. `run` holds all that was finished before, or None."""
+    """An experiment raised, or gave no usable outcome.
 
-    def __init__(self, message: str, run: object = None) -> None:
+    run: all that was measured until then, a `Run`, or None where nothing was. returned: what the
+    experiment gave back, as it is, where it could not be read as outcomes.
+    """
+
+    def __init__(self, message: str, run: object = None, returned: object = None) -> None:
         super().__init__(message)
-        self.run = run
+        self.run, self.returned = run, returned
 
 
 class NumericalError(CausalBOError, ArithmeticError):
@@ -85,6 +89,14 @@ def _restore(kind: type[Exception], state: dict[str, object], args: tuple[object
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def shown(error: BaseException) -> str:
+    """Return the repr of an error for a message, also of one whose own repr raises."""
+    try:
+        return repr(error)
+    except Exception:  # it is somebody else's code
+        return f"{type(error).__name__} (its repr raises an error too)"
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:

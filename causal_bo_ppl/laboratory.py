@@ -9,21 +9,26 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError
-from causal_bo_ppl.numbers import require_outcomes
 from causal_bo_ppl.posterior.record import require_rows_of
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.system import CausalSystem
 
 READ_BACK = 1e-9  # of a domain's width: a value read back from a file
+OTHERS_SET = "other variables are marked as set than those asked for; record what was really set with Data, and fit it"
 Experiment = Callable[[Queries], "Data | np.ndarray | float"]
 
 
 class Measured(NamedTuple):
-    """Outcomes (M,), and the whole rows where they were measured."""
+    """What a batch of M experiments gave.
+
+    outcomes: (M,). rows: the whole rows, where they were measured. faults: for each outcome why it
+    cannot be used, "" where it can.
+    """
 
     outcomes: np.ndarray
     rows: Data | None
+    faults: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,25 +50,26 @@ class Laboratory:
         if self.experiment is None and self.system is None:
             raise DataError("a problem cannot be simulated: give `experiment`, a function from Queries to outcomes")
 
-    def run(self, queries: Queries, key: jax.Array) -> Measured:
-        """One outcome for each intervention."""
-        found = self._perform(Queries(np.array(queries.mask), np.array(queries.value)), key)  # a copy: ours stays
+    def run(self, queries: Queries, key: jax.Array) -> object:
+        """Run one experiment for each intervention; return whatever it gives."""
+        return self._perform(Queries(np.array(queries.mask), np.array(queries.value)), key)  # a copy: ours stays
+
+    def read(self, found: object, queries: Queries) -> Measured:
+        """Read what `run` returned for these interventions; raises DataError where that is impossible."""
         if isinstance(found, Data):
             require_rows_of(self.problem, found)
-            rows = _as_asked(found, queries, self.problem)
-            require_outcomes(rows.outcomes)
-            return Measured(rows.outcomes, rows)
+            return _read_rows(found, queries, self.problem)
         outcomes = _as_array(found)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
             raise DataError(
                 f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for {len(queries)} interventions; "
                 "return one number for each, or Data"
             )
-        if not np.isfinite(outcomes).all():
-            [intervention] = self.problem.interventions(queries[np.flatnonzero(~np.isfinite(outcomes))[0]])
-            raise DataError(f"the outcome of {intervention} is not finite: {outcomes.tolist()}; run it again")
-        require_outcomes(outcomes)
-        return Measured(outcomes.astype(float), None)
+        faults = [
+            "" if np.isfinite(outcome) else f"the outcome of {intervention} is not finite; run it again"
+            for intervention, outcome in zip(self.problem.interventions(queries), outcomes, strict=True)
+        ]
+        return Measured(outcomes.astype(float), None, tuple(faults))
 
     def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":
         if self.experiment is not None:
@@ -75,20 +81,29 @@ class Laboratory:
         return np.asarray(self.system.effect(queries) + np.sqrt(self.noise) * draws)
 
 
-def _as_asked(rows: Data, queries: Queries, problem: Problem) -> Data:
-    """The rows with the values asked for; refused where others were set by more than rounding."""
+def _read_rows(rows: Data, queries: Queries, problem: Problem) -> Measured:
+    """Take the values asked for as those set; a row in which others were set cannot be used."""
     mask, asked = np.asarray(queries.mask), np.asarray(queries.value)
-    if not np.array_equal(rows.intervened, mask):
-        raise DataError("the experiment returned rows in which other variables are marked as set than those asked for")
+    if len(rows) != len(mask):
+        raise DataError(f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one for each")
     width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
-    bad = np.argwhere(mask & ~(np.abs(rows.values - asked) <= READ_BACK * width))
-    if len(bad):
-        row, column = bad[0]
-        raise DataError(
-            f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, asked for was "
-            f"{asked[row, column]:.9g}; record what was really set with Data, and fit it"
-        )
-    return Data(rows.nodes, rows.target, np.where(mask, asked, rows.values), mask, rows.unused)
+    differs = mask & ~(np.abs(rows.values - asked) <= READ_BACK * width)
+    faults = tuple(
+        _fault(rows, row, asked[row], differs[row]) if same else OTHERS_SET
+        for row, same in enumerate((rows.intervened == mask).all(axis=1))
+    )
+    values = np.where(mask & ~differs, asked, rows.values)
+    return Measured(rows.outcomes, Data(rows.nodes, rows.target, values, rows.intervened, rows.unused), faults)
+
+
+def _fault(rows: Data, row: int, asked: np.ndarray, differs: np.ndarray) -> str:
+    if not differs.any():
+        return ""
+    column = int(np.flatnonzero(differs)[0])
+    return (
+        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, asked for was "
+        f"{asked[column]:.9g}; record what was really set with Data, and fit it"
+    )
 
 
 def _as_array(found: object) -> np.ndarray:

@@ -12,16 +12,15 @@ from tqdm import tqdm
 
 from causal_bo_ppl.acquisition import vertices
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ExperimentFailed, ModelError
+from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ExperimentFailed, ModelError, shown
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.laboratory import Experiment, Laboratory
 from causal_bo_ppl.posterior import Posterior, fit
 from causal_bo_ppl.posterior.priors import Prior
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.rounds import Rounds
-from causal_bo_ppl.runs import Recommendation, Run, Step
+from causal_bo_ppl.rounds import Rounds, State
+from causal_bo_ppl.runs import Recommendation, Run, Unlearned
 from causal_bo_ppl.settings import Settings
-from causal_bo_ppl.surrogates import Coupled
 from causal_bo_ppl.system import CausalSystem
 
 PATIENCE = 3.0  # seconds without a progress bar
@@ -85,7 +84,9 @@ def optimize(
     prior:
         As of `fit`.
 
-    Raises ExperimentFailed, with all that was finished in its `run`, when an experiment fails.
+    Raises ExperimentFailed when an experiment fails or an outcome cannot be used. Whatever error escapes, also an
+    interrupt, all that was finished is in its `run`; outcomes that were measured but not learned from are in
+    `run.unlearned`. Of a batch with one bad outcome the others are learned from first.
 
     Examples
     --------
@@ -107,28 +108,41 @@ def optimize(
     post, experiments = _learn(posed, _start(system, data, settings, for_rows), settings, prior, for_fit)
     candidates = vertices(posed, post.parameters.explored.sets)
     loop = Rounds(candidates, posed.cost(candidates), laboratory, settings)
-    surrogate, steps = loop.begin(post, experiments), list[Step]()
-    played = loop.play(surrogate, for_rounds)
+    state = begun = loop.begin(post, experiments)
     try:
-        for found, after in tqdm(played, total=rounds, desc=method, unit="round", delay=PATIENCE, leave=False):
-            steps, surrogate = steps + found, after
-    except (ExperimentFailed, KeyboardInterrupt) as error:  # what was paid for is kept
-        if steps:
-            error.run = finish(posed, settings, steps, surrogate, system)  # type: ignore[union-attr]
-            error.add_note(f"the {len(steps)} experiments before it are in this error's `run`")
+        with tqdm(total=rounds, desc=method, unit="round", delay=PATIENCE, leave=False) as bar:
+            for state in loop.play(begun, for_rounds):
+                bar.update(0 if state.waiting else 1)
+    except BaseException as error:  # whatever it is: what was paid for is kept
+        if state.steps or state.waiting:
+            _keep(error, finish(posed, settings, state, system, f"cut off by {type(error).__name__}"))
         raise
-    if not steps:
+    if not state.steps:
         raise DomainError(f"the budget {budget} pays for no vertex of any set; the cheapest costs {loop.costs.min():g}")
-    return finish(posed, settings, steps, surrogate, system)
+    return finish(posed, settings, state, system)
 
 
-def finish(
-    problem: Problem, settings: Settings, steps: list[Step], surrogate: Coupled, system: CausalSystem | None
-) -> Run:
-    """The record of what was done."""
-    [intervention] = problem.interventions(steps[-1].best)
-    best = Recommendation(intervention, steps[-1].best_mean, steps[-1].best_sd)
-    return Run(problem, asdict(settings), tuple(steps), surrogate, best, system)
+def finish(problem: Problem, settings: Settings, state: State, system: CausalSystem | None, why: str = "") -> Run:
+    """Make the record of a run. why: what kept the trials that still wait from being learned from."""
+    [intervention] = problem.interventions(state.best.query)
+    unlearned = [
+        Unlearned(each.round, problem.interventions(each.choice.query)[0], each.outcome, each.row, each.fault or why)
+        for each in state.waiting
+    ]
+    best = Recommendation(intervention, state.best.mean, state.best.sd)
+    return Run(problem, asdict(settings), state.steps, state.surrogate, best, system, tuple(unlearned))
+
+
+def _keep(error: BaseException, run: Run) -> None:
+    """Put the run into the error; an error that does not take it becomes the cause of one that does."""
+    note = f"the {len(run.steps)} experiments before it are in this error's `run`"
+    if run.unlearned:
+        note += f", and in `run.unlearned` {len(run.unlearned)} outcomes that were measured but not learned from"
+    try:
+        error.run = run  # type: ignore[attr-defined]
+        error.add_note(note)
+    except Exception:  # it is somebody else's class
+        raise ExperimentFailed(f"{shown(error)}; {note}", run) from error
 
 
 def _start(system: CausalSystem | None, data: Data | None, settings: Settings, key: jax.Array) -> Data:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.identification.coordinates import set_label
 from causal_bo_ppl.problem import Problem
@@ -55,12 +56,26 @@ class Step(NamedTuple):
     best_sd: float
 
 
+class Unlearned(NamedTuple):
+    """An experiment that was run and from which nothing was learned.
+
+    outcome: what was measured. row: the whole row, where it was measured. why: what was wrong.
+    """
+
+    round: int
+    intervention: dict[str, float]
+    outcome: float
+    row: Data | None
+    why: str
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished optimization.
+    """An optimization, finished or cut off.
 
     settings: what it was told. surrogate: what is believed in the end; `surrogate.predict(queries)` for any effect.
-    system: the truth, where it is known.
+    system: the truth, where it is known. unlearned: outcomes that were measured but not learned from, since they were
+    refused or since the run was cut off. Without any experiment learned from, `best` is the model's own.
     """
 
     problem: Problem
@@ -69,16 +84,21 @@ class Run:
     surrogate: Coupled
     best: Recommendation
     system: CausalSystem | None = None
+    unlearned: tuple[Unlearned, ...] = ()
 
     @cached_property
     def queries(self) -> Queries:
         """The interventions tried, in order."""
-        return stack([step.choice.query for step in self.steps])
+        return self._stack([step.choice.query for step in self.steps])
+
+    def _stack(self, queries: list[Queries]) -> Queries:
+        """Several queries as one batch, also none."""
+        return stack([self.problem.baseline()[:0], *queries])
 
     @cached_property
     def trace(self) -> xr.Dataset:
         """A row for every experiment: what was set, predicted and measured, its cost, and the best so far."""
-        best = stack([step.best for step in self.steps])
+        best = self._stack([step.best for step in self.steps])
         columns: dict[str, list[object]] = {"round": [step.round for step in self.steps]}
         columns |= {
             name: [getattr(step.choice, name) for step in self.steps] for name in ("mean", "sd", "bound", "cost")
@@ -123,7 +143,8 @@ class Run:
         best = ", ".join(f"{name} = {value:.4g}" for name, value in self.best.intervention.items())
         low, high = self.best.interval()
         found = f"best do({best}): {self.best.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
-        return f"Run({self.settings['method']}, {len(self.steps)} experiments, {found})"
+        rest = f", {len(self.unlearned)} outcomes not learned from" if self.unlearned else ""
+        return f"Run({self.settings['method']}, {len(self.steps)} experiments, {found}{rest})"
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")

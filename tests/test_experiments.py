@@ -46,7 +46,10 @@ def test_odd_answers_of_an_experiment_are_refused(make_problem, answer, match):
     problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
     with pytest.raises(cb.ExperimentFailed, match=match) as caught:
         cb.optimize(problem, data=data, experiment=answer, rounds=2, key=0)
-    assert caught.value.run is None and isinstance(caught.value.__cause__, cb.DataError)
+    assert isinstance(caught.value.__cause__, cb.DataError)
+    run, returned = caught.value.run, caught.value.returned
+    assert (run is None) == (returned is not None)  # outcomes that were read, or all that came back
+    assert run is None or (len(run.steps), len(run.unlearned)) == (0, 1)
 
 
 def test_what_was_paid_for_survives_a_failed_experiment(make_problem):
@@ -160,7 +163,7 @@ def test_units_of_the_target_do_not_change_the_choice(make_problem, scale, offse
 def test_simulated_noise_has_the_variance_that_was_given():
     system = cb.models.load("chain")
     queries = system.problem.queries([{"Z": 1.0}]).repeat(4_000)
-    outcomes = Laboratory(system.problem, system, None, 4.0).run(queries, jax.random.key(0)).outcomes
+    outcomes = np.asarray(Laboratory(system.problem, system, None, 4.0).run(queries, jax.random.key(0)))
     errors = outcomes - np.asarray(system.effect(queries))
     assert abs(errors.mean()) < 4.5 * 2 / np.sqrt(4_000)
     assert errors.var() == pytest.approx(4.0, abs=4.5 * 4.0 * np.sqrt(2 / 4_000))

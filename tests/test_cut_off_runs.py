@@ -1,0 +1,216 @@
+"""A run that is cut off, by whatever error, keeps every outcome that was measured."""
+
+import asyncio
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.surrogates import Coupled
+
+
+class Unprintable(Exception):
+    def __repr__(self):
+        raise RuntimeError("even its repr fails")
+
+    __str__ = __repr__
+
+
+class Sealed(Exception):
+    """An error that takes no attributes."""
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return cb.models.load("chain").observe(40, 0)
+
+
+@pytest.fixture
+def optimize(make_problem, rows):
+    """Run with the answers of a list, one for each round; an error in it is raised."""
+
+    def run(answers, **options):
+        pending = iter(answers)
+
+        def experiment(queries):
+            answer = next(pending)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer(queries) if callable(answer) else answer
+
+        problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
+        return cb.optimize(problem, **({"data": rows, "experiment": experiment, "rounds": 5, "key": 0} | options))
+
+    return run
+
+
+def outcomes(run):
+    return [step.outcome for step in run.steps]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()], ids=repr
+)
+def test_what_stops_a_program_passes_through_with_the_run_in_it(optimize, error):
+    with pytest.raises(type(error)) as caught:  # noqa: PT011  (it has no text)
+        optimize([1.0, 2.0, error])
+    assert caught.value is error and outcomes(error.run) == [1.0, 2.0] and not error.run.unlearned
+    assert error.__notes__ == ["the 2 experiments before it are in this error's `run`"]
+
+
+@pytest.mark.parametrize(
+    ("error", "match"),
+    [
+        (ZeroDivisionError("pump"), r"do\(Z = 5\), failed: ZeroDivisionError\('pump'\)"),
+        (Unprintable(), r"failed: Unprintable \(its repr raises an error too\)"),
+        (UserWarning("a warning raised as an error"), "failed: UserWarning"),
+        (MemoryError(), "failed: MemoryError"),
+        (StopIteration(), "failed: StopIteration"),
+        (Sealed("no attributes"), "failed: Sealed"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_of_the_experiment_is_the_cause_of_one_that_holds_the_run(optimize, error, match):
+    with pytest.raises(cb.ExperimentFailed, match=match) as caught:
+        optimize([1.0, error])
+    assert caught.value.__cause__ is error and outcomes(caught.value.run) == [1.0]
+
+
+def test_nothing_measured_is_no_run(optimize):
+    with pytest.raises(cb.ExperimentFailed, match="round 1, .* failed: RuntimeError") as caught:
+        optimize([RuntimeError("cold")])
+    assert caught.value.run is None and not hasattr(caught.value, "__notes__")
+
+
+def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypatch):
+    monkeypatch.setattr(Coupled, "recentre", lambda self: (_ for _ in ()).throw(Sealed("odd")) if len(
+        self.outcomes.counts) else self)  # fmt: skip
+    with pytest.raises(cb.ExperimentFailed, match="Sealed.*the 0 experiments before it") as caught:
+        optimize([1.5])
+    assert isinstance(caught.value.__cause__, Sealed) and caught.value.run.unlearned[0].outcome == 1.5
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a defect of ours"), SystemExit(1)], ids=repr)
+def test_an_outcome_survives_an_error_while_it_is_learned_from(optimize, monkeypatch, error):
+    recentre = Coupled.recentre
+
+    def fail_at_the_third(self):
+        if self.outcomes.counts.sum() == 3:
+            raise error
+        return recentre(self)
+
+    monkeypatch.setattr(Coupled, "recentre", fail_at_the_third)
+    with pytest.raises(type(error)) as caught:  # noqa: PT011  (the very error, see below)
+        optimize([1.0, 2.0, 3.0, 4.0])
+    run = caught.value.run
+    assert caught.value is error and outcomes(run) == [1.0, 2.0]
+    [left] = run.unlearned
+    assert (left.round, left.outcome, left.why) == (3, 3.0, f"cut off by {type(error).__name__}")
+    assert set(left.intervention) <= {"X", "Z"} and "1 outcomes not learned from" in repr(run)
+    assert "`run.unlearned` 1 outcomes that were measured" in error.__notes__[0]
+
+
+def test_warnings_raised_as_errors_keep_the_run(optimize):
+    """All effects equal: the loop warns that it cannot choose, here by an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flat = cb.FixedPrior(slope_sd=1e-9, intercept_sd=1e-9)
+        with pytest.raises(cb.CausalBOWarning, match="interventions look equally good") as caught:
+            optimize([1.0] * 3, prior=flat, noise=1.0, data=cb.models.load("chain").observe(0, 0), beta=0.0)
+    assert not hasattr(caught.value, "run")  # nothing had been measured
+
+    def warn_after(queries, seen=[]):  # noqa: B006
+        seen.append(1)
+        if len(seen) == 3:
+            warnings.warn("the sensor drifts", RuntimeWarning, stacklevel=1)
+        return float(len(seen))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(cb.ExperimentFailed, match="the sensor drifts") as failed:
+            optimize([warn_after] * 5)
+    assert outcomes(failed.value.run) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e160])
+def test_good_outcomes_of_a_batch_are_learned_from_beside_a_bad_one(optimize, bad):
+    with pytest.raises(cb.ExperimentFailed, match=r"the other 2 of the round were learned from") as caught:
+        optimize([[1.0, 2.0, 3.0], [4.0, bad, 6.0]], batch=3)
+    run = caught.value.run
+    assert outcomes(run) == [1.0, 2.0, 3.0, 4.0, 6.0] and [step.round for step in run.steps] == [1, 1, 1, 2, 2]
+    [left] = run.unlearned
+    assert left.round == 2 and (left.outcome == bad or np.isnan(bad)) and "cut off" not in left.why
+    np.testing.assert_allclose(run.surrogate.outcomes.counts.sum(), 5)
+    assert np.isfinite([run.best.mean, run.best.sd]).all()
+
+
+def test_what_is_kept_is_what_the_good_outcomes_alone_would_teach(optimize):
+    with pytest.raises(cb.ExperimentFailed, match="not finite") as caught:
+        optimize([[1.0, np.nan, 3.0]], batch=3)
+    kept = caught.value.run.surrogate
+    good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
+    again = cb.couple(kept.post)
+    for step in good:
+        again = again.tell(step.choice.query, step.outcome, step.noise)
+    queries = kept.post.problem.vertices()
+    np.testing.assert_allclose(kept.predict(queries).mean, again.recentre().predict(queries).mean, rtol=1e-6)
+
+
+def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimize, rows):
+    system = cb.models.load("chain")
+
+    def measure(queries):
+        found = system.experiment(queries, 7)
+        values = found.values.copy()
+        values[1, found.nodes.index("Y")] = 1e200
+        return Data(found.nodes, "Y", values, found.intervened)
+
+    with pytest.raises(cb.ExperimentFailed, match="came out as .1e.200., but cannot be used") as caught:
+        optimize([measure], batch=3, update="full")
+    run = caught.value.run
+    assert len(run.steps) == 2 and run.surrogate.post.rows == len(rows) + 2
+    assert run.unlearned[0].row.values[0, 2] == 1e200 and "1e+200" in run.unlearned[0].why
+
+
+def test_rows_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
+    system = cb.models.load("chain")
+
+    def measure(queries):
+        found = system.experiment(queries, 7)
+        values = found.values + np.where(found.intervened, [[0.0], [0.5]], 0.0)
+        return Data(found.nodes, "Y", values, found.intervened)
+
+    with pytest.raises(cb.ExperimentFailed, match="row 1 of the experiment has .*asked for was") as caught:
+        optimize([measure], batch=2)
+    assert len(caught.value.run.steps) == 1 and len(caught.value.run.unlearned) == 1
+
+
+def test_an_answer_that_cannot_be_read_is_in_the_error_as_it_is(optimize):
+    answer = {"yield": [4.2], "unit": "mg"}
+    with pytest.raises(cb.ExperimentFailed, match="came out, but cannot be read") as caught:
+        optimize([1.0, answer])
+    assert caught.value.returned is answer and outcomes(caught.value.run) == [1.0]
+    with pytest.raises(cb.ExperimentFailed, match=r"returned 1 rows for 2 interventions"):
+        optimize([lambda q: cb.models.load("chain").experiment(q[:1], 0)], batch=2)
+
+
+def test_a_run_without_a_lesson_still_has_a_table_and_the_models_best(optimize):
+    with pytest.raises(cb.ExperimentFailed, match="not finite") as caught:
+        optimize([np.nan])
+    run = caught.value.run
+    assert len(run.to_frame()) == 0 and run.trace.sizes["experiment"] == 0 and "<table" in run._repr_html_()
+    predicted = run.surrogate.predict(run.problem.vertices())
+    assert run.best.mean == pytest.approx(predicted.mean.min())
+
+
+def test_a_failure_survives_another_process(optimize):
+    with pytest.raises(cb.ExperimentFailed, match="failed: ValueError") as caught:
+        optimize([ValueError("x")])
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert str(copy) == str(caught.value) and copy.run is None and copy.returned is None
