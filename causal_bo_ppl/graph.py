@@ -4,7 +4,7 @@ Directed edges are mechanisms, bidirected edges are latent common causes. `nodes
 order that depends on nothing but names and edges; all (p,) and (p, p) arrays follow it.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -12,7 +12,7 @@ from itertools import combinations
 import networkx as nx
 
 from causal_bo_ppl.errors import GraphError, unknown
-from causal_bo_ppl.names import require_distinct
+from causal_bo_ppl.names import read_list, require_distinct, require_name
 from causal_bo_ppl.notation import is_writable, read_edges, write_edges
 from causal_bo_ppl.svg import draw_svg
 
@@ -71,9 +71,11 @@ class CausalGraph:
         cls, directed: Iterable[Edge], bidirected: Iterable[Edge] = (), *, nodes: str | Iterable[str] = ()
     ) -> "CausalGraph":
         """Build from pairs; `nodes` lists all variables, or those without directed edges."""
-        directed, nodes = _read_pairs(directed), [nodes] if isinstance(nodes, str) else list(nodes)
-        joined = dict.fromkeys(name for edge in directed for name in edge if name not in nodes)
-        return cls((*nodes, *joined), directed, tuple(bidirected))
+        directed, names = _read_pairs(directed), [nodes] if isinstance(nodes, str) else read_list(nodes)
+        if names is None:
+            raise GraphError(f"nodes are names such as ['X', 'Y'], got {nodes!r}")
+        joined = dict.fromkeys(name for edge in directed for name in edge if name not in names)
+        return cls((*names, *joined), directed, _read_pairs(bidirected))
 
     @classmethod
     def from_networkx(cls, graph: "nx.DiGraph") -> "CausalGraph":
@@ -232,12 +234,14 @@ def _is_observed(node: str, mark: object) -> bool:
 
 
 def _read_pairs(edges: Iterable[Edge]) -> tuple[Edge, ...]:
-    if isinstance(edges, str) or not isinstance(edges, Iterable):
+    pairs = None if isinstance(edges, str) else read_list(edges)
+    if pairs is None:
         raise GraphError(f"edges are pairs of names such as [('X', 'Y')], got {edges!r}")
-    pairs = list(edges)
     for pair in pairs:
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(name, Hashable) for name in pair):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise GraphError(f"an edge is a pair of names, got {pair!r}")
+        for name in pair:
+            require_name(name)
     return tuple((one, other) for one, other in pairs)
 
 

@@ -6,6 +6,7 @@ A name that would fail later (in a file, in a posterior's group) is refused at t
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 from causal_bo_ppl.errors import GraphError
 
@@ -40,6 +41,14 @@ def _fault(name: str) -> str | None:
     if SITE.fullmatch(name):
         return "is reserved for a parameter or a table's column; rename the variable"
     return None
+
+
+def read_list(given: object) -> list[Any] | None:
+    """Return the elements of what can be gone through, or None; some arrays only look as if they could."""
+    try:
+        return list(given)  # type: ignore[call-overload, no-any-return]
+    except TypeError:
+        return None
 
 
 def require_distinct(names: Iterable[object]) -> tuple[str, ...]:

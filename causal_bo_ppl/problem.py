@@ -13,6 +13,7 @@ from causal_bo_ppl import costs as costing
 from causal_bo_ppl.admission import Bounds, Edge, Set, Sets
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.names import read_list
 from causal_bo_ppl.numbers import read_number
 from causal_bo_ppl.queries import Queries, distinct_rows
 from causal_bo_ppl.svg import draw_svg
@@ -253,9 +254,8 @@ class Problem:
 def _read_rows(interventions: Mapping[str, float] | Iterable[Mapping[str, float]]) -> list[Mapping[str, float]]:
     if isinstance(interventions, Mapping):
         return [interventions]
-    rows = list(interventions) if isinstance(interventions, Iterable) else [interventions]
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise DomainError(
-            f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {listed(rows, most=3)}"
-        )
+    rows = read_list(interventions)
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        got = repr(interventions) if rows is None else listed(rows, most=3)
+        raise DomainError(f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {got}")
     return rows

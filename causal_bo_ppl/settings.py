@@ -1,10 +1,12 @@
 """How is the next experiment chosen, and when is it enough? Checked once, kept with the run."""
 
-import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
 from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.numbers import MOST
+
+MOST_ROUNDS = 10**9  # of anything that is counted: more would never end
 
 KERNELS = {"gc-cbo": ("adaptive", "fixed"), "gc-cbo-fixed": ("fixed",)}  # of each method, the default first
 CHOICES = {
@@ -78,7 +80,9 @@ def _require_one_of(name: str, value: object, choices: tuple[object, ...]) -> No
 
 
 def _require_number(name: str, value: object, least: float, whole: bool = False) -> None:
-    kind = Integral if whole else Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:  # type: ignore[operator]
+    kind, most = (Integral, MOST_ROUNDS) if whole else (Real, MOST)
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:  # type: ignore[operator]
         what = "a whole number" if whole else "a finite number"
-        raise ModelError(f"{name} must be {what}, at least {least:g}; got {value!r}")
+        too_large = isinstance(value, kind) and value > most  # type: ignore[operator]
+        limit = f"at most {most:g}" if too_large else f"at least {least:g}"
+        raise ModelError(f"{name} must be {what}, {limit}; got {value!r}")

@@ -31,7 +31,8 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     _require_distinct("row label", frame.index)
     marks = {f"do({name})": name for name in nodes}
     missing = [name for name in nodes if name not in frame.columns]
-    unused = tuple(str(column) for column in frame.columns if column not in nodes and column not in marks)
+    claimed = {*nodes, *marks}
+    unused = tuple(str(name) for name in frame.columns if not (isinstance(name, str) and name in claimed))
     if missing:
         raise DataError(f"the table lacks the columns {listed(missing)}; its unused columns are: {listed(unused)}")
     names = "|".join(re.escape(name) for name in nodes)

@@ -116,12 +116,29 @@ def test_edge_or_arc_to_an_unknown_variable_is_refused():
         cb.CausalGraph.from_edges([("X", "Y")], [("X", "W")])
 
 
-@pytest.mark.parametrize("edge", [("X", "Y", "Z"), ("X",), "XY", 3, (["X"], "Y")])
+@pytest.mark.parametrize("edge", [("X", "Y", "Z"), ("X",), "XY", 3])
 def test_edge_that_is_no_pair_of_names_is_refused(edge):
     with pytest.raises(GraphError, match="an edge is a pair of names"):
         cb.CausalGraph.from_edges([edge])
     with pytest.raises(GraphError, match="an edge is a pair of names"):
         cb.CausalGraph(("X", "Y", "Z"), (edge,))
+
+
+@pytest.mark.parametrize(
+    ("edges", "match"),
+    [
+        ([(["X"], "Y")], r"variable names are strings, got \['X'\] \(list\)"),
+        (np.array(1.0), r"edges are pairs of names such as \[\('X', 'Y'\)\], got array\(1"),
+        (None, "edges are pairs of names"),
+    ],
+    ids=str,
+)
+def test_edges_that_hold_no_names_are_refused(edges, match):
+    for directed, bidirected in ((edges, ()), ((), edges)):
+        with pytest.raises(GraphError, match=match):
+            cb.CausalGraph.from_edges(directed, bidirected, nodes=["X", "Y"])
+    with pytest.raises(GraphError, match=r"nodes are names such as \['X', 'Y'\], got 3"):
+        cb.CausalGraph.from_edges([], nodes=3)
 
 
 def test_a_string_is_one_name_and_a_generator_is_read_once():

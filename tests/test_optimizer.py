@@ -170,6 +170,8 @@ def test_unidentifiable_sets_are_refused_or_dropped():
         ({"acquisition": "pi"}, "acquisition must be one of"),
         ({"rounds": 0}, "rounds must be a whole number, at least 1; got 0"),
         ({"rounds": 2.5}, "rounds must be a whole number"),
+        ({"rounds": 10**10}, "rounds must be a whole number, at most 1e.09; got"),
+        ({"noise": 10**400}, "noise must be a finite number, at most 1e.50; got"),
         ({"rounds": None}, "when to stop"),
         ({"budget": np.nan}, "budget must be a finite number"),
         ({"beta": -1.0}, "beta must be a finite number, at least 0"),
@@ -191,7 +193,7 @@ def test_odd_settings_are_refused(options, match):
 
 
 def test_equally_good_interventions_are_said_to_be_so(make_problem):
-    problem = make_problem(known={("Z", "Y"): 1e-300}, sets=[("X",), ("Z",)])
+    problem = make_problem(known={("Z", "Y"): 1e-90}, sets=[("X",), ("Z",)])
     data = cb.models.load("chain").observe(40, 0)
     options = {"data": data, "experiment": lambda q: [0.0], "rounds": 1, "beta": 0.0, "key": 0}
     with pytest.warns(cb.CausalBOWarning, match="all 4 interventions look equally good; the first"):

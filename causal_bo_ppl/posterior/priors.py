@@ -198,9 +198,12 @@ def _array(name: str, given: object) -> np.ndarray:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ModelError(f"{name} must be a number, got {value!r}")
-    return float(value)
+    try:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError
+        return float(value)
+    except (TypeError, OverflowError):
+        raise ModelError(f"{name} must be a number, got {value!r}") from None
 
 
 def _require_finite(name: str, value: object, most: float = MOST) -> None:
@@ -210,9 +213,9 @@ def _require_finite(name: str, value: object, most: float = MOST) -> None:
 
 
 def _require_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+    if not 0 < _number(name, value) < math.inf:
         raise ModelError(f"{name} must be a positive number, got {value!r}")
-    _require_size(name, float(value), least, most)
+    _require_size(name, _number(name, value), least, most)
 
 
 def _require_size(name: str, size: float, least: float = LEAST, most: float = MOST) -> None:
