@@ -232,11 +232,12 @@ def _decode(data: bytes | memoryview, largest: int) -> "xr.DataTree":
         _require_size(len(data) + measure(file), largest)
     options: dict[str, Any] = {"engine": "h5netcdf", "mask_and_scale": False, "decode_times": False}
     with xr.open_datatree(io.BytesIO(data), **options) as opened:
-        tree = opened.load()
-    for group in tree.children.values():
+        # tree.load() passes over a variable called as a group is: `prior` is both
+        loaded = {name: opened[name].to_dataset().load() for name in ("/", *opened.children)}
+    for group in loaded.values():
         for variable in group.variables.values():
             variable.attrs.pop("_FillValue", None)  # netCDF's mark for what is missing: NaN
-    return tree
+    return xr.DataTree.from_dict(loaded)
 
 
 def _require_version(form: object, version: object) -> None:
