@@ -15,6 +15,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.posterior import files
 
+pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[1]
 WRITER = """
 import importlib.util, os, resource, signal, sys, time

@@ -242,8 +242,9 @@ def _decode(data: bytes | memoryview, largest: int) -> "xr.DataTree":
 
 def _require_version(form: object, version: object) -> None:
     """Refuse another format, and what a newer version of the package wrote."""
-    from causal_bo_ppl import __version__ as ours
+    import causal_bo_ppl
 
+    ours = causal_bo_ppl.__version__
     is_version = re.match(r"\d", str(version))
     if str(form) == FORMAT and is_version and _release(str(version)) <= _release(ours):
         return
