@@ -261,8 +261,9 @@ def test_what_is_no_regular_file_is_refused_and_stays(tree, tmp_path):
         assert (after.st_ino, after.st_mode, after.st_rdev) == tuple(
             getattr(before[name], field) for field in ("st_ino", "st_mode", "st_rdev")
         )
-    with pytest.raises(cb.StoreError, match="cannot write '/dev/null': it is a device"):
-        cb.write_datatree(tree, "/dev/null")
+    if os.geteuid() != 0:  # root could replace it, if the code were wrong
+        with pytest.raises(cb.StoreError, match="cannot write '/dev/null': it is a device"):
+            cb.write_datatree(tree, "/dev/null")
     assert names(tmp_path) == sorted(kinds)
 
 

@@ -89,7 +89,7 @@ def _read_path(path: str | Path) -> Path:
     return Path(os.path.realpath(text))  # what a link leads to is written, not the link
 
 
-def _encode(tree: "xr.DataTree") -> memoryview:
+def _encode(tree: "xr.DataTree") -> bytes:
     """Make the bytes of a netCDF file that reads back as this tree."""
     import xarray as xr
 
@@ -102,7 +102,8 @@ def _encode(tree: "xr.DataTree") -> memoryview:
     try:
         plain = xr.DataTree.from_dict(_datasets(tree))
         plain.attrs.update(dict(tree.attrs) | stamp)
-        data = plain.to_netcdf(engine="h5netcdf")
+        with plain.to_netcdf(engine="h5netcdf") as view:  # Python 3.13 complains of an open view
+            data = bytes(view)
         again = _decode(data, sys.maxsize)
     except StoreError as error:
         raise StoreError(f"the tree cannot be written: it {error}") from None
@@ -222,7 +223,7 @@ def _require_sealed(data: bytes) -> None:
         )
 
 
-def _decode(data: bytes | memoryview, largest: int) -> "xr.DataTree":
+def _decode(data: bytes, largest: int) -> "xr.DataTree":
     """Read a tree from the bytes of a file, after refusing what points elsewhere or is strange."""
     import h5py
     import xarray as xr
