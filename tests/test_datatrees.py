@@ -1,6 +1,5 @@
-"""What ArviZ sees of a posterior, and files: written whole or not at all, read only if they can be believed."""
+"""What ArviZ sees of a posterior, and that a file keeps it as it is."""
 
-import h5py
 import jax
 import numpy as np
 import pytest
@@ -110,6 +109,22 @@ def test_large_groups_are_thinned_not_refused(chain, rows, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("method", ["conjugate", "laplace", "nuts", "wishart"])
+def test_what_is_written_is_read_back(trees, chain, tmp_path, method):
+    """All of it is in memory then, also the variable `prior`, which is called as a group is."""
+    _, tree = trees[method]
+    file = cb.write_datatree(tree, tmp_path / "post.nc")
+    again = cb.read_datatree(file, chain.problem)
+    file.unlink()
+    assert set(again.children) == set(tree.children) and again.attrs == tree.attrs | {"format": "1"}
+    for group, found in tree.children.items():
+        xr.testing.assert_identical(again[group].to_dataset(), found.to_dataset())
+        for name, variable in found.variables.items():
+            assert again[group].variables[name].dtype == variable.dtype
+    cb.write_datatree(again, file)
+    assert cb.read_datatree(file, chain.problem).identical(again)
+
+
 def test_odd_names_survive_a_file(tmp_path):
     graph = cb.CausalGraph.from_edges([("a b", "β-(x)"), ("β-(x)", "y, z")])
     problem = cb.Problem(graph, "y, z", domains={"a b": (-1, 1)})
@@ -118,124 +133,6 @@ def test_odd_names_survive_a_file(tmp_path):
     tree = cb.read_datatree(post.to_netcdf(tmp_path / "odd.nc", draws=20), problem)
     assert tuple(tree["posterior"]["coordinate"].values) == post.names
     assert set(tree["observed_data"].data_vars) == {"β-(x)", "y, z"}
-
-
-@pytest.fixture
-def file(trees, chain, tmp_path):
-    path = cb.write_datatree(trees["nuts"][1], tmp_path / "post.nc")
-    assert [each.name for each in tmp_path.iterdir()] == ["post.nc"]
-    return path
-
-
-def test_what_is_written_is_read_back(file, trees, chain):
-    again = cb.read_datatree(file, chain.problem)
-    for group, found in trees["nuts"][1].children.items():
-        xr.testing.assert_identical(again[group].to_dataset(), found.to_dataset())
-    cb.write_datatree(again, file)  # nothing is held open
-    assert (again["posterior"]["theta"].values == trees["nuts"][1]["posterior"]["theta"].values).all()
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(file, trees, monkeypatch):
-    before = file.read_bytes()
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        cb.write_datatree(trees["wishart"][1], file)
-    assert file.read_bytes() == before and [each.name for each in file.parent.iterdir()] == ["post.nc"]
-
-
-def test_a_file_of_another_problem_is_refused(file, chain):
-    other = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1, 1)})
-    with pytest.raises(cb.StoreError, match="is of another problem"):
-        cb.read_datatree(file, other)
-
-
-def test_garbage_and_cut_files_are_refused(file, chain, tmp_path):
-    (tmp_path / "garbage.nc").write_bytes(b"no netCDF at all")
-    (tmp_path / "empty.nc").write_bytes(b"")
-    (tmp_path / "cut.nc").write_bytes(file.read_bytes()[:3_000])
-    for name, message in {
-        "garbage": "not a netCDF file",
-        "empty": "not a netCDF file",
-        "cut": "cannot be read|cut off",
-    }.items():
-        with pytest.raises(cb.StoreError, match=message):
-            cb.read_datatree(tmp_path / f"{name}.nc", chain.problem)
-    with pytest.raises(cb.StoreError, match="there is no file"):
-        cb.read_datatree(tmp_path / "missing.nc", chain.problem)
-
-
-@pytest.mark.parametrize("kind", ["external link", "soft link", "virtual", "external data", "compound", "group"])
-def test_what_points_elsewhere_or_is_strange_is_refused(file, chain, tmp_path, kind):
-    secret = tmp_path / "secret.h5"
-    with h5py.File(secret, "w") as other:
-        other["x"] = np.arange(3.0)
-    with h5py.File(file, "a") as opened:
-        if kind == "external link":
-            opened["posterior/leak"] = h5py.ExternalLink(str(secret), "/x")
-        elif kind == "soft link":
-            opened["posterior/leak"] = h5py.SoftLink("/posterior/theta")
-        elif kind == "virtual":
-            layout = h5py.VirtualLayout(shape=(3,), dtype=float)
-            layout[:] = h5py.VirtualSource(str(secret), "x", shape=(3,))
-            opened.create_virtual_dataset("posterior/leak", layout)
-        elif kind == "external data":
-            opened.create_dataset("posterior/leak", (3,), float, external=[(str(tmp_path / "raw"), 0, 24)])
-        elif kind == "compound":
-            opened["posterior/leak"] = np.zeros(2, dtype=[("a", float), ("b", int)])
-        else:
-            opened.create_group("strange")
-    elsewhere = {"external link": "holds a link", "soft link": "holds a link", "virtual": "in another file"}
-    strange = {
-        "external data": "in another file",
-        "compound": "which no posterior has",
-        "group": "has the group .strange",
-    }
-    message = (elsewhere | strange)[kind]
-    with pytest.raises(cb.StoreError, match=message):
-        cb.read_datatree(file, chain.problem)
-
-
-def test_damage_inside_is_a_store_error(file, chain):
-    def spoil(opened, kind):
-        theta = opened["posterior/theta"]
-        if kind == "scaled":
-            theta.attrs["scale_factor"] = 2.0
-        elif kind == "nested":
-            opened["posterior"].create_group("more")
-        elif kind == "twice":
-            opened["prior/again"] = opened["posterior"]
-        elif kind == "empty":
-            opened["posterior/none"] = h5py.Empty("f")
-        elif kind == "no scale":
-            del opened["posterior/coordinate"]
-        else:
-            opened.attrs["problem"] = np.arange(3)
-
-    whole = file.read_bytes()
-    for kind in ("scaled", "nested", "twice", "empty", "no scale", "attribute"):
-        file.write_bytes(whole)
-        with h5py.File(file, "a") as opened:
-            spoil(opened, kind)
-        with pytest.raises(cb.StoreError, match=r"post.nc' (has|holds|cannot be read|is of)"):
-            cb.read_datatree(file, chain.problem)
-
-
-def test_many_long_texts_count(file, chain):
-    with h5py.File(file, "a") as opened:
-        opened["posterior"].create_dataset("long", data=["x" * 10_000] * 200, dtype=h5py.string_dtype())
-    with pytest.raises(cb.StoreError, match="declares .* bytes, more than 1,000,000"):
-        cb.read_datatree(file, chain.problem, largest=1_000_000)
-
-
-def test_a_link_is_followed_when_writing_and_the_mode_is_the_usual_one(trees, tmp_path):
-    real, link = tmp_path / "real.nc", tmp_path / "link.nc"
-    link.symlink_to(real)
-    cb.write_datatree(trees["wishart"][1], link)
-    (tmp_path / "plain").write_text("")
-    assert link.is_symlink() and real.is_file() and real.stat().st_mode == (tmp_path / "plain").stat().st_mode
-    for bad in (tmp_path, tmp_path / "none" / "x.nc", "", None):
-        with pytest.raises(cb.StoreError, match="cannot write|needs a path"):
-            cb.write_datatree(trees["wishart"][1], bad)
 
 
 @pytest.mark.parametrize("names", [("prior", "energy", "theta"), ("theta", "sd", "prior"), ("coordinate", "sd", "lp")])
@@ -254,18 +151,3 @@ def test_variables_may_be_called_as_parameters_are(names):
 def test_a_number_of_draws_that_is_none_is_refused(trees, draws):
     with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 4"):
         trees["conjugate"][0].to_datatree(draws=draws)
-
-
-def test_a_small_file_that_declares_much_is_refused(file, chain):
-    with h5py.File(file, "a") as opened:
-        opened["posterior"].create_dataset("huge", (10**9,), float, chunks=(10**6,))
-    assert file.stat().st_size < 10**6
-    with pytest.raises(cb.StoreError, match="declares 8,0.* bytes, more than"):
-        cb.read_datatree(file, chain.problem)
-
-
-def test_a_file_without_theta_is_refused(file, chain):
-    with h5py.File(file, "a") as opened:
-        del opened["posterior"]
-    with pytest.raises(cb.StoreError, match="holds no posterior"):
-        cb.read_datatree(file, chain.problem)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
         "identification.effects",
         "identification.checking",
         "posterior.fitting",
+        "posterior.storage",
         "diagnostics.convergence",
         "responses",
         "kernels.jacobian",

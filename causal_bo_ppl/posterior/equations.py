@@ -20,6 +20,7 @@ from causal_bo_ppl.linear import LinearSEM, adjoint, known_matrix
 from causal_bo_ppl.pieces import in_pieces
 from causal_bo_ppl.posterior import regressions
 from causal_bo_ppl.posterior.drawn import CHAINS, Drawn, Models, even
+from causal_bo_ppl.posterior.methods import needed_equations
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
 from causal_bo_ppl.posterior.readout import Readout
 from causal_bo_ppl.posterior.regressions import Evidence, NormalInverseGamma
@@ -56,8 +57,7 @@ class Equations:
     @cached_property
     def needed(self) -> np.ndarray:
         """(E,) whether some effect depends on the equation or on its district's; the others are not learned."""
-        opened = {name for reduction in self.readout.parameters.explored.reductions for name in reduction.open}
-        return np.isin(self.graph.nodes, [name for each in opened for name in self.graph.district(each)])
+        return needed_equations(self.readout.parameters, self.graph)
 
     @cached_property
     def causes(self) -> np.ndarray:

@@ -3,14 +3,12 @@
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
-from functools import lru_cache
 
 import jax
 import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ModelError, listed
-from causal_bo_ppl.identification import Identifications, identify
 from causal_bo_ppl.keys import as_key
 from causal_bo_ppl.learnable import require_learnable, require_sizes
 from causal_bo_ppl.posterior.chains import Sampling
@@ -18,6 +16,7 @@ from causal_bo_ppl.posterior.equations import fit_equations
 from causal_bo_ppl.posterior.estimands import fit_estimands
 from causal_bo_ppl.posterior.laplace import approximate
 from causal_bo_ppl.posterior.linear_model import make_linear_model
+from causal_bo_ppl.posterior.methods import METHODS, identified
 from causal_bo_ppl.posterior.outcomes import read_outcomes
 from causal_bo_ppl.posterior.priors import FixedPrior, MomentPrior, Prior, ScaledPrior
 from causal_bo_ppl.posterior.readout import Readout
@@ -27,12 +26,6 @@ from causal_bo_ppl.precision import require_float64
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.queries import Queries
 
-METHODS = {  # and the parameters each is at home in
-    "conjugate": "structural",
-    "wishart": "estimand",
-    "laplace": "structural",
-    "nuts": "structural",
-}
 FAR = 5.0  # standard errors of a mean from 0: centred rows are 0 apart from rounding
 
 
@@ -98,7 +91,7 @@ def fit(
     """
     _require_inputs(problem, data, mechanisms, method, intercepts, prior)
     sampling = Sampling(chains, warmup, draws, target_accept, progress=progress)
-    found = _identified(problem, _read_linear(linear, method))
+    found = identified(problem, _read_linear(linear, method))
     sets = found.require_usable()
     theta = found.parameters(METHODS[method] if parameters is None else parameters, intercepts=intercepts)
     if not theta.names:
@@ -136,12 +129,6 @@ def _require_no_outcomes(outcomes: object, method: str) -> None:
             f"{method} learns from whole rows only; for outcomes of the target alone use method='nuts' or 'laplace', "
             "or tell them to a surrogate: cb.couple(post).tell(query, outcome)"
         )
-
-
-@lru_cache(maxsize=16)
-def _identified(problem: Problem, linear: bool) -> Identifications:
-    """Identification once for a problem, however often it is fitted."""
-    return identify(problem, linear=linear)
 
 
 def _read_linear(linear: bool, method: str) -> bool:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.posterior.drawn import Drawn
+from causal_bo_ppl.posterior.methods import needs_linearity
 from causal_bo_ppl.posterior.prior_draws import draw_prior
 from causal_bo_ppl.queries import Queries
 from causal_bo_ppl.sem.rows import log_densities, replicate
@@ -78,6 +79,8 @@ def _attributes(post: "Posterior", drawn: Drawn) -> dict[str, str]:
         "posterior": post.fingerprint,
         "method": post.method,
         "parameters": post.parameters.kind,
+        "intercepts": "yes" if post.parameters.intercepts else "no",
+        "linear": "yes" if needs_linearity(post.problem, post.parameters) else "no",
         "verdict": post.verdict,
         "draws": "as sampled" if drawn.stats else IID,
     }
