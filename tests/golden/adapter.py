@@ -1,6 +1,5 @@
 """The only file that touches names of the package beyond the public contract; the redesign rewrites only this one."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +8,9 @@ import causal_bo_ppl as cb
 from causal_bo_ppl import theory
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.kernels.exact import remainders as kernel_remainders
+from causal_bo_ppl.posterior.linear_model import make_linear_model
+from causal_bo_ppl.posterior.outcomes import read_outcomes
+from causal_bo_ppl.posterior.readout import Readout
 from causal_bo_ppl.sem import linear_density as density
 
 PRIORS = {
@@ -33,10 +35,23 @@ def make_data(problem, rows):
 def fit(problem, data, *, method, prior="default", outcomes=None, chains=None, **options):
     """A posterior. `outcomes`: (interventions, values); `chains`: (chains, warmup, draws) of NUTS."""
     if outcomes is not None:
-        options["outcomes"] = problem.queries(outcomes[0]), np.asarray(outcomes[1])
+        options["outcomes"] = _asked(problem, outcomes)
     if chains is not None:
         options |= dict(zip(("chains", "warmup", "draws"), chains, strict=True), progress=False)
     return cb.fit(problem, data, method=method, prior=PRIORS[prior](), **options)
+
+
+def _asked(problem, outcomes):
+    return problem.queries(outcomes[0]), np.asarray(outcomes[1])
+
+
+def make_model(problem, data, *, prior="default", intercepts=True, outcomes=None):
+    """The model whose density `laplace` and `nuts` explore, without fitting it."""
+    theta = cb.identify(problem).parameters("structural", intercepts=intercepts)
+    told = read_outcomes(problem, theta, None if outcomes is None else _asked(problem, outcomes))
+    causes = problem.graph.ancestral(problem.target)
+    believed = PRIORS[prior]() or cb.ScaledPrior()
+    return make_linear_model(causes, problem.known, intercepts, believed, Readout(theta, causes), data, told)
 
 
 def hedge(identification):
@@ -54,20 +69,19 @@ def chains(post):
     return np.asarray(post.belief.theta)
 
 
-def density_names(post):
-    """Names of the natural coordinates of the fitted model, sorted."""
-    coefficients, log_sds, strengths = _coordinates(post.belief.model)
+def density_names(model):
+    """Names of the model's natural coordinates, sorted."""
+    coefficients, log_sds, strengths = _coordinates(model)
     return sorted([*coefficients, *log_sds, *strengths])
 
 
-def log_density(post, names, points):
+def log_density(model, names, points):
     """Log prior (n,), log likelihood (n,), and their gradients (n, k), at points (n, k) of the named coordinates.
 
     The prior is the density of coefficients b and a given s2, of variances s2 (not of log sd), and
     of strengths t, up to one constant. The likelihood has all its constants. Gradients are with
     respect to the named coordinates, so with respect to log sd for the variances.
     """
-    model = post.belief.model
     shape, (chart, before, seen) = model.shape, model.arguments
     coefficients, log_sds, strengths = ([names.index(name) for name in part] for part in _coordinates(model))
 
@@ -183,5 +197,3 @@ def experiment_of(problem, simulate):
 def rows_of(data):
     """(n, p) values of Data in the order of the graph."""
     return np.asarray(data.values)
-
-

@@ -87,7 +87,7 @@ def draw_interventions(problem, count, seed, sets=None):
 def join(one, other):
     """The rows of both."""
     return Rows(
-        *({name: np.concatenate([left[name], right[name]]) for name in left} for left, right in zip(one, other))
+        *({name: np.concatenate([left[name], right[name]]) for name in left} for left, right in zip(one, other, strict=True))
     )
 
 
