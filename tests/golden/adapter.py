@@ -18,10 +18,16 @@ PRIORS = {
     "scaled": lambda: cb.ScaledPrior(rows=0.5),
     "fixed": lambda: cb.FixedPrior(slope_sd=0.7, intercept_sd=1.5, noise_sd=0.8, noise_rows=5.0),
     "fixed chain": lambda: cb.FixedPrior(
-        slope_sd=0.7, noise_sd=0.8, centres={"X": 0.5}, scales={"Z": 2.0}, slopes={("Z", "Y"): (-1.0, 0.5)}
+        slope_sd=0.7,
+        noise_sd=0.8,
+        centres={"X": 0.5},
+        scales={"Z": 2.0},
+        slopes={("Z", "Y"): (-1.0, 0.5)},
     ),
     "known noise": lambda: cb.FixedPrior(noise_sd=1.1, noise_rows=np.inf),
-    "moments": lambda: cb.MomentPrior(np.array([0.2, -0.1, 0.5]), 2.0, np.diag([2.0, 3.0, 4.0]), 7.0),
+    "moments": lambda: cb.MomentPrior(
+        np.array([0.2, -0.1, 0.5]), 2.0, np.diag([2.0, 3.0, 4.0]), 7.0
+    ),
 }
 
 
@@ -51,7 +57,9 @@ def make_model(problem, data, *, prior="default", intercepts=True, outcomes=None
     told = read_outcomes(problem, theta, None if outcomes is None else _asked(problem, outcomes))
     causes = problem.graph.ancestral(problem.target)
     believed = PRIORS[prior]() or cb.ScaledPrior()
-    return make_linear_model(causes, problem.known, intercepts, believed, Readout(theta, causes), data, told)
+    return make_linear_model(
+        causes, problem.known, intercepts, believed, Readout(theta, causes), data, told
+    )
 
 
 def hedge(identification):
@@ -62,6 +70,11 @@ def hedge(identification):
 def outcome_variances(post, queries):
     """(M,) variance of one outcome under each intervention, as the model implies it."""
     return np.asarray(post.outcome_variances(queries))
+
+
+def mode_distance(post):
+    """How far the mode of a Laplace posterior still is, in posterior sds: sqrt(2 decrement)."""
+    return float(np.sqrt(2 * post.belief.decrement))
 
 
 def chains(post):
@@ -83,14 +96,22 @@ def log_density(model, names, points):
     respect to the named coordinates, so with respect to log sd for the variances.
     """
     shape, (chart, before, seen) = model.shape, model.arguments
-    coefficients, log_sds, strengths = ([names.index(name) for name in part] for part in _coordinates(model))
+    coefficients, log_sds, strengths = (
+        [names.index(name) for name in part] for part in _coordinates(model)
+    )
 
     def parts(point):
-        table = jnp.zeros(shape.used.shape).at[np.nonzero(shape.used)].set(point[np.array(coefficients)])
+        table = (
+            jnp.zeros(shape.used.shape)
+            .at[np.nonzero(shape.used)]
+            .set(point[np.array(coefficients)])
+        )
         matrix = jnp.asarray(before.fixed).at[shape.places].set(point[np.array(coefficients)])
         log_sd = jnp.asarray(chart.log_sd) if shape.known_noise else point[np.array(log_sds)]
         at = density.Point(table, log_sd, point[np.array(strengths, int)], matrix)
-        return jnp.stack([density.log_prior(shape, before, at), density.log_likelihood(shape, seen, at)])
+        return jnp.stack(
+            [density.log_prior(shape, before, at), density.log_likelihood(shape, seen, at)]
+        )
 
     def both(point):
         values, pull = jax.vjp(parts, point)
@@ -104,7 +125,10 @@ def _coordinates(model):
     """Names of coefficients, log sds and strengths, each in the order of the model's arrays."""
     shape, nodes = model.shape, model.graph.nodes
     pairs = zip(*shape.places, strict=True)
-    coefficients = [f"a[{nodes[to]}]" if at == shape.size else f"b[{nodes[at]}->{nodes[to]}]" for at, to in pairs]
+    coefficients = [
+        f"a[{nodes[to]}]" if at == shape.size else f"b[{nodes[at]}->{nodes[to]}]"
+        for at, to in pairs
+    ]
     log_sds = [] if shape.known_noise else [f"log sd[{nodes[place]}]" for place in shape.equations]
     return coefficients, log_sds, [f"t[{nodes[one]}<->{nodes[other]}]" for one, other in shape.arcs]
 
@@ -150,7 +174,10 @@ def comparison(post, queries, key):
         "overall size": found["overall_size"], "remainder maximum": found["remainder_maximum"],
         "bound": found["bound"],
     }  # fmt: skip
-    kinds = {"sets": found["left"].values.tolist(), "bound kinds": found["bound_kind"].values.tolist()}
+    kinds = {
+        "sets": found["left"].values.tolist(),
+        "bound kinds": found["bound_kind"].values.tolist(),
+    }
     return {name: np.asarray(each.values, float) for name, each in arrays.items()}, kinds
 
 
@@ -160,7 +187,10 @@ def optimize(problem, **options):
     posed = run.problem
     trace = run.trace
     tried, best = (
-        [_sides(posed, dict(zip(trace["variable"].values.tolist(), row, strict=True))) for row in trace[name].values]
+        [
+            _sides(posed, dict(zip(trace["variable"].values.tolist(), row, strict=True)))
+            for row in trace[name].values
+        ]
         for name in ("value", "best_value")
     )
     columns = ("mean", "sd", "bound", "outcome", "noise", "best_mean", "best_sd")

@@ -81,13 +81,18 @@ def draw_interventions(problem, count, seed, sets=None):
     sets = problem.sets if sets is None else sets
     generator = np.random.default_rng(seed)
     chosen = [sets[int(place)] for place in np.linspace(0, len(sets) - 1, count).round()]
-    return [{name: float(generator.uniform(*problem.domains[name])) for name in each} for each in chosen]
+    return [
+        {name: float(generator.uniform(*problem.domains[name])) for name in each} for each in chosen
+    ]
 
 
 def join(one, other):
     """The rows of both."""
     return Rows(
-        *({name: np.concatenate([left[name], right[name]]) for name in left} for left, right in zip(one, other, strict=True))
+        *(
+            {name: np.concatenate([left[name], right[name]]) for name in left}
+            for left, right in zip(one, other, strict=True)
+        )
     )
 
 
@@ -134,7 +139,9 @@ def _make(name, problem, equations, observed, tried, seed):
 
 def _chain():
     """A chain whose two best interventions are nearly as good as each other, so that runs alternate."""
-    problem = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-5, 5), "Z": (-4, 4)})
+    problem = cb.Problem(
+        cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-5, 5), "Z": (-4, 4)}
+    )
     slopes = {("X", "Z"): 0.8, ("Z", "Y"): -1.3}
     intercepts, sds = {"X": 0.3, "Z": -0.5, "Y": 1.0}, {"X": 1.0, "Z": 0.7, "Y": 1.2}
     return _make("chain", problem, Equations(slopes, intercepts, sds, {}), 60, 20, 100)
@@ -156,7 +163,7 @@ def _ecoli():
 def _front_door():
     """The front door: a latent cause joins X and Y, and Z carries the effect of X."""
     graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
-    problem = cb.Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-4, 4)})
+    problem = cb.Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-3.8, 3.8)})
     slopes = {("X", "Z"): 0.8, ("Z", "Y"): -1.3}
     intercepts, sds = {"X": 0.3, "Z": -0.5, "Y": 1.0}, {"X": 0.8, "Z": 0.7, "Y": 0.9}
     arcs = {("X", "Y"): (0.7, 0.9)}
@@ -171,7 +178,9 @@ def _random():
     }  # fmt: skip
     domains = {"A": (-1, 2), "B": (-2, 2), "C": (-3, 2), "D": (-4, 2)}
     known = {("A", "B"): 0.7, ("C", "Y"): 0.6}
-    problem = cb.Problem(cb.CausalGraph.from_edges(slopes, []), "Y", domains=domains, sets=3, known=known)
+    problem = cb.Problem(
+        cb.CausalGraph.from_edges(slopes, []), "Y", domains=domains, sets=3, known=known
+    )
     intercepts = dict.fromkeys("ABCDY", 0.0)
     sds = {"A": 1.0, "B": 1.3, "C": 0.6, "D": 0.9, "Y": 1.1}
     return _make("random", problem, Equations(slopes, intercepts, sds, {}), 50, 28, 400)
@@ -180,7 +189,7 @@ def _random():
 def _napkin():
     """A napkin, whose estimand is a ratio, in a district of four; the effect of V cannot be learned."""
     graph = cb.CausalGraph.parse("W -> Z -> X -> Y; W <-> X; W <-> Y; V -> Y; V <-> W")
-    domains = {"V": (-2, 2), "W": (-2, 3), "Z": (-3, 3), "X": (-3, 2)}
+    domains = {"V": (-2, 2), "W": (-2, 2.8), "Z": (-3, 2.9), "X": (-3, 2.2)}
     sets = [("X",), ("Z",), ("W",), ("V",), ("V", "X")]
     problem = cb.Problem(graph, "Y", domains=domains, sets=sets, identifiable_only=True)
     slopes = {("W", "Z"): 0.9, ("Z", "X"): 1.2, ("X", "Y"): -1.1, ("V", "Y"): 0.6}
@@ -190,7 +199,13 @@ def _napkin():
     return _make("napkin", problem, Equations(slopes, intercepts, sds, arcs), 250, 30, 500)
 
 
-_MAKERS = {"chain": _chain, "ecoli": _ecoli, "front_door": _front_door, "random": _random, "napkin": _napkin}
+_MAKERS = {
+    "chain": _chain,
+    "ecoli": _ecoli,
+    "front_door": _front_door,
+    "random": _random,
+    "napkin": _napkin,
+}
 NAMES = tuple(_MAKERS)
 
 

@@ -6,11 +6,15 @@ from golden import comparing, quantities
 pytestmark = pytest.mark.heavy
 
 
-@pytest.mark.parametrize(("system", "kind"), quantities.PAIRS, ids=lambda word: word.replace(" ", "-"))
+@pytest.mark.parametrize(
+    ("system", "kind"), quantities.PAIRS, ids=lambda word: word.replace(" ", "-")
+)
 def test_what_was_recorded_is_found_again(system, kind):
     lines = comparing.judge(system, kind)
     assert lines and comparing.labels(system, kind)
-    assert all(line.passed for line in lines), "\n".join(str(line) for line in lines if not line.passed)
+    assert all(line.passed for line in lines), "\n".join(
+        str(line) for line in lines if not line.passed
+    )
 
 
 def test_everything_recorded_is_measured():
