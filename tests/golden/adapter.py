@@ -1,4 +1,7 @@
-"""The only file that touches names of the package beyond the public contract; the redesign rewrites only this one."""
+"""The only file that uses names of the package beyond the public contract.
+
+The redesign rewrites this file and no other one here.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +42,7 @@ def make_data(problem, rows):
 
 
 def fit(problem, data, *, method, prior="default", outcomes=None, chains=None, **options):
-    """A posterior. `outcomes`: (interventions, values); `chains`: (chains, warmup, draws) of NUTS."""
+    """Fit a posterior; outcomes: (interventions, values); chains: (chains, warmup, draws)."""
     if outcomes is not None:
         options["outcomes"] = _asked(problem, outcomes)
     if chains is not None:
@@ -89,9 +92,9 @@ def density_names(model):
 
 
 def log_density(model, names, points):
-    """Log prior (n,), log likelihood (n,), and their gradients (n, k), at points (n, k) of the named coordinates.
+    """Log prior (n,), log likelihood (n,) and their gradients (n, k) at points (n, k).
 
-    The prior is the density of coefficients b and a given s2, of variances s2 (not of log sd), and
+    Points are in the order of the names. The prior is the density of coefficients b and a given s2, of variances s2 (not of log sd), and
     of strengths t, up to one constant. The likelihood has all its constants. Gradients are with
     respect to the named coordinates, so with respect to log sd for the variances.
     """
@@ -212,7 +215,10 @@ def _sides(problem, intervention):
 
 
 def experiment_of(problem, simulate):
-    """The function that `optimize` calls with a batch: `simulate(is_set, value, number)` gives rows by columns."""
+    """The function that `optimize` calls with a batch of queries.
+
+    simulate: from {name: is set}, {name: value} and the number of the call to rows.
+    """
     calls = []
 
     def run(queries):

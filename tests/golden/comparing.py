@@ -1,4 +1,4 @@
-"""How far is what is measured now from what was recorded? Never by dividing by numbers near zero."""
+"""How far is what is measured now from what was recorded? Nothing is divided by near-zeros."""
 
 import json
 from functools import lru_cache
@@ -46,7 +46,10 @@ class Line(NamedTuple):
 
 
 def write(found):
-    """Write arrays to a compressed file without pickles, texts to JSON; the same bytes for the same numbers."""
+    """Write arrays to a compressed file without pickles, and texts to JSON.
+
+    The same numbers give the same bytes.
+    """
     arrays, texts = {}, {}
     for (system, kind), table in found.items():
         for name, each in table.items():

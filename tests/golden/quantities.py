@@ -1,4 +1,4 @@
-"""What is measured? Every (system, kind) gives quantities by name; each carries the rule it is judged by."""
+"""What is measured? Every (system, kind) gives quantities by name, each with its rule."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,9 +13,10 @@ POINTS = 100  # at which log densities are taken
 
 
 class Quantity(NamedTuple):
-    """Numbers, the rule that judges them, and what they are relative to where the rule does not say.
+    """Numbers, the rule that judges them, and what they are relative to.
 
-    scale: broadcastable to the values; of a drawn quantity its standard errors.
+    scale: broadcastable to the values; of a drawn quantity its standard errors. None stands for
+    the largest recorded number.
     """
 
     values: object
@@ -69,7 +70,7 @@ LAPLACE = {
     "front_door": {"laplace": {"prior": "fixed"}},
     "random": {"laplace": {"rows": "all", "intercepts": False, "prior": "scaled"}},
 }
-DENSITIES = {  # the model of `laplace` and `nuts`; with outcomes of the target alone where it is said
+DENSITIES = {  # models of `laplace` and `nuts`; outcomes: also of the target alone
     "chain": {"rows": "all", "prior": "fixed chain", "outcomes": True},
     "ecoli": {"rows": "all"},
     "front_door": {},
@@ -420,8 +421,8 @@ def comparison(system):
     arrays, kinds = adapter.comparison(post, asked, jax.random.key(12))
     sizes = arrays["size"][0]  # of the leading term: what is left out is relative to it
     scales = {
-        "frobenius": 1.0, "overall frobenius": 1.0, "maximum": sizes, "spectral": sizes, "bound": arrays["bound"],
-        "size": sizes, "overall size": arrays["overall size"][0], "remainder maximum": sizes,
+        "frobenius": 1.0, "overall frobenius": 1.0, "maximum": sizes, "spectral": sizes,
+        "bound": arrays["bound"], "size": sizes, "overall size": arrays["overall size"][0], "remainder maximum": sizes,
     }  # fmt: skip
     for name, values in arrays.items():
         results[f"{label}: {name}"] = Quantity(values, "closed form", scales[name])

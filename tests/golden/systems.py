@@ -1,4 +1,4 @@
-"""Which systems are measured? Five linear ones, whose rows are made here by NumPy and by no code of the package.
+"""Which systems are measured? Five linear ones, whose rows are made here by NumPy alone.
 
 A row is made from `default_rng(seed)` by sums and products of columns, in the order of the
 equations, so that it has the same bits on every machine.
@@ -65,7 +65,7 @@ def simulate(equations, count, seed, is_set=None, value=None):
 
 
 def draw_settings(problem, count, seed):
-    """For `count` rows: one of the problem's sets after the other, at uniform values of its domains."""
+    """What is set in each row: the problem's sets in turn, at uniform values."""
     generator = np.random.default_rng(seed)
     names = problem.graph.nodes
     is_set = {name: np.zeros(count, bool) for name in names}
@@ -138,7 +138,7 @@ def _make(name, problem, equations, observed, tried, seed):
 
 
 def _chain():
-    """A chain whose two best interventions are nearly as good as each other, so that runs alternate."""
+    """A chain whose two best interventions are about equally good, so that runs alternate."""
     problem = cb.Problem(
         cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-5, 5), "Z": (-4, 4)}
     )
@@ -187,7 +187,7 @@ def _random():
 
 
 def _napkin():
-    """A napkin, whose estimand is a ratio, in a district of four; the effect of V cannot be learned."""
+    """A napkin, whose estimand is a ratio, in a district of four; V has a hedge."""
     graph = cb.CausalGraph.parse("W -> Z -> X -> Y; W <-> X; W <-> Y; V -> Y; V <-> W")
     domains = {"V": (-2, 2), "W": (-2, 2.8), "Z": (-3, 2.9), "X": (-3, 2.2)}
     sets = [("X",), ("Z",), ("W",), ("V",), ("V", "X")]
