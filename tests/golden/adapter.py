@@ -94,9 +94,9 @@ def density_names(model):
 def log_density(model, names, points):
     """Log prior (n,), log likelihood (n,) and their gradients (n, k) at points (n, k).
 
-    Points are in the order of the names. The prior is the density of coefficients b and a given s2, of variances s2 (not of log sd), and
-    of strengths t, up to one constant. The likelihood has all its constants. Gradients are with
-    respect to the named coordinates, so with respect to log sd for the variances.
+    Points are in the order of the names. The prior is the density of coefficients b and a given
+    s2, of variances s2 (not of log sd), and of strengths t, up to one constant. The likelihood has
+    all its constants. Gradients are with respect to the named coordinates, so to log sd.
     """
     shape, (chart, before, seen) = model.shape, model.arguments
     coefficients, log_sds, strengths = (

@@ -130,7 +130,10 @@ def _difference(label, each):
         return 0.0
     gap = np.abs(new - old)
     if each.rule == "drawn":
-        scale = np.hypot(arrays[f"{label}#error"], np.asarray(each.scale, float))
+        error = arrays[f"{label}#error"]
+        scale = np.hypot(
+            error, np.minimum(each.scale, 2 * error)
+        )  # no error hides behind a larger one
     elif each.scale is None:
         scale = np.abs(old).max()
     else:

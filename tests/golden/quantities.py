@@ -422,7 +422,8 @@ def comparison(system):
     sizes = arrays["size"][0]  # of the leading term: what is left out is relative to it
     scales = {
         "frobenius": 1.0, "overall frobenius": 1.0, "maximum": sizes, "spectral": sizes,
-        "bound": arrays["bound"], "size": sizes, "overall size": arrays["overall size"][0], "remainder maximum": sizes,
+        "bound": arrays["bound"], "size": sizes, "remainder maximum": sizes,
+        "overall size": arrays["overall size"][0],
     }  # fmt: skip
     for name, values in arrays.items():
         results[f"{label}: {name}"] = Quantity(values, "closed form", scales[name])
