@@ -16,7 +16,7 @@ TOLERANCES = {
     "laplace": 1e-7,
     # Standard errors of both measurements together; a normal number exceeds 4.5 once in 150,000.
     "drawn": 4.5,
-    # Rounding, 1e-13 between BLAS kernels. Recentring stops within 1e-3 prior sds of where it would
+    # Rounding, 7e-15 between BLAS kernels. Recentring stops within 1e-3 prior sds of where it would
     # end: another stopping rule moves means and sds by up to 1e-4, without changing any choice.
     "run": 1e-9,
     # Verdicts, names, ranks and choices are equal or not.
