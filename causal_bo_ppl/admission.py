@@ -36,7 +36,7 @@ def read_target(graph: CausalGraph, target: str) -> str:
 
 def read_objective(objective: str) -> str:
     """Either "min" or "max"."""
-    if objective not in ("min", "max"):
+    if not isinstance(objective, str) or objective not in ("min", "max"):
         raise DomainError(f'objective must be "min" or "max", got {objective!r}')
     return objective
 

@@ -98,7 +98,8 @@ def _require_finite(values: np.ndarray, nodes: Sequence[str], labels: Sequence[o
 
 
 def _require_distinct(what: str, labels: "pd.Index[str]") -> None:
-    repeated = labels[labels.duplicated()]
+    with np.errstate(over="ignore"):  # labels may be numbers of different kinds
+        repeated = labels[labels.duplicated()]
     if len(repeated):
         raise DataError(f"the {what} {repeated.tolist()[0]!r} stands twice in the table; make every {what} unique")
 
