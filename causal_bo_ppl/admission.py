@@ -108,7 +108,7 @@ def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, fl
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} is {value}; give a finite number")
         if value == 0:
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} is 0: no cause; drop that edge instead")
-        if fault := size_fault(abs(float(value)), 1 / STEEPEST, STEEPEST):
+        if fault := size_fault(abs(float(value)), 0.0, STEEPEST):
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} has the size {fault}")
     return {edge: float(known[edge]) for edge in graph.directed if edge in known}
 

@@ -36,6 +36,7 @@ class CausalSystem:
 
     model: NumPyro program of the truth; every variable of the graph is a site of its name. It runs
         once for a whole batch, inside a plate: each site holds one number per row, shape (M,).
+        Several threads may simulate; their programs run one after the other.
     response: exact E[Y | do(...)] of a batch of legal queries, (M,); `effect` is its checked door.
     is_affine: whether the response is affine in the values of each set, so that a vertex is optimal.
     source: where the numbers come from.

@@ -150,9 +150,10 @@ def test_domain_of_impossible_size_is_refused(chain, domain, message):
 
 
 def test_known_coefficient_of_impossible_size_is_refused(chain):
-    for value in (1e155, -1e-170):
-        with pytest.raises(DomainError, match="the known coefficient of X -> Z has the size 1e.*; change its units"):
-            cb.Problem(chain.problem.graph, "Y", domains={"X": (-1, 1)}, known={("X", "Z"): value})
+    with pytest.raises(
+        DomainError, match=r"the known coefficient of X -> Z has the size 1e\+155, .*; change its units"
+    ):
+        cb.Problem(chain.problem.graph, "Y", domains={"X": (-1, 1)}, known={("X", "Z"): -1e155})
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,16 @@
 """What is refused before, while and after sampling: inputs, starts, flat posteriors, and chains that did not agree."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior.laplace import _factor
+from causal_bo_ppl.posterior.chains import Sampling
+from causal_bo_ppl.posterior.laplace import _factor, approximate
+from causal_bo_ppl.posterior.sampled import sample
 from causal_bo_ppl.posterior.verdict import Limits, judge_chains, overall, summarise
 
 pytestmark = pytest.mark.heavy
@@ -65,9 +69,11 @@ def test_a_start_without_a_finite_density_names_the_node(chain):
     values = chain.observe(30, 0).values.copy()
     values[:, 2] *= 1e200
     data = Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
-    for method in ("nuts", "laplace"):
-        with pytest.raises(cb.CausalBOError, match="'Y' is not finite"), np.errstate(all="ignore"):
-            cb.fit(chain.problem, data, method=method, **SHORT, key=0)
+    usual = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").belief.model
+    model = replace(usual, data=data)  # past the door of `fit`, which refuses such a column by its size
+    for work in (approximate, lambda model: sample(model, Sampling(**SHORT), jax.random.key(0))):
+        with pytest.raises(cb.NumericalError, match="'Y' is not finite"), np.errstate(all="ignore"):
+            work(model)
 
 
 def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(chain):

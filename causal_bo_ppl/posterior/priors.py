@@ -153,11 +153,11 @@ class MomentPrior:
         if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
             raise ModelError(f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}")
         sd = np.sqrt(np.abs(np.diagonal(scale)))
+        if not (np.isfinite(centre).all() and (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()):  # NaN fails
+            raise ModelError("centre must be finite, scale symmetric and positive definite")
         for place, (middle, size) in enumerate(zip(np.abs(centre).tolist(), sd.tolist(), strict=True)):
             _require_size(f"centre[{place}]", middle, least=0.0)
             _require_size(f"the root of scale[{place}, {place}]", size)
-        if not (np.isfinite(centre).all() and (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()):  # NaN fails
-            raise ModelError("centre must be finite, scale symmetric and positive definite")
         if not (np.linalg.eigvalsh(scale / np.outer(sd, sd)) > 0).all():
             raise ModelError("centre must be finite, scale symmetric and positive definite")
         for name, array in (("centre", centre), ("scale", (scale + scale.T) / 2)):
