@@ -68,7 +68,7 @@ def read_domains(graph: CausalGraph, target: str, domains: Mapping[str, Bounds])
         raise DomainError(f"the target {target!r} is among the manipulable variables; leave it out of the domains")
     causes = graph.ancestors(target)
     for name in domains:
-        if name not in graph.nodes:
+        if not isinstance(name, str) or name not in graph.nodes:
             raise DomainError(unknown("manipulable variable", name, graph.nodes))
         if name not in causes:
             raise DomainError(

@@ -1,5 +1,8 @@
 """Is this a real number, and of a size whose squares and ratios float64 can hold?"""
 
+import math
+from typing import SupportsFloat
+
 import numpy as np
 
 from causal_bo_ppl.errors import DataError, DomainError
@@ -21,6 +24,14 @@ def read_number(name: object, number: object) -> float:
         return float(number)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise DomainError(f"the value of {name!r} must be a real number, got {number!r}") from None
+
+
+def as_float(number: SupportsFloat) -> float:
+    """Return a real number as a float, a giant one as infinity with its sign."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.copysign(math.inf, number > 0 or -1)  # type: ignore[operator]
 
 
 def size_fault(size: float, least: float = LEAST, most: float = MOST) -> str:

@@ -1,10 +1,11 @@
 """How is the next experiment chosen, and when is it enough? Checked once, kept with the run."""
 
+import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.numbers import MOST
+from causal_bo_ppl.numbers import MOST, as_float
 
 MOST_ROUNDS = 10**9  # of anything that is counted: more would never end
 
@@ -81,8 +82,8 @@ def _require_one_of(name: str, value: object, choices: tuple[object, ...]) -> No
 
 def _require_number(name: str, value: object, least: float, whole: bool = False) -> None:
     kind, most = (Integral, MOST_ROUNDS) if whole else (Real, MOST)
-    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:  # type: ignore[operator]
+    number = math.nan if isinstance(value, bool) or not isinstance(value, kind) else as_float(value)
+    if not least <= number <= most:
         what = "a whole number" if whole else "a finite number"
-        too_large = isinstance(value, kind) and value > most  # type: ignore[operator]
-        limit = f"at most {most:g}" if too_large else f"at least {least:g}"
+        limit = f"at most {most:g}" if number > most else f"at least {least:g}"
         raise ModelError(f"{name} must be {what}, {limit}; got {value!r}")

@@ -98,8 +98,11 @@ def _require_finite(values: np.ndarray, nodes: Sequence[str], labels: Sequence[o
 
 
 def _require_distinct(what: str, labels: "pd.Index[str]") -> None:
-    with np.errstate(over="ignore"):  # labels may be numbers of different kinds
-        repeated = labels[labels.duplicated()]
+    try:
+        with np.errstate(over="ignore"):
+            repeated = labels[labels.duplicated()]
+    except (OverflowError, TypeError):  # labels of kinds that cannot be compared
+        repeated = labels[labels.map(repr).duplicated()]
     if len(repeated):
         raise DataError(f"the {what} {repeated.tolist()[0]!r} stands twice in the table; make every {what} unique")
 

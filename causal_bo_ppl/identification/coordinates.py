@@ -109,10 +109,15 @@ class Parameters:
         return title + self.to_frame().to_html(max_rows=60)
 
 
+def require_kind(kind: object) -> None:
+    """Refuse what is no name of a parameterization."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ModelError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
+
+
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
     """The coordinates that the sets of `explored` use, known coefficients left out."""
-    if kind not in KINDS:
-        raise ModelError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
+    require_kind(kind)
     pick = {"structural": _structural, "total_effect": _total_effect, "estimand": _estimand}[kind]
     used = [
         list(pick(explored, members, reduction, intercepts))

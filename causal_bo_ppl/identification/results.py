@@ -10,7 +10,7 @@ from tqdm import tqdm
 from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.assembly import PATIENCE
-from causal_bo_ppl.identification.coordinates import Explored, Parameters, collect, set_label
+from causal_bo_ppl.identification.coordinates import Explored, Parameters, collect, require_kind, set_label
 from causal_bo_ppl.identification.identified import DROP, Identification, braces
 from causal_bo_ppl.identification.reduction import Names
 
@@ -78,6 +78,7 @@ class Identifications(Mapping[Any, Identification]):
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Parameters:
         """theta_Y: the coordinates that the usable sets share; kinds: structural, total_effect, estimand."""
+        require_kind(kind)
         sets = self.require_usable()
         if kind == "estimand" and (bare := [members for members in sets if not self._found[members].identifiable]):
             raise self._found[bare[0]].not_identifiable(

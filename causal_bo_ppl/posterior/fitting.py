@@ -149,7 +149,7 @@ def _require_inputs(
         raise DataError(f"fit needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
     require_rows_of(problem, data)
     require_sizes(data)
-    if mechanisms != "linear":
+    if not isinstance(mechanisms, str) or mechanisms != "linear":
         raise ModelError(f'mechanisms must be "linear", got {mechanisms!r}')
     if not isinstance(method, str) or method not in METHODS:
         raise ModelError(f"method must be one of {listed(METHODS)}; got {method!r}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.numbers import LEAST, MOST, STEEPEST, size_fault
+from causal_bo_ppl.numbers import LEAST, MOST, STEEPEST, as_float, size_fault
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ScaledPrior:
     rows: float = 0.01
 
     def __post_init__(self) -> None:
-        _require_positive("rows", self.rows)
+        _read_positive("rows", self.rows)
 
     def canonical(self) -> str:
         """A text that is the same for equal priors only."""
@@ -77,22 +77,20 @@ class FixedPrior:
 
     def __post_init__(self) -> None:
         for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
-            _require_positive(name, getattr(self, name))
+            object.__setattr__(self, name, _read_positive(name, getattr(self, name)))
         if not (2 < _number("noise_rows", self.noise_rows) <= MOST or self.noise_rows == math.inf):
             raise ModelError(
                 f"noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got {self.noise_rows!r}"
             )
-        for name in ("scales", "centres", "slopes"):
-            object.__setattr__(self, name, _copied(name, getattr(self, name)))
-        for name, scale in self.scales.items():
-            _require_positive(f"the scale of {name!r}", scale)
-        for name, centre in self.centres.items():
-            _require_finite(f"the centre of {name!r}", centre)
-        for edge, belief in self.slopes.items():
-            if not isinstance(belief, Sequence) or len(belief) != 2:
-                raise ModelError(f"the prior of the slope {edge!r} is a pair (mean, sd), got {belief!r}")
-            _require_finite(f"the prior mean of the slope {edge!r}", belief[0], STEEPEST)
-            _require_positive(f"the prior sd of the slope {edge!r}", belief[1], 1 / STEEPEST, STEEPEST)
+        object.__setattr__(self, "noise_rows", float(self.noise_rows))
+        read = {
+            "scales": lambda name, scale: _read_positive(f"the scale of {name!r}", scale),
+            "centres": lambda name, centre: _read_finite(f"the centre of {name!r}", centre),
+            "slopes": _read_slope,
+        }
+        for field_name, reader in read.items():
+            given = _require_mapping(field_name, getattr(self, field_name))
+            object.__setattr__(self, field_name, {name: reader(name, value) for name, value in given.items()})
 
     def require_names(self, graph: CausalGraph) -> None:
         """Refuse names that the graph does not have."""
@@ -149,7 +147,7 @@ class MomentPrior:
         centre, scale = (_array(name, getattr(self, name)) for name in ("centre", "scale"))
         if centre.ndim != 1 or scale.shape != (len(centre), len(centre)):
             raise ModelError(f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and {scale.shape}")
-        _require_positive("kappa", self.kappa)
+        _read_positive("kappa", self.kappa)
         if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
             raise ModelError(f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}")
         sd = np.sqrt(np.abs(np.diagonal(scale)))
@@ -183,11 +181,17 @@ def _canonical(prior: Prior) -> str:
     return f"{type(prior).__name__} {[write(getattr(prior, each.name)) for each in fields(prior)]}"
 
 
-def _copied(name: str, given: object) -> dict[Any, Any]:
-    """A copy: what the caller does with his own later changes nothing here."""
+def _require_mapping(name: str, given: object) -> Mapping[Any, Any]:
     if not isinstance(given, Mapping):
         raise ModelError(f"{name} must be a mapping such as {{'X': 1.0}}, got {given!r}")
-    return dict(given)
+    return given
+
+
+def _read_slope(edge: object, belief: object) -> tuple[float, float]:
+    if isinstance(belief, str | bytes) or not isinstance(belief, Sequence) or len(belief) != 2:
+        raise ModelError(f"the prior of the slope {edge!r} is a pair (mean, sd), got {belief!r}")
+    mean = _read_finite(f"the prior mean of the slope {edge!r}", belief[0], STEEPEST)
+    return mean, _read_positive(f"the prior sd of the slope {edge!r}", belief[1], 1 / STEEPEST, STEEPEST)
 
 
 def _array(name: str, given: object) -> np.ndarray:
@@ -198,24 +202,25 @@ def _array(name: str, given: object) -> np.ndarray:
 
 
 def _number(name: str, value: object) -> float:
-    try:
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError
-        return float(value)
-    except (TypeError, OverflowError):
-        raise ModelError(f"{name} must be a number, got {value!r}") from None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ModelError(f"{name} must be a number, got {value!r}")
+    return as_float(value)
 
 
-def _require_finite(name: str, value: object, most: float = MOST) -> None:
-    if not math.isfinite(_number(name, value)):
+def _read_finite(name: str, value: object, most: float = MOST) -> float:
+    number = _number(name, value)
+    if not math.isfinite(number):
         raise ModelError(f"{name} must be finite, got {value!r}")
-    _require_size(name, abs(_number(name, value)), 0.0, most)
+    _require_size(name, abs(number), 0.0, most)
+    return number
 
 
-def _require_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> None:
-    if not 0 < _number(name, value) < math.inf:
+def _read_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> float:
+    number = _number(name, value)
+    if not 0 < number < math.inf:
         raise ModelError(f"{name} must be a positive number, got {value!r}")
-    _require_size(name, _number(name, value), least, most)
+    _require_size(name, number, least, most)
+    return number
 
 
 def _require_size(name: str, size: float, least: float = LEAST, most: float = MOST) -> None:
