@@ -95,6 +95,7 @@ def test_fixed_prior_equals_the_dense_formula(seed):
         np.testing.assert_allclose(found[1], covariance[np.ix_(held, held)], rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("prior", [None, cb.FixedPrior()], ids=["scaled", "fixed"])
 def test_a_thousand_updates_equal_a_refit(prior):
     problem, truth = cases.random_problem(2)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
         "identification.effects",
         "identification.checking",
         "posterior.fitting",
-        "posterior.storage",
+        pytest.param("posterior.storage", marks=pytest.mark.heavy),
         "diagnostics.convergence",
         "responses",
         "kernels.jacobian",

@@ -70,6 +70,7 @@ def centred(data):
     return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("options", "intercepts", "dimension", "rank"),
     [

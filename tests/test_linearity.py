@@ -36,6 +36,7 @@ def test_conditional_instrument_is_identified_by_numerical_evidence():
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "cause"),
     [

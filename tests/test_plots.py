@@ -20,7 +20,7 @@ def patches(axes, kind):
     return [patch for patch in axes.patches if isinstance(patch, kind)]
 
 
-@pytest.mark.parametrize("name", ["chain", "synthetic", "funnel", "ecoli70"])
+@pytest.mark.parametrize("name", ["chain", "synthetic", "funnel", pytest.param("ecoli70", marks=pytest.mark.heavy)])
 def test_picture_has_a_box_for_each_variable_and_an_arrow_for_each_edge(name):
     problem = cb.models.load(name).problem
     for axes, graph in [

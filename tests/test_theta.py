@@ -14,6 +14,7 @@ def parameters(text, sets, kind="structural", *, intercepts=False, **options):
     return ids.parameters(kind, intercepts=intercepts)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("target", "parents", "size", "counts", "ranks"),
     [("yaeM", True, None, (16, 26), (16, 26)), ("b1583", False, 5, (19, 31), (13, 22))],
@@ -131,6 +132,7 @@ def test_coordinates_are_those_on_which_some_response_depends_and_rank_is_the_ja
         assert theta.rank == np.linalg.matrix_rank(jacobian, tol=1e-6 * np.linalg.norm(jacobian))
 
 
+@pytest.mark.heavy
 def test_sets_that_share_a_total_effect_have_the_same_one():
     draws = np.random.default_rng(21)
     shared = 0

@@ -8,11 +8,13 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.posterior import chains, potentials
 from causal_bo_ppl.posterior.prior_draws import draw_models
 
+pytestmark = pytest.mark.heavy
 THREADS, CALLS = 8, 40
 BUDGET = {"method": "nuts", "chains": 2, "warmup": 60, "draws": 50, "progress": False}
 

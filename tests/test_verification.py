@@ -11,6 +11,7 @@ import causal_bo_ppl as cb
 W, X, Y, Z, Z1, Z2 = map(Variable, ("W", "X", "Y", "Z", "Z1", "Z2"))
 
 
+@pytest.mark.heavy
 def test_no_estimand_is_wrong_and_no_verdict_differs_on_200_random_graphs():
     draws = np.random.default_rng(0)
     routes = [require_right(draws, *random_query(draws)) for _ in range(200)]
@@ -84,6 +85,7 @@ def test_effect_along_a_deep_chain_is_seen():
     assert not found[names[0]].identifiable and found[names[1]].error < 1e-9
 
 
+@pytest.mark.heavy
 def test_derivation_does_not_depend_on_names():
     """Projection breaks ties between variables by name, so its order may differ from the graph's."""
     text = "D -> A; H -> C -> G -> B -> Y; I -> E -> A -> Y; D <-> H; H <-> B; B <-> A"

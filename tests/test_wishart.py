@@ -151,6 +151,7 @@ def test_odd_quantiles_and_draws_are_refused(front_door):
         post.draws(0, 0)
 
 
+@pytest.mark.heavy
 def test_without_confounding_wishart_and_conjugate_agree():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
     data = system.observe(3_000, 0)

@@ -112,9 +112,8 @@ def _data(case, rows):
 
 def told_outcomes(case):
     """Five interventions of which only the target is known, and its values."""
-    learned = [
-        found.intervened for found in cb.identify(case.problem).values() if found.identifiable
-    ]
+    found = cb.identify(case.problem)
+    learned = [members for members in case.problem.sets if found[members].identifiable]
     interventions = systems.draw_interventions(case.problem, 5, 7, learned)
     return interventions, np.random.default_rng(8).normal(size=5)
 

@@ -3,7 +3,7 @@
 import pytest
 from golden import comparing, quantities
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow  # `make golden`
 
 
 @pytest.mark.parametrize(
