@@ -52,6 +52,13 @@ def test_effective_rank_holds_the_share_and_its_bound_holds(share):
         theory.effective_rank(gram, share=1.0)
 
 
+@pytest.mark.parametrize("size", [0.3, 0.7, 1 / 3])
+def test_rounding_does_not_decide_how_many_equal_eigenvalues_hold_a_share(size):
+    for n in range(2, 12):
+        found = [theory.effective_rank(size * np.eye(n), share=k / n) for k in range(1, n)]
+        assert found == list(range(1, n))
+
+
 def test_effective_rank_does_not_depend_on_units_but_a_count_of_sigmas_eigenvalues_does():
     graph, data = cb.CausalGraph.parse("X -> Z -> Y"), cb.models.load("chain").observe(30, 0)
     found = []

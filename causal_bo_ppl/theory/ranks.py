@@ -65,9 +65,9 @@ def effective_rank(gram: Any, *, share: float = 0.99) -> int:
 
 
 def leading(sizes: np.ndarray, share: float) -> int:
-    """How many of these eigenvalues, largest first, hold the share of their sum."""
+    """Count how many of these eigenvalues, largest first, hold the share of their sum, up to rounding."""
     held = np.cumsum(sizes)
-    return int(np.searchsorted(held, share * held[-1])) + 1 if held.size and held[-1] > 0 else 0
+    return int(np.searchsorted(held, share * (1 - ROUNDING) * held[-1])) + 1 if held.size and held[-1] > 0 else 0
 
 
 def _places(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
