@@ -11,10 +11,9 @@ ROUNDING = 8 * np.finfo(float).eps  # of the largest of them: whatever their off
 
 
 def tie_width(numbers: np.ndarray) -> float:
-    """Return the difference up to which two of these finite numbers count as equal, in any units."""
-    if not numbers.size:
-        return 0.0
-    return float(TIE * np.ptp(numbers) + ROUNDING * np.abs(numbers).max())
+    """Return the difference up to which two of these numbers count as equal, in any units; infinite ones are apart."""
+    finite = numbers[np.isfinite(numbers)]
+    return float(TIE * np.ptp(finite) + ROUNDING * np.abs(finite).max()) if finite.size else 0.0
 
 
 def first_smallest(numbers: np.ndarray) -> int:

@@ -27,6 +27,12 @@ def test_numbers_that_differ_by_more_than_rounding_are_not_equal():
     assert tie_width(np.zeros(0)) == 0.0 and first_smallest(np.zeros(3)) == 0
 
 
+def test_the_first_of_infinite_numbers_is_taken():
+    numbers = np.array([1.0, np.inf, 1.0 + 1e-16, np.inf, 0.0])
+    assert first_largest(numbers) == 1 and first_smallest(numbers) == 4 and first_smallest(numbers[:4]) == 0
+    assert first_smallest(-numbers) == 1 and first_largest(np.full(2, -np.inf)) == 0
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_greedy_path_among_ties_is_the_same_whatever_the_last_digits(seed):
     """Points around a circle: all are equally good, and after each choice its mirror images are."""

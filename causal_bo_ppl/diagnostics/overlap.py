@@ -122,7 +122,7 @@ def _distance(problem: Problem, rows: Rows, names: tuple[str, ...]) -> tuple[flo
     inner = np.quantile(np.linalg.norm(rows.scaled[:, columns] @ whiten, axis=1), INNER)
     corners = designs.between(low, high, _corners(directions))
     far = lengths(corners)
-    farthest = tuple(corners[first_largest(far) if np.isfinite(far).all() else int(far.argmax())].tolist())
+    farthest = tuple(corners[first_largest(far)].tolist())
     if not (sizes > least).all():
         return np.inf, 0.0, farthest
     inside = lengths(designs.between(low, high, _sobol(len(names)))) <= inner
@@ -176,4 +176,5 @@ def _find_faults(problem: Problem, rows: Rows, views: Sequence[View], limits: tu
     far = [view for view in views if view.reach > limits[0]]
     names = problem.graph.require(name for view in far for name in view.acting)
     outside = [name for name in names if _distance(problem, rows, (name,))[0] > limits[0]]
-    return Faults(entangled, outside, max(far, key=lambda view: view.reach, default=None))
+    farthest = far[first_largest(np.array([view.reach for view in far]))] if far else None
+    return Faults(entangled, outside, farthest)

@@ -97,7 +97,8 @@ def _tell_correlation(data: Data, names: Sequence[str]) -> list[str]:
     if len(names) < 2:
         return []
     together = np.corrcoef([data.column(name) / np.abs(data.column(name)).max() for name in names])
-    one, other = max(combinations(range(len(names)), 2), key=lambda pair: abs(together[pair]))
+    pairs = list(combinations(range(len(names)), 2))
+    one, other = pairs[first_largest(np.array([abs(together[pair]) for pair in pairs]))]
     if not abs(together[one, other]) > HIGH_CORRELATION:
         return []
     return [f"The correlation of {names[one]} and {names[other]} is {together[one, other]:.3f}."]

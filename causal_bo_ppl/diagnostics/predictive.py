@@ -117,7 +117,7 @@ def _compare(statistic: str, seen: np.ndarray, predicted: np.ndarray, sd: float)
 
 
 def _tell(table: pd.DataFrame, rows: int) -> str:
-    failed = table[table["verdict"] == FAILED].sort_values("p_value")
+    failed = table[table["verdict"] == FAILED].sort_values("p_value", kind="stable")
     assessed = table[table["verdict"] != UNKNOWN]
     left_out = table.loc[table["verdict"] == UNKNOWN, "variable"]
     rest = f" Not assessed (constant, or fewer than {FEWEST} free rows): {listed(left_out)}." if len(left_out) else ""

@@ -82,7 +82,7 @@ def _sensitivities(watched: np.ndarray, component: np.ndarray, chains: int) -> n
 
 
 def _tell(table: pd.DataFrame) -> str:
-    failed = table[table["verdict"] == FAILED].sort_values("prior", ascending=False)
+    failed = table[table["verdict"] == FAILED].sort_values("prior", ascending=False, kind="stable")
     most = f"Sensitivity to the prior is at most {table['prior'].max(skipna=False):.3f}"
     if not len(failed):
         return f"{most}: another reasonable prior would give the same answers."
