@@ -12,7 +12,7 @@ export OMP_NUM_THREADS := 1
 KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help setup demo test quick portable portable-full golden lint types slow bench notebooks notebooks-save pictures clean
+.PHONY: help setup demo test tests quick portable portable-full golden lint types slow bench notebooks notebooks-save pictures clean
 
 help:
 	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70"
@@ -40,13 +40,18 @@ demo: setup
 	$(BIN)/causal-bo demo
 
 FAST := -m "not slow and not heavy"
+TWO_WORKERS := -n 2 --dist worksteal  # one that has nothing left takes tests from the other
 
-test: lint types
-	$(KEPT) $(BIN)/python -m pytest -n 2
+# mypy uses one core only: it runs beside the tests.
+test: lint
+	$(MAKE) --jobs=2 types tests
+
+tests: setup
+	$(KEPT) $(BIN)/python -m pytest $(TWO_WORKERS)
 	$(KEPT) $(BIN)/python tests/portable.py other $(FAST)
 
 quick: setup
-	$(KEPT) $(BIN)/python -m pytest -n 2 $(FAST)
+	$(KEPT) $(BIN)/python -m pytest $(TWO_WORKERS) $(FAST)
 
 portable: setup
 	$(KEPT) $(BIN)/python tests/portable.py all $(FAST)
@@ -65,7 +70,7 @@ types: setup
 	$(BIN)/mypy
 
 slow: setup
-	$(KEPT) $(BIN)/python -m pytest -n 2 -m slow
+	$(KEPT) $(BIN)/python -m pytest $(TWO_WORKERS) -m slow
 
 bench: setup
 	$(BIN)/python -c 'import blackjax, botorch' 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'

@@ -1,5 +1,7 @@
 """Strict JAX for all tests: nothing is broadcast across ranks by accident."""
 
+import os
+
 import jax
 import matplotlib
 import pytest
@@ -8,6 +10,25 @@ import causal_bo_ppl as cb
 
 matplotlib.use("agg")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+TRAJECTORIES = int(os.environ.get("OTHER_TRAJECTORIES", "0"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def other_trajectories():
+    """Send chains on the trajectories of another processor, where OTHER_TRAJECTORIES is a number above 0.
+
+    Rounding grows along a chain: after some steps a processor that rounds differently draws as if the key were another.
+    """
+    from causal_bo_ppl.posterior import sampled
+
+    run_chains = sampled.run_chains
+
+    def run_others(model, sampling, key):
+        return run_chains(model, sampling, jax.random.fold_in(key, TRAJECTORIES) if TRAJECTORIES else key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampled, "run_chains", run_others)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Run the tests as other processors would: with other OpenBLAS kernels, and with other instructions in JAX.
 
 OpenBLAS chooses its kernels by processor, and each rounds in its own way. `OPENBLAS_CORETYPE` makes
-it choose as on another one, as far as this processor has the instructions.
+it choose as on another one, as far as this processor has the instructions. Rounding sends chains of
+NUTS on other trajectories, so every run has its own (`OTHER_TRAJECTORIES`, see conftest.py).
 
     python tests/portable.py all [pytest's arguments]    every core type, and JAX limited to fewer instructions
     python tests/portable.py other [pytest's arguments]  one core type that differs from this processor's own
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CORE_TYPES = ("Sandybridge", "Haswell", "SkylakeX", "Zen")
 PREFERRED = ("Haswell", "SkylakeX", "Sandybridge")  # to differ from the processor's own: the commonest first
+WORKERS = ("-n", "2", "--dist", "worksteal")
 ISAS = ("AVX2", "AVX")  # for JAX: the second where the processor has nothing beyond the first
 PROBE = """
 import json, numpy as np, scipy.linalg, sys
@@ -55,7 +57,7 @@ def has_avx512() -> bool:
 def run_tests(name: str, arguments: list[str], **environment: str) -> bool:
     """Run pytest with these variables set; compiled programs of other instructions are kept apart."""
     say(f"{name}: {' '.join(f'{each}={value}' for each, value in environment.items())}")
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", *WORKERS, "-q", "-p", "no:cacheprovider", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=os.environ | environment).returncode
     say(f"{name}: {'passed' if code == 0 else f'FAILED (pytest returned {code})'}")
     return code == 0
@@ -71,7 +73,8 @@ def run_all(arguments: list[str]) -> bool:
             say(f"{core_type}: SKIPPED: {why}")
             continue
         seen[str(found)] = core_type
-        passed.append(run_tests(core_type, arguments, OPENBLAS_CORETYPE=core_type))
+        chains = str(1 + len(passed))
+        passed.append(run_tests(core_type, arguments, OPENBLAS_CORETYPE=core_type, OTHER_TRAJECTORIES=chains))
     isa = ISAS[0] if has_avx512() else ISAS[1]
     if isa != ISAS[0]:
         say(f"JAX: this processor has nothing beyond {ISAS[0]}, so the limit is {isa}")

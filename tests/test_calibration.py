@@ -74,6 +74,7 @@ def test_wishart_is_calibrated_under_its_own_prior(front_door):
     assert cb.calibrate(front_door, method="wishart", rows=30, simulations=100, key=0).passed
 
 
+@pytest.mark.slow
 def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
     assert cb.calibrate(front_door, method="laplace", rows=200, simulations=20, key=0).passed
     with_none = cb.calibrate(front_door, method="laplace", rows=200, simulations=20, coverage_tolerance=-1.0, key=0)
