@@ -149,7 +149,7 @@ def test_few_draws_are_not_assessed_instead_of_passed(chain):
 
 
 def test_one_chain_is_not_assessed_by_the_check_either(chain):
-    post = cb.fit(chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"chains": 1, "draws": 1_000}), key=0)
+    post = cb.fit(chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"chains": 1, "draws": 4_000}), key=0)
     check = cb.check_posterior(post)
     assert check.verdict == post.verdict == "not assessed" and not check.passed and "R-hat unknown" in check.text
     assert set(check.details["verdict"]) == {"not assessed"} and "at least two chains" in check.advice

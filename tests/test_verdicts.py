@@ -34,7 +34,7 @@ def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
 
 
 def test_one_chain_cannot_be_assessed(chain):
-    options = {"method": "nuts", "chains": 1, "warmup": 200, "draws": 1_000, "progress": False, "key": 0}
+    options = {"method": "nuts", "chains": 1, "warmup": 200, "draws": 4_000, "progress": False, "key": 0}
     post = cb.fit(chain.problem, chain.observe(30, 0), **options)
     assert post.verdict == "not assessed" and cb.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
     with pytest.raises(cb.ModelError, match="not assessed"):
