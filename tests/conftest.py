@@ -19,15 +19,16 @@ def other_trajectories():
 
     Rounding grows along a chain: after some steps a processor that rounds differently draws as if the key were another.
     """
-    from causal_bo_ppl.posterior import sampled
-
-    run_chains = sampled.run_chains
-
-    def run_others(model, sampling, key):
-        return run_chains(model, sampling, jax.random.fold_in(key, TRAJECTORIES) if TRAJECTORIES else key)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampled, "run_chains", run_others)
+        if TRAJECTORIES:
+            from causal_bo_ppl.posterior import sampled
+
+            run_chains = sampled.run_chains
+
+            def run_others(model, sampling, key):
+                return run_chains(model, sampling, jax.random.fold_in(key, TRAJECTORIES))
+
+            patch.setattr(sampled, "run_chains", run_others)
         yield
 
 

@@ -232,6 +232,7 @@ def test_a_known_coefficient_is_a_remedy_for_collinear_parents():
     assert abs(post.mean[post.names.index("b[A->Y]")] - 1.0) < 5 * post.sd[post.names.index("b[A->Y]")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["total_effect", "estimand"])
 def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
     problem, truth = cases.random_problem(5, known=1)

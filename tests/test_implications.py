@@ -120,6 +120,7 @@ def test_true_graph_passes_and_a_missing_edge_fails():
     assert all(check_graph(problem, diamond(200, seed, direct=0.8)).verdict == "failed" for seed in range(20))
 
 
+@pytest.mark.heavy
 def test_many_implications_do_not_add_up_to_a_failure():
     """Of 28 true independences some p-value lies below 0.01 in a quarter of all data; corrected, in 1 of 100."""
     problem = posed("; ".join(f"{name} -> Y" for name in "ABCDEFGH"))

@@ -35,6 +35,7 @@ print((process_time() - between) / (between - start))
     assert min(ratios) <= 0.3, ratios
 
 
+@pytest.mark.heavy
 def test_import_turns_on_64_bit_floats_and_warns_of_nothing():
     code = "import causal_bo_ppl as cb, jax.numpy as jnp; cb.models.load('toy'); cb.plots; print(jnp.zeros(1).dtype)"
     assert run(code, "-W", "error") == "float64"

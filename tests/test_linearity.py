@@ -56,6 +56,7 @@ def test_effect_with_two_values_is_only_locally_identified():
     assert "have another effect" in found.evidence
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "target", "cause"),
     [
@@ -87,6 +88,7 @@ def test_bow_beside_other_variables_is_still_a_bow():
     assert cb.identify(graph, "E", ["B"])["B"].linearity.verdict == "not identified under linearity"
 
 
+@pytest.mark.heavy
 def test_half_treks_do_not_decide_where_a_coefficient_is_known():
     """The criterion holds for almost all coefficients, and known ones may be among the rest."""
     found = verdict(TWO_VALUED + "; I -> D", "D", known={("I", "D"): 0.3})

@@ -69,6 +69,7 @@ def test_optimum_over_more_vertices_than_can_be_listed_is_found():
     assert system.optimum.value <= smaller.optimum.value
 
 
+@pytest.mark.heavy
 def test_any_gene_with_causes_may_be_the_target():
     graph = load("ecoli70").problem.graph
     for target in graph.nodes:

@@ -73,6 +73,7 @@ def test_the_same_key_gives_the_same_run_in_another_process(ecoli70):
     assert there == repr((here.trace["outcome"].values.tolist(), here.best.mean))
 
 
+@pytest.mark.heavy
 def test_rounds_do_not_compile_anything_again(ecoli70):
     cb.optimize(ecoli70, rounds=3, observations=30, noise=1.0, key=0)
     before = wiring.linearize._cache_size()
@@ -120,6 +121,7 @@ def test_budget_pays_for_what_it_can(ecoli70):
         cb.optimize(ecoli70, budget=0.5, observations=60, key=1)
 
 
+@pytest.mark.heavy
 def test_under_confounding_effects_are_learned_by_wishart_and_earlier_experiments_count():
     system = cb.models.load("funnel", seed=3)
     data = system.observe(60, 0)

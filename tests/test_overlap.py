@@ -123,6 +123,7 @@ def test_experiments_that_set_two_variables_alike_do_not_tell_them_apart():
     assert check_overlap(problem, apart).passed
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "options", "rows", "sets"),
     [

@@ -75,6 +75,7 @@ def test_jacobian_agrees_with_autodiff_and_finite_differences(kind):
     assert np.array_equal(again, found) and np.allclose(values, r(theta, queries), rtol=1e-14)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("intercepts", [True, False])
 def test_hessian_agrees_with_autodiff(intercepts):
     problem, post = fitted(2, intercepts=intercepts)
@@ -87,6 +88,7 @@ def test_hessian_agrees_with_autodiff(intercepts):
     np.testing.assert_allclose(wiring.curvature(r._constants, theta, upstream), norms, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.heavy
 def test_hessian_bounds_hold_within_the_ellipsoid_and_everywhere_where_they_are_global():
     problem, post = fitted(3)
     r, queries = cb.response(problem, post), random_queries(problem, 30, 3)
