@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from causal_bo_ppl import plots as plots
     from causal_bo_ppl import testing as testing
     from causal_bo_ppl import theory as theory
-    from causal_bo_ppl.costs import MagnitudeCost as MagnitudeCost
+    from causal_bo_ppl.checks import Check as Check
     from causal_bo_ppl.data import Data as Data
-    from causal_bo_ppl.diagnostics import Check as Check
     from causal_bo_ppl.diagnostics import Tolerances as Tolerances
     from causal_bo_ppl.diagnostics import calibrate as calibrate
     from causal_bo_ppl.diagnostics import check_graph as check_graph
@@ -43,11 +42,16 @@ if TYPE_CHECKING:
     from causal_bo_ppl.errors import SeedError as SeedError
     from causal_bo_ppl.errors import StoreError as StoreError
     from causal_bo_ppl.errors import UnverifiedEstimand as UnverifiedEstimand
-    from causal_bo_ppl.exploration import mis as mis
-    from causal_bo_ppl.exploration import pomis as pomis
     from causal_bo_ppl.graph import CausalGraph as CausalGraph
+    from causal_bo_ppl.graph import mis as mis
+    from causal_bo_ppl.graph import pomis as pomis
     from causal_bo_ppl.identification import check_estimand as check_estimand
     from causal_bo_ppl.identification import identify as identify
+    from causal_bo_ppl.inference import Limits as Limits
+    from causal_bo_ppl.inference import Posterior as Posterior
+    from causal_bo_ppl.inference import fit as fit
+    from causal_bo_ppl.inference import read_datatree as read_datatree
+    from causal_bo_ppl.inference import write_datatree as write_datatree
     from causal_bo_ppl.kernels import KernelEstimate as KernelEstimate
     from causal_bo_ppl.kernels import compare_kernels as compare_kernels
     from causal_bo_ppl.kernels import coupling as coupling
@@ -57,89 +61,42 @@ if TYPE_CHECKING:
     from causal_bo_ppl.kernels import monte_carlo_features as monte_carlo_features
     from causal_bo_ppl.kernels import monte_carlo_gram as monte_carlo_gram
     from causal_bo_ppl.kernels import teaching as teaching
-    from causal_bo_ppl.optimizer import optimize as optimize
-    from causal_bo_ppl.posterior import FixedPrior as FixedPrior
-    from causal_bo_ppl.posterior import Limits as Limits
-    from causal_bo_ppl.posterior import MomentPrior as MomentPrior
-    from causal_bo_ppl.posterior import Posterior as Posterior
-    from causal_bo_ppl.posterior import ScaledPrior as ScaledPrior
-    from causal_bo_ppl.posterior import fit as fit
-    from causal_bo_ppl.posterior import read_datatree as read_datatree
-    from causal_bo_ppl.posterior import write_datatree as write_datatree
+    from causal_bo_ppl.mechanisms.linear.priors import FixedPrior as FixedPrior
+    from causal_bo_ppl.mechanisms.linear.priors import MomentPrior as MomentPrior
+    from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior as ScaledPrior
+    from causal_bo_ppl.optimization import Run as Run
+    from causal_bo_ppl.optimization import optimize as optimize
+    from causal_bo_ppl.problem import MagnitudeCost as MagnitudeCost
     from causal_bo_ppl.problem import Problem as Problem
-    from causal_bo_ppl.queries import Queries as Queries
+    from causal_bo_ppl.problem import Queries as Queries
     from causal_bo_ppl.responses import Response as Response
     from causal_bo_ppl.responses import response as response
-    from causal_bo_ppl.runs import Run as Run
     from causal_bo_ppl.surrogates import couple as couple
-    from causal_bo_ppl.system import CausalSystem as CausalSystem
+    from causal_bo_ppl.systems import CausalSystem as CausalSystem
     from causal_bo_ppl.theory import causal_rank as causal_rank
     from causal_bo_ppl.theory import information_gain as information_gain
     from causal_bo_ppl.theory import information_gain_bound as information_gain_bound
     from causal_bo_ppl.theory import theory_table as theory_table
 
 _ROOMS = {"models", "plots", "testing", "theory"}
-_HOME = {
-    "MagnitudeCost": "costs",
-    "Data": "data",
-    "CausalBOError": "errors",
-    "CausalBOWarning": "errors",
-    "DataError": "errors",
-    "DomainError": "errors",
-    "ExperimentFailed": "errors",
-    "ExplorationError": "errors",
-    "GraphError": "errors",
-    "ModelError": "errors",
-    "NotIdentifiable": "errors",
-    "NumericalError": "errors",
-    "SeedError": "errors",
-    "UnverifiedEstimand": "errors",
-    "mis": "exploration",
-    "pomis": "exploration",
-    "CausalGraph": "graph",
-    "check_estimand": "identification",
-    "identify": "identification",
-    "Problem": "problem",
-    "Queries": "queries",
-    "CausalSystem": "system",
-    "FixedPrior": "posterior",
-    "MomentPrior": "posterior",
-    "Posterior": "posterior",
-    "ScaledPrior": "posterior",
-    "fit": "posterior",
-    "Response": "responses",
-    "response": "responses",
-    "KernelEstimate": "kernels",
-    "compare_kernels": "kernels",
-    "coupling": "kernels",
-    "exact_gram": "kernels",
-    "teaching": "kernels",
-    "jacobian_features": "kernels",
-    "jacobian_gram": "kernels",
-    "monte_carlo_features": "kernels",
-    "monte_carlo_gram": "kernels",
-    "causal_rank": "theory",
-    "information_gain": "theory",
-    "information_gain_bound": "theory",
-    "theory_table": "theory",
-    "couple": "surrogates",
-    "optimize": "optimizer",
-    "Run": "runs",
-    "Check": "diagnostics",
-    "calibrate": "diagnostics",
-    "check_graph": "diagnostics",
-    "check_loo": "diagnostics",
-    "check_overlap": "diagnostics",
-    "check_posterior": "diagnostics",
-    "check_predictive": "diagnostics",
-    "gaussian_error": "diagnostics",
-    "prior_sensitivity": "diagnostics",
-    "StoreError": "errors",
-    "read_datatree": "posterior",
-    "write_datatree": "posterior",
-    "Limits": "posterior",
-    "Tolerances": "diagnostics",
+_HOMES = {
+    "checks": "Check".split(),
+    "data": "Data".split(),
+    "diagnostics": "Tolerances calibrate check_graph check_loo check_overlap check_posterior check_predictive gaussian_error prior_sensitivity".split(),
+    "errors": "CausalBOError CausalBOWarning DataError DomainError ExperimentFailed ExplorationError GraphError ModelError NotIdentifiable NumericalError SeedError StoreError UnverifiedEstimand".split(),
+    "graph": "CausalGraph mis pomis".split(),
+    "identification": "check_estimand identify".split(),
+    "inference": "Limits Posterior fit read_datatree write_datatree".split(),
+    "kernels": "KernelEstimate compare_kernels coupling exact_gram jacobian_features jacobian_gram monte_carlo_features monte_carlo_gram teaching".split(),
+    "mechanisms.linear.priors": "FixedPrior MomentPrior ScaledPrior".split(),
+    "optimization": "Run optimize".split(),
+    "problem": "MagnitudeCost Problem Queries".split(),
+    "responses": "Response response".split(),
+    "surrogates": "couple".split(),
+    "systems": "CausalSystem".split(),
+    "theory": "causal_rank information_gain information_gain_bound theory_table".split(),
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted({*_ROOMS, *_HOME})
 
 

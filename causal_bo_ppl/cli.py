@@ -9,18 +9,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from causal_bo_ppl import models
-from causal_bo_ppl.acquisition import vertices
 from causal_bo_ppl.errors import CausalBOError, ModelError
 from causal_bo_ppl.identification import identify
-from causal_bo_ppl.optimizer import optimize
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.runs import Run
+from causal_bo_ppl.optimization import Run, optimize
+from causal_bo_ppl.optimization.acquisition import vertices
+from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.surrogates import couple
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory import causal_rank
 
-app = typer.Typer(help="Graph-coupled causal Bayesian optimization.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Graph-coupled causal Bayesian optimization.", no_args_is_help=True, add_completion=False
+)
 console = Console(highlight=False)
 MOST_SETS = 4
 
@@ -38,9 +38,13 @@ def demo(
     variant: Annotated[str | None, typer.Option(help="A variant of the system.")] = None,
     target: Annotated[str | None, typer.Option(help="The gene to lower (ecoli70).")] = None,
     max_size: Annotated[int | None, typer.Option(help="Explore all sets up to this size.")] = None,
-    parents: Annotated[bool, typer.Option(help="May the target's parents be set? (ecoli70)")] = True,
+    parents: Annotated[
+        bool, typer.Option(help="May the target's parents be set? (ecoli70)")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Which coefficients are drawn (funnel).")] = 0,
-    observations: Annotated[int, typer.Option(help="Rows to observe before the first experiment.")] = 100,
+    observations: Annotated[
+        int, typer.Option(help="Rows to observe before the first experiment.")
+    ] = 100,
     rounds: Annotated[int, typer.Option(help="Experiments.")] = 10,
     key: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
 ) -> None:
@@ -51,16 +55,22 @@ def demo(
     try:
         given = (variant, target, max_size, parents, seed) != (None, None, None, True, 0)
         if name is None and given:
-            raise ModelError("options need the name of a system, for example: causal-bo demo ecoli70 --max-size 2")
+            raise ModelError(
+                "options need the name of a system, for example: causal-bo demo ecoli70 --max-size 2"
+            )
         if name is None:
             system = models.load("ecoli70", target="b1583", parents=False, max_size=5)
         else:
-            system = models.load(name, variant=variant, target=target, parents=parents, max_size=max_size, seed=seed)
+            system = models.load(
+                name, variant=variant, target=target, parents=parents, max_size=max_size, seed=seed
+            )
         show(system)
         if system.is_affine:
             optimize_aloud(system, observations, rounds, key)
         else:
-            console.print("\nNot linear: nothing is learned here, for the closed forms are for linear mechanisms.")
+            console.print(
+                "\nNot linear: nothing is learned here, for the closed forms are for linear mechanisms."
+            )
         say_optimum(system)
     except CausalBOError as error:
         Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
@@ -73,7 +83,11 @@ def show(system: CausalSystem) -> None:
     console.rule(escape(f"{system.name}: {system.source}"))
     causes = problem.graph.ancestral(problem.target)
     left_out = len(problem.graph.nodes) - len(causes.nodes)
-    note = f" ({left_out} variables that cannot affect {problem.target} are left out)" if left_out else ""
+    note = (
+        f" ({left_out} variables that cannot affect {problem.target} are left out)"
+        if left_out
+        else ""
+    )
     console.print(escape(f"Graph{note}:\n{causes}\n"))
     console.print(_variables(problem))
     console.print(_sets(problem))
@@ -87,16 +101,22 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
     post = run.surrogate.post
     console.print(escape(f"2  Learned: {post!r}; moments by {post.moments_by}"), soft_wrap=True)
     corners = vertices(problem, post.parameters.explored.sets)
-    before, after = (each.predict(corners).sd for each in (couple(post), couple(post).imagine(*_first(run))))
+    before, after = (
+        each.predict(corners).sd for each in (couple(post), couple(post).imagine(*_first(run)))
+    )
     taught = f"the first experiment lowers the sd of {np.mean(after < 0.99 * before):.0%} of their effects by over 1 %"
     seen = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
     console.print(f"3  Kernel: {seen}; {taught}", soft_wrap=True)
     console.print(_rounds(run))
-    best = ", ".join(f"{problem.label(name)} = {value:.6g}" for name, value in run.best.intervention.items())
+    best = ", ".join(
+        f"{problem.label(name)} = {value:.6g}" for name, value in run.best.intervention.items()
+    )
     low, high = run.best.interval(0.9)
     found = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}], at do({best})"
     effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
-    console.print(escape(f"\nBest after {len(run.steps)} experiments: {found}; {effect}"), soft_wrap=True)
+    console.print(
+        escape(f"\nBest after {len(run.steps)} experiments: {found}; {effect}"), soft_wrap=True
+    )
 
 
 def _first(run: Run) -> tuple[Queries, float]:
@@ -115,17 +135,23 @@ def _rounds(run: Run) -> Table:
 def say_optimum(system: CausalSystem) -> None:
     """Print the truth."""
     problem, optimum = system.problem, system.optimum
-    best = ", ".join(f"{problem.label(name)} = {value:.6g}" for name, value in optimum.intervention.items())
+    best = ", ".join(
+        f"{problem.label(name)} = {value:.6g}" for name, value in optimum.intervention.items()
+    )
     baseline = float(system.effect(problem.baseline())[0])
     goal = f"{problem.objective} E[{problem.label(problem.target)}]"
-    console.print(escape(f"Exact optimum ({goal}): {optimum.value:.6f} at do({best})"), soft_wrap=True)
+    console.print(
+        escape(f"Exact optimum ({goal}): {optimum.value:.6f} at do({best})"), soft_wrap=True
+    )
     console.print(escape(f"Doing nothing: {baseline:.6f}. How: {optimum.how}."), soft_wrap=True)
 
 
 def _variables(problem: Problem) -> Table:
     table = Table("variable", "unit", "low", "high", title="May be set")
     for name, row in problem.variables().iterrows():
-        table.add_row(escape(str(name)), escape(row["unit"]), f"{row['low']:.4g}", f"{row['high']:.4g}")
+        table.add_row(
+            escape(str(name)), escape(row["unit"]), f"{row['low']:.4g}", f"{row['high']:.4g}"
+        )
     return table
 
 
@@ -134,7 +160,9 @@ def _sets(problem: Problem) -> Table:
     for size in sorted({len(members) for members in problem.sets}):
         found = [members for members in problem.sets if len(members) == size]
         shown = "  ".join("{" + ", ".join(members) + "}" for members in found[:MOST_SETS])
-        table.add_row(str(size), str(len(found)), escape(shown) + (" ..." if len(found) > MOST_SETS else ""))
+        table.add_row(
+            str(size), str(len(found)), escape(shown) + (" ..." if len(found) > MOST_SETS else "")
+        )
     return table
 
 

@@ -38,7 +38,13 @@ class NotIdentifiable(CausalBOError, ValueError):
     whose effect on the target cannot be told from the confounding.
     """
 
-    def __init__(self, target: str, intervened: Iterable[str], districts: Iterable[Iterable[str]], advice: str) -> None:
+    def __init__(
+        self,
+        target: str,
+        intervened: Iterable[str],
+        districts: Iterable[Iterable[str]],
+        advice: str,
+    ) -> None:
         self.target, self.intervened = target, tuple(intervened)
         self.districts = tuple(tuple(district) for district in districts)
         outer, inner = (f"{{{listed(district)}}}" for district in self.districts)
@@ -83,7 +89,9 @@ class CausalBOWarning(UserWarning):
     """Something works, but the analyst should look at it."""
 
 
-def _restore(kind: type[Exception], state: dict[str, object], args: tuple[object, ...]) -> Exception:
+def _restore(
+    kind: type[Exception], state: dict[str, object], args: tuple[object, ...]
+) -> Exception:
     """Rebuild an error whose constructor takes more than its message, for another process."""
     error = kind.__new__(kind, *args)
     error.args = args

@@ -11,17 +11,18 @@ import numpy as np
 from jax.typing import ArrayLike
 from scipy.stats import chi2
 
-from causal_bo_ppl import lines, wiring
+from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import ExplorationError, ModelError, listed
 from causal_bo_ppl.identification import Coordinate, Parameters
-from causal_bo_ppl.identification.coordinates import Explored, collect
+from causal_bo_ppl.identification.parameters import Explored, collect
 from causal_bo_ppl.identification.reduction import reduce_effect
-from causal_bo_ppl.pieces import in_pieces
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.precision import require_float64
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries, distinct_rows
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import require_float64
+from causal_bo_ppl.mechanisms.linear import structural_response as wiring
+from causal_bo_ppl.mechanisms.linear import total_response as lines
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import distinct_rows
 
 Set = tuple[str, ...]
 THETAS = 64  # models at once, where effects are lines
@@ -44,7 +45,9 @@ class Response:
     """r(theta, queries): E[Y | do(...)] of a batch of queries. Made by `cb.response(problem, post)`."""
 
     post: Posterior
-    _used: dict[Set, tuple[Coordinate, ...]] = field(default_factory=dict, repr=False)  # of the sets asked for so far
+    _used: dict[Set, tuple[Coordinate, ...]] = field(
+        default_factory=dict, repr=False
+    )  # of the sets asked for so far
 
     @property
     def parameters(self) -> Parameters:
@@ -77,7 +80,9 @@ class Response:
         values = empty((len(filled), len(queries)))
         points = self._prepare(queries)
         for start in range(0, len(filled), THETAS):
-            work = partial(lines.values_of_many, self._constants, jnp.asarray(filled[start : start + THETAS]))
+            work = partial(
+                lines.values_of_many, self._constants, jnp.asarray(filled[start : start + THETAS])
+            )
             values[start : start + THETAS] = in_pieces(work, points, len(queries), 1)
         return hand_over(values[: len(theta)])
 
@@ -105,7 +110,9 @@ class Response:
         reach = np.abs(self.post.mean) + np.sqrt(chi2.ppf(level, len(self.names))) * self.post.sd
         exact = self._apply(wiring.curvature, jnp.asarray(self.post.mean), queries)
         local = self._apply(wiring.largest_curvature, jnp.asarray(reach), queries)
-        is_global = wiring.degree(self._constants, np.asarray(self.post.upstream(queries).mask)) <= 2
+        is_global = (
+            wiring.degree(self._constants, np.asarray(self.post.upstream(queries).mask)) <= 2
+        )
         return HessianBounds(np.where(is_global, exact, local), is_global, level)
 
     @cached_property
@@ -124,14 +131,23 @@ class Response:
         except (TypeError, ValueError):
             raise ModelError(f"theta must be an array of numbers, got {theta!r}") from None
         if found.ndim not in dimensions or found.shape[-1] != len(self.names):
-            wanted = " or ".join({1: "({d},)", 2: "(s, {d})"}[n].format(d=len(self.names)) for n in dimensions)
-            raise ModelError(f"theta needs the shape {wanted} for {listed(self.names, most=6)}; got {found.shape}")
+            wanted = " or ".join(
+                {1: "({d},)", 2: "(s, {d})"}[n].format(d=len(self.names)) for n in dimensions
+            )
+            raise ModelError(
+                f"theta needs the shape {wanted} for {listed(self.names, most=6)}; got {found.shape}"
+            )
         if not isinstance(found, jax.core.Tracer) and not np.isfinite(np.asarray(found)).all():
             raise ModelError("theta must be finite; it holds NaN or infinity")
         return found
 
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
-        return in_pieces(partial(work, self._constants, theta), self._prepare(queries), len(queries), theta.ndim - 1)
+        return in_pieces(
+            partial(work, self._constants, theta),
+            self._prepare(queries),
+            len(queries),
+            theta.ndim - 1,
+        )
 
     def require(self, queries: Queries) -> Queries:
         """The batch cut to the target and its causes, the target last; refused where theta lacks what it needs."""
@@ -139,21 +155,30 @@ class Response:
 
     def _prepare(self, queries: Queries) -> Queries | lines.Points:
         upstream, used, which = self._held(queries)
-        return upstream if self.is_structural else lines.place(self.parameters, upstream, used, which)
+        return (
+            upstream if self.is_structural else lines.place(self.parameters, upstream, used, which)
+        )
 
     def _held(self, queries: Queries) -> tuple[Queries, list[tuple[Coordinate, ...]], np.ndarray]:
         """The batch upstream, the coordinates that each of its sets uses, and the set of every query."""
         upstream = self.post.upstream(queries)
         first, which = distinct_rows(np.asarray(upstream.mask))
-        used = [self._require_held(tuple(self._nodes[row].tolist())) for row in np.asarray(upstream.mask)[first]]
+        used = [
+            self._require_held(tuple(self._nodes[row].tolist()))
+            for row in np.asarray(upstream.mask)[first]
+        ]
         return upstream, used, which
 
     def _require_held(self, members: Set) -> tuple[Coordinate, ...]:
         """The coordinates that a set uses, all of which theta must hold."""
         if members not in self._used:
             graph, target, _, _, known = self.parameters.explored
-            explored = Explored(graph, target, (members,), (reduce_effect(graph, target, members),), known)
-            used = collect(explored, self.parameters.kind, intercepts=self.parameters.intercepts).coordinates
+            explored = Explored(
+                graph, target, (members,), (reduce_effect(graph, target, members),), known
+            )
+            used = collect(
+                explored, self.parameters.kind, intercepts=self.parameters.intercepts
+            ).coordinates
             missing = [each.name for each in used if each.name not in self.names]
             if missing and not members:
                 raise ExplorationError(
@@ -197,5 +222,11 @@ def response(problem: Problem, post: Posterior) -> Response:
         )
     if not isinstance(problem, Problem) or problem != post.problem:
         raise ModelError("this posterior is of another problem; fit this one, or pass post.problem")
-    found = post.__dict__.get("_response")  # kept with the posterior, which is immutable, and gone with it
-    return found if isinstance(found, Response) else post.__dict__.setdefault("_response", Response(post))
+    found = post.__dict__.get(
+        "_response"
+    )  # kept with the posterior, which is immutable, and gone with it
+    return (
+        found
+        if isinstance(found, Response)
+        else post.__dict__.setdefault("_response", Response(post))
+    )

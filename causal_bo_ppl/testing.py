@@ -6,13 +6,12 @@ import jax
 import numpy as np
 from scipy.stats import rankdata
 
-from causal_bo_ppl.designs import between
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, listed
-from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.sem.simulation import simulate
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.mechanisms.simulation import simulate
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.designs import between
+from causal_bo_ppl.systems import CausalSystem
 
 PLACES = 40  # where a direct effect is looked for: half in the population, half in the domains
 ROWS = 4_000  # in which a latent common cause is looked for: correlations above 0.09 are seen
@@ -20,7 +19,9 @@ MOST_ERRORS = 4.5  # standard errors: a right effect fails one comparison in 150
 MOST_CORRELATION = 5.5  # standard errors: one in 26 million, for there are many pairs
 
 
-def check_system(system: CausalSystem, *, draws: int = 100_000, per_set: int = 2, key: jax.Array | int = 0) -> None:
+def check_system(
+    system: CausalSystem, *, draws: int = 100_000, per_set: int = 2, key: jax.Array | int = 0
+) -> None:
     """Raise ModelError, saying what is wrong, unless the system is consistent with itself.
 
     Checked are: the graph against the model's real dependences, observations and experiments
@@ -50,7 +51,9 @@ def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Querie
     problem = system.problem
     sets = problem.sets if problem.sets_are_explicit else (*problem.sets, problem.manipulable)
     low, high = (
-        problem.queries([{name: problem.domains[name][end] for name in members} for members in sets]).repeat(per_set)
+        problem.queries(
+            [{name: problem.domains[name][end] for name in members} for members in sets]
+        ).repeat(per_set)
         for end in (0, 1)
     )
     share = np.array(jax.random.uniform(key, low.value.shape))
@@ -71,21 +74,37 @@ def check_mechanisms(system: CausalSystem, key: jax.Array) -> None:
     here, there, noise = jax.random.split(key, 3)
     start, end = (_places(system, subkey)[:, None, None] for subkey in (here, there))
     free, moves = np.eye(size, dtype=bool)[None, :, None], np.eye(size, dtype=bool)[None, None]
-    rows = (PLACES, size, size, size)  # places, the free variable j, the moved variable i, all variables
+    rows = (
+        PLACES,
+        size,
+        size,
+        size,
+    )  # places, the free variable j, the moved variable i, all variables
     mask = np.broadcast_to(~free, rows).reshape(-1, size)
-    values = (np.broadcast_to(value, rows).reshape(-1, size) for value in (start, np.where(moves, end, start)))
+    values = (
+        np.broadcast_to(value, rows).reshape(-1, size)
+        for value in (start, np.where(moves, end, start))
+    )
     batches = (Queries(mask, np.where(mask, value, 0.0)) for value in values)
-    still, moved = (np.asarray(simulate(system.model, graph.nodes, batch, noise)) for batch in batches)
+    still, moved = (
+        np.asarray(simulate(system.model, graph.nodes, batch, noise)) for batch in batches
+    )
     reacts = ((still != moved) & ~mask).any(axis=1).reshape(PLACES, size, size).any(axis=0)
     for node, row in zip(graph.nodes, reacts, strict=True):
-        _compare_causes(system, node, [name for name, hit in zip(graph.nodes, row, strict=True) if hit])
+        _compare_causes(
+            system, node, [name for name, hit in zip(graph.nodes, row, strict=True) if hit]
+        )
 
 
 def _places(system: CausalSystem, key: jax.Array) -> np.ndarray:
     """(PLACES, p) values: the population's, and in every second row the domains' for what may be set."""
     problem, (draw, spread) = system.problem, jax.random.split(key)
-    places = np.array(simulate(system.model, problem.graph.nodes, problem.baseline().repeat(PLACES), draw))
-    share = np.asarray(jax.random.uniform(spread, places.shape, minval=-0.1, maxval=1.1)).clip(0, 1)  # ends too
+    places = np.array(
+        simulate(system.model, problem.graph.nodes, problem.baseline().repeat(PLACES), draw)
+    )
+    share = np.asarray(jax.random.uniform(spread, places.shape, minval=-0.1, maxval=1.1)).clip(
+        0, 1
+    )  # ends too
     for name, (low, high) in problem.domains.items():
         column = problem.graph.index(name)
         places[::2, column] = between(np.array(low), np.array(high), share[::2, column])
@@ -94,7 +113,10 @@ def _places(system: CausalSystem, key: jax.Array) -> np.ndarray:
 
 def _compare_causes(system: CausalSystem, node: str, found: list[str]) -> None:
     parents = system.problem.graph.parents(node)
-    extra, silent = [name for name in found if name not in parents], [name for name in parents if name not in found]
+    extra, silent = (
+        [name for name in found if name not in parents],
+        [name for name in parents if name not in found],
+    )
     _require(
         not extra,
         f"{system.name}: {node!r} reacts to {listed(extra)} in the model, "
@@ -138,14 +160,31 @@ def check_rows(system: CausalSystem, queries: Queries, key: jax.Array) -> None:
     """Observations and experiments: shape, target, reproducibility, and the values that were set."""
     one, other = jax.random.split(key)
     data, again, fresh = (system.observe(1001, subkey) for subkey in (one, one, other))
-    _require(data.nodes == system.problem.graph.nodes, f"{system.name}: columns {data.nodes} are not in graph order")
-    _require(data.values.shape == (1001, len(data.nodes)), f"{system.name}: 1001 rows came out as {data.values.shape}")
-    _require(bool(data.is_observational.all()), f"{system.name}: observations are marked as interventions")
-    _require(np.array_equal(data.values, again.values), f"{system.name}: the same key gave other observations")
-    _require(not np.array_equal(data.values, fresh.values), f"{system.name}: another key gave the same observations")
+    _require(
+        data.nodes == system.problem.graph.nodes,
+        f"{system.name}: columns {data.nodes} are not in graph order",
+    )
+    _require(
+        data.values.shape == (1001, len(data.nodes)),
+        f"{system.name}: 1001 rows came out as {data.values.shape}",
+    )
+    _require(
+        bool(data.is_observational.all()),
+        f"{system.name}: observations are marked as interventions",
+    )
+    _require(
+        np.array_equal(data.values, again.values),
+        f"{system.name}: the same key gave other observations",
+    )
+    _require(
+        not np.array_equal(data.values, fresh.values),
+        f"{system.name}: another key gave the same observations",
+    )
     trial = system.experiment(queries, one)
     mask = np.asarray(queries.mask)
-    _require(np.array_equal(trial.intervened, mask), f"{system.name}: an experiment forgot what was set")
+    _require(
+        np.array_equal(trial.intervened, mask), f"{system.name}: an experiment forgot what was set"
+    )
     kept = np.array_equal(trial.values[mask], np.asarray(queries.value)[mask])
     _require(kept, f"{system.name}: an experiment did not keep the values that were set")
 
@@ -160,7 +199,9 @@ def check_effects(system: CausalSystem, queries: Queries, draws: int, key: jax.A
         gap = outcomes.mean() - effects[row]
         [intervention] = system.problem.interventions(queries[row])
         _require(
-            bool(abs(gap) <= MOST_ERRORS * error + 1e-9 * (1 + abs(effects[row]))),  # rounding, where nothing varies
+            bool(
+                abs(gap) <= MOST_ERRORS * error + 1e-9 * (1 + abs(effects[row]))
+            ),  # rounding, where nothing varies
             f"{system.name}: the effect of {intervention} is said to be {effects[row]:.6g}, but {draws:,} simulated "
             f"outcomes have the mean {outcomes.mean():.6g} +- {error:.2g}",
         )
@@ -170,7 +211,9 @@ def _check_batch(system: CausalSystem, queries: Queries, effects: np.ndarray) ->
     """An effect depends on neither its neighbours in the batch nor on values that are not set."""
     times = -(-1000 // len(queries))
     backwards = queries.repeat(times)[::-1]
-    same = np.allclose(system.effect(backwards), np.repeat(effects, times)[::-1], rtol=1e-12, atol=1e-12)
+    same = np.allclose(
+        system.effect(backwards), np.repeat(effects, times)[::-1], rtol=1e-12, atol=1e-12
+    )
     _require(same, f"{system.name}: an effect depends on its neighbours in the batch")
     junk = Queries(queries.mask, np.where(queries.mask, queries.value, 123.456))
     same = np.allclose(system.effect(junk), effects, rtol=1e-12, atol=1e-12)

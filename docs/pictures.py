@@ -37,9 +37,15 @@ save(cb.plots.draw_problem(cb.models.load("synthetic").problem), "synthetic.png"
 ecoli70 = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
 save(cb.plots.draw_run(cb.optimize(ecoli70, rounds=40, observations=100, key=0)), "run.png")
 post = cb.fit(ecoli70.problem, ecoli70.observe(100, 0))
-save(cb.plots.draw_gains(cb.theory.gain_curves(post, ecoli70.problem.vertices(), noise=0.5)), "gains.png")
+save(
+    cb.plots.draw_gains(cb.theory.gain_curves(post, ecoli70.problem.vertices(), noise=0.5)),
+    "gains.png",
+)
 graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
 problem = cb.Problem(graph, "Y", domains={"X": (-3, 3), "Z": (-3, 3)})
 ours, theirs = zip(*(intervals(problem, seed) for seed in range(DATA_SETS)), strict=True)
 found = {"wishart, by the front door": np.array(ours), "regression of Y on X": np.array(theirs)}
-save(cb.plots.draw_coverage(found, 0.8 * -1.3, quantity="effect of X on Y, 90 % intervals"), "coverage.png")
+save(
+    cb.plots.draw_coverage(found, 0.8 * -1.3, quantity="effect of X on Y, 90 % intervals"),
+    "coverage.png",
+)

@@ -8,9 +8,9 @@ from importlib import import_module
 from numbers import Integral
 
 from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.inputs import require_float64
 from causal_bo_ppl.models.gaussian_network import gaussian_network as gaussian_network
-from causal_bo_ppl.precision import require_float64
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.systems import CausalSystem
 
 _SYSTEMS = ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
 
@@ -50,12 +50,20 @@ def load(
         if not isinstance(value, kinds):
             raise ModelError(f"{option} cannot be {value!r}; see help(causal_bo_ppl.models.load)")
     build = getattr(import_module(f"{__name__}.{name}"), name)
-    given = {"variant": variant, "target": target, "parents": parents, "max_size": max_size, "seed": seed}
+    given = {
+        "variant": variant,
+        "target": target,
+        "parents": parents,
+        "max_size": max_size,
+        "seed": seed,
+    }
     defaults = {key: option.default for key, option in inspect.signature(load).parameters.items()}
     chosen = {option: value for option, value in given.items() if value != defaults[option]}
     accepted = inspect.signature(build).parameters
     for option, value in chosen.items():
         if option not in accepted:
-            raise ModelError(f"{name!r} has no option {option!r} (given: {value!r}); its options: {listed(accepted)}")
+            raise ModelError(
+                f"{name!r} has no option {option!r} (given: {value!r}); its options: {listed(accepted)}"
+            )
     system: CausalSystem = build(**chosen)
     return system

@@ -12,10 +12,9 @@ import numpyro
 import numpyro.distributions as dist
 
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.linear import LinearSEM, mutilated_means
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, mutilated_means
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems import CausalSystem
 
 GRAPH = CausalGraph.parse("X -> Z -> Y")
 DOMAINS = {"X": (-5.0, 5.0), "Z": (-5.0, 5.0)}

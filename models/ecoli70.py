@@ -11,13 +11,15 @@ from pathlib import Path
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.models.gaussian_network import gaussian_network, read_network
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.systems import CausalSystem
 
 FILE = Path(__file__).with_name("ecoli70.json")
 DEFAULT_SIZE = 3  # reaches yaeM's optimum; larger sets are asked for by max_size
 
 
-def ecoli70(target: str = "yaeM", parents: bool = True, max_size: int = DEFAULT_SIZE) -> CausalSystem:
+def ecoli70(
+    target: str = "yaeM", parents: bool = True, max_size: int = DEFAULT_SIZE
+) -> CausalSystem:
     """Lower the expression of a gene by setting its causes, with or without its parents."""
     graph, _ = read_network(FILE)
     graph.require([target], "target")
@@ -28,4 +30,6 @@ def ecoli70(target: str = "yaeM", parents: bool = True, max_size: int = DEFAULT_
         raise ModelError(f"the gene {target!r} has no {causes} to set; choose another target")
     name = f"ecoli70-{target}" + ("" if parents else "-without-parents")
     source = "bnlearn network ecoli70 (Schaefer and Strimmer 2005)"
-    return gaussian_network(FILE, target=target, manipulable=names, max_size=max_size, name=name, source=source)
+    return gaussian_network(
+        FILE, target=target, manipulable=names, max_size=max_size, name=name, source=source
+    )

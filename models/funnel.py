@@ -25,12 +25,15 @@ from scipy.special import jv
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.linear import LinearSEM
-from causal_bo_ppl.models.gaussian_network import ancestral_part, network_response, population_domains
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.quadrature import normal_mean
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+from causal_bo_ppl.models.gaussian_network import (
+    ancestral_part,
+    network_response,
+    population_domains,
+)
+from causal_bo_ppl.models.quadrature import normal_mean
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems import CausalSystem
 
 SOURCES = tuple(f"X{i}" for i in range(1, 7))
 FEEDS = {"M1": ("X1", "X2"), "M2": ("X3", "X4"), "M3": ("X5", "X6")}
@@ -88,7 +91,8 @@ def model(coefficients: Coefficients, is_linear: bool) -> None:
     m = {}
     for name, (one, other) in FEEDS.items():
         m[name] = numpyro.sample(
-            name, dist.Normal(coefficients[one, name] * x[one] + coefficients[other, name] * x[other], 1)
+            name,
+            dist.Normal(coefficients[one, name] * x[one] + coefficients[other, name] * x[other], 1),
         )
     h = numpyro.sample("H", dist.Normal(_hub_mean(m, coefficients, is_linear), 1))
     numpyro.sample("Y", dist.Normal(_target_mean(h, coefficients, is_linear) + sum(u.values()), 1))
@@ -110,7 +114,9 @@ def mediators(query: Queries, coefficients: Coefficients) -> dict[str, tuple[jax
     return found
 
 
-def hub_moments(m: Mapping[str, tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array, jax.Array]:
+def hub_moments(
+    m: Mapping[str, tuple[jax.Array, jax.Array]],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """E H, Var H and E exp(iH) of the nonlinear hub: a sum of independent parts.
 
     exp(i sin M) = sum_n J_n(1) exp(i n M) (Jacobi-Anger); tanh needs one-dimensional quadrature.
@@ -171,4 +177,11 @@ def funnel(variant: str = "linear", max_size: int | None = None, seed: int = 0) 
         domains, exact = nonlinear_domains(coefficients), partial(nonlinear_response, coefficients)
     problem = Problem(GRAPH, "Y", domains=domains, sets=SETS if max_size is None else max_size)
     truth = partial(model, coefficients, is_linear)
-    return CausalSystem(f"funnel-{variant}-{seed}", problem, truth, exact, is_linear, "ours, after the paper's funnel")
+    return CausalSystem(
+        f"funnel-{variant}-{seed}",
+        problem,
+        truth,
+        exact,
+        is_linear,
+        "ours, after the paper's funnel",
+    )

@@ -21,13 +21,17 @@ import numpyro
 import numpyro.distributions as dist
 
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.exploration import subsets
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.linear import LinearSEM, implied_covariance, implied_mean, mutilated_means
-from causal_bo_ppl.precision import require_float64
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.graph.exploration import subsets
+from causal_bo_ppl.inputs import require_float64
+from causal_bo_ppl.mechanisms.linear.sem import (
+    LinearSEM,
+    implied_covariance,
+    implied_mean,
+    mutilated_means,
+)
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems import CausalSystem
 
 INTERCEPT = "(Intercept)"
 REACH = 2.0  # domains reach this many population standard deviations from the mean
@@ -52,17 +56,24 @@ def gaussian_network(
     graph.require([target], "target")
     names = graph.ancestors(target) if manipulable is None else graph.require(manipulable)
     sets = tuple(subsets(names)) if max_size is None else max_size
-    problem = Problem(graph, target, objective, domains=population_domains(graph, sem, names), sets=sets)
+    problem = Problem(
+        graph, target, objective, domains=population_domains(graph, sem, names), sets=sets
+    )
     exact = partial(network_response, *ancestral_part(graph, sem, target))
     name, source = name or Path(path).stem, source or f"linear-Gaussian network {Path(path).name}"
     return CausalSystem(name, problem, partial(network_model, graph, sem), exact, True, source)
 
 
-def population_domains(graph: CausalGraph, sem: LinearSEM, names: Iterable[str]) -> dict[str, tuple[float, float]]:
+def population_domains(
+    graph: CausalGraph, sem: LinearSEM, names: Iterable[str]
+) -> dict[str, tuple[float, float]]:
     """Mean +- 2 standard deviations of each variable."""
     mean, sd = np.asarray(implied_mean(sem)), np.sqrt(np.diagonal(implied_covariance(sem)))
     at = {name: graph.index(name) for name in names}
-    return {name: (float(mean[i] - REACH * sd[i]), float(mean[i] + REACH * sd[i])) for name, i in at.items()}
+    return {
+        name: (float(mean[i] - REACH * sd[i]), float(mean[i] + REACH * sd[i]))
+        for name, i in at.items()
+    }
 
 
 def network_model(graph: CausalGraph, sem: LinearSEM) -> None:
@@ -85,12 +96,16 @@ def ancestral_part(graph: CausalGraph, sem: LinearSEM, target: str) -> tuple[Lin
     columns = np.array([graph.index(name) for name in (*graph.ancestors(target), target)])
     square = np.ix_(columns, columns)
     weights, intercepts, noise = map(np.asarray, sem)  # cut in NumPy: JAX would compile each shape
-    return LinearSEM(*map(jnp.array, (weights[square], intercepts[columns], noise[square]))), columns
+    return LinearSEM(
+        *map(jnp.array, (weights[square], intercepts[columns], noise[square]))
+    ), columns
 
 
 def network_response(sem: LinearSEM, columns: np.ndarray, queries: Queries) -> jax.Array:
     """E Y under each intervention, from the equations upstream of the target."""
-    upstream = Queries(jnp.asarray(queries.mask)[:, columns], jnp.asarray(queries.value)[:, columns])
+    upstream = Queries(
+        jnp.asarray(queries.mask)[:, columns], jnp.asarray(queries.value)[:, columns]
+    )
     means: jax.Array = mutilated_means(sem, upstream)
     return means[:, -1]
 
@@ -108,7 +123,9 @@ def read_network(path: Path) -> tuple[CausalGraph, LinearSEM]:
             ("parents", cpds[name].get("parents", list(parents))),
         ):
             if not isinstance(named, list) or set(map(str, named)) != set(parents):
-                raise ModelError(f"{where}: its {what} are {named!r}, its arcs come from {listed(parents)}")
+                raise ModelError(
+                    f"{where}: its {what} are {named!r}, its arcs come from {listed(parents)}"
+                )
         intercepts[column] = coefficients.pop(INTERCEPT, 0.0)
         noise[column] = _number(cpds[name].get("variance"), f"{where}, variance")
         if not noise[column] > 0:
@@ -121,12 +138,18 @@ def read_network(path: Path) -> tuple[CausalGraph, LinearSEM]:
 def _read_record(path: Path) -> tuple[CausalGraph, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
-        record = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
+        record = json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats
+        )
         nodes, arcs, cpds = record["nodes"], record["arcs"], record["cpds"]
     except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not a network file ({error!r}); it needs nodes, arcs and cpds") from None
+        raise ModelError(
+            f"{path} is not a network file ({error!r}); it needs nodes, arcs and cpds"
+        ) from None
     if not (isinstance(nodes, list) and isinstance(arcs, list) and isinstance(cpds, dict)):
-        raise ModelError(f"{path} is not a network file: nodes and arcs must be lists, cpds must map names")
+        raise ModelError(
+            f"{path} is not a network file: nodes and arcs must be lists, cpds must map names"
+        )
     if not all(isinstance(arc, list) for arc in arcs):
         raise ModelError(f"{path} is not a network file: an arc is a list of two names")
     graph = CausalGraph.from_edges(arcs, nodes=nodes)
@@ -141,20 +164,30 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ModelError(f"a network file gives {next(n for n in names if names.count(n) > 1)!r} twice; keep one")
+        raise ModelError(
+            f"a network file gives {next(n for n in names if names.count(n) > 1)!r} twice; keep one"
+        )
     return found
 
 
 def _numbers(cpd: Any, where: str) -> dict[str, float]:
     if not isinstance(cpd, Mapping) or not isinstance(cpd.get("coefficients"), Mapping):
         raise ModelError(f"{where}: a cpd needs coefficients and a variance, got {cpd!r}")
-    return {name: _number(value, f"{where}, coefficient of {name!r}") for name, value in cpd["coefficients"].items()}
+    return {
+        name: _number(value, f"{where}, coefficient of {name!r}")
+        for name, value in cpd["coefficients"].items()
+    }
 
 
 def _number(value: Any, where: str) -> float:
     """A number, bare or alone in a list."""
     found = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < math.inf or abs(found) > 1e300:
+    if (
+        isinstance(found, bool)
+        or not isinstance(found, int | float)
+        or not abs(found) < math.inf
+        or abs(found) > 1e300
+    ):
         raise ModelError(f"{where} must be one finite number, got {value!r}")
     return float(found)
 

@@ -20,9 +20,8 @@ import numpyro.distributions as dist
 from jax.nn import sigmoid
 
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems import CausalSystem
 
 GRAPH = CausalGraph.parse("""
     age -> bmi
@@ -32,7 +31,13 @@ GRAPH = CausalGraph.parse("""
     statin -> cancer; statin -> PSA
 """)
 DOMAINS = {"aspirin": (0.0, 1.0), "statin": (0.0, 1.0)}
-UNITS = {"age": "years", "bmi": "kg/m2", "aspirin": "propensity", "statin": "propensity", "PSA": "ng/mL"}
+UNITS = {
+    "age": "years",
+    "bmi": "kg/m2",
+    "aspirin": "propensity",
+    "statin": "propensity",
+    "PSA": "ng/mL",
+}
 YOUNGEST, OLDEST, BMI_SD, PSA_SD = 55.0, 75.0, 0.7, 0.4
 
 
@@ -56,7 +61,9 @@ def cancer_risk(age: jax.Array, bmi: jax.Array, aspirin: jax.Array, statin: jax.
     return sigmoid(2.2 - 0.05 * age + 0.01 * bmi - 0.04 * statin + 0.02 * aspirin)
 
 
-def mean_psa(age: jax.Array, bmi: jax.Array, aspirin: jax.Array, statin: jax.Array, cancer: jax.Array) -> jax.Array:
+def mean_psa(
+    age: jax.Array, bmi: jax.Array, aspirin: jax.Array, statin: jax.Array, cancer: jax.Array
+) -> jax.Array:
     """Mean PSA given all of its causes."""
     return 6.8 + 0.04 * age - 0.15 * bmi - 0.60 * statin + 0.55 * aspirin + cancer
 
@@ -76,11 +83,15 @@ def model() -> None:
 AGE_NODES, BMI_NODES = 12, 12
 
 
-def population(ages: int = AGE_NODES, bmis: int = BMI_NODES) -> tuple[jax.Array, jax.Array, jax.Array]:
+def population(
+    ages: int = AGE_NODES, bmis: int = BMI_NODES
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Nodes (age, bmi) and weights of the population, (k,) each."""
     x, across = np.polynomial.legendre.leggauss(ages)
     t, along = np.polynomial.hermite_e.hermegauss(bmis)
-    ages_at, offsets = np.meshgrid(YOUNGEST + (OLDEST - YOUNGEST) * (x + 1) / 2, BMI_SD * t, indexing="ij")
+    ages_at, offsets = np.meshgrid(
+        YOUNGEST + (OLDEST - YOUNGEST) * (x + 1) / 2, BMI_SD * t, indexing="ij"
+    )
     weight = np.outer(across / across.sum(), along / along.sum())
     age = jnp.array(ages_at.ravel())
     return age, mean_bmi(age) + jnp.array(offsets.ravel()), jnp.array(weight.ravel())
@@ -99,14 +110,23 @@ def _response(queries: Queries) -> jax.Array:
     naturals = natural_aspirin(age, bmi), natural_statin(age, bmi)
 
     def one(mask: jax.Array, value: jax.Array) -> jax.Array:
-        aspirin, statin = (jnp.where(mask[c], value[c], natural) for c, natural in zip(columns, naturals, strict=True))
+        aspirin, statin = (
+            jnp.where(mask[c], value[c], natural)
+            for c, natural in zip(columns, naturals, strict=True)
+        )
         return mean_psa(age, bmi, aspirin, statin, cancer_risk(age, bmi, aspirin, statin)) @ weight
 
-    means: jax.Array = jax.lax.map(lambda query: one(*query), (queries.mask, queries.value), batch_size=4096)
+    means: jax.Array = jax.lax.map(
+        lambda query: one(*query), (queries.mask, queries.value), batch_size=4096
+    )
     return means
 
 
 def healthcare(max_size: int | None = None) -> CausalSystem:
     """Lower PSA by aspirin and statin."""
-    problem = Problem(GRAPH, "PSA", domains=DOMAINS, sets="mis" if max_size is None else max_size, units=UNITS)
-    return CausalSystem("healthcare", problem, model, response, False, "Ferro et al. 2015; Aglietti et al. 2020")
+    problem = Problem(
+        GRAPH, "PSA", domains=DOMAINS, sets="mis" if max_size is None else max_size, units=UNITS
+    )
+    return CausalSystem(
+        "healthcare", problem, model, response, False, "Ferro et al. 2015; Aglietti et al. 2020"
+    )

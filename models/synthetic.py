@@ -22,10 +22,9 @@ from scipy.special import jv
 
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.quadrature import lognormal_wave, normal_mean
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.models.quadrature import lognormal_wave, normal_mean
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems import CausalSystem
 
 GRAPH = CausalGraph.parse("F -> A -> E -> Y; B -> C -> D -> Y; C -> E; A <-> Y; B <-> Y")
 DOMAINS = {"B": (-5.0, 4.0), "D": (-5.0, 5.0), "E": (-6.0, 3.0)}
@@ -46,7 +45,11 @@ VARIANTS = {
     "daggp": (DAGGP_DOMAINS, Outcome()),
     "paper": (DOMAINS, Outcome(0, 0, False)),
 }
-NOTES = {None: "", "daggp": "; domains of the DAG-GP paper", "paper": "; the target's equation is ours"}
+NOTES = {
+    None: "",
+    "daggp": "; domains of the DAG-GP paper",
+    "paper": "; the target's equation is ours",
+}
 
 
 def model(outcome: Outcome) -> None:
@@ -138,4 +141,6 @@ def synthetic(variant: str | None = None, max_size: int | None = None) -> Causal
     problem = Problem(GRAPH, "Y", domains=domains, sets="mis" if max_size is None else max_size)
     name = "synthetic" if variant is None else f"synthetic-{variant}"
     source = "Aglietti et al. 2020, released code" + NOTES[variant]
-    return CausalSystem(name, problem, partial(model, outcome), partial(response, outcome=outcome), False, source)
+    return CausalSystem(
+        name, problem, partial(model, outcome), partial(response, outcome=outcome), False, source
+    )

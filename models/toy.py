@@ -17,12 +17,14 @@ import numpyro.distributions as dist
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.quadrature import lognormal_wave, normal_mean
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.system import CausalSystem
+from causal_bo_ppl.models.quadrature import lognormal_wave, normal_mean
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems import CausalSystem
 
-GRAPHS = {None: CausalGraph.parse("X -> Z -> Y"), "confounded": CausalGraph.parse("X -> Z -> Y; X <-> Y")}
+GRAPHS = {
+    None: CausalGraph.parse("X -> Z -> Y"),
+    "confounded": CausalGraph.parse("X -> Z -> Y; X <-> Y"),
+}
 DOMAINS = {"X": (-5.0, 5.0), "Z": (-5.0, 20.0)}
 
 
@@ -70,7 +72,10 @@ def response(queries: Queries, sd_of_x: float) -> jax.Array:
 
 @partial(jax.jit, static_argnames="sd_of_x")
 def _response(queries: Queries, sd_of_x: float) -> jax.Array:
-    (x, z, _), (x_is_set, z_is_set, _) = jnp.asarray(queries.value).T, jnp.asarray(queries.mask).T  # both graphs' order
+    (x, z, _), (x_is_set, z_is_set, _) = (
+        jnp.asarray(queries.value).T,
+        jnp.asarray(queries.mask).T,
+    )  # both graphs' order
     by_x = jnp.where(x_is_set, effect_of_x(x), natural_mean(sd_of_x))
     return jnp.where(z_is_set, effect_of_z(z), by_x)
 
@@ -79,11 +84,18 @@ def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem
     """The nonlinear chain, with or without a latent cause of X and Y."""
     if variant not in GRAPHS:
         raise ModelError(f"toy has no variant {variant!r}; leave it out or use 'confounded'")
-    problem = Problem(GRAPHS[variant], "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size)
+    problem = Problem(
+        GRAPHS[variant], "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size
+    )
     source = "Aglietti et al. 2020, toy example"
     if variant is None:
         return CausalSystem("toy", problem, model, partial(response, sd_of_x=1.0), False, source)
     exact = partial(response, sd_of_x=math.sqrt(2))
     return CausalSystem(
-        "toy-confounded", problem, confounded_model, exact, False, f"{source}; the latent cause is ours"
+        "toy-confounded",
+        problem,
+        confounded_model,
+        exact,
+        False,
+        f"{source}; the latent cause is ours",
     )

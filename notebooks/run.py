@@ -23,7 +23,9 @@ def run(path: Path, *, small: bool) -> None:
         sys.exit(f"{path.name} needs exactly one cell tagged parameters, it has {len(cells)}")
     if small:
         cells[0].source = BUDGET.sub(r"\1 = \2", cells[0].source)
-    NotebookClient(notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": HERE}}).execute()
+    NotebookClient(
+        notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": HERE}}
+    ).execute()
     if not small:
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)

@@ -21,7 +21,7 @@ def other_trajectories():
     """
     with pytest.MonkeyPatch.context() as patch:
         if TRAJECTORIES:
-            from causal_bo_ppl.posterior import sampled
+            from causal_bo_ppl.inference import nuts as sampled
 
             run_chains = sampled.run_chains
 

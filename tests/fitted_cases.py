@@ -8,9 +8,8 @@ import numpy as np
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior.chains import Sampling
-from causal_bo_ppl.posterior.regressions import covariances
-from causal_bo_ppl.posterior.sampled import Sampled
+from causal_bo_ppl.inference.nuts import Sampled, Sampling
+from causal_bo_ppl.mechanisms.linear.regressions import covariances
 
 
 def random_problem(seed, size=5, known=0, confounded=False, **options):
@@ -23,7 +22,10 @@ def random_problem(seed, size=5, known=0, confounded=False, **options):
             directed.append((name, names[draws.integers(place + 1, size)]))
     arcs = [pair for pair in combinations(names, 2) if confounded and draws.uniform() < 0.3]
     graph = cb.CausalGraph.from_edges(directed, arcs)
-    truth = {edge: float(value) for edge, value in zip(graph.directed, draws.normal(size=len(directed)), strict=True)}
+    truth = {
+        edge: float(value)
+        for edge, value in zip(graph.directed, draws.normal(size=len(directed)), strict=True)
+    }
     fixed = {edge: truth[edge] for edge in graph.directed[:known]}
     domains = {name: (-1.0 - place, 2.0) for place, name in enumerate(names[:-1])}
     options = {"sets": size - 1} | options
@@ -41,7 +43,9 @@ def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
             natural += truth[cause, name] * values[:, nodes.index(cause)]
         if interventional and name in problem.domains:
             mask[:, column] = draws.uniform(size=rows) < 0.3
-        values[:, column] = np.where(mask[:, column], draws.uniform(*problem.domains.get(name, (0, 1)), rows), natural)
+        values[:, column] = np.where(
+            mask[:, column], draws.uniform(*problem.domains.get(name, (0, 1)), rows), natural
+        )
     return Data(nodes, problem.target, values, mask)
 
 
@@ -75,10 +79,16 @@ def sigma_point_effects(belief, mask, value):
     Each equation enters with degree 2 at most into products of two effects, so their means are exact.
     """
     clouds = []
-    for mean, block, causes in zip(belief.posterior.mean, covariances(belief.posterior), belief.causes, strict=True):
+    for mean, block, causes in zip(
+        belief.posterior.mean, covariances(belief.posterior), belief.causes, strict=True
+    ):
         used = causes >= 0
         size = int(used.sum())
-        root = np.linalg.cholesky(block[np.ix_(used, used)]) * np.sqrt(size) if size else np.zeros((0, 0))
+        root = (
+            np.linalg.cholesky(block[np.ix_(used, used)]) * np.sqrt(size)
+            if size
+            else np.zeros((0, 0))
+        )
         clouds.append(mean[used] + np.concatenate([root.T, -root.T]) if size else np.zeros((1, 0)))
     places = np.indices([len(cloud) for cloud in clouds]).reshape(len(clouds), -1)
     matrices = np.repeat(belief.fixed[None], places.shape[1], axis=0)
@@ -93,12 +103,16 @@ def batch_effect(matrices, mask, value):
     weights, intercepts = matrices[:, :-1].copy(), matrices[:, -1].copy()
     weights[:, :, mask], intercepts[:, mask] = 0.0, value[mask]
     size = weights.shape[1]
-    return np.linalg.solve(np.eye(size) - np.swapaxes(weights, 1, 2), intercepts[..., None])[:, -1, 0]
+    return np.linalg.solve(np.eye(size) - np.swapaxes(weights, 1, 2), intercepts[..., None])[
+        :, -1, 0
+    ]
 
 
 def sigma_point_gram(belief, queries):
     """Exact covariances of effects of independent equations."""
-    effects, weights = sigma_point_effects(belief, np.asarray(queries.mask), np.asarray(queries.value))
+    effects, weights = sigma_point_effects(
+        belief, np.asarray(queries.mask), np.asarray(queries.value)
+    )
     centred = effects - weights @ effects
     return centred.T @ (weights[:, None] * centred)
 

@@ -33,7 +33,11 @@ def random_query(draws, most_nodes=7):
         if len(nodes) >= 3 and causes:
             break
     several = tuple(v for v in causes if draws.uniform() < 0.4)
-    chosen = several if several and draws.uniform() < 0.5 else (causes[int(draws.integers(len(causes)))],)
+    chosen = (
+        several
+        if several and draws.uniform() < 0.5
+        else (causes[int(draws.integers(len(causes)))],)
+    )
     return nodes, directed, bidirected, chosen, target
 
 
@@ -72,7 +76,11 @@ def require_right(draws, nodes, directed, bidirected, chosen, target):
     """The verdict is the hedge criterion's; the estimand is right in a binary SCM and in a linear one."""
     graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
     found = cb.identify(graph, target, [chosen])[chosen]
-    assert found.identifiable is not has_hedge(nodes, directed, bidirected, chosen, target), (graph, chosen, target)
+    assert found.identifiable is not has_hedge(nodes, directed, bidirected, chosen, target), (
+        graph,
+        chosen,
+        target,
+    )
     if not found.identifiable:
         require_hedge(directed, bidirected, chosen, target, *map(set, found.hedge))
         return "hedge"

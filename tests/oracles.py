@@ -34,7 +34,9 @@ def descendants(directed, names):
 
 
 def cut(directed, bidirected, names):
-    return [e for e in directed if e[1] not in names], [e for e in bidirected if not set(e) & set(names)]
+    return [e for e in directed if e[1] not in names], [
+        e for e in bidirected if not set(e) & set(names)
+    ]
 
 
 def powerset(names):
@@ -94,7 +96,9 @@ def projection(nodes, directed, bidirected, keep):
         return reached(v) if v in latent else {v}
 
     arrows = [(v, w) for v in keep for w in reached(v)]
-    tops = [(heads(a), heads(b)) for a, b in bidirected] + [(reached(v), reached(v)) for v in latent]
+    tops = [(heads(a), heads(b)) for a, b in bidirected] + [
+        (reached(v), reached(v)) for v in latent
+    ]
     arcs = {frozenset((a, b)) for left, right in tops for a in left for b in right if a != b}
     return arrows, [tuple(sorted(arc)) for arc in arcs]
 
@@ -132,7 +136,9 @@ def dense_effect(weights, intercepts, target, columns, values):
 
 def bidirected_connected(bidirected, names):
     start = next(iter(names))
-    return closure({start}, lambda v: {w for e in bidirected if v in e for w in e if w in names}) == set(names)
+    return closure(
+        {start}, lambda v: {w for e in bidirected if v in e for w in e if w in names}
+    ) == set(names)
 
 
 def has_hedge(nodes, directed, bidirected, chosen, target):
@@ -163,11 +169,16 @@ class BinarySCM:
 
     def __init__(self, draws, nodes, directed, bidirected):
         self.nodes, self.latent = list(nodes), [tuple(e) for e in bidirected]
-        self.causes = {v: [a for a, b in directed if b == v] + [e for e in self.latent if v in e] for v in self.nodes}
+        self.causes = {
+            v: [a for a, b in directed if b == v] + [e for e in self.latent if v in e]
+            for v in self.nodes
+        }
         values = 4 if len(self.latent) < 6 else 2  # what is enumerated grows with their product
         self.weight = {e: draws.dirichlet(np.ones(values)) for e in self.latent}
         self.table = {
-            v: draws.uniform(0.1, 0.9, [values if isinstance(c, tuple) else 2 for c in self.causes[v]])
+            v: draws.uniform(
+                0.1, 0.9, [values if isinstance(c, tuple) else 2 for c in self.causes[v]]
+            )
             for v in self.nodes
         }
 
@@ -179,7 +190,12 @@ class BinarySCM:
         for v in self.nodes:
             if v not in chosen:
                 one = self.table[v]
-                parts.append((np.stack([1 - one, one], -1), [*(letter[c] for c in self.causes[v]), letter[v]]))
+                parts.append(
+                    (
+                        np.stack([1 - one, one], -1),
+                        [*(letter[c] for c in self.causes[v]), letter[v]],
+                    )
+                )
         parts += [(np.ones(2), [letter[v]]) for v in self.nodes]
         flat = [piece for array, axes in parts for piece in (array, axes)]
         return np.einsum(*flat, [letter[v] for v in self.nodes], optimize="greedy")
@@ -193,10 +209,14 @@ def enumerate_expression(expression, joint, nodes):
         return enumerate_expression(inner, joint, nodes)
 
     def margin(names):
-        return joint.sum(axis=tuple(i for i, v in enumerate(nodes) if v not in names), keepdims=True)
+        return joint.sum(
+            axis=tuple(i for i, v in enumerate(nodes) if v not in names), keepdims=True
+        )
 
     if kind == "Probability":
-        children, given = ({v.name for v in side} for side in (expression.children, expression.parents))
+        children, given = (
+            {v.name for v in side} for side in (expression.children, expression.parents)
+        )
         return margin(children | given) / (margin(given) if given else 1.0)
     if kind == "Product":
         value = np.ones((1,) * len(nodes))

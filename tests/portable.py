@@ -17,7 +17,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CORE_TYPES = ("Sandybridge", "Haswell", "SkylakeX", "Zen")
-PREFERRED = ("Haswell", "SkylakeX", "Sandybridge")  # to differ from the processor's own: the commonest first
+PREFERRED = (
+    "Haswell",
+    "SkylakeX",
+    "Sandybridge",
+)  # to differ from the processor's own: the commonest first
 WORKERS = ("-n", "2", "--dist", "worksteal")
 ISAS = ("AVX2", "AVX")  # for JAX: the second where the processor has nothing beyond the first
 PROBE = """
@@ -39,7 +43,9 @@ def kernels(core_type: str | None) -> tuple[list[str], str]:
     """Return the kernels that OpenBLAS takes for a core type, or none and the reason why it cannot."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
     environment |= {"OPENBLAS_CORETYPE": core_type} if core_type else {}
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, env=environment
+    )
     if done.returncode == -signal.SIGILL:
         return [], "this processor lacks its instructions"
     if done.returncode:
@@ -69,18 +75,27 @@ def run_all(arguments: list[str]) -> bool:
     for core_type in CORE_TYPES:
         found, why = kernels(core_type)
         if not found or str(found) in seen:
-            why = why or f"OpenBLAS takes the kernels of {', '.join(found)} for it, which {seen[str(found)]} ran"
+            why = (
+                why
+                or f"OpenBLAS takes the kernels of {', '.join(found)} for it, which {seen[str(found)]} ran"
+            )
             say(f"{core_type}: SKIPPED: {why}")
             continue
         seen[str(found)] = core_type
         chains = str(1 + len(passed))
-        passed.append(run_tests(core_type, arguments, OPENBLAS_CORETYPE=core_type, OTHER_TRAJECTORIES=chains))
+        passed.append(
+            run_tests(core_type, arguments, OPENBLAS_CORETYPE=core_type, OTHER_TRAJECTORIES=chains)
+        )
     isa = ISAS[0] if has_avx512() else ISAS[1]
     if isa != ISAS[0]:
         say(f"JAX: this processor has nothing beyond {ISAS[0]}, so the limit is {isa}")
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={isa}".strip()
     kept = str(ROOT / ".jax_cache" / isa)
-    passed.append(run_tests(f"JAX limited to {isa}", arguments, XLA_FLAGS=flags, JAX_COMPILATION_CACHE_DIR=kept))
+    passed.append(
+        run_tests(
+            f"JAX limited to {isa}", arguments, XLA_FLAGS=flags, JAX_COMPILATION_CACHE_DIR=kept
+        )
+    )
     say(f"{sum(passed)} of {len(passed)} runs passed")
     return all(passed)
 

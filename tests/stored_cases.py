@@ -4,7 +4,7 @@ import h5py
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.posterior.storage import LABEL, seal
+from causal_bo_ppl.inference.netcdf import LABEL, seal
 
 
 def edit(file, change):

@@ -17,7 +17,9 @@ def problem():
 
 @pytest.fixture(scope="module")
 def front_door():
-    return cb.Problem(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-2, 2), "Z": (-2, 2)})
+    return cb.Problem(
+        cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-2, 2), "Z": (-2, 2)}
+    )
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,19 @@ def overconfident(problem, share):
 
 def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(problem):
     right = cb.calibrate(problem, rows=25, simulations=120, key=0)
-    assert right.passed and right.details.shape == (120, 4) and 0 < right.details.to_numpy().min() < 0.05
-    wrong = cb.calibrate(problem, rows=25, simulations=120, fitting=overconfident(problem, 0.5), key=0)
-    assert not wrong.passed and "over-confident" in wrong.advice and wrong.table["coverage"].max() < 0.8
+    assert (
+        right.passed
+        and right.details.shape == (120, 4)
+        and 0 < right.details.to_numpy().min() < 0.05
+    )
+    wrong = cb.calibrate(
+        problem, rows=25, simulations=120, fitting=overconfident(problem, 0.5), key=0
+    )
+    assert (
+        not wrong.passed
+        and "over-confident" in wrong.advice
+        and wrong.table["coverage"].max() < 0.8
+    )
 
 
 @pytest.mark.slow
@@ -77,14 +89,18 @@ def test_wishart_is_calibrated_under_its_own_prior(front_door):
 @pytest.mark.slow
 def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
     assert cb.calibrate(front_door, method="laplace", rows=200, simulations=20, key=0).passed
-    with_none = cb.calibrate(front_door, method="laplace", rows=200, simulations=20, coverage_tolerance=-1.0, key=0)
+    with_none = cb.calibrate(
+        front_door, method="laplace", rows=200, simulations=20, coverage_tolerance=-1.0, key=0
+    )
     assert not with_none.passed
 
 
 @pytest.mark.slow
 def test_nuts_is_calibrated_under_latent_confounding(front_door):
     options = {"chains": 4, "warmup": 300, "draws": 250}
-    check = cb.calibrate(front_door, method="nuts", rows=40, simulations=40, posterior_draws=100, key=0, **options)
+    check = cb.calibrate(
+        front_door, method="nuts", rows=40, simulations=40, posterior_draws=100, key=0, **options
+    )
     assert check.passed
 
 
@@ -99,7 +115,9 @@ def test_every_method_is_calibrated_in_full(method, problem, front_door):
 
 @pytest.mark.slow
 def test_an_over_confident_posterior_fails_in_full(problem):
-    assert not cb.calibrate(problem, rows=50, simulations=500, fitting=overconfident(problem, 0.75), key=7).passed
+    assert not cb.calibrate(
+        problem, rows=50, simulations=500, fitting=overconfident(problem, 0.75), key=7
+    ).passed
 
 
 def test_what_cannot_be_calibrated_is_refused(problem):
@@ -109,5 +127,7 @@ def test_what_cannot_be_calibrated_is_refused(problem):
         cb.calibrate(problem, method="wishart", intercepts=False, key=0)
     with pytest.raises(cb.ModelError, match="calibrate needs a Posterior, got str"):
         cb.calibrate(problem, fitting=lambda data, key: "none", simulations=20, key=0)
-    with pytest.raises(cb.ModelError, match="simulations must be a whole number, at least 20; got 3"):
+    with pytest.raises(
+        cb.ModelError, match="simulations must be a whole number, at least 20; got 3"
+    ):
         cb.calibrate(problem, simulations=3, key=0)

@@ -45,12 +45,20 @@ def test_demo_learns_under_latent_confounding():
 
 def test_too_few_observations_are_an_error_without_a_traceback():
     result = run("demo", "chain", "--observations", "3")
-    assert result.exit_code == 1 and "only 3 rows" in result.output and "Traceback" not in result.output
+    assert (
+        result.exit_code == 1
+        and "only 3 rows" in result.output
+        and "Traceback" not in result.output
+    )
 
 
 def test_unknown_system_is_an_error_that_says_what_to_do():
     result = run("demo", "toyy")
-    assert result.exit_code == 1 and "did you mean 'toy'" in result.output and "Traceback" not in result.output
+    assert (
+        result.exit_code == 1
+        and "did you mean 'toy'" in result.output
+        and "Traceback" not in result.output
+    )
 
 
 @pytest.mark.heavy
@@ -62,7 +70,9 @@ def test_odd_option_is_an_error_without_a_traceback():
         ["toy", "--seed", "3"],
     ):
         result = run("demo", *arguments)
-        assert result.exit_code == 1 and "error:" in result.output and "Traceback" not in result.output
+        assert (
+            result.exit_code == 1 and "error:" in result.output and "Traceback" not in result.output
+        )
     assert "[/x]" in run("demo", "ecoli70", "--target", "[/x]").output
     assert "ecoli70-yaeM" in run("demo", "ecoli70").output
 
@@ -75,4 +85,11 @@ def test_readme_shows_how_the_demo_ends():
 
 
 def test_systems_are_listed():
-    assert run("systems").output.split() == ["chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy"]
+    assert run("systems").output.split() == [
+        "chain",
+        "ecoli70",
+        "funnel",
+        "healthcare",
+        "synthetic",
+        "toy",
+    ]

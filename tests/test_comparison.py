@@ -23,9 +23,13 @@ def long_chain():
     truth = {("X", "Z"): 0.9, ("Z", "W"): 0.8, ("W", "Y"): 1.1}
     data = cases.simulate(problem, truth, 30, 0, lift=0.0)
     tried = problem.queries([{"X": 3.0}, {"X": -3.0}] * 30)
-    values = 0.9 * 0.8 * 1.1 * np.asarray(tried.value)[:, 0] + np.random.default_rng(1).normal(size=60)
+    values = 0.9 * 0.8 * 1.1 * np.asarray(tried.value)[:, 0] + np.random.default_rng(1).normal(
+        size=60
+    )
     apart = cb.fit(problem, data, intercepts=False)
-    together = cb.fit(problem, data, intercepts=False, method="laplace", outcomes=(tried, values), key=0)
+    together = cb.fit(
+        problem, data, intercepts=False, method="laplace", outcomes=(tried, values), key=0
+    )
     return problem, apart, together
 
 
@@ -35,7 +39,10 @@ def quadrature_terms(post, queries, effect):
     size = len(post.mean)
     points = np.stack(np.meshgrid(*[nodes] * size, indexing="ij"), axis=-1).reshape(-1, size)
     mass = np.prod(
-        np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), -1).reshape(-1, size), axis=1
+        np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), -1).reshape(
+            -1, size
+        ),
+        axis=1,
     )
     root = np.linalg.cholesky(post.covariance)
     moves = points @ root.T
@@ -61,8 +68,13 @@ def test_errors_are_the_norms_of_the_differences_of_the_grams():
     post = cb.fit(problem, cases.simulate(problem, truth, 20, 1))
     queries = problem.sobol(2)
     found = cb.compare_kernels(post, queries, draws=500, key=0)
-    jacobian, exact = (np.asarray(kernel(post, queries).gram) for kernel in (cb.jacobian_gram, cb.exact_gram))
-    sets = [tuple(name for name, given in zip(problem.graph.nodes, row, strict=True) if given) for row in queries.mask]
+    jacobian, exact = (
+        np.asarray(kernel(post, queries).gram) for kernel in (cb.jacobian_gram, cb.exact_gram)
+    )
+    sets = [
+        tuple(name for name, given in zip(problem.graph.nodes, row, strict=True) if given)
+        for row in queries.mask
+    ]
     for left in found.left.values:
         for right in found.right.values:
             rows, columns = ([", ".join(each) == label for each in sets] for label in (left, right))
@@ -87,7 +99,10 @@ def test_in_total_effects_nothing_is_left_out_but_the_delta_method_errs():
     problem, truth = cases.random_problem(1, size=4)
     post = cb.fit(problem, cases.simulate(problem, truth, 20, 1), parameters="total_effect")
     queries = problem.sobol(1)
-    found, exact = cb.compare_kernels(post, queries, draws=500, key=0), np.asarray(cb.exact_gram(post, queries).gram)
+    found, exact = (
+        cb.compare_kernels(post, queries, draws=500, key=0),
+        np.asarray(cb.exact_gram(post, queries).gram),
+    )
     np.testing.assert_allclose(found.overall_size, [np.linalg.norm(exact), 0.0, 0.0], rtol=1e-9)
     assert float(found.overall_drawn[2]) == 0 and float(found.overall_frobenius[0]) > 1e-3
 
@@ -107,11 +122,15 @@ def test_without_independent_equations_draws_are_the_reference(chain):
     post, queries = cases.sampled(chain, theta), chain.problem.grid(4)
     found = cb.compare_kernels(post, queries, key=0)
     assert found.attrs["reference"] == "monte_carlo"
-    assert np.isnan(found.frobenius.sel(comparison=["jacobian - exact", "monte_carlo - exact"])).all()
+    assert np.isnan(
+        found.frobenius.sel(comparison=["jacobian - exact", "monte_carlo - exact"])
+    ).all()
     drawn = np.asarray(cb.monte_carlo_gram(post, queries, key=0).gram)
     block = (np.asarray(cb.jacobian_gram(post, queries).gram) - drawn)[:4, :4]
     here = found.sel(comparison="jacobian - monte_carlo", left="X", right="X")
-    assert float(here.frobenius) == pytest.approx(np.linalg.norm(block) / np.linalg.norm(drawn[:4, :4]), rel=1e-9)
+    assert float(here.frobenius) == pytest.approx(
+        np.linalg.norm(block) / np.linalg.norm(drawn[:4, :4]), rel=1e-9
+    )
     assert float(here.spectral) == pytest.approx(np.linalg.norm(block, 2), rel=1e-6)
 
 
@@ -119,9 +138,16 @@ def test_z_scores_of_monte_carlo_error_alone_are_those_of_noise(chain):
     queries = chain.problem.grid(3)
     found = [cb.compare_kernels(chain, queries, draws=1000, key=seed) for seed in range(40)]
     for name in ("frobenius_z", "maximum_z", "spectral_z"):
-        z = np.array([each[name].sel(comparison="monte_carlo - exact", left="X", right="X") for each in found])
+        z = np.array(
+            [
+                each[name].sel(comparison="monte_carlo - exact", left="X", right="X")
+                for each in found
+            ]
+        )
         assert abs(z.mean()) < 4 / np.sqrt(40) and 0.6 < z.std() < 1.5 and z.max() < 4.5
-    ratio = np.array([float(each.frobenius[1, 0, 0] / each.frobenius_se[1, 0, 0]) for each in found])
+    ratio = np.array(
+        [float(each.frobenius[1, 0, 0] / each.frobenius_se[1, 0, 0]) for each in found]
+    )
     assert np.sqrt((ratio**2).mean()) == pytest.approx(1.0, abs=0.35)
 
 
@@ -131,7 +157,9 @@ def test_the_jacobian_is_told_from_draws_when_its_error_is_large():
     truth = dict.fromkeys(graph.directed, 0.7)
     for rows, told in ((15, True), (1000, False)):
         post = cb.fit(problem, cases.simulate(problem, truth, rows, 3))
-        z = float(cb.compare_kernels(post, problem.grid(5), draws=16_000, key=1).overall_frobenius_z[2])
+        z = float(
+            cb.compare_kernels(post, problem.grid(5), draws=16_000, key=1).overall_frobenius_z[2]
+        )
         assert z > 4.5 if told else z < 4
 
 
@@ -139,7 +167,9 @@ def test_terms_of_independent_equations_are_exact_and_draws_agree(chain):
     found = cb.compare_kernels(chain, chain.problem.grid(5), draws=8000, key=1)
     both = found.sel(left="X", right="X")
     x = np.linspace(-5, 5, 5)
-    assert float(both["size"].sel(term="remainder")) == pytest.approx(np.prod(chain.sd**2) * (x @ x), rel=1e-9)
+    assert float(both["size"].sel(term="remainder")) == pytest.approx(
+        np.prod(chain.sd**2) * (x @ x), rel=1e-9
+    )
     assert float(both["size"].sel(term="mixed")) == 0 and float(both.drawn_z.sel(term="mixed")) < 5
     assert float(both.drawn_z.sel(term="remainder")) > 10
     assert abs(float(both.drawn.sel(term="leading") / both["size"].sel(term="leading")) - 1) < 0.1
@@ -161,31 +191,46 @@ def test_mixed_terms_do_not_vanish_where_outcomes_correlate_the_equations(long_c
     expected = quadrature_terms(together, queries, effect)
     for term, gram in expected.items():
         here = found.sel(term=term, left="X", right="X")
-        assert float(here.drawn) == pytest.approx(np.linalg.norm(gram[:2, :2]), abs=5 * float(here.drawn_se)), term
+        assert float(here.drawn) == pytest.approx(
+            np.linalg.norm(gram[:2, :2]), abs=5 * float(here.drawn_se)
+        ), term
     mixed = found.sel(term="mixed", left="X", right="X")
     assert float(mixed.drawn_z) > 5
-    ratio = np.linalg.norm(expected["mixed"][:2, :2]) / np.linalg.norm(expected["remainder"][:2, :2])
+    ratio = np.linalg.norm(expected["mixed"][:2, :2]) / np.linalg.norm(
+        expected["remainder"][:2, :2]
+    )
     assert ratio > 0.1  # of the order of the term that the paper bounds
-    independent = cb.compare_kernels(apart, queries, draws=20_000, key=0).sel(term="mixed", left="X", right="X")
+    independent = cb.compare_kernels(apart, queries, draws=20_000, key=0).sel(
+        term="mixed", left="X", right="X"
+    )
     assert float(independent.drawn_z) < 5
 
 
 def test_the_bound_is_labelled_by_what_it_needs(chain, long_chain):
     queries = chain.problem.grid(3)
     student = cb.compare_kernels(chain, queries, draws=200, key=0)
-    assert student.bound_kind.values.tolist() == [["if theta were Gaussian", "rigorous"], ["rigorous", "rigorous"]]
-    known = cb.fit(chain.problem, chain.data, intercepts=False, prior=cb.FixedPrior(noise_rows=np.inf))
+    assert student.bound_kind.values.tolist() == [
+        ["if theta were Gaussian", "rigorous"],
+        ["rigorous", "rigorous"],
+    ]
+    known = cb.fit(
+        chain.problem, chain.data, intercepts=False, prior=cb.FixedPrior(noise_rows=np.inf)
+    )
     gaussian = cb.compare_kernels(known, queries, draws=200, key=0)
     assert set(gaussian.bound_kind.values.ravel()) == {"rigorous"}
     assert (gaussian.remainder_maximum <= gaussian.bound).all()
     curvature = 5.0  # of a b x, at |x| = 5
-    assert float(gaussian.bound[0, 0]) == pytest.approx(0.75 * curvature**2 * np.trace(known.covariance) ** 2, rel=1e-9)
+    assert float(gaussian.bound[0, 0]) == pytest.approx(
+        0.75 * curvature**2 * np.trace(known.covariance) ** 2, rel=1e-9
+    )
     problem, apart, _ = long_chain
     local = cb.compare_kernels(apart, problem.grid(3), draws=200, key=0).bound_kind
     assert local.sel(left="X", right="X") == local.sel(left="X", right="Z") == "local"
     assert local.sel(left="Z", right="Z") == "if theta were Gaussian"
     joint = cb.compare_kernels(long_chain[2], problem.queries([{"Z": 1.0}]), draws=200, key=0)
-    assert joint.bound_kind.values.tolist() == [["rigorous"]]  # Laplace's theta is Gaussian, and b c has degree 2
+    assert joint.bound_kind.values.tolist() == [
+        ["rigorous"]
+    ]  # Laplace's theta is Gaussian, and b c has degree 2
 
 
 def test_a_comparison_can_be_stacked_over_rows_and_refuses_what_it_cannot_compare(chain):
@@ -206,7 +251,10 @@ def test_coupling_is_the_dense_correlation_in_the_order_of_the_graph():
     queries = problem.sobol(2)[::-1]
     found, gram = cb.coupling(post, queries), np.asarray(cb.jacobian_gram(post, queries).gram)
     assert found.set.values.tolist() == sorted(found.set.values, key=lambda s: s.split(", "))
-    given = [f"do({', '.join(f'{k} = {v:.4g}' for k, v in each.items())})" for each in problem.interventions(queries)]
+    given = [
+        f"do({', '.join(f'{k} = {v:.4g}' for k, v in each.items())})"
+        for each in problem.interventions(queries)
+    ]
     sd = np.sqrt(np.diagonal(gram))
     for one in range(0, len(given), 5):
         for other in range(0, len(given), 7):
@@ -214,7 +262,9 @@ def test_coupling_is_the_dense_correlation_in_the_order_of_the_graph():
             assert float(cell) == pytest.approx(gram[one, other] / sd[one] / sd[other], abs=1e-9)
     left, right = found.left.values[:2]
     block = found.correlation.values[np.ix_(found.set.values == left, found.set.values == right)]
-    assert float(found.between.sel(left=left, right=right)) == pytest.approx(np.sqrt((block**2).mean()))
+    assert float(found.between.sel(left=left, right=right)) == pytest.approx(
+        np.sqrt((block**2).mean())
+    )
 
 
 def test_what_a_set_explains_is_what_conditioning_on_it_removes(chain):
@@ -224,16 +274,27 @@ def test_what_a_set_explains_is_what_conditioning_on_it_removes(chain):
     left, right = [0, 1], [2, 3, 4]
     after = (
         gram[np.ix_(right, right)]
-        - gram[np.ix_(right, left)] @ np.linalg.pinv(gram[np.ix_(left, left)], rcond=1e-9) @ gram[np.ix_(left, right)]
+        - gram[np.ix_(right, left)]
+        @ np.linalg.pinv(gram[np.ix_(left, left)], rcond=1e-9)
+        @ gram[np.ix_(left, right)]
     )
     expected = 1 - np.trace(after) / np.trace(gram[np.ix_(right, right)])
     assert float(found.explained.sel(left="X", right="Z")) == pytest.approx(expected, abs=1e-9)
-    assert np.isnan(found.correlation.sel(effect="do(Z = 0)", other="do(Z = 1)"))  # that effect is known
+    assert np.isnan(
+        found.correlation.sel(effect="do(Z = 0)", other="do(Z = 1)")
+    )  # that effect is known
     everything = cb.coupling(chain)
-    assert everything.effect.values.tolist() == ["do(X = -5)", "do(X = 5)", "do(Z = -5)", "do(Z = 5)"]
+    assert everything.effect.values.tolist() == [
+        "do(X = -5)",
+        "do(X = 5)",
+        "do(Z = -5)",
+        "do(Z = 5)",
+    ]
     with pytest.raises(cb.ModelError, match="no effects to couple: give at least one query"):
         cb.coupling(chain, queries[:0])
-    with pytest.raises(cb.ModelError, match="must be of these 5 queries, as cb.exact_gram gives it; got"):
+    with pytest.raises(
+        cb.ModelError, match="must be of these 5 queries, as cb.exact_gram gives it; got"
+    ):
         cb.coupling(chain, queries, kernel=cb.exact_gram(chain, queries[:2]))
 
 
@@ -246,11 +307,16 @@ def test_all_218_sets_are_coupled_and_what_explains_is_not_symmetric():
     one, other = "eutG", "cspG, eutG, fixC"
     rows = [found.set.values == name for name in (one, other)]
     gram = found.correlation.values * np.outer(found.sd, found.sd)
-    for (known, left), (asked, right) in (((one, rows[0]), (other, rows[1])), ((other, rows[1]), (one, rows[0]))):
+    for (known, left), (asked, right) in (
+        ((one, rows[0]), (other, rows[1])),
+        ((other, rows[1]), (one, rows[0])),
+    ):
         inside, across = gram[np.ix_(left, left)], gram[np.ix_(left, right)]
         removed = across.T @ np.linalg.pinv(inside, rcond=1e-9) @ across
         expected = np.trace(removed) / np.trace(gram[np.ix_(right, right)])
-        assert float(found.explained.sel(left=known, right=asked)) == pytest.approx(expected, abs=1e-6)
+        assert float(found.explained.sel(left=known, right=asked)) == pytest.approx(
+            expected, abs=1e-6
+        )
     gap = found.explained.sel(left=one, right=other) - found.explained.sel(left=other, right=one)
     assert abs(float(gap)) > 0.01
 
@@ -262,8 +328,12 @@ def test_a_lesson_is_what_the_surrogate_learns(chain):
     found = cb.teaching(chain, experiment, queries, noise=0.5)
     for place in range(2):
         told = cb.couple(chain).tell(experiment[place], 1.0, 0.5).predict(queries)
-        np.testing.assert_allclose(found.sd_after[place].sel(effect=names), told.sd, rtol=1e-8, atol=1e-12)
-    assert (found.reduction.sel(effect=names[:3]) > 0).all() and np.isnan(found.reduction.sel(effect="do(Z = 0)")).all()
+        np.testing.assert_allclose(
+            found.sd_after[place].sel(effect=names), told.sd, rtol=1e-8, atol=1e-12
+        )
+    assert (found.reduction.sel(effect=names[:3]) > 0).all() and np.isnan(
+        found.reduction.sel(effect="do(Z = 0)")
+    ).all()
     implied = cb.teaching(chain, experiment, queries)
     own = chain.outcome_variances(experiment) + np.array([9 * np.prod(chain.sd**2), 0.0])
     np.testing.assert_allclose(implied.noise, own, rtol=1e-9)
@@ -271,10 +341,14 @@ def test_a_lesson_is_what_the_surrogate_learns(chain):
     own = chain.outcome_variances(experiment) / 9 + np.array([9 * np.prod(chain.sd**2), 0.0])
     np.testing.assert_allclose(repeated.noise, own, rtol=1e-9)
     known = repeated.reduction.notnull()
-    assert (repeated.reduction > implied.reduction).where(known, True).all() and repeated.attrs["verdict"] == "exact"
+    assert (repeated.reduction > implied.reduction).where(known, True).all() and repeated.attrs[
+        "verdict"
+    ] == "exact"
     with pytest.raises(cb.DomainError, match="value of 'noise' must be a real number, got 'a'"):
         cb.teaching(chain, experiment, noise="a")
-    with pytest.raises(cb.DataError, match="variance of an outcome's noise is -1.0; it must be finite"):
+    with pytest.raises(
+        cb.DataError, match="variance of an outcome's noise is -1.0; it must be finite"
+    ):
         cb.teaching(chain, experiment, noise=-1.0)
     with pytest.raises(cb.ModelError, match="replicates must be a whole number, at least 1; got 0"):
         cb.teaching(chain, experiment, replicates=0)

@@ -10,7 +10,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior import regressions
+from causal_bo_ppl.mechanisms.linear import regressions
 
 
 def by_names(post, names):
@@ -32,7 +32,12 @@ def scaled_prior(regressors, response, intercepts, rows=0.01):
     block[0, 0], block[1:, 1:] = rows, share * centred.T @ centred
     centre = np.linalg.solve(to_centred, np.eye(regressors.shape[1])[0] * response.mean())
     assert n > 2
-    return to_centred.T @ block @ to_centred, centre, (rows - len(centre)) / 2, rows / 2 * response.var()
+    return (
+        to_centred.T @ block @ to_centred,
+        centre,
+        (rows - len(centre)) / 2,
+        rows / 2 * response.var(),
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -53,7 +58,9 @@ def test_default_posterior_equals_the_dense_formula(seed, intercepts):
         found = by_names(post, [names[place] for place in held])
         np.testing.assert_allclose(found[0], mean[held], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found[1], covariance[np.ix_(held, held)], rtol=1e-10, atol=1e-13)
-        assert post.belief.posterior.variance[problem.graph.index(node)] == pytest.approx(variance, rel=1e-10)
+        assert post.belief.posterior.variance[problem.graph.index(node)] == pytest.approx(
+            variance, rel=1e-10
+        )
         checked += len(held)
     assert checked == len(post.names) > 4
 
@@ -71,7 +78,9 @@ def test_fixed_prior_equals_the_dense_formula(seed):
         centres={"V0": 1.0, "V2": -3.0, "V4": 5.0},
         slopes={free[-1]: (0.4, 0.2)},
     )
-    data = cases.simulate(problem, truth, 3, seed, interventional=True)  # fewer rows than coefficients
+    data = cases.simulate(
+        problem, truth, 3, seed, interventional=True
+    )  # fewer rows than coefficients
     post = cb.fit(problem, data, prior=prior)
     scale, centre = (lambda v: prior.scales.get(v, 1.0)), (lambda v: prior.centres.get(v, 0.0))
     for node in problem.graph.nodes:
@@ -81,14 +90,24 @@ def test_fixed_prior_equals_the_dense_formula(seed):
         quadratic = np.zeros((len(names),) * 2)
         row = np.array([1.0, *map(centre, causes)])
         quadratic += np.outer(row, row) / 2.0**2
-        offset = sum(value * centre(cause) for (cause, effect), value in problem.known.items() if effect == node)
+        offset = sum(
+            value * centre(cause)
+            for (cause, effect), value in problem.known.items()
+            if effect == node
+        )
         linear = row * (centre(node) - offset) / 2.0**2
         for place, cause in enumerate(causes, start=1):
-            mean, precision = (0.4, guess / 0.2**2) if (cause, node) == free[-1] else (0.0, (scale(cause) / 0.7) ** 2)
+            mean, precision = (
+                (0.4, guess / 0.2**2)
+                if (cause, node) == free[-1]
+                else (0.0, (scale(cause) / 0.7) ** 2)
+            )
             quadratic[place, place] += precision
             linear[place] += precision * mean
         before = np.linalg.solve(quadratic, linear)
-        mean, covariance, _ = cases.dense_regression(regressors, response, quadratic, before, 3.0, 3.0 * guess)
+        mean, covariance, _ = cases.dense_regression(
+            regressors, response, quadratic, before, 3.0, 3.0 * guess
+        )
         held = [place for place, name in enumerate(names) if name in post.names]
         found = by_names(post, [names[place] for place in held])
         np.testing.assert_allclose(found[0], mean[held], rtol=1e-10, atol=1e-12)
@@ -105,8 +124,12 @@ def test_a_thousand_updates_equal_a_refit(prior):
     for row in range(1000):
         post = post.update(more.rows(slice(row, row + 1)))
     whole = cb.fit(problem, start.join(more), prior=prior)
-    np.testing.assert_allclose(post.mean, whole.mean, rtol=1e-9, atol=1e-9 * np.abs(whole.mean).max())
-    np.testing.assert_allclose(post.covariance, whole.covariance, rtol=1e-9, atol=1e-9 * np.abs(whole.covariance).max())
+    np.testing.assert_allclose(
+        post.mean, whole.mean, rtol=1e-9, atol=1e-9 * np.abs(whole.mean).max()
+    )
+    np.testing.assert_allclose(
+        post.covariance, whole.covariance, rtol=1e-9, atol=1e-9 * np.abs(whole.covariance).max()
+    )
     assert post.rows == whole.rows == 1020 and post.fingerprint == whole.fingerprint
     assert post.update(more.rows(slice(0, 0))).fingerprint == post.fingerprint
 
@@ -120,7 +143,9 @@ def test_updates_keep_their_digits_far_from_zero():
         post = post.update(far.rows(slice(row, row + 1)))
     near = cb.fit(problem, data)
     slopes = [place for place, name in enumerate(post.names) if name.startswith("b[")]
-    np.testing.assert_allclose(post.mean[slopes], near.mean[slopes], rtol=1e-5)  # the rows themselves have 7 digits
+    np.testing.assert_allclose(
+        post.mean[slopes], near.mean[slopes], rtol=1e-5
+    )  # the rows themselves have 7 digits
 
 
 def test_one_more_row_turns_a_triangular_factor_into_another():
@@ -165,7 +190,10 @@ def test_equations_that_no_effect_uses_are_not_learned(make_problem):
 
 def test_rows_of_one_pattern_are_compressed_without_loss():
     draws = np.random.default_rng(0)
-    values, free = draws.normal(size=(500, 3)) + [1e3, 0.0, -5.0], draws.uniform(size=(500, 3)) < 0.5
+    values, free = (
+        draws.normal(size=(500, 3)) + [1e3, 0.0, -5.0],
+        draws.uniform(size=(500, 3)) < 0.5,
+    )
     whole, patterns = regressions.compress(values, free)
     assert len(whole) <= 8 * 4 and whole.shape[1] == 4
     for pattern in np.unique(free, axis=0):
@@ -188,15 +216,21 @@ def test_draws_have_the_posterior_moments_and_student_tails():
     assert np.array_equal(draws, post.draws(40_000, jax.random.key(0)))
     node = problem.graph.index(problem.target)
     shape = post.belief.posterior.shape[node]
-    held = [place for place, c in enumerate(post.parameters.coordinates) if c.effect == problem.target]
+    held = [
+        place for place, c in enumerate(post.parameters.coordinates) if c.effect == problem.target
+    ]
     excess = (standard[:, held] ** 4).mean(axis=0)
-    assert np.allclose(excess, 3 * (2 * shape - 2) / (2 * shape - 4), rtol=0.15)  # t with 2 shape degrees, not Gaussian
+    assert np.allclose(
+        excess, 3 * (2 * shape - 2) / (2 * shape - 4), rtol=0.15
+    )  # t with 2 shape degrees, not Gaussian
 
 
 def test_known_variances_give_the_gaussian_posterior():
     problem, truth = cases.random_problem(4)
     data = cases.simulate(problem, truth, 30, 0, lift=0.0)
-    post = cb.fit(problem, data, prior=cb.FixedPrior(noise_rows=math.inf, noise_sd=2.0), intercepts=False)
+    post = cb.fit(
+        problem, data, prior=cb.FixedPrior(noise_rows=math.inf, noise_sd=2.0), intercepts=False
+    )
     regressors, _, names = cases.design(problem, data, problem.target, intercepts=False)
     expected = np.linalg.inv(np.eye(len(names)) / 4.0 + regressors.T @ regressors / 4.0)
     np.testing.assert_allclose(by_names(post, names)[1], expected, rtol=1e-10)
@@ -209,7 +243,9 @@ def test_known_coefficients_stay_fixed_and_leave_theta(make_problem):
     post = cb.fit(problem, data, intercepts=False)
     assert post.names == ("b[X->Z]",)
     r = cb.response(problem, post)
-    np.testing.assert_allclose(r(post.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}])), [-1.3 * post.mean[0], -2.6])
+    np.testing.assert_allclose(
+        r(post.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}])), [-1.3 * post.mean[0], -2.6]
+    )
     for kind in ("total_effect", "estimand"):
         other = cb.fit(problem, data, intercepts=False, parameters=kind)
         found = cb.response(problem, other)(other.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}]))
@@ -229,7 +265,9 @@ def test_a_known_coefficient_is_a_remedy_for_collinear_parents():
     with pytest.raises(cb.DataError, match="A, B of 'Y' are exactly collinear"):
         cb.fit(cb.Problem(graph, "Y", **options), data)
     post = cb.fit(cb.Problem(graph, "Y", known={("B", "Y"): 1.0}, **options), data)
-    assert abs(post.mean[post.names.index("b[A->Y]")] - 1.0) < 5 * post.sd[post.names.index("b[A->Y]")]
+    assert (
+        abs(post.mean[post.names.index("b[A->Y]")] - 1.0) < 5 * post.sd[post.names.index("b[A->Y]")]
+    )
 
 
 @pytest.mark.heavy
@@ -243,7 +281,9 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
     used = full.causes >= 0
 
     def read(coefficients):  # through JAX alone: one vector of all unknown coefficients
-        matrix = jnp.asarray(full.fixed).at[full.causes[used], np.nonzero(used)[0]].set(coefficients)
+        matrix = (
+            jnp.asarray(full.fixed).at[full.causes[used], np.nonzero(used)[0]].set(coefficients)
+        )
         queries, is_intercept = full.readout.queries
         values = []
         for mask, value, keeps in zip(queries.mask, queries.value, is_intercept, strict=True):
@@ -261,7 +301,9 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
         start += row.sum()
     jacobian = np.asarray(jax.jacfwd(read)(at))
     np.testing.assert_allclose(other.mean, read(at), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(other.covariance, jacobian @ spread @ jacobian.T, rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(
+        other.covariance, jacobian @ spread @ jacobian.T, rtol=1e-9, atol=1e-13
+    )
     draws = other.draws(7, 3)
     single = full.place(regressions.draw(full.posterior, 7, jax.random.key(3))[0])
     np.testing.assert_allclose(
@@ -273,6 +315,9 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
 def test_trace_of_the_covariance_falls_like_one_over_n():
     system = cb.models.load("chain")
     sizes = [25, 50, 100, 200, 400, 800, 1600, 3200]
-    traces = [np.trace(cb.fit(system.problem, system.observe(n, 7), intercepts=False).covariance) for n in sizes]
+    traces = [
+        np.trace(cb.fit(system.problem, system.observe(n, 7), intercepts=False).covariance)
+        for n in sizes
+    ]
     slope = np.polyfit(np.log(sizes), np.log(traces), 1)[0]
     assert -1.1 <= slope <= -0.9, slope

@@ -45,7 +45,9 @@ def optimize(make_problem, rows):
             return answer(queries) if callable(answer) else answer
 
         problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
-        return cb.optimize(problem, **({"data": rows, "experiment": experiment, "rounds": 5, "key": 0} | options))
+        return cb.optimize(
+            problem, **({"data": rows, "experiment": experiment, "rounds": 5, "key": 0} | options)
+        )
 
     return run
 
@@ -55,7 +57,9 @@ def outcomes(run):
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()], ids=repr
+    "error",
+    [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()],
+    ids=repr,
 )
 def test_what_stops_a_program_passes_through_with_the_run_in_it(optimize, error):
     with pytest.raises(type(error)) as caught:  # noqa: PT011  (it has no text)
@@ -93,10 +97,14 @@ def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypat
         self.outcomes.counts) else self)  # fmt: skip
     with pytest.raises(cb.ExperimentFailed, match="Sealed.*the 0 experiments before it") as caught:
         optimize([1.5])
-    assert isinstance(caught.value.__cause__, Sealed) and caught.value.run.unlearned[0].outcome == 1.5
+    assert (
+        isinstance(caught.value.__cause__, Sealed) and caught.value.run.unlearned[0].outcome == 1.5
+    )
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a defect of ours"), SystemExit(1)], ids=repr)
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), RuntimeError("a defect of ours"), SystemExit(1)], ids=repr
+)
 def test_an_outcome_survives_an_error_while_it_is_learned_from(optimize, monkeypatch, error):
     recentre = Coupled.recentre
 
@@ -122,7 +130,13 @@ def test_warnings_raised_as_errors_keep_the_run(optimize):
         warnings.simplefilter("error")
         flat = cb.FixedPrior(slope_sd=1e-9, intercept_sd=1e-9)
         with pytest.raises(cb.CausalBOWarning, match="interventions look equally good") as caught:
-            optimize([1.0] * 3, prior=flat, noise=1.0, data=cb.models.load("chain").observe(0, 0), beta=0.0)
+            optimize(
+                [1.0] * 3,
+                prior=flat,
+                noise=1.0,
+                data=cb.models.load("chain").observe(0, 0),
+                beta=0.0,
+            )
     assert not hasattr(caught.value, "run")  # nothing had been measured
 
     def warn_after(queries, seen=[]):  # noqa: B006
@@ -140,10 +154,18 @@ def test_warnings_raised_as_errors_keep_the_run(optimize):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e160])
 def test_good_outcomes_of_a_batch_are_learned_from_beside_a_bad_one(optimize, bad):
-    with pytest.raises(cb.ExperimentFailed, match=r"the other 2 of the round were learned from") as caught:
+    with pytest.raises(
+        cb.ExperimentFailed, match=r"the other 2 of the round were learned from"
+    ) as caught:
         optimize([[1.0, 2.0, 3.0], [4.0, bad, 6.0]], batch=3)
     run = caught.value.run
-    assert outcomes(run) == [1.0, 2.0, 3.0, 4.0, 6.0] and [step.round for step in run.steps] == [1, 1, 1, 2, 2]
+    assert outcomes(run) == [1.0, 2.0, 3.0, 4.0, 6.0] and [step.round for step in run.steps] == [
+        1,
+        1,
+        1,
+        2,
+        2,
+    ]
     [left] = run.unlearned
     assert left.round == 2 and (left.outcome == bad or np.isnan(bad)) and "cut off" not in left.why
     np.testing.assert_allclose(run.surrogate.outcomes.counts.sum(), 5)
@@ -159,7 +181,9 @@ def test_what_is_kept_is_what_the_good_outcomes_alone_would_teach(optimize):
     for step in good:
         again = again.tell(step.choice.query, step.outcome, step.noise)
     queries = kept.post.problem.vertices()
-    np.testing.assert_allclose(kept.predict(queries).mean, again.recentre().predict(queries).mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        kept.predict(queries).mean, again.recentre().predict(queries).mean, rtol=1e-6
+    )
 
 
 def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimize, rows):
@@ -171,7 +195,9 @@ def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimi
         values[1, found.nodes.index("Y")] = 1e200
         return Data(found.nodes, "Y", values, found.intervened)
 
-    with pytest.raises(cb.ExperimentFailed, match="came out as .1e.200., but cannot be used") as caught:
+    with pytest.raises(
+        cb.ExperimentFailed, match="came out as .1e.200., but cannot be used"
+    ) as caught:
         optimize([measure], batch=3, update="full")
     run = caught.value.run
     assert len(run.steps) == 2 and run.surrogate.post.rows == len(rows) + 2
@@ -186,7 +212,9 @@ def test_rows_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
         values = found.values + np.where(found.intervened, [[0.0], [0.5]], 0.0)
         return Data(found.nodes, "Y", values, found.intervened)
 
-    with pytest.raises(cb.ExperimentFailed, match="row 1 of the experiment has .*asked for was") as caught:
+    with pytest.raises(
+        cb.ExperimentFailed, match="row 1 of the experiment has .*asked for was"
+    ) as caught:
         optimize([measure], batch=2)
     assert len(caught.value.run.steps) == 1 and len(caught.value.run.unlearned) == 1
 
@@ -204,7 +232,11 @@ def test_a_run_without_a_lesson_still_has_a_table_and_the_models_best(optimize):
     with pytest.raises(cb.ExperimentFailed, match="not finite") as caught:
         optimize([np.nan])
     run = caught.value.run
-    assert len(run.to_frame()) == 0 and run.trace.sizes["experiment"] == 0 and "<table" in run._repr_html_()
+    assert (
+        len(run.to_frame()) == 0
+        and run.trace.sizes["experiment"] == 0
+        and "<table" in run._repr_html_()
+    )
     predicted = run.surrogate.predict(run.problem.vertices())
     assert run.best.mean == pytest.approx(predicted.mean.min())
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.data.learnability import require_learnable
 from causal_bo_ppl.errors import CausalBOWarning, DataError, GraphError
-from causal_bo_ppl.learnable import require_learnable
 
 
 @pytest.fixture
@@ -18,14 +18,20 @@ def problem(make_problem):
 @pytest.fixture
 def frame():
     draws = np.random.default_rng(0)
-    return pd.DataFrame({"Y": draws.normal(size=8), "X": draws.normal(size=8), "Z": draws.normal(size=8)})
+    return pd.DataFrame(
+        {"Y": draws.normal(size=8), "X": draws.normal(size=8), "Z": draws.normal(size=8)}
+    )
 
 
 def test_columns_are_taken_in_graph_order_and_others_are_reported(problem, frame):
     data = cb.Data.from_frame(problem, frame.assign(day=range(8), note="n"))
-    assert data.nodes == ("X", "Z", "Y") and np.array_equal(data.values, frame[["X", "Z", "Y"]].to_numpy())
+    assert data.nodes == ("X", "Z", "Y") and np.array_equal(
+        data.values, frame[["X", "Z", "Y"]].to_numpy()
+    )
     assert data.unused == ("day", "note") and "ignored columns: day, note" in repr(data)
-    assert np.array_equal(data.outcomes, frame["Y"]) and np.array_equal(data.column("Z"), frame["Z"])
+    assert np.array_equal(data.outcomes, frame["Y"]) and np.array_equal(
+        data.column("Z"), frame["Z"]
+    )
     assert len(data) == 8 and data.is_observational.all()
     with pytest.raises(DataError, match="no column 'W'"):
         data.column("W")
@@ -40,7 +46,9 @@ def test_missing_columns_are_refused_with_the_unused_ones(problem, frame):
 def test_nan_and_infinity_are_refused_with_column_count_and_first_row(problem, frame, bad):
     frame.index = [f"r{i}" for i in range(8)]
     frame.loc[["r3", "r5"], "Z"] = bad
-    with pytest.raises(DataError, match="column 'Z' holds 2 NaN or infinite values, the first in row r3"):
+    with pytest.raises(
+        DataError, match="column 'Z' holds 2 NaN or infinite values, the first in row r3"
+    ):
         cb.Data.from_frame(problem, frame)
 
 
@@ -58,7 +66,13 @@ def test_integers_and_booleans_become_floats(problem, frame):
 
 @pytest.mark.parametrize(
     "column",
-    [["1"] * 8, [object()] * 8, [1j] * 8, pd.date_range("2026-01-01", periods=8), pd.Categorical([1, 2] * 4)],
+    [
+        ["1"] * 8,
+        [object()] * 8,
+        [1j] * 8,
+        pd.date_range("2026-01-01", periods=8),
+        pd.Categorical([1, 2] * 4),
+    ],
     ids=["text", "object", "complex", "dates", "categories"],
 )
 def test_columns_that_are_no_numbers_are_refused_by_name(problem, frame, column):
@@ -122,7 +136,10 @@ def test_input_is_copied_and_never_changed(problem, frame):
 
 def test_interventional_rows_are_marked_by_do_columns_or_by_name(problem, frame):
     marked = cb.Data.from_frame(problem, frame.assign(**{"do(X)": [True] * 3 + [False] * 5}))
-    assert marked.intervened[:, 0].tolist() == [True] * 3 + [False] * 5 and not marked.intervened[:, 1:].any()
+    assert (
+        marked.intervened[:, 0].tolist() == [True] * 3 + [False] * 5
+        and not marked.intervened[:, 1:].any()
+    )
     named = cb.Data.from_frame(problem, frame, intervened="Z")
     assert named.intervened.all(axis=0).tolist() == [False, True, False]
     assert problem.interventions(named.queries) == [{"Z": z} for z in frame["Z"]]
@@ -138,11 +155,15 @@ def test_interventional_rows_are_marked_by_do_columns_or_by_name(problem, frame)
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_files_give_back_the_same_numbers_to_the_last_bit(problem, frame, tmp_path, kind):
-    data = cb.Data.from_frame(problem, frame / 3).join(cb.Data.from_frame(problem, frame, intervened=["X", "Z"]))
+    data = cb.Data.from_frame(problem, frame / 3).join(
+        cb.Data.from_frame(problem, frame, intervened=["X", "Z"])
+    )
     path = tmp_path / f"rows.{kind}"
     data.to_csv(path) if kind == "csv" else data.to_frame().to_parquet(path)
     again = getattr(cb.Data, f"from_{kind}")(problem, path)
-    assert np.array_equal(again.values, data.values) and np.array_equal(again.intervened, data.intervened)
+    assert np.array_equal(again.values, data.values) and np.array_equal(
+        again.intervened, data.intervened
+    )
 
 
 def test_file_that_is_no_table_is_refused_with_its_path(problem, tmp_path):
@@ -155,7 +176,9 @@ def test_file_that_is_no_table_is_refused_with_its_path(problem, tmp_path):
     }
     for text, fault in texts.items():
         (tmp_path / "rows.csv").write_text(text)
-        with pytest.raises(DataError, match=f"rows.csv is not a CSV table with a header line: {fault}"):
+        with pytest.raises(
+            DataError, match=f"rows.csv is not a CSV table with a header line: {fault}"
+        ):
             cb.Data.from_csv(problem, tmp_path / "rows.csv")
         (tmp_path / "rows.parquet").write_text(text)
         with pytest.raises(DataError, match="rows.parquet is not a Parquet file"):
@@ -173,31 +196,45 @@ def test_no_rows_are_legal_and_survive_a_file(problem, frame, tmp_path):
 def test_copies_of_rows_are_read_only_too(problem, frame):
     data = cb.Data.from_frame(problem, frame, intervened="X")
     for again in (copy.deepcopy(data), pickle.loads(pickle.dumps(data))):  # noqa: S301
-        assert np.array_equal(again.values, data.values) and np.array_equal(again.intervened, data.intervened)
+        assert np.array_equal(again.values, data.values) and np.array_equal(
+            again.intervened, data.intervened
+        )
         assert not again.values.flags.writeable and not again.intervened.flags.writeable
 
 
 def test_rows_whose_outcome_was_set_are_refused(problem, frame):
     with pytest.raises(DataError, match="target 'Y' is marked as set"):
         cb.Data.from_frame(problem, frame, intervened=["X", "Y"])
-    with pytest.raises(DataError, match="unknown intervention 'Do \\(X\\)'; did you mean 'do\\(X\\)'"):
+    with pytest.raises(
+        DataError, match="unknown intervention 'Do \\(X\\)'; did you mean 'do\\(X\\)'"
+    ):
         cb.Data.from_frame(problem, frame.assign(**{"Do (X)": True}))
     for mark in ("do_X", "do X", "DoX", "do[Z]", "do.X"):
         with pytest.raises(DataError, match="the table marks an unknown intervention"):
             cb.Data.from_frame(problem, frame.assign(**{mark: True}))
-    assert cb.Data.from_frame(problem, frame.assign(dose=1.0, do_nothing=1.0)).unused == ("dose", "do_nothing")
-    with pytest.raises(DataError, match="read for a problem, which has a graph and a target; got CausalGraph"):
+    assert cb.Data.from_frame(problem, frame.assign(dose=1.0, do_nothing=1.0)).unused == (
+        "dose",
+        "do_nothing",
+    )
+    with pytest.raises(
+        DataError, match="read for a problem, which has a graph and a target; got CausalGraph"
+    ):
         cb.Data.from_frame(problem.graph, frame)
     with pytest.raises(DataError, match="only Data can be joined, got DataFrame"):
         cb.Data.from_frame(problem, frame).join(frame)
     with pytest.raises(DataError, match="values are read from the table"):
         cb.Data.from_frame(problem, frame, intervened={"X": 1.0})
     with pytest.raises(DataError, match="must hold True or False"):
-        cb.Data.from_frame(problem, frame.assign(**{"do(X)": pd.array([True, None] * 4, dtype="boolean")}))
+        cb.Data.from_frame(
+            problem, frame.assign(**{"do(X)": pd.array([True, None] * 4, dtype="boolean")})
+        )
 
 
 def test_rows_can_be_joined_and_selected(problem, frame):
-    seen, tried = cb.Data.from_frame(problem, frame), cb.Data.from_frame(problem, frame[:3], intervened="X")
+    seen, tried = (
+        cb.Data.from_frame(problem, frame),
+        cb.Data.from_frame(problem, frame[:3], intervened="X"),
+    )
     both = seen.join(tried)
     assert len(both) == 11 and both.is_observational.sum() == 8
     assert np.array_equal(both.rows(~both.is_observational).values, tried.values)
@@ -229,12 +266,16 @@ def test_too_few_rows_for_an_equation_are_refused_by_name():
     data = rows(20)
     mask = np.zeros(data.values.shape, bool)
     mask[:, COLLIDER.index("B")] = True
-    with pytest.raises(DataError, match="equation of 'B' has 1 parents and only 0 rows in which it was not set"):
+    with pytest.raises(
+        DataError, match="equation of 'B' has 1 parents and only 0 rows in which it was not set"
+    ):
         require_learnable(cb.Data(data.nodes, "Y", data.values, mask), COLLIDER)
 
 
 def test_constant_parent_or_target_is_refused():
-    with pytest.raises(DataError, match="'A', a parent of 'B', is constant.*value 2 in all 20 rows"):
+    with pytest.raises(
+        DataError, match="'A', a parent of 'B', is constant.*value 2 in all 20 rows"
+    ):
         require_learnable(rows(A=np.full(20, 2.0)), COLLIDER)
     with pytest.raises(DataError, match="target 'Y' is constant"):
         require_learnable(rows(Y=np.ones(20)), COLLIDER)
@@ -256,7 +297,9 @@ def test_collinear_parents_are_refused_when_exact_and_warned_of_when_nearly_so()
     with pytest.raises(DataError, match="parents A, B of 'Y' are exactly collinear"):
         require_learnable(rows(A=a + 1e10, B=3 * (a + 1e10)), COLLIDER)
     noise = draws.normal(size=20)
-    with pytest.warns(CausalBOWarning, match="parents A, B of 'Y' are nearly collinear .condition number"):
+    with pytest.warns(
+        CausalBOWarning, match="parents A, B of 'Y' are nearly collinear .condition number"
+    ):
         require_learnable(rows(A=a, B=a + 1e-8 * noise), COLLIDER)
     require_learnable(rows(A=a, B=a + 1e-7 * noise), COLLIDER)
     require_learnable(rows(A=1e200 * a, B=1e-200 * noise), COLLIDER)  # units are not collinearity

@@ -44,21 +44,32 @@ def test_tree_has_named_groups_and_coordinates(trees, method):
     groups |= {"prior"} if method != "wishart" else set()
     assert set(tree.children) == groups
     theta = tree["posterior"]["theta"]
-    assert theta.dims == ("chain", "draw", "coordinate") and tuple(theta["coordinate"].values) == post.names
-    assert tree.attrs["problem"] == post.problem.fingerprint and tree.attrs["verdict"] == post.verdict
+    assert (
+        theta.dims == ("chain", "draw", "coordinate")
+        and tuple(theta["coordinate"].values) == post.names
+    )
+    assert (
+        tree.attrs["problem"] == post.problem.fingerprint and tree.attrs["verdict"] == post.verdict
+    )
     if method == "nuts":
         assert theta.sizes["chain"] == 2 and {"diverging", "energy", "tree_depth"} <= set(
             tree["sample_stats"].data_vars
         )
     else:
-        assert np.abs(theta.mean(("chain", "draw")).values - post.mean).max() < 5 * post.sd.max() / np.sqrt(200)
+        assert np.abs(
+            theta.mean(("chain", "draw")).values - post.mean
+        ).max() < 5 * post.sd.max() / np.sqrt(200)
 
 
 def test_log_likelihood_of_each_row_is_that_of_the_model(trees):
     """Z and Y of a row together are Gaussian given X; rows in which Z was set count for Y alone."""
     post, tree = trees["nuts"]
     likelihood, theta = tree["log_likelihood"], tree["posterior"]["theta"]
-    assert likelihood["Z"].sizes["row[Z]"] == 30 and likelihood["Y"].sizes["row[Y]"] == 32 and "X" not in likelihood
+    assert (
+        likelihood["Z"].sizes["row[Z]"] == 30
+        and likelihood["Y"].sizes["row[Y]"] == 32
+        and "X" not in likelihood
+    )
     sd = tree["posterior"]["sd"].sel(variable="Y").values[1, 3]
     a, b = (float(theta.sel(coordinate=name)[1, 3]) for name in ("a[Y]", "b[Z->Y]"))
     z, y = post.data.column("Z"), post.data.column("Y")
@@ -84,7 +95,7 @@ def test_correlated_likelihood_is_the_joint_density_of_the_district():
     data = simulate(problem, truth, 120, 0)
     post = cb.fit(problem, data, method="laplace", prior=cb.FixedPrior(), parameters="total_effect")
     drawn = post.belief.drawn(4, jax.random.key(0))
-    from causal_bo_ppl.sem.rows import log_densities
+    from causal_bo_ppl.mechanisms.linear.sem import log_densities
 
     values, free = post.learned_rows
     found = log_densities(*drawn.models, values, free).sum(axis=2)
@@ -95,7 +106,7 @@ def test_correlated_likelihood_is_the_joint_density_of_the_district():
 
 
 def test_large_groups_are_thinned_not_refused(chain, rows, monkeypatch):
-    from causal_bo_ppl.posterior import trees as room
+    from causal_bo_ppl.inference import datatree as room
 
     post = cb.fit(chain.problem, rows, method="nuts", **SHORT, key=0)
     assert post.to_datatree()["posterior"].sizes["draw"] == 300
@@ -135,14 +146,18 @@ def test_odd_names_survive_a_file(tmp_path):
     assert set(tree["observed_data"].data_vars) == {"β-(x)", "y, z"}
 
 
-@pytest.mark.parametrize("names", [("prior", "energy", "theta"), ("theta", "sd", "prior"), ("coordinate", "sd", "lp")])
+@pytest.mark.parametrize(
+    "names", [("prior", "energy", "theta"), ("theta", "sd", "prior"), ("coordinate", "sd", "lp")]
+)
 def test_variables_may_be_called_as_parameters_are(names):
     graph = cb.CausalGraph.from_edges([(names[0], names[1]), (names[1], names[2])])
     problem = cb.Problem(graph, names[2], domains={names[0]: (-1, 1)})
     values = np.random.default_rng(0).normal(size=(4 + 2, 3))
     data = Data(graph.nodes, names[2], values, np.zeros(values.shape, bool))
     for method in ("conjugate", "nuts"):
-        tree = cb.fit(problem, data, method=method, prior=cb.FixedPrior(), **SHORT, key=0).to_datatree(draws=20)
+        tree = cb.fit(
+            problem, data, method=method, prior=cb.FixedPrior(), **SHORT, key=0
+        ).to_datatree(draws=20)
         assert tree["posterior"]["theta"].dims == ("chain", "draw", "coordinate")
         assert set(tree["observed_data"].data_vars) == set(names[1:])
 

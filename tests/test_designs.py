@@ -11,8 +11,12 @@ def test_designs_follow_the_sets_and_stay_in_the_domains(make_problem):
     for design in (grid, corners, sobol):
         problem.require(design)
         found = list(dict.fromkeys(map(tuple, design.mask.tolist())))
-        assert found == [tuple(name in members for name in problem.graph.nodes) for members in problem.sets]
-    assert problem.interventions(corners)[-4:] == [{"X": x, "Z": z} for x in (-5, 5) for z in (-5, 20)]
+        assert found == [
+            tuple(name in members for name in problem.graph.nodes) for members in problem.sets
+        ]
+    assert problem.interventions(corners)[-4:] == [
+        {"X": x, "Z": z} for x in (-5, 5) for z in (-5, 20)
+    ]
     assert np.allclose(np.diff(grid.value[:5, 0]), 2.5)
     assert len(np.unique(sobol.value[20:], axis=0)) == 10
 

@@ -10,9 +10,8 @@ from fitted_cases import design, random_problem, simulate
 from scipy import stats
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.checks import Check, holm
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.checks import Check
-from causal_bo_ppl.diagnostics.correction import holm
 from causal_bo_ppl.diagnostics.gaussian import mardia_skewness, standardized
 from causal_bo_ppl.diagnostics.importance import weigh
 
@@ -37,15 +36,25 @@ def test_a_check_is_one_record():
     assert check.verdict == "failed" and not check.passed and list(check.failures.index) == ["b"]
     assert repr(check) == "trial: failed. Two & two. Do <this>."
     assert "Two &amp; two" in check._repr_html_() and "Do &lt;this&gt;" in check._repr_html_()
-    assert Check("t", table.iloc[:1], "").passed and Check("t", table.iloc[2:], "").verdict == "not assessed"
-    assert not Check("t", table.iloc[2:], "").passed and Check("t", table.iloc[:0], "").verdict == "not assessed"
+    assert (
+        Check("t", table.iloc[:1], "").passed
+        and Check("t", table.iloc[2:], "").verdict == "not assessed"
+    )
+    assert (
+        not Check("t", table.iloc[2:], "").passed
+        and Check("t", table.iloc[:0], "").verdict == "not assessed"
+    )
 
 
 def test_closed_forms_have_nothing_to_check_and_laplace_its_curvature(chain):
     exact = cb.check_posterior(cb.fit(chain.problem, chain.observe(30, 0)))
     assert exact.passed and "nothing can have failed" in exact.text
     laplace = cb.check_posterior(cb.fit(chain.problem, chain.observe(30, 0), method="laplace"))
-    assert laplace.passed and list(laplace.table.index) == ["newton decrement", "width", "condition number"]
+    assert laplace.passed and list(laplace.table.index) == [
+        "newton decrement",
+        "width",
+        "condition number",
+    ]
 
 
 def test_limits_are_configurable_and_details_name_every_parameter(chain):
@@ -56,8 +65,12 @@ def test_limits_are_configurable_and_details_name_every_parameter(chain):
     assert not cb.check_posterior(post, limits=cb.Limits(ess=1e6)).passed
 
 
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 20), marks=pytest.mark.slow)], ids=len)
-def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_every_seed(chain, seeds):
+@pytest.mark.parametrize(
+    "seeds", [range(3), pytest.param(range(3, 20), marks=pytest.mark.slow)], ids=len
+)
+def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_every_seed(
+    chain, seeds
+):
     for seed in seeds:
         gaussian = cb.fit(chain.problem, chain.observe(50, seed), prior=KNOWN)
         check = cb.gaussian_error(gaussian, key=seed)
@@ -67,8 +80,17 @@ def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_eve
 
 
 def test_a_sampled_posterior_of_eight_rows_fails_and_one_of_many_passes(chain):
-    options = {"method": "nuts", "chains": 4, "warmup": 200, "draws": 1_000, "progress": False, "key": 0}
-    assert not cb.gaussian_error(cb.fit(chain.problem, chain.observe(8, 0), **options), key=0).passed
+    options = {
+        "method": "nuts",
+        "chains": 4,
+        "warmup": 200,
+        "draws": 1_000,
+        "progress": False,
+        "key": 0,
+    }
+    assert not cb.gaussian_error(
+        cb.fit(chain.problem, chain.observe(8, 0), **options), key=0
+    ).passed
     many = cb.gaussian_error(cb.fit(chain.problem, chain.observe(400, 0), **options), key=0)
     assert many.passed and len(many.details) == len(chain.problem.vertices())
 
@@ -139,29 +161,62 @@ def test_a_gaussian_posterior_passes_also_where_effects_are_long_products():
 
 
 def test_few_draws_are_not_assessed_instead_of_passed(chain):
-    post = cb.fit(chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 60}), key=0)
+    post = cb.fit(
+        chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 60}), key=0
+    )
     check = cb.gaussian_error(post, key=0)
-    assert check.table.loc["Pareto k", "verdict"] == "not assessed" and "Draw longer" in check.advice
-    shorter = cb.fit(chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 20}), key=0)
-    for look in (lambda post: cb.gaussian_error(post, key=0), cb.check_predictive, cb.check_loo, cb.prior_sensitivity):
-        with pytest.raises(cb.ModelError, match="at least 100 draws, the posterior has 40; draw longer"):
+    assert (
+        check.table.loc["Pareto k", "verdict"] == "not assessed" and "Draw longer" in check.advice
+    )
+    shorter = cb.fit(
+        chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 20}), key=0
+    )
+    for look in (
+        lambda post: cb.gaussian_error(post, key=0),
+        cb.check_predictive,
+        cb.check_loo,
+        cb.prior_sensitivity,
+    ):
+        with pytest.raises(
+            cb.ModelError, match="at least 100 draws, the posterior has 40; draw longer"
+        ):
             look(shorter)
 
 
 def test_one_chain_is_not_assessed_by_the_check_either(chain):
-    post = cb.fit(chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"chains": 1, "draws": 4_000}), key=0)
+    post = cb.fit(
+        chain.problem,
+        chain.observe(30, 0),
+        method="nuts",
+        **(SHORT | {"chains": 1, "draws": 4_000}),
+        key=0,
+    )
     check = cb.check_posterior(post)
-    assert check.verdict == post.verdict == "not assessed" and not check.passed and "R-hat unknown" in check.text
-    assert set(check.details["verdict"]) == {"not assessed"} and "at least two chains" in check.advice
+    assert (
+        check.verdict == post.verdict == "not assessed"
+        and not check.passed
+        and "R-hat unknown" in check.text
+    )
+    assert (
+        set(check.details["verdict"]) == {"not assessed"} and "at least two chains" in check.advice
+    )
 
 
 def test_variables_that_cannot_be_compared_are_named(chain):
     values = chain.observe(50, 0).values.copy()
     values[:, 1] = 2.0
-    constant = cb.check_predictive(cb.fit(chain.problem, rows_of(chain.problem, values.T), prior=cb.FixedPrior()))
+    constant = cb.check_predictive(
+        cb.fit(chain.problem, rows_of(chain.problem, values.T), prior=cb.FixedPrior())
+    )
     line = constant.table.set_index("variable").loc["Z"]
-    assert line["statistic"] == "constant" and line["verdict"] == "not assessed" and "Z" in constant.text
-    few = chain.observe(6, 0).join(chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -1.0}] * 12), 1))
+    assert (
+        line["statistic"] == "constant"
+        and line["verdict"] == "not assessed"
+        and "Z" in constant.text
+    )
+    few = chain.observe(6, 0).join(
+        chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -1.0}] * 12), 1)
+    )
     check = cb.check_predictive(cb.fit(chain.problem, few, prior=cb.FixedPrior()))
     assert check.passed and "fewer than 8 free rows): Z" in check.text
 
@@ -180,8 +235,14 @@ def test_nan_is_never_a_pass():
     ("look", "message"),
     [
         (lambda post: cb.check_posterior(post, limits=3), "limits must be cb.Limits"),
-        (lambda post: cb.gaussian_error(post, tolerances={"sd": 1}, key=0), "tolerances must be cb.Tolerances"),
-        (lambda post: cb.gaussian_error(post, post.problem.queries([]), key=0), "no effect to compare|interventions"),
+        (
+            lambda post: cb.gaussian_error(post, tolerances={"sd": 1}, key=0),
+            "tolerances must be cb.Tolerances",
+        ),
+        (
+            lambda post: cb.gaussian_error(post, post.problem.queries([]), key=0),
+            "no effect to compare|interventions",
+        ),
         (lambda post: cb.check_predictive(post, alpha=5), "alpha must lie between 0 and 1"),
         (lambda post: cb.check_predictive(post, draws=1), "at least 100; got 1"),
         (lambda post: cb.check_loo(post, draws=0), "at least 100; got 0"),
@@ -224,7 +285,8 @@ def test_predictions_of_a_linear_system_hold_and_those_of_a_bent_one_do_not(chai
 
 def test_predictions_raise_few_false_alarms(chain):
     passed = [
-        cb.check_predictive(cb.fit(chain.problem, chain.observe(60, seed)), key=seed).passed for seed in range(20)
+        cb.check_predictive(cb.fit(chain.problem, chain.observe(60, seed)), key=seed).passed
+        for seed in range(20)
     ]
     assert sum(passed) >= 19
 
@@ -235,8 +297,12 @@ def test_heavy_tails_and_a_wrong_noise_are_seen(chain):
     z = 0.8 * x + draws.standard_t(2.2, size=400)
     y = -1.3 * z + draws.normal(size=400)
     tails = cb.check_predictive(cb.fit(chain.problem, rows_of(chain.problem, [x, z, y])))
-    assert ("Z", "kurtosis") in set(zip(tails.failures["variable"], tails.failures["statistic"], strict=True))
-    wrong = cb.fit(chain.problem, chain.observe(400, 0), prior=cb.FixedPrior(noise_rows=math.inf, noise_sd=3.0))
+    assert ("Z", "kurtosis") in set(
+        zip(tails.failures["variable"], tails.failures["statistic"], strict=True)
+    )
+    wrong = cb.fit(
+        chain.problem, chain.observe(400, 0), prior=cb.FixedPrior(noise_rows=math.inf, noise_sd=3.0)
+    )
     off = cb.check_predictive(wrong)
     assert "sd" in set(off.failures["statistic"]) and "location or scale" in off.advice.lower()
 
@@ -257,7 +323,9 @@ def exact_loo(problem, data, node):
         df = len(y) - x.shape[1] + prior
         s2 = ((y - x @ fit) ** 2).sum() / df
         at = regressors[row]
-        total += stats.t(df, at @ fit, np.sqrt(s2 * (1 + at @ np.linalg.solve(x.T @ x, at)))).logpdf(response[row])
+        total += stats.t(
+            df, at @ fit, np.sqrt(s2 * (1 + at @ np.linalg.solve(x.T @ x, at)))
+        ).logpdf(response[row])
     return total
 
 
@@ -266,7 +334,9 @@ def test_leave_one_out_is_that_of_refits_without_the_row(chain):
     check = cb.check_loo(cb.fit(chain.problem, data), draws=4_000)
     assert check.passed
     for node in ("Z", "Y"):
-        assert check.table.loc[node, "elpd"] == pytest.approx(exact_loo(chain.problem, data, node), abs=0.15)
+        assert check.table.loc[node, "elpd"] == pytest.approx(
+            exact_loo(chain.problem, data, node), abs=0.15
+        )
         assert check.table.loc[node, "p_loo"] == pytest.approx(3, abs=1.5)
 
 
@@ -284,8 +354,12 @@ def test_a_prior_against_the_data_is_noticed_and_a_weak_one_is_not(chain):
     strong = cb.FixedPrior(slopes={("X", "Z"): (-4.0, 0.3)})
     check = cb.prior_sensitivity(cb.fit(chain.problem, data, prior=strong))
     assert check.table.loc["b[X->Z]", "diagnosis"] == "prior and data disagree"
-    assert check.table.loc["do(X = 5)", "verdict"] == "failed" and "units and centres" in check.advice
-    tight = cb.fit(chain.problem, chain.observe(8, 0), prior=cb.FixedPrior(slopes={("X", "Z"): (0.8, 0.01)}))
+    assert (
+        check.table.loc["do(X = 5)", "verdict"] == "failed" and "units and centres" in check.advice
+    )
+    tight = cb.fit(
+        chain.problem, chain.observe(8, 0), prior=cb.FixedPrior(slopes={("X", "Z"): (0.8, 0.01)})
+    )
     sure = cb.prior_sensitivity(tight).table.loc["b[X->Z]"]
     assert sure["prior"] > 0.05 > sure["likelihood"] and sure["diagnosis"] == "the data say little"
 
@@ -294,7 +368,11 @@ def test_a_prior_against_the_data_is_noticed_and_a_weak_one_is_not(chain):
 def test_sensitivity_and_predictions_work_for_every_method(chain, method):
     options = SHORT | {"key": 0} if method == "nuts" else {}
     post = cb.fit(chain.problem, chain.observe(100, 0), method=method, **options)
-    assert cb.prior_sensitivity(post).passed and cb.check_predictive(post).passed and cb.check_loo(post).passed
+    assert (
+        cb.prior_sensitivity(post).passed
+        and cb.check_predictive(post).passed
+        and cb.check_loo(post).passed
+    )
 
 
 def test_log_prior_of_draws_is_the_density_of_the_prior(chain):
@@ -303,11 +381,15 @@ def test_log_prior_of_draws_is_the_density_of_the_prior(chain):
     post = cb.fit(chain.problem, chain.observe(10, 0), prior=prior)
     drawn = post.belief.drawn(8, jax.random.key(0))
     slopes, levels = drawn.theta[:, :2], drawn.theta[:, 2:]
-    expected = stats.norm(0, 0.5).logpdf(slopes).sum(axis=1) + stats.norm(0, 2.0).logpdf(levels).sum(axis=1)
+    expected = stats.norm(0, 0.5).logpdf(slopes).sum(axis=1) + stats.norm(0, 2.0).logpdf(
+        levels
+    ).sum(axis=1)
     assert np.ptp(drawn.log_prior - expected) < 1e-10
 
 
-@pytest.mark.parametrize("check", [cb.check_posterior, cb.check_predictive, cb.check_loo, cb.prior_sensitivity])
+@pytest.mark.parametrize(
+    "check", [cb.check_posterior, cb.check_predictive, cb.check_loo, cb.prior_sensitivity]
+)
 def test_checks_need_a_posterior(check, chain):
     with pytest.raises(cb.ModelError, match="needs a Posterior, got Problem"):
         check(chain.problem)

@@ -7,9 +7,9 @@ from matplotlib.patches import Rectangle
 from scipy.stats import chi2, kstwo
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.plots import diagnoses_chains
-from causal_bo_ppl.plots.diagnoses_gaussian import quantile_band
-from causal_bo_ppl.posterior.sampled import Sampled
+from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.plots import chains as diagnoses_chains
+from causal_bo_ppl.plots.diagnoses import quantile_band
 
 AMBER = "#f59e0b"
 
@@ -70,11 +70,17 @@ def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(samp
     assert [ax.get_title("left") for ax in panels[:, 0]] == list(summary.index)
     assert f"R-hat {summary['r_hat'].iloc[0]:.3f}, " in panels[0, 1].get_title("left")
     at = sampled.names.index("b[Z->Y]")
-    [trace] = [ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "b[Z->Y]"]
+    [trace] = [
+        ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "b[Z->Y]"
+    ]
     assert len(trace.lines) == 2
     np.testing.assert_array_equal(trace.lines[1].get_ydata(), sampled.belief.theta[1, :, at])
-    [posterior] = [ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "log posterior"]
-    np.testing.assert_array_equal(posterior.lines[0].get_ydata(), sampled.belief.chains.stats["lp"][0])
+    [posterior] = [
+        ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "log posterior"
+    ]
+    np.testing.assert_array_equal(
+        posterior.lines[0].get_ydata(), sampled.belief.chains.stats["lp"][0]
+    )
     title = panels[0, 0].figure.get_suptitle()
     assert title == "2 x 100 draws: all 5 parameters, largest R-hat first"
     finish(panels)
@@ -95,7 +101,10 @@ def test_only_the_worst_twelve_are_shown(sampled, monkeypatch):
     monkeypatch.setattr(diagnoses_chains, "MOST", 3)
     panels = cb.plots.draw_rank(sampled)
     assert panels.shape == (3,)
-    assert panels[0].figure.get_suptitle() == "2 x 100 draws: the worst 3 of 5 parameters, largest R-hat first"
+    assert (
+        panels[0].figure.get_suptitle()
+        == "2 x 100 draws: the worst 3 of 5 parameters, largest R-hat first"
+    )
 
 
 def test_rank_has_a_curve_for_each_chain_that_starts_and_ends_at_zero(sampled):
@@ -103,7 +112,10 @@ def test_rank_has_a_curve_for_each_chain_that_starts_and_ends_at_zero(sampled):
     for ax in panels:
         *chains, zero = ax.lines
         assert len(chains) == 2 and list(zero.get_ydata()) == [0, 0]
-        assert all(abs(line.get_ydata()[-1]) < 0.02 and np.abs(line.get_ydata()).max() < 0.5 for line in chains)
+        assert all(
+            abs(line.get_ydata()[-1]) < 0.02 and np.abs(line.get_ydata()).max() < 0.5
+            for line in chains
+        )
     worst = sampled.belief.summary["r_hat"].idxmax()
     assert panels[0].get_title() == f"{worst}\nR-hat {sampled.belief.summary['r_hat'].max():.3f}"
     finish(panels)
@@ -132,7 +144,9 @@ def test_ranks_are_those_of_the_thinned_draws(sampled, monkeypatch):
     seen, draw = [], diagnoses_chains._draw
     monkeypatch.setattr(diagnoses_chains, "_apart", lambda *_: 5)
     monkeypatch.setattr(
-        diagnoses_chains, "_draw", lambda plot, tree, *rest: seen.append(tree) or draw(plot, tree, *rest)
+        diagnoses_chains,
+        "_draw",
+        lambda plot, tree, *rest: seen.append(tree) or draw(plot, tree, *rest),
     )
     cb.plots.draw_rank(sampled)
     assert seen[0]["posterior"].sizes["draw"] == seen[0]["sample_stats"].sizes["draw"] == 20
@@ -145,13 +159,19 @@ def test_energy_shows_every_chain_beside_the_limit(sampled):
     squares = sampled.belief.chains.stats["energy"]
     ratios = (np.diff(squares, axis=1) ** 2).mean(axis=1) / squares.var(axis=1, ddof=1)
     np.testing.assert_allclose(places, np.stack([ratios, [0, 1]], axis=1), rtol=0.02)
-    assert [text.get_text() for text in energy.get_legend().get_texts()] == ["draws", "from draw to draw"]
+    assert [text.get_text() for text in energy.get_legend().get_texts()] == [
+        "draws",
+        "from draw to draw",
+    ]
     finish([chains, energy])
 
 
 @pytest.mark.parametrize("draw", [cb.plots.draw_trace, cb.plots.draw_rank, cb.plots.draw_energy])
 def test_chains_of_a_closed_form_cannot_be_drawn(draw, few):
-    with pytest.raises(cb.ModelError, match=f"{draw.__name__} shows chains, but nothing was sampled by conjugate; fit"):
+    with pytest.raises(
+        cb.ModelError,
+        match=f"{draw.__name__} shows chains, but nothing was sampled by conjugate; fit",
+    ):
         draw(few)
     with pytest.raises(cb.ModelError, match="needs a Posterior, got str; make one with cb.fit"):
         draw("nuts")
@@ -171,7 +191,9 @@ def test_one_chain_is_drawn_without_r_hat(system):
     assert list(diagnoses_chains._worst(post.belief).index) == [*post.names, "log posterior"]
     finish(panels)
     finish(cb.plots.draw_energy(post))
-    with pytest.raises(cb.ModelError, match="ranks compare chains, and there is only one; fit with chains=4"):
+    with pytest.raises(
+        cb.ModelError, match="ranks compare chains, and there is only one; fit with chains=4"
+    ):
         cb.plots.draw_rank(post)
 
 
@@ -200,11 +222,19 @@ def test_distances_of_few_rows_leave_the_band_and_those_of_many_do_not(system, f
 
 def test_distances_of_a_sampled_posterior_have_a_band_for_its_effective_draws(sampled):
     independent = np.random.default_rng(0).normal(size=sampled.belief.chains.flat.shape)
-    fast, slow = (replaced(sampled, flat=flat) for flat in (independent, independent[:, :25].repeat(4, axis=1)))
+    fast, slow = (
+        replaced(sampled, flat=flat)
+        for flat in (independent, independent[:, :25].repeat(4, axis=1))
+    )
     given = plt.figure().add_subplot()
     assert cb.plots.draw_mahalanobis(slow, given) is given
-    ends = [max(line.get_xdata().max() for line in ax.lines) for ax in (given, cb.plots.draw_mahalanobis(fast))]
-    assert ends[0] < chi2.ppf(1 - 0.5 / 70, 4) < ends[1] < chi2.ppf(1 - 0.5 / 200, 4)  # 50 draws, four times each
+    ends = [
+        max(line.get_xdata().max() for line in ax.lines)
+        for ax in (given, cb.plots.draw_mahalanobis(fast))
+    ]
+    assert (
+        ends[0] < chi2.ppf(1 - 0.5 / 70, 4) < ends[1] < chi2.ppf(1 - 0.5 / 200, 4)
+    )  # 50 draws, four times each
 
 
 @pytest.mark.heavy
@@ -249,7 +279,9 @@ def calibration():
     """Places of two effects: uniform ones, and those of intervals far too narrow."""
     uniform = (np.arange(100) + 0.5) / 100
     places = pd.DataFrame({"do(X = 1)": uniform, "do(X = 2)": np.round(uniform) * 0.98 + 0.01})
-    table = pd.DataFrame({"coverage": [0.9, 0.0], "verdict": ["passed", "failed"]}, index=places.columns)
+    table = pd.DataFrame(
+        {"coverage": [0.9, 0.0], "verdict": ["passed", "failed"]}, index=places.columns
+    )
     return cb.Check("calibration", table, "", "", places)
 
 
@@ -274,11 +306,17 @@ def test_largest_distance_drawn_is_that_of_the_check(system):
 
 
 def test_picture_of_another_check_is_refused(errors, calibration):
-    with pytest.raises(cb.ModelError, match="needs the result of cb.calibrate, got the check 'Gaussian error'"):
+    with pytest.raises(
+        cb.ModelError, match="needs the result of cb.calibrate, got the check 'Gaussian error'"
+    ):
         cb.plots.draw_calibration(errors)
-    with pytest.raises(cb.ModelError, match="needs the result of cb.gaussian_error, got the check 'calibration'"):
+    with pytest.raises(
+        cb.ModelError, match="needs the result of cb.gaussian_error, got the check 'calibration'"
+    ):
         cb.plots.draw_effect_errors(calibration)
-    with pytest.raises(cb.ModelError, match="draw_calibration needs the result of cb.calibrate, got DataFrame"):
+    with pytest.raises(
+        cb.ModelError, match="draw_calibration needs the result of cb.calibrate, got DataFrame"
+    ):
         cb.plots.draw_calibration(errors.table)
 
 
@@ -286,7 +324,12 @@ def test_overlap_shows_rows_box_and_ellipse_and_the_reach_of_the_check():
     system = cb.models.load("healthcare")
     data = system.observe(300, 0)
     ax = cb.plots.draw_overlap(system.problem, data, ["aspirin", "statin"])
-    assert labels(ax) == ["rows, observed", "may be set", "around 99 % of the rows", "farthest corner"]
+    assert labels(ax) == [
+        "rows, observed",
+        "may be set",
+        "around 99 % of the rows",
+        "farthest corner",
+    ]
     rows, ellipse, corner = ax.lines
     np.testing.assert_array_equal(rows.get_ydata(), data.column("statin"))
     [box] = ax.patches
@@ -302,8 +345,13 @@ def test_overlap_shows_rows_box_and_ellipse_and_the_reach_of_the_check():
 
 def test_overlap_marks_rows_that_set_a_variable(system):
     problem = system.problem
-    frame = pd.DataFrame({"X": [0.0, 1.0, 2.0, 3.0], "Z": [0.0, 2.0, 1.0, 4.0], "Y": [0.0, 1.0, 0.0, 1.0]})
-    seen, done = cb.Data.from_frame(problem, frame), cb.Data.from_frame(problem, frame + 1, intervened=["X"])
+    frame = pd.DataFrame(
+        {"X": [0.0, 1.0, 2.0, 3.0], "Z": [0.0, 2.0, 1.0, 4.0], "Y": [0.0, 1.0, 0.0, 1.0]}
+    )
+    seen, done = (
+        cb.Data.from_frame(problem, frame),
+        cb.Data.from_frame(problem, frame + 1, intervened=["X"]),
+    )
     ax = cb.plots.draw_overlap(problem, seen.join(done), ["Z", "X"])
     assert labels(ax)[:2] == ["rows, observed", "rows that set one of the two"]
     np.testing.assert_array_equal(ax.lines[1].get_xdata(), frame["Z"] + 1)
@@ -311,7 +359,9 @@ def test_overlap_marks_rows_that_set_a_variable(system):
 
 def test_rows_on_a_line_have_no_ellipse(system):
     frame = pd.DataFrame({"X": [0.0, 1.0, 2.0], "Z": [1.0, 3.0, 5.0], "Y": [0.0, 1.0, 0.0]})
-    ax = cb.plots.draw_overlap(system.problem, cb.Data.from_frame(system.problem, frame), ["X", "Z"])
+    ax = cb.plots.draw_overlap(
+        system.problem, cb.Data.from_frame(system.problem, frame), ["X", "Z"]
+    )
     assert ax.get_title() == "the rows lie on a line: no box overlaps with them"
     assert labels(ax) == ["rows, observed", "may be set"]
 

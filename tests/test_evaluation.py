@@ -21,7 +21,7 @@ def test_members_that_others_cut_off_have_slope_zero_and_share_the_estimand():
 def test_dangling_variables_are_averaged_out_before_evaluation():
     """Under an estimated covariance the napkin's ratio depends on Z; what is returned does not."""
     found = identify(NAPKIN)
-    from causal_bo_ppl.identification.expressions import free_names
+    from causal_bo_ppl.identification.y0_adapter import free_names
 
     assert free_names(found.estimand) == {"X", "Y"}
     draws = np.random.default_rng(7)
@@ -68,7 +68,9 @@ def test_evaluation_is_traced_once_and_differentiated_exactly():
         traced.append(matrix.shape)
         return found.evaluate(matrix)["X"]
 
-    assert slope(jnp.asarray(covariance)) == pytest.approx(found.evaluate(covariance)["X"], rel=1e-10)
+    assert slope(jnp.asarray(covariance)) == pytest.approx(
+        found.evaluate(covariance)["X"], rel=1e-10
+    )
     gradient = np.asarray(jax.grad(slope)(jnp.asarray(covariance)))
     draws = np.random.default_rng(11)
     for _ in range(3):
@@ -84,12 +86,16 @@ def test_evaluation_is_traced_once_and_differentiated_exactly():
 def test_leading_axes_of_the_covariance_are_a_batch(asarray):
     found, draws = identify("X -> Z -> Y; X <-> Y"), np.random.default_rng(12)
     moments = [random_moments(draws, found.graph, ("X",), "Y")[:2] for _ in range(6)]
-    mean, covariance = (np.stack(part).reshape(2, 3, *part[0].shape) for part in zip(*moments, strict=True))
+    mean, covariance = (
+        np.stack(part).reshape(2, 3, *part[0].shape) for part in zip(*moments, strict=True)
+    )
     slopes = found.evaluate(asarray(covariance))["X"]
     responses = found.evaluate(asarray(covariance), asarray(mean), {"X": 2.0})
     assert slopes.shape == responses.shape == (2, 3)
     assert slopes[1, 2] == pytest.approx(found.evaluate(covariance[1, 2])["X"], rel=1e-12)
-    assert responses[1, 2] == pytest.approx(found.evaluate(covariance[1, 2], mean[1, 2], {"X": 2.0}), rel=1e-12)
+    assert responses[1, 2] == pytest.approx(
+        found.evaluate(covariance[1, 2], mean[1, 2], {"X": 2.0}), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,10 @@ def test_leading_axes_of_the_covariance_are_a_batch(asarray):
         ([[1.0, 2.0], [3.0]], "ragged rows"),
         ("abc", "must hold real numbers, got <U3"),
         (1j * np.eye(3), "must hold real numbers, got complex128"),
-        (pd.DataFrame(np.eye(3), index=list("XZY"), columns=list("XZW")), "its labels must be X, Z, Y"),
+        (
+            pd.DataFrame(np.eye(3), index=list("XZY"), columns=list("XZW")),
+            "its labels must be X, Z, Y",
+        ),
     ],
 )
 def test_unusable_covariance_is_refused(covariance, fault):
@@ -122,8 +131,12 @@ def test_response_curve_is_one_call_and_can_be_traced():
     found, draws = identify("X -> Z -> Y; X <-> Y"), np.random.default_rng(17)
     mean, covariance, slopes, _, _ = random_moments(draws, found.graph, ("X",), "Y")
     curve = found.evaluate(covariance, mean, {"X": np.linspace(-1, 1, 5)})
-    assert curve == pytest.approx([found.evaluate(covariance, mean, {"X": x}) for x in np.linspace(-1, 1, 5)])
-    slope = jax.grad(lambda x: found.evaluate(jnp.asarray(covariance), jnp.asarray(mean), {"X": x}))(0.3)
+    assert curve == pytest.approx(
+        [found.evaluate(covariance, mean, {"X": x}) for x in np.linspace(-1, 1, 5)]
+    )
+    slope = jax.grad(
+        lambda x: found.evaluate(jnp.asarray(covariance), jnp.asarray(mean), {"X": x})
+    )(0.3)
     assert slope == pytest.approx(slopes["X"], rel=1e-9)
     with pytest.raises(cb.DomainError, match="is no intervention"):
         found.evaluate(covariance, mean, {"X": np.array([0.0, np.nan])})
@@ -133,11 +146,17 @@ def test_response_curve_is_one_call_and_can_be_traced():
 
 def test_tables_are_read_by_their_labels_and_rounding_is_no_asymmetry():
     draws, found = np.random.default_rng(14), identify("Z -> X; Z -> Y; X -> Y")
-    rows = pd.DataFrame(draws.normal(size=(30, 3)) @ draws.normal(size=(3, 3)) + 1.0, columns=list("ZXY"))
+    rows = pd.DataFrame(
+        draws.normal(size=(30, 3)) @ draws.normal(size=(3, 3)) + 1.0, columns=list("ZXY")
+    )
     other = rows[["Y", "X", "Z"]]
-    assert found.evaluate(other.cov()) == pytest.approx(found.evaluate(rows.cov().to_numpy()), rel=1e-12)
+    assert found.evaluate(other.cov()) == pytest.approx(
+        found.evaluate(rows.cov().to_numpy()), rel=1e-12
+    )
     by_label = found.evaluate(other.cov(), other.mean(), {"X": 0.3})
-    assert by_label == pytest.approx(found.evaluate(rows.cov().to_numpy(), rows.mean().to_numpy(), {"X": 0.3}))
+    assert by_label == pytest.approx(
+        found.evaluate(rows.cov().to_numpy(), rows.mean().to_numpy(), {"X": 0.3})
+    )
     rounded = np.eye(3)
     rounded[0, 1] = -2.8e-17
     assert found.evaluate(rounded) == {"X": pytest.approx(0.0, abs=1e-15)}
@@ -149,12 +168,28 @@ def test_tables_are_read_by_their_labels_and_rounding_is_no_asymmetry():
     [
         ({"mean": np.zeros(3)}, cb.DomainError, "both a mean and a query"),
         ({"mean": np.zeros(2), "query": {"X": 1.0}}, cb.DataError, r"mean needs the shape \(3\)"),
-        ({"mean": np.zeros(3), "query": {"x": 1.0}}, cb.DomainError, "unknown intervened variable 'x'"),
+        (
+            {"mean": np.zeros(3), "query": {"x": 1.0}},
+            cb.DomainError,
+            "unknown intervened variable 'x'",
+        ),
         ({"mean": np.zeros(3), "query": {}}, cb.DomainError, "lacks a value for X"),
         ({"mean": np.zeros(3), "query": 1.0}, cb.DomainError, "a query is a mapping"),
-        ({"mean": np.zeros(3), "query": {"X": np.nan}}, cb.DomainError, r"do\(X = nan\) is no intervention"),
-        ({"mean": np.full(3, np.inf), "query": {"X": 1.0}}, cb.DataError, "the mean must be finite"),
-        ({"mean": np.zeros((2, 3)), "query": {"X": 1.0}}, cb.DataError, r"mean needs the shape \(3\)"),
+        (
+            {"mean": np.zeros(3), "query": {"X": np.nan}},
+            cb.DomainError,
+            r"do\(X = nan\) is no intervention",
+        ),
+        (
+            {"mean": np.full(3, np.inf), "query": {"X": 1.0}},
+            cb.DataError,
+            "the mean must be finite",
+        ),
+        (
+            {"mean": np.zeros((2, 3)), "query": {"X": 1.0}},
+            cb.DataError,
+            r"mean needs the shape \(3\)",
+        ),
     ],
 )
 def test_unusable_query_is_refused(options, error, fault):

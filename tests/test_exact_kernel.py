@@ -21,7 +21,9 @@ def random_fit(seed, size=None, rows=25, **options):
 
 def relative(found, expected):
     scale = np.sqrt(np.diagonal(expected))
-    return np.abs(found - expected) / np.where(np.outer(scale, scale) > 0, np.outer(scale, scale), 1.0)
+    return np.abs(found - expected) / np.where(
+        np.outer(scale, scale) > 0, np.outer(scale, scale), 1.0
+    )
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -34,7 +36,9 @@ def test_exact_gram_equals_sigma_points_on_random_dags(block):
         assert relative(np.asarray(found.gram), expected).max() < 1e-10, seed
         np.testing.assert_array_equal(found.gram, found.gram.T)
         cross = np.asarray(cb.exact_gram(post, chosen[:3], chosen[3:]).gram)
-        np.testing.assert_allclose(cross, found.gram[:3, 3:], rtol=1e-9, atol=1e-12 * expected.max())
+        np.testing.assert_allclose(
+            cross, found.gram[:3, 3:], rtol=1e-9, atol=1e-12 * expected.max()
+        )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -44,7 +48,9 @@ def test_exact_gram_agrees_with_draws_of_the_equations(seed):
     centred = effects - effects.mean(axis=0)
     products = centred[:, :, None] * centred[:, None, :]
     error = products.std(axis=0) / np.sqrt(len(effects))
-    z = (products.mean(axis=0) - np.asarray(cb.exact_gram(post, queries[:6]).gram)) / np.where(error > 0, error, 1.0)
+    z = (products.mean(axis=0) - np.asarray(cb.exact_gram(post, queries[:6]).gram)) / np.where(
+        error > 0, error, 1.0
+    )
     assert np.abs(z).max() < 4.5
 
 
@@ -52,7 +58,9 @@ def test_on_the_chain_linearization_leaves_out_the_product_of_variances():
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(25, 0), intercepts=False)
     x, z = np.array([-4.0, 0.5, 3.0]), np.array([-2.0, 4.5])
-    queries = post.problem.queries([{"X": each} for each in x.tolist()] + [{"Z": each} for each in z.tolist()])
+    queries = post.problem.queries(
+        [{"X": each} for each in x.tolist()] + [{"Z": each} for each in z.tolist()]
+    )
     left_out = np.asarray(cb.exact_gram(post, queries).gram - cb.jacobian_gram(post, queries).gram)
     expected = np.zeros((5, 5))
     expected[:3, :3] = np.prod(post.sd**2) * np.outer(x, x)  # the cross terms are equal
@@ -64,14 +72,18 @@ def test_on_the_chain_linearization_leaves_out_the_product_of_variances():
 def test_the_exact_kernel_is_the_same_in_every_parameterization(kind):
     post, queries = random_fit(7, size=4)
     again = cb.fit(post.problem, post.data, parameters=kind)
-    np.testing.assert_allclose(cb.exact_gram(again, queries).gram, cb.exact_gram(post, queries).gram, rtol=1e-12)
+    np.testing.assert_allclose(
+        cb.exact_gram(again, queries).gram, cb.exact_gram(post, queries).gram, rtol=1e-12
+    )
 
 
 def test_remainders_are_the_diagonal_of_what_is_left_out():
     for seed in range(6):
         post, queries = random_fit(seed)
         gram, linear = cb.exact_gram(post, queries).gram, cb.jacobian_gram(post, queries).gram
-        np.testing.assert_allclose(remainders(post, queries), np.diagonal(gram - linear), rtol=1e-6, atol=1e-11)
+        np.testing.assert_allclose(
+            remainders(post, queries), np.diagonal(gram - linear), rtol=1e-6, atol=1e-11
+        )
         assert np.linalg.eigvalsh(gram).min() > -1e-12 * np.trace(gram)
 
 
@@ -79,9 +91,17 @@ def test_digits_survive_means_far_above_their_spread():
     system = cb.models.load("chain")
     data = system.observe(30, 0)
     far = cb.Data(data.nodes, "Y", data.values + 1e6, data.intervened)
-    problem = cb.Problem(system.problem.graph, "Y", domains={"X": (1e6 - 5, 1e6 + 5), "Z": (1e6 - 5, 1e6 + 5)})
-    gram = np.asarray(cb.exact_gram(cb.fit(problem, far), problem.queries([{"X": 1e6 + 2.0}, {"Z": 1e6 - 1.0}])).gram)
-    near = cb.exact_gram(cb.fit(system.problem, data), system.problem.queries([{"X": 2.0}, {"Z": -1.0}])).gram
+    problem = cb.Problem(
+        system.problem.graph, "Y", domains={"X": (1e6 - 5, 1e6 + 5), "Z": (1e6 - 5, 1e6 + 5)}
+    )
+    gram = np.asarray(
+        cb.exact_gram(
+            cb.fit(problem, far), problem.queries([{"X": 1e6 + 2.0}, {"Z": 1e6 - 1.0}])
+        ).gram
+    )
+    near = cb.exact_gram(
+        cb.fit(system.problem, data), system.problem.queries([{"X": 2.0}, {"Z": -1.0}])
+    ).gram
     np.testing.assert_allclose(gram, near, rtol=1e-4)
 
 
@@ -90,12 +110,16 @@ def test_a_posterior_without_independent_equations_is_refused_with_the_reason():
     problem = cb.Problem(graph, "Y", domains={"X": (-3, 3), "Z": (-3, 3)})
     truth = {("X", "Z"): 0.8, ("Z", "Y"): -1.3}
     post = cb.fit(problem, cases.simulate(problem, truth, 50, 0), method="wishart")
-    with pytest.raises(cb.ModelError, match="'wishart' has none: it learns moments .* use cb.monte_carlo_gram"):
+    with pytest.raises(
+        cb.ModelError, match="'wishart' has none: it learns moments .* use cb.monte_carlo_gram"
+    ):
         cb.exact_gram(post, problem.vertices())
     system = cb.models.load("chain")
     alone = cb.fit(system.problem, system.observe(30, 0), intercepts=False)
     joint = cases.sampled(alone, cases.correlated(alone, np.random.default_rng(0)))
-    with pytest.raises(cb.ModelError, match="'nuts' has none: its equations are learned together, so latent causes"):
+    with pytest.raises(
+        cb.ModelError, match="'nuts' has none: its equations are learned together, so latent causes"
+    ):
         cb.exact_gram(joint, system.problem.vertices())
 
 

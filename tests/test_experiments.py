@@ -6,12 +6,15 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.laboratory import Laboratory
+from causal_bo_ppl.optimization.experiments import Laboratory
 
 
 @pytest.mark.parametrize("objective", ["min", "max"])
 def test_own_experiments_in_both_directions(make_problem, objective):
-    problem, system = make_problem(objective=objective, domains={"X": (-5, 5), "Z": (-5, 5)}), cb.models.load("chain")
+    problem, system = (
+        make_problem(objective=objective, domains={"X": (-5, 5), "Z": (-5, 5)}),
+        cb.models.load("chain"),
+    )
     asked = []
 
     def experiment(queries):
@@ -23,7 +26,11 @@ def test_own_experiments_in_both_directions(make_problem, objective):
     with pytest.raises(cb.ModelError, match="regret needs the truth"):
         found.regret()
     numbers = cb.optimize(
-        problem, data=system.observe(40, 0), experiment=lambda q: np.asarray(system.effect(q)), rounds=2, key=0
+        problem,
+        data=system.observe(40, 0),
+        experiment=lambda q: np.asarray(system.effect(q)),
+        rounds=2,
+        key=0,
     )
     assert "effect" not in numbers.trace and numbers.best.intervention == found.best.intervention
 
@@ -33,12 +40,21 @@ def test_own_experiments_in_both_directions(make_problem, objective):
     [
         (lambda q: [[1.0], [1.0, 2.0]], "something ragged"),
         (lambda q: np.ma.masked_array([1.0], [True]), "a masked array"),
-        (lambda q: Data(("A", "B", "Y"), "Y", np.ones((1, 3)), np.asarray(q.mask)), "the rows are of A, B, Y"),
+        (
+            lambda q: Data(("A", "B", "Y"), "Y", np.ones((1, 3)), np.asarray(q.mask)),
+            "the rows are of A, B, Y",
+        ),
         (lambda q: [np.nan], "the outcome of {'Z': 5.0} is not finite"),
         (lambda q: [1.0, 2.0], r"returned float64 of shape \(2,\) for 1 interventions"),
         (lambda q: "high", "return one number for each"),
-        (lambda q: cb.models.load("chain").observe(1, 0), "other variables are marked as set than those asked for"),
-        (lambda q: Data(("X", "Z", "Y"), "Y", [[0.0, 4.9, 0.0]], q.mask), "row 0 .* has Z = 4.9, asked for was 5"),
+        (
+            lambda q: cb.models.load("chain").observe(1, 0),
+            "other variables are marked as set than those asked for",
+        ),
+        (
+            lambda q: Data(("X", "Z", "Y"), "Y", [[0.0, 4.9, 0.0]], q.mask),
+            "row 0 .* has Z = 4.9, asked for was 5",
+        ),
     ],
 )
 def test_odd_answers_of_an_experiment_are_refused(make_problem, answer, match):
@@ -62,7 +78,9 @@ def test_what_was_paid_for_survives_a_failed_experiment(make_problem):
             raise RuntimeError("pump failed")
         return [float(len(asked))]
 
-    with pytest.raises(cb.ExperimentFailed, match=r"round 4, do\(Z = -5\), failed: RuntimeError") as caught:
+    with pytest.raises(
+        cb.ExperimentFailed, match=r"round 4, do\(Z = -5\), failed: RuntimeError"
+    ) as caught:
         cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, rounds=9, key=0)
     assert caught.value.run.trace["outcome"].values.tolist() == [1.0, 2.0, 3.0]
     assert caught.value.__notes__ == ["the 3 experiments before it are in this error's `run`"]
@@ -78,7 +96,13 @@ def test_an_interrupt_stays_one_and_keeps_what_was_paid_for(make_problem):
         return [1.0]
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        cb.optimize(make_problem(), data=cb.models.load("chain").observe(40, 0), experiment=experiment, rounds=9, key=0)
+        cb.optimize(
+            make_problem(),
+            data=cb.models.load("chain").observe(40, 0),
+            experiment=experiment,
+            rounds=9,
+            key=0,
+        )
     assert len(caught.value.run.steps) == 1
 
 
@@ -88,10 +112,19 @@ def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
     with pytest.raises(
         cb.ExperimentFailed, match=r"came out as \[2.0\], but cannot be used: the same intervention"
     ) as caught:
-        cb.optimize(make_problem(), data=data, experiment=lambda q: next(outcomes), noise=0.0, rounds=4, key=0)
+        cb.optimize(
+            make_problem(),
+            data=data,
+            experiment=lambda q: next(outcomes),
+            noise=0.0,
+            rounds=4,
+            key=0,
+        )
     assert len(caught.value.run.steps) == 1
     with pytest.raises(cb.ExperimentFailed, match=r"came out as \[3.0\].*needs whole rows"):
-        cb.optimize(make_problem(), data=data, experiment=lambda q: 3.0, update="full", rounds=4, key=0)
+        cb.optimize(
+            make_problem(), data=data, experiment=lambda q: 3.0, update="full", rounds=4, key=0
+        )
 
 
 def test_values_read_back_from_a_file_are_those_asked_for(make_problem):
@@ -101,22 +134,30 @@ def test_values_read_back_from_a_file_are_those_asked_for(make_problem):
         rows = system.experiment(queries, 0)
         return Data(rows.nodes, "Y", rows.values + 1e-12 * rows.intervened, rows.intervened)
 
-    found = cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, update="full", rounds=2, key=0)
+    found = cb.optimize(
+        problem, data=system.observe(40, 0), experiment=experiment, update="full", rounds=2, key=0
+    )
     assert found.best.intervention == {"Z": 5.0}
 
 
 def test_a_prior_replaces_rows(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(2, 0)
-    found = cb.optimize(problem, data=data, experiment=lambda q: [0.0], prior=cb.FixedPrior(), rounds=2, key=0)
+    found = cb.optimize(
+        problem, data=data, experiment=lambda q: [0.0], prior=cb.FixedPrior(), rounds=2, key=0
+    )
     assert found.surrogate.post.prior == cb.FixedPrior()
 
 
 def test_variables_may_be_named_like_columns_of_the_trace():
     graph = cb.CausalGraph.parse("mean -> cost -> Y")
     problem = cb.Problem(graph, "Y", domains={"mean": (-1, 1), "cost": (-1, 1)})
-    rows = Data(graph.nodes, "Y", cb.models.load("chain").observe(40, 0).values, np.zeros((40, 3), bool))
+    rows = Data(
+        graph.nodes, "Y", cb.models.load("chain").observe(40, 0).values, np.zeros((40, 3), bool)
+    )
     frame = cb.optimize(problem, data=rows, experiment=lambda q: [0.0], rounds=2, key=0).to_frame()
-    assert frame.columns.is_unique and {"do(mean)", "do(cost)", "mean", "cost"} <= set(frame.columns)
+    assert frame.columns.is_unique and {"do(mean)", "do(cost)", "mean", "cost"} <= set(
+        frame.columns
+    )
 
 
 def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_out():
@@ -125,7 +166,9 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_o
     draws = np.random.default_rng(0)
     u, x, z, y = draws.normal(size=(4, 60))
     x, z = 2 * u + x, 2 * u + x + z
-    rows = Data(graph.nodes, "Y", np.column_stack([x, z, 1.5 * z + 2 * u + y]), np.zeros((60, 3), bool))
+    rows = Data(
+        graph.nodes, "Y", np.column_stack([x, z, 1.5 * z + 2 * u + y]), np.zeros((60, 3), bool)
+    )
     earlier = Data(graph.nodes, "Y", [[0.1, 2.0, 2.6]], [[False, True, False]])
     options = {"rounds": 1, "key": 0, "experiment": lambda q: [3.0], "noise": 0.01}
     prior = cb.couple(cb.fit(problem, rows, method="wishart"))
@@ -136,13 +179,17 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_o
     assert found.steps[0].choice.query.value.tolist() == query.value.tolist()
     assert found.steps[0].choice.sd == pytest.approx(float(expected.sd[0])) and variance > 1
     outside = Data(graph.nodes, "Y", [[0.1, 9.0, 2.6]], [[False, True, False]])
-    with pytest.warns(cb.CausalBOWarning, match=r"1 of 1 earlier experiments are left out; the first: do\(Z = 9\)"):
+    with pytest.warns(
+        cb.CausalBOWarning, match=r"1 of 1 earlier experiments are left out; the first: do\(Z = 9\)"
+    ):
         cb.optimize(problem, data=rows.join(outside), **options)
 
 
 def test_a_budget_is_spent_to_its_last_cent(make_problem):
     problem, data = make_problem(costs={"X": 0.1, "Z": 0.1}), cb.models.load("chain").observe(40, 0)
-    found = cb.optimize(problem, data=data, experiment=lambda q: np.zeros(len(q)), budget=0.3, key=0)
+    found = cb.optimize(
+        problem, data=data, experiment=lambda q: np.zeros(len(q)), budget=0.3, key=0
+    )
     assert len(found.steps) == 3
 
 
@@ -155,7 +202,11 @@ def test_units_of_the_target_do_not_change_the_choice(make_problem, scale, offse
     data = Data(rows.nodes, "Y", values, rows.intervened)
     problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
     found = cb.optimize(
-        problem, data=data, experiment=lambda q: np.asarray(system.effect(q)) * scale + offset, rounds=3, key=0
+        problem,
+        data=data,
+        experiment=lambda q: np.asarray(system.effect(q)) * scale + offset,
+        rounds=3,
+        key=0,
     )
     assert found.best.intervention == {"Z": 5.0}
 
@@ -163,7 +214,9 @@ def test_units_of_the_target_do_not_change_the_choice(make_problem, scale, offse
 def test_simulated_noise_has_the_variance_that_was_given():
     system = cb.models.load("chain")
     queries = system.problem.queries([{"Z": 1.0}]).repeat(4_000)
-    outcomes = np.asarray(Laboratory(system.problem, system, None, 4.0).run(queries, jax.random.key(0)))
+    outcomes = np.asarray(
+        Laboratory(system.problem, system, None, 4.0).run(queries, jax.random.key(0))
+    )
     errors = outcomes - np.asarray(system.effect(queries))
     assert abs(errors.mean()) < 4.5 * 2 / np.sqrt(4_000)
     assert errors.var() == pytest.approx(4.0, abs=4.5 * 4.0 * np.sqrt(2 / 4_000))

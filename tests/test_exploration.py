@@ -6,15 +6,20 @@ import oracles
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl import exploration
 from causal_bo_ppl.errors import CausalBOWarning, ExplorationError, GraphError
+from causal_bo_ppl.graph import exploration
 
 parse = cb.CausalGraph.parse
 SYNTHETIC = "F -> A -> E -> Y; B -> C -> D -> Y; C -> E; A <-> Y; B <-> Y"
 PUBLISHED = [
     ("Z -> X -> Y; X <-> Y", None, ["X", "Z"], 3),
     ("Z -> X -> Y; W -> Y; X <-> W; Z <-> Y", None, ["", "W", "WX"], 6),
-    ("Z -> X -> Y; W -> Y; X <-> W; Z <-> Y; S -> W; T -> X; T -> Y", None, ["ST", "TW", "TWX"], 18),
+    (
+        "Z -> X -> Y; W -> Y; X <-> W; Z <-> Y; S -> W; T -> X; T -> Y",
+        None,
+        ["ST", "TW", "TWX"],
+        18,
+    ),
     ("X -> Z -> Y; X <-> Y", None, ["", "Z"], 3),
     (SYNTHETIC, None, ["A", "E", "F", "AD", "DE", "DF", "CDF"], 22),
     (SYNTHETIC, ["B", "D", "E"], ["", "B", "D", "E", "BD", "DE"], 7),
@@ -77,7 +82,9 @@ def test_no_set_is_met_twice():
 def test_possibly_optimal_sets_do_not_need_all_subsets():
     """2^60 subsets, 1 POMIS: a fully observed graph has only the parents of the target."""
     names = [f"V{i}" for i in range(60)]
-    graph = cb.CausalGraph.from_edges([*zip(names, names[1:], strict=False), (names[0], "Y"), (names[-1], "Y")])
+    graph = cb.CausalGraph.from_edges(
+        [*zip(names, names[1:], strict=False), (names[0], "Y"), (names[-1], "Y")]
+    )
     start = time.perf_counter()
     assert cb.pomis(graph, "Y") == (("V0", "V59"),)
     assert time.perf_counter() - start < 5
@@ -87,7 +94,9 @@ def test_subsets_are_counted_before_and_made_lazily():
     names = [f"V{i}" for i in range(45)]
     assert exploration.count_subsets(45) == 35_184_372_088_831
     assert exploration.count_subsets(45, 2) == 1035 and exploration.count_subsets(45, 3) == 15_225
-    with pytest.raises(ExplorationError, match=r"35,184,372,088,831 intervention sets.*max_size=2: 1,035"):
+    with pytest.raises(
+        ExplorationError, match=r"35,184,372,088,831 intervention sets.*max_size=2: 1,035"
+    ):
         exploration.subsets(names)
     with pytest.raises(ExplorationError, match="1,385,979 intervention sets of size up to 5"):
         exploration.subsets(names, 5)
@@ -101,11 +110,15 @@ def test_subsets_are_counted_before_and_made_lazily():
 
 def test_too_many_minimal_sets_are_refused_while_counting():
     sources = cb.CausalGraph.from_edges([(f"V{i:02}", "Y") for i in range(17)])
-    with pytest.raises(ExplorationError, match="at least 131,072 MIS .*; give a largest size .*at most 100,000"):
+    with pytest.raises(
+        ExplorationError, match="at least 131,072 MIS .*; give a largest size .*at most 100,000"
+    ):
         cb.mis(sources, "Y")
     grand = cb.CausalGraph.from_edges([(f"V{i:02}", "M") for i in range(18)] + [("M", "Y")])
     start = time.perf_counter()
-    with pytest.raises(ExplorationError, match="there are more than 100,000 MIS; give a largest size"):
+    with pytest.raises(
+        ExplorationError, match="there are more than 100,000 MIS; give a largest size"
+    ):
         cb.mis(grand, "Y")
     assert time.perf_counter() - start < 20
 
@@ -114,7 +127,9 @@ def test_pomis_of_a_wide_graph_does_not_pay_for_its_minimal_sets():
     names = [f"V{i:02}" for i in range(40)]
     graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
     start = time.perf_counter()
-    assert cb.Problem(graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets="pomis").sets == (tuple(names),)
+    assert cb.Problem(graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets="pomis").sets == (
+        tuple(names),
+    )
     assert time.perf_counter() - start < 5
 
 

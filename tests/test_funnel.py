@@ -16,7 +16,10 @@ def effect(system, *interventions):
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_nonlinear_funnel_agrees_with_brute_force_over_its_disturbances(seed):
-    system, coefficients = load("funnel", variant="nonlinear", seed=seed), funnel.draw_coefficients(seed)
+    system, coefficients = (
+        load("funnel", variant="nonlinear", seed=seed),
+        funnel.draw_coefficients(seed),
+    )
     interventions = [{"X1": 1.0}, {"X3": -2.0, "X6": 0.5}, {"M1": 0.7}, {"M3": -1.0}, {"H": 0.5}]
     for intervention, found in zip(interventions, effect(system, *interventions), strict=True):
         assert found == pytest.approx(funnel_by_grid(coefficients, intervention), abs=1e-6)
@@ -35,7 +38,11 @@ def funnel_by_grid(coefficients, intervention):
     for name, pair in funnel.FEEDS.items():
         mean = sum(coefficients[x, name] * intervention.get(x, 0.0) for x in pair)
         variance = 1 + sum(2 * coefficients[x, name] ** 2 for x in pair if x not in intervention)
-        values.append(np.full(160, intervention[name]) if name in intervention else mean + np.sqrt(variance) * nodes)
+        values.append(
+            np.full(160, intervention[name])
+            if name in intervention
+            else mean + np.sqrt(variance) * nodes
+        )
     m1, m2, m3 = np.meshgrid(*values, indexing="ij")
     weight = np.einsum("i,j,k->ijk", weights, weights, weights)
     hub = np.tanh(m1) + 0.5 * m2 + np.sin(m3)
@@ -48,7 +55,9 @@ def test_funnels_differ_by_seed_and_keep_their_coefficients_in_range():
         assert sizes.min() >= 0.5 and sizes.max() <= 1.5
     assert load("funnel", seed=1).optimum.value != load("funnel", seed=2).optimum.value
     problem = load("funnel").problem
-    assert set(funnel.TRAINING) | set(funnel.HELD_OUT) <= set(problem.sets) and len(problem.sets) == 25
+    assert (
+        set(funnel.TRAINING) | set(funnel.HELD_OUT) <= set(problem.sets) and len(problem.sets) == 25
+    )
     assert len(problem.graph.bidirected) == 6 and len(funnel.HELD_OUT) == 19
 
 
@@ -70,5 +79,7 @@ def test_latent_causes_of_the_funnel_show_in_the_covariance_of_its_rows():
     expected = inverse @ np.array(sem.noise) @ inverse.T
     values = system.observe(200_000, 1).values
     centred = values - values.mean(axis=0)
-    errors = np.sqrt((centred**2).T @ centred**2 - len(values) * np.cov(values.T) ** 2) / len(values)
+    errors = np.sqrt((centred**2).T @ centred**2 - len(values) * np.cov(values.T) ** 2) / len(
+        values
+    )
     assert (np.abs(np.cov(values.T) - expected) / errors).max() < 4.5

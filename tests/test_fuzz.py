@@ -29,7 +29,17 @@ numbers = st.one_of(
     st.integers(),
     st.booleans(),
     st.sampled_from(
-        [10**400, -(10**400), 1e160, 5e-324, Decimal("1.5"), Fraction(1, 3), 1j, np.float32(2), np.int8(3)]
+        [
+            10**400,
+            -(10**400),
+            1e160,
+            5e-324,
+            Decimal("1.5"),
+            Fraction(1, 3),
+            1j,
+            np.float32(2),
+            np.int8(3),
+        ]
     ),
 )
 odd = st.one_of(
@@ -42,7 +52,9 @@ odd = st.one_of(
     st.sampled_from([object(), np.zeros(2), np.ones((2, 2)), np.array(["a"]), pd.Series([1.0]), int, lambda *_: 1.0,
                      np.array(1.0), np.datetime64("2020-01-01"), pd.NA, frozenset({"X"}), range(3)]),
 )  # fmt: skip
-names = st.one_of(st.sampled_from(["X", "Z", "Y", "x", "do(X)", "", " ", "chain", "b[X->Z]", "β", "a/b"]), odd)
+names = st.one_of(
+    st.sampled_from(["X", "Z", "Y", "x", "do(X)", "", " ", "chain", "b[X->Z]", "β", "a/b"]), odd
+)
 
 
 @contextlib.contextmanager
@@ -189,11 +201,24 @@ def test_fit_with_any_options(chain, options):
         cb.fit(chain.problem, chain.observe(40, 0), **options)
 
 
-PRIOR = ["slope_sd", "intercept_sd", "noise_sd", "noise_rows", "scales", "centres", "slopes", "latent_sd"]
+PRIOR = [
+    "slope_sd",
+    "intercept_sd",
+    "noise_sd",
+    "noise_rows",
+    "scales",
+    "centres",
+    "slopes",
+    "latent_sd",
+]
 
 
 @fuzz
-@given(st.dictionaries(st.sampled_from(PRIOR), st.one_of(odd, hashable_keys(odd)), min_size=1, max_size=2))
+@given(
+    st.dictionaries(
+        st.sampled_from(PRIOR), st.one_of(odd, hashable_keys(odd)), min_size=1, max_size=2
+    )
+)
 def test_priors_with_any_numbers(chain, options):
     with only_our_errors():
         post = cb.fit(chain.problem, chain.observe(40, 0), prior=cb.FixedPrior(**options))
@@ -228,7 +253,12 @@ def test_files_of_any_bytes(chain, fitted, tmp_path_factory, changes, cut):
 
 
 @few
-@given(st.one_of(odd, st.recursive(odd, lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3))))
+@given(
+    st.one_of(
+        odd,
+        st.recursive(odd, lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    )
+)
 def test_networks_of_any_content(tmp_path_factory, content):
     import json
 

@@ -97,7 +97,9 @@ def test_name_that_would_fail_later_is_refused_at_the_door(name, message):
         cb.CausalGraph.from_edges([(name, "target")])
 
 
-@pytest.mark.parametrize("name", ["P", "Q", "PP", "température", "heart rate (bpm)", "x-y", "é" * 100, "$a$", "<b>"])
+@pytest.mark.parametrize(
+    "name", ["P", "Q", "PP", "température", "heart rate (bpm)", "x-y", "é" * 100, "$a$", "<b>"]
+)
 def test_odd_but_harmless_name_is_accepted(name):
     assert cb.CausalGraph.from_edges([(name, "Y")]).parents("Y") == (name,)
 
@@ -144,7 +146,9 @@ def test_edges_that_hold_no_names_are_refused(edges, match):
 def test_a_string_is_one_name_and_a_generator_is_read_once():
     assert cb.CausalGraph.from_edges([("X", "Y")], nodes="lone").nodes == ("X", "Y", "lone")
     assert cb.CausalGraph("XY").nodes == ("XY",)
-    graph = cb.CausalGraph(("X", "Y"), (edge for edge in [("X", "Y")]), (edge for edge in [("X", "Y")]))
+    graph = cb.CausalGraph(
+        ("X", "Y"), (edge for edge in [("X", "Y")]), (edge for edge in [("X", "Y")])
+    )
     assert graph == parse("X -> Y; X <-> Y")
     assert type(graph.require(np.array(["X"]))[0]) is str
     for strange in (3, [["X"]], None):
@@ -178,12 +182,16 @@ def test_relatives_follow_the_definition(seed):
         assert set(graph.ancestors(name)) == oracles.ancestors(graph.directed, {name}) - {name}
         assert set(graph.descendants(name)) == oracles.descendants(graph.directed, {name}) - {name}
         assert set(graph.parents(name)) == {a for a, b in graph.directed if b == name}
-        assert set(graph.spouses(name)) == {v for e in graph.bidirected if name in e for v in e} - {name}
+        assert set(graph.spouses(name)) == {v for e in graph.bidirected if name in e for v in e} - {
+            name
+        }
     parts = graph.districts()
     assert sorted(name for part in parts for name in part) == sorted(graph.nodes)
     arcs = nx.Graph(list(graph.bidirected))
     arcs.add_nodes_from(graph.nodes)
-    assert {frozenset(part) for part in parts} == {frozenset(c) for c in nx.connected_components(arcs)}
+    assert {frozenset(part) for part in parts} == {
+        frozenset(c) for c in nx.connected_components(arcs)
+    }
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -208,7 +216,9 @@ def test_m_separation_agrees_with_the_enumeration_of_paths():
     for graph in map(admg, range(200)):
         one, other, *rest = draws.permutation(list(graph.nodes)).tolist()
         blocked = {name for name in rest if draws.uniform() < 0.4}
-        expected = not oracles.m_connected(graph.nodes, graph.directed, graph.bidirected, one, other, blocked)
+        expected = not oracles.m_connected(
+            graph.nodes, graph.directed, graph.bidirected, one, other, blocked
+        )
         assert graph.m_separated(one, other, blocked) == expected, (graph, one, other, blocked)
         verdicts.append(expected)
     assert 20 < sum(verdicts) < 180  # both answers were tried
@@ -229,7 +239,9 @@ def test_surgery_removes_every_arrow_into_what_is_set_and_nothing_else(seed):
     name = graph.nodes[-1]
     cut = graph.do(name)
     assert cut.parents(name) == () and cut.spouses(name) == ()
-    assert set(graph.directed) - set(cut.directed) == {(cause, name) for cause in graph.parents(name)}
+    assert set(graph.directed) - set(cut.directed) == {
+        (cause, name) for cause in graph.parents(name)
+    }
     with pytest.raises(GraphError, match="unknown variable 'nobody'"):
         graph.do(["nobody"])
 

@@ -41,7 +41,9 @@ def test_tians_graph_is_identified_though_y0_is_wrong_on_it():
     graph, found = cb.CausalGraph.parse(TIAN), identify(TIAN)
     assert found.route == "rederived"
     assert (
-        require_right(np.random.default_rng(4), graph.nodes, graph.directed, graph.bidirected, ("X",), "Y")
+        require_right(
+            np.random.default_rng(4), graph.nodes, graph.directed, graph.bidirected, ("X",), "Y"
+        )
         == "rederived"
     )
 
@@ -51,17 +53,28 @@ def test_verma_graphs_are_identified():
     three = "X -> V2 -> V3 -> V4 -> Y; X <-> Y; X <-> V3; V2 <-> V4"
     for text in two, three:
         graph = cb.CausalGraph.parse(text)
-        require_right(np.random.default_rng(5), graph.nodes, graph.directed, graph.bidirected, ("X",), "Y")
+        require_right(
+            np.random.default_rng(5), graph.nodes, graph.directed, graph.bidirected, ("X",), "Y"
+        )
 
 
-@pytest.mark.parametrize("text", ["X -> Y; X <-> Y", "Z -> X -> Y; X <-> Y"], ids=["bow", "instrument"])
+@pytest.mark.parametrize(
+    "text", ["X -> Y; X <-> Y", "Z -> X -> Y; X <-> Y"], ids=["bow", "instrument"]
+)
 def test_bow_and_instrument_are_reported_with_their_hedge(text):
     found = identify(text)
-    assert not found.identifiable and not found.verified and found.estimand is None and found.route == "none"
+    assert (
+        not found.identifiable
+        and not found.verified
+        and found.estimand is None
+        and found.route == "none"
+    )
     assert found.hedge == (("X", "Y"), ("Y",))
     with pytest.raises(cb.NotIdentifiable, match="cannot be learned"):
         found.parameters("estimand")
-    with pytest.raises(cb.NotIdentifiable, match=r"E\[Y \| do\(X\)\] cannot be learned .* join \{X, Y\}") as caught:
+    with pytest.raises(
+        cb.NotIdentifiable, match=r"E\[Y \| do\(X\)\] cannot be learned .* join \{X, Y\}"
+    ) as caught:
         found.evaluate(np.eye(len(found.graph.nodes)))
     assert (caught.value.target, caught.value.intervened) == ("Y", ("X",))
     assert caught.value.districts == (("X", "Y"), ("Y",))
@@ -72,19 +85,28 @@ def test_confounded_toy_is_front_door_and_all_of_synthetic_is_identified():
     assert toy["X"].text == "sum_{Z} [sum_{X} [P(Y | X, Z) P(X)] P(Z | X)]"
     system = cb.models.load("synthetic")
     ids = cb.identify(system.problem)
-    assert list(ids) == list(system.problem.sets) and all(found.identifiable for found in ids.values())
+    assert list(ids) == list(system.problem.sets) and all(
+        found.identifiable for found in ids.values()
+    )
     draws = np.random.default_rng(6)
     graph = system.problem.graph
     for members in ids:
-        require_right(draws, graph.nodes, graph.directed, graph.bidirected, members, system.problem.target)
+        require_right(
+            draws, graph.nodes, graph.directed, graph.bidirected, members, system.problem.target
+        )
 
 
-@pytest.mark.parametrize("names", [("P", "Q", "PP"), ("v2", "v1", "v0"), ("a b", "x-y", "é{_$"), ("1", "2", "3")])
+@pytest.mark.parametrize(
+    "names", [("P", "Q", "PP"), ("v2", "v1", "v0"), ("a b", "x-y", "é{_$"), ("1", "2", "3")]
+)
 def test_any_name_works_and_comes_back(names):
     x, z, y = names
     graph = cb.CausalGraph.from_edges([(x, z), (z, y)], [(x, y)])
     found = cb.identify(graph, y, [x])[x]
-    assert found.identifiable and found.text == f"sum_{{{z}}} [sum_{{{x}}} [P({y} | {x}, {z}) P({x})] P({z} | {x})]"
+    assert (
+        found.identifiable
+        and found.text == f"sum_{{{z}}} [sum_{{{x}}} [P({y} | {x}, {z}) P({x})] P({z} | {x})]"
+    )
     assert {v.name for v in found.estimand.get_variables()} == set(names)
     assert found.evaluate(np.eye(3) + 0.5) == {x: pytest.approx(1 / 3 * 0.25, rel=1e-6)}
 
@@ -92,7 +114,11 @@ def test_any_name_works_and_comes_back(names):
 def test_latex_escapes_names_and_brackets_inner_sums():
     graph = cb.CausalGraph.from_edges([("x_1", "Z"), ("Z", "50% $")], [("x_1", "50% $")])
     latex = cb.identify(graph, "50% $", ["x_1"])["x_1"].latex
-    assert r"\mathit{x\_1}" in latex and r"\mathit{50\%\ \$}" in latex and r"\Bigl( \sum_{\mathit{x\_1}}" in latex
+    assert (
+        r"\mathit{x\_1}" in latex
+        and r"\mathit{50\%\ \$}" in latex
+        and r"\Bigl( \sum_{\mathit{x\_1}}" in latex
+    )
     assert identify(NAPKIN).latex.count(r"\frac{") == 1
 
 
@@ -121,8 +147,13 @@ def test_bad_question_is_refused(arguments, error, fault, make_problem):
 
 def test_sets_are_found_by_any_order_and_strange_ones_are_refused():
     ids = cb.identify(cb.CausalGraph.parse("X -> Z -> Y; X -> Y"), "Y", 2)
-    assert list(ids) == [("X",), ("Z",), ("X", "Z")] and ids["Z", "X"] is ids[("X", "Z")] is ids[["X", "Z"]]
-    assert ("Z", "X") in ids and "X" in ids and () not in ids and 3 not in ids and [["X"]] not in ids
+    assert (
+        list(ids) == [("X",), ("Z",), ("X", "Z")]
+        and ids["Z", "X"] is ids[("X", "Z")] is ids[["X", "Z"]]
+    )
+    assert (
+        ("Z", "X") in ids and "X" in ids and () not in ids and 3 not in ids and [["X"]] not in ids
+    )
     assert ids.get("X") is ids["X"] and ids.get((), "none") == "none" and ids.get("W") is None
     with pytest.raises(cb.ExplorationError, match=r"\{\} is not among the 3 sets"):
         ids[()]
@@ -136,7 +167,9 @@ def test_problem_with_a_hedge_is_refused_unless_it_asks_to_drop_it(make_problem)
     graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Z; W -> Y")
     domains = {"X": (-1, 1), "Z": (-1, 1), "W": (-1, 1)}
     ids = cb.identify(make_problem(graph, domains=domains, sets=1))
-    assert ids.unidentified == (("X",),) and ids.dropped == () and set(ids.usable) == {("Z",), ("W",)}
+    assert (
+        ids.unidentified == (("X",),) and ids.dropped == () and set(ids.usable) == {("Z",), ("W",)}
+    )
     assert "; not: {X}" in repr(ids)
     for refused in ids.require_usable, ids.parameters:
         with pytest.raises(cb.NotIdentifiable, match=r"do\(X\).*\{X, Z\}.*identifiable_only=True"):
@@ -145,8 +178,12 @@ def test_problem_with_a_hedge_is_refused_unless_it_asks_to_drop_it(make_problem)
     assert kept.require_usable() == kept.usable == ids.usable and kept.dropped == (("X",),)
     assert kept.parameters("structural", intercepts=False).names == ("b[W->Y]", "b[Z->Y]")
     assert "dropped: {X}" in repr(kept)
-    nothing = cb.identify(cb.CausalGraph.parse("X -> Y; X <-> Y"), "Y", ["X"], identifiable_only=True)
-    with pytest.raises(cb.NotIdentifiable, match="no other set of this problem can be learned either"):
+    nothing = cb.identify(
+        cb.CausalGraph.parse("X -> Y; X <-> Y"), "Y", ["X"], identifiable_only=True
+    )
+    with pytest.raises(
+        cb.NotIdentifiable, match="no other set of this problem can be learned either"
+    ):
         nothing.require_usable()
 
 
@@ -163,13 +200,25 @@ def test_results_are_tables_for_people():
     ids = cb.identify(graph, "Y", ["X<b>", "Z", ()], linear=True)
     frame = ids.to_frame()
     assert frame.index.tolist() == ["(nothing)", "X<b>", "Z"]
-    assert frame["identifiable"].tolist() == [True, False, True] and frame["route"].tolist() == ["y0", "none", "y0"]
-    assert frame.loc["X<b>", "hedge"] == "{Y} in {X<b>, Y}" and "not identified" in frame.loc["X<b>", "linearity"]
+    assert frame["identifiable"].tolist() == [True, False, True] and frame["route"].tolist() == [
+        "y0",
+        "none",
+        "y0",
+    ]
+    assert (
+        frame.loc["X<b>", "hedge"] == "{Y} in {X<b>, Y}"
+        and "not identified" in frame.loc["X<b>", "linearity"]
+    )
     assert frame.loc["Z", "parameters"] == "b[Z->Y]"
     assert "X&lt;b&gt;" in ids._repr_html_() and "<b>" not in ids._repr_html_().replace("<b>(", "")
     assert repr(ids["Z"]).endswith("[y0, verified]") and "not identifiable" in repr(ids["X<b>"])
-    assert "random linear-Gaussian models" in ids["Z"].verification and ids["X<b>"].verification == ""
-    assert ids["Z"]._repr_latex_().startswith("$") and r"\text{is not identifiable}" in ids["X<b>"]._repr_latex_()
+    assert (
+        "random linear-Gaussian models" in ids["Z"].verification and ids["X<b>"].verification == ""
+    )
+    assert (
+        ids["Z"]._repr_latex_().startswith("$")
+        and r"\text{is not identifiable}" in ids["X<b>"]._repr_latex_()
+    )
     check = cb.check_estimand(graph, "Y", "Z", P(Y | Z))
     assert "<table" in check._repr_html_() and repr(check).startswith("P(Y | do(Z)) = P(Y | Z): ")
 
@@ -213,8 +262,15 @@ print(json.dumps([(one.text, one.latex, one.error) for one in found]))
 @pytest.mark.heavy
 def test_text_and_numbers_do_not_depend_on_the_hash_seed():
     def run(seed):
-        command, environment = [sys.executable, "-c", PROGRAM], os.environ | {"PYTHONHASHSEED": seed}
-        return json.loads(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
+        command, environment = (
+            [sys.executable, "-c", PROGRAM],
+            os.environ | {"PYTHONHASHSEED": seed},
+        )
+        return json.loads(
+            subprocess.run(
+                command, capture_output=True, text=True, env=environment, check=True
+            ).stdout
+        )
 
     first, *others = [run(seed) for seed in "0123"]
     assert len(first) > 8 and all(other == first for other in others)

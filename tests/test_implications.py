@@ -10,8 +10,8 @@ from scipy import stats
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics import implications
-from causal_bo_ppl.diagnostics.implications import check_graph, separated_pairs, separator
+from causal_bo_ppl.diagnostics import graph_tests as implications
+from causal_bo_ppl.diagnostics.graph_tests import check_graph, separated_pairs, separator
 from causal_bo_ppl.errors import DataError, DomainError, ModelError
 
 DIAMOND = "A -> B -> Y; A -> C -> Y"
@@ -33,7 +33,9 @@ def diamond(rows, seed, direct=0.0):
     draws = np.random.default_rng(seed).normal(size=(4, rows))
     a = draws[0]
     b, c = a + draws[1], draws[2] - a
-    return as_data(posed(DIAMOND), {"A": a, "B": b, "C": c, "Y": b + 0.5 * c + direct * a + draws[3]})
+    return as_data(
+        posed(DIAMOND), {"A": a, "B": b, "C": c, "Y": b + 0.5 * c + direct * a + draws[3]}
+    )
 
 
 def line_of(check, left, right):
@@ -52,14 +54,21 @@ def test_separators_are_the_smallest_of_all_sets_and_exist_iff_the_ancestors_sep
                 for given in powerset(others)
                 if not m_connected(nodes, directed, bidirected, one, other, set(given))
             ]
-            assert bool(blocking) == (ancestors(directed, {one, other}) - {one, other} in blocking), (graph, one, other)
+            assert bool(blocking) == (
+                ancestors(directed, {one, other}) - {one, other} in blocking
+            ), (graph, one, other)
             given = separator(graph, one, other)
             assert (given is not None) == bool(blocking), (graph, one, other)
             if given is None:
                 touch = any({one, other} == set(edge) for edge in [*directed, *bidirected])
                 found["adjacent" if touch else "inducing path"] += 1
             else:
-                assert set(given) in blocking and len(given) == min(map(len, blocking)), (graph, one, other, given)
+                assert set(given) in blocking and len(given) == min(map(len, blocking)), (
+                    graph,
+                    one,
+                    other,
+                    given,
+                )
                 found["separated"] += 1
     assert min(found.values()) > 10, found
 
@@ -72,7 +81,9 @@ def test_bottleneck_in_the_middle_is_found():
 def test_every_separable_pair_is_tested_once():
     pairs = separated_pairs(cb.CausalGraph.parse(DIAMOND))
     assert pairs == [("A", "Y", ("B", "C")), ("B", "C", ("A",))]
-    assert separated_pairs(cb.CausalGraph.parse("A -> B -> C; B <-> C")) == []  # an inducing path from A to C
+    assert (
+        separated_pairs(cb.CausalGraph.parse("A -> B -> C; B <-> C")) == []
+    )  # an inducing path from A to C
     assert separated_pairs(cb.CausalGraph.parse("B; C; B <-> C; A -> D")) == [
         *(("A", "B", ()), ("A", "C", ())),
         *(("B", "D", ()), ("C", "D", ())),
@@ -83,7 +94,11 @@ def test_correlations_and_p_values_are_those_of_textbook_regressions():
     problem, truth = random_problem(3, size=7)
     data = simulate(problem, truth, 40, seed=1)
     table = check_graph(problem, data).table
-    assert len(table) > 3 and (table["given"] != "").any() and (table["verdict"] != "not assessed").all()
+    assert (
+        len(table) > 3
+        and (table["given"] != "").any()
+        and (table["verdict"] != "not assessed").all()
+    )
     for line in table.to_dict("records"):
         given = [name for name in line["given"].split(", ") if name]
         names = [line["left"], line["right"], *given]
@@ -94,10 +109,14 @@ def test_correlations_and_p_values_are_those_of_textbook_regressions():
         weights, squares, *_ = np.linalg.lstsq(design, data.column(names[0]))
         degrees = len(data) - design.shape[1]
         error = np.sqrt(squares[0] / degrees * np.linalg.inv(design.T @ design)[1, 1])
-        assert line["p_value"] == pytest.approx(2 * stats.t.sf(abs(weights[1] / error), degrees), rel=1e-6)
+        assert line["p_value"] == pytest.approx(
+            2 * stats.t.sf(abs(weights[1] / error), degrees), rel=1e-6
+        )
         assert line["rows"] == 40
         if not given:
-            interval = stats.pearsonr(data.column(names[0]), data.column(names[1])).confidence_interval(0.95)
+            interval = stats.pearsonr(
+                data.column(names[0]), data.column(names[1])
+            ).confidence_interval(0.95)
             assert (line["low"], line["high"]) == pytest.approx(tuple(interval))
 
 
@@ -108,8 +127,18 @@ def test_interval_is_fishers_with_the_separator_taken_off_the_rows():
     assert np.arctanh(found["high"]) == pytest.approx(np.arctanh(found["correlation"]) + half)
     single = implications._infer(0.5, 1)  # one degree of freedom: Fisher's interval is everything
     assert (single["low"], single["high"]) == (-1, 1) and single["p_value"] == pytest.approx(2 / 3)
-    assert implications._infer(1.0, 1) == {"correlation": 1.0, "low": -1.0, "high": 1.0, "p_value": 0.0}
-    assert implications._infer(1.0, 5) == {"correlation": 1.0, "low": 1.0, "high": 1.0, "p_value": 0.0}
+    assert implications._infer(1.0, 1) == {
+        "correlation": 1.0,
+        "low": -1.0,
+        "high": 1.0,
+        "p_value": 0.0,
+    }
+    assert implications._infer(1.0, 5) == {
+        "correlation": 1.0,
+        "low": 1.0,
+        "high": 1.0,
+        "p_value": 0.0,
+    }
 
 
 def test_true_graph_passes_and_a_missing_edge_fails():
@@ -117,7 +146,10 @@ def test_true_graph_passes_and_a_missing_edge_fails():
     problem = posed(DIAMOND)
     verdicts = [check_graph(problem, diamond(200, seed)).verdict for seed in range(20)]
     assert verdicts.count("failed") <= 1 and set(verdicts) <= {"passed", "failed"}
-    assert all(check_graph(problem, diamond(200, seed, direct=0.8)).verdict == "failed" for seed in range(20))
+    assert all(
+        check_graph(problem, diamond(200, seed, direct=0.8)).verdict == "failed"
+        for seed in range(20)
+    )
 
 
 @pytest.mark.heavy
@@ -147,10 +179,15 @@ def test_text_names_the_worst_violation_with_its_interval_and_says_what_was_not_
     check = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
     worst = check.table.iloc[0]
     interval = f"{worst['correlation']:.2f} [{worst['low']:.2f}, {worst['high']:.2f}]"
-    assert f"A and Y should be independent given B, C, but their partial correlation is {interval}." in check.text
+    assert (
+        f"A and Y should be independent given B, C, but their partial correlation is {interval}."
+        in check.text
+    )
     assert "tested on 300 observational rows: 2; contradicted: 1." in check.text
     assert "nonlinear dependence and Verma constraints are not" in check.text
-    assert "missing edge or a latent common cause" in check.advice and "check it again" in check.advice
+    assert (
+        "missing edge or a latent common cause" in check.advice and "check it again" in check.advice
+    )
     assert check_graph(posed(DIAMOND), diamond(300, 2)).advice == ""
 
 
@@ -158,7 +195,9 @@ def test_only_the_worst_violations_are_named():
     problem = posed("; ".join(f"{name} -> Y" for name in "ABCD"))
     shared = np.random.default_rng(3).normal(size=300)
     noise = np.random.default_rng(4).normal(size=(5, 300))
-    columns = {name: shared + (1 + 0.2 * place) * noise[place] for place, name in enumerate("ABCDY")}
+    columns = {
+        name: shared + (1 + 0.2 * place) * noise[place] for place, name in enumerate("ABCDY")
+    }
     check = check_graph(problem, as_data(problem, columns))
     assert len(check.failures) == 6 and check.text.count("should be independent") == 3
     assert check.table["correlation"].is_monotonic_decreasing
@@ -200,7 +239,11 @@ def test_large_correlation_of_few_rows_is_no_failure():
 def test_graph_without_implications_says_that_only_experiments_can_contradict_it():
     problem = posed("A -> B -> Y; A -> Y")
     check = check_graph(problem, as_data(problem, dict.fromkeys("ABY", np.arange(5.0))))
-    assert check.table.empty and list(check.table) == implications.COLUMNS and check.verdict == "not assessed"
+    assert (
+        check.table.empty
+        and list(check.table) == implications.COLUMNS
+        and check.verdict == "not assessed"
+    )
     assert "no observational data can contradict it by an independence" in check.text
     assert "Only experiments can" in check.advice and "<table" in check._repr_html_()
 
@@ -210,7 +253,10 @@ def test_too_few_rows_are_not_assessed_line_by_line():
     assert line_of(check, "A", "Y")["reason"] == "4 rows are too few; at least 5 are needed"
     assert line_of(check, "B", "C")["verdict"] == "passed" and check.passed
     assert check.table["verdict"].tolist() == ["passed", "not assessed"]
-    assert "tested on 4 observational rows: 1; contradicted: 0; not assessed: 1 (such as: 4 rows" in check.text
+    assert (
+        "tested on 4 observational rows: 1; contradicted: 0; not assessed: 1 (such as: 4 rows"
+        in check.text
+    )
     assert check_graph(posed(DIAMOND), diamond(1, 8)).verdict == "not assessed"
 
 
@@ -220,8 +266,12 @@ def test_constant_and_collinear_columns_are_not_assessed_with_a_reason(mean):
     columns = {name: mean + data.column(name) for name in "ABCY"}
     check = check_graph(problem, as_data(problem, columns | {"A": np.full(50, 0.1 + mean)}))
     assert line_of(check, "A", "Y")["reason"] == "A is constant in these rows"
-    assert line_of(check, "B", "C")["verdict"] != "not assessed"  # a constant separator separates nothing
-    check = check_graph(problem, as_data(problem, columns | {"Y": 3 * columns["B"] - columns["C"] / 7}))
+    assert (
+        line_of(check, "B", "C")["verdict"] != "not assessed"
+    )  # a constant separator separates nothing
+    check = check_graph(
+        problem, as_data(problem, columns | {"Y": 3 * columns["B"] - columns["C"] / 7})
+    )
     assert line_of(check, "A", "Y")["reason"] == "Y is a combination of B, C in these rows"
     assert np.isnan(line_of(check, "A", "Y")["p_corrected"])
 
@@ -229,11 +279,15 @@ def test_constant_and_collinear_columns_are_not_assessed_with_a_reason(mean):
 def test_collinear_separator_counts_as_often_as_it_varies():
     problem, data = posed(DIAMOND), diamond(40, 10)
     columns = {name: data.column(name) for name in "ABCY"}
-    line = line_of(check_graph(problem, as_data(problem, columns | {"C": 2 * columns["B"] + 1})), "A", "Y")
+    line = line_of(
+        check_graph(problem, as_data(problem, columns | {"C": 2 * columns["B"] + 1})), "A", "Y"
+    )
     precision = np.linalg.inv(np.cov([columns[name] for name in "AYB"]))
     oracle = -precision[0, 1] / np.sqrt(precision[0, 0] * precision[1, 1])
     t = oracle * np.sqrt(37 / (1 - oracle**2))
-    assert line["correlation"] == pytest.approx(oracle) and line["p_value"] == pytest.approx(2 * stats.t.sf(abs(t), 37))
+    assert line["correlation"] == pytest.approx(oracle) and line["p_value"] == pytest.approx(
+        2 * stats.t.sf(abs(t), 37)
+    )
 
 
 @pytest.mark.parametrize("rows", [5, 50, 20_000])
@@ -241,10 +295,17 @@ def test_exact_combinations_are_told_from_very_close_ones(rows):
     """Of any scale and mean; a deviation of a millionth is seen."""
     draws = np.random.default_rng(rows)
     for _ in range(20):
-        means, scales, weights = draws.normal(size=3) * 1e3, 10 ** draws.uniform(-3, 3, 3), draws.normal(size=3) * 5
+        means, scales, weights = (
+            draws.normal(size=3) * 1e3,
+            10 ** draws.uniform(-3, 3, 3),
+            draws.normal(size=3) * 5,
+        )
         given = means + scales * draws.normal(size=(rows, 3))
         exact = given @ weights + 7
-        for response, is_exact in ((exact, True), (exact + 1e-6 * exact.std() * draws.normal(size=rows), False)):
+        for response, is_exact in (
+            (exact, True),
+            (exact + 1e-6 * exact.std() * draws.normal(size=rows), False),
+        ):
             scaled = implications.scale_rows(np.column_stack([response, given]))
             assert implications.regress(scaled, 0, [1, 2, 3]).is_exact is is_exact
 
@@ -254,7 +315,9 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
     columns = {name: data.column(name) for name in "ABCY"}
     curved = {"B": np.tanh(columns["A"] / 2), "C": np.arctan(columns["A"] / 2)}
     check = check_graph(problem, as_data(problem, columns | curved))
-    assert check.verdict == "failed" and "a slightly nonlinear mechanism can cause this" in check.text
+    assert (
+        check.verdict == "failed" and "a slightly nonlinear mechanism can cause this" in check.text
+    )
     assert check.table["explained"][0] > 0.95
     straight = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
     assert straight.verdict == "failed" and "slightly nonlinear" not in straight.text
@@ -263,13 +326,29 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
 @pytest.mark.parametrize(
     ("change", "error", "fault"),
     [
-        ({"problem": cb.CausalGraph.parse(DIAMOND)}, ModelError, "check_graph needs a Problem, got CausalGraph"),
+        (
+            {"problem": cb.CausalGraph.parse(DIAMOND)},
+            ModelError,
+            "check_graph needs a Problem, got CausalGraph",
+        ),
         ({"data": np.zeros((3, 4))}, DataError, "check_graph needs Data, got ndarray"),
-        ({"problem": posed("A -> Y")}, DataError, "the rows are of A, B, C, Y .* read them for this problem"),
+        (
+            {"problem": posed("A -> Y")},
+            DataError,
+            "the rows are of A, B, C, Y .* read them for this problem",
+        ),
         ({"alpha": 0}, ModelError, "alpha must lie between 0 and 1, got 0"),
         ({"alpha": float("nan")}, ModelError, "alpha must lie between 0 and 1, got nan"),
-        ({"least_correlation": 1.5}, ModelError, "least_correlation must lie between 0 and 1, got 1.5"),
-        ({"alpha": "small"}, DomainError, "the value of 'alpha' must be a real number, got 'small'"),
+        (
+            {"least_correlation": 1.5},
+            ModelError,
+            "least_correlation must lie between 0 and 1, got 1.5",
+        ),
+        (
+            {"alpha": "small"},
+            DomainError,
+            "the value of 'alpha' must be a real number, got 'small'",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused(change, error, fault):

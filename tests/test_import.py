@@ -9,14 +9,18 @@ import pytest
 
 def run(code, *flags, cwd=None, **environment):
     command, environment = [sys.executable, *flags, "-c", code], os.environ | environment
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_heavy_libraries_wait_until_they_are_used():
     heavy = ["numpyro", "y0", "arviz", "arviz_base", "matplotlib", "networkx", "pandas"]
-    loaded = run(f"import causal_bo_ppl, sys; print([name for name in {heavy} if name in sys.modules])")
+    loaded = run(
+        f"import causal_bo_ppl, sys; print([name for name in {heavy} if name in sys.modules])"
+    )
     assert loaded == "[]"
 
 

@@ -35,11 +35,19 @@ def written(ax):
 def test_errors_are_drawn_for_every_pair_of_sets(found):
     ax = cb.plots.draw_kernel_errors(found[0])
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["X", "Z"]
-    assert written(ax)[0] == f"{float(found[0].frobenius[0, 0, 0]):.2g}" and written(ax).count("0") == 3
+    assert (
+        written(ax)[0] == f"{float(found[0].frobenius[0, 0, 0]):.2g}"
+        and written(ax).count("0") == 3
+    )
     assert ax.get_title() == "jacobian - exact\n15 rows"
-    drawn = cb.plots.draw_kernel_errors(found[0], comparison="monte_carlo - exact", measure="spectral")
+    drawn = cb.plots.draw_kernel_errors(
+        found[0], comparison="monte_carlo - exact", measure="spectral"
+    )
     inside = int((found[0].spectral_z.sel(comparison="monte_carlo - exact") < 3).sum())
-    assert len(drawn.lines[0].get_xdata()) == inside > 0 and "within Monte-Carlo error" in drawn.get_title()
+    assert (
+        len(drawn.lines[0].get_xdata()) == inside > 0
+        and "within Monte-Carlo error" in drawn.get_title()
+    )
 
 
 def test_errors_are_drawn_against_rows(found):
@@ -86,7 +94,10 @@ def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
     both = cb.plots.draw_teaching(several)
     shown = both.collections[0].get_array().reshape(several.reduction.shape)
     np.testing.assert_allclose(shown, several.reduction.values)
-    assert both.yaxis_inverted() and [tick.get_text() for tick in both.get_yticklabels()] == ["do(Z = 4)", "do(X = 1)"]
+    assert both.yaxis_inverted() and [tick.get_text() for tick in both.get_yticklabels()] == [
+        "do(Z = 4)",
+        "do(X = 1)",
+    ]
 
 
 def test_of_many_effects_those_that_are_taught_most_are_drawn_and_long_names_lose_their_middle():
@@ -103,21 +114,30 @@ def test_of_many_effects_those_that_are_taught_most_are_drawn_and_long_names_los
 
 
 def test_what_cannot_be_drawn_is_refused(found, posts):
-    with pytest.raises(cb.ModelError, match="draw_kernel_errors needs the result of cb.compare_kernels, got Posterior"):
+    with pytest.raises(
+        cb.ModelError,
+        match="draw_kernel_errors needs the result of cb.compare_kernels, got Posterior",
+    ):
         cb.plots.draw_kernel_errors(posts[0])
     with pytest.raises(cb.ModelError, match="unknown measure 'frobenus'.*frobenius"):
         cb.plots.draw_kernel_errors(found[0], measure="frobenus")
     with pytest.raises(cb.ModelError, match="unknown comparison 'exact'"):
         cb.plots.draw_kernel_errors(found[0], comparison="exact")
-    with pytest.raises(cb.ModelError, match="draw_errors_by_rows needs several, joined by xarray.concat"):
+    with pytest.raises(
+        cb.ModelError, match="draw_errors_by_rows needs several, joined by xarray.concat"
+    ):
         cb.plots.draw_errors_by_rows(found[0])
     with pytest.raises(cb.ModelError, match="draw_kernel_errors needs one; select it"):
         cb.plots.draw_kernel_errors(xr.concat(found, "rows"))
-    with pytest.raises(cb.ModelError, match="draw_coupling needs the result of cb.coupling, got Dataset"):
+    with pytest.raises(
+        cb.ModelError, match="draw_coupling needs the result of cb.coupling, got Dataset"
+    ):
         cb.plots.draw_coupling(found[0])
     with pytest.raises(cb.ModelError, match="unknown part of a coupling 'betwen'.*between"):
         cb.plots.draw_coupling(cb.coupling(posts[0]), of="betwen")
-    with pytest.raises(cb.ModelError, match="draw_teaching needs the result of cb.teaching, got Dataset"):
+    with pytest.raises(
+        cb.ModelError, match="draw_teaching needs the result of cb.teaching, got Dataset"
+    ):
         cb.plots.draw_teaching(found[0])
 
 
@@ -140,15 +160,24 @@ def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
     ax = cb.plots.draw_concentration(table)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), table["trace"])
     np.testing.assert_allclose(ax.lines[1].get_ydata(), table["eps_pointwise"])
-    for line, column, power in zip(ax.lines[-2:], ("trace", "eps_pointwise"), (1.0, 0.5), strict=True):
-        np.testing.assert_allclose(line.get_ydata(), table[column].iloc[0] * (25 / table.index) ** power)
+    for line, column, power in zip(
+        ax.lines[-2:], ("trace", "eps_pointwise"), (1.0, 0.5), strict=True
+    ):
+        np.testing.assert_allclose(
+            line.get_ydata(), table[column].iloc[0] * (25 / table.index) ** power
+        )
     assert [line.get_label() for line in ax.lines][-2:] == ["like N^-1", "like N^-0.5"]
 
 
 def test_what_is_no_theory_is_refused(posts):
-    with pytest.raises(cb.ModelError, match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame"):
+    with pytest.raises(
+        cb.ModelError, match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame"
+    ):
         cb.plots.draw_gains(posts[0].to_frame())
-    with pytest.raises(cb.ModelError, match="draw_concentration needs the result of cb.theory.concentration, got Post"):
+    with pytest.raises(
+        cb.ModelError,
+        match="draw_concentration needs the result of cb.theory.concentration, got Post",
+    ):
         cb.plots.draw_concentration(posts[0])
     with pytest.raises(cb.ModelError, match="this gram is zero: all effects are known"):
         cb.plots.draw_spectrum(np.zeros((2, 2)))

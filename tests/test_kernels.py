@@ -37,7 +37,9 @@ def test_gram_is_the_dense_product_in_every_parameterization(kind):
     queries = problem.sobol(2)
     jacobian = np.asarray(cb.response(problem, first).jacobian(first.mean, queries))
     expected = jacobian @ first.covariance @ jacobian.T
-    np.testing.assert_allclose(cb.jacobian_gram(post, queries).gram, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        cb.jacobian_gram(post, queries).gram, expected, rtol=1e-9, atol=1e-12
+    )
     cross = cb.jacobian_gram(post, queries[:3], queries[3:8])
     np.testing.assert_allclose(cross.gram, expected[:3, 3:8], rtol=1e-9, atol=1e-12)
     features = np.asarray(cb.jacobian_features(post, queries))
@@ -53,7 +55,9 @@ def test_within_one_set_the_rank_is_its_size_plus_one():
 
 def test_linearization_leaves_out_the_product_of_variances_on_the_chain(chain):
     queries = chain.problem.queries([{"X": 2.0}, {"Z": 2.0}])
-    np.testing.assert_allclose(remainders(chain, queries), [np.prod(chain.sd**2) * 4.0, 0.0], rtol=1e-9, atol=1e-16)
+    np.testing.assert_allclose(
+        remainders(chain, queries), [np.prod(chain.sd**2) * 4.0, 0.0], rtol=1e-9, atol=1e-16
+    )
 
 
 def test_a_failed_posterior_is_refused_unless_accepted(chain):

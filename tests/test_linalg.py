@@ -5,19 +5,27 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.linalg import clip_rounding, factor_draws, invert_definite
+from causal_bo_ppl.numerics import clip_rounding, factor_draws, invert_definite
 
 
 @pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
 def test_only_definite_matrices_of_a_batch_are_inverted(asarray):
-    good, indefinite, singular = np.array([[2.0, 0.5], [0.5, 1.0]]), np.diag([1.0, -1.0]), np.ones((2, 2))
+    good, indefinite, singular = (
+        np.array([[2.0, 0.5], [0.5, 1.0]]),
+        np.diag([1.0, -1.0]),
+        np.ones((2, 2)),
+    )
     negative = -good  # its determinant is positive
     inverse, log_determinant = map(
         np.asarray, invert_definite(asarray(np.stack([good, indefinite, singular, negative])))
     )
     np.testing.assert_allclose(inverse[0], np.linalg.inv(good), rtol=1e-12)
     assert log_determinant[0] == pytest.approx(np.log(1.75), rel=1e-12)
-    assert np.isnan(inverse[1]).any() and np.isnan(inverse[3]).any() and np.isnan(log_determinant[[1, 3]]).all()
+    assert (
+        np.isnan(inverse[1]).any()
+        and np.isnan(inverse[3]).any()
+        and np.isnan(log_determinant[[1, 3]]).all()
+    )
     assert not np.isfinite(inverse[2]).all()
 
 
@@ -32,7 +40,10 @@ def test_factor_of_draws_is_that_of_their_covariance():
     factor = factor_draws(draws)
     covariance = np.cov(draws.T)
     sd = np.sqrt(np.diagonal(covariance))
-    assert np.abs(factor @ factor.T - covariance).max() <= 1e-10 * np.outer(sd, sd).max() and factor.shape[1] == 3
+    assert (
+        np.abs(factor @ factor.T - covariance).max() <= 1e-10 * np.outer(sd, sd).max()
+        and factor.shape[1] == 3
+    )
     assert factor_draws(np.ones((5, 2))).shape == (2, 0)
 
 

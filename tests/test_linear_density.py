@@ -15,29 +15,38 @@ from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.linear import LinearSEM
-from causal_bo_ppl.posterior.linear_model import LinearModel
-from causal_bo_ppl.posterior.outcomes import Outcomes, no_outcomes
-from causal_bo_ppl.posterior.prior_draws import draw_models, node_prior
-from causal_bo_ppl.posterior.readout import Readout
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.sem.disturbances import correlation_factor
-from causal_bo_ppl.sem.linear_program import DISTURBANCES, generate, linear_program
-from causal_bo_ppl.sem.simulation import ROWS
-from causal_bo_ppl.sem.simulation import simulate as simulate_program
+from causal_bo_ppl.inference.linear_model import LinearModel
+from causal_bo_ppl.inference.outcomes import Outcomes, no_outcomes
+from causal_bo_ppl.inference.prior_draws import draw_models, node_prior
+from causal_bo_ppl.mechanisms.linear.density import correlation_factor
+from causal_bo_ppl.mechanisms.linear.program import DISTURBANCES, generate, linear_program
+from causal_bo_ppl.mechanisms.linear.readout import Readout
+from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+from causal_bo_ppl.mechanisms.simulation import ROWS
+from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
+from causal_bo_ppl.problem import Queries
 
 pytestmark = pytest.mark.heavy
 PRIOR = cb.FixedPrior(
-    slope_sd=0.7, intercept_sd=1.5, noise_sd=0.8, noise_rows=5.0, centres={"V1": 2.0}, scales={"V2": 3.0}
+    slope_sd=0.7,
+    intercept_sd=1.5,
+    noise_sd=0.8,
+    noise_rows=5.0,
+    centres={"V1": 2.0},
+    scales={"V2": 3.0},
 )
 
 
 def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercepts=True):
     graph = problem.graph.ancestral(problem.target)
-    identified = cb.identify(problem.graph, problem.target, [()])  # parameters of nothing set: all equations
+    identified = cb.identify(
+        problem.graph, problem.target, [()]
+    )  # parameters of nothing set: all equations
     theta = identified.parameters("structural", intercepts=intercepts)
     told = no_outcomes(len(graph.nodes)) if outcomes is None else outcomes
-    return LinearModel(graph, problem.known, intercepts, prior, Readout(theta, graph), data, told, follows)
+    return LinearModel(
+        graph, problem.known, intercepts, prior, Readout(theta, graph), data, told, follows
+    )
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +124,7 @@ def test_fast_density_is_that_of_the_program_on_paper(confounded):
 
 def parts_at(model, drawn, sem):
     """Log prior and log likelihood of the fast density at parameters of the program."""
-    from causal_bo_ppl.sem.linear_density import Point, log_likelihood, log_prior
+    from causal_bo_ppl.mechanisms.linear.density import Point, log_likelihood, log_prior
 
     matrix = np.vstack([sem.weights, sem.intercepts])
     shape = model.shape
@@ -125,7 +134,9 @@ def parts_at(model, drawn, sem):
     names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in shape.arcs]
     strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])
     point = Point(coefficients, log_sd, strengths, matrix)
-    return float(log_prior(shape, model.arguments[1], point)), float(log_likelihood(shape, model.arguments[2], point))
+    return float(log_prior(shape, model.arguments[1], point)), float(
+        log_likelihood(shape, model.arguments[2], point)
+    )
 
 
 @pytest.mark.parametrize("follows", [True, False])
@@ -139,10 +150,14 @@ def test_likelihood_of_rows_is_that_of_the_mutilated_system(confounded, follows)
     columns = [data.nodes.index(name) for name in model.graph.nodes]
     for matrix, noise, likelihood in zip(matrices, noises, found, strict=True):
         total = 0.0
-        for values, is_set in zip(data.values[:, columns], data.intervened[:, columns], strict=True):
+        for values, is_set in zip(
+            data.values[:, columns], data.intervened[:, columns], strict=True
+        ):
             free = ~is_set
             inverse = np.linalg.inv(np.eye(free.sum()) - matrix[:-1][np.ix_(free, free)].T)
-            mean = inverse @ (matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ values[is_set])
+            mean = inverse @ (
+                matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ values[is_set]
+            )
             covariance = inverse @ noise[np.ix_(free, free)] @ inverse.T
             total += multivariate_normal(mean, covariance).logpdf(values[free])
         assert likelihood == pytest.approx(total, rel=1e-10)
@@ -160,7 +175,10 @@ def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
     )
     flat = np.random.default_rng(4).normal(size=(2, model.dimension)) * 0.3
     matrices, noises = model.models(flat)
-    found, told = model.log_parts(flat)[1] - without.log_parts(flat)[1], model.told(model.models(flat))
+    found, told = (
+        model.log_parts(flat)[1] - without.log_parts(flat)[1],
+        model.told(model.models(flat)),
+    )
     for row, (matrix, noise) in enumerate(zip(matrices, noises, strict=True)):
         total = 0.0
         for is_set, at, outcome in zip(mask, value, outcomes, strict=True):
@@ -169,13 +187,15 @@ def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
             mean = inverse @ (matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ at[is_set])
             covariance = inverse @ noise[np.ix_(free, free)] @ inverse.T
             total += norm(mean[-1], np.sqrt(covariance[-1, -1])).logpdf(outcome)
-        assert found[row] == pytest.approx(total, rel=1e-8) and told[row].sum() == pytest.approx(total, rel=1e-10)
+        assert found[row] == pytest.approx(total, rel=1e-8) and told[row].sum() == pytest.approx(
+            total, rel=1e-10
+        )
 
 
 def test_both_charts_have_the_same_density(confounded):
     """Potentials differ by the logarithm of the volume that one chart has in the other."""
     from causal_bo_ppl.diagnostics.importance import _unfollowed
-    from causal_bo_ppl.posterior.potentials import flat_potential
+    from causal_bo_ppl.inference.nuts import flat_potential
 
     problem, data = confounded
     follows = make_model(problem, data)
@@ -204,7 +224,9 @@ def test_scaled_prior_of_the_density_is_the_conjugate_one():
     for node in model.shape.equations:
         used = model.equations.causes[node] >= 0
         gaps = matrices[:, model.equations.causes[node][used], node] - exact.mean[node][used]
-        precision = np.linalg.inv(exact.root[node] @ exact.root[node].T + np.diag(~used * 1.0))[np.ix_(used, used)]
+        precision = np.linalg.inv(exact.root[node] @ exact.root[node].T + np.diag(~used * 1.0))[
+            np.ix_(used, used)
+        ]
         s2 = noises[:, node, node]
         expected += -(exact.shape[node] + 1 + used.sum() / 2) * np.log(s2) - exact.rate[node] / s2
         expected += -0.5 * np.einsum("ni,ij,nj->n", gaps, precision, gaps) / s2
@@ -213,7 +235,9 @@ def test_scaled_prior_of_the_density_is_the_conjugate_one():
 
 def test_prior_draws_have_the_moments_of_the_fixed_prior():
     graph = cb.CausalGraph.parse("A -> B; A <-> B")
-    prior = cb.FixedPrior(slope_sd=0.5, noise_rows=12.0, noise_sd=2.0, centres={"A": 3.0}, intercept_sd=0.2)
+    prior = cb.FixedPrior(
+        slope_sd=0.5, noise_rows=12.0, noise_sd=2.0, centres={"A": 3.0}, intercept_sd=0.2
+    )
     matrices, noises = draw_models(graph, prior, {}, True, 4_000, jax.random.key(0))
     slope, s2 = matrices[:, 0, 1], noises[:, 1, 1]
     expected = 12 * 4 / (12 - 2)  # mean of IG(6, 24)
@@ -221,14 +245,21 @@ def test_prior_draws_have_the_moments_of_the_fixed_prior():
     assert slope.std() == pytest.approx(0.5 * np.sqrt(expected), rel=0.08)
     assert (matrices[:, 2, 1] + 3 * slope).std() == pytest.approx(0.2 * np.sqrt(expected), rel=0.08)
     correlation = noises[:, 0, 1] / np.sqrt(noises[:, 0, 0] * s2)
-    assert np.abs(np.quantile(correlation / np.sqrt(1 - correlation**2), [0.16, 0.84]) - [-1, 1]).max() < 0.08
+    assert (
+        np.abs(np.quantile(correlation / np.sqrt(1 - correlation**2), [0.16, 0.84]) - [-1, 1]).max()
+        < 0.08
+    )
 
 
 def test_known_variances_and_coefficients_are_not_drawn():
     graph = cb.CausalGraph.parse("A -> B")
     prior = cb.FixedPrior(noise_rows=np.inf, noise_sd=0.5)
     matrices, noises = draw_models(graph, prior, {("A", "B"): 0.8}, False, 20, jax.random.key(0))
-    assert (matrices[:, 0, 1] == 0.8).all() and np.allclose(noises, 0.25 * np.eye(2)) and not matrices[:, 2].any()
+    assert (
+        (matrices[:, 0, 1] == 0.8).all()
+        and np.allclose(noises, 0.25 * np.eye(2))
+        and not matrices[:, 2].any()
+    )
 
 
 def test_rows_of_the_program_are_those_of_its_parameters_also_under_interventions():
@@ -241,7 +272,9 @@ def test_rows_of_the_program_are_those_of_its_parameters_also_under_intervention
     mask = np.tile([False, True, False], (4_000, 1))
     queries = Queries(mask, np.where(mask, 3.0, 0.0))
     with jax.numpy_rank_promotion("allow"):  # inside NumPyro
-        rows = np.asarray(simulate_program(partial(generate, graph, sem), graph.nodes, queries, jax.random.key(0)))
+        rows = np.asarray(
+            simulate_program(partial(generate, graph, sem), graph.nodes, queries, jax.random.key(0))
+        )
     assert (rows[:, 1] == 3).all()  # the value set is what the trace holds
     expected = np.array([1.0, -2.0 - 1.3 * 3])
     assert np.abs(rows[:, [0, 2]].mean(axis=0) - expected).max() < 5 * np.sqrt(2 / 4_000)

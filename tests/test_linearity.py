@@ -6,9 +6,9 @@ from oracles import ancestors, has_hedge, random_admg
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.identification import linearity
-from causal_bo_ppl.identification.half_treks import half_trek_identified
+from causal_bo_ppl.identification.finite_field import eliminate
+from causal_bo_ppl.identification.linearity import half_trek_identified
 from causal_bo_ppl.identification.reduction import reduce_effect
-from causal_bo_ppl.identification.residues import eliminate
 
 INSTRUMENT = "Z -> X -> Y; X <-> Y"
 CONDITIONAL = "C -> A -> X -> Y; C -> X; C -> Y; C <-> Y; X <-> Y"
@@ -18,7 +18,9 @@ TWO_VALUED = "D -> A; D -> B; D -> C; A -> C; B -> Y; C -> Y; D <-> A; D <-> B; 
 def verdict(text, intervened="X", known=None):
     graph = cb.CausalGraph.parse(text)
     domains = dict.fromkeys(graph.require(intervened), (-1.0, 1.0))
-    return cb.identify(cb.Problem(graph, "Y", domains=domains, sets=[intervened], known=known))[intervened].linearity
+    return cb.identify(cb.Problem(graph, "Y", domains=domains, sets=[intervened], known=known))[
+        intervened
+    ].linearity
 
 
 def test_instrument_is_identified_by_half_treks_and_a_bow_is_not():
@@ -41,7 +43,10 @@ def test_conditional_instrument_is_identified_by_numerical_evidence():
     ("text", "cause"),
     [
         ("A -> X; C -> X; C -> Y; X -> Y; C <-> Y; X <-> Y", "X"),
-        ("E -> C; E -> D; E -> B; E -> Y; C -> D; C -> Y; D -> B; D -> Y; B -> Y; E <-> B; D <-> B", "D"),
+        (
+            "E -> C; E -> D; E -> B; E -> Y; C -> D; C -> Y; D -> B; D -> Y; B -> Y; E <-> B; D <-> B",
+            "D",
+        ),
         ("D -> E; D -> A; D -> Y; E -> B; E -> A; E -> Y; B -> A; B -> Y; D <-> Y; E <-> B", "E"),
     ],
 )
@@ -52,7 +57,10 @@ def test_runaway_coefficients_are_not_taken_for_a_second_effect(text, cause):
 
 def test_effect_with_two_values_is_only_locally_identified():
     found = verdict(TWO_VALUED, "D")
-    assert not found.identified and found.verdict == "locally identified under linearity (finite-to-one)"
+    assert (
+        not found.identified
+        and found.verdict == "locally identified under linearity (finite-to-one)"
+    )
     assert "have another effect" in found.evidence
 
 
@@ -77,7 +85,9 @@ def test_second_effect_that_only_some_models_have_is_found(text, target, cause):
 
 def test_bow_at_the_head_of_a_deep_chain_is_not_identified():
     names = [f"N{place:03}" for place in range(80)]
-    graph = cb.CausalGraph.from_edges([*zip(names, names[1:], strict=False)], [(names[0], names[1])])
+    graph = cb.CausalGraph.from_edges(
+        [*zip(names, names[1:], strict=False)], [(names[0], names[1])]
+    )
     found = cb.identify(graph, names[-1], [names[0]])[names[0]].linearity
     assert found.verdict == "not identified under linearity"
 
@@ -101,7 +111,10 @@ def test_what_id_identifies_needs_no_linearity():
 
 
 def test_known_coefficients_help_linearity_but_not_id():
-    assert verdict("X -> Y; X <-> Y", known={("X", "Y"): 0.7}).evidence == "every coefficient on its paths is known"
+    assert (
+        verdict("X -> Y; X <-> Y", known={("X", "Y"): 0.7}).evidence
+        == "every coefficient on its paths is known"
+    )
     front = "X -> Z -> Y; X <-> Z; Z <-> Y"
     assert not verdict(front).identified
     assert not verdict(front, known={("Z", "Y"): 0.7}).identified
@@ -112,9 +125,15 @@ def test_sets_of_linearity_are_used_only_on_request():
     graph = cb.CausalGraph.parse(INSTRUMENT)
     assert cb.identify(graph, "Y", ["X", "Z"]).unidentified == (("X",),)
     ids = cb.identify(graph, "Y", ["X", "Z"], linear=True)
-    assert ids.unidentified == () and not ids["X"].identifiable and ids.require_usable() == (("Z",), ("X",))
+    assert (
+        ids.unidentified == ()
+        and not ids["X"].identifiable
+        and ids.require_usable() == (("Z",), ("X",))
+    )
     assert ids.parameters("structural", intercepts=False).names == ("b[Z->X]", "b[X->Y]")
-    with pytest.raises(cb.NotIdentifiable, match="linearity identifies it, but there is no estimand for it"):
+    with pytest.raises(
+        cb.NotIdentifiable, match="linearity identifies it, but there is no estimand for it"
+    ):
         ids.parameters("estimand")
     with pytest.raises(cb.NotIdentifiable, match="cannot be learned"):
         ids["X"].evaluate(np.eye(3))
@@ -126,7 +145,9 @@ def local_oracle(draws, graph, target, chosen):
     """Does the gradient of tau lie in the row space of d Sigma / d (W, Omega)? By complex steps, which are exact."""
     size = len(graph.nodes)
     edges = np.array([(graph.index(a), graph.index(b)) for a, b in graph.directed]).reshape(-1, 2)
-    arcs = np.array([(graph.index(a), graph.index(b)) for a, b in graph.bidirected], int).reshape(-1, 2)
+    arcs = np.array([(graph.index(a), graph.index(b)) for a, b in graph.bidirected], int).reshape(
+        -1, 2
+    )
 
     def unpack(theta):
         w, variances, shared = np.split(theta, np.cumsum([len(edges), size]))
@@ -142,16 +163,27 @@ def local_oracle(draws, graph, target, chosen):
 
     def slopes(theta):
         weights = unpack(theta)[0]
-        at, free = [graph.index(v) for v in chosen], [i for i, v in enumerate(graph.nodes) if v not in chosen]
+        at, free = (
+            [graph.index(v) for v in chosen],
+            [i for i, v in enumerate(graph.nodes) if v not in chosen],
+        )
         inner = np.linalg.inv(np.eye(len(free)) - weights[np.ix_(free, free)])
         return weights[np.ix_(at, free)] @ inner[:, free.index(graph.index(target))]
 
     theta = np.concatenate(
-        [draws.uniform(0.5, 1.5, len(edges)), draws.uniform(3.0, 4.0, size), draws.uniform(0.2, 0.5, len(arcs))]
+        [
+            draws.uniform(0.5, 1.5, len(edges)),
+            draws.uniform(3.0, 4.0, size),
+            draws.uniform(0.2, 0.5, len(arcs)),
+        ]
     )
     steps = theta + 1e-30j * np.eye(len(theta))
-    rows, gradient = (np.array([f(step).imag / 1e-30 for step in steps]).T for f in (covariance, slopes))
-    ranks = [np.linalg.matrix_rank(found, tol=1e-9) for found in (rows, np.vstack([rows, gradient]))]
+    rows, gradient = (
+        np.array([f(step).imag / 1e-30 for step in steps]).T for f in (covariance, slopes)
+    )
+    ranks = [
+        np.linalg.matrix_rank(found, tol=1e-9) for found in (rows, np.vstack([rows, gradient]))
+    ]
     return ranks[0] == ranks[1]
 
 
@@ -164,9 +196,15 @@ def test_local_verdict_is_the_row_space_test_of_the_implied_covariance():
             continue
         graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
         chosen = (causes[int(draws.integers(len(causes)))],)
-        if has_hedge(nodes, directed, bidirected, chosen, nodes[-1]) if len(nodes) < 6 else bidirected:
+        if (
+            has_hedge(nodes, directed, bidirected, chosen, nodes[-1])
+            if len(nodes) < 6
+            else bidirected
+        ):
             spanned = linearity._row_space(graph, ())
-            gradient = linearity._gradient(graph, nodes[-1], reduce_effect(graph, nodes[-1], chosen), ())
+            gradient = linearity._gradient(
+                graph, nodes[-1], reduce_effect(graph, nodes[-1], chosen), ()
+            )
             ours = len(eliminate(np.vstack([spanned, gradient]))) == len(spanned)
             assert ours == local_oracle(draws, graph, nodes[-1], chosen), (graph, chosen)
             found[ours] += 1
@@ -188,14 +226,19 @@ def test_half_trek_identified_equations_are_locally_identified():
         found = half_trek_identified(graph)
         for name in graph.nodes:
             if graph.parents(name):
-                assert name not in found or local_oracle(draws, graph, name, graph.parents(name)), (graph, name)
+                assert name not in found or local_oracle(draws, graph, name, graph.parents(name)), (
+                    graph,
+                    name,
+                )
                 solved, unsolved = solved + (name in found), unsolved + (name not in found)
     assert min(solved, unsolved) > 20
 
 
 def test_half_trek_criterion_on_published_graphs():
     """Foygel, Draisma and Drton 2012: graphs without a bow are solved whole; a bow is not."""
-    assert half_trek_identified(cb.CausalGraph.parse("A -> B -> C -> D; A <-> C; A <-> D; B <-> D")) == set("ABCD")
+    assert half_trek_identified(
+        cb.CausalGraph.parse("A -> B -> C -> D; A <-> C; A <-> D; B <-> D")
+    ) == set("ABCD")
     assert half_trek_identified(cb.CausalGraph.parse("A -> B; A <-> B; B -> C")) == {"A", "C"}
     assert half_trek_identified(cb.CausalGraph.parse("Z -> X -> Y; X <-> Y")) == {"Z", "X", "Y"}
     verma = "A -> B -> C -> D; A -> C; B <-> D"

@@ -25,11 +25,21 @@ def best_of_set(system, members):
     bounds = [system.problem.domains[name] for name in members]
 
     def objective(values):
-        return float(effect(system, dict(zip(members, np.clip(values, *np.transpose(bounds)), strict=True)))[0])
+        return float(
+            effect(system, dict(zip(members, np.clip(values, *np.transpose(bounds)), strict=True)))[
+                0
+            ]
+        )
 
-    rough = optimize.differential_evolution(objective, bounds, rng=0, tol=1e-8, maxiter=60, polish=False)
+    rough = optimize.differential_evolution(
+        objective, bounds, rng=0, tol=1e-8, maxiter=60, polish=False
+    )
     fine = optimize.minimize(
-        objective, rough.x, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-8, "fatol": 1e-12}
+        objective,
+        rough.x,
+        method="Nelder-Mead",
+        bounds=bounds,
+        options={"xatol": 1e-8, "fatol": 1e-12},
     )
     return fine.fun, fine.x
 
@@ -103,7 +113,9 @@ def test_constant_of_the_synthetic_system_agrees_with_a_shifted_contour():
     wave = (np.exp(0.1j * np.exp(z)) * np.exp(-(z**2) / 4)).sum() * 0.01 / np.sqrt(4 * np.pi)
     ripple, cosine = cos_a_by_quadrature()
     expected = (ripple * wave * np.exp(-0.505)).imag - (cosine + np.e / 10) / 4
-    assert float(synthetic.natural_means(synthetic.Outcome())[1]) == pytest.approx(expected, abs=1e-9)
+    assert float(synthetic.natural_means(synthetic.Outcome())[1]) == pytest.approx(
+        expected, abs=1e-9
+    )
     assert expected == pytest.approx(0.0684675, abs=1e-7)
 
 
@@ -117,9 +129,13 @@ def cos_a_by_quadrature():
 
 def test_closed_form_of_cos_a_agrees_with_brute_force():
     wave, cosine = synthetic.moments_of_cos_a()
-    assert wave == pytest.approx(0.7635638 + 0.1841804j, abs=1e-7) and cosine == pytest.approx(0.2092735, abs=1e-7)
+    assert wave == pytest.approx(0.7635638 + 0.1841804j, abs=1e-7) and cosine == pytest.approx(
+        0.2092735, abs=1e-7
+    )
     brute_wave, brute_cosine = cos_a_by_quadrature()
-    assert wave == pytest.approx(brute_wave, abs=1e-9) and cosine == pytest.approx(brute_cosine, abs=1e-9)
+    assert wave == pytest.approx(brute_wave, abs=1e-9) and cosine == pytest.approx(
+        brute_cosine, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("b", [-5.0, -2.0, 0.0, 1.5, 4.0])
@@ -130,7 +146,9 @@ def test_mean_through_d_agrees_with_adaptive_quadrature(b):
         mean_c - 9, mean_c + 9, limit=2000, epsabs=1e-11,
     )[0]  # fmt: skip
     expected = np.exp(-0.5) * cosine - np.exp(-mean_c + 0.5) / 50
-    assert float(synthetic.mean_through_d(np.float64(mean_c), synthetic.Outcome())) == pytest.approx(expected, abs=1e-8)
+    assert float(
+        synthetic.mean_through_d(np.float64(mean_c), synthetic.Outcome())
+    ) == pytest.approx(expected, abs=1e-8)
 
 
 def test_observational_means_are_the_published_ones():
@@ -146,7 +164,9 @@ def test_observational_mean_of_toy_agrees_with_a_fine_grid(variant, sd):
     weight = np.exp(-((x / sd) ** 2) / 2)
     mean = np.exp(-x)
     values = np.exp(-0.5) * np.cos(mean) - np.exp(-mean / 20 + 1 / 800)
-    assert baseline(load("toy", variant=variant)) == pytest.approx((values * weight).sum() / weight.sum(), abs=1e-8)
+    assert baseline(load("toy", variant=variant)) == pytest.approx(
+        (values * weight).sum() / weight.sum(), abs=1e-8
+    )
 
 
 def test_healthcare_effects_are_the_published_ones():
@@ -155,7 +175,9 @@ def test_healthcare_effects_are_the_published_ones():
     found = effect(system, *({"aspirin": a, "statin": s} for a, s in both))
     np.testing.assert_allclose(found, list(both.values()), atol=1e-6)
     single = [{"statin": 1}, {"statin": 0}, {"aspirin": 0}, {"aspirin": 1}]
-    np.testing.assert_allclose(effect(system, *single), [5.344343, 5.952801, 5.616851, 6.171098], atol=1e-6)
+    np.testing.assert_allclose(
+        effect(system, *single), [5.344343, 5.952801, 5.616851, 6.171098], atol=1e-6
+    )
 
 
 def test_few_population_nodes_are_enough_for_healthcare():
@@ -165,7 +187,9 @@ def test_few_population_nodes_are_enough_for_healthcare():
         cancer = healthcare.cancer_risk(age, bmi, aspirin, statin)
         return float(healthcare.mean_psa(age, bmi, aspirin, statin, cancer) @ weight)
 
-    assert mean(healthcare.AGE_NODES, healthcare.BMI_NODES) == pytest.approx(mean(40, 60), abs=1e-10)
+    assert mean(healthcare.AGE_NODES, healthcare.BMI_NODES) == pytest.approx(
+        mean(40, 60), abs=1e-10
+    )
 
 
 def test_max_size_explores_all_sets_up_to_that_size():
@@ -181,7 +205,9 @@ def test_system_can_be_sent_to_another_process(name):
     system = load(name, **({"variant": "nonlinear"} if name == "funnel" else {}))
     again = pickle.loads(pickle.dumps(system))  # noqa: S301
     queries = system.problem.sobol(4)
-    assert again.problem == system.problem and np.array_equal(again.effect(queries), system.effect(queries))
+    assert again.problem == system.problem and np.array_equal(
+        again.effect(queries), system.effect(queries)
+    )
     assert np.array_equal(again.observe(3, 0).values, system.observe(3, 0).values)
 
 
@@ -198,7 +224,11 @@ def test_system_or_option_that_does_not_exist_is_refused():
     for strange in ({"parents": "no"}, {"max_size": "pomis"}, {"variant": ["a"]}, {"target": 3}):
         with pytest.raises(ModelError, match="cannot be"):
             load("ecoli70", **strange)
-    for name, message in [("toy", "confounded"), ("synthetic", "daggp, paper"), ("funnel", "linear")]:
+    for name, message in [
+        ("toy", "confounded"),
+        ("synthetic", "daggp, paper"),
+        ("funnel", "linear"),
+    ]:
         with pytest.raises(ModelError, match=message):
             load(name, variant="no such")
 
@@ -216,14 +246,18 @@ def test_observations_and_experiments_refuse_bad_requests():
         system.observe(1, True)
     with pytest.raises(DomainError, match="shape"):
         system.effect(cb.Queries(np.zeros((1, 2), bool), np.zeros((1, 2))))
-    with pytest.raises(DomainError, match=r"expected Queries, got dict; build them with problem.queries"):
+    with pytest.raises(
+        DomainError, match=r"expected Queries, got dict; build them with problem.queries"
+    ):
         system.effect({"X": 1.0})
     with pytest.raises(TypeError, match="got 118059162071741130"):
         system.observe(1, 2**70)
     for strange in (jax.numpy.zeros(3), jax.random.split(jax.random.key(0), 3)):
         with pytest.raises(cb.SeedError, match="key must be one JAX key"):
             system.observe(1, strange)
-    with pytest.raises(ModelError, match="seed of the funnel must be a whole number, 0 or more; got -1"):
+    with pytest.raises(
+        ModelError, match="seed of the funnel must be a whole number, 0 or more; got -1"
+    ):
         load("funnel", seed=-1)
     assert np.array_equal(system.observe(5, 3).values, system.observe(5, jax.random.key(3)).values)
     assert "toy" in repr(system) and "<svg" in system._repr_html_()

@@ -26,7 +26,10 @@ def test_monte_carlo_agrees_with_the_exact_kernel_within_its_own_error(seed):
     problem, truth = cases.random_problem(seed, size=5)
     post = cb.fit(problem, cases.simulate(problem, truth, 30, seed))
     batch = problem.sobol(1)
-    exact, found = cb.exact_gram(post, batch), cb.monte_carlo_gram(post, batch, draws=4000, key=seed)
+    exact, found = (
+        cb.exact_gram(post, batch),
+        cb.monte_carlo_gram(post, batch, draws=4000, key=seed),
+    )
     z = (found.gram - exact.gram) / found.standard_error
     assert np.abs(z).max() < 4.5
     assert "4,000 draws by conjugate; no linearization; verdict exact" in found.assumed
@@ -49,18 +52,24 @@ def test_gram_and_errors_equal_those_by_an_array_over_draws(chain, queries):
 
 @pytest.mark.parametrize("draws", [5, 20, 400])
 def test_the_standard_error_is_the_spread_over_seeds(chain, queries, draws):
-    known_noise = cb.FixedPrior(noise_rows=np.inf)  # Gaussian draws: a few hundred seeds are enough to see their spread
+    known_noise = cb.FixedPrior(
+        noise_rows=np.inf
+    )  # Gaussian draws: a few hundred seeds are enough to see their spread
     post = cb.fit(chain.problem, chain.data, intercepts=False, prior=known_noise)
     found = [cb.monte_carlo_gram(post, queries[:3], draws=draws, key=seed) for seed in range(400)]
     spread = np.std([each.gram for each in found], axis=0)
     claimed = np.sqrt(np.mean(np.square([each.standard_error for each in found]), axis=0))
-    np.testing.assert_allclose(claimed, spread, rtol=0.2)  # 400 seeds give an sd to 4 %, products of normals to 7 %
+    np.testing.assert_allclose(
+        claimed, spread, rtol=0.2
+    )  # 400 seeds give an sd to 4 %, products of normals to 7 %
 
 
 def test_draws_that_depend_on_each_other_have_larger_errors_and_say_so(chain, queries):
     generator = np.random.default_rng(0)
     chains = [cases.correlated(chain, generator) for _ in range(150)]
-    found = [cb.monte_carlo_gram(cases.sampled(chain, theta), queries[:3], key=0) for theta in chains]
+    found = [
+        cb.monte_carlo_gram(cases.sampled(chain, theta), queries[:3], key=0) for theta in chains
+    ]
     spread = np.std([each.gram for each in found], axis=0)
     claimed = np.mean([each.standard_error for each in found], axis=0)
     independent = np.sqrt(2 / 1000) * np.diagonal(cb.jacobian_gram(chain, queries[:3]).gram)
@@ -99,24 +108,32 @@ def test_too_few_draws_are_refused_or_warned_of(chain, queries):
         with pytest.raises(cb.ModelError, match="at least 2 draws, as a whole number; got"):
             cb.monte_carlo_gram(chain, queries, draws=draws, key=0)
     with pytest.warns(
-        cb.CausalBOWarning, match="with 2 draws the Monte-Carlo error .* about .* such draws would bring"
+        cb.CausalBOWarning,
+        match="with 2 draws the Monte-Carlo error .* about .* such draws would bring",
     ):
         cb.monte_carlo_gram(chain, queries, draws=2, key=0)
 
 
 def test_a_failed_posterior_is_refused_by_every_kernel_unless_accepted(chain, queries):
-    failed = cases.sampled(chain, cases.correlated(chain, np.random.default_rng(0)), verdict="failed")
+    failed = cases.sampled(
+        chain, cases.correlated(chain, np.random.default_rng(0)), verdict="failed"
+    )
     for kernel in (cb.monte_carlo_gram, cb.monte_carlo_features, cb.compare_kernels):
         with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
             kernel(failed, queries, key=0)
-    assert "verdict failed" in cb.monte_carlo_gram(failed, queries, key=0, accept_unconverged=True).assumed
+    assert (
+        "verdict failed"
+        in cb.monte_carlo_gram(failed, queries, key=0, accept_unconverged=True).assumed
+    )
     with pytest.raises(cb.ModelError, match="a kernel needs a Posterior, got Problem"):
         cb.monte_carlo_gram(chain.problem, queries, key=0)
 
 
 def test_an_effect_that_is_not_finite_is_refused_by_name(chain, queries):
     huge = cases.sampled(chain, np.full((2, 50, 2), 1e200))
-    with pytest.raises(cb.NumericalError, match=r"effect of do\(X = 2\) is not finite in 100 of 100 draws"):
+    with pytest.raises(
+        cb.NumericalError, match=r"effect of do\(X = 2\) is not finite in 100 of 100 draws"
+    ):
         cb.monte_carlo_gram(huge, queries, key=0)
 
 

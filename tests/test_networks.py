@@ -27,7 +27,10 @@ def effect(system, *interventions):
 def test_b1583_without_parents_has_the_published_optimum(max_size, sets, value, members):
     system = load("ecoli70", target="b1583", parents=False, max_size=max_size)
     assert len(system.problem.sets) == sets
-    assert system.optimum.value == pytest.approx(value, abs=1e-5) and set(system.optimum.intervention) == members
+    assert (
+        system.optimum.value == pytest.approx(value, abs=1e-5)
+        and set(system.optimum.intervention) == members
+    )
     names = {"asnA", "b1191", "cspG", "eutG", "fixC", "lacY", "sucA", "ygcE"}
     assert set(system.problem.manipulable) == names and len(system.problem.graph.nodes) == 46
 
@@ -51,7 +54,10 @@ def test_linear_optimum_agrees_with_linear_programming():
         columns = [graph.index(name) for name in members]
         origin = oracles.dense_effect(sem.weights, sem.intercepts, target, columns, 0.0)
         slopes = [
-            oracles.dense_effect(sem.weights, sem.intercepts, target, columns, np.eye(len(members))[i]) - origin
+            oracles.dense_effect(
+                sem.weights, sem.intercepts, target, columns, np.eye(len(members))[i]
+            )
+            - origin
             for i in range(len(members))
         ]
         solved = optimize.linprog(slopes, bounds=[system.problem.domains[name] for name in members])
@@ -94,13 +100,22 @@ def test_hundred_thousand_queries_are_one_call_and_the_optimum_is_quick():
     queries = system.problem.sobol(460)[:100_000]
     calls = []
     watched = cb.CausalSystem(
-        "w", system.problem, system.model, lambda q: calls.append(len(q)) or system.response(q), True, ""
+        "w",
+        system.problem,
+        system.model,
+        lambda q: calls.append(len(q)) or system.response(q),
+        True,
+        "",
     )
     watched.effect(queries)
     start = time.perf_counter()
     found = watched.effect(queries)
     found.block_until_ready()
-    assert time.perf_counter() - start < 5 and found.shape == (100_000,) and calls == [100_000, 100_000]
+    assert (
+        time.perf_counter() - start < 5
+        and found.shape == (100_000,)
+        and calls == [100_000, 100_000]
+    )
 
 
 NETWORK = {
@@ -108,7 +123,11 @@ NETWORK = {
     "arcs": [["A", "B"]],
     "cpds": {
         "A": {"coefficients": {"(Intercept)": [1.0]}, "variance": [4.0], "parents": []},
-        "B": {"coefficients": {"(Intercept)": [0.5], "A": [2.0]}, "variance": [1.0], "parents": ["A"]},
+        "B": {
+            "coefficients": {"(Intercept)": [0.5], "A": [2.0]},
+            "variance": [1.0],
+            "parents": ["A"],
+        },
     },
 }
 
@@ -122,7 +141,9 @@ def write(tmp_path, **changes):
 def test_any_network_in_the_same_layout_is_read(tmp_path):
     system = cb.models.gaussian_network(write(tmp_path), target="B")
     assert system.problem.domains == {"A": (-3.0, 5.0)} and system.problem.sets == (("A",),)
-    assert effect(system, {"A": -3.0}) == pytest.approx([-5.5]) and system.optimum.value == pytest.approx(-5.5)
+    assert effect(system, {"A": -3.0}) == pytest.approx(
+        [-5.5]
+    ) and system.optimum.value == pytest.approx(-5.5)
     with pytest.raises(GraphError, match="unknown variable 'C'"):
         cb.models.gaussian_network(write(tmp_path, nodes=["A", "B"]), target="B", manipulable=["C"])
 
@@ -154,14 +175,38 @@ def test_any_network_in_the_same_layout_is_read(tmp_path):
             ModelError,
             "its parents are None",
         ),
-        ({"cpds": NETWORK["cpds"] | {"B": NETWORK["cpds"]["B"] | {"parents": "A"}}}, ModelError, "its parents are 'A'"),
+        (
+            {"cpds": NETWORK["cpds"] | {"B": NETWORK["cpds"]["B"] | {"parents": "A"}}},
+            ModelError,
+            "its parents are 'A'",
+        ),
         ({"nodes": ["A", "B", "C"]}, ModelError, "different variables: C"),
         ({"cpds": None}, ModelError, "is not a network file"),
-        ({"cpds": NETWORK["cpds"] | {"A": 3}}, ModelError, "variable 'A': a cpd needs coefficients"),
-        ({"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [0.0]}}}, ModelError, "must be positive"),
-        ({"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [-1.0]}}}, ModelError, "must be positive"),
-        ({"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": ["1"]}}}, ModelError, "one finite number"),
-        ({"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [np.nan]}}}, ModelError, "the number NaN"),
+        (
+            {"cpds": NETWORK["cpds"] | {"A": 3}},
+            ModelError,
+            "variable 'A': a cpd needs coefficients",
+        ),
+        (
+            {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [0.0]}}},
+            ModelError,
+            "must be positive",
+        ),
+        (
+            {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [-1.0]}}},
+            ModelError,
+            "must be positive",
+        ),
+        (
+            {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": ["1"]}}},
+            ModelError,
+            "one finite number",
+        ),
+        (
+            {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [np.nan]}}},
+            ModelError,
+            "the number NaN",
+        ),
     ],
 )
 def test_network_file_that_contradicts_itself_is_refused(tmp_path, changes, error, message):

@@ -39,7 +39,9 @@ def test_notebook_was_run_from_top_to_bottom_and_keeps_its_outputs(path):
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell.outputs]
     assert not [output for output in outputs if output.output_type in ("error", "stream")]
-    pictures = [base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})]
+    pictures = [
+        base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})
+    ]
     assert pictures and max(map(len, pictures)) < 200_000
     assert not re.search(r"/(home|root|tmp|work)/", path.read_text())
 
@@ -48,10 +50,14 @@ def test_notebook_was_run_from_top_to_bottom_and_keeps_its_outputs(path):
 def test_notebook_asks_a_question_answers_it_and_holds_no_long_function(path):
     text = cells_of(path, "markdown")
     assert re.match(r"# .*\?", text[0].source) and text[-1].source.startswith("## Answer")
-    assert "parameters" in cells_of(path)[0].metadata["tags"] and "seed = " in cells_of(path)[0].source
+    assert (
+        "parameters" in cells_of(path)[0].metadata["tags"] and "seed = " in cells_of(path)[0].source
+    )
     for cell in cells_of(path):
         for node in ast.walk(ast.parse(cell.source)):
-            assert not isinstance(node, ast.FunctionDef) or node.end_lineno - node.lineno <= 5, node.name
+            assert not isinstance(node, ast.FunctionDef) or node.end_lineno - node.lineno <= 5, (
+                node.name
+            )
 
 
 @pytest.mark.slow
@@ -60,11 +66,15 @@ def test_committed_outputs_are_those_of_a_fresh_run(path, tmp_path):
     """Apart from rounding; chains of a processor that rounds otherwise draw other numbers in 02 and 03."""
     fresh = tmp_path / path.name
     fresh.write_bytes(path.read_bytes())
-    subprocess.run([sys.executable, ROOT / "notebooks" / "run.py", fresh], capture_output=True, check=True)
+    subprocess.run(
+        [sys.executable, ROOT / "notebooks" / "run.py", fresh], capture_output=True, check=True
+    )
 
     def texts(notebook):
         outputs = [output for cell in cells_of(notebook) for output in cell.outputs]
         found = [output.data.get("text/latex", output.data["text/plain"]) for output in outputs]
-        return [re.sub(r"[\d.]+e-[1-9]\d|at 0x\w+", "", text) for text in found]  # rounding and addresses
+        return [
+            re.sub(r"[\d.]+e-[1-9]\d|at 0x\w+", "", text) for text in found
+        ]  # rounding and addresses
 
     assert texts(fresh) == texts(path)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl import wiring
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.mechanisms.linear import structural_response as wiring
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,17 @@ def test_a_run_says_what_was_tried_and_what_is_best(run, ecoli70):
     assert len(run.steps) == 6 and run.trace.sizes == {"experiment": 6, "variable": 8}
     frame = run.to_frame()
     tried = ecoli70.problem.interventions(run.queries)
-    assert [name for name in frame.columns if "do(" in name] == [f"do({name})" for name in ecoli70.problem.manipulable]
+    assert [name for name in frame.columns if "do(" in name] == [
+        f"do({name})" for name in ecoli70.problem.manipulable
+    ]
     assert frame["set"].tolist() == [", ".join(each) for each in tried]
     assert frame["total_cost"].tolist() == np.cumsum([len(each) for each in tried]).tolist()
     np.testing.assert_allclose(frame["effect"], ecoli70.effect(run.queries))
     assert run.best.intervention in tried
     low, high = run.best.interval(0.9)
-    assert low < run.best.mean < high and high - run.best.mean == pytest.approx(1.6448536 * run.best.sd)
+    assert low < run.best.mean < high and high - run.best.mean == pytest.approx(
+        1.6448536 * run.best.sd
+    )
     final = run.surrogate.predict(ecoli70.problem.queries([run.best.intervention]))
     assert (float(final.mean[0]), float(final.sd[0])) == pytest.approx((run.best.mean, run.best.sd))
     means = run.surrogate.predict(run.queries).mean
@@ -56,7 +60,10 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
         bounds = predicted.mean - np.sqrt(2.0) * predicted.sd
         query, mean, sd, bound, cost = step.choice
         assert bound == pytest.approx(bounds.min()) and bound == pytest.approx(mean - 2**0.5 * sd)
-        assert step.noise == pytest.approx(float(post.outcome_variances(query)[0])) and cost == query.mask.sum()
+        assert (
+            step.noise == pytest.approx(float(post.outcome_variances(query)[0]))
+            and cost == query.mask.sum()
+        )
         surrogate = surrogate.tell(query, step.outcome, step.noise).recentre()
 
 
@@ -68,7 +75,9 @@ def test_the_same_key_gives_the_same_run_in_another_process(ecoli70):
         "r = cb.optimize(s, rounds=3, observations=30, key=5)\n"
         "print(repr((r.trace['outcome'].values.tolist(), r.best.mean)))\n"
     )
-    there = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    there = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.strip()
     here = cb.optimize(ecoli70, rounds=3, observations=30, key=jax.random.key(5))
     assert there == repr((here.trace["outcome"].values.tolist(), here.best.mean))
 
@@ -117,7 +126,9 @@ def test_budget_pays_for_what_it_can(ecoli70):
     found = cb.optimize(ecoli70, budget=5, observations=60, key=1)
     costs = found.trace["cost"].values
     assert 4 <= costs.sum() <= 5 and len(costs) >= 3
-    with pytest.raises(cb.DomainError, match="the budget 0.5 pays for no vertex of any set; the cheapest costs 1"):
+    with pytest.raises(
+        cb.DomainError, match="the budget 0.5 pays for no vertex of any set; the cheapest costs 1"
+    ):
         cb.optimize(ecoli70, budget=0.5, observations=60, key=1)
 
 
@@ -136,7 +147,9 @@ def test_under_confounding_effects_are_learned_by_wishart_and_earlier_experiment
 
 @pytest.mark.parametrize("batch", [2, 3])
 def test_a_batch_of_exact_outcomes_runs(batch):
-    found = cb.optimize(cb.models.load("chain"), rounds=4, observations=10, outcomes="exact", batch=batch, key=0)
+    found = cb.optimize(
+        cb.models.load("chain"), rounds=4, observations=10, outcomes="exact", batch=batch, key=0
+    )
     assert len(found.steps) == 4 * batch and found.regret()[-1] == 0
 
 
@@ -144,7 +157,9 @@ def test_imagining_an_outcome_lessens_doubt_and_moves_no_mean(ecoli70):
     surrogate = cb.couple(cb.fit(ecoli70.problem, ecoli70.observe(40, 0)))
     queries = ecoli70.problem.vertices()
     surrogate = surrogate.tell(queries[3], 1.0, 0.5)
-    before, after = (each.predict(queries) for each in (surrogate, surrogate.imagine(queries[7], 0.5)))
+    before, after = (
+        each.predict(queries) for each in (surrogate, surrogate.imagine(queries[7], 0.5))
+    )
     np.testing.assert_allclose(after.mean, before.mean, rtol=1e-9)
     assert (after.sd <= before.sd * (1 + 1e-9)).all() and after.sd[7] < 0.97 * before.sd[7]
     told = surrogate.tell(queries[7], float(before.mean[7]), 0.5).predict(queries)
@@ -156,9 +171,17 @@ def test_unidentifiable_sets_are_refused_or_dropped():
     domains = {"X": (-1.0, 1.0), "Z": (-1.0, 1.0)}
     draws = np.random.default_rng(0)
     u, x, z, y = draws.normal(size=(4, 50))
-    data = Data(graph.nodes, "Y", np.column_stack([u + x, z, u + x - z + y]), np.zeros((50, 3), bool))
+    data = Data(
+        graph.nodes, "Y", np.column_stack([u + x, z, u + x - z + y]), np.zeros((50, 3), bool)
+    )
     with pytest.raises(cb.NotIdentifiable, match=r"E\[Y \| do\(X\)\] cannot be learned"):
-        cb.optimize(cb.Problem(graph, "Y", domains=domains), data=data, experiment=lambda q: [0.0], rounds=1, key=0)
+        cb.optimize(
+            cb.Problem(graph, "Y", domains=domains),
+            data=data,
+            experiment=lambda q: [0.0],
+            rounds=1,
+            key=0,
+        )
     problem = cb.Problem(graph, "Y", domains=domains, identifiable_only=True)
     found = cb.optimize(problem, data=data, experiment=lambda q: [0.0], rounds=3, key=0)
     assert set(found.trace["set"].values) == {"Z"}
@@ -209,20 +232,26 @@ def test_what_cannot_be_optimized_is_refused(make_problem):
         cb.optimize(problem, experiment=lambda q: [0.0], rounds=1, key=0)
     with pytest.raises(cb.DataError, match="give `experiment`"):
         cb.optimize(problem, data=data, rounds=1, key=0)
-    with pytest.raises(cb.DataError, match="experiment must be a function from Queries to outcomes, got 5"):
+    with pytest.raises(
+        cb.DataError, match="experiment must be a function from Queries to outcomes, got 5"
+    ):
         cb.optimize(problem, data=data, experiment=5, rounds=1, key=0)
     with pytest.raises(cb.DomainError, match="needs a CausalSystem or a Problem, got str"):
         cb.optimize("chain", rounds=1, key=0)
     with pytest.raises(cb.SeedError, match="key must be"):
         cb.optimize(cb.models.load("chain"), rounds=1, key=0.5)
-    with pytest.warns(cb.CausalBOWarning, match="toy is not linear; linear mechanisms are fitted to it"):
+    with pytest.warns(
+        cb.CausalBOWarning, match="toy is not linear; linear mechanisms are fitted to it"
+    ):
         cb.optimize(cb.models.load("toy"), rounds=1, observations=20, key=0)
 
 
 def gaps(system, observations, seeds, rounds=15):
     return np.array(
         [
-            cb.optimize(system, rounds=rounds, observations=observations, noise=1.0, beta=2.0, key=seed).regret()[-1]
+            cb.optimize(
+                system, rounds=rounds, observations=observations, noise=1.0, beta=2.0, key=seed
+            ).regret()[-1]
             for seed in range(seeds)
         ]
     )
@@ -245,7 +274,9 @@ def test_the_published_setting_is_reached():
 @pytest.mark.parametrize("report", ["mean", "observed", "model"])
 def test_what_is_recommended_is_what_report_asks_for(ecoli70, report):
     """Against sorting by hand: the same experiments, whatever is reported after them."""
-    found = cb.optimize(ecoli70, rounds=12, observations=30, noise=9.0, beta=9.0, report=report, key=0)
+    found = cb.optimize(
+        ecoli70, rounds=12, observations=30, noise=9.0, beta=9.0, report=report, key=0
+    )
     tried = [tuple(sorted(each.items())) for each in ecoli70.problem.interventions(found.queries)]
     seen = {each: np.mean([y for t, y in zip(tried, found.trace["outcome"].values, strict=True) if t == each])
             for each in tried}  # fmt: skip
@@ -255,7 +286,9 @@ def test_what_is_recommended_is_what_report_asks_for(ecoli70, report):
     best = {
         "mean": min(tried, key=means.__getitem__),
         "observed": min(tried, key=seen.__getitem__),
-        "model": tuple(sorted(ecoli70.problem.interventions(vertices[int(believed.argmin())])[0].items())),
+        "model": tuple(
+            sorted(ecoli70.problem.interventions(vertices[int(believed.argmin())])[0].items())
+        ),
     }
     assert len(set(best.values())) == 3, "the three must differ, or this test sees nothing"
     assert tuple(sorted(found.best.intervention.items())) == best[report]
@@ -276,6 +309,8 @@ def test_a_batch_is_chosen_as_if_its_first_outcomes_were_known(ecoli70):
         variance = np.diagonal(gram - gram[:, rows] @ inverse @ gram[rows])
         chosen.append(int((mean - 3.0 * np.sqrt(variance)).argmin()))
         bounds.append((mean - 3.0 * np.sqrt(variance)).min())
-    assert ecoli70.problem.interventions(found.queries) == ecoli70.problem.interventions(queries[chosen])
+    assert ecoli70.problem.interventions(found.queries) == ecoli70.problem.interventions(
+        queries[chosen]
+    )
     np.testing.assert_allclose(found.trace["bound"], bounds, rtol=1e-9)
     assert len(set(chosen)) > 1, "without imagined outcomes the same one would be chosen four times"

@@ -67,7 +67,9 @@ def test_reach_and_explained_are_those_of_plain_formulas():
         members = line["set"].split(", ")
         assert line["reach"] == pytest.approx(dense_reach(system.problem, data, members))
         by = [name for name in line["by"].split(", ") if name]
-        assert line["explained"] == pytest.approx(max(0, dense_share(data, line["member"], by)), abs=1e-12)
+        assert line["explained"] == pytest.approx(
+            max(0, dense_share(data, line["member"], by)), abs=1e-12
+        )
         assert line["own_rows"] == pytest.approx(60 * (1 - line["explained"]))
     assert (table["explained"] > 0.1).any()
 
@@ -78,7 +80,9 @@ def test_covered_is_the_share_of_the_box_that_the_rows_surround():
     x = data.column("X")
     inner = np.quantile(np.abs(x - x.mean()), 0.99)
     share = (min(5, x.mean() + inner) - max(-5, x.mean() - inner)) / 10
-    assert line_of(check_overlap(problem, data), "X")["covered"] == pytest.approx(share, abs=2 / overlap.POINTS)
+    assert line_of(check_overlap(problem, data), "X")["covered"] == pytest.approx(
+        share, abs=2 / overlap.POINTS
+    )
     inside = posed("X -> Y", X=(-0.5, 0.5))
     assert line_of(check_overlap(inside, data), "X")["covered"] == 1.0
 
@@ -88,14 +92,20 @@ def test_healthcare_fails_because_aspirin_and_statin_follow_age_and_bmi(seed):
     system = cb.models.load("healthcare")
     data = system.observe(200, seed)
     check = check_overlap(system.problem, data)
-    assert check.verdict == "failed" and {"aspirin", "aspirin, statin"} <= set(check.failures["set"])
+    assert check.verdict == "failed" and {"aspirin", "aspirin, statin"} <= set(
+        check.failures["set"]
+    )
     assert "aspirin is nearly a function of age, bmi (R^2 0.99" in check.text
     assert "statin is nearly a function of age, bmi, aspirin (R^2 0.99" in check.text
     together = np.corrcoef(data.column("aspirin"), data.column("statin"))[0, 1]
-    assert together > 0.95 and f"The correlation of aspirin and statin is {together:.3f}." in check.text
+    assert (
+        together > 0.95
+        and f"The correlation of aspirin and statin is {together:.3f}." in check.text
+    )
     assert "The data say little about setting aspirin, statin apart" in check.text
     assert (
-        "estimates there rest on the model's form" in check.text and "do(aspirin = 0, statin = 1) lies 1" in check.text
+        "estimates there rest on the model's form" in check.text
+        and "do(aspirin = 0, statin = 1) lies 1" in check.text
     )
     assert check.advice.startswith("Run experiments that set aspirin, statin")
     assert "narrow the domains" in check.advice and "widen the priors" in check.advice
@@ -105,7 +115,9 @@ def test_experiments_that_set_both_clear_healthcare():
     system = cb.models.load("healthcare")
     rows, tried = system.observe(200, 0), system.problem.sobol(10)
     values = rows.values[: len(tried)].copy()
-    values[tried.mask] = np.asarray(tried.value)[tried.mask]  # what follows from them is not looked at
+    values[tried.mask] = np.asarray(tried.value)[
+        tried.mask
+    ]  # what follows from them is not looked at
     data = rows.join(Data(rows.nodes, "PSA", values, np.asarray(tried.mask)))
     check = check_overlap(system.problem, data)
     assert check.passed, check
@@ -116,7 +128,9 @@ def test_experiments_that_set_two_variables_alike_do_not_tell_them_apart():
     problem = posed(PAIR, sets=2, A=(-1.0, 1.0), B=(-1.0, 1.0))
     draws = np.random.default_rng(0)
     alike, other = draws.uniform(-1, 1, 50), draws.uniform(-1, 1, 50)
-    same = as_data(problem, {"A": alike, "B": alike + 0.01 * other, "Y": alike}, intervened=["A", "B"])
+    same = as_data(
+        problem, {"A": alike, "B": alike + 0.01 * other, "Y": alike}, intervened=["A", "B"]
+    )
     line = line_of(check_overlap(problem, same), "A, B")
     assert line["verdict"] == "failed" and line["explained"] > 0.99
     apart = as_data(problem, {"A": alike, "B": other, "Y": alike}, intervened=["A", "B"])
@@ -135,8 +149,13 @@ def test_models_whose_rows_fill_their_domains_pass(name, options, rows, sets):
     system = cb.models.load(name, **options)
     for seed in range(2):
         check = check_overlap(system.problem, system.observe(rows, seed))
-        assert check.passed and len(check.table) == sets and set(check.table["verdict"]) == {"passed"}, check
-        assert f"Intervention sets looked at, with {rows} rows: {sets}; without overlap: 0." in check.text
+        assert (
+            check.passed and len(check.table) == sets and set(check.table["verdict"]) == {"passed"}
+        ), check
+        assert (
+            f"Intervention sets looked at, with {rows} rows: {sets}; without overlap: 0."
+            in check.text
+        )
 
 
 def test_domain_far_from_the_rows_fails_with_both_ranges():
@@ -154,7 +173,11 @@ def test_jointly_unseen_corner_is_named():
     problem = posed(PAIR, sets=2, A=(-2.0, 2.0), B=(-2.0, 2.0))
     a, noise = np.random.default_rng(1).normal(size=(2, 200))
     check = check_overlap(problem, normal_rows(problem, 200, A=a, B=0.98 * a + 0.19 * noise))
-    assert check.failures["set"].tolist() == ["A, B"] and check.table["set"].tolist() == ["A, B", "A", "B"]
+    assert check.failures["set"].tolist() == ["A, B"] and check.table["set"].tolist() == [
+        "A, B",
+        "A",
+        "B",
+    ]
     assert "do(A = -2, B = 2) lies" in check.text or "do(A = 2, B = -2) lies" in check.text
     assert "was seen in" not in check.text and "set A, B to values" in check.advice
 
@@ -164,14 +187,22 @@ def test_exactly_collinear_members_are_infinitely_far():
     a = 1e3 + np.random.default_rng(2).normal(size=40)
     check = check_overlap(problem, normal_rows(problem, 40, A=a, B=3 - a / 7))
     line = line_of(check, "A, B")
-    assert line["reach"] == np.inf and line["covered"] == 0 and line["explained"] == 1 and line["verdict"] == "failed"
+    assert (
+        line["reach"] == np.inf
+        and line["covered"] == 0
+        and line["explained"] == 1
+        and line["verdict"] == "failed"
+    )
     assert "lies where these rows cannot reach" in check.text and "A and B is -1.000" in check.text
 
 
 def test_constant_variable_is_infinitely_far():
     problem = posed(PAIR, sets=2, A=(0.0, 1.0), B=(-1.0, 1.0))
     check = check_overlap(problem, normal_rows(problem, 40, A=np.full(40, 0.1)))
-    assert check.failures["set"].tolist() == ["A", "A, B"] and line_of(check, "B")["verdict"] == "passed"
+    assert (
+        check.failures["set"].tolist() == ["A", "A, B"]
+        and line_of(check, "B")["verdict"] == "passed"
+    )
     assert line_of(check, "A")["reach"] == np.inf and np.isnan(line_of(check, "A")["explained"])
     assert "A may be set in [0, 1], but was seen in [0.1, 0.1] only." in check.text
 
@@ -207,16 +238,21 @@ def test_variable_that_hardly_varies_beside_its_causes_fails():
     share = dense_share(data, "X", ["W"])
     assert 0.93 < share < 0.99 and check_overlap(problem, data).passed
     check = check_overlap(problem, data, most_explained=0.9)
-    assert check.verdict == "failed" and f"X is nearly a function of W (R^2 {share:.3f}" in check.text
+    assert (
+        check.verdict == "failed" and f"X is nearly a function of W (R^2 {share:.3f}" in check.text
+    )
     assert f"worth {100 * (1 - share):.2g} of 100 rows" in check.text
 
 
 def test_share_is_adjusted_for_the_number_of_causes():
     """Ten causes of no effect explain half of 21 rows by chance."""
     names = [f"W{place}" for place in range(10)]
-    problem = posed("; ".join(f"{name} -> X; {name} -> Y" for name in names) + "; X -> Y", X=(-1.0, 1.0))
+    problem = posed(
+        "; ".join(f"{name} -> X; {name} -> Y" for name in names) + "; X -> Y", X=(-1.0, 1.0)
+    )
     shares = [
-        line_of(check_overlap(problem, normal_rows(problem, 21, seed)), "X")["explained"].item() for seed in range(30)
+        line_of(check_overlap(problem, normal_rows(problem, 21, seed)), "X")["explained"].item()
+        for seed in range(30)
     ]
     assert np.mean(shares) < 0.25
     check = check_overlap(problem, normal_rows(problem, 11))
@@ -254,9 +290,15 @@ def test_rows_of_any_size_are_compared_with_their_domains():
 
 def test_many_members_have_a_reach_within_its_bound():
     names = [f"A{place:02}" for place in range(14)]
-    problem = posed("; ".join(f"{name} -> Y" for name in names), sets=[names], **dict.fromkeys(names, (-1.0, 2.0)))
+    problem = posed(
+        "; ".join(f"{name} -> Y" for name in names),
+        sets=[names],
+        **dict.fromkeys(names, (-1.0, 2.0)),
+    )
     one, noise = np.random.default_rng(6).normal(size=(2, 60))
-    data = normal_rows(problem, 60, A00=one, A01=one + 0.01 * noise)  # few corners are far, and very far
+    data = normal_rows(
+        problem, 60, A00=one, A01=one + 0.01 * noise
+    )  # few corners are far, and very far
     found = line_of(check_overlap(problem, data), ", ".join(names))["reach"]
     rows = data.values[:, :14]
     whiten = np.linalg.inv(np.linalg.cholesky(np.cov(rows.T)))
@@ -280,7 +322,9 @@ def test_few_rows_are_not_assessed():
 
 def test_many_failing_variables_are_counted_and_not_all_told():
     names = [f"A{place}" for place in range(8)]
-    problem = posed("; ".join(f"{name} -> Y" for name in names), sets=1, **dict.fromkeys(names, (50.0, 60.0)))
+    problem = posed(
+        "; ".join(f"{name} -> Y" for name in names), sets=1, **dict.fromkeys(names, (50.0, 60.0))
+    )
     check = check_overlap(problem, normal_rows(problem))
     assert len(check.failures) == 8 and check.text.count("was seen in") == 3
     assert "5 more variables likewise" in check.text
@@ -289,13 +333,25 @@ def test_many_failing_variables_are_counted_and_not_all_told():
 @pytest.mark.parametrize(
     ("change", "error", "fault"),
     [
-        ({"problem": cb.models.load("chain")}, ModelError, "check_overlap needs a Problem, got CausalSystem; of a sys"),
+        (
+            {"problem": cb.models.load("chain")},
+            ModelError,
+            "check_overlap needs a Problem, got CausalSystem; of a sys",
+        ),
         ({"data": [[1.0, 2.0]]}, DataError, "check_overlap needs Data, got list"),
-        ({"problem": posed(PAIR, A=(0.0, 1.0))}, DataError, "the rows are of X, Y .* read them for this problem"),
+        (
+            {"problem": posed(PAIR, A=(0.0, 1.0))},
+            DataError,
+            "the rows are of X, Y .* read them for this problem",
+        ),
         ({"reach": 0.0}, ModelError, "reach must lie between 0 and inf, got 0"),
         ({"reach": float("nan")}, ModelError, "reach must lie between 0 and inf, got nan"),
         ({"most_explained": 1.0}, ModelError, "most_explained must lie between 0 and 1, got 1"),
-        ({"most_explained": None}, DomainError, "the value of 'most_explained' must be a real number, got None"),
+        (
+            {"most_explained": None},
+            DomainError,
+            "the value of 'most_explained' must be a real number, got None",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused(change, error, fault):

@@ -23,7 +23,9 @@ print(cb.models.load("ecoli70").optimum.value, cb.models.load("toy").optimum.val
 
 
 def run(*command, cwd):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=cwd, check=False)
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, cwd=cwd, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -32,7 +34,9 @@ def run(*command, cwd):
 def built(tmp_path_factory):
     """Build in a copy of the tracked files, so that a stale build folder or a missing file shows."""
     source = tmp_path_factory.mktemp("source")
-    tracked = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    tracked = run(
+        "git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT
+    ).splitlines()
     for name in tracked:
         if (ROOT / name).is_symlink():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +60,9 @@ def test_built_distribution_works_in_a_fresh_environment(built, suffix, tmp_path
     run(sys.executable, "-m", "pip", "install", *options, built[suffix], cwd=tmp_path)
     (site / "dependencies.pth").write_text(str(here))
     first, second = run(fresh / "bin/python", "-c", TRIAL, cwd=tmp_path).split()
-    assert float(first) == pytest.approx(-4.587211, abs=1e-6) and float(second) == pytest.approx(-2.171806, abs=1e-6)
+    assert float(first) == pytest.approx(-4.587211, abs=1e-6) and float(second) == pytest.approx(
+        -2.171806, abs=1e-6
+    )
 
 
 def test_every_installed_package_is_pinned():
@@ -67,7 +73,11 @@ def test_every_installed_package_is_pinned():
 
 def test_distributions_hold_data_licence_and_nothing_at_the_top(built):
     wheel = zipfile.ZipFile(built[".whl"]).namelist()
-    assert {"causal_bo_ppl/models/ecoli70.json", "causal_bo_ppl/models/toy.py", "causal_bo_ppl/py.typed"} <= set(wheel)
+    assert {
+        "causal_bo_ppl/models/ecoli70.json",
+        "causal_bo_ppl/models/toy.py",
+        "causal_bo_ppl/py.typed",
+    } <= set(wheel)
     assert {name.split("/")[0] for name in wheel if ".dist-info" not in name} == {"causal_bo_ppl"}
     sources = [name.split("/", 1)[-1] for name in tarfile.open(built[".gz"]).getnames()]
     assert {"models/ecoli70.json", "LICENSE", "README.md"} <= set(sources)

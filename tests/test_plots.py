@@ -5,7 +5,7 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.drawing import sketch
+from causal_bo_ppl.graph.layout import sketch
 
 parse = cb.CausalGraph.parse
 
@@ -20,7 +20,9 @@ def patches(axes, kind):
     return [patch for patch in axes.patches if isinstance(patch, kind)]
 
 
-@pytest.mark.parametrize("name", ["chain", "synthetic", "funnel", pytest.param("ecoli70", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "name", ["chain", "synthetic", "funnel", pytest.param("ecoli70", marks=pytest.mark.heavy)]
+)
 def test_picture_has_a_box_for_each_variable_and_an_arrow_for_each_edge(name):
     problem = cb.models.load(name).problem
     for axes, graph in [
@@ -52,7 +54,10 @@ def test_arcs_stay_on_the_page():
     left, top, right, bottom = drawn.extent()
     [(start, control, end)] = drawn.arcs
     for t in np.linspace(0, 1, 50):
-        x, y = ((1 - t) ** 2 * s + 2 * t * (1 - t) * c + t**2 * e for s, c, e in zip(start, control, end, strict=True))
+        x, y = (
+            (1 - t) ** 2 * s + 2 * t * (1 - t) * c + t**2 * e
+            for s, c, e in zip(start, control, end, strict=True)
+        )
         assert left < x < right and top < y < bottom
 
 
@@ -60,7 +65,9 @@ def test_arcs_stay_on_the_page():
 def test_causes_stand_left_of_effects_and_boxes_do_not_overlap(name):
     graph = cb.models.load(name).problem.graph
     drawn = sketch(graph.nodes, graph.directed, graph.bidirected)
-    assert all(drawn.centres[cause][0] < drawn.centres[effect][0] for cause, effect in graph.directed)
+    assert all(
+        drawn.centres[cause][0] < drawn.centres[effect][0] for cause, effect in graph.directed
+    )
     places = np.array(list(drawn.centres.values()))
     apart = np.abs(places[:, None] - places[None])
     same_column = (apart[..., 0] < 1) & ~np.eye(len(places), dtype=bool)
@@ -72,7 +79,9 @@ def test_shared_coordinates_are_a_cell_each():
     theta = cb.identify(problem).parameters("structural", intercepts=False)
     axes = cb.plots.draw_sharing(theta)
     [mesh] = axes.collections
-    np.testing.assert_array_equal(np.asarray(mesh.get_array()).reshape(theta.uses.shape), theta.uses)
+    np.testing.assert_array_equal(
+        np.asarray(mesh.get_array()).reshape(theta.uses.shape), theta.uses
+    )
     assert axes.get_title() == "dimension 19, generic rank 13"
     assert len(axes.get_xticks()) == 19 and len(axes.get_yticks()) <= 45
     axes.figure.draw_without_rendering()
@@ -93,7 +102,9 @@ def test_effect_is_drawn_beside_the_regression():
     x = u + noise[0]
     z = 0.8 * x + noise[1]
     frame = pd.DataFrame({"X": x, "Z": z, "Y": z - 2 * u + noise[2]})
-    problem = cb.Problem(parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-1, 1), "Z": (-1, 1)}, sets=2)
+    problem = cb.Problem(
+        parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-1, 1), "Z": (-1, 1)}, sets=2
+    )
     ids, data = cb.identify(problem), cb.Data.from_frame(problem, frame)
     axes = cb.plots.draw_effect(ids["X"], data, truth=lambda value: 0.8 * value)
     _, regression, learned, truth = axes.lines
@@ -137,7 +148,9 @@ def test_response_is_drawn_over_its_domain_before_and_after_experiments(chain_ru
     (mean, truth), band = before.lines, before.collections[0]
     np.testing.assert_allclose(truth.get_ydata(), -1.3 * np.asarray(truth.get_xdata()), rtol=1e-9)
     assert mean.get_xdata()[[0, -1]].tolist() == [-5.0, 5.0] and before.get_xlabel() == "do(Z)"
-    heights = [np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]) for axes in (before, after)]
+    heights = [
+        np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]) for axes in (before, after)
+    ]
     assert heights[1] < heights[0] and band is not None
     with pytest.raises(cb.DomainError, match="'Y' may not be set; choose one of X, Z"):
         cb.plots.draw_response(chain_run.surrogate, "Y")
@@ -146,7 +159,12 @@ def test_response_is_drawn_over_its_domain_before_and_after_experiments(chain_ru
 def test_run_is_drawn_with_its_outcomes_and_the_truth(chain_run):
     axes = cb.plots.draw_run(chain_run)
     labels = axes.get_legend_handles_labels()[1]
-    assert labels == ["best so far: mean and 90% interval", "outcome", "best so far: true effect", "true optimum"]
+    assert labels == [
+        "best so far: mean and 90% interval",
+        "outcome",
+        "best so far: true effect",
+        "true optimum",
+    ]
     np.testing.assert_allclose(axes.lines[1].get_ydata(), chain_run.trace["outcome"])
     assert axes.lines[3].get_ydata()[0] == -6.5
     axes.figure.draw_without_rendering()

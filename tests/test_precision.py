@@ -11,7 +11,8 @@ import pytest
 from y0.dsl import P, Y, Z
 
 import causal_bo_ppl as cb
-from causal_bo_ppl import precision, theory
+from causal_bo_ppl import inputs as precision
+from causal_bo_ppl import theory
 
 HOW = r'64-bit floats on again with jax.config.update\("jax_enable_x64", True\)'
 NETWORK = Path(cb.models.__file__).parent / "ecoli70.json"
@@ -24,7 +25,10 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: cb.theory.exploration_error(at.system),
         lambda at: at.system.optimum,
     ],
-    "models": [lambda at: cb.models.load("chain"), lambda at: cb.models.gaussian_network(NETWORK, target="yceP")],
+    "models": [
+        lambda at: cb.models.load("chain"),
+        lambda at: cb.models.gaussian_network(NETWORK, target="yceP"),
+    ],
     "testing": [
         lambda at: cb.testing.check_system(at.system),
         lambda at: cb.testing.check_confounding(at.system, at.key),
@@ -108,7 +112,9 @@ FREE = {  # public names that compute nothing with JAX, and why they need not re
     "NumPy formulas that demand float64 arrays": "information_gain information_gain_bound",
     "pictures of results, which the functions above compute": "plots",
 }
-CASES = [(f"{name} {place}", call) for name, calls in DOORS.items() for place, call in enumerate(calls)]
+CASES = [
+    (f"{name} {place}", call) for name, calls in DOORS.items() for place, call in enumerate(calls)
+]
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +125,20 @@ def before():
     post = cb.fit(problem, data)
     queries = problem.queries([{"X": 1.0}, {"Z": 2.0}])
     surrogate = cb.couple(post)
-    found = dict(system=system, problem=problem, data=data, queries=queries, theta=post.mean, key=jax.random.key(0))
+    found = dict(
+        system=system,
+        problem=problem,
+        data=data,
+        queries=queries,
+        theta=post.mean,
+        key=jax.random.key(0),
+    )
     run = cb.optimize(system, rounds=2, observations=50, key=0)
     return found | dict(
-        surrogate=surrogate, told=surrogate.tell(queries[0], 1.0), run=run, identified=cb.identify(problem)
+        surrogate=surrogate,
+        told=surrogate.tell(queries[0], 1.0),
+        run=run,
+        identified=cb.identify(problem),
     )
 
 
@@ -130,7 +146,9 @@ def before():
 def at(before):
     """The same, with results that are not kept from an earlier use, and 64-bit floats switched off."""
     post, system = cb.fit(before["problem"], before["data"]), cb.models.load("chain")
-    made = SimpleNamespace(**(before | dict(post=post, system=system, response=cb.response(system.problem, post))))
+    made = SimpleNamespace(
+        **(before | dict(post=post, system=system, response=cb.response(system.problem, post)))
+    )
     jax.config.update("jax_enable_x64", False)
     yield made
     jax.config.update("jax_enable_x64", True)
@@ -152,8 +170,13 @@ def test_every_public_name_computes_and_refuses_or_is_excused():
 
 def test_excused_names_work_in_32_bits(at):
     assert cb.mis(cb.CausalGraph.parse("X -> Z -> Y"), "Y")
-    assert len(at.problem.queries([{"X": 1.0}])) == 1 and at.problem.cost(at.queries).tolist() == [1.0, 1.0]
-    assert cb.Data(at.data.nodes, "Y", at.data.values, at.data.intervened).values.dtype == np.float64
+    assert len(at.problem.queries([{"X": 1.0}])) == 1 and at.problem.cost(at.queries).tolist() == [
+        1.0,
+        1.0,
+    ]
+    assert (
+        cb.Data(at.data.nodes, "Y", at.data.values, at.data.intervened).values.dtype == np.float64
+    )
     assert cb.information_gain(np.eye(2), 1.0) == pytest.approx(np.log(2.0), rel=1e-15)
 
 

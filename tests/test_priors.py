@@ -18,7 +18,8 @@ def test_default_prior_does_not_depend_on_units():
     moved = Data(data.nodes, data.target, data.values * scale + shift, data.intervened)
     one, other = (cb.fit(problem, rows) for rows in (data, moved))
     ratio = [
-        scale[problem.graph.index(c.effect)] / (scale[problem.graph.index(c.cause)] if c.cause else 1.0)
+        scale[problem.graph.index(c.effect)]
+        / (scale[problem.graph.index(c.cause)] if c.cause else 1.0)
         for c in one.parameters.coordinates
     ]
     slopes = np.array([bool(c.cause) for c in one.parameters.coordinates])
@@ -36,7 +37,12 @@ def test_default_intervals_cover_with_few_rows_and_many_parents(rows):
         parents = draws.normal(size=(rows, 10))
         values = np.column_stack([parents, parents.sum(axis=1) + draws.normal(size=rows)])
         order = [f"P{i}" for i in range(10)]
-        data = Data(graph.nodes, "Y", values[:, [*map(order.index, graph.nodes[:-1]), 10]], np.zeros((rows, 11), bool))
+        data = Data(
+            graph.nodes,
+            "Y",
+            values[:, [*map(order.index, graph.nodes[:-1]), 10]],
+            np.zeros((rows, 11), bool),
+        )
         post = cb.fit(problem, data)
         node, place = graph.index("Y"), post.names.index("b[P0->Y]")
         belief = post.belief.posterior
@@ -69,19 +75,36 @@ def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
 
     assert name(cb.ScaledPrior(1)) == name(cb.ScaledPrior(1.0)) != name(cb.ScaledPrior(2.0))
     one, other = {"X": 1.0, "Y": 2.0}, {"Y": 2.0, "X": 1.0}
-    assert name(cb.FixedPrior(scales=one)) == name(cb.FixedPrior(scales=other)) != name(cb.FixedPrior(centres=one))
+    assert (
+        name(cb.FixedPrior(scales=one))
+        == name(cb.FixedPrior(scales=other))
+        != name(cb.FixedPrior(centres=one))
+    )
     close = [cb.MomentPrior(np.zeros(3), 1.0, np.eye(3) * s, 9.0) for s in (1.0, 1.000000001)]
     assert name(close[0], method="wishart") != name(close[1], method="wishart")
     kinds = {name(None, parameters=kind) for kind in ("structural", "total_effect", "estimand")}
-    assert len({*kinds, name(None, intercepts=True), cb.fit(make_problem(), data.rows(slice(1, 20))).fingerprint}) == 4
+    assert (
+        len(
+            {
+                *kinds,
+                name(None, intercepts=True),
+                cb.fit(make_problem(), data.rows(slice(1, 20))).fingerprint,
+            }
+        )
+        == 4
+    )
 
 
 def test_prior_alone_is_a_posterior_of_no_rows():
     problem, _ = cases.random_problem(0)
     empty = Data(problem.graph.nodes, problem.target, np.zeros((0, 5)), np.zeros((0, 5), bool))
-    post = cb.fit(problem, empty, prior=cb.FixedPrior(slope_sd=3.0, noise_rows=6.0), intercepts=False)
+    post = cb.fit(
+        problem, empty, prior=cb.FixedPrior(slope_sd=3.0, noise_rows=6.0), intercepts=False
+    )
     np.testing.assert_allclose(post.mean, 0.0, atol=1e-14)
-    np.testing.assert_allclose(post.covariance, np.eye(len(post.names)) * 9 * 6 / 4, rtol=1e-12)  # E s2 = 3 / 2
+    np.testing.assert_allclose(
+        post.covariance, np.eye(len(post.names)) * 9 * 6 / 4, rtol=1e-12
+    )  # E s2 = 3 / 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ parse = cb.CausalGraph.parse
 
 def test_design_example_works_as_written():
     g = parse("X -> Z -> Y; X <-> Y")
-    problem = cb.Problem(g, target="Y", objective="min", domains={"X": (-5, 5), "Z": (-5, 20)}, sets="pomis")
+    problem = cb.Problem(
+        g, target="Y", objective="min", domains={"X": (-5, 5), "Z": (-5, 20)}, sets="pomis"
+    )
     assert problem.sets == (("Z",),) and problem.domains == {"X": (-5, 5), "Z": (-5, 20)}
     q = problem.queries([{"X": 1.0}, {"Z": -3.2}])
     assert q.mask.tolist() == [[True, False, False], [False, True, False]]
@@ -29,7 +31,11 @@ def test_design_example_works_as_written():
         ({"objective": "maximise"}, DomainError, '"min" or "max", got \'maximise\''),
         ({"domains": {}}, DomainError, "no variable may be set"),
         ({"domains": {"Y": (0, 1)}}, DomainError, "target 'Y' is among the manipulable"),
-        ({"domains": {"Zz": (0, 1)}}, DomainError, "unknown manipulable variable 'Zz'; did you mean 'Z'"),
+        (
+            {"domains": {"Zz": (0, 1)}},
+            DomainError,
+            "unknown manipulable variable 'Zz'; did you mean 'Z'",
+        ),
         ({"domains": {"X": (1, 0)}}, DomainError, r"domain of 'X' is \[1.0, 0.0\].*swap"),
         ({"domains": {"X": (1, 1)}}, DomainError, "fix it as a constant instead"),
         ({"domains": {"X": (np.nan, 1)}}, DomainError, "must be finite"),
@@ -47,7 +53,11 @@ def test_design_example_works_as_written():
         ({"costs": {"X": 1.0, "Z": 0.0}}, DomainError, "cost of 'Z' is 0.0"),
         ({"costs": {"X": -1.0, "Z": 1.0}}, DomainError, "cost of 'X' is -1.0"),
         ({"costs": {"X": np.nan, "Z": 1.0}}, DomainError, "cost of 'X' is nan"),
-        ({"costs": lambda queries: np.zeros(len(queries))}, DomainError, "cost of intervention 0 is 0.0"),
+        (
+            {"costs": lambda queries: np.zeros(len(queries))},
+            DomainError,
+            "cost of intervention 0 is 0.0",
+        ),
         ({"costs": lambda queries: 1.0}, DomainError, r"shape \(\) for"),
         ({"known": {("X", "Y"): 1.0}}, GraphError, "no edge"),
         ({"known": {("X", "Z"): np.inf}}, DomainError, "coefficient of X -> Z is inf"),
@@ -63,8 +73,16 @@ def test_design_example_works_as_written():
         ({"costs": 3.0}, DomainError, "costs must be"),
         ({"costs": {"X": "a", "Z": 1.0}}, DomainError, "value of 'X' must be a real number"),
         ({"costs": {"X": True, "Z": 1.0}}, DomainError, "value of 'X' must be a real number"),
-        ({"costs": lambda queries: ["a"] * len(queries)}, DomainError, "cost function returned <U1"),
-        ({"costs": lambda queries: -queries.mask.sum(axis=1)}, DomainError, "cost of intervention 0 is -1"),
+        (
+            {"costs": lambda queries: ["a"] * len(queries)},
+            DomainError,
+            "cost function returned <U1",
+        ),
+        (
+            {"costs": lambda queries: -queries.mask.sum(axis=1)},
+            DomainError,
+            "cost of intervention 0 is -1",
+        ),
         ({"identifiable_only": "False"}, DomainError, "identifiable_only must be True or False"),
         ({"graph": "X -> Y"}, GraphError, "needs a CausalGraph, got 'X -> Y'"),
         ({"target": ["Y"]}, GraphError, "unknown target"),
@@ -110,13 +128,17 @@ def test_explicit_sets_refuse_an_intervention_with_missing_or_extra_variables(ma
     with pytest.raises(DomainError, match="missing: Z; extra: none"):
         problem.queries([{"X": 1.0}])
     with pytest.raises(DomainError, match="missing: none; extra: Z"):
-        make_problem(sets=["X", "Z"], domains={"X": (0, 1), "Z": (0, 1)}).queries([{"X": 1.0, "Z": 1.0}])
+        make_problem(sets=["X", "Z"], domains={"X": (0, 1), "Z": (0, 1)}).queries(
+            [{"X": 1.0, "Z": 1.0}]
+        )
 
 
 def test_explicit_sets_are_checked_on_graphs_of_any_size():
     names = [f"V{i:02}" for i in range(70)]
     graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
-    problem = cb.Problem(graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets=[("V00",), ("V69",)])
+    problem = cb.Problem(
+        graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets=[("V00",), ("V69",)]
+    )
     assert len(problem.require(problem.vertices().repeat(3))) == 12
     with pytest.raises(DomainError, match="{V68} is not a set"):
         problem.queries([{"V69": 0.5}, {"V68": 0.5}])
@@ -129,7 +151,10 @@ def test_raw_arrays_are_checked_like_names(make_problem):
     with pytest.raises(DomainError, match="boolean"):
         problem.require(cb.Queries(np.ones((1, 3)), np.zeros((1, 3))))
     whole = problem.require(cb.Queries(np.eye(3, dtype=bool)[:2], np.eye(3, dtype=int)[:2]))
-    assert whole.value.dtype == np.float64 and problem.interventions(whole) == [{"X": 1.0}, {"Z": 1.0}]
+    assert whole.value.dtype == np.float64 and problem.interventions(whole) == [
+        {"X": 1.0},
+        {"Z": 1.0},
+    ]
     for dtype in (complex, np.float32, str):
         with pytest.raises(DomainError, match="a float64 array"):
             problem.require(cb.Queries(np.zeros((1, 3), bool), np.zeros((1, 3), dtype)))
@@ -192,11 +217,14 @@ def test_fingerprint_knows_all_that_changes_an_answer_and_nothing_else(make_prob
         make_problem(costs=lambda queries: 1 + np.abs(queries.value).sum(axis=1) ** 2 / 5),
     ]
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
-    same = make_problem(graph=parse("Z -> Y; X -> Z"), domains={"Z": (-5, 20), "X": (-5, 5)}, costs={"X": 1, "Z": 1})
+    same = make_problem(
+        graph=parse("Z -> Y; X -> Z"), domains={"Z": (-5, 20), "X": (-5, 5)}, costs={"X": 1, "Z": 1}
+    )
     assert same == base and hash(same) == hash(base) and make_problem(sets=2) != base
     assert make_problem(units={"X": "mg"}) == base  # a label changes no answer
     explicit = [
-        make_problem(sets=sets) for sets in ([("X",), ("Z", "X")], {("X", "Z"), ("X",)}, ["X", "X", ("X", "Z")])
+        make_problem(sets=sets)
+        for sets in ([("X",), ("Z", "X")], {("X", "Z"), ("X",)}, ["X", "X", ("X", "Z")])
     ]
     assert explicit[0] == explicit[1] == explicit[2] and explicit[0].sets == (("X",), ("X", "Z"))
     assert make_problem(sets=np.int64(2)) == make_problem(sets=2)
@@ -225,7 +253,9 @@ def test_problem_and_queries_survive_a_copy_to_another_process(make_problem):
 def test_thousands_of_explicit_sets_are_checked_quickly():
     names = [f"V{i:02}" for i in range(30)]
     graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
-    problem = cb.Problem(graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets=list(combinations(names, 3)))
+    problem = cb.Problem(
+        graph, "Y", domains=dict.fromkeys(names, (0, 1)), sets=list(combinations(names, 3))
+    )
     start = time.perf_counter()
     problem.require(problem.vertices())
     assert time.perf_counter() - start < 5 and problem.position(names[-3:]) == 4059
@@ -265,8 +295,12 @@ def test_queries_cross_jit_and_show_their_size(make_problem):
 
     queries = make_problem().queries([{"X": 1.0}, {"Z": 2.0}])
     assert jax.jit(lambda q: (q.value * q.mask).sum())(queries) == 3.0
-    assert [problem_row.value.tolist() for problem_row in queries] == queries.value[:, None].tolist()
+    assert [problem_row.value.tolist() for problem_row in queries] == queries.value[
+        :, None
+    ].tolist()
     assert len(queries[[]]) == 0
     with pytest.raises(IndexError, match="out of bounds"):
         jax.tree.map(jax.numpy.asarray, queries)[7]
-    assert repr(queries) == "Queries(2 interventions on 3 variables)" and len(queries.repeat(3)) == 6
+    assert (
+        repr(queries) == "Queries(2 interventions on 3 variables)" and len(queries.repeat(3)) == 6
+    )

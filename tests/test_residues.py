@@ -7,8 +7,7 @@ import pytest
 from y0.dsl import P, Sum, Variable
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.identification.potentials import Unsound, evaluate
-from causal_bo_ppl.identification.residues import (
+from causal_bo_ppl.identification.finite_field import (
     PRIME,
     Residues,
     as_residue,
@@ -18,6 +17,7 @@ from causal_bo_ppl.identification.residues import (
     reciprocal,
     times,
 )
+from causal_bo_ppl.identification.potentials import Unsound, evaluate
 
 X, Y, Z = map(Variable, "XYZ")
 
@@ -28,7 +28,9 @@ def test_products_and_inverses_are_those_of_the_integers():
     exact = one.astype(object) @ other.astype(object) % PRIME
     np.testing.assert_array_equal(times(one, other), exact.astype(np.int64))
     inverse, _ = invert(one)
-    np.testing.assert_array_equal(times(one, inverse), np.tile(np.eye(5, dtype=np.int64), (3, 1, 1)))
+    np.testing.assert_array_equal(
+        times(one, inverse), np.tile(np.eye(5, dtype=np.int64), (3, 1, 1))
+    )
 
 
 def test_determinant_is_that_of_small_integers():
@@ -38,7 +40,9 @@ def test_determinant_is_that_of_small_integers():
 
 def test_floats_are_ratios():
     assert as_residue(0.75) * 4 % PRIME == 3 and as_residue(-2.0) == PRIME - 2
-    assert (as_residue(0.1) - Fraction(0.1).numerator * pow(Fraction(0.1).denominator, -1, PRIME)) % PRIME == 0
+    assert (
+        as_residue(0.1) - Fraction(0.1).numerator * pow(Fraction(0.1).denominator, -1, PRIME)
+    ) % PRIME == 0
 
 
 def test_singular_block_is_unsound():
@@ -62,7 +66,9 @@ def test_potential_of_an_expression_is_that_of_exact_fractions():
     noise, solve = np.diag([2, 7, 11])[None], np.array([[[1, 0, 0], [3, 1, 0], [15, 5, 1]]])
     covariance = solve @ noise @ solve.transpose(0, 2, 1)
     intercepts = np.array([[1, 2, 4]])
-    model = Residues((solve @ intercepts[..., None])[..., 0], covariance, weights, intercepts, noise)
+    model = Residues(
+        (solve @ intercepts[..., None])[..., 0], covariance, weights, intercepts, noise
+    )
     found = evaluate(Sum[X](P(Y | X) * P(X | Z)), model, {"Z": 0, "X": 1, "Y": 2})
     variance, slope, constant = 11 + 25 * 7, 15, 4 + 5 * 2
     at = {place: position for position, place in enumerate(found.places)}
@@ -81,4 +87,6 @@ def test_random_models_have_the_graphs_zeros_and_its_known_coefficients():
     assert (np.count_nonzero(model.noise, axis=(1, 2)) == 5).all()
     assert (model.weights[:, 0, 1] * 2 % PRIME == 1).all()
     left = (np.eye(3, dtype=np.int64) - model.weights.transpose(0, 2, 1)) % PRIME
-    np.testing.assert_array_equal(times(times(left, model.covariance), left.transpose(0, 2, 1)), model.noise)
+    np.testing.assert_array_equal(
+        times(times(left, model.covariance), left.transpose(0, 2, 1)), model.noise
+    )

@@ -8,8 +8,9 @@ import oracles
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl import lines, wiring
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.mechanisms.linear import structural_response as wiring
+from causal_bo_ppl.mechanisms.linear import total_response as lines
+from causal_bo_ppl.problem import Queries
 
 KINDS = ["structural", "total_effect", "estimand"]
 
@@ -66,11 +67,15 @@ def test_jacobian_agrees_with_autodiff_and_finite_differences(kind):
     theta = jnp.asarray(post.mean)
     found = np.asarray(r.jacobian(theta, queries))
     assert found.shape == (12, len(post.names))
-    np.testing.assert_allclose(found, jax.jacfwd(lambda at: r(at, queries))(theta), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        found, jax.jacfwd(lambda at: r(at, queries))(theta), rtol=1e-10, atol=1e-10
+    )
     step = 1e-6
     for column in range(len(post.names)):
         ends = [np.asarray(r(theta.at[column].add(sign * step), queries)) for sign in (1, -1)]
-        np.testing.assert_allclose(found[:, column], (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(
+            found[:, column], (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-7
+        )
     values, again = r.linearize(theta, queries)
     assert np.array_equal(again, found) and np.allclose(values, r(theta, queries), rtol=1e-14)
 
@@ -83,9 +88,13 @@ def test_hessian_agrees_with_autodiff(intercepts):
     theta = jnp.asarray(post.mean)
     upstream = post.upstream(queries)
     expected = jax.jacfwd(jax.jacfwd(lambda at: r(at, queries)))(theta)
-    np.testing.assert_allclose(wiring.hessian(r._constants, theta, upstream), expected, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(
+        wiring.hessian(r._constants, theta, upstream), expected, rtol=1e-9, atol=1e-10
+    )
     norms = np.abs(np.linalg.eigvalsh(np.asarray(expected))).max(axis=1)
-    np.testing.assert_allclose(wiring.curvature(r._constants, theta, upstream), norms, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(
+        wiring.curvature(r._constants, theta, upstream), norms, rtol=1e-9, atol=1e-10
+    )
 
 
 @pytest.mark.heavy
@@ -98,14 +107,23 @@ def test_hessian_bounds_hold_within_the_ellipsoid_and_everywhere_where_they_are_
     radius = np.sqrt(cb.responses.chi2.ppf(0.9, len(post.names)))
     sphere = draws / np.linalg.norm(draws, axis=1, keepdims=True)
     inside = post.mean + radius * sphere @ np.linalg.cholesky(post.covariance).T
-    largest = np.max([wiring.curvature(r._constants, jnp.asarray(at), upstream) for at in inside], axis=0)
+    largest = np.max(
+        [wiring.curvature(r._constants, jnp.asarray(at), upstream) for at in inside], axis=0
+    )
     assert (largest <= found.bounds * (1 + 1e-10)).all() and 0 < found.is_global.sum() < 30
     reach = jnp.abs(jnp.asarray(post.mean)) + 1.0
-    flipped = r._constants._replace(fixed=-r._constants.fixed)  # a bound by absolute values knows no signs
-    bounds = [wiring.largest_curvature(constants, reach, upstream) for constants in (r._constants, flipped)]
+    flipped = r._constants._replace(
+        fixed=-r._constants.fixed
+    )  # a bound by absolute values knows no signs
+    bounds = [
+        wiring.largest_curvature(constants, reach, upstream)
+        for constants in (r._constants, flipped)
+    ]
     assert np.asarray(r._constants.fixed).any() and np.array_equal(*bounds)
     anywhere = wiring.curvature(r._constants, jnp.asarray(draws[0] * 100), upstream)
-    np.testing.assert_allclose(np.asarray(anywhere)[found.is_global], found.bounds[found.is_global], rtol=1e-9)
+    np.testing.assert_allclose(
+        np.asarray(anywhere)[found.is_global], found.bounds[found.is_global], rtol=1e-9
+    )
     assert (np.asarray(anywhere)[~found.is_global] > found.bounds[~found.is_global]).any()
 
 
@@ -156,19 +174,29 @@ def test_nothing_is_compiled_again_for_other_rows_or_data():
 def test_chain_has_the_jacobian_of_the_paper(make_problem):
     problem = make_problem()
     post = cb.fit(problem, cb.models.load("chain").observe(30, 0), intercepts=False)
-    found = cb.response(problem, post).jacobian([0.8, -1.3], problem.queries([{"X": 2.0}, {"Z": 3.0}]))
+    found = cb.response(problem, post).jacobian(
+        [0.8, -1.3], problem.queries([{"X": 2.0}, {"Z": 3.0}])
+    )
     np.testing.assert_allclose(found, [[-1.3 * 2, 0.8 * 2], [0.0, 3.0]], rtol=1e-14)
 
 
 def test_an_effect_that_theta_does_not_hold_is_refused(make_problem):
     problem = make_problem(sets="pomis")
     data = cb.models.load("chain").observe(30, 0)
-    for kind, missing in (("structural", r"b\[X->Z\], a\[Z\]"), ("estimand", r"est\[X\|X\], est\[Y\|X\]")):
+    for kind, missing in (
+        ("structural", r"b\[X->Z\], a\[Z\]"),
+        ("estimand", r"est\[X\|X\], est\[Y\|X\]"),
+    ):
         post = cb.fit(problem, data, parameters=kind)
         r = cb.response(problem, post)
-        with pytest.raises(cb.ExplorationError, match=rf"the effect of do\(X\) needs {missing}, which no set of this"):
+        with pytest.raises(
+            cb.ExplorationError,
+            match=rf"the effect of do\(X\) needs {missing}, which no set of this",
+        ):
             r(post.mean, problem.queries([{"X": 1.0}]))
-        assert r(post.mean, problem.queries([{"X": 1.0, "Z": 2.0}])) == r(post.mean, problem.queries([{"Z": 2.0}]))
+        assert r(post.mean, problem.queries([{"X": 1.0, "Z": 2.0}])) == r(
+            post.mean, problem.queries([{"Z": 2.0}])
+        )
         with pytest.raises(cb.ExplorationError, match="the effect of doing nothing was not fitted"):
             r(post.mean, problem.baseline())
 
@@ -177,7 +205,9 @@ def test_odd_theta_or_posterior_is_refused(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(30, 0)
     post = cb.fit(problem, data)
     r, queries = cb.response(problem, post), problem.queries([{"X": 1.0}])
-    with pytest.raises(cb.ModelError, match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)"):
+    with pytest.raises(
+        cb.ModelError, match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)"
+    ):
         r(post.mean[:3], queries)
     with pytest.raises(cb.ModelError, match=r"theta needs the shape \(4,\) for"):
         r.jacobian(post.draws(2, 0), queries)

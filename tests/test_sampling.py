@@ -11,8 +11,8 @@ from fitted_cases import random_problem, simulate
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior.chains import program
-from causal_bo_ppl.posterior.laplace import _hessian
+from causal_bo_ppl.inference.laplace import _hessian
+from causal_bo_ppl.inference.nuts import program
 
 pytestmark = pytest.mark.heavy
 SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
@@ -26,7 +26,10 @@ def chain():
 @pytest.fixture(scope="module")
 def by_method(chain):
     data = chain.observe(3_200, 0)
-    return {method: cb.fit(chain.problem, data, method=method, key=0) for method in ("conjugate", "laplace", "nuts")}
+    return {
+        method: cb.fit(chain.problem, data, method=method, key=0)
+        for method in ("conjugate", "laplace", "nuts")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,9 @@ def test_conjugate_laplace_and_nuts_agree_on_the_chain(by_method):
         ):
             allowed = 4 * error.to_numpy() * (method == "nuts") + 1e-12
             scale = exact.sd if ours is found.mean else theirs
-            assert ((np.abs(ours - theirs) <= allowed) | (np.abs(ours - theirs) <= 0.02 * scale)).all(), method
+            assert (
+                (np.abs(ours - theirs) <= allowed) | (np.abs(ours - theirs) <= 0.02 * scale)
+            ).all(), method
         assert found.verdict == "passed" and found.rows == 3_200
 
 
@@ -69,7 +74,9 @@ def test_nuts_with_interventional_rows_and_known_coefficients_is_the_conjugate_p
     assert (np.abs(found.mean - exact.mean) <= 4.5 * error["mcse_mean"].to_numpy()).all()
     assert (np.abs(found.sd - exact.sd) <= 4.5 * error["mcse_sd"].to_numpy()).all()
     assert np.allclose(
-        found.outcome_variances(problem.vertices()), exact.outcome_variances(problem.vertices()), rtol=0.1
+        found.outcome_variances(problem.vertices()),
+        exact.outcome_variances(problem.vertices()),
+        rtol=0.1,
     )
 
 
@@ -82,8 +89,15 @@ def test_laplace_is_the_closed_form_of_a_regression(chain):
     s2 = 2 * exact.rate[place] / (2 * exact.shape[place] + 2)
     chosen = [post.names.index("a[Y]"), post.names.index("b[Z->Y]")]
     assert np.allclose(post.mean[chosen], exact.mean[place], atol=1e-7)
-    assert np.allclose(post.covariance[np.ix_(chosen, chosen)], s2 * exact.root[place] @ exact.root[place].T, rtol=1e-6)
-    assert post.belief.condition == pytest.approx(1, abs=0.5) and post.moments_by == "mode and curvature"
+    assert np.allclose(
+        post.covariance[np.ix_(chosen, chosen)],
+        s2 * exact.root[place] @ exact.root[place].T,
+        rtol=1e-6,
+    )
+    assert (
+        post.belief.condition == pytest.approx(1, abs=0.5)
+        and post.moments_by == "mode and curvature"
+    )
 
 
 @pytest.mark.slow
@@ -123,7 +137,9 @@ def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(
         method="laplace",
         outcomes=(queries, rows.outcomes),
     )
-    assert np.allclose(told.mean, whole.mean, atol=1e-6) and np.allclose(told.covariance, whole.covariance, atol=1e-8)
+    assert np.allclose(told.mean, whole.mean, atol=1e-6) and np.allclose(
+        told.covariance, whole.covariance, atol=1e-8
+    )
     alone = cb.fit(problem, data, prior=cb.FixedPrior(noise_rows=math.inf), method="laplace")
     assert told.sd[1] < 0.6 * alone.sd[1] and told.fingerprint != alone.fingerprint
 
@@ -131,24 +147,32 @@ def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(
 def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"X": 5.0}] * 20)
-    told = cb.fit(problem, data, method="nuts", outcomes=(queries, np.full(20, -7.0)), **SHORT, key=0)
+    told = cb.fit(
+        problem, data, method="nuts", outcomes=(queries, np.full(20, -7.0)), **SHORT, key=0
+    )
     before = cb.fit(problem, data)
     r = cb.response(problem, before)
     was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
     assert abs(now + 7) < 0.5 * abs(was + 7)
     correlation = told.covariance[0, 1] / told.sd[0] / told.sd[1]
-    assert abs(before.covariance[0, 1]) < 1e-12 and abs(correlation) > 0.2  # equations are no longer independent
+    assert (
+        abs(before.covariance[0, 1]) < 1e-12 and abs(correlation) > 0.2
+    )  # equations are no longer independent
     tree = told.to_datatree(draws=50)
     assert tree["log_likelihood"]["do(Y)"].sizes["row[do(Y)]"] == 20
 
 
 def test_correlated_disturbances_undo_confounding(front_door):
     data = confounded_rows(front_door, 500, 0)
-    nuts, laplace = (cb.fit(front_door, data, method=method, key=0, progress=False) for method in ("nuts", "laplace"))
+    nuts, laplace = (
+        cb.fit(front_door, data, method=method, key=0, progress=False)
+        for method in ("nuts", "laplace")
+    )
     wishart = cb.fit(front_door, data, method="wishart")
     q = front_door.queries([{"X": 1.0}, {"Z": 1.0}])
     effects = {
-        post.method: np.asarray(cb.response(front_door, post)(post.mean, q)) for post in (nuts, laplace, wishart)
+        post.method: np.asarray(cb.response(front_door, post)(post.mean, q))
+        for post in (nuts, laplace, wishart)
     }
     sd = cb.couple(nuts).predict(q).sd
     for found in effects.values():
@@ -170,12 +194,15 @@ def test_parameterizations_are_readings_of_the_same_draws(front_door):
     assert np.allclose(est[..., estimand.names.index("est[X|X]")], product)
     assert total.mean[0] == pytest.approx(product.mean())
     q = front_door.queries([{"X": 1.5}])
-    effects = [np.asarray(cb.response(front_door, post)(post.draws(600, 0), q)) for post in (structural, total)]
+    effects = [
+        np.asarray(cb.response(front_door, post)(post.draws(600, 0), q))
+        for post in (structural, total)
+    ]
     assert np.allclose(*effects)
 
 
 def test_an_interrupt_stops_all_chains_after_their_block(chain, monkeypatch):
-    from causal_bo_ppl.posterior import chains as room
+    from causal_bo_ppl.inference import nuts as room
 
     seen = []
 
@@ -196,7 +223,9 @@ def test_an_interrupt_stops_all_chains_after_their_block(chain, monkeypatch):
 
     monkeypatch.setattr(room, "tqdm", Bar)
     with pytest.raises(KeyboardInterrupt):
-        cb.fit(chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"draws": 50_000}), key=0)
+        cb.fit(
+            chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"draws": 50_000}), key=0
+        )
     assert len(seen) < 10
 
 
@@ -227,7 +256,9 @@ def test_scaled_prior_leaves_strong_confounding_alone_and_a_fixed_one_is_yours(f
     data = Data(front_door.graph.nodes, "Y", values, np.zeros(values.shape, bool))
     wishart = cb.fit(front_door, data, method="wishart")
     scaled = cb.fit(front_door, data, method="laplace")
-    assert scaled.mean[1] == pytest.approx(wishart.mean[wishart.names.index("est[Z|Z]")], abs=0.25 * scaled.sd[1])
+    assert scaled.mean[1] == pytest.approx(
+        wishart.mean[wishart.names.index("est[Z|Z]")], abs=0.25 * scaled.sd[1]
+    )
     tight = cb.fit(front_door, data, method="laplace", prior=cb.FixedPrior(latent_sd=0.05))
     assert abs(tight.mean[1] - scaled.mean[1]) > 2 * scaled.sd[1]
 
@@ -248,12 +279,16 @@ def test_a_refit_on_new_rows_compiles_nothing(chain):
 
 def test_same_key_same_draws_and_another_key_others(chain):
     data = chain.observe(30, 0)
-    one, same, other = (cb.fit(chain.problem, data, method="nuts", **SHORT, key=key) for key in (5, 5, 6))
+    one, same, other = (
+        cb.fit(chain.problem, data, method="nuts", **SHORT, key=key) for key in (5, 5, 6)
+    )
     assert (one.belief.theta == same.belief.theta).all() and one.fingerprint == same.fingerprint
     assert not np.allclose(one.mean, other.mean, rtol=1e-6) and one.fingerprint != other.fingerprint
     assert (one.draws(7, 1) == same.draws(7, 1)).all() and len(one.draws(5_000, 0)) == 5_000
     every = np.sort(one.draws(600, 0)[:, 0])
-    assert (every == np.sort(one.belief.theta[..., 0].ravel())).all()  # each once, while there are enough
+    assert (
+        every == np.sort(one.belief.theta[..., 0].ravel())
+    ).all()  # each once, while there are enough
 
 
 def test_update_is_a_fit_of_all_rows(chain):
@@ -288,7 +323,10 @@ def test_an_instrument_is_used_where_linearity_is_asked_for():
     post = cb.fit(problem, data, method="laplace", linear=True)
     at = post.names.index("b[X->Y]")
     by_hand = np.cov(values["Z"], values["Y"])[0, 1] / np.cov(values["Z"], x)[0, 1]
-    assert post.mean[at] == pytest.approx(by_hand, abs=0.2 * post.sd[at]) and abs(post.mean[at] - 0.7) < 3 * post.sd[at]
+    assert (
+        post.mean[at] == pytest.approx(by_hand, abs=0.2 * post.sd[at])
+        and abs(post.mean[at] - 0.7) < 3 * post.sd[at]
+    )
 
 
 @pytest.mark.slow
@@ -307,8 +345,14 @@ def test_the_ancestral_graph_of_b1583_mixes_well():
     data = system.observe(500, 0)
     centred = Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
     post = cb.fit(system.problem, centred, method="nuts", intercepts=False, key=0, progress=False)
-    assert len(post.names) == 19 and post.belief.sampling.chains == 4 and post.belief.sampling.draws == 1_000
-    assert (post.belief.summary["r_hat"] <= 1.01).all() and not post.belief.chains.stats["diverging"].any()
+    assert (
+        len(post.names) == 19
+        and post.belief.sampling.chains == 4
+        and post.belief.sampling.draws == 1_000
+    )
+    assert (post.belief.summary["r_hat"] <= 1.01).all() and not post.belief.chains.stats[
+        "diverging"
+    ].any()
 
 
 @pytest.mark.slow
@@ -317,7 +361,9 @@ def test_intervals_by_nuts_cover_the_front_door_effect(front_door):
     q, hits, verdicts = front_door.queries([{"X": 1.0}]), 0, []
     for seed in range(200):
         data = confounded_rows(front_door, 500, 1_000 + seed)
-        post = cb.fit(front_door, data, method="nuts", warmup=500, draws=500, progress=False, key=seed)
+        post = cb.fit(
+            front_door, data, method="nuts", warmup=500, draws=500, progress=False, key=seed
+        )
         effects = np.asarray(cb.response(front_door, post)(post.draws(2_000, 0), q))[:, 0]
         low, high = np.quantile(effects, (0.05, 0.95))
         hits += bool(low <= 0.8 * -1.3 <= high)

@@ -7,9 +7,12 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, NumericalError
-from causal_bo_ppl.learnable import require_sizes
-from causal_bo_ppl.posterior import equations, estimands, moments, regressions
+from causal_bo_ppl.inference import equations
+from causal_bo_ppl.inference import wishart as estimands
+from causal_bo_ppl.inference import wishart as moments
+from causal_bo_ppl.mechanisms.linear import regressions
 
 NAMES = ("X", "Z", "Y")
 EXTREMES = [(1e48, 1e-48, 1e48), (1e-48, 1e48, 1e-48), (1e-48, 1e-48, 1e48), (1e48, 1e48, 1e-48)]
@@ -47,7 +50,9 @@ def posed(chain, units=(1.0, 1.0, 1.0)):
     return cb.Problem(chain.problem.graph, "Y", domains=domains, sets=2)
 
 
-@pytest.mark.parametrize("options", WAYS, ids=lambda options: " ".join(map(str, list(options.values())[:2]))[:30])
+@pytest.mark.parametrize(
+    "options", WAYS, ids=lambda options: " ".join(map(str, list(options.values())[:2]))[:30]
+)
 @pytest.mark.parametrize(
     "name, unit, message",
     [
@@ -56,12 +61,18 @@ def posed(chain, units=(1.0, 1.0, 1.0)):
             1e155,
             r"column 'X' has values up to .*e\+155, above 1e\+50, where squares .* overflow; change its units",
         ),
-        ("Z", 1e-170, r"column 'Z' has values up to .*e-170, below 1e-50, .* underflow; change its units"),
+        (
+            "Z",
+            1e-170,
+            r"column 'Z' has values up to .*e-170, below 1e-50, .* underflow; change its units",
+        ),
         ("Y", 1e307, r"column 'Y' has values up to .*e\+307"),
         ("Y", 5e-324, r"column 'Y' has values up to .*e-32"),
     ],
 )
-def test_column_whose_squares_leave_float64_is_refused_by_every_method(chain, rows, options, name, unit, message):
+def test_column_whose_squares_leave_float64_is_refused_by_every_method(
+    chain, rows, options, name, unit, message
+):
     data = scaled(rows, [unit if each == name else 1.0 for each in NAMES])
     with pytest.raises(DataError, match=message):
         cb.fit(chain.problem, data, **options)
@@ -103,21 +114,35 @@ def test_table_itself_takes_any_finite_number(rows):
 @pytest.mark.parametrize("units", EXTREMES, ids=str)
 @pytest.mark.parametrize("method", ["conjugate", "wishart", "laplace", "fixed"])
 def test_answers_do_not_depend_on_units_up_to_the_limits(chain, rows, units, method):
-    priors = {"prior": cb.FixedPrior()}, {"prior": cb.FixedPrior(scales=dict(zip(NAMES, units, strict=True)))}
+    priors = (
+        {"prior": cb.FixedPrior()},
+        {"prior": cb.FixedPrior(scales=dict(zip(NAMES, units, strict=True)))},
+    )
     one, other = ({"method": method},) * 2 if method != "fixed" else priors
     plain, moved = posed(chain), posed(chain, units)
     unit, questions = units[2], (plain.vertices(), moved.vertices())
     data = rows, scaled(rows, units)
-    posts = cb.fit(plain, data[0], **one).update(data[0]), cb.fit(moved, data[1], **other).update(data[1])
+    posts = (
+        cb.fit(plain, data[0], **one).update(data[0]),
+        cb.fit(moved, data[1], **other).update(data[1]),
+    )
     effects = [
-        np.asarray(cb.response(post.problem, post)(post.mean, q)) for post, q in zip(posts, questions, strict=True)
+        np.asarray(cb.response(post.problem, post)(post.mean, q))
+        for post, q in zip(posts, questions, strict=True)
     ]
-    grams = [np.asarray(cb.jacobian_gram(post, q).gram) for post, q in zip(posts, questions, strict=True)]
+    grams = [
+        np.asarray(cb.jacobian_gram(post, q).gram) for post, q in zip(posts, questions, strict=True)
+    ]
     assert posts[1].verdict == posts[0].verdict and np.isfinite(posts[1].covariance).all()
     assert np.allclose(effects[1] / unit, effects[0], rtol=1e-7, atol=1e-7)
     assert np.allclose(grams[1] / unit**2, grams[0], rtol=1e-7, atol=1e-9)
-    drawn = [cb.monte_carlo_gram(post, q, draws=200, key=0) for post, q in zip(posts, questions, strict=True)]
-    assert np.allclose(drawn[1].standard_error / unit**2, drawn[0].standard_error, rtol=1e-6, atol=1e-9)
+    drawn = [
+        cb.monte_carlo_gram(post, q, draws=200, key=0)
+        for post, q in zip(posts, questions, strict=True)
+    ]
+    assert np.allclose(
+        drawn[1].standard_error / unit**2, drawn[0].standard_error, rtol=1e-6, atol=1e-9
+    )
     surrogates = [
         cb.couple(post).tell(q[0], size).tell(q[3], 2 * size).recentre().predict(q)
         for post, q, size in zip(posts, questions, (1.0, unit), strict=True)
@@ -131,9 +156,13 @@ def test_exact_kernel_and_its_comparison_work_up_to_the_limits(chain, rows, unit
     plain, moved = posed(chain), posed(chain, units)
     one, other = cb.fit(plain, rows), cb.fit(moved, scaled(rows, units))
     expected = cb.exact_gram(one, plain.vertices()).gram
-    assert np.allclose(cb.exact_gram(other, moved.vertices()).gram / units[2] ** 2, expected, rtol=1e-8, atol=1e-10)
+    assert np.allclose(
+        cb.exact_gram(other, moved.vertices()).gram / units[2] ** 2, expected, rtol=1e-8, atol=1e-10
+    )
     table = cb.compare_kernels(other, moved.vertices(), draws=200, key=0)
-    assert not np.isnan(table["bound"]).any() and (table["bound"] >= table["remainder_maximum"]).all()
+    assert (
+        not np.isnan(table["bound"]).any() and (table["bound"] >= table["remainder_maximum"]).all()
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +180,8 @@ def test_domain_of_impossible_size_is_refused(chain, domain, message):
 
 def test_known_coefficient_of_impossible_size_is_refused(chain):
     with pytest.raises(
-        DomainError, match=r"the known coefficient of X -> Z has the size 1e\+155, .*; change its units"
+        DomainError,
+        match=r"the known coefficient of X -> Z has the size 1e\+155, .*; change its units",
     ):
         cb.Problem(chain.problem.graph, "Y", domains={"X": (-1, 1)}, known={("X", "Z"): -1e155})
 
@@ -159,16 +189,37 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: cb.FixedPrior(scales={"X": 1e160}), r"the scale of 'X' has the size 1e\+160, above 1e\+50"),
-        (lambda: cb.FixedPrior(scales={"X": 1e-160}), "the scale of 'X' has the size 1e-160, below 1e-50"),
+        (
+            lambda: cb.FixedPrior(scales={"X": 1e160}),
+            r"the scale of 'X' has the size 1e\+160, above 1e\+50",
+        ),
+        (
+            lambda: cb.FixedPrior(scales={"X": 1e-160}),
+            "the scale of 'X' has the size 1e-160, below 1e-50",
+        ),
         (lambda: cb.FixedPrior(centres={"X": -1e160}), r"the centre of 'X' has the size 1e\+160"),
         (lambda: cb.FixedPrior(slope_sd=1e160), r"slope_sd has the size 1e\+160"),
-        (lambda: cb.FixedPrior(slopes={("X", "Z"): (1e160, 1.0)}), r"prior mean of the slope .* 1e\+160"),
-        (lambda: cb.FixedPrior(slopes={("X", "Z"): (1.0, 1e-160)}), "prior sd of the slope .* 1e-160"),
-        (lambda: cb.FixedPrior(noise_rows=1e160), r"noise_rows must be more than 2 and at most 1e50"),
+        (
+            lambda: cb.FixedPrior(slopes={("X", "Z"): (1e160, 1.0)}),
+            r"prior mean of the slope .* 1e\+160",
+        ),
+        (
+            lambda: cb.FixedPrior(slopes={("X", "Z"): (1.0, 1e-160)}),
+            "prior sd of the slope .* 1e-160",
+        ),
+        (
+            lambda: cb.FixedPrior(noise_rows=1e160),
+            r"noise_rows must be more than 2 and at most 1e50",
+        ),
         (lambda: cb.ScaledPrior(rows=1e-160), "rows has the size 1e-160"),
-        (lambda: cb.MomentPrior(np.full(2, 1e160), 1.0, np.eye(2), 5.0), r"centre\[0\] has the size 1e\+160"),
-        (lambda: cb.MomentPrior(np.zeros(2), 1.0, np.diag([1.0, 1e-150]), 5.0), r"root of scale\[1, 1\] has .*e-75"),
+        (
+            lambda: cb.MomentPrior(np.full(2, 1e160), 1.0, np.eye(2), 5.0),
+            r"centre\[0\] has the size 1e\+160",
+        ),
+        (
+            lambda: cb.MomentPrior(np.zeros(2), 1.0, np.diag([1.0, 1e-150]), 5.0),
+            r"root of scale\[1, 1\] has .*e-75",
+        ),
     ],
 )
 def test_prior_of_impossible_size_is_refused(make, message):
@@ -186,7 +237,9 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
     surrogate = cb.couple(cb.fit(problem, rows))
     with pytest.raises(DataError, match=large):
         surrogate.tell(query, 1e160)
-    with pytest.raises(DataError, match=r"variance of the outcome's noise is 1e\+160, above 1e\+100"):
+    with pytest.raises(
+        DataError, match=r"variance of the outcome's noise is 1e\+160, above 1e\+100"
+    ):
         surrogate.tell(query, 1.0, 1e160)
     assert np.isfinite(surrogate.tell(query, 1e-170).predict(query).mean).all()
     with pytest.raises(cb.ExperimentFailed, match=large):
@@ -194,7 +247,12 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
 
     def measure(queries):
         found = chain.experiment(queries, 0)
-        return Data(found.nodes, "Y", np.where(np.array(NAMES) == "Y", 1e160, found.values), found.intervened)
+        return Data(
+            found.nodes,
+            "Y",
+            np.where(np.array(NAMES) == "Y", 1e160, found.values),
+            found.intervened,
+        )
 
     with pytest.raises(cb.ExperimentFailed, match=large):
         cb.optimize(problem, data=rows, experiment=measure, rounds=3, key=0)
@@ -202,19 +260,25 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
 
 def test_closed_form_that_is_not_finite_is_not_called_exact(chain, rows, monkeypatch):
     good = cb.fit(chain.problem, rows), cb.fit(chain.problem, rows, method="wishart")
-    solve, moments_of = regressions.solve_scaled, moments.solve
+    solve, moments_of = regressions.solve_scaled, moments.solve_moments
 
     def broken(*arguments):
         return (found := solve(*arguments))._replace(mean=found.mean * np.nan)
 
     monkeypatch.setattr(equations.regressions, "solve_scaled", broken)
-    monkeypatch.setattr(estimands.moments, "solve", lambda *a: moments_of(*a)._replace(centre=np.full(3, np.nan)))
+    monkeypatch.setattr(
+        estimands, "solve_moments", lambda *a: moments_of(*a)._replace(centre=np.full(3, np.nan))
+    )
     for post in good:
         with pytest.raises(NumericalError, match="not finite, so .* is not exact"):
             cb.fit(chain.problem, rows, method=post.method)
         with pytest.raises(NumericalError, match="not exact"):
             post.update(rows)
     monkeypatch.undo()
-    monkeypatch.setattr(equations.Equations, "moments", lambda self: (np.full(4, np.inf), np.eye(4)))
-    with pytest.raises(NumericalError, match=r"of b\[X->Z\] is not finite, so the verdict 'exact' does not hold"):
+    monkeypatch.setattr(
+        equations.Equations, "moments", lambda self: (np.full(4, np.inf), np.eye(4))
+    )
+    with pytest.raises(
+        NumericalError, match=r"of b\[X->Z\] is not finite, so the verdict 'exact' does not hold"
+    ):
         cb.fit(chain.problem, rows).mean  # noqa: B018

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.posterior import files
+from causal_bo_ppl.inference import files
 
 pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from stored_cases import edit, refused
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior.storage import LABEL, seal
+from causal_bo_ppl.inference.netcdf import LABEL, seal
 
 pytestmark = pytest.mark.heavy
 

@@ -40,7 +40,9 @@ def test_weight_space_equals_the_dense_gaussian_process(post):
     np.testing.assert_allclose(found.sd, sd, rtol=1e-7, atol=1e-8)
     before = cb.couple(post).predict(at)
     np.testing.assert_allclose(before.mean, cb.response(problem, post)(post.mean, at), rtol=1e-12)
-    np.testing.assert_allclose(before.sd**2, np.diagonal(cb.jacobian_gram(post, at).gram), rtol=1e-9)
+    np.testing.assert_allclose(
+        before.sd**2, np.diagonal(cb.jacobian_gram(post, at).gram), rtol=1e-9
+    )
 
 
 def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
@@ -49,13 +51,17 @@ def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
     told = tell(cb.couple(post), queries, draws.normal(size=60), draws.uniform(0.5, 2.0, 60))
     offsets, features = told._linearize(told.outcomes.queries)
     precisions = 1 / (told.outcomes.variances + told.remainders + 1e-10 * (features**2).sum(axis=1))
-    covariance = np.linalg.inv(np.eye(features.shape[1]) + features.T @ (features * precisions[:, None]))
+    covariance = np.linalg.inv(
+        np.eye(features.shape[1]) + features.T @ (features * precisions[:, None])
+    )
     mean = covariance @ features.T @ (precisions * (told.outcomes.means - offsets))
     np.testing.assert_allclose(told.weights.covariance, covariance, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(told.weights.mean, mean, rtol=1e-8, atol=1e-10)
     assert len(told.outcomes.counts) < 25 and told.outcomes.counts.sum() == 60
     moved = told.recentre()
-    assert np.abs(moved.centre - moved.weights.mean).max() < 2e-3 and moved.outcomes is told.outcomes
+    assert (
+        np.abs(moved.centre - moved.weights.mean).max() < 2e-3 and moved.outcomes is told.outcomes
+    )
     assert "60 outcomes of" in repr(moved)
 
 
@@ -63,9 +69,13 @@ def test_replicates_are_their_mean_with_the_variance_divided(post):
     query = post.problem.queries([{"V0": 1.0}])
     three = tell(cb.couple(post), [query] * 3, [1.0, 2.0, 6.0], [0.9] * 3)
     one = cb.couple(post).tell(query, 3.0, 0.3)
-    for left, right in zip(three.predict(post.problem.sobol(1)), one.predict(post.problem.sobol(1)), strict=True):
+    for left, right in zip(
+        three.predict(post.problem.sobol(1)), one.predict(post.problem.sobol(1)), strict=True
+    ):
         np.testing.assert_allclose(left, right, rtol=1e-9)
-    assert three.outcomes.counts.tolist() == [3] and three.outcomes.means.tolist() == [pytest.approx(3.0)]
+    assert three.outcomes.counts.tolist() == [3] and three.outcomes.means.tolist() == [
+        pytest.approx(3.0)
+    ]
     mixed = tell(cb.couple(post), [query] * 2, [1.0, 4.0], [1.0, 0.5])
     assert mixed.outcomes.means.tolist() == [pytest.approx(3.0)]  # weighted 1 to 2
     assert mixed.outcomes.variances.tolist() == [pytest.approx(1 / 3)]
@@ -75,8 +85,12 @@ def test_outcomes_without_noise_must_repeat(post):
     query = post.problem.queries([{"V3": 1.0}])
     once = cb.couple(post).tell(query, 1.5, 0.0)
     assert once.tell(query, 1.5, 0.0).outcomes.counts.tolist() == [2]
-    np.testing.assert_allclose(once.tell(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9)
-    with pytest.raises(cb.DataError, match="gave 1.5 and 2.5, though outcomes are said to have no noise"):
+    np.testing.assert_allclose(
+        once.tell(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9
+    )
+    with pytest.raises(
+        cb.DataError, match="gave 1.5 and 2.5, though outcomes are said to have no noise"
+    ):
         once.tell(query, 2.5, 0.0)
 
 
@@ -105,10 +119,14 @@ def test_recentring_finds_the_most_probable_theta():
     at, r = surrogate.weights.mean, surrogate.response
     values, jacobian = r.linearize(surrogate.mean_theta, surrogate.outcomes.queries)
     features = np.asarray(jacobian) @ post.factor
-    precisions = 1 / (surrogate.outcomes.variances + surrogate.remainders + 1e-10 * (features**2).sum(axis=1))
+    precisions = 1 / (
+        surrogate.outcomes.variances + surrogate.remainders + 1e-10 * (features**2).sum(axis=1)
+    )
     gradient = features.T @ (precisions * (surrogate.outcomes.means - np.asarray(values))) - at
     np.testing.assert_allclose(gradient, 0.0, atol=1e-2)
-    np.testing.assert_allclose(surrogate.predict(queries).mean, r(surrogate.mean_theta, queries), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        surrogate.predict(queries).mean, r(surrogate.mean_theta, queries), rtol=1e-3, atol=1e-4
+    )
     assert np.linalg.eigvalsh(post.covariance - surrogate.covariance_theta).min() > -1e-12
 
 
@@ -133,7 +151,9 @@ def test_a_surprising_outcome_does_not_make_it_wander():
     at = system.problem.queries([{"Z": 2.0}])
     first = told.recentre()
     second = first.recentre()
-    assert float(second.predict(at).mean[0]) == pytest.approx(float(first.predict(at).mean[0]), abs=0.02)
+    assert float(second.predict(at).mean[0]) == pytest.approx(
+        float(first.predict(at).mean[0]), abs=0.02
+    )
     assert first._loss(first.centre) <= told._loss(told.centre)
 
 
@@ -143,7 +163,11 @@ def far_prediction(offset):
     x = x + offset
     z = 0.8 * x + z
     graph = cb.CausalGraph.parse("X -> Z -> Y; X -> Y")
-    problem = cb.Problem(graph, "Y", domains={"X": (offset - 3, offset + 3), "Z": (0.8 * offset - 3, 0.8 * offset + 3)})
+    problem = cb.Problem(
+        graph,
+        "Y",
+        domains={"X": (offset - 3, offset + 3), "Z": (0.8 * offset - 3, 0.8 * offset + 3)},
+    )
     rows = np.column_stack([x, z, y - 1.3 * z])
     post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros((100, 3), bool)))
     query = problem.queries([{"X": offset + 1.0}])
@@ -189,9 +213,14 @@ def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_out
     query = system.problem.queries([{"X": 4.0}])
     found = remainders(post, query)[0]
     error = np.sqrt(8 / 512)  # of the mean square of a product of two normals, in 512 draws
-    assert found == pytest.approx(expected, rel=5 * error) and expected > 1e-3 * post.outcome_variances(query)[0]
+    assert (
+        found == pytest.approx(expected, rel=5 * error)
+        and expected > 1e-3 * post.outcome_variances(query)[0]
+    )
     told = cb.couple(post).tell(query, -3.0, 0.0)
     assert told.remainders[0] == found
     _, jacobian = cb.response(post.problem, post).linearize(post.mean, query)
     prior = float(np.asarray(jacobian @ of @ jacobian.T)[0, 0])
-    assert told.predict(query).sd[0] ** 2 == pytest.approx(prior * found / (prior + found), rel=1e-6)
+    assert told.predict(query).sd[0] ** 2 == pytest.approx(
+        prior * found / (prior + found), rel=1e-6
+    )

@@ -10,8 +10,8 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.errors import CausalBOWarning, ModelError
-from causal_bo_ppl.search import CELLS
-from causal_bo_ppl.sem.simulation import simulate
+from causal_bo_ppl.mechanisms.simulation import simulate
+from causal_bo_ppl.systems.search import CELLS
 from causal_bo_ppl.testing import check_system
 
 load = cb.models.load
@@ -27,7 +27,10 @@ def test_shipped_system_keeps_its_promises(name, options):
     check_system(load(name, **options), draws=20_000, per_set=2, key=2026)  # in full: `make slow`
 
 
-WHOLE = [("ecoli70", {"target": "b1583", "parents": False, "max_size": 5}), ("ecoli70", {"target": "yaeM"})]
+WHOLE = [
+    ("ecoli70", {"target": "b1583", "parents": False, "max_size": 5}),
+    ("ecoli70", {"target": "yaeM"}),
+]
 
 
 @pytest.mark.slow
@@ -126,17 +129,29 @@ def careless(queries):
         ({"model": wrong_sites}, "no site for Z"),
         ({"model": extra_edge}, "'Y' reacts to X in the model, but its parents in the graph are Z"),
         ({"model": rare_edge}, "'Y' reacts to X in the model, but its parents in the graph are Z"),
-        ({"model": hidden_cause}, "disturbances of 'X' and 'Y' depend on each other .* no arc X <-> Y"),
-        ({"model": hidden_spread}, "disturbances of 'X' and 'Y' depend on each other .* no arc X <-> Y"),
+        (
+            {"model": hidden_cause},
+            "disturbances of 'X' and 'Y' depend on each other .* no arc X <-> Y",
+        ),
+        (
+            {"model": hidden_spread},
+            "disturbances of 'X' and 'Y' depend on each other .* no arc X <-> Y",
+        ),
         ({"model": constant}, "another key gave the same observations"),
         ({"model": two_columns}, r"site 'Z' has shape \(2, \d+\)"),
         ({"response": response_with(-1.02)}, "simulated outcomes have the mean"),
-        ({"response": lambda queries: response_with(-1.04)(queries) * jnp.nan}, "is nan; it must be finite"),
+        (
+            {"response": lambda queries: response_with(-1.04)(queries) * jnp.nan},
+            "is nan; it must be finite",
+        ),
         (
             {"response": lambda queries: response_with(-1.04)(queries) + 0.001 * len(queries)},
             "depends on its neighbours",
         ),
-        ({"response": lambda queries: response_with(-1.04)(queries)[:, None]}, r"has shape \(\d+, 1\)"),
+        (
+            {"response": lambda queries: response_with(-1.04)(queries)[:, None]},
+            r"has shape \(\d+, 1\)",
+        ),
         ({"response": wrong_baseline}, "effect of {} is said to be 100"),
         ({"response": wrong_pair}, "effect of {'X': .*, 'Z': .*} is said to be"),
         ({"response": wrong_at_the_end}, "simulated outcomes have the mean"),
@@ -196,9 +211,17 @@ def one_cause(mean, distribution, domain, name="own"):
     "system",
     [
         one_cause(lambda x: x**2, lambda mean: numpyro.deterministic("Y", mean), (-1, 2)),
-        one_cause(lambda x: jnp.maximum(x - 3.5, 0), lambda mean: numpyro.sample("Y", dist.Normal(mean, 1)), (-5, 5)),
-        one_cause(lambda x: jnp.exp(x - 3), lambda mean: numpyro.sample("Y", dist.Poisson(mean)), (-1, 1)),
-        one_cause(jnp.sin, lambda mean: numpyro.sample("Y", dist.Normal(mean, 1e-3)), (-1e-9, 1e-9)),
+        one_cause(
+            lambda x: jnp.maximum(x - 3.5, 0),
+            lambda mean: numpyro.sample("Y", dist.Normal(mean, 1)),
+            (-5, 5),
+        ),
+        one_cause(
+            lambda x: jnp.exp(x - 3), lambda mean: numpyro.sample("Y", dist.Poisson(mean)), (-1, 1)
+        ),
+        one_cause(
+            jnp.sin, lambda mean: numpyro.sample("Y", dist.Normal(mean, 1e-3)), (-1e-9, 1e-9)
+        ),
     ],
     ids=["deterministic", "rare", "counts", "narrow"],
 )
@@ -214,7 +237,9 @@ def test_category_may_index_a_table_when_it_is_set_and_when_it_is_not():
         numpyro.sample("Y", dist.Normal(means[kind], 1))
 
     problem = cb.Problem(cb.CausalGraph.parse("K -> Y"), "Y", domains={"K": (0, 2)})
-    system = cb.CausalSystem("table", problem, model, lambda q: means[q.value[:, 0].astype(int)], False, "test")
+    system = cb.CausalSystem(
+        "table", problem, model, lambda q: means[q.value[:, 0].astype(int)], False, "test"
+    )
     assert len(system.observe(5, 0)) == 5
     rows = system.experiment(problem.queries([{"K": 2.0}]).repeat(1000), 0)
     assert abs(rows.outcomes.mean() - 4.0) < 0.2
@@ -227,7 +252,9 @@ def test_optimum_inside_a_box_of_any_size_is_found(names):
     centre = jnp.linspace(-0.4, 0.9, 8)
 
     def bowl(queries):
-        offset = jnp.where(jnp.asarray(queries.mask)[:, :8], jnp.asarray(queries.value)[:, :8] - centre[None], 0.0)
+        offset = jnp.where(
+            jnp.asarray(queries.mask)[:, :8], jnp.asarray(queries.value)[:, :8] - centre[None], 0.0
+        )
         return (offset**2).sum(axis=1) + 0.5 * offset[:, 0] * offset[:, 1]
 
     problem = cb.Problem(graph, "Y", domains=dict.fromkeys(names, (-1.0, 2.0)), sets=[tuple(names)])
@@ -243,10 +270,16 @@ def test_best_of_several_basins_is_found():
     deep, broad = -1 + 1000.5 * cell, 0.5
 
     def mean(x):
-        return -jnp.exp(-(((x - deep) / (0.6 * cell)) ** 2)) - 0.9 * jnp.exp(-(((x - broad) / 0.1) ** 2))
+        return -jnp.exp(-(((x - deep) / (0.6 * cell)) ** 2)) - 0.9 * jnp.exp(
+            -(((x - broad) / 0.1) ** 2)
+        )
 
-    optimum = one_cause(mean, lambda mean: numpyro.sample("Y", dist.Normal(mean, 1)), (-1, 1)).optimum
-    assert optimum.value == pytest.approx(-1.0, abs=1e-9) and optimum.intervention["X"] == pytest.approx(deep, abs=1e-8)
+    optimum = one_cause(
+        mean, lambda mean: numpyro.sample("Y", dist.Normal(mean, 1)), (-1, 1)
+    ).optimum
+    assert optimum.value == pytest.approx(-1.0, abs=1e-9) and optimum.intervention[
+        "X"
+    ] == pytest.approx(deep, abs=1e-8)
 
 
 @pytest.mark.heavy
@@ -271,12 +304,20 @@ def test_optimum_that_is_none_is_caught():
 def test_surgery_acts_row_by_row_and_downstream_sees_it():
     system = load("chain")
     queries = system.problem.queries([{"X": 2.0}, {"Z": -1.0}])
-    both = cb.Queries(np.vstack([queries.mask, [[False] * 3]]), np.vstack([queries.value, [[0.0] * 3]]))
+    both = cb.Queries(
+        np.vstack([queries.mask, [[False] * 3]]), np.vstack([queries.value, [[0.0] * 3]])
+    )
     rows = np.asarray(simulate(system.model, system.problem.graph.nodes, both, jax.random.key(0)))
-    free = np.asarray(simulate(system.model, system.problem.graph.nodes, both[[2, 2, 2]], jax.random.key(0)))
+    free = np.asarray(
+        simulate(system.model, system.problem.graph.nodes, both[[2, 2, 2]], jax.random.key(0))
+    )
     assert rows[0, 0] == 2.0 and rows[1, 1] == -1.0
-    noise = free - np.column_stack([np.zeros(3), 0.8 * free[:, 0], -1.3 * free[:, 1]])  # the same disturbances
-    np.testing.assert_allclose(rows[0], [2.0, 1.6 + noise[0, 1], -1.3 * rows[0, 1] + noise[0, 2]], atol=1e-12)
+    noise = free - np.column_stack(
+        [np.zeros(3), 0.8 * free[:, 0], -1.3 * free[:, 1]]
+    )  # the same disturbances
+    np.testing.assert_allclose(
+        rows[0], [2.0, 1.6 + noise[0, 1], -1.3 * rows[0, 1] + noise[0, 2]], atol=1e-12
+    )
     np.testing.assert_allclose(rows[1], [free[1, 0], -1.0, 1.3 + noise[1, 2]], atol=1e-12)
     np.testing.assert_array_equal(rows[2], free[2])
 

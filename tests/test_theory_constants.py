@@ -42,7 +42,9 @@ def test_kappa_and_lipschitz_are_the_largest_over_the_domains(kind):
         (theory.kappa2(post), np.diagonal(gram)),
         (theory.lipschitz(post), np.linalg.norm(jacobian, axis=1)),
     ]:
-        assert found.value == pytest.approx(values.max(), rel=1e-10)  # the grid has the vertices, and inner points
+        assert found.value == pytest.approx(
+            values.max(), rel=1e-10
+        )  # the grid has the vertices, and inner points
         assert np.sort(values)[-2] <= found.value * (1 + 1e-12)
     [there] = np.diagonal(dense(post, problem.queries(theory.kappa2(post).intervention))[1])
     assert there == pytest.approx(theory.kappa2(post).value, rel=1e-10)
@@ -54,7 +56,9 @@ def test_sets_that_cannot_be_learned_are_not_looked_at():
     graph, draws = cb.CausalGraph.parse("X -> Y; Z -> Y; X <-> Y"), np.random.default_rng(0)
     problem = cb.Problem(graph, "Y", domains={"X": (-1, 1), "Z": (-1, 3)}, identifiable_only=True)
     u, x, z, y = draws.normal(size=(4, 50))
-    data = Data(graph.nodes, "Y", np.column_stack([u + x, z, u + x - z + y]), np.zeros((50, 3), bool))
+    data = Data(
+        graph.nodes, "Y", np.column_stack([u + x, z, u + x - z + y]), np.zeros((50, 3), bool)
+    )
     assert theory.kappa2(cb.fit(problem, data, method="wishart")).intervention == {"Z": 3.0}
 
 
@@ -64,12 +68,16 @@ def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
     radius = np.sqrt(chi2.ppf(1 - delta, 2) * np.linalg.eigvalsh(post.covariance)[-1])
     assert found.radius == pytest.approx(radius, rel=1e-12)
     assert found.value == pytest.approx(theory.lipschitz(post).value * radius, rel=1e-12)
-    assert found.pointwise == pytest.approx(np.sqrt(chi2.ppf(1 - delta, 2) * theory.kappa2(post).value), rel=1e-12)
+    assert found.pointwise == pytest.approx(
+        np.sqrt(chi2.ppf(1 - delta, 2) * theory.kappa2(post).value), rel=1e-12
+    )
     assert found.pointwise < found.value
     theta = post.draws(20_000, 0)
     jacobian, _ = dense(post, post.problem.vertices())
     worst = np.abs((theta - post.mean) @ jacobian.T).max(axis=1)
-    assert (worst > found.pointwise).mean() < delta + 4 * np.sqrt(delta / len(theta)) + 0.05  # Student's t, 20 rows
+    assert (worst > found.pointwise).mean() < delta + 4 * np.sqrt(
+        delta / len(theta)
+    ) + 0.05  # Student's t, 20 rows
     with pytest.raises(cb.ModelError, match="delta must lie between 0 and 1, got 1"):
         theory.parameter_error(post, delta=1)
     with pytest.raises(cb.ModelError, match="needs a Posterior, got Problem"):
@@ -77,7 +85,10 @@ def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
 
 
 def test_a_failed_posterior_is_refused_unless_accepted(posts):
-    failed, queries = replace(posts[0], belief=replace(posts[0].belief)), posts[0].problem.vertices()
+    failed, queries = (
+        replace(posts[0], belief=replace(posts[0].belief)),
+        posts[0].problem.vertices(),
+    )
     object.__setattr__(failed.belief, "verdict", "failed")
     for refused in (
         lambda **options: theory.kappa2(failed, **options),
@@ -124,7 +135,11 @@ def test_nearly_collinear_parents_are_named_in_any_units():
         assert line["standardized"] < 1e-6 and line["weakest"] == "A, B"
     assert theory.design_strength(post).index.tolist() == ["A", "B", "C", "Y"]
     alone = theory.design_strength(post).loc["A"]
-    assert alone["lambda_min"] == pytest.approx(1.0) and np.isnan(alone["standardized"]) and alone["weakest"] == ""
+    assert (
+        alone["lambda_min"] == pytest.approx(1.0)
+        and np.isnan(alone["standardized"])
+        and alone["weakest"] == ""
+    )
 
 
 def test_few_rows_and_constant_parents_have_strength_zero():
@@ -139,8 +154,14 @@ def test_few_rows_and_constant_parents_have_strength_zero():
     ]:
         rows = Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
         for data in (rows, rows.rows(slice(0))):
-            line = theory.design_strength(cb.fit(problem, data, prior=cb.FixedPrior(), intercepts=intercepts)).loc["Y"]
-            assert line["rows"] == len(data) and line["lambda_min"] < 1e-25 and line["standardized"] < 1e-25
+            line = theory.design_strength(
+                cb.fit(problem, data, prior=cb.FixedPrior(), intercepts=intercepts)
+            ).loc["Y"]
+            assert (
+                line["rows"] == len(data)
+                and line["lambda_min"] < 1e-25
+                and line["standardized"] < 1e-25
+            )
 
 
 def test_concentration_has_the_exponents_of_the_theory(chain):
@@ -148,10 +169,21 @@ def test_concentration_has_the_exponents_of_the_theory(chain):
     data = chain.observe(3_200, 0).join(chain.experiment(chain.problem.vertices(), 1))
     table = theory.concentration(chain.problem, data, truth=truth, intercepts=False)
     assert table.index.tolist() == [25, 50, 100, 200, 400, 800, 1600, 3200]
-    for column, expected in [("trace", -1.0), ("spectral", -1.0), ("eps_pointwise", -0.5), ("eps_param", -0.5)]:
+    for column, expected in [
+        ("trace", -1.0),
+        ("spectral", -1.0),
+        ("eps_pointwise", -0.5),
+        ("eps_param", -0.5),
+    ]:
         found = theory.rate(table, column)
-        assert abs(found.exponent - expected) < 4 * found.standard_error and found.standard_error < 0.05, column
-    assert abs(theory.rate(table, "design").exponent) < 0.2 and theory.rate(table, "error").exponent < -0.3
+        assert (
+            abs(found.exponent - expected) < 4 * found.standard_error
+            and found.standard_error < 0.05
+        ), column
+    assert (
+        abs(theory.rate(table, "design").exponent) < 0.2
+        and theory.rate(table, "error").exponent < -0.3
+    )
     post = cb.fit(chain.problem, data.rows(slice(100)), intercepts=False)
     line = table.loc[100]
     assert line["trace"] == pytest.approx((post.sd**2).sum(), rel=1e-12)
@@ -160,7 +192,9 @@ def test_concentration_has_the_exponents_of_the_theory(chain):
     assert line["lipschitz"] == theory.lipschitz(post).value
     assert line["eps_param"] == theory.parameter_error(post).value
     assert line["design"] == theory.design_strength(post)["lambda_min"].min()
-    again = theory.concentration(chain.problem, data, [100, 50], truth=[0.8, -1.3], intercepts=False)
+    again = theory.concentration(
+        chain.problem, data, [100, 50], truth=[0.8, -1.3], intercepts=False
+    )
     assert again.loc[100].equals(line) and again.index.tolist() == [50, 100]
     assert "error" not in theory.concentration(chain.problem, data, [50], intercepts=False)
 
@@ -170,8 +204,12 @@ def test_rate_is_the_slope_of_the_logarithms():
     values = 3.0 * counts**-1.5 * np.exp([0.1, -0.2, 0.0, 0.1, 0.05])
     found = theory.rate(pd.DataFrame({"v": values}, index=counts), "v")
     (slope, _), covariance = np.polyfit(np.log(counts), np.log(values), 1, cov=True)
-    assert found.exponent == pytest.approx(slope) and found.standard_error == pytest.approx(covariance[0, 0] ** 0.5)
-    assert theory.rate(pd.DataFrame({"v": counts**-0.5}, index=counts), "v") == pytest.approx((-0.5, 0.0), abs=1e-12)
+    assert found.exponent == pytest.approx(slope) and found.standard_error == pytest.approx(
+        covariance[0, 0] ** 0.5
+    )
+    assert theory.rate(pd.DataFrame({"v": counts**-0.5}, index=counts), "v") == pytest.approx(
+        (-0.5, 0.0), abs=1e-12
+    )
 
 
 def test_odd_requests_for_concentration_are_refused(chain):
@@ -193,7 +231,9 @@ def test_odd_requests_for_concentration_are_refused(chain):
     with pytest.raises(cb.DataError, match="there are no observational rows"):
         theory.concentration(chain.problem, chain.experiment(chain.problem.vertices(), 0))
     table = pd.DataFrame({"trace": [1.0, 0.0, 2.0]}, index=[1, 2, 3])
-    with pytest.raises(cb.ModelError, match="3 lines or more, all positive; 'trace' holds 1.0, 0.0, 2.0"):
+    with pytest.raises(
+        cb.ModelError, match="3 lines or more, all positive; 'trace' holds 1.0, 0.0, 2.0"
+    ):
         theory.rate(table, "trace")
     with pytest.raises(cb.ModelError, match="unknown column 'tracr'; did you mean 'trace'"):
         theory.rate(table, "tracr")
@@ -204,18 +244,33 @@ def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
     table = theory.concentration(chain.problem, data, rows=[25, 100], delta=0.1)
     post = cb.fit(chain.problem, data.rows(slice(25)))
     found = theory.parameter_error(post, delta=0.1)
-    assert table.loc[25, "eps_pointwise"] == pytest.approx(found.pointwise) and found.pointwise < found.value
+    assert (
+        table.loc[25, "eps_pointwise"] == pytest.approx(found.pointwise)
+        and found.pointwise < found.value
+    )
     assert table.attrs["delta"] == 0.1
-    with pytest.raises(cb.ModelError, match="rate needs a table of cb.theory.concentration, got list"):
+    with pytest.raises(
+        cb.ModelError, match="rate needs a table of cb.theory.concentration, got list"
+    ):
         theory.rate([1, 2], "trace")
 
 
 def test_a_confounded_effect_is_weak_where_its_factor_is():
-    problem = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-3, 3), "Z": (-3, 3)})
+    problem = cb.Problem(
+        cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", domains={"X": (-3, 3), "Z": (-3, 3)}
+    )
     u, a, b, c = np.random.default_rng(0).normal(size=(4, 400))
     found = []
     for own in (1.0, 0.01):  # how much of Z is not X
         values = np.column_stack([u + a, 0.7 * (u + a) + own * b, 0.7 * (u + a) + own * b + u + c])
-        post = cb.fit(problem, Data(problem.graph.nodes, "Y", values, np.zeros((400, 3), bool)), method="wishart")
+        post = cb.fit(
+            problem,
+            Data(problem.graph.nodes, "Y", values, np.zeros((400, 3), bool)),
+            method="wishart",
+        )
         found.append(theory.design_strength(post).loc["Y"])
-    assert found[0]["standardized"] > 0.1 and found[1]["standardized"] < 1e-3 and found[1]["weakest"] == "X, Z"
+    assert (
+        found[0]["standardized"] > 0.1
+        and found[1]["standardized"] < 1e-3
+        and found[1]["weakest"] == "X, Z"
+    )

@@ -56,9 +56,16 @@ def test_variance_sum_ratio_is_that_of_dense_gaussian_processes(posts):
         inverse = np.linalg.inv(gram[:t, :t] + noise * np.eye(t))
         total += gram[t, t] - gram[t, :t] @ inverse @ gram[:t, t]
     vertices = posts[0].problem.vertices()
-    gains = [theory.greedy_gain(np.asarray(cb.jacobian_features(post, vertices)), noise, 4).gains[-1] for post in posts]
-    assert theory.worst_gain(posts, vertices, noise, 4) == max(gains) == gains[0]  # doubt falls, and so does gain
-    assert theory.variance_sum_ratio(posts, queries, noise) == pytest.approx(total / max(gains), rel=1e-9)
+    gains = [
+        theory.greedy_gain(np.asarray(cb.jacobian_features(post, vertices)), noise, 4).gains[-1]
+        for post in posts
+    ]
+    assert (
+        theory.worst_gain(posts, vertices, noise, 4) == max(gains) == gains[0]
+    )  # doubt falls, and so does gain
+    assert theory.variance_sum_ratio(posts, queries, noise) == pytest.approx(
+        total / max(gains), rel=1e-9
+    )
     few = theory.variance_sum_ratio(posts, queries, noise, candidates=vertices[:1])
     assert few == pytest.approx(total / theory.worst_gain(posts, vertices[:1], noise, 4), rel=1e-9)
 
@@ -68,10 +75,14 @@ def test_variance_sum_of_a_fixed_kernel_stays_below_its_ceiling(posts, noise):
     post, draws = posts[0], np.random.default_rng(0)
     queries = post.problem.grid(9)[draws.integers(0, 18, 25)]
     ceiling = theory.variance_sum_ceiling(theory.kappa2(post).value, noise)
-    path = np.diff(theory.gain_path(np.asarray(cb.jacobian_features(post, queries)), noise), prepend=0.0)
+    path = np.diff(
+        theory.gain_path(np.asarray(cb.jacobian_features(post, queries)), noise), prepend=0.0
+    )
     assert (np.expm1(2 * path) * noise).sum() <= ceiling * path.sum()
     assert 0 < theory.variance_sum_ratio([post] * 25, queries, noise) <= ceiling / (1 - 1 / np.e)
-    new = theory.gain_path(np.sqrt(3.0) * np.eye(6), noise)[-1]  # each round as much in doubt as the first
+    new = theory.gain_path(np.sqrt(3.0) * np.eye(6), noise)[
+        -1
+    ]  # each round as much in doubt as the first
     assert 6 * 3.0 == pytest.approx(theory.variance_sum_ceiling(3.0, noise) * new, rel=1e-12)
     assert theory.variance_sum_ceiling(0.0, noise) == 2 * noise
 
@@ -80,12 +91,24 @@ def test_odd_sequences_of_posteriors_are_refused(posts, chain):
     queries = chain.problem.vertices()
     other = cb.fit(chain.problem, chain.observe(20, 0))
     for refused, match in [
-        (lambda: theory.kernel_drift(posts[:1], queries), "at least 2 posteriors are needed, got 1"),
-        (lambda: theory.kernel_drift([posts[0], other], queries), "of different problems or parameters"),
+        (
+            lambda: theory.kernel_drift(posts[:1], queries),
+            "at least 2 posteriors are needed, got 1",
+        ),
+        (
+            lambda: theory.kernel_drift([posts[0], other], queries),
+            "of different problems or parameters",
+        ),
         (lambda: theory.kernel_drift(posts, queries[:0]), "there are no queries"),
         (lambda: theory.worst_gain([], queries, 1.0, 3), "at least 1 posteriors are needed, got 0"),
-        (lambda: theory.variance_sum_ratio(posts, queries[:3], 1.0), "4 posteriors and 3 queries; give one of each"),
-        (lambda: theory.variance_sum_ratio(posts, queries, 0.0), "noise must be finite and positive, got 0"),
+        (
+            lambda: theory.variance_sum_ratio(posts, queries[:3], 1.0),
+            "4 posteriors and 3 queries; give one of each",
+        ),
+        (
+            lambda: theory.variance_sum_ratio(posts, queries, 0.0),
+            "noise must be finite and positive, got 0",
+        ),
     ]:
         with pytest.raises(cb.ModelError, match=match):
             refused()
@@ -93,7 +116,9 @@ def test_odd_sequences_of_posteriors_are_refused(posts, chain):
 
 def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
     data = chain.observe(200, 0)
-    posts = [cb.fit(chain.problem, data.rows(slice(rows)), intercepts=False) for rows in (200, 25, 100)]
+    posts = [
+        cb.fit(chain.problem, data.rows(slice(rows)), intercepts=False) for rows in (200, 25, 100)
+    ]
     queries = chain.problem.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 2.0}])
     each = [theory.worst_gain([post], queries, 0.5, 3) for post in posts]
     assert theory.worst_gain(posts, queries, 0.5, 3) == max(each) == each[1]

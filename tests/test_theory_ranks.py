@@ -31,7 +31,11 @@ def b1583():
     """Both posteriors, centred and with intercepts, and the vertices."""
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
     data, problem = system.observe(300, 0), system.problem
-    return cb.fit(problem, centred(data), intercepts=False), cb.fit(problem, data), problem.vertices()
+    return (
+        cb.fit(problem, centred(data), intercepts=False),
+        cb.fit(problem, data),
+        problem.vertices(),
+    )
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 0.999999])
@@ -41,13 +45,21 @@ def test_effective_rank_holds_the_share_and_its_bound_holds(share):
     gram, noise = features @ features.T, draws.uniform(0.05, 1.0, 12)
     sizes = np.sort(np.linalg.eigvalsh(gram))[::-1]
     rank = theory.effective_rank(gram, share=share)
-    assert sizes[:rank].sum() >= share * np.trace(gram) * (1 - 1e-12) > sizes[: rank - 1].sum() * (1 - 1e-12)
+    assert (
+        sizes[:rank].sum()
+        >= share * np.trace(gram) * (1 - 1e-12)
+        > sizes[: rank - 1].sum() * (1 - 1e-12)
+    )
     for variance in (0.3, noise):
         gain = dense_gain(gram, variance)
         assert gain < theory.effective_gain_bound(gram, variance, share=share) < 40 * gain
     by_hand = rank / 2 * np.log1p(sizes[:rank].sum() / 0.3 / rank) + sizes[rank:].sum() / 0.6
     assert theory.effective_gain_bound(gram, 0.3, share=share) == pytest.approx(by_hand, rel=1e-9)
-    assert theory.effective_rank(np.zeros((3, 3))) == theory.effective_gain_bound(np.zeros((3, 3)), 1.0) == 0
+    assert (
+        theory.effective_rank(np.zeros((3, 3)))
+        == theory.effective_gain_bound(np.zeros((3, 3)), 1.0)
+        == 0
+    )
     with pytest.raises(cb.ModelError, match="share must lie between 0 and 1, got 1"):
         theory.effective_rank(gram, share=1.0)
 
@@ -110,12 +122,16 @@ def test_known_coordinates_leave_the_conditional_covariance(b1583):
     schur = sigma[np.ix_(rest, rest)] - cross @ np.linalg.inv(sigma[np.ix_(fixed, fixed)]) @ cross.T
     root = _conditional_root(factor, fixed)
     np.testing.assert_allclose(root @ root.T, schur, atol=1e-10 * np.abs(schur).max())
-    same = np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 1e-6]])  # two coordinates that are one, and a narrow one
+    same = np.array(
+        [[1.0, 2.0], [1.0, 2.0], [0.0, 1e-6]]
+    )  # two coordinates that are one, and a narrow one
     for fixed in ([0], [0, 1]):
         root = _conditional_root(same, fixed)
         np.testing.assert_allclose((root @ root.T)[-1, -1], 2e-13, rtol=1e-9)
         assert np.abs(root[:-1]).max(initial=0.0) < 1e-15
-    units = np.array([[1.0, 0.0, 0.0], [0.0, 1e-12, 0.0], [1.0, 1.0, 1.0]])  # knowing the second is knowing it fully
+    units = np.array(
+        [[1.0, 0.0, 0.0], [0.0, 1e-12, 0.0], [1.0, 1.0, 1.0]]
+    )  # knowing the second is knowing it fully
     assert (_conditional_root(units, [0, 1]) ** 2).sum() == pytest.approx(1.0)
 
 
@@ -131,7 +147,9 @@ def test_a_known_coefficient_leaves_one_dimension_on_the_chain(chain, make_probl
     problem = make_problem(known={("Z", "Y"): -1.3})
     post = cb.fit(problem, cb.models.load("chain").observe(25, 0), intercepts=False)
     assert len(post.names) == theory.causal_rank(post, problem.vertices()) == 1
-    with pytest.raises(cb.ModelError, match=r"coordinate of theta 'b\[Z->X\]'; did you mean .* post.names holds"):
+    with pytest.raises(
+        cb.ModelError, match=r"coordinate of theta 'b\[Z->X\]'; did you mean .* post.names holds"
+    ):
         theory.causal_rank(chain, queries, known=["b[Z->X]"])
 
 

@@ -25,7 +25,9 @@ def test_ecoli70_has_the_known_dimensions_and_ranks(target, parents, size, count
     assert all(found.identifiable for found in ids.values())
     for intercepts, count, rank in zip((False, True), counts, ranks, strict=True):
         theta = ids.parameters("structural", intercepts=intercepts)
-        assert (theta.dimension, theta.rank) == (count, rank) and len(theta) == len(set(theta.names)) == count
+        assert (theta.dimension, theta.rank) == (count, rank) and len(theta) == len(
+            set(theta.names)
+        ) == count
         for kind in "total_effect", "estimand":
             assert ids.parameters(kind, intercepts=intercepts).rank == rank
     if target == "b1583":
@@ -37,13 +39,20 @@ def test_chain_shares_its_last_edge():
     assert theta.names == ("b[X->Z]", "b[Z->Y]")
     assert theta.sharing().to_numpy().tolist() == [[True, True], [False, True]]
     assert theta.sharing().index.tolist() == ["X", "Z"] and theta.rank == 2
-    assert parameters("X -> Z -> Y", ["X", "Z"], intercepts=True).names == ("b[X->Z]", "b[Z->Y]", "a[Z]", "a[Y]")
+    assert parameters("X -> Z -> Y", ["X", "Z"], intercepts=True).names == (
+        "b[X->Z]",
+        "b[Z->Y]",
+        "a[Z]",
+        "a[Y]",
+    )
 
 
 def test_known_coefficient_leaves_theta(make_problem):
     ids = cb.identify(make_problem(known={("Z", "Y"): 1.3}))
     theta = ids.parameters("structural", intercepts=False)
-    assert theta.names == ("b[X->Z]",) and theta.rank == 1 and theta.uses.tolist() == [[True], [False]]
+    assert (
+        theta.names == ("b[X->Z]",) and theta.rank == 1 and theta.uses.tolist() == [[True], [False]]
+    )
     assert ids.parameters("total_effect", intercepts=False).names == ("tau[X|X]",)
     assert ids.parameters("estimand", intercepts=False).names == ("est[X|X]",)
     everything = cb.identify(make_problem(known={("Z", "Y"): 1.3, ("X", "Z"): 0.5}))
@@ -53,7 +62,10 @@ def test_known_coefficient_leaves_theta(make_problem):
 
 def test_total_effects_are_keyed_by_what_lies_on_the_paths():
     theta = parameters(
-        "X -> Z -> Y; X -> Y; W -> Y", ["X", "Z", ("X", "Z"), ("X", "W")], "total_effect", intercepts=True
+        "X -> Z -> Y; X -> Y; W -> Y",
+        ["X", "Z", ("X", "Z"), ("X", "W")],
+        "total_effect",
+        intercepts=True,
     )
     assert theta.names == (
         *("tau[X|X]", "tau[Y|X]", "tau[Z|Z]", "tau[Y|Z]"),
@@ -61,7 +73,10 @@ def test_total_effects_are_keyed_by_what_lies_on_the_paths():
     )
     assert theta.sharing().loc["W, X", ["tau[X|X]", "tau[W|W]"]].all()
     frame = theta.to_frame()
-    assert frame.loc["tau[X|X,Z]"].tolist() == ["X", "Y", "X, Z", 1] and frame.loc["tau[X|X]", "used_by"] == 2
+    assert (
+        frame.loc["tau[X|X,Z]"].tolist() == ["X", "Y", "X, Z", 1]
+        and frame.loc["tau[X|X]", "used_by"] == 2
+    )
 
 
 def test_estimand_coordinates_belong_to_one_effect():
@@ -77,7 +92,11 @@ def random_sets(draws, most_nodes=6):
         causes = sorted(ancestors(directed, {target}) - {target})
         if causes:
             chosen = [s for s in powerset(causes) if s and draws.uniform() < 0.5]
-            return cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes), target, chosen or [(causes[0],)]
+            return (
+                cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes),
+                target,
+                chosen or [(causes[0],)],
+            )
 
 
 def random_results(draws, count):
@@ -94,7 +113,11 @@ def responses(graph, target, weights, intercepts, sets, values):
     return np.array(
         [
             dense_effect(
-                weights, intercepts, graph.index(target), [graph.index(v) for v in members], row[: len(members)]
+                weights,
+                intercepts,
+                graph.index(target),
+                [graph.index(v) for v in members],
+                row[: len(members)],
             )
             for members, points in zip(sets, values, strict=True)
             for row in points[: len(members) + 1]
@@ -109,10 +132,15 @@ def test_coordinates_are_those_on_which_some_response_depends_and_rank_is_the_ja
         theta, size = ids.parameters("structural", intercepts=intercepts), len(graph.nodes)
         weights, constants = np.zeros((size, size)), draws.normal(size=size) * intercepts
         for cause, effect in graph.directed:
-            weights[graph.index(cause), graph.index(effect)] = draws.uniform(0.5, 1.5) * draws.choice([-1, 1])
+            weights[graph.index(cause), graph.index(effect)] = draws.uniform(
+                0.5, 1.5
+            ) * draws.choice([-1, 1])
         values = draws.normal(size=(len(ids.usable), size, size))
         columns, rows = {}, np.cumsum([0, *(len(members) + 1 for members in ids.usable)])
-        for cause, effect in [*graph.directed, *((("", node) for node in graph.nodes) if intercepts else ())]:
+        for cause, effect in [
+            *graph.directed,
+            *((("", node) for node in graph.nodes) if intercepts else ()),
+        ]:
             moved = []
             for step in STEP, -STEP:
                 w, a = weights.copy(), constants.copy()
@@ -124,7 +152,10 @@ def test_coordinates_are_those_on_which_some_response_depends_and_rank_is_the_ja
             columns[cause, effect] = (moved[0] - moved[1]) / (2 * STEP)
         for place, coordinate in enumerate(theta.coordinates):
             column = columns[coordinate.cause, coordinate.effect]
-            depends = [np.abs(column[start:stop]).max() > 1e-7 for start, stop in zip(rows, rows[1:], strict=False)]
+            depends = [
+                np.abs(column[start:stop]).max() > 1e-7
+                for start, stop in zip(rows, rows[1:], strict=False)
+            ]
             assert depends == theta.uses[:, place].tolist(), (graph, coordinate)
         seen = {key for key, column in columns.items() if np.abs(column).max() > 1e-7}
         assert seen == {(found.cause, found.effect) for found in theta.coordinates}
@@ -140,7 +171,9 @@ def test_sets_that_share_a_total_effect_have_the_same_one():
         theta, size = ids.parameters("total_effect", intercepts=True), len(graph.nodes)
         weights, constants = np.triu(draws.normal(size=(size, size)), 1), draws.normal(size=size)
         edges = np.zeros((size, size), bool)
-        edges[tuple(np.array([(graph.index(a), graph.index(b)) for a, b in graph.directed]).T)] = True
+        edges[tuple(np.array([(graph.index(a), graph.index(b)) for a, b in graph.directed]).T)] = (
+            True
+        )
         weights *= edges
         for place, coordinate in enumerate(theta.coordinates):
             found = []
@@ -160,13 +193,17 @@ def test_sets_that_share_a_total_effect_have_the_same_one():
 @pytest.mark.heavy
 def test_rank_of_a_deep_chain_is_full(intercepts, rank):
     names = [f"N{place:03}" for place in range(100)]
-    ids = cb.identify(cb.CausalGraph.from_edges(list(zip(names, names[1:], strict=False))), names[-1], 1)
+    ids = cb.identify(
+        cb.CausalGraph.from_edges(list(zip(names, names[1:], strict=False))), names[-1], 1
+    )
     theta = ids.parameters("structural", intercepts=intercepts)
     assert (theta.dimension, theta.rank) == (rank, rank)
 
 
 def test_names_of_coordinates_never_collide():
-    graph = cb.CausalGraph.from_edges([("A", "Y"), ("B", "Y"), ("A,B", "Y"), ("A->B", "Y"), ("Y", 'Y"')])
+    graph = cb.CausalGraph.from_edges(
+        [("A", "Y"), ("B", "Y"), ("A,B", "Y"), ("A->B", "Y"), ("Y", 'Y"')]
+    )
     ids = cb.identify(graph, "Y", 2)
     for kind in "structural", "total_effect", "estimand":
         names = ids.parameters(kind, intercepts=True).names

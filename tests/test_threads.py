@@ -11,8 +11,9 @@ import numpyro.distributions as dist
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.posterior import chains, potentials
-from causal_bo_ppl.posterior.prior_draws import draw_models
+from causal_bo_ppl.inference import nuts as chains
+from causal_bo_ppl.inference import nuts as potentials
+from causal_bo_ppl.inference.prior_draws import draw_models
 
 pytestmark = pytest.mark.heavy
 THREADS, CALLS = 8, 40
@@ -39,7 +40,9 @@ def test_rows_simulated_in_threads_are_those_simulated_one_after_the_other():
         found = []
         for call in range(CALLS):
             key = CALLS * thread + call
-            data = [system.observe(5, key), other.observe(4, key), system.experiment(queries, key)][call % 3]
+            data = [system.observe(5, key), other.observe(4, key), system.experiment(queries, key)][
+                call % 3
+            ]
             found.append(data.values)
         return found
 
@@ -64,7 +67,9 @@ def test_program_may_itself_simulate_and_neither_changes_the_other():
     nested = replace(system, model=program)
     queries = system.problem.queries([{"X": 1.0}, {"Z": 2.0}])
     assert np.array_equal(nested.observe(7, 1).values, system.observe(7, 1).values)
-    assert np.array_equal(nested.experiment(queries, 1).values, system.experiment(queries, 1).values)
+    assert np.array_equal(
+        nested.experiment(queries, 1).values, system.experiment(queries, 1).values
+    )
     assert len(seen) == 2 and all(np.array_equal(values, expected) for values in seen)
 
 

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.linalg import factor_draws, invert_definite
-from causal_bo_ppl.search import best_of_each_set, best_vertices
-from causal_bo_ppl.ties import first_largest, first_smallest, tie_width
+from causal_bo_ppl.numerics import (
+    factor_draws,
+    first_largest,
+    first_smallest,
+    invert_definite,
+    tie_width,
+)
+from causal_bo_ppl.systems.search import best_of_each_set, best_vertices
 
 
 def rounded(values, seed):
@@ -29,7 +34,11 @@ def test_numbers_that_differ_by_more_than_rounding_are_not_equal():
 
 def test_the_first_of_infinite_numbers_is_taken():
     numbers = np.array([1.0, np.inf, 1.0 + 1e-16, np.inf, 0.0])
-    assert first_largest(numbers) == 1 and first_smallest(numbers) == 4 and first_smallest(numbers[:4]) == 0
+    assert (
+        first_largest(numbers) == 1
+        and first_smallest(numbers) == 4
+        and first_smallest(numbers[:4]) == 0
+    )
     assert first_smallest(-numbers) == 1 and first_largest(np.full(2, -np.inf)) == 0
 
 
@@ -59,7 +68,9 @@ def test_of_equally_deep_basins_the_lowest_is_the_optimum(make_problem, seed):
     problem = make_problem(sets=[("X",)])
 
     def effect(queries):
-        return rounded((np.asarray(queries.value)[:, problem.graph.index("X")] ** 2 - 4.0) ** 2, seed)
+        return rounded(
+            (np.asarray(queries.value)[:, problem.graph.index("X")] ** 2 - 4.0) ** 2, seed
+        )
 
     [found] = problem.interventions(best_of_each_set(problem, effect))
     assert found["X"] == pytest.approx(-2.0, abs=1e-6)

@@ -8,10 +8,10 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior.chains import Sampling
-from causal_bo_ppl.posterior.laplace import _factor, approximate
-from causal_bo_ppl.posterior.sampled import sample
-from causal_bo_ppl.posterior.verdict import Limits, judge_chains, overall, summarise
+from causal_bo_ppl.inference import Limits
+from causal_bo_ppl.inference.convergence import judge_chains, overall, summarise
+from causal_bo_ppl.inference.laplace import _factor, approximate
+from causal_bo_ppl.inference.nuts import Sampling, sample
 
 pytestmark = pytest.mark.heavy
 SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
@@ -34,16 +34,29 @@ def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
 
 
 def test_one_chain_cannot_be_assessed(chain):
-    options = {"method": "nuts", "chains": 1, "warmup": 200, "draws": 4_000, "progress": False, "key": 0}
+    options = {
+        "method": "nuts",
+        "chains": 1,
+        "warmup": 200,
+        "draws": 4_000,
+        "progress": False,
+        "key": 0,
+    }
     post = cb.fit(chain.problem, chain.observe(30, 0), **options)
-    assert post.verdict == "not assessed" and cb.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
+    assert (
+        post.verdict == "not assessed"
+        and cb.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
+    )
     with pytest.raises(cb.ModelError, match="not assessed"):
         cb.couple(post)
 
 
 def fake_chains(**changes):
     draws = np.random.default_rng(0).normal(size=(4, 1_000, 2))
-    stats = {"energy": np.random.default_rng(1).normal(size=(4, 1_000)), "diverging": np.zeros((4, 1_000), bool)}
+    stats = {
+        "energy": np.random.default_rng(1).normal(size=(4, 1_000)),
+        "diverging": np.zeros((4, 1_000), bool),
+    }
     draws, stats = changes.get("draws", draws), stats | changes.get("stats", {})
     return judge_chains(summarise(draws, ("a", "b")), stats, Limits())
 
@@ -62,7 +75,10 @@ def test_each_line_of_the_verdict_can_fail():
     bad = np.random.default_rng(5).normal(size=(4, 1_000, 2))
     bad[1, 3, 0] = np.nan
     table = fake_chains(draws=bad)
-    assert overall(table) == "failed" and table.loc["r_hat", "verdict"] == table.loc["ess_tail", "verdict"] == "failed"
+    assert (
+        overall(table) == "failed"
+        and table.loc["r_hat", "verdict"] == table.loc["ess_tail", "verdict"] == "failed"
+    )
 
 
 def test_a_start_without_a_finite_density_names_the_node(chain):
@@ -70,7 +86,9 @@ def test_a_start_without_a_finite_density_names_the_node(chain):
     values[:, 2] *= 1e200
     data = Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
     usual = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").belief.model
-    model = replace(usual, data=data)  # past the door of `fit`, which refuses such a column by its size
+    model = replace(
+        usual, data=data
+    )  # past the door of `fit`, which refuses such a column by its size
     for work in (approximate, lambda model: sample(model, Sampling(**SHORT), jax.random.key(0))):
         with pytest.raises(cb.NumericalError, match="'Y' is not finite"), np.errstate(all="ignore"):
             work(model)
@@ -81,7 +99,8 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
     hessian = np.eye(model.dimension)
     hessian[0, 0] = 1e-12
     with pytest.raises(
-        cb.NumericalError, match=rf"curvature along {model.names[0].replace('[', '.').replace(']', '.')}"
+        cb.NumericalError,
+        match=rf"curvature along {model.names[0].replace('[', '.').replace(']', '.')}",
     ):
         _factor(model, hessian)
     with pytest.raises(cb.NumericalError, match="not finite at the mode"):
@@ -92,10 +111,16 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
     ("options", "message"),
     [
         ({"method": "nuts"}, "give a key, such as key=0"),
-        ({"method": "nuts", "key": 0, "chains": 0}, "chains must be a whole number, at least 1; got 0"),
+        (
+            {"method": "nuts", "key": 0, "chains": 0},
+            "chains must be a whole number, at least 1; got 0",
+        ),
         ({"method": "nuts", "key": 0, "draws": 2.5}, "draws must be a whole number"),
         ({"method": "nuts", "key": 0, "target_accept": 1.0}, "target_accept must lie between"),
-        ({"method": "laplace", "prior": cb.MomentPrior(np.zeros(3), 1, np.eye(3), 9)}, "MomentPrior is for"),
+        (
+            {"method": "laplace", "prior": cb.MomentPrior(np.zeros(3), 1, np.eye(3), 9)},
+            "MomentPrior is for",
+        ),
         ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
         ({"outcomes": "both"}, "conjugate learns from whole rows only"),
         ({"method": "laplace", "outcomes": "y"}, r"a pair \(queries, values\)"),

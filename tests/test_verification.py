@@ -21,7 +21,9 @@ def test_no_estimand_is_wrong_and_no_verdict_differs_on_200_random_graphs():
 @pytest.mark.slow
 def test_no_estimand_is_wrong_and_no_verdict_differs_on_2000_random_graphs():
     draws, routes = np.random.default_rng(1), []
-    while len(routes) < 2000 or routes.count("rederived") < 10:  # y0 is wrong on one in a few hundred
+    while (
+        len(routes) < 2000 or routes.count("rederived") < 10
+    ):  # y0 is wrong on one in a few hundred
         routes.append(require_right(draws, *random_query(draws)))
     assert min(routes.count("hedge"), routes.count("y0")) > 400
 
@@ -50,7 +52,9 @@ def test_confounding_at_the_end_of_a_long_path_is_not_overlooked(links, others):
     between = [f"Z{place:02}" for place in range(links)]
     path = ["W", *between, "X", "Y"]
     rest = [(f"R{place}", name) for name in between for place in range(others)]
-    graph = cb.CausalGraph.from_edges([*zip(path, path[1:], strict=False), *rest], [("W", "X"), ("W", "Y")])
+    graph = cb.CausalGraph.from_edges(
+        [*zip(path, path[1:], strict=False), *rest], [("W", "X"), ("W", "Y")]
+    )
     assert cb.identify(graph, "Y", ["X"])["X"].route == "rederived"
     assert not cb.check_estimand(graph, "Y", "X", P(Y | X)).passed
 
@@ -59,27 +63,42 @@ def test_confounding_at_the_end_of_a_long_path_is_not_overlooked(links, others):
 def test_confounding_along_a_long_path_of_arcs_is_not_overlooked(links):
     """A napkin whose W meets Y through many latent causes: in random floats y0's error fades like 0.3 per link."""
     between = [f"V{place:02}" for place in range(links)]
-    path, directed = ["W", *between, "Y"], [("W", "Z"), ("Z", "X"), ("X", "Y"), *((name, "X") for name in between)]
+    path, directed = (
+        ["W", *between, "Y"],
+        [("W", "Z"), ("Z", "X"), ("X", "Y"), *((name, "X") for name in between)],
+    )
     graph = cb.CausalGraph.from_edges(directed, [("W", "X"), *zip(path, path[1:], strict=False)])
     found = cb.identify(graph, "Y", ["X"])["X"]
     _, covariance, slopes, _, _ = random_moments(np.random.default_rng(15), graph, ("X",), "Y")
-    assert found.route == "rederived" and found.evaluate(covariance) == pytest.approx(slopes, rel=1e-6)
+    assert found.route == "rederived" and found.evaluate(covariance) == pytest.approx(
+        slopes, rel=1e-6
+    )
 
 
 def test_error_too_faint_for_floats_is_still_an_error():
     colliders = [f"V{place:02}" for place in range(24)]
     path = ["X", *colliders, "Y"]
-    graph = cb.CausalGraph.from_edges([("X", "Y")], list(zip(path, path[1:], strict=False)), nodes=path)
+    graph = cb.CausalGraph.from_edges(
+        [("X", "Y")], list(zip(path, path[1:], strict=False)), nodes=path
+    )
     variables = list(map(Variable, colliders))
     wrong = Sum[tuple(variables)](P(Y | (X, *variables)) * P(*variables))
     check = cb.check_estimand(graph, "Y", "X", wrong)
-    assert not check.passed and check.table["passed"].all() and "arithmetic without rounding" in check.text
-    assert cb.check_estimand(graph, "Y", "X", P(Y | X)).passed  # colliders block: nothing is to be adjusted for
+    assert (
+        not check.passed
+        and check.table["passed"].all()
+        and "arithmetic without rounding" in check.text
+    )
+    assert cb.check_estimand(
+        graph, "Y", "X", P(Y | X)
+    ).passed  # colliders block: nothing is to be adjusted for
 
 
 def test_effect_along_a_deep_chain_is_seen():
     names = [f"N{place:03}" for place in range(100)]
-    graph = cb.CausalGraph.from_edges([*zip(names, names[1:], strict=False)], [(names[0], names[1])])
+    graph = cb.CausalGraph.from_edges(
+        [*zip(names, names[1:], strict=False)], [(names[0], names[1])]
+    )
     assert not cb.check_estimand(graph, names[-1], names[0], P(Variable(names[-1]))).passed
     found = cb.identify(graph, names[-1], [names[0], names[1]])
     assert not found[names[0]].identifiable and found[names[1]].error < 1e-9
@@ -92,11 +111,15 @@ def test_derivation_does_not_depend_on_names():
     graph, draws = cb.CausalGraph.parse(text), np.random.default_rng(13)
     for _ in range(30):
         new = dict(zip(graph.nodes, draws.permutation(list("abcdefghi")).tolist(), strict=True))
-        directed, bidirected = ([(new[a], new[b]) for a, b in e] for e in (graph.directed, graph.bidirected))
+        directed, bidirected = (
+            [(new[a], new[b]) for a, b in e] for e in (graph.directed, graph.bidirected)
+        )
         renamed = cb.CausalGraph.from_edges(directed, bidirected)
         found = cb.identify(renamed, new["Y"], [new["H"]])[new["H"]]
         _, covariance, slopes, _, _ = random_moments(draws, renamed, (new["H"],), new["Y"])
-        assert found.route == "rederived" and found.evaluate(covariance) == pytest.approx(slopes, rel=1e-8)
+        assert found.route == "rederived" and found.evaluate(covariance) == pytest.approx(
+            slopes, rel=1e-8
+        )
 
 
 BROKEN = {
@@ -130,11 +153,13 @@ def test_broken_estimand_is_caught(fault):
 
 def test_exact_arithmetic_alone_catches_every_broken_estimand_it_can_evaluate():
     """That an integral diverges only floats can say; all else, a wrong constant included, shows in the field too."""
-    from causal_bo_ppl.identification.exactness import is_exact_effect
+    from causal_bo_ppl.identification.finite_field import is_exact_effect
 
     graph = cb.CausalGraph.parse(TWO_COVARIATES + "; W -> X")
     right = Sum[Z1, Z2](P(Y | (X, Z1, Z2)) * P(Z1, Z2))
-    assert is_exact_effect(right, graph, "Y", ["X"]) and not is_exact_effect(right, graph, "Y", ["Z1"])
+    assert is_exact_effect(right, graph, "Y", ["X"]) and not is_exact_effect(
+        right, graph, "Y", ["Z1"]
+    )
     for broken in BROKEN.values():
         assert not is_exact_effect(broken, graph, "Y", ["X"]), broken
 
@@ -151,7 +176,10 @@ def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
     for broken in BROKEN.values():
         monkeypatch.setattr(factors, "ask", lambda *_, broken=broken: broken)
         found = identify(TWO_COVARIATES + "; W -> X")
-        assert found.route == "rederived" and cb.check_estimand(found.graph, "Y", "X", found.estimand).passed
+        assert (
+            found.route == "rederived"
+            and cb.check_estimand(found.graph, "Y", "X", found.estimand).passed
+        )
 
 
 def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
@@ -159,7 +187,9 @@ def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
 
     monkeypatch.setattr(factors, "ask", lambda *_: P(Y | X))
     monkeypatch.setattr(factors, "derive", lambda *_: P(Y | X))
-    with pytest.raises(cb.UnverifiedEstimand, match="no formula for the district .* could be verified"):
+    with pytest.raises(
+        cb.UnverifiedEstimand, match="no formula for the district .* could be verified"
+    ):
         identify(TWO_COVARIATES)
     monkeypatch.undo()
     monkeypatch.setattr(factors, "ask", lambda *_: P(Y | X))
@@ -171,7 +201,9 @@ def test_wrong_assembly_of_right_factors_is_an_error(monkeypatch):
     from causal_bo_ppl.identification import assembly
 
     monkeypatch.setattr(assembly, "total", lambda expression, names: expression)
-    with pytest.raises(cb.UnverifiedEstimand, match=r"the estimand of P\(Y \| do\(X\)\) misses the truth"):
+    with pytest.raises(
+        cb.UnverifiedEstimand, match=r"the estimand of P\(Y \| do\(X\)\) misses the truth"
+    ):
         identify("X -> Z -> Y")
 
 

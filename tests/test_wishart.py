@@ -10,8 +10,8 @@ from y0.dsl import P, Sum, Variable
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior import moments
-from causal_bo_ppl.posterior.moments import NormalInverseWishart
+from causal_bo_ppl.inference import wishart as moments
+from causal_bo_ppl.inference.wishart import NormalInverseWishart
 
 FRONT_DOOR = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
 
@@ -32,25 +32,31 @@ def confounded_rows(n, seed, strength=2.0):
 
 
 def test_posterior_of_moments_equals_the_textbook():
-    values = np.random.default_rng(0).normal(size=(9, 3)) @ np.diag([1.0, 2.0, 3.0]) + [1.0, 0.0, -2.0]
+    values = np.random.default_rng(0).normal(size=(9, 3)) @ np.diag([1.0, 2.0, 3.0]) + [
+        1.0,
+        0.0,
+        -2.0,
+    ]
     prior = cb.MomentPrior(np.array([0.5, 0.0, 1.0]), 2.0, np.diag([1.0, 2.0, 3.0]), 7.0)
-    found = moments.solve(moments.summarise(values), prior)
+    found = moments.solve_moments(moments.summarise_rows(values), prior)
     mean, n = values.mean(axis=0), 9
     assert (found.kappa, found.nu) == (11.0, 16.0)
     np.testing.assert_allclose(found.centre, (2.0 * prior.centre + n * mean) / 11.0, rtol=1e-12)
     gap = mean - prior.centre
     scale = prior.scale + np.cov(values.T, ddof=0) * n + 2.0 * n / 11.0 * np.outer(gap, gap)
     np.testing.assert_allclose(found.scale, scale, rtol=1e-12)
-    parts = moments.merge(moments.summarise(values[:4]), moments.summarise(values[4:]))
-    for one, other in zip(parts, moments.summarise(values), strict=True):
+    parts = moments.merge_statistics(
+        moments.summarise_rows(values[:4]), moments.summarise_rows(values[4:])
+    )
+    for one, other in zip(parts, moments.summarise_rows(values), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-    nothing = moments.summarise(values[:0])
-    np.testing.assert_allclose(moments.merge(nothing, parts).scatter, parts.scatter)
-    assert moments.merge(nothing, nothing).rows == 0
+    nothing = moments.summarise_rows(values[:0])
+    np.testing.assert_allclose(moments.merge_statistics(nothing, parts).scatter, parts.scatter)
+    assert moments.merge_statistics(nothing, nothing).rows == 0
 
 
 def even(posterior):
-    pairs = [moments.spread(posterior, seed) for seed in range(8)]
+    pairs = [moments.spread_moments(posterior, seed) for seed in range(8)]
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
@@ -58,7 +64,11 @@ def even(posterior):
 def test_draws_of_moments_agree_with_scipy(way):
     scale = np.array([[2.0, 0.5, 0.1], [0.5, 1.0, -0.3], [0.1, -0.3, 3.0]])
     posterior = NormalInverseWishart(np.array([1.0, -1.0, 0.0]), 5.0, scale, 12.0)
-    means, covariances = moments.draw(posterior, 20_000, jax.random.key(0)) if way == "draws" else even(posterior)
+    means, covariances = (
+        moments.draw_moments(posterior, 20_000, jax.random.key(0))
+        if way == "draws"
+        else even(posterior)
+    )
     n = len(means)
     theirs = stats.invwishart(12, scale)
     error = np.sqrt(theirs.var() / n)
@@ -67,7 +77,9 @@ def test_draws_of_moments_agree_with_scipy(way):
     determinants = np.log(np.linalg.det(covariances))
     reference = np.log(np.linalg.det(theirs.rvs(20_000, random_state=1)))
     assert stats.ks_2samp(determinants, reference).pvalue > 1e-4
-    whitened = np.linalg.solve(np.linalg.cholesky(covariances / 5.0), (means - posterior.centre)[..., None])[..., 0]
+    whitened = np.linalg.solve(
+        np.linalg.cholesky(covariances / 5.0), (means - posterior.centre)[..., None]
+    )[..., 0]
     assert stats.kstest(whitened.ravel(), "norm").pvalue > 1e-4
 
 
@@ -75,8 +87,10 @@ def test_theta_is_the_estimand_of_every_draw(front_door):
     data = confounded_rows(60, 0)
     post = cb.fit(front_door, data, method="wishart")
     assert (post.belief.posterior.nu, post.belief.posterior.kappa) == pytest.approx((59.01, 60.01))
-    assert post.names == ("est[X|X]", "est[Y|X]", "est[Z|Z]", "est[Y|Z]") and post.verdict == "exact"
-    means, covariances = moments.draw(post.belief.posterior, 5, jax.random.key(1))
+    assert (
+        post.names == ("est[X|X]", "est[Y|X]", "est[Z|Z]", "est[Y|Z]") and post.verdict == "exact"
+    )
+    means, covariances = moments.draw_moments(post.belief.posterior, 5, jax.random.key(1))
     ids, draws = cb.identify(front_door), post.draws(5, 1)
     for mean, covariance, theta in zip(means, covariances, draws, strict=True):
         for column, name in ((0, "X"), (2, "Z")):
@@ -90,7 +104,9 @@ def test_moments_of_theta_agree_with_draws_and_say_their_error(front_door):
     post = cb.fit(front_door, confounded_rows(40, 1), method="wishart")
     draws = post.draws(20_000, 0)
     error, error_of_sd = post.belief.standard_errors()
-    assert (np.abs(draws.mean(axis=0) - post.mean) < 4.5 * (post.sd / np.sqrt(20_000) + error)).all()
+    assert (
+        np.abs(draws.mean(axis=0) - post.mean) < 4.5 * (post.sd / np.sqrt(20_000) + error)
+    ).all()
     assert np.allclose(draws.std(axis=0), post.sd, rtol=0.03)
     assert (error < 0.01 * post.sd).all() and (error_of_sd < 0.02 * post.sd).all()
     again = cb.fit(front_door, confounded_rows(40, 1), method="wishart")
@@ -130,13 +146,17 @@ def test_intervals_cover_under_strong_confounding_where_regression_almost_never_
 
 def test_variance_of_an_outcome_is_that_under_do(front_door):
     post = cb.fit(front_door, confounded_rows(200_000, 3), method="wishart")
-    found = post.outcome_variances(front_door.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 1.0, "Z": 0.0}]))
+    found = post.outcome_variances(
+        front_door.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 1.0, "Z": 0.0}])
+    )
     np.testing.assert_allclose(found, [1.3**2 + 2.0**2 + 1, 5.0, 5.0], rtol=0.03)
     natural = post.outcome_variances(front_door.baseline())
     assert natural[0] == pytest.approx(confounded_rows(200_000, 3).column("Y").var(), rel=1e-3)
     narrow = cb.Problem(FRONT_DOOR, "Y", domains={"X": (-3, 3), "Z": (-3, 3)}, sets="pomis")
     only = cb.fit(narrow, confounded_rows(50, 3), method="wishart")
-    with pytest.raises(cb.DomainError, match=r"the effect of do\(X\) was not fitted: no usable set"):
+    with pytest.raises(
+        cb.DomainError, match=r"the effect of do\(X\) was not fitted: no usable set"
+    ):
         only.outcome_variances(front_door.queries([{"X": 1.0}]))
 
 
@@ -178,7 +198,9 @@ def test_too_small_a_denominator_refuses_a_covariance_and_gives_quantiles():
     odd = replace(post, belief=belief)
     undefined = np.isnan(odd.draws(2000, 0)[:, 0]).mean()
     assert 0.1 < undefined < 0.9
-    with pytest.raises(cb.NumericalError, match=r"est\[X\|X\] has no covariance: its estimand is not defined at \d"):
+    with pytest.raises(
+        cb.NumericalError, match=r"est\[X\|X\] has no covariance: its estimand is not defined at \d"
+    ):
         odd.covariance  # noqa: B018
     table = odd.quantiles([0.05, 0.95], key=0)
     assert table.loc["est[X|X]"].tolist() == [-np.inf, np.inf]
@@ -215,7 +237,9 @@ def test_rows_that_cannot_teach_are_refused(front_door, change, match):
 
 
 def test_few_rows_for_many_variables_are_warned_of(front_door):
-    with pytest.warns(cb.CausalBOWarning, match="14 rows are few for the moments of 3 variables.*below about 15"):
+    with pytest.warns(
+        cb.CausalBOWarning, match="14 rows are few for the moments of 3 variables.*below about 15"
+    ):
         cb.fit(front_door, confounded_rows(14, 0), method="wishart")
 
 
@@ -229,7 +253,12 @@ def test_what_wishart_cannot_do_is_refused(front_door):
     with pytest.raises(cb.ModelError, match="a FixedPrior is for method='conjugate'"):
         cb.fit(front_door, data, method="wishart", prior=cb.FixedPrior())
     with pytest.raises(cb.ModelError, match="has 2 variables; it needs X, Z, Y"):
-        cb.fit(front_door, data, method="wishart", prior=cb.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0))
+        cb.fit(
+            front_door,
+            data,
+            method="wishart",
+            prior=cb.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0),
+        )
     with pytest.raises(cb.ModelError, match="a latent cause joins 'X' and 'Y'"):
         cb.fit(front_door, data)
     for changes, match in (
@@ -242,6 +271,10 @@ def test_what_wishart_cannot_do_is_refused(front_door):
         ({"centre": "low"}, "centre must be an array of numbers"),
     ):
         with pytest.raises(cb.ModelError, match=match):
-            cb.MomentPrior(**({"centre": np.zeros(2), "kappa": 1.0, "scale": np.eye(2), "nu": 6.0} | changes))
-    post = cb.fit(front_door, data, method="wishart", prior=cb.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0))
+            cb.MomentPrior(
+                **({"centre": np.zeros(2), "kappa": 1.0, "scale": np.eye(2), "nu": 6.0} | changes)
+            )
+    post = cb.fit(
+        front_door, data, method="wishart", prior=cb.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0)
+    )
     assert post.belief.posterior.nu == 36.0

@@ -5,7 +5,7 @@ the posterior's draws is then uniform, if prior, likelihood and computation agre
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,21 +13,21 @@ import pandas as pd
 from scipy.stats import kstwo
 from tqdm import tqdm
 
+from causal_bo_ppl.checks import FAILED, Check, holm, judge
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge
-from causal_bo_ppl.diagnostics.correction import holm
 from causal_bo_ppl.diagnostics.inputs import require_between, require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import identify
-from causal_bo_ppl.keys import as_key, host_generator
-from causal_bo_ppl.posterior import FixedPrior, MomentPrior, Posterior, fit
-from causal_bo_ppl.posterior.prior_draws import draw_models
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import choose, labels
+from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.prior_draws import draw_models
+from causal_bo_ppl.inputs import as_key, host_generator
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior
+from causal_bo_ppl.mechanisms.linear.sem import means, replicate
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.sem.rows import means, replicate
 
 CLEARLY = 0.03  # of coverage
 LEVEL = 0.9  # of the intervals whose coverage is counted
@@ -89,21 +89,32 @@ def calibrate(
         raise ModelError("wishart always learns means; calibrate it with intercepts=True")
     prior = _default_prior(problem, method) if prior is None else prior
     if not isinstance(prior, FixedPrior | MomentPrior):
-        raise ModelError(f"calibration draws models from the prior, which must be proper; got {prior!r}")
+        raise ModelError(
+            f"calibration draws models from the prior, which must be proper; got {prior!r}"
+        )
     for_truth, for_fits = jax.random.split(as_key(key))
     asked = choose(problem, identify(problem).require_usable(), queries, EFFECTS)
     truths = _simulate(problem, prior, intercepts, asked, (simulations, rows), for_truth)
-    settings = (SHORT if method == "nuts" else {}) | options
+    settings: dict[str, Any] = (SHORT if method == "nuts" else {}) | options
 
     def learn(data: Data, each: jax.Array) -> Posterior:
-        return fit(problem, data, method=method, prior=prior, intercepts=intercepts, key=each, **settings)  # type: ignore[arg-type]
+        return fit(
+            problem, data, method=method, prior=prior, intercepts=intercepts, key=each, **settings
+        )
 
-    places, untrusted = _place(problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress)
+    places, untrusted = _place(
+        problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress
+    )
     table = _judge(
-        places, labels(problem, asked), None if fitting or method != "laplace" else coverage_tolerance, alpha
+        places,
+        labels(problem, asked),
+        None if fitting or method != "laplace" else coverage_tolerance,
+        alpha,
     )
     details = pd.DataFrame(places, columns=table.index)
-    return Check("calibration", table, _tell(table, method, simulations, untrusted), _advise(table), details)
+    return Check(
+        "calibration", table, _tell(table, method, simulations, untrusted), _advise(table), details
+    )
 
 
 def _require_counts(**counts: int) -> None:
@@ -116,7 +127,9 @@ def _default_prior(problem: Problem, method: str) -> FixedPrior | MomentPrior:
     if method != "wishart":
         return FixedPrior()
     size = len(problem.graph.ancestral(problem.target).nodes)
-    return MomentPrior(np.zeros(size), 1.0, 4.0 * np.eye(size), size + 5.0)  # mean covariance: the identity
+    return MomentPrior(
+        np.zeros(size), 1.0, 4.0 * np.eye(size), size + 5.0
+    )  # mean covariance: the identity
 
 
 def _simulate(
@@ -136,12 +149,19 @@ def _simulate(
         models = draw_models(graph, prior, problem.known, intercepts, simulations, for_models)
         effects = means(models.matrices, upstream)[:, :, -1]
     else:
-        before = fit(problem, _table(problem, graph, np.zeros((0, len(columns)))), method="wishart", prior=prior)
+        before = fit(
+            problem,
+            _table(problem, graph, np.zeros((0, len(columns)))),
+            method="wishart",
+            prior=prior,
+        )
         drawn = before.belief.drawn(simulations, for_models)
         models, theta = drawn.models, drawn.theta[:simulations]
         effects = np.asarray(response(problem, before)(theta, queries))
     nothing = Queries(np.zeros((rows, len(columns)), bool), np.zeros((rows, len(columns))))
-    drawn_rows = replicate(models.matrices[:simulations], models.noises[:simulations], nothing, for_rows)
+    drawn_rows = replicate(
+        models.matrices[:simulations], models.noises[:simulations], nothing, for_rows
+    )
     return Truths(effects, drawn_rows)
 
 
@@ -153,14 +173,30 @@ def _table(problem: Problem, graph: CausalGraph, values: np.ndarray) -> Data:
 
 
 def _place(
-    problem: Problem, learn: Fitting, truths: Truths, queries: Queries, draws: int, key: jax.Array, progress: bool
+    problem: Problem,
+    learn: Fitting,
+    truths: Truths,
+    queries: Queries,
+    draws: int,
+    key: jax.Array,
+    progress: bool,
 ) -> tuple[np.ndarray, int]:
     """(s, M) places of the true effects among the draws, and how many posteriors did not pass their own check."""
-    graph, places, untrusted = problem.graph.ancestral(problem.target), np.empty(truths.effects.shape), 0
+    graph, places, untrusted = (
+        problem.graph.ancestral(problem.target),
+        np.empty(truths.effects.shape),
+        0,
+    )
     ties = host_generator(key).uniform(size=places.shape)
     pairs = zip(truths.rows, truths.effects, jax.random.split(key, len(places)), strict=True)
     bar = tqdm(
-        pairs, total=len(places), desc="calibrate", unit="fit", delay=PATIENCE, leave=False, disable=not progress
+        pairs,
+        total=len(places),
+        desc="calibrate",
+        unit="fit",
+        delay=PATIENCE,
+        leave=False,
+        disable=not progress,
     )
     for at, (values, true, each) in enumerate(bar):
         for_fit, for_draws = jax.random.split(each)
@@ -172,13 +208,17 @@ def _place(
     return places, untrusted
 
 
-def _judge(places: np.ndarray, names: list[str], tolerance: float | None, alpha: float) -> pd.DataFrame:
+def _judge(
+    places: np.ndarray, names: list[str], tolerance: float | None, alpha: float
+) -> pd.DataFrame:
     """A line for each effect; tolerance: of the coverage, where only that is judged."""
     count = len(places)
     steps, ordered = np.arange(count + 1)[:, None] / count, np.sort(places, axis=0)
     distance = np.maximum(np.abs(ordered - steps[:-1]), np.abs(ordered - steps[1:])).max(axis=0)
     coverage = ((places >= (1 - LEVEL) / 2) & (places <= (1 + LEVEL) / 2)).mean(axis=0)
-    table = pd.DataFrame({"distance": distance, "coverage": coverage}, index=pd.Index(names, name="effect"))
+    table = pd.DataFrame(
+        {"distance": distance, "coverage": coverage}, index=pd.Index(names, name="effect")
+    )
     table["p_value"] = kstwo.sf(distance, count)
     table["p_corrected"] = holm(table["p_value"].to_numpy())
     good = table["p_corrected"] >= alpha
@@ -194,7 +234,9 @@ def _tell(table: pd.DataFrame, method: str, simulations: int, untrusted: int) ->
         f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the truth in {low:.0%} "
         f"to {high:.0%}; the smallest corrected p-value of uniformity is {table['p_corrected'].min():.2g}."
     )
-    return found + (f" {untrusted} of these posteriors did not pass their own check." if untrusted else "")
+    return found + (
+        f" {untrusted} of these posteriors did not pass their own check." if untrusted else ""
+    )
 
 
 def _advise(table: pd.DataFrame) -> str:

@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN, Check, judge, sentence
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge, sentence
 from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.sampled import Sampled
-from causal_bo_ppl.posterior.verdict import Limits, overall
+from causal_bo_ppl.inference import Limits, Posterior
+from causal_bo_ppl.inference.convergence import overall
+from causal_bo_ppl.inference.nuts import Sampled
 
 REMEDIES = {
     "divergences": "raise target_accept towards 0.99, or give a stronger prior: divergences mean places never visited",
@@ -38,25 +38,37 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     lines = post.belief.lines(limits)
     if not isinstance(post.belief, Sampled):
         todo = "" if post.verdict in ("exact", PASSED) else 'Use method="nuts", or add rows.'
-        return Check("posterior", lines, _describe(post, lines), todo, post.to_frame()[["mean", "sd"]])
+        return Check(
+            "posterior", lines, _describe(post, lines), todo, post.to_frame()[["mean", "sd"]]
+        )
     summary = post.belief.summary
-    good = (summary["r_hat"] <= limits.r_hat) & (summary[["ess_bulk", "ess_tail"]] >= limits.ess).all(axis=1)
+    good = (summary["r_hat"] <= limits.r_hat) & (
+        summary[["ess_bulk", "ess_tail"]] >= limits.ess
+    ).all(axis=1)
     alone = post.belief.sampling.chains < 2
     details = summary.assign(verdict=[UNKNOWN if alone else judge(bool(each)) for each in good])
     failed = [str(name) for name in lines.index[lines["verdict"] == FAILED]]
     advice = list(dict.fromkeys(REMEDIES[name] for name in failed))
     if alone:
-        advice = ["run at least two chains: agreement between them cannot be assessed otherwise", *advice]
-    return Check("posterior", lines, _tell(post.belief, lines, failed), sentence(advice), details, overall(lines))
+        advice = [
+            "run at least two chains: agreement between them cannot be assessed otherwise",
+            *advice,
+        ]
+    return Check(
+        "posterior",
+        lines,
+        _tell(post.belief, lines, failed),
+        sentence(advice),
+        details,
+        overall(lines),
+    )
 
 
 def _describe(post: Posterior, lines: pd.DataFrame) -> str:
     if post.verdict == "exact":
         return f"{post.method} is a closed form: nothing was sampled and nothing can have failed."
     value = lines["value"].to_dict()
-    found = (
-        f"The mode was found and its curvature is positive definite, condition number {value['condition number']:.3g}."
-    )
+    found = f"The mode was found and its curvature is positive definite, condition number {value['condition number']:.3g}."
     return f"{found} Its sds are about {value['width']:.0%} of the exact ones."
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import chi2, kstwo, norm
 
-from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN, Check, judge
-from causal_bo_ppl.diagnostics.correction import holm
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
 from causal_bo_ppl.diagnostics.importance import (
     EQUAL,
     PROPOSALS,
@@ -20,12 +19,13 @@ from causal_bo_ppl.diagnostics.importance import (
 )
 from causal_bo_ppl.diagnostics.inputs import require_draws, require_posterior
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.keys import as_key, host_generator
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.laplace import Laplace
-from causal_bo_ppl.posterior.verdict import summarise
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import choose, labels
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.convergence import summarise
+from causal_bo_ppl.inference.laplace import Laplace
+from causal_bo_ppl.inputs import as_key, host_generator
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
 NOISY = 3.0  # times the tolerance: so much Monte-Carlo error says nothing
@@ -70,11 +70,15 @@ def gaussian_error(
     """
     require_posterior("gaussian_error", post)
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1_000:
-        raise ModelError(f"draws must be a whole number, at least 1,000: tails are compared; got {draws!r}")
+        raise ModelError(
+            f"draws must be a whole number, at least 1,000: tails are compared; got {draws!r}"
+        )
     require_draws("gaussian_error", draws, post)
     tolerances = Tolerances() if tolerances is None else tolerances
     if not isinstance(tolerances, Tolerances):
-        raise ModelError(f"tolerances must be cb.Tolerances(distance=..., mean=..., ...), got {tolerances!r}")
+        raise ModelError(
+            f"tolerances must be cb.Tolerances(distance=..., mean=..., ...), got {tolerances!r}"
+        )
     for_draws, for_gaussian = jax.random.split(as_key(key))
     drawn, independent, weights = _draw(post, draws, for_draws)
     theta = drawn[np.isfinite(drawn).all(axis=1)]
@@ -90,10 +94,22 @@ def gaussian_error(
         *_effect_lines(effects, independent, tolerances),
     ]
     if len(theta) < len(drawn):
-        lines.append(_line("undefined draws", 1 - len(theta) / len(drawn), 0.0, 0.0, "share of draws without a value"))
-    table = pd.DataFrame(lines, columns=["line", "value", "noise", "tolerance", "verdict", "where"]).set_index("line")
+        lines.append(
+            _line(
+                "undefined draws",
+                1 - len(theta) / len(drawn),
+                0.0,
+                0.0,
+                "share of draws without a value",
+            )
+        )
+    table = pd.DataFrame(
+        lines, columns=["line", "value", "noise", "tolerance", "verdict", "where"]
+    ).set_index("line")
     failed = [str(name) for name in table.index[table["verdict"] == FAILED]]
-    return Check("Gaussian error", table, _tell(table, failed, len(asked)), _advise(table, failed), effects)
+    return Check(
+        "Gaussian error", table, _tell(table, failed, len(asked)), _advise(table, failed), effects
+    )
 
 
 def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
@@ -111,30 +127,44 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
         theta, weights = resampled(post.belief, draws, for_draws)
         return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
     drawn, weights = post.belief.drawn(draws, for_draws), importance(post, PROPOSED, for_weights)
-    independent = _independent(drawn.theta, drawn.chains, post) if drawn.stats else float(len(drawn.theta))
+    independent = (
+        _independent(drawn.theta, drawn.chains, post) if drawn.stats else float(len(drawn.theta))
+    )
     return drawn.theta, independent, weights
 
 
 def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
     """How many independent draws these are worth, by the worst coordinate."""
-    found = summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)[["ess_bulk", "ess_sd"]].to_numpy().min()
+    found = (
+        summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)[["ess_bulk", "ess_sd"]]
+        .to_numpy()
+        .min()
+    )
     return float(min(found, len(theta)))
 
 
-def _line(name: str, value: float, noise: float, tolerance: float, where: str) -> tuple[object, ...]:
+def _line(
+    name: str, value: float, noise: float, tolerance: float, where: str
+) -> tuple[object, ...]:
     verdict = judge(value - noise <= tolerance)
-    if where in (UNKNOWN_DENSITY, TOO_FEW) or (verdict == PASSED and noise > NOISY * abs(tolerance)):
+    if where in (UNKNOWN_DENSITY, TOO_FEW) or (
+        verdict == PASSED and noise > NOISY * abs(tolerance)
+    ):
         verdict = UNKNOWN
     return name, value, noise, tolerance, verdict, where
 
 
 def _pareto_line(weights: Importance, tolerance: float) -> tuple[object, ...]:
     """The tail of weights that are practically equal does not matter."""
-    name, value, noise, limit, verdict, where = _line("Pareto k", weights.pareto_k, 0.0, tolerance, weights.over)
+    name, value, noise, limit, verdict, where = _line(
+        "Pareto k", weights.pareto_k, 0.0, tolerance, weights.over
+    )
     return name, value, noise, limit, judge(True) if weights.lost < EQUAL else verdict, where
 
 
-def _shape_lines(post: Posterior, theta: np.ndarray, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:
+def _shape_lines(
+    post: Posterior, theta: np.ndarray, n: float, tolerances: Tolerances
+) -> list[tuple[object, ...]]:
     z = standardized(post, theta)
     size, squares = z.shape[1], np.sort((z**2).sum(axis=1))
     distance = _distance(chi2.cdf(squares, size))
@@ -150,10 +180,24 @@ def _shape_lines(post: Posterior, theta: np.ndarray, n: float, tolerances: Toler
     kurtosis_noise = SURE * np.sqrt(8 / (n * size * (size + 2)))
     where = f"{post.names[moves[worst]]}, corrected p = {corrected[worst]:.2g}"
     return [
-        _line("Mahalanobis distances", distance, float(kstwo.isf(1e-3, int(n))), tolerances.distance, "chi-square"),
+        _line(
+            "Mahalanobis distances",
+            distance,
+            float(kstwo.isf(1e-3, int(n))),
+            tolerances.distance,
+            "chi-square",
+        ),
         _line("marginals", marginals[worst], _band(len(marginals), n), tolerances.distance, where),
-        _line("Mardia skewness", max(skewness, 0.0), skewness_noise, tolerances.skewness, "per dimension"),
-        _line("Mardia kurtosis", abs(kurtosis), kurtosis_noise, tolerances.kurtosis, _tails(kurtosis)),
+        _line(
+            "Mardia skewness",
+            max(skewness, 0.0),
+            skewness_noise,
+            tolerances.skewness,
+            "per dimension",
+        ),
+        _line(
+            "Mardia kurtosis", abs(kurtosis), kurtosis_noise, tolerances.kurtosis, _tails(kurtosis)
+        ),
     ]
 
 
@@ -179,14 +223,22 @@ def mardia_skewness(z: np.ndarray) -> float:
     return float(sum(np.vdot(each * each, each) for each in products) / len(z) ** 2)
 
 
-def compare_effects(post: Posterior, queries: Queries, theta: np.ndarray, gaussian: np.ndarray) -> pd.DataFrame:
+def compare_effects(
+    post: Posterior, queries: Queries, theta: np.ndarray, gaussian: np.ndarray
+) -> pd.DataFrame:
     """A line for each effect: posterior, Gaussian theta, and the Gaussian of the linearized effect."""
     effect = response(post.problem, post)
     values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
     columns: dict[str, np.ndarray] = {}
-    for name, found in (("", np.asarray(effect(theta, queries))), ("gaussian_", np.asarray(effect(gaussian, queries)))):
+    for name, found in (
+        ("", np.asarray(effect(theta, queries))),
+        ("gaussian_", np.asarray(effect(gaussian, queries))),
+    ):
         columns |= _summary(name, found)
-    columns["linear_mean"], columns["linear_sd"] = values, np.linalg.norm(jacobian @ post.factor, axis=1)
+    columns["linear_mean"], columns["linear_sd"] = (
+        values,
+        np.linalg.norm(jacobian @ post.factor, axis=1),
+    )
     return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))
 
 
@@ -199,12 +251,17 @@ def _summary(name: str, found: np.ndarray) -> dict[str, np.ndarray]:
     low, high = np.quantile(found, LEVELS, axis=0)
     around = [np.quantile(found, (level - NEAR, level + NEAR), axis=0) for level in LEVELS]
     slowest = np.max([np.ptp(each, axis=0) / (2 * NEAR) for each in around], axis=0)  # 1 / density
-    errors = {"sd_error": np.sqrt(np.maximum(fourth - 1, 0) / 4), "end_error": np.sqrt(LEVELS[0] * LEVELS[1]) * slowest}
+    errors = {
+        "sd_error": np.sqrt(np.maximum(fourth - 1, 0) / 4),
+        "end_error": np.sqrt(LEVELS[0] * LEVELS[1]) * slowest,
+    }
     parts = {"mean": found.mean(axis=0), "sd": sd, "low": low, "high": high} | errors
     return {f"{name}{part}": value for part, value in parts.items()}
 
 
-def _effect_lines(effects: pd.DataFrame, n: float, tolerances: Tolerances) -> list[tuple[object, ...]]:
+def _effect_lines(
+    effects: pd.DataFrame, n: float, tolerances: Tolerances
+) -> list[tuple[object, ...]]:
     """Of each error the largest, beyond its own noise."""
     column = {str(name): effects[name].to_numpy() for name in effects}
     known = (column["sd"] == 0) & (column["gaussian_sd"] == 0)  # such an effect has no error
@@ -217,13 +274,21 @@ def _effect_lines(effects: pd.DataFrame, n: float, tolerances: Tolerances) -> li
     low, high = (np.abs(column[f"gaussian_{end}"] - column[end]) / sd for end in ("low", "high"))
     same = np.full(len(sd), LARGEST * np.sqrt(1 / n + 1 / PROPOSED))
     lines = {
-        "effect: mean": (np.abs(column["gaussian_mean"] - column["mean"]) / sd, same, tolerances.mean),
+        "effect: mean": (
+            np.abs(column["gaussian_mean"] - column["mean"]) / sd,
+            same,
+            tolerances.mean,
+        ),
         "effect: sd": (
             np.where(known, 0.0, np.abs(column["gaussian_sd"] / sd - 1)),
             noise("sd_error", np.ones(len(sd))),
             tolerances.sd,
         ),
-        "effect: 90 % interval": (np.maximum(low, high), noise("end_error", sd), tolerances.interval),
+        "effect: 90 % interval": (
+            np.maximum(low, high),
+            noise("end_error", sd),
+            tolerances.interval,
+        ),
     }
     found = []
     for name, (error, doubt, limit) in lines.items():
@@ -241,7 +306,9 @@ def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
         f"{noise['effect: sd']:.0%} and {noise['effect: 90 % interval']:.2f} sd."
     )
     return effects + (
-        f" Too far from a Gaussian: {listed(failed)}." if failed else " Beyond that error it is within all tolerances."
+        f" Too far from a Gaussian: {listed(failed)}."
+        if failed
+        else " Beyond that error it is within all tolerances."
     )
 
 

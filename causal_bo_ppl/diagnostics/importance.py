@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from causal_bo_ppl.keys import host_generator
-from causal_bo_ppl.pieces import in_pieces
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.equations import Equations
-from causal_bo_ppl.posterior.laplace import Laplace
-from causal_bo_ppl.posterior.linear_model import LinearModel
-from causal_bo_ppl.posterior.potentials import flat_potential
-from causal_bo_ppl.posterior.sampled import Sampled
-from causal_bo_ppl.sem.linear_density import Shape
+from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.equations import Equations
+from causal_bo_ppl.inference.laplace import Laplace
+from causal_bo_ppl.inference.linear_model import LinearModel
+from causal_bo_ppl.inference.nuts import Sampled, flat_potential
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.mechanisms.linear.density import Shape
 
 FLAT = 1e-9  # spread of the log ratios below which the Gaussian is exact
 EQUAL = 0.05  # share lost below which the tail of the weights does not matter
@@ -55,14 +54,19 @@ def importance(post: Posterior, draws: int, key: jax.Array) -> Importance:
 def weigh(ratios: np.ndarray, over: str) -> Importance:
     """Smooth the weights by PSIS; over: what the log ratios (n,) are of."""
     if np.ptp(ratios) < FLAT:
-        return Importance(-np.inf, 0.0, f"{over}: exactly Gaussian", np.full(len(ratios), 1 / len(ratios)))
+        return Importance(
+            -np.inf, 0.0, f"{over}: exactly Gaussian", np.full(len(ratios), 1 / len(ratios))
+        )
     from arviz_stats.base import array_stats
 
     logs, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
     weights = np.exp(logs)
     lost = 1 - 1 / (weights**2).sum() / len(ratios)
     return Importance(
-        float(pareto_k), float(lost), f"{over}: weights are practically equal" if lost < EQUAL else over, weights
+        float(pareto_k),
+        float(lost),
+        f"{over}: weights are practically equal" if lost < EQUAL else over,
+        weights,
     )
 
 
@@ -80,14 +84,21 @@ def resampled(belief: Laplace, draws: int, key: jax.Array) -> tuple[np.ndarray, 
     return belief.model.readout.read(belief.model.models(flat[chosen]).matrices), found
 
 
-def _log_ratios(post: Posterior, draws: int, generator: np.random.Generator) -> tuple[np.ndarray, str] | None:
+def _log_ratios(
+    post: Posterior, draws: int, generator: np.random.Generator
+) -> tuple[np.ndarray, str] | None:
     belief = post.belief
     if isinstance(belief, Equations):
-        root = np.sqrt(np.where(belief.needed, belief.posterior.variance, 0.0))[:, None, None] * belief.posterior.root
+        root = (
+            np.sqrt(np.where(belief.needed, belief.posterior.variance, 0.0))[:, None, None]
+            * belief.posterior.root
+        )
         used = np.nonzero((belief.causes >= 0) & belief.needed[:, None])
         z = generator.standard_normal((draws, *belief.causes.shape)) * (belief.causes >= 0)
         proposed = belief.posterior.mean + np.einsum("ekl,nel->nek", root, z)
-        return _students(belief, proposed) + 0.5 * (z[:, used[0], used[1]] ** 2).sum(axis=1), "coefficients"
+        return _students(belief, proposed) + 0.5 * (z[:, used[0], used[1]] ** 2).sum(
+            axis=1
+        ), "coefficients"
     if not isinstance(belief, Sampled):
         return None
     if not belief.model.shape.arcs and not len(belief.model.outcomes.values):
@@ -99,7 +110,9 @@ def _students(equations: Equations, coefficients: np.ndarray) -> np.ndarray:
     """(n,) log density of coefficients (n, E, D), up to a constant."""
     found, used = equations.posterior, equations.causes >= 0
     gaps = (coefficients - found.mean)[:, equations.needed]
-    padded = found.root[equations.needed] + np.eye(used.shape[1]) * ~used[equations.needed][:, None, :]
+    padded = (
+        found.root[equations.needed] + np.eye(used.shape[1]) * ~used[equations.needed][:, None, :]
+    )
     square = (np.einsum("ekl,nel->nek", np.linalg.inv(padded), gaps) ** 2).sum(axis=-1)
     shape, rate = found.shape[equations.needed], found.rate[equations.needed]
     if np.isinf(shape).all():
@@ -111,7 +124,10 @@ def _students(equations: Equations, coefficients: np.ndarray) -> np.ndarray:
 def _of_coefficients(belief: Sampled, draws: int, generator: np.random.Generator) -> np.ndarray:
     equations, places = belief.model.equations, belief.model.shape.places
     found = belief.models.matrices[:, *places]
-    centre, root = found.mean(axis=0), np.linalg.cholesky(np.cov(found.T).reshape(found.shape[1], -1))
+    centre, root = (
+        found.mean(axis=0),
+        np.linalg.cholesky(np.cov(found.T).reshape(found.shape[1], -1)),
+    )
     z = generator.standard_normal((draws, len(centre)))
     used = np.nonzero((equations.causes >= 0) & equations.needed[:, None])
     proposed = np.zeros((draws, *equations.causes.shape)) + equations.posterior.mean
@@ -129,7 +145,9 @@ def _of_model(belief: Sampled, draws: int, generator: np.random.Generator) -> np
 
 
 def _energies(model: LinearModel, flat: np.ndarray) -> np.ndarray:
-    return np.asarray(in_pieces(partial(_potentials, model.shape, model.arguments), flat, len(flat)))
+    return np.asarray(
+        in_pieces(partial(_potentials, model.shape, model.arguments), flat, len(flat))
+    )
 
 
 def _unfollowed(model: LinearModel, flat: np.ndarray) -> np.ndarray:

@@ -2,24 +2,29 @@
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ModelError
-from causal_bo_ppl.numbers import read_number
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.record import require_rows_of
-from causal_bo_ppl.posterior.sampled import Sampled
-from causal_bo_ppl.precision import require_float64
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.inference.posterior import require_rows_of
+from causal_bo_ppl.inputs import read_number, require_float64
 from causal_bo_ppl.problem import Problem
 
 
-def require_inputs(who: str, problem: Problem | Posterior, data: Data | None) -> tuple[Problem, Data]:
+def require_inputs(
+    who: str, problem: Problem | Posterior, data: Data | None
+) -> tuple[Problem, Data]:
     """A problem and its rows, or those of a posterior; refuses what is neither, and rows of something else."""
     require_float64()
     if isinstance(problem, Posterior):
         data = problem.data if data is None else data
         problem = problem.problem
     if not isinstance(problem, Problem):
-        raise ModelError(f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem")
+        raise ModelError(
+            f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem"
+        )
     if not isinstance(data, Data):
-        raise DataError(f"{who} needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)")
+        raise DataError(
+            f"{who} needs Data, got {type(data).__name__}; read a table with Data.from_frame(problem, ...)"
+        )
     require_rows_of(problem, data)
     return problem, data
 
@@ -36,7 +41,9 @@ def require_posterior(who: str, post: Posterior) -> None:
     """Refuse what is no posterior."""
     require_float64()
     if not isinstance(post, Posterior):
-        raise ModelError(f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+        raise ModelError(
+            f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit"
+        )
 
 
 def require_draws(who: str, draws: object, post: Posterior, least: int = 100) -> None:

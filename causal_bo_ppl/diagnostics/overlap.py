@@ -1,4 +1,6 @@
-"""Does the intervention domain lie where data are, and did the variables vary on their own there?
+"""How is a lack of overlap told, so that an analyst can act on it?
+
+Does the intervention domain lie where data are, and did the variables vary on their own there?
 
 Two numbers for every set: how far the corners of its box lie from the rows (Mahalanobis distance, in units of the
 rows' own 99 % quantile), and how much of a member is explained by what would confound its effect (adjusted R^2).
@@ -6,21 +8,159 @@ rows' own 99 % quantile), and how much of a member is explained by what would co
 
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl import designs
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.checks import FAILED, PASSED, UNKNOWN, Check
 from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
-from causal_bo_ppl.diagnostics.overlap_words import Faults, View, advise, describe
-from causal_bo_ppl.diagnostics.partial_fits import Rows, regress, scale_rows
+from causal_bo_ppl.diagnostics.regressions import Rows, regress, scale_rows
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.ties import first_largest
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.numerics import first_largest
+from causal_bo_ppl.problem import Problem, designs
+
+SHOWN = 3  # variables named in the text; the table has all sets
+HIGH_CORRELATION = 0.9  # of two members, worth a word
+
+
+class View(NamedTuple):
+    """What the rows say about one set.
+
+    acting: members that still affect the target when all are set. corner: the corner of their box farthest from the
+    rows. explained: for each of them R^2 on `by`; NaN where rows are too few or it is constant. reason: why nothing
+    could be assessed.
+    """
+
+    acting: tuple[str, ...]
+    reach: float = np.nan
+    covered: float = np.nan
+    corner: tuple[float, ...] = ()
+    explained: tuple[float, ...] = ()
+    by: tuple[tuple[str, ...], ...] = ()
+    reason: str = ""
+
+    @property
+    def worst(self) -> int:
+        """The member most explained by others."""
+        return first_largest(np.nan_to_num(self.explained, nan=-1.0))
+
+    def verdict(self, reach: float, most_explained: float) -> str:
+        """Failed if one of the two is too large, passed if both are known and neither is."""
+        if self.reach > reach or any(share > most_explained for share in self.explained):
+            return FAILED
+        return UNKNOWN if self.reason else PASSED
+
+
+class Faults(NamedTuple):
+    """What the failed sets have in common.
+
+    entangled: {variable: (R^2, by what)} of those nearly explained. outside: variables whose own domain is too wide.
+    far: the set with the farthest corner, or None where none lies too far.
+    """
+
+    entangled: dict[str, tuple[float, tuple[str, ...]]]
+    outside: list[str]
+    far: View | None
+
+
+def describe(problem: Problem, data: Data, table: pd.DataFrame, faults: Faults) -> str:
+    """What was found, with names and numbers."""
+    counts = table["verdict"].value_counts().reindex([PASSED, FAILED, UNKNOWN], fill_value=0)
+    parts = [
+        f"Intervention sets looked at, with {len(data)} rows: {len(table)}",
+        f"without overlap: {counts[FAILED]}",
+        *(
+            [f"not assessed: {counts[UNKNOWN]} (such as: {table['reason'].iloc[-1]})"]
+            if counts[UNKNOWN]
+            else []
+        ),
+    ]
+    found = [*_tell_entangled(data, faults), *_tell_outside(problem, data, faults)]
+    if counts[PASSED] and not counts[FAILED]:
+        known = table[table["verdict"] == PASSED]
+        found = [
+            f"The farthest corner of a box lies {known['reach'].max():.1f} times as far out as 99 % of the rows; "
+            f"at most {known['explained'].max():.0%} of a variable's variance is explained by what would confound it."
+        ]
+    return " ".join(["; ".join(parts) + ".", *found])
+
+
+def _tell_entangled(data: Data, faults: Faults) -> list[str]:
+    """Which variables are nearly functions of others, so that their effects are hardly seen."""
+    if not faults.entangled:
+        return []
+    parts = [
+        f"{name} is nearly a function of {listed(by, most=6)} (R^2 {share:.3f}: its own variation is worth "
+        f"{len(data) * (1 - share):.2g} of {len(data)} rows)"
+        for name, (share, by) in faults.entangled.items()
+    ]
+    names = listed(faults.entangled, most=6)
+    return [
+        f"{_first(parts)}.",
+        *_tell_correlation(data, list(faults.entangled)),
+        f"The data say little about setting {names} apart from these; estimates there rest on the model's form.",
+    ]
+
+
+def _tell_correlation(data: Data, names: Sequence[str]) -> list[str]:
+    """The two that go together most closely, if they do."""
+    if len(names) < 2:
+        return []
+    together = np.corrcoef([data.column(name) / np.abs(data.column(name)).max() for name in names])
+    pairs = list(combinations(range(len(names)), 2))
+    one, other = pairs[first_largest(np.array([abs(together[pair]) for pair in pairs]))]
+    if not abs(together[one, other]) > HIGH_CORRELATION:
+        return []
+    return [f"The correlation of {names[one]} and {names[other]} is {together[one, other]:.3f}."]
+
+
+def _tell_outside(problem: Problem, data: Data, faults: Faults) -> list[str]:
+    """Which domains reach beyond the rows, and the intervention least like any of them."""
+    if faults.far is None:
+        return []
+    parts = [
+        f"{name} may be set in [{low:.4g}, {high:.4g}], but was seen in [{column.min():.4g}, {column.max():.4g}] only"
+        for name in faults.outside
+        for (low, high), column in [(problem.domains[name], data.column(name))]
+    ]
+    corner = ", ".join(
+        f"{name} = {value:.4g}"
+        for name, value in zip(faults.far.acting, faults.far.corner, strict=True)
+    )
+    far = f"{faults.far.reach:.2g} times as far out as 99 % of the rows"
+    far = (
+        far
+        if np.isfinite(faults.far.reach)
+        else "where these rows cannot reach: they vary in fewer directions"
+    )
+    return [
+        *([f"{_first(parts)}."] if parts else []),
+        f"do({corner}) lies {far}; its effect is extrapolated.",
+    ]
+
+
+def _first(parts: Sequence[str]) -> str:
+    more = [f"{len(parts) - SHOWN} more variables likewise"] if len(parts) > SHOWN else []
+    return "; ".join([*parts[:SHOWN], *more])
+
+
+def advise(faults: Faults) -> str:
+    """What to do about it."""
+    names = dict.fromkeys([*faults.entangled, *faults.outside]) or (
+        faults.far.acting if faults.far else ()
+    )
+    if not names:
+        return ""
+    return (
+        f"Run experiments that set {listed(names, most=6)} to values of their own, narrow the domains to what was "
+        "seen, or widen the priors until the uncertainty there is honest."
+    )
+
 
 INNER = 0.99  # of the rows lie inside the ellipsoid that counts as seen
 POINTS = 512  # of the Sobol sequence; a share of them is known to about 0.02
@@ -28,7 +168,11 @@ MOST_CORNERS = 12  # members whose 2^12 corners are all tried; beyond, two corne
 
 
 def check_overlap(
-    problem: Problem | Posterior, data: Data | None = None, *, reach: float = 4.0, most_explained: float = 0.99
+    problem: Problem | Posterior,
+    data: Data | None = None,
+    *,
+    reach: float = 4.0,
+    most_explained: float = 0.99,
 ) -> Check:
     """Look for intervention sets whose effects rest on the model's form more than on the rows.
 
@@ -54,7 +198,10 @@ def check_overlap(
         unconfounded variation that leaves.
     """
     problem, data = require_inputs("check_overlap", problem, data)
-    limits = require_between("reach", reach, 0, np.inf), require_between("most_explained", most_explained, 0, 1)
+    limits = (
+        require_between("reach", reach, 0, np.inf),
+        require_between("most_explained", most_explained, 0, 1),
+    )
     if not len(data):
         raise DataError("there are no rows; observe some, then check where they lie")
     rows = scale_rows(data.values)
@@ -75,10 +222,16 @@ def _acting(graph: CausalGraph, target: str, members: tuple[str, ...]) -> tuple[
 def _look(problem: Problem, rows: Rows, acting: tuple[str, ...]) -> View:
     """Both numbers of one set."""
     if len(rows.scaled) < len(acting) + 2:
-        return View(acting, reason=f"{len(rows.scaled)} rows are too few; at least {len(acting) + 2} are needed")
+        return View(
+            acting,
+            reason=f"{len(rows.scaled)} rows are too few; at least {len(acting) + 2} are needed",
+        )
     beside = {*acting, *_confounders(problem, acting)}
     by = tuple(problem.graph.require(beside - {name}) for name in acting)
-    shares = tuple(_explained(problem.graph, rows, name, others) for name, others in zip(acting, by, strict=True))
+    shares = tuple(
+        _explained(problem.graph, rows, name, others)
+        for name, others in zip(acting, by, strict=True)
+    )
     unclear = listed(name for name, share in zip(acting, shares, strict=True) if np.isnan(share))
     few = f"{len(rows.scaled)} rows are too few to tell {unclear} from {listed(problem.graph.require(beside))}"
     reason = few if np.isnan(shares).any() else ""
@@ -92,7 +245,9 @@ def _confounders(problem: Problem, acting: tuple[str, ...]) -> list[str]:
     return [
         name
         for name in parents
-        if not after.m_separated(name, problem.target, [*acting, *(other for other in parents if other != name)])
+        if not after.m_separated(
+            name, problem.target, [*acting, *(other for other in parents if other != name)]
+        )
     ]
 
 
@@ -106,18 +261,24 @@ def _explained(graph: CausalGraph, rows: Rows, name: str, by: tuple[str, ...]) -
     return max(0.0, 1 - left * spare / (spare - fit.rank)) if by else 0.0
 
 
-def _distance(problem: Problem, rows: Rows, names: tuple[str, ...]) -> tuple[float, float, tuple[float, ...]]:
+def _distance(
+    problem: Problem, rows: Rows, names: tuple[str, ...]
+) -> tuple[float, float, tuple[float, ...]]:
     """Reach, covered share and farthest corner of a box; infinite where the rows fill no volume."""
     columns = [problem.graph.index(name) for name in names]
     low, high = np.array([problem.domains[name] for name in names]).T
-    _, sizes, directions = np.linalg.svd(rows.root[:, columns] / np.sqrt(len(rows.scaled)), full_matrices=False)
+    _, sizes, directions = np.linalg.svd(
+        rows.root[:, columns] / np.sqrt(len(rows.scaled)), full_matrices=False
+    )
     least = np.linalg.norm(rows.rounding[columns]) + np.finfo(float).eps  # where all are constant
     whiten = directions.T / np.maximum(sizes, least)
 
     def lengths(values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):  # a domain of 1e200 is infinitely far
             scaled = (values / rows.size[columns] - rows.centre[columns]) / rows.unit[columns]
-            return np.asarray(np.nan_to_num(np.linalg.norm(scaled @ whiten, axis=1), nan=np.inf, posinf=np.inf))
+            return np.asarray(
+                np.nan_to_num(np.linalg.norm(scaled @ whiten, axis=1), nan=np.inf, posinf=np.inf)
+            )
 
     inner = np.quantile(np.linalg.norm(rows.scaled[:, columns] @ whiten, axis=1), INNER)
     corners = designs.between(low, high, _corners(directions))
@@ -135,23 +296,43 @@ def _corners(directions: np.ndarray) -> np.ndarray:
     The best of these is at least 1 / sqrt(q) as far as the farthest of all.
     """
     few = directions.shape[1] <= MOST_CORNERS
-    return _all_corners(len(directions)) if few else np.vstack([directions > 0, directions <= 0]).astype(float)
+    return (
+        _all_corners(len(directions))
+        if few
+        else np.vstack([directions > 0, directions <= 0]).astype(float)
+    )
 
 
-_all_corners, _sobol = cache(designs.lattice(2)), cache(lambda size: designs.sobol(POINTS)(size))  # by dimension
+_all_corners, _sobol = (
+    cache(designs.lattice(2)),
+    cache(lambda size: designs.sobol(POINTS)(size)),
+)  # by dimension
 
 
-def _tabulate(problem: Problem, views: Sequence[View], limits: tuple[float, float], rows: int) -> pd.DataFrame:
-    lines = [_line(members, view, limits, rows) for members, view in zip(problem.sets, views, strict=True)]
+def _tabulate(
+    problem: Problem, views: Sequence[View], limits: tuple[float, float], rows: int
+) -> pd.DataFrame:
+    lines = [
+        _line(members, view, limits, rows)
+        for members, view in zip(problem.sets, views, strict=True)
+    ]
     table = pd.DataFrame(lines)
-    order = table["verdict"].map({FAILED: 0, PASSED: 1, UNKNOWN: 2}).sort_values(kind="stable").index
+    order = (
+        table["verdict"].map({FAILED: 0, PASSED: 1, UNKNOWN: 2}).sort_values(kind="stable").index
+    )
     return table.loc[order].reset_index(drop=True)
 
 
-def _line(members: tuple[str, ...], view: View, limits: tuple[float, float], rows: int) -> dict[str, object]:
+def _line(
+    members: tuple[str, ...], view: View, limits: tuple[float, float], rows: int
+) -> dict[str, object]:
     share, member, by = np.nan, "", ""
     if view.explained:
-        share, member, by = view.explained[view.worst], view.acting[view.worst], ", ".join(view.by[view.worst])
+        share, member, by = (
+            view.explained[view.worst],
+            view.acting[view.worst],
+            ", ".join(view.by[view.worst]),
+        )
     verdict = view.verdict(*limits)
     return {
         "set": ", ".join(members),
@@ -166,7 +347,9 @@ def _line(members: tuple[str, ...], view: View, limits: tuple[float, float], row
     }
 
 
-def _find_faults(problem: Problem, rows: Rows, views: Sequence[View], limits: tuple[float, float]) -> Faults:
+def _find_faults(
+    problem: Problem, rows: Rows, views: Sequence[View], limits: tuple[float, float]
+) -> Faults:
     """Name each variable once, by the smallest set in which it fails."""
     entangled: dict[str, tuple[float, tuple[str, ...]]] = {}
     for view in (view for view in views if view.explained):

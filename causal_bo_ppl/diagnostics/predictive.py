@@ -13,16 +13,21 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from causal_bo_ppl.diagnostics.checks import FAILED, UNKNOWN, Check, judge, sentence
-from causal_bo_ppl.diagnostics.correction import holm
+from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, holm, judge, sentence
 from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
 from causal_bo_ppl.errors import DataError, listed
-from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.sem.rows import replicate
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.mechanisms.linear.sem import replicate
+from causal_bo_ppl.problem import Queries
 
-TOLERANCES = {"mean": 0.1, "sd": 0.1, "skewness": 0.2, "kurtosis": 0.2, "curvature": 0.1}  # on the scales compared
+TOLERANCES = {
+    "mean": 0.1,
+    "sd": 0.1,
+    "skewness": 0.2,
+    "kurtosis": 0.2,
+    "curvature": 0.1,
+}  # on the scales compared
 NATURAL = {"sd": np.exp, "kurtosis": np.exp, "curvature": np.tanh}
 FEWEST = 8  # rows, for a kurtosis
 COLUMNS = ["variable", "statistic", "observed", "predicted", "low", "high", "gap", "p_value"]
@@ -35,7 +40,9 @@ class Batch(NamedTuple):
     weights: np.ndarray
 
 
-def check_predictive(post: Posterior, *, draws: int = 400, alpha: float = 0.01, key: jax.Array | int = 0) -> Check:
+def check_predictive(
+    post: Posterior, *, draws: int = 400, alpha: float = 0.01, key: jax.Array | int = 0
+) -> Check:
     """Compare every variable with what the fitted model predicts for it.
 
     A line fails where the difference is significant after Holm's correction and larger than what matters (a mean by 0.1
@@ -43,7 +50,9 @@ def check_predictive(post: Posterior, *, draws: int = 400, alpha: float = 0.01, 
     """
     require_posterior("check_predictive", post)
     if post.rows < FEWEST:
-        raise DataError(f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are needed")
+        raise DataError(
+            f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are needed"
+        )
     require_draws("check_predictive", draws, post)
     alpha = require_between("alpha", alpha, 0, 1)
     table = pd.DataFrame(_lines(post, draws, as_key(key)), columns=COLUMNS)
@@ -51,7 +60,9 @@ def check_predictive(post: Posterior, *, draws: int = 400, alpha: float = 0.01, 
     table["tolerance"] = table["statistic"].map(TOLERANCES)
     bad = ~(table["gap"] <= table["tolerance"]) & ~(table["p_corrected"] >= alpha)
     known = table["statistic"].isin(list(TOLERANCES))
-    table["verdict"] = [judge(not each) if is_known else UNKNOWN for each, is_known in zip(bad, known, strict=True)]
+    table["verdict"] = [
+        judge(not each) if is_known else UNKNOWN for each, is_known in zip(bad, known, strict=True)
+    ]
     return Check("posterior predictive", table, _tell(table, post.rows), _advise(table))
 
 
@@ -69,14 +80,20 @@ def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object
             continue
         causes = [graph.index(cause) for cause in graph.parents(name)]
         same = np.broadcast_to(values[chosen], (len(weights), *values[chosen].shape))
-        seen, predicted = (_statistics(Batch(part, weights), place) for part in (same, rows[:, chosen]))
+        seen, predicted = (
+            _statistics(Batch(part, weights), place) for part in (same, rows[:, chosen])
+        )
         if causes:
             curved = _curvatures(Batch(same, weights), place, causes)
             worst = int(np.abs(curved.mean(axis=1)).argmax())
             seen["curvature"] = curved[worst]
-            predicted["curvature"] = _curvatures(Batch(rows[:, chosen], weights), place, [causes[worst]])[0]
+            predicted["curvature"] = _curvatures(
+                Batch(rows[:, chosen], weights), place, [causes[worst]]
+            )[0]
         for statistic in seen:
-            found = _compare(statistic, seen[statistic], predicted[statistic], float(values[chosen, place].std()))
+            found = _compare(
+                statistic, seen[statistic], predicted[statistic], float(values[chosen, place].std())
+            )
             yield name, statistic, *found
 
 
@@ -97,8 +114,15 @@ def _curvatures(batch: Batch, place: int, causes: list[int]) -> np.ndarray:
     """(causes, s) Fisher's z of the correlation of the disturbance with the square of each cause."""
     rows, weights = batch
     error = rows[:, :, place] - (rows @ weights[:, :-1, None])[..., 0] - weights[:, -1:]
-    squares = [(rows[:, :, cause] - rows[:, :, cause].mean(axis=1, keepdims=True)) ** 2 for cause in causes]
-    return np.stack([np.arctanh(np.clip(_correlations(error, square), -0.999999, 0.999999)) for square in squares])
+    squares = [
+        (rows[:, :, cause] - rows[:, :, cause].mean(axis=1, keepdims=True)) ** 2 for cause in causes
+    ]
+    return np.stack(
+        [
+            np.arctanh(np.clip(_correlations(error, square), -0.999999, 0.999999))
+            for square in squares
+        ]
+    )
 
 
 def _correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -107,12 +131,16 @@ def _correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray((one * other).sum(axis=1) / np.where(scale > 0, scale, 1.0))
 
 
-def _compare(statistic: str, seen: np.ndarray, predicted: np.ndarray, sd: float) -> tuple[float, ...]:
+def _compare(
+    statistic: str, seen: np.ndarray, predicted: np.ndarray, sd: float
+) -> tuple[float, ...]:
     """Observed, predicted, 90 % of the predictions, the gap, and a p-value from the draws' differences."""
     gaps, natural = seen - predicted, NATURAL.get(statistic, lambda value: value)
     gap, spread = abs(float(gaps.mean())), float(gaps.std(ddof=1))
     p_value = float(2 * norm.sf(gap / spread)) if spread > 0 else float(gap == 0)
-    shown = natural(np.array([seen.mean(), predicted.mean(), *np.quantile(predicted, (0.05, 0.95))]))
+    shown = natural(
+        np.array([seen.mean(), predicted.mean(), *np.quantile(predicted, (0.05, 0.95))])
+    )
     return *map(float, shown), gap / sd if statistic == "mean" else gap, p_value
 
 
@@ -120,7 +148,11 @@ def _tell(table: pd.DataFrame, rows: int) -> str:
     failed = table[table["verdict"] == FAILED].sort_values("p_value", kind="stable")
     assessed = table[table["verdict"] != UNKNOWN]
     left_out = table.loc[table["verdict"] == UNKNOWN, "variable"]
-    rest = f" Not assessed (constant, or fewer than {FEWEST} free rows): {listed(left_out)}." if len(left_out) else ""
+    rest = (
+        f" Not assessed (constant, or fewer than {FEWEST} free rows): {listed(left_out)}."
+        if len(left_out)
+        else ""
+    )
     if not len(failed):
         return f"All of {len(assessed)} statistics of {rows} rows lie where the model predicts them.{rest}"
     words = [
@@ -136,9 +168,15 @@ def _advise(table: pd.DataFrame) -> str:
     failed = set(table.loc[table["verdict"] == FAILED, "statistic"])
     found = []
     if "curvature" in failed:
-        found.append("a mechanism bends: transform the variable, or do not trust effects far from the data")
+        found.append(
+            "a mechanism bends: transform the variable, or do not trust effects far from the data"
+        )
     if failed & {"skewness", "kurtosis"}:
-        found.append("a variable is not Gaussian: look for outliers, bounds or several groups, or transform it")
+        found.append(
+            "a variable is not Gaussian: look for outliers, bounds or several groups, or transform it"
+        )
     if failed & {"mean", "sd"}:
-        found.append("location or scale is off: look at the prior, known coefficients and what was set in which rows")
+        found.append(
+            "location or scale is off: look at the prior, known coefficients and what was set in which rows"
+        )
     return sentence(found)

@@ -4,16 +4,17 @@ import jax
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.diagnostics.checks import FAILED, Check, judge, sentence
+from causal_bo_ppl.checks import FAILED, Check, judge, sentence
 from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
 from causal_bo_ppl.errors import DataError, listed
-from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.drawn import Drawn
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import choose, labels
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.draws import Drawn
+from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.mechanisms.linear.sem import log_densities
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.sem.rows import log_densities
 
 LIMIT = 0.05  # of the distance per doubling of the prior's weight, as its authors propose
 ALPHAS = (0.99, 1.01)
@@ -64,7 +65,9 @@ def _log_likelihood(post: Posterior, drawn: Drawn) -> np.ndarray:
     step = max(1, 20_000_000 // max(values.size, 1))
     for start in range(0, len(total), step):
         part = slice(start, start + step)
-        total[part] += log_densities(drawn.models.matrices[part], drawn.models.noises[part], values, free).sum((1, 2))
+        total[part] += log_densities(
+            drawn.models.matrices[part], drawn.models.noises[part], values, free
+        ).sum((1, 2))
     return total
 
 
@@ -77,7 +80,12 @@ def _sensitivities(watched: np.ndarray, component: np.ndarray, chains: int) -> n
     weights = [each / each.sum() for each in weights]
     values = watched.T.reshape(watched.shape[1], chains, -1)
     return np.array(
-        [float(array_stats.power_scale_sense(each, *weights, *ALPHAS)) if np.ptp(each) != 0 else 0.0 for each in values]
+        [
+            float(array_stats.power_scale_sense(each, *weights, *ALPHAS))
+            if np.ptp(each) != 0
+            else 0.0
+            for each in values
+        ]
     )
 
 
@@ -94,7 +102,9 @@ def _advise(table: pd.DataFrame) -> str:
     why = set(table["diagnosis"])
     found = []
     if "prior and data disagree" in why:
-        found.append("check the prior's units and centres against the data: it pulls where the data say otherwise")
+        found.append(
+            "check the prior's units and centres against the data: it pulls where the data say otherwise"
+        )
     if "the data say little" in why:
         found.append("add rows or experiments, or defend the prior: it decides these answers")
     return sentence(found)

@@ -5,14 +5,16 @@ import warnings
 from tqdm import TqdmWarning
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", TqdmWarning)  # y0 asks for a widget in notebooks that it never shows
+    warnings.simplefilter(
+        "ignore", TqdmWarning
+    )  # y0 asks for a widget in notebooks that it never shows
     import y0.algorithm.identify  # noqa: F401
 
-from causal_bo_ppl.identification.checking import EstimandCheck as EstimandCheck
-from causal_bo_ppl.identification.checking import check_estimand as check_estimand
-from causal_bo_ppl.identification.coordinates import Coordinate as Coordinate
-from causal_bo_ppl.identification.coordinates import Parameters as Parameters
 from causal_bo_ppl.identification.effects import identify as identify
-from causal_bo_ppl.identification.identified import Identification as Identification
+from causal_bo_ppl.identification.linearity import LinearVerdict as LinearVerdict
+from causal_bo_ppl.identification.parameters import Coordinate as Coordinate
+from causal_bo_ppl.identification.parameters import Parameters as Parameters
+from causal_bo_ppl.identification.results import Identification as Identification
 from causal_bo_ppl.identification.results import Identifications as Identifications
-from causal_bo_ppl.identification.second_effects import LinearVerdict as LinearVerdict
+from causal_bo_ppl.identification.verification import EstimandCheck as EstimandCheck
+from causal_bo_ppl.identification.verification import check_estimand as check_estimand

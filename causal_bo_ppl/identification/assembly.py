@@ -12,12 +12,11 @@ from y0.dsl import Expression
 
 from causal_bo_ppl.errors import UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.expressions import arranged, joint, product, to_text, total
 from causal_bo_ppl.identification.factors import Factor
-from causal_bo_ppl.identification.potentials import evaluate, union
-from causal_bo_ppl.identification.reals import Potential, on_places
+from causal_bo_ppl.identification.potentials import Potential, evaluate, on_places, union
+from causal_bo_ppl.identification.random_models import Trials, true_effects
 from causal_bo_ppl.identification.reduction import Names, Reduction
-from causal_bo_ppl.identification.trials import Trials, true_effects
+from causal_bo_ppl.identification.y0_adapter import arranged, joint, product, to_text, total
 
 PATIENCE = 3.0  # seconds without a progress bar
 
@@ -36,7 +35,11 @@ class Answer(NamedTuple):
 
 
 def assemble_all(
-    graph: CausalGraph, target: str, effects: Sequence[Reduction], factors: Mapping[Names, Factor], trials: Trials
+    graph: CausalGraph,
+    target: str,
+    effects: Sequence[Reduction],
+    factors: Mapping[Names, Factor],
+    trials: Trials,
 ) -> list[Answer]:
     """The verified estimand of every effect, or its hedge; raises UnverifiedEstimand where one is not right."""
     members = [set(reduction.effective) for reduction in effects]
@@ -63,7 +66,9 @@ def assemble_all(
     return answers
 
 
-def _assemble(graph: CausalGraph, target: str, reduction: Reduction, factors: Sequence[Factor]) -> Expression:
+def _assemble(
+    graph: CausalGraph, target: str, reduction: Reduction, factors: Sequence[Factor]
+) -> Expression:
     """The product of the factors summed over all free variables but the target; P(target) where nothing is set."""
     if not reduction.effective:
         return joint([target])
@@ -72,7 +77,11 @@ def _assemble(graph: CausalGraph, target: str, reduction: Reduction, factors: Se
 
 
 def _error(
-    graph: CausalGraph, estimand: Expression, factors: Sequence[Factor], trials: Trials, truth: Potential
+    graph: CausalGraph,
+    estimand: Expression,
+    factors: Sequence[Factor],
+    trials: Trials,
+    truth: Potential,
 ) -> float:
     memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
     places = {name: place for place, name in enumerate(graph.nodes)}
@@ -93,4 +102,6 @@ def discrepancy(found: Potential, truth: Potential) -> float:
 def _difference(found: np.ndarray, truth: np.ndarray) -> float:
     if not np.isfinite(found).all():
         return float(np.inf)
-    return float(np.max(np.abs(found - truth), initial=0.0) / max(1.0, np.max(np.abs(truth), initial=0.0)))
+    return float(
+        np.max(np.abs(found - truth), initial=0.0) / max(1.0, np.max(np.abs(truth), initial=0.0))
+    )

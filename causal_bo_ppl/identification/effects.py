@@ -3,17 +3,15 @@
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 
-from causal_bo_ppl import admission
 from causal_bo_ppl.errors import DomainError, ExplorationError, GraphError, listed
-from causal_bo_ppl.exploration import in_order, mis, pomis, subsets
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph import CausalGraph, mis, pomis
+from causal_bo_ppl.graph.exploration import in_order, subsets
 from causal_bo_ppl.identification.assembly import assemble_all
 from causal_bo_ppl.identification.factors import identify_factor
-from causal_bo_ppl.identification.identified import Identification
+from causal_bo_ppl.identification.random_models import TRIALS, draw_trials
 from causal_bo_ppl.identification.reduction import Names, reduce_effect
-from causal_bo_ppl.identification.results import Identifications
-from causal_bo_ppl.identification.trials import TRIALS, draw_trials
-from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.identification.results import Identification, Identifications
+from causal_bo_ppl.problem import Problem, validation
 
 Sets = str | int | Iterable[str | Iterable[str]]
 
@@ -46,19 +44,24 @@ def identify(
     """
     if isinstance(problem, Problem):
         if target is not None or sets is not None or identifiable_only:
-            raise DomainError("a problem has its own target, sets and identifiable_only; give the problem alone")
+            raise DomainError(
+                "a problem has its own target, sets and identifiable_only; give the problem alone"
+            )
         graph, target, chosen, known = problem.graph, problem.target, problem.sets, problem.known
         identifiable_only = problem.identifiable_only
     else:
         if not isinstance(problem, CausalGraph):
-            raise GraphError(f"identify needs a Problem or a CausalGraph, got {problem!r}; a system has its .problem")
+            raise GraphError(
+                f"identify needs a Problem or a CausalGraph, got {problem!r}; a system has its .problem"
+            )
         graph, known = problem, {}
         if target is None or sets is None:
             raise DomainError("identify needs a Problem, or a graph with its target and sets")
-        target = admission.read_target(graph, target)
+        target = validation.read_target(graph, target)
         chosen = _read_sets(graph, target, sets)
     linear, identifiable_only = (
-        admission.read_flag(name, flag) for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
+        validation.read_flag(name, flag)
+        for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
     )
     found = _identify_all(graph, target, chosen, known)
     return Identifications(graph, target, found, identifiable_only=identifiable_only, linear=linear)
@@ -75,16 +78,22 @@ def _read_sets(graph: CausalGraph, target: str, sets: Sets) -> tuple[Names, ...]
         raise ExplorationError(
             f'sets must be "mis", "pomis", a largest size, or a list of sets such as [("X", "Z")]; got {sets!r}'
         )
-    found = in_order(graph, [(members,) if isinstance(members, str) else members for members in sets])
+    found = in_order(
+        graph, [(members,) if isinstance(members, str) else members for members in sets]
+    )
     for members in found:
         if target in members:
-            raise DomainError(f"the target {target!r} stands in the set {members}; it cannot be set")
+            raise DomainError(
+                f"the target {target!r} stands in the set {members}; it cannot be set"
+            )
         if idle := [name for name in members if name not in causes]:
             raise DomainError(
                 f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(causes)}; leave it out"
             )
     if not found:
-        raise ExplorationError("there is no intervention set to identify; the empty set is one: [()]")
+        raise ExplorationError(
+            "there is no intervention set to identify; the empty set is one: [()]"
+        )
     return found
 
 
@@ -99,7 +108,9 @@ def _identify_all(
         district for reduction in effects if reduction.effective for district in reduction.districts
     )
     factors = {district: identify_factor(causes, district, trials) for district in districts}
-    answers = dict(zip(effects, assemble_all(causes, target, effects, factors, trials), strict=True))
+    answers = dict(
+        zip(effects, assemble_all(causes, target, effects, factors, trials), strict=True)
+    )
     return [
         Identification(graph, target, members, reduction, answers[reduction], known)
         for members, reduction in reductions.items()

@@ -13,17 +13,17 @@ from y0.dsl import Expression
 
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.potentials import evaluate
-from causal_bo_ppl.identification.reals import Potential, Reals
+from causal_bo_ppl.identification.potentials import Potential, Reals, evaluate
 from causal_bo_ppl.identification.reduction import Names
-from causal_bo_ppl.numbers import read_number
-from causal_bo_ppl.precision import require_float64
+from causal_bo_ppl.inputs import read_number, require_float64
 
 ROUNDING = 1e-8  # of a covariance relative to the two standard deviations
 Array = Any  # NumPy's or JAX's; traced under jit
 
 
-def slopes_of(expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array) -> Array:
+def slopes_of(
+    expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array
+) -> Array:
     """(..., d) slopes of the members that affect the target; covariance (..., p, p)."""
     covariance = read_covariance(covariance, graph)
     if isinstance(covariance, jax.Array):
@@ -37,7 +37,9 @@ def slopes_of(expression: Expression, graph: CausalGraph, target: str, effective
     return slopes
 
 
-def _slopes(expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array) -> Array:
+def _slopes(
+    expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array
+) -> Array:
     return _effect(expression, graph, target, effective, *_standardise(covariance))[0]
 
 
@@ -45,7 +47,9 @@ def _standardise(covariance: Array) -> tuple[Reals, Array]:
     """A centred Gaussian of variance 1, so that units do not cost digits, and the standard deviations."""
     xp = covariance.__array_namespace__()
     spread = xp.sqrt(xp.diagonal(covariance, axis1=-2, axis2=-1))
-    return Reals(xp.zeros(spread.shape), covariance / (spread[..., :, None] * spread[..., None, :])), spread
+    return Reals(
+        xp.zeros(spread.shape), covariance / (spread[..., :, None] * spread[..., None, :])
+    ), spread
 
 
 def _effect(
@@ -61,12 +65,20 @@ def _effect(
     places = {name: place for place, name in enumerate(graph.nodes)}
     found = evaluate(expression, model, places, memo)
     at = np.array([found.places.index(places[name]) for name in (target, *effective)])
-    row, sizes = found.precision[..., at[0], :][..., at], spread[..., [places[name] for name in (target, *effective)]]
-    return -row[..., 1:] / row[..., :1] * sizes[..., :1] / sizes[..., 1:], sizes[..., 0] ** 2 / row[..., 0]
+    row, sizes = (
+        found.precision[..., at[0], :][..., at],
+        spread[..., [places[name] for name in (target, *effective)]],
+    )
+    return -row[..., 1:] / row[..., :1] * sizes[..., :1] / sizes[..., 1:], sizes[..., 0] ** 2 / row[
+        ..., 0
+    ]
 
 
 def effects_of(
-    asked: Iterable[tuple[Expression, Names]], graph: CausalGraph, target: str, covariance: np.ndarray
+    asked: Iterable[tuple[Expression, Names]],
+    graph: CausalGraph,
+    target: str,
+    covariance: np.ndarray,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Slopes (n, d) and variance of the target (n,) under each (estimand, effective set), for covariances (n, p, p).
 
@@ -74,8 +86,13 @@ def effects_of(
     """
     model, spread = _standardise(covariance)
     memo: dict[Expression, Potential] = {}
-    found = [_effect(estimand, graph, target, effective, model, spread, memo) for estimand, effective in asked]
-    defined = [(np.isfinite(slopes).all(axis=-1) & (variance > 0))[..., None] for slopes, variance in found]
+    found = [
+        _effect(estimand, graph, target, effective, model, spread, memo)
+        for estimand, effective in asked
+    ]
+    defined = [
+        (np.isfinite(slopes).all(axis=-1) & (variance > 0))[..., None] for slopes, variance in found
+    ]
     return [
         (np.where(fine, slopes, np.nan), np.where(fine[..., 0], variance, np.nan))
         for fine, (slopes, variance) in zip(defined, found, strict=True)
@@ -103,8 +120,12 @@ def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
         raise DataError("the covariance must be finite and symmetric")
     found = (found + found.swapaxes(-1, -2)) / 2
     scale = np.where(spread > 0, spread, 1.0)
-    if not (np.linalg.eigvalsh(np.asarray(found) / scale[..., :, None] / scale[..., None, :]) > 0).all():
-        raise DataError("the covariance must be positive definite; are two variables the same, or one constant?")
+    if not (
+        np.linalg.eigvalsh(np.asarray(found) / scale[..., :, None] / scale[..., None, :]) > 0
+    ).all():
+        raise DataError(
+            "the covariance must be positive definite; are two variables the same, or one constant?"
+        )
     return found
 
 
@@ -113,7 +134,9 @@ def read_mean(mean: Array, graph: CausalGraph, batch: tuple[int, ...]) -> Array:
     found = _read_array(mean, graph, "mean")
     if found.ndim < 1 or found.shape[-1] != len(graph.nodes) or found.shape[:-1] not in (batch, ()):
         wanted = ", ".join(map(str, (*batch, len(graph.nodes))))
-        raise DataError(f"the mean needs the shape ({wanted}) in the order {listed(graph.nodes)}, got {found.shape}")
+        raise DataError(
+            f"the mean needs the shape ({wanted}) in the order {listed(graph.nodes)}, got {found.shape}"
+        )
     if not isinstance(found, jax.core.Tracer) and not np.isfinite(np.asarray(found)).all():
         raise DataError("the mean must be finite")
     return found
@@ -126,7 +149,9 @@ def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
     if isinstance(given, pd.DataFrame | pd.Series):
         axes = [[str(label) for label in axis] for axis in given.axes]
         if any(sorted(axis) != sorted(graph.nodes) for axis in axes):
-            raise DataError(f"the {what} is labelled {listed(axes[0])}; its labels must be {listed(graph.nodes)}")
+            raise DataError(
+                f"the {what} is labelled {listed(axes[0])}; its labels must be {listed(graph.nodes)}"
+            )
         places = [np.array([axis.index(name) for name in graph.nodes]) for axis in axes]
         given = given.to_numpy()[np.ix_(*places)]
     try:
@@ -147,7 +172,9 @@ def read_query(query: Mapping[str, Array], intervened: Names) -> dict[str, Array
             raise DomainError(unknown("intervened variable", name, intervened))
     missing = [name for name in intervened if name not in query]
     if missing:
-        raise DomainError(f"the query lacks a value for {listed(missing)}; the set is {{{listed(intervened)}}}")
+        raise DomainError(
+            f"the query lacks a value for {listed(missing)}; the set is {{{listed(intervened)}}}"
+        )
     return {name: _read_value(name, query[name]) for name in intervened}
 
 
@@ -171,7 +198,12 @@ def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Arr
 
 
 def response(
-    slopes: Array, mean: Array, graph: CausalGraph, target: str, effective: Names, query: Mapping[str, Array]
+    slopes: Array,
+    mean: Array,
+    graph: CausalGraph,
+    target: str,
+    effective: Names,
+    query: Mapping[str, Array],
 ) -> Array:
     """E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""
     found = mean[..., graph.index(target)]

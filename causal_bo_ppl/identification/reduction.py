@@ -28,7 +28,9 @@ class Reduction(NamedTuple):
 def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) -> Reduction:
     """The part of the graph that matters for the target when a set is intervened on."""
     cut = set(intervened)
-    upstream = closure([target], lambda name: [cause for cause in graph.parents(name) if cause not in cut])
+    upstream = closure(
+        [target], lambda name: [cause for cause in graph.parents(name) if cause not in cut]
+    )
     free = graph.require(upstream)
     return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
 
@@ -36,7 +38,10 @@ def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) ->
 def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
     """The free variables that the set moves: on open paths from it."""
     inside = set(reduction.open)
-    return closure(reduction.effective, lambda name: inside.intersection(graph.children(name))) & inside
+    return (
+        closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
+        & inside
+    )
 
 
 def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:

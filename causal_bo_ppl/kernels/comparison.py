@@ -1,29 +1,226 @@
-"""How far are the kernels from each other, and what of it is Monte-Carlo error?"""
+"""How large is a block of a gram, and how large would Monte-Carlo error alone make it?
+
+Covariances of batches of draws differ by that error. Their differences, mixed with random normal weights, are errors
+as a new set of draws would have them (a multiplier bootstrap); batches of consecutive draws keep their dependence.
+
+What do all kernels say about two intervention sets, and what of their difference is Monte-Carlo error?
+
+How far are the kernels from each other, and what of it is Monte-Carlo error?
+"""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.kernels.blocks import Parts, cut, multipliers
-from causal_bo_ppl.kernels.curvature import remainder_bounds
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.equations import Equations
+from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.inputs import as_key, host_generator
 from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
-from causal_bo_ppl.kernels.monte_carlo import DRAWS, HEAVY, centred_effects, draw_theta, tail_degrees, warn_of_tails
-from causal_bo_ppl.kernels.pairs import COMPARED, TERMS, Kernels, Pair, compare_grams, compare_sets, judge
-from causal_bo_ppl.kernels.sets import split_sets
-from causal_bo_ppl.keys import as_key, host_generator
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.equations import Equations
-from causal_bo_ppl.posterior.sampled import Sampled
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.kernels.monte_carlo import (
+    DRAWS,
+    HEAVY,
+    centred_effects,
+    draw_theta,
+    tail_degrees,
+    warn_of_tails,
+)
+from causal_bo_ppl.kernels.remainder_bounds import remainder_bounds
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import Sets, split_sets
 from causal_bo_ppl.responses import response
 
 if TYPE_CHECKING:
     import xarray as xr
+
+
+BATCHES, REPLICATES = 48, 100  # an error is known to 1 / sqrt(2 * 48) = 10 %
+
+
+class Parts(NamedTuple):
+    """Centred draws in batches, (B, n, M) each: of the linearized effects, and of what linearization misses."""
+
+    linear: np.ndarray
+    missed: np.ndarray
+
+    def columns(self, chosen: np.ndarray) -> "Parts":
+        """Of some queries."""
+        return Parts(self.linear[:, :, chosen], self.missed[:, :, chosen])
+
+
+def cut(draws: np.ndarray, chains: int) -> np.ndarray:
+    """(B, n, M) consecutive draws of (S, M), `chains` parts one after the other; the last few may be left out."""
+    parts = max(chains, 1)
+    each = max(1, min(BATCHES // parts, len(draws) // parts // 2))
+    length = len(draws) // parts // each
+    kept = draws.reshape(parts, -1, draws.shape[1])[:, : each * length]
+    return kept.reshape(parts * each, length, draws.shape[1])
+
+
+def multipliers(batches: int, generator: np.random.Generator) -> np.ndarray:
+    """(R, B) weights that turn batches' covariances into Monte-Carlo errors of their mean."""
+    weights = generator.standard_normal((REPLICATES, batches))
+    weights -= weights.mean(axis=1, keepdims=True)
+    return np.asarray(weights / np.sqrt(batches * (batches - 1)))
+
+
+def products(left: Parts, right: Parts) -> dict[str, np.ndarray]:
+    """(B, I, J) covariances in every batch: leading, mixed and remainder; the last two, what is curved; and all."""
+    turned = Parts(*(np.swapaxes(part, 1, 2) / left.linear.shape[1] for part in left))
+    leading, remainder = turned.linear @ right.linear, turned.missed @ right.missed
+    mixed = turned.linear @ right.missed + turned.missed @ right.linear
+    curved = mixed + remainder
+    return {
+        "leading": leading,
+        "mixed": mixed,
+        "remainder": remainder,
+        "curved": curved,
+        "all": leading + curved,
+    }
+
+
+def noise(batches: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(R, I, J) Monte-Carlo errors of the mean of covariances (B, I, J)."""
+    return np.tensordot(weights, batches, axes=1)
+
+
+def frobenius(blocks: np.ndarray) -> np.ndarray:
+    """(...) root of the sum of squares of blocks (..., I, J)."""
+    return np.asarray(np.sqrt((blocks**2).sum(axis=(-2, -1))))
+
+
+def maximum(blocks: np.ndarray) -> np.ndarray:
+    """(...) largest absolute entry."""
+    return np.asarray(np.abs(blocks).max(axis=(-2, -1)))
+
+
+def spectral(blocks: np.ndarray) -> np.ndarray:
+    """(...) largest singular value."""
+    small = blocks if blocks.shape[-2] <= blocks.shape[-1] else np.swapaxes(blocks, -1, -2)
+    squares = np.linalg.eigvalsh(small @ np.swapaxes(small, -1, -2))[..., -1]
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+
+
+MEASURES = {"frobenius": frobenius, "maximum": maximum, "spectral": spectral}
+
+
+def score(size: float, errors: np.ndarray) -> tuple[float, float]:
+    """The root mean square of a measure of Monte-Carlo errors (R,), and where a size lies among them in sds.
+
+    In powers of 2/3, cube roots of squares, in which norms of errors are nearly normal (Wilson and Hilferty 1931).
+    """
+    powers = errors ** (2 / 3)
+    spread = powers.std(ddof=1)
+    distance = float((size ** (2 / 3) - powers.mean()) / spread) if spread > 0 else np.nan
+    return float(np.sqrt((errors**2).mean())), distance
+
+
+PATIENCE = 3.0  # seconds without a progress bar
+COMPARED = {
+    "jacobian - exact": ("jacobian", "exact"),
+    "monte_carlo - exact": ("monte_carlo", "exact"),
+    "jacobian - monte_carlo": ("jacobian", "monte_carlo"),
+}
+TERMS = ("leading", "mixed", "remainder")
+Grams = dict[str, np.ndarray]
+
+
+class Kernels(NamedTuple):
+    """All kernels on one batch.
+
+    grams: (M, M) by name; without independent equations there is no "exact", and terms are known by draws only.
+    parts: draws in batches. weights: (R, B) multipliers. common: is the Jacobian kernel made of the same draws? Then
+    errors of the linear term are common to both, and only those of what is curved tell them apart. light: have the
+    effects fourth moments, without which Monte-Carlo errors cannot be estimated?
+    """
+
+    grams: Grams
+    parts: Parts
+    weights: np.ndarray
+    common: bool
+    light: bool
+
+
+class Pair(NamedTuple):
+    """Of two sets. In the last axis: value, standard error, z-score.
+
+    errors: {measure: (comparison, 3)}. terms: (term, 3), Frobenius norms by draws. known: (term,) the same, exact where
+    it can be. largest: entry of the remainder. noise: {term: (R,)} squared Frobenius norms of Monte-Carlo errors.
+    """
+
+    errors: dict[str, np.ndarray]
+    terms: np.ndarray
+    known: np.ndarray
+    largest: float
+    noise: dict[str, np.ndarray]
+
+
+def compare_sets(kernels: Kernels, sets: Sets) -> dict[tuple[int, int], Pair]:
+    """Every pair of sets, the earlier one first: covariances are symmetric."""
+    pairs = [
+        (left, right) for left in range(len(sets.rows)) for right in range(left, len(sets.rows))
+    ]
+    shown = tqdm(pairs, desc="comparing kernels", unit="pair", delay=PATIENCE, leave=False)
+    return {
+        (left, right): compare_pair(kernels, sets.rows[left], sets.rows[right])
+        for left, right in shown
+    }
+
+
+def compare_pair(kernels: Kernels, left: np.ndarray, right: np.ndarray) -> Pair:
+    """Two sets of queries, given by their rows."""
+    grams = {name: gram[np.ix_(left, right)] for name, gram in kernels.grams.items()}
+    batches = products(kernels.parts.columns(left), kernels.parts.columns(right))
+    errors = {name: noise(each, kernels.weights) for name, each in batches.items()}
+    drawn = {term: batches[term].mean(axis=0) for term in TERMS}
+    sizes = {term: float(np.linalg.norm(drawn[term])) for term in TERMS}
+    norms = {name: frobenius(each) for name, each in errors.items()}
+    terms = np.array([(sizes[term], *judge(kernels, sizes[term], norms[term])) for term in TERMS])
+    known = (
+        terms[:, 0]
+        if "exact" not in grams
+        else np.array([np.linalg.norm(grams[term]) for term in TERMS])
+    )
+    alone = {
+        name: {each: size(errors[name]) for each, size in MEASURES.items()}
+        for name in ("all", "curved")
+    }
+    compared = compare_grams(kernels, grams, alone)
+    largest = float(np.abs(grams.get("remainder", drawn["remainder"])).max())
+    return Pair(compared, terms, known, largest, {name: norm**2 for name, norm in norms.items()})
+
+
+def compare_grams(
+    kernels: Kernels, grams: Grams, errors: dict[str, dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """{measure: (comparison, 3)} against what Monte-Carlo error alone gives; Frobenius norms are relative.
+
+    errors: {"all" or "curved": {measure: (R,)}}, of whole covariances and of what linearization misses.
+    """
+    found = {name: np.full((len(COMPARED), 3), np.nan) for name in errors["all"]}
+    for place, (one, reference) in enumerate(COMPARED.values()):
+        if not {one, reference} <= grams.keys():
+            continue
+        part = "curved" if kernels.common and one == "jacobian" else "all"
+        for name, alone in errors[part].items():
+            size = float(MEASURES[name](grams[one] - grams[reference]))
+            drawn = "monte_carlo" in (one, reference)
+            found[name][place] = size, *(judge(kernels, size, alone) if drawn else (0.0, np.nan))
+        scale = np.linalg.norm(grams[reference])
+        found["frobenius"][place, :2] /= scale if scale > 0 else np.nan
+    return found
+
+
+def judge(kernels: Kernels, size: float, errors: np.ndarray) -> tuple[float, float]:
+    """Standard error and z-score of a size."""
+    return score(size, errors) if kernels.light else (np.inf, np.nan)
+
 
 LEAST = 100  # draws
 ROUNDING = 256 * np.finfo(float).eps  # of the terms of an effect
@@ -60,7 +257,9 @@ def compare_kernels(
 
     post = require_trusted(post, accept_unconverged)
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < LEAST:
-        raise ModelError(f"a comparison needs a whole number of draws, at least {LEAST}; got {draws!r}")
+        raise ModelError(
+            f"a comparison needs a whole number of draws, at least {LEAST}; got {draws!r}"
+        )
     sets = split_sets(post.problem, queries)
     if not len(queries):
         raise ModelError("there is nothing to compare: give at least one query")
@@ -71,7 +270,12 @@ def compare_kernels(
     found = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
     found |= {"bound": (SETS, bounds.bounds), "bound_kind": (SETS, bounds.kinds)}
     labels = list(sets.labels)
-    coordinates = {"left": labels, "right": labels, "comparison": list(COMPARED), "term": list(TERMS)}
+    coordinates = {
+        "left": labels,
+        "right": labels,
+        "comparison": list(COMPARED),
+        "term": list(TERMS),
+    }
     return xr.Dataset(found, coordinates | {"rows": post.rows}, _attributes(post, kernels, level))
 
 
@@ -79,7 +283,9 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     for_theta, for_weights = jax.random.split(key)
     theta, chains = draw_theta(post, draws, for_theta)
     if len(theta) < LEAST:
-        raise ModelError(f"a comparison needs at least {LEAST} draws, the posterior has {len(theta)}; draw longer")
+        raise ModelError(
+            f"a comparison needs at least {LEAST} draws, the posterior has {len(theta)}; draw longer"
+        )
     effects = centred_effects(post, theta, queries, 0).values
     linear, missed = _split(post, theta, queries, effects)
     parts = Parts(cut(linear, chains), cut(missed, chains))
@@ -92,13 +298,17 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     return Kernels(grams, parts, weights, common, tail_degrees(post) > HEAVY)
 
 
-def _split(post: Posterior, theta: np.ndarray, queries: Queries, effects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _split(
+    post: Posterior, theta: np.ndarray, queries: Queries, effects: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """(S, M) centred linearized effects, and what they miss; rounding is nothing."""
     values, jacobian = map(np.asarray, response(post.problem, post).linearize(post.mean, queries))
     linear = (theta - post.mean) @ jacobian.T
     linear -= linear.mean(axis=0)
     missed = effects - linear
-    scale = np.abs(values) + np.abs(theta).max(axis=0) @ np.abs(jacobian).T  # what effects are sums of
+    scale = (
+        np.abs(values) + np.abs(theta).max(axis=0) @ np.abs(jacobian).T
+    )  # what effects are sums of
     missed[:, np.abs(missed).max(axis=0) <= ROUNDING * scale] = 0.0
     return linear, missed
 
@@ -109,7 +319,12 @@ def _exact(post: Posterior, queries: Queries, linear: np.ndarray) -> dict[str, n
     nothing = np.zeros(exact.shape)
     if post.parameters.kind != "structural":
         return {"exact": exact, "leading": exact, "mixed": nothing, "remainder": nothing}
-    return {"exact": exact, "leading": linear, "mixed": nothing, "remainder": left_out_gram(post, queries)}
+    return {
+        "exact": exact,
+        "leading": linear,
+        "mixed": nothing,
+        "remainder": left_out_gram(post, queries),
+    }
 
 
 def _by_pair(pairs: dict[tuple[int, int], Pair], count: int) -> Variables:
@@ -123,7 +338,10 @@ def _by_pair(pairs: dict[tuple[int, int], Pair], count: int) -> Variables:
     for place, part in enumerate(PARTS):
         found[f"drawn{part}"] = (("term", *SETS), grid(lambda pair: pair.terms[:, place]))  # noqa: B023
         for name in pairs[0, 0].errors:
-            found[name + part] = (("comparison", *SETS), grid(lambda pair: pair.errors[name][:, place]))  # noqa: B023
+            found[name + part] = (
+                ("comparison", *SETS),
+                grid(lambda pair: pair.errors[name][:, place]),  # noqa: B023
+            )
     return found | {"remainder_maximum": (SETS, grid(lambda pair: pair.largest))}
 
 
@@ -131,13 +349,22 @@ def _overall(kernels: Kernels, pairs: dict[tuple[int, int], Pair]) -> Variables:
     """Of all sets together: squares are summed over pairs, those of different sets twice."""
 
     def total(pick: Callable[[Pair], Any]) -> np.ndarray:
-        return np.asarray(np.sqrt(sum((1 + (left != right)) * pick(pair) for (left, right), pair in pairs.items())))
+        return np.asarray(
+            np.sqrt(
+                sum((1 + (left != right)) * pick(pair) for (left, right), pair in pairs.items())
+            )
+        )
 
     alone = {name: total(lambda pair: pair.noise[name]) for name in pairs[0, 0].noise}  # noqa: B023
     known = {name: {"frobenius": alone[name]} for name in ("all", "curved")}
     errors = compare_grams(kernels, kernels.grams, known)["frobenius"]
     drawn = total(lambda pair: pair.terms[:, 0] ** 2)
-    scored = np.array([(size, *judge(kernels, size, alone[term])) for term, size in zip(TERMS, drawn, strict=True)])
+    scored = np.array(
+        [
+            (size, *judge(kernels, size, alone[term]))
+            for term, size in zip(TERMS, drawn, strict=True)
+        ]
+    )
     found: Variables = {"overall_size": (("term",), total(lambda pair: pair.known**2))}
     for place, part in enumerate(PARTS):
         found[f"overall_frobenius{part}"] = (("comparison",), errors[:, place])

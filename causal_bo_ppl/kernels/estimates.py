@@ -7,8 +7,8 @@ import numpy as np
 
 from causal_bo_ppl.buffers import hand_over
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.precision import require_float64
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import require_float64
 
 TRUSTED = ("exact", "passed")
 
@@ -40,7 +40,9 @@ def require_trusted(post: Posterior, accept_unconverged: bool) -> Posterior:
     """The posterior, if its computation worked or the analyst accepts it anyway."""
     require_float64()
     if not isinstance(post, Posterior):
-        raise ModelError(f"a kernel needs a Posterior, got {type(post).__name__}; make one with cb.fit")
+        raise ModelError(
+            f"a kernel needs a Posterior, got {type(post).__name__}; make one with cb.fit"
+        )
     if post.verdict not in TRUSTED and not accept_unconverged:
         raise ModelError(
             f"the posterior's verdict is {post.verdict!r}; look at cb.check_posterior(post), or pass "

@@ -9,19 +9,20 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.buffers import empty, hand_over, product
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.convergence import effective_sizes
+from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.inference.wishart import POINTS, SPREADS, Estimands
 from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error, require_trusted
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.estimands import SPREADS, Estimands
-from causal_bo_ppl.posterior.moments import POINTS
-from causal_bo_ppl.posterior.sampled import Sampled
-from causal_bo_ppl.posterior.verdict import effective_sizes
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 
 ASSUMED = "response linearized at the posterior mean; covariance of theta by {by}{worth}; verdict {verdict}"
 
 
-def jacobian_features(post: Posterior, queries: Queries, *, accept_unconverged: bool = False) -> jax.Array:
+def jacobian_features(
+    post: Posterior, queries: Queries, *, accept_unconverged: bool = False
+) -> jax.Array:
     """(M, r) features whose products are the kernel: J(z) F at the posterior mean."""
     post = require_trusted(post, accept_unconverged)
     with jax.ensure_compile_time_eval():  # nothing here is traced
@@ -30,7 +31,11 @@ def jacobian_features(post: Posterior, queries: Queries, *, accept_unconverged: 
 
 
 def jacobian_gram(
-    post: Posterior, queries: Queries, others: Queries | None = None, *, accept_unconverged: bool = False
+    post: Posterior,
+    queries: Queries,
+    others: Queries | None = None,
+    *,
+    accept_unconverged: bool = False,
 ) -> KernelEstimate:
     """Covariances of all effects of a batch, or between those of two batches, to first order.
 
@@ -45,8 +50,14 @@ def jacobian_gram(
      [0.002 0.002]]
     """
     left = np.asarray(jacobian_features(post, queries, accept_unconverged=accept_unconverged))
-    right = left if others is None else np.asarray(jacobian_features(post, others, accept_unconverged=True))
-    gram = product(left, np.array(right).T)  # a copy: NumPy's product of one array with itself is slower
+    right = (
+        left
+        if others is None
+        else np.asarray(jacobian_features(post, others, accept_unconverged=True))
+    )
+    gram = product(
+        left, np.array(right).T
+    )  # a copy: NumPy's product of one array with itself is slower
     worth = _worth(post)
     said = f", worth {worth:,.0f} independent ones" if np.isfinite(worth) else ""
     assumed = ASSUMED.format(by=post.moments_by, worth=said, verdict=post.verdict)
@@ -57,13 +68,17 @@ def _worth(post: Posterior) -> float:
     """How many independent draws the covariance of theta is made of; infinite where it is in closed form."""
     if isinstance(post.belief, Sampled):
         return float(effective_sizes((post.belief.theta - post.mean) ** 2).min(initial=np.inf))
-    return float(SPREADS * POINTS) if isinstance(post.belief, Estimands) else np.inf  # even spreads are worth more
+    return (
+        float(SPREADS * POINTS) if isinstance(post.belief, Estimands) else np.inf
+    )  # even spreads are worth more
 
 
 def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, worth: float) -> jax.Array:
     if not np.isfinite(worth):
         return no_error()
-    found = np.multiply((left**2).sum(axis=1)[:, None], (right**2).sum(axis=1), out=empty(gram.shape))
+    found = np.multiply(
+        (left**2).sum(axis=1)[:, None], (right**2).sum(axis=1), out=empty(gram.shape)
+    )
     found += gram**2
     found /= worth
     return hand_over(np.sqrt(found, out=found))

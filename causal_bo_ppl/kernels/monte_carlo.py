@@ -14,14 +14,14 @@ import numpy as np
 
 from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.convergence import effective_sizes
+from causal_bo_ppl.inference.equations import Equations
+from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
-from causal_bo_ppl.keys import as_key
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.posterior.equations import Equations
-from causal_bo_ppl.posterior.sampled import Sampled
-from causal_bo_ppl.posterior.verdict import effective_sizes
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import labels
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
 DRAWS = 4_000
@@ -67,7 +67,9 @@ def monte_carlo_gram(
     worth = min(float(side.worth.min(initial=len(theta))) for side in (left, right))
     said = f", worth {worth:,.0f} independent ones or more" if chains else ""
     assumed = ASSUMED.format(draws=len(theta), method=post.method, worth=said, verdict=post.verdict)
-    scales = tuple(np.sqrt((side.values**2).sum(axis=0) / (len(theta) - 1)) for side in (left, right))
+    scales = tuple(
+        np.sqrt((side.values**2).sum(axis=0) / (len(theta) - 1)) for side in (left, right)
+    )
     gram = empty((left.values.shape[1], right.values.shape[1]))
     np.matmul(left.values.T, right.values, out=gram)
     gram /= len(theta) - 1
@@ -157,7 +159,9 @@ def _worth(centred: np.ndarray, chains: int) -> np.ndarray:
     return found
 
 
-def standard_errors(left: Centred, right: Centred, gram: np.ndarray, scales: tuple[np.ndarray, ...]) -> np.ndarray:
+def standard_errors(
+    left: Centred, right: Centred, gram: np.ndarray, scales: tuple[np.ndarray, ...]
+) -> np.ndarray:
     """(M, K) standard errors; overwrites the effects by their squares."""
     count = len(left.values)
     np.square(left.values, out=left.values)
@@ -170,7 +174,9 @@ def standard_errors(left: Centred, right: Centred, gram: np.ndarray, scales: tup
     for start in range(0, len(gram), ROWS):
         rows = slice(start, start + ROWS)
         fourth, squares = found[rows], gram[rows] ** 2
-        fourth *= count / (count - 1) ** 2  # the centred draws' mean of products, made unbiased for Gaussians
+        fourth *= (
+            count / (count - 1) ** 2
+        )  # the centred draws' mean of products, made unbiased for Gaussians
         fourth -= squares
         fourth /= count
         fourth += (squares + np.outer(scales[0][rows] ** 2, scales[1] ** 2)) / (count * (count - 1))
@@ -184,7 +190,9 @@ def _warn_of_noise(error: np.ndarray, scales: tuple[np.ndarray, ...], draws: int
     worst = 0.0
     for start in range(0, len(error), ROWS):
         scale = np.outer(scales[0][start : start + ROWS], scales[1])
-        ratio = np.divide(error[start : start + ROWS], scale, out=np.zeros_like(scale), where=scale > 0)
+        ratio = np.divide(
+            error[start : start + ROWS], scale, out=np.zeros_like(scale), where=scale > 0
+        )
         worst = max(worst, float(ratio.max(initial=0.0)))
     if worst > 1 - 1e-9:
         needed = int(np.ceil(draws * (worst / GOOD) ** 2))

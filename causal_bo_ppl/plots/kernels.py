@@ -1,4 +1,7 @@
-"""How far are the kernels from each other, for which sets, and with how many rows?"""
+"""How far are the kernels from each other, for which sets, and with how many rows?
+
+What couples with what, and what does one experiment teach?
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,22 +12,30 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from causal_bo_ppl.errors import ModelError, unknown
-from causal_bo_ppl.kernels.blocks import MEASURES
-from causal_bo_ppl.kernels.pairs import COMPARED, TERMS
-from causal_bo_ppl.plots.effects import plain
+from causal_bo_ppl.kernels.comparison import COMPARED, MEASURES, TERMS
+from causal_bo_ppl.plots.graphs import plain
 from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
-from causal_bo_ppl.plots.squares import draw_squares
+from causal_bo_ppl.plots.style import draw_squares
 
 if TYPE_CHECKING:
     import xarray as xr
+from causal_bo_ppl.plots.style import runs, short
 
 CLEAR = 3.0  # sds above what Monte-Carlo error alone gives
 COLOURS = dict(zip(COMPARED, (BLUE, GREY, AMBER), strict=True))
-NAMES = {"frobenius": "relative Frobenius error", "maximum": "largest absolute error", "spectral": "spectral error"}
+NAMES = {
+    "frobenius": "relative Frobenius error",
+    "maximum": "largest absolute error",
+    "spectral": "spectral error",
+}
 
 
 def draw_kernel_errors(
-    found: "xr.Dataset", ax: Axes | None = None, *, comparison: str | None = None, measure: str = "frobenius"
+    found: "xr.Dataset",
+    ax: Axes | None = None,
+    *,
+    comparison: str | None = None,
+    measure: str = "frobenius",
 ) -> Axes:
     """Draw the error of a kernel for every pair of sets.
 
@@ -32,15 +43,25 @@ def draw_kernel_errors(
     exact kernel. A dot marks what Monte-Carlo error alone could be (less than 3 sds above it).
     """
     _require_comparison("draw_kernel_errors", found)
-    chosen = comparison or ("jacobian - exact" if found.attrs["reference"] == "exact" else "jacobian - monte_carlo")
+    chosen = comparison or (
+        "jacobian - exact" if found.attrs["reference"] == "exact" else "jacobian - monte_carlo"
+    )
     for what, name, known in (("comparison", chosen, COMPARED), ("measure", measure, MEASURES)):
         if name not in known:
             raise ModelError(unknown(what, name, known))
     cells = found[measure].sel(comparison=chosen).values
     if np.isnan(cells).all():
-        raise ModelError(f"there is no {chosen!r}: {found.attrs['method']!r} has no exact kernel; compare with draws")
+        raise ModelError(
+            f"there is no {chosen!r}: {found.attrs['method']!r} has no exact kernel; compare with draws"
+        )
     norm = LogNorm(*_decades(cells)) if (cells > 0).any() else None
-    ax = draw_squares(cells, [str(each) for each in found.left.values], ax, label=_units(found, measure), norm=norm)
+    ax = draw_squares(
+        cells,
+        [str(each) for each in found.left.values],
+        ax,
+        label=_units(found, measure),
+        norm=norm,
+    )
     scores = found[f"{measure}_z"].sel(comparison=chosen).values
     rows, columns = np.nonzero(scores < CLEAR)
     ax.plot(columns + 0.85, rows + 0.15, ".", color="white", ms=4, mec=INK, mew=0.3)
@@ -61,8 +82,12 @@ def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
     if ax is None:
         ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
     noise = found.overall_frobenius_se.max("comparison").values
-    floor = 0.5 * float(np.nanmin(found.overall_frobenius.where(found.overall_frobenius > 0).values))
-    ax.fill_between(rows, floor, noise, color=GREY, alpha=0.25, lw=0, label="Monte-Carlo error alone")
+    floor = 0.5 * float(
+        np.nanmin(found.overall_frobenius.where(found.overall_frobenius > 0).values)
+    )
+    ax.fill_between(
+        rows, floor, noise, color=GREY, alpha=0.25, lw=0, label="Monte-Carlo error alone"
+    )
     for name, colour in COLOURS.items():
         error = found.overall_frobenius.sel(comparison=name).values
         if np.isfinite(error).any():
@@ -95,14 +120,27 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
             np.array([float(each[name].sel(term=term)) for each in named.values()]) / scale
             for name in ("overall_drawn", "overall_drawn_se", "overall_size")
         )
-        ax.bar(at, 2 * noise, width=0.18, color=GREY, alpha=0.35, label="could be 0" if shift == 0 else None)
+        ax.bar(
+            at,
+            2 * noise,
+            width=0.18,
+            color=GREY,
+            alpha=0.35,
+            label="could be 0" if shift == 0 else None,
+        )
         ax.plot(at, np.where(size > 0, size, np.nan), "o", color=colour, label=term)
         known = [each.attrs["reference"] == "exact" for each in named.values()]
         ax.plot(at[known], np.where(exact > 0, exact, np.nan)[known], "x", color=colour, ms=9)
     ax.plot([], [], "x", color=GREY, ms=9, label="exact")
     ax.set_xticks(places, [plain(str(name)) for name in named])
-    ax.set(yscale="log", ylabel="Frobenius norm, relative to the leading term", xlim=(-0.6, len(named) - 0.4))
-    ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3)
+    ax.set(
+        yscale="log",
+        ylabel="Frobenius norm, relative to the leading term",
+        xlim=(-0.6, len(named) - 0.4),
+    )
+    ax.legend(
+        frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3
+    )
     return ax
 
 
@@ -120,7 +158,121 @@ def _decades(cells: np.ndarray) -> tuple[float, float]:
 def _require_comparison(who: str, found: object, stacked: bool = False) -> None:
     names = set(getattr(found, "data_vars", ()))
     if not {"overall_frobenius", "drawn"} <= names:
-        raise ModelError(f"{who} needs the result of cb.compare_kernels, got {type(found).__name__}")
+        raise ModelError(
+            f"{who} needs the result of cb.compare_kernels, got {type(found).__name__}"
+        )
     if stacked != ("rows" in getattr(found, "sizes", ())):
-        wanted = 'several, joined by xarray.concat([...], "rows")' if stacked else "one; select it with .isel(rows=...)"
+        wanted = (
+            'several, joined by xarray.concat([...], "rows")'
+            if stacked
+            else "one; select it with .isel(rows=...)"
+        )
         raise ModelError(f"{who} needs {wanted}")
+
+
+LABELS = {
+    "between": "root mean square correlation",
+    "explained": "share of variance explained",
+    "correlation": "correlation of effects",
+}
+MOST, FEW = 40, 24  # effects that get a row each; and that are named one by one
+
+
+def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "between") -> Axes:
+    """Draw how doubts about the effects of all sets go together, sets in the order of the graph.
+
+    found: of `cb.coupling`. of: "between" sets, "explained" (of the column's set, were the row's known), or
+    "correlation" of all effects, with lines between sets.
+    """
+    if not {"between", "explained"} <= set(getattr(found, "data_vars", ())):
+        raise ModelError(
+            f"draw_coupling needs the result of cb.coupling, got {type(found).__name__}"
+        )
+    if of not in LABELS:
+        raise ModelError(unknown("part of a coupling", of, LABELS))
+    signed = of == "correlation"
+    names = _effects(found) if signed else [str(each) for each in found.left.values]
+    colours: dict[str, Any] = (
+        {"cmap": "RdBu_r", "vmin": -1, "vmax": 1}
+        if signed
+        else {"cmap": "viridis", "vmin": 0, "vmax": 1}
+    )
+    ax = draw_squares(found[of].values, names, ax, label=LABELS[of], **colours)
+    if signed:
+        for start in runs([str(each) for each in found.set.values])[0][1:].tolist():
+            ax.axhline(start, color=INK, lw=0.6)
+            ax.axvline(start, color=INK, lw=0.6)
+    if of == "explained":
+        ax.set(xlabel="explained set", ylabel="known set")
+    ax.set_title(
+        plain(f"effects on {found.attrs['target']}, {found.attrs['rows']} rows"), fontsize="medium"
+    )
+    return ax
+
+
+def draw_teaching(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
+    """Draw what experiments teach about all effects, which are ordered by their sets.
+
+    found: of `cb.teaching`. One experiment: standard deviations before and after its outcome. Several: the share of
+    variance that each removes.
+    """
+    if not {"reduction", "sd_after"} <= set(getattr(found, "data_vars", ())):
+        raise ModelError(
+            f"draw_teaching needs the result of cb.teaching, got {type(found).__name__}"
+        )
+    effects, experiments = (
+        [str(each) for each in found[name].values] for name in ("effect", "experiment")
+    )
+    if len(experiments) > 1:
+        cells = found.reduction.values
+        names = _effects(found)
+        ax = draw_squares(
+            cells, experiments, ax, label="share of variance removed", columns=names, vmin=0
+        )
+        ax.set(xlabel="effect", ylabel="experiment")
+        return ax
+    return _draw_one(found, effects, experiments[0], ax)
+
+
+def _effects(found: "xr.Dataset") -> list[str]:
+    """Names of the effects; of many, their sets'."""
+    return [
+        str(each) for each in (found.effect if found.sizes["effect"] <= FEW else found.set).values
+    ]
+
+
+def _draw_one(found: "xr.Dataset", effects: list[str], experiment: str, ax: Axes | None) -> Axes:
+    shown = np.arange(len(effects))
+    if len(effects) > MOST:
+        shown = np.sort(np.argsort(-np.nan_to_num(found.reduction.values[0]), kind="stable")[:MOST])
+    if ax is None:
+        ax = plt.figure(
+            figsize=(7.0, min(0.26 * len(shown) + 1.6, 11.0)), layout="constrained"
+        ).add_subplot()
+    rows, before, after = (
+        np.arange(len(shown)),
+        found.sd.values[shown],
+        found.sd_after.values[0][shown],
+    )
+    ax.barh(rows, before, height=0.72, color=GREY, alpha=0.35, label="before")
+    ax.barh(rows, after, height=0.4, color=BLUE, label="after one outcome")
+    for row, share in zip(rows, found.reduction.values[0][shown], strict=True):
+        text = "known" if np.isnan(share) else f"-{100 * share:.2g} % of variance"
+        ax.text(before[row], float(row), f" {text}", va="center", fontsize="x-small", color=INK)
+    ax.set_yticks(
+        rows,
+        [short(effects[place]) for place in shown],
+        fontsize="small" if len(shown) <= 24 else "x-small",
+    )
+    ax.set(
+        ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.35 * max(float(before.max(initial=0.0)), 1e-300))
+    )
+    ax.set_xlabel(plain(f"posterior sd of the effect on {found.attrs['target']}"))
+    which = (
+        ""
+        if len(shown) == len(effects)
+        else f"\n{len(shown)} of {len(effects)} effects, those it tells most about"
+    )
+    ax.set_title(f"what {short(experiment, 46)} teaches{which}", fontsize="medium", pad=22)
+    ax.legend(frameon=False, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    return ax

@@ -1,4 +1,7 @@
-"""What is believed about theta and about effects, and how often are such beliefs right?"""
+"""What is believed about theta and about effects, and how often are such beliefs right?
+
+How did an optimization go?
+"""
 
 from collections.abc import Callable, Mapping
 from statistics import NormalDist
@@ -6,11 +9,13 @@ from statistics import NormalDist
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from causal_bo_ppl.errors import DataError, DomainError
-from causal_bo_ppl.plots.effects import plain
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.optimization import Run
+from causal_bo_ppl.plots.graphs import plain
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Coupled, couple
 
 BLUE, AMBER, INK, GREY = "#2563eb", "#f59e0b", "#0f172a", "#94a3b8"
@@ -21,7 +26,9 @@ def draw_posterior(post: Posterior, ax: Axes | None = None, *, level: float = 0.
     """Draw mean and central interval of every coordinate of theta_Y, by the Gaussian with its moments."""
     width = half_width(level)
     if ax is None:
-        ax = plt.figure(figsize=(5.6, 0.24 * len(post.names) + 1.2), layout="constrained").add_subplot()
+        ax = plt.figure(
+            figsize=(5.6, 0.24 * len(post.names) + 1.2), layout="constrained"
+        ).add_subplot()
     rows = np.arange(len(post.names))
     ax.errorbar(post.mean, rows, xerr=width * post.sd, fmt="o", ms=3.5, color=BLUE, elinewidth=1.4)
     ax.axvline(0, color=GREY, lw=0.8, zorder=0)
@@ -47,23 +54,40 @@ def draw_response(
     surrogate = believed if isinstance(believed, Coupled) else couple(believed)
     problem, width = surrogate.post.problem, half_width(level)
     if name not in problem.domains:
-        raise DomainError(f"{name!r} may not be set; choose one of {', '.join(problem.manipulable)}")
+        raise DomainError(
+            f"{name!r} may not be set; choose one of {', '.join(problem.manipulable)}"
+        )
     places = np.linspace(*problem.domains[name], POINTS)
     queries = problem.queries([{name: float(place)} for place in places])
     mean, sd = surrogate.predict(queries)
     if ax is None:
         ax = plt.figure(figsize=(5.2, 3.6), layout="constrained").add_subplot()
-    ax.fill_between(places, mean - width * sd, mean + width * sd, color=BLUE, alpha=0.2, lw=0, label=f"{level:.0%}")
+    ax.fill_between(
+        places,
+        mean - width * sd,
+        mean + width * sd,
+        color=BLUE,
+        alpha=0.2,
+        lw=0,
+        label=f"{level:.0%}",
+    )
     ax.plot(places, mean, color=BLUE, label="posterior mean")
     if truth is not None:
         ax.plot(places, np.asarray(truth(queries)), "--", color=INK, label="truth")
-    ax.set(xlabel=plain(f"do({problem.label(name)})"), ylabel=plain(f"E[{problem.label(problem.target)}]"))
+    ax.set(
+        xlabel=plain(f"do({problem.label(name)})"),
+        ylabel=plain(f"E[{problem.label(problem.target)}]"),
+    )
     ax.legend(frameon=False, fontsize="small")
     return ax
 
 
 def draw_coverage(
-    intervals: Mapping[str, np.ndarray], truth: float, ax: Axes | None = None, *, quantity: str = "effect"
+    intervals: Mapping[str, np.ndarray],
+    truth: float,
+    ax: Axes | None = None,
+    *,
+    quantity: str = "effect",
 ) -> Axes:
     """Draw the intervals of many data sets, (n, 2) for each method, and how many of them hold the truth."""
     if ax is None:
@@ -94,3 +118,39 @@ def half_width(level: float) -> float:
     if not 0 < level < 1:
         raise DomainError(f"level must lie between 0 and 1, got {level!r}")
     return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
+    """Draw every outcome, and what was believed of the best intervention after it; where known, the truth."""
+    trace, width = run.trace, half_width(level)
+    if ax is None:
+        ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
+    at = trace["experiment"].to_numpy()
+    mean, sd = trace["best_mean"].to_numpy(), trace["best_sd"].to_numpy()
+    ax.fill_between(
+        at, mean - width * sd, mean + width * sd, color=BLUE, alpha=0.2, lw=0, step="mid"
+    )
+    ax.step(at, mean, where="mid", color=BLUE, label=f"best so far: mean and {level:.0%} interval")
+    ax.plot(at, trace["outcome"], "o", ms=4, color=GREY, label="outcome")
+    if run.system is not None:
+        ax.plot(
+            at,
+            trace["best_effect"],
+            "_",
+            ms=10,
+            mew=2,
+            color=AMBER,
+            label="best so far: true effect",
+        )
+        ax.axhline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
+    ax.set(xlabel="experiment", ylabel=plain(run.problem.label(run.problem.target)))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlim(0.5, len(at) + 0.5)
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
+    )
+    ax.set_title(
+        plain(f"{run.settings['method']}: {run.problem.objective} {run.problem.target}"),
+        fontsize="medium",
+    )
+    return ax

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
-from causal_bo_ppl.theory.curves import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
+from causal_bo_ppl.theory.gains import spectrum
 from causal_bo_ppl.theory.inputs import read_share
 from causal_bo_ppl.theory.ranks import leading
-from causal_bo_ppl.theory.spectra import spectrum
+from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
 
 STYLES: dict[str, dict[str, Any]] = {
     RBF: {"color": AMBER},
@@ -30,14 +30,21 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
     curves: of `cb.theory.gain_curves`.
     """
     if not isinstance(curves, pd.DataFrame) or not set(STYLES) <= set(curves.columns):
-        raise ModelError(f"draw_gains needs the result of cb.theory.gain_curves, got {type(curves).__name__}")
+        raise ModelError(
+            f"draw_gains needs the result of cb.theory.gain_curves, got {type(curves).__name__}"
+        )
     if ax is None:
         ax = plt.figure(figsize=(5.8, 4.2), layout="constrained").add_subplot()
     said = curves.attrs
     for name, style in STYLES.items():
         label = f"{name} (lengthscale {said['lengthscale']:g})" if name == RBF else name
         ax.plot(curves.index, curves[name], label=label, **style)
-    ax.set(xlabel="outcomes", ylabel="information gain (nats)", xlim=(0, curves.index[-1]), ylim=(0, None))
+    ax.set(
+        xlabel="outcomes",
+        ylabel="information gain (nats)",
+        xlim=(0, curves.index[-1]),
+        ylim=(0, None),
+    )
     words = f"rank {said['rank']} of {said['dimension']}, {said['sets']} sets, kappa² / noise = "
     ax.set_title(f"{words}{said['kappa2'] / said['noise']:.3g}", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
@@ -67,7 +74,9 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
         label=f"the {kept} that hold {100 * share:.4g} % of the trace",
     )
     ax.axhspan(NOTHING / 3, 1e-12, color=GREY, alpha=0.2, lw=0, label="rounding")
-    ax.set(yscale="log", xlabel="eigenvalue", ylabel="share of the largest", ylim=(NOTHING / 3, 3.0))
+    ax.set(
+        yscale="log", xlabel="eigenvalue", ylabel="share of the largest", ylim=(NOTHING / 3, 3.0)
+    )
     ax.legend(frameon=False, fontsize="small")
     return ax
 
@@ -78,19 +87,31 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     table: of `cb.theory.concentration`.
     """
     if not isinstance(table, pd.DataFrame) or not {"trace", "eps_param"} <= set(table.columns):
-        raise ModelError(f"draw_concentration needs the result of cb.theory.concentration, got {type(table).__name__}")
+        raise ModelError(
+            f"draw_concentration needs the result of cb.theory.concentration, got {type(table).__name__}"
+        )
     if ax is None:
         ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
     rows = np.asarray(table.index, float)
     level = f"{100 * (1 - table.attrs.get('delta', 0.05)):g} %"
-    shown = {"trace": ("tr Sigma", BLUE), "eps_pointwise": (f"largest error of an effect, {level}", AMBER)}
-    shown |= {"error": ("distance of theta from the truth", GREY)} if "error" in table.columns else {}
+    shown = {
+        "trace": ("tr Sigma", BLUE),
+        "eps_pointwise": (f"largest error of an effect, {level}", AMBER),
+    }
+    shown |= (
+        {"error": ("distance of theta from the truth", GREY)} if "error" in table.columns else {}
+    )
     for name, (label, colour) in shown.items():
         ax.plot(rows, table[name], "o-", color=colour, ms=4, label=label)
     for name, power, style in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
         guide = table[name].iloc[0] * (rows[0] / rows) ** power
         ax.plot(rows, guide, style, color=INK, lw=0.9, label=f"like N^-{power:g}")
-    ax.set(xscale="log", yscale="log", xlabel="rows N", ylabel="in the units of theta squared, of the target, of theta")
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="rows N",
+        ylabel="in the units of theta squared, of the target, of theta",
+    )
     ax.set_xticks(rows, [f"{count:,.0f}" for count in rows], minor=False)
     ax.minorticks_off()
     ax.legend(frameon=False, fontsize="small")

@@ -1,4 +1,10 @@
-"""What do we believe about every effect after k experiments? All effects share theta, so one outcome teaches about all.
+"""What do outcomes say about the weights of features? Bayesian linear regression, y = phi'w + noise, w ~ N(0, I).
+
+t outcomes cost O(t r^2 + r^3), one more O(r^2); a t x t matrix is never formed.
+
+Which outcomes have been seen? Replicates of one intervention are kept as their number and mean.
+
+What do we believe about every effect after k experiments? All effects share theta, so one outcome teaches about all.
 
 f(z) = g(theta, z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance. Linearized at a centre c:
 f(z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. The variance of an outcome's noise is that of its replicates'
@@ -9,19 +15,110 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from causal_bo_ppl.errors import DataError, NumericalError
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
 from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.linalg import clip_rounding
-from causal_bo_ppl.numbers import MOST, read_number, require_outcomes, size_fault
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.numerics import clip_rounding
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import Response, response
-from causal_bo_ppl.surrogates.outcomes import Outcomes, add, no_outcomes
-from causal_bo_ppl.surrogates.weights import Weights, condition, extend
 
-STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior standard deviations: the linearization changes little within
+
+class Weights(NamedTuple):
+    """Posterior N(covariance information, covariance) of r weights.
+
+    covariance: (r, r); information: (r,), the sum of phi y / variance.
+    """
+
+    covariance: np.ndarray
+    information: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        """(r,)."""
+        return np.asarray(self.covariance @ self.information)
+
+
+def condition(features: np.ndarray, residuals: np.ndarray, precisions: np.ndarray) -> Weights:
+    """From features (t, r), residuals (t,) and the precisions (t,) of their noise: I + Phi' P Phi, inverted."""
+    weighted = features * precisions[:, None]
+    factor = cho_factor(np.eye(features.shape[1]) + features.T @ weighted, lower=True)
+    inverse = cho_solve(factor, np.eye(features.shape[1]))
+    return Weights((inverse + inverse.T) / 2, residuals @ weighted)
+
+
+def extend(weights: Weights, feature: np.ndarray, precision: float, information: float) -> Weights:
+    """After one more outcome, or a changed one: by how much its precision, and its precision times residual, grew."""
+    pull = weights.covariance @ feature
+    shrink = precision / (1 + precision * (feature @ pull))
+    return Weights(
+        weights.covariance - shrink * np.outer(pull, pull),
+        weights.information + information * feature,
+    )
+
+
+SAME = 1e-9  # of the largest outcome: two outcomes without noise are equal
+
+
+class Outcomes(NamedTuple):
+    """t distinct interventions. counts: (t,); means: (t,) of their outcomes; variances: (t,) of these means' noise."""
+
+    queries: Queries
+    counts: np.ndarray
+    means: np.ndarray
+    variances: np.ndarray
+
+
+def no_outcomes(variables: int) -> Outcomes:
+    """Nothing seen yet."""
+    empty = np.zeros((0, variables))
+    return Outcomes(Queries(empty.astype(bool), empty), np.zeros(0, int), np.zeros(0), np.zeros(0))
+
+
+def add(seen: Outcomes, query: Queries, outcome: float, noise: float) -> tuple[Outcomes, int]:
+    """One more outcome, and the row it belongs to. Without noise equal outcomes are one; unequal ones are refused."""
+    mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
+    same = (seen.queries.mask == mask).all(axis=1) & (seen.queries.value == value).all(axis=1)
+    if not same.any():
+        queries = Queries(
+            np.vstack([seen.queries.mask, mask]), np.vstack([seen.queries.value, value])
+        )
+        grown = (
+            np.append(seen.counts, 1),
+            np.append(seen.means, outcome),
+            np.append(seen.variances, noise),
+        )
+        return Outcomes(queries, *grown), len(seen.counts)
+    row = int(np.flatnonzero(same)[0])
+    counts, means, variances = (part.copy() for part in seen[1:])
+    counts[row] += 1
+    size = float(np.abs([outcome, *means]).max())
+    means[row], variances[row] = _average(means[row], variances[row], outcome, noise, size)
+    return Outcomes(seen.queries, counts, means, variances), row
+
+
+def _average(
+    mean: float, variance: float, outcome: float, noise: float, size: float
+) -> tuple[float, float]:
+    """Mean of both, weighted by their precisions, and its variance; size: of the largest outcome, for rounding."""
+    if variance == noise == 0:
+        if abs(outcome - mean) > SAME * size:
+            raise DataError(
+                f"the same intervention gave {mean:.9g} and {outcome:.9g}, though outcomes are said to have no noise; "
+                "give its variance as `noise`"
+            )
+        return mean, 0.0
+    share = variance / (variance + noise)
+    return mean + share * (outcome - mean), share * noise
+
+
+STEPS, CLOSE = (
+    20,
+    1e-3,
+)  # Gauss-Newton, in prior standard deviations: the linearization changes little within
 LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
 
 
@@ -66,12 +163,16 @@ class Coupled:
 
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         """(M,) what phi'w is added to, and features phi (M, r)."""
-        values, jacobian = map(np.asarray, self.response.linearize(self.theta(self.centre), queries))
+        values, jacobian = map(
+            np.asarray, self.response.linearize(self.theta(self.centre), queries)
+        )
         features = jacobian @ self.post.factor
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             [intervention] = self.post.problem.interventions(queries[row])
-            raise NumericalError(f"the effect of {intervention} is {values[row]}; theta has run away")
+            raise NumericalError(
+                f"the effect of {intervention} is {values[row]}; theta has run away"
+            )
         return values - features @ self.centre, features
 
     def predict(self, queries: Queries) -> Prediction:
@@ -91,7 +192,8 @@ class Coupled:
             left_out = np.append(left_out, remainders(self.post, query))
         offsets, features = self._linearize(query)
         (before, old), (after, new) = (
-            self._evidence(outcomes, row, left_out[row], offsets[0], features[0]) for outcomes in (self.outcomes, seen)
+            self._evidence(outcomes, row, left_out[row], offsets[0], features[0])
+            for outcomes in (self.outcomes, seen)
         )
         weights = extend(self.weights, features[0], after - before, new - old)
         return replace(self, weights=weights, outcomes=seen, remainders=left_out)
@@ -104,10 +206,13 @@ class Coupled:
         left_out = np.append(self.remainders, remainders(self.post, query))[: len(seen.counts)]
         offsets, features = self._linearize(query)
         before, after = (
-            self._evidence(each, row, left_out[row], offsets[0], features[0])[0] for each in (self.outcomes, seen)
+            self._evidence(each, row, left_out[row], offsets[0], features[0])[0]
+            for each in (self.outcomes, seen)
         )
         gained = after - before
-        weights = extend(self.weights, features[0], gained, gained * float(features[0] @ self.weights.mean))
+        weights = extend(
+            self.weights, features[0], gained, gained * float(features[0] @ self.weights.mean)
+        )
         return replace(self, weights=weights, outcomes=seen, remainders=left_out)
 
     def _evidence(
@@ -138,18 +243,26 @@ class Coupled:
 
     def _loss(self, centre: np.ndarray) -> float:
         """Minus the log posterior of the weights, up to a constant."""
-        values, jacobian = map(np.asarray, self.response.linearize(self.theta(centre), self.outcomes.queries))
-        precisions = _precisions(self.outcomes.variances, self.remainders, jacobian @ self.post.factor)
+        values, jacobian = map(
+            np.asarray, self.response.linearize(self.theta(centre), self.outcomes.queries)
+        )
+        precisions = _precisions(
+            self.outcomes.variances, self.remainders, jacobian @ self.post.factor
+        )
         return float(centre @ centre + precisions @ (self.outcomes.means - values) ** 2) / 2
 
     def _centred_at(self, centre: np.ndarray) -> "Coupled":
         moved = replace(self, centre=centre)
         offsets, features = moved._linearize(self.outcomes.queries)
         precisions = _precisions(self.outcomes.variances, self.remainders, features)
-        return replace(moved, weights=condition(features, self.outcomes.means - offsets, precisions))
+        return replace(
+            moved, weights=condition(features, self.outcomes.means - offsets, precisions)
+        )
 
     def __repr__(self) -> str:
-        outcomes = f"{self.outcomes.counts.sum()} outcomes of {len(self.outcomes.counts)} interventions"
+        outcomes = (
+            f"{self.outcomes.counts.sum()} outcomes of {len(self.outcomes.counts)} interventions"
+        )
         return f"Coupled({outcomes}, {len(self.centre)} directions; {self.post!r})"
 
 
@@ -162,7 +275,9 @@ def couple(post: Posterior, *, accept_unconverged: bool = False) -> Coupled:
     return Coupled(response(post.problem, post), np.zeros(size), weights, nothing, np.zeros(0))
 
 
-def _precisions(variances: np.ndarray, left_out: np.ndarray | float, features: np.ndarray) -> np.ndarray:
+def _precisions(
+    variances: np.ndarray, left_out: np.ndarray | float, features: np.ndarray
+) -> np.ndarray:
     """(t,) of mean outcomes; an effect that the weights cannot move teaches nothing."""
     prior = (features**2).sum(axis=1)
     noise = variances + left_out + LEAST * prior
@@ -171,12 +286,18 @@ def _precisions(variances: np.ndarray, left_out: np.ndarray | float, features: n
 
 def _require_outcome(query: Queries, outcome: float, noise: float) -> None:
     if not isinstance(query, Queries) or len(query) != 1:
-        raise DataError(f"tell the outcome of one intervention, as Queries of one row; got {query!r}")
+        raise DataError(
+            f"tell the outcome of one intervention, as Queries of one row; got {query!r}"
+        )
     outcome, noise = read_number("outcome", outcome), read_number("noise", noise)
     if not np.isfinite(outcome):
-        raise DataError(f"the outcome is {outcome}; it must be finite: leave a failed experiment out")
+        raise DataError(
+            f"the outcome is {outcome}; it must be finite: leave a failed experiment out"
+        )
     if not (np.isfinite(noise) and noise >= 0):
-        raise DataError(f"the variance of the outcome's noise is {noise}; it must be finite, and not negative")
+        raise DataError(
+            f"the variance of the outcome's noise is {noise}; it must be finite, and not negative"
+        )
     require_outcomes(outcome)
     if fault := size_fault(noise, 0.0, MOST**2):
         raise DataError(f"the variance of the outcome's noise is {fault}")

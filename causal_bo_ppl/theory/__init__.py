@@ -1,13 +1,10 @@
 """What do the paper's quantities come to, here?"""
 
-from causal_bo_ppl.theory.bounds import effective_gain_bound as effective_gain_bound
-from causal_bo_ppl.theory.bounds import information_gain_bound as information_gain_bound
 from causal_bo_ppl.theory.constants import ParameterError as ParameterError
 from causal_bo_ppl.theory.constants import Supremum as Supremum
 from causal_bo_ppl.theory.constants import kappa2 as kappa2
 from causal_bo_ppl.theory.constants import lipschitz as lipschitz
 from causal_bo_ppl.theory.constants import parameter_error as parameter_error
-from causal_bo_ppl.theory.curves import gain_curves as gain_curves
 from causal_bo_ppl.theory.drift import kernel_drift as kernel_drift
 from causal_bo_ppl.theory.drift import variance_sum_ceiling as variance_sum_ceiling
 from causal_bo_ppl.theory.drift import variance_sum_ratio as variance_sum_ratio
@@ -18,6 +15,7 @@ from causal_bo_ppl.theory.gains import greedy_gain as greedy_gain
 from causal_bo_ppl.theory.gains import information_gain as information_gain
 from causal_bo_ppl.theory.growth import Rate as Rate
 from causal_bo_ppl.theory.growth import concentration as concentration
+from causal_bo_ppl.theory.growth import design_strength as design_strength
 from causal_bo_ppl.theory.growth import growing_data_bound as growing_data_bound
 from causal_bo_ppl.theory.growth import growing_data_sum as growing_data_sum
 from causal_bo_ppl.theory.growth import rate as rate
@@ -29,8 +27,10 @@ from causal_bo_ppl.theory.independent import set_labels as set_labels
 from causal_bo_ppl.theory.paths import path_lipschitz_bound as path_lipschitz_bound
 from causal_bo_ppl.theory.paths import path_sensitivities as path_sensitivities
 from causal_bo_ppl.theory.ranks import causal_rank as causal_rank
+from causal_bo_ppl.theory.ranks import effective_gain_bound as effective_gain_bound
 from causal_bo_ppl.theory.ranks import effective_rank as effective_rank
-from causal_bo_ppl.theory.strength import design_strength as design_strength
+from causal_bo_ppl.theory.ranks import information_gain_bound as information_gain_bound
+from causal_bo_ppl.theory.table import gain_curves as gain_curves
 from causal_bo_ppl.theory.table import theory_table as theory_table
 from causal_bo_ppl.theory.unexplored import Unexplored as Unexplored
 from causal_bo_ppl.theory.unexplored import exploration_error as exploration_error

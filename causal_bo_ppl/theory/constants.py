@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
-from causal_bo_ppl.designs import MOST_ROWS
+from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels.estimates import require_trusted
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import choose
+from causal_bo_ppl.numerics import first_largest
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.designs import MOST_ROWS
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.inputs import read_share
-from causal_bo_ppl.ties import first_largest
 
 PIECE = 16_384  # vertices at once
 
@@ -68,7 +68,9 @@ def lipschitz(post: Posterior, *, accept_unconverged: bool = False) -> Supremum:
     return Supremum(*_longest(require_trusted(post, accept_unconverged), np.eye(len(post.names))))
 
 
-def parameter_error(post: Posterior, *, delta: float = 0.05, accept_unconverged: bool = False) -> ParameterError:
+def parameter_error(
+    post: Posterior, *, delta: float = 0.05, accept_unconverged: bool = False
+) -> ParameterError:
     """eps_param = L sqrt(q l_max(Sigma)), q the 1 - delta quantile of chi^2 with dim theta_Y degrees of freedom.
 
     Theta lies within sqrt(q l_max(Sigma)) of its mean with probability 1 - delta at least, where the posterior is

@@ -12,10 +12,10 @@ import pandas as pd
 from scipy.linalg import solve_triangular
 
 from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.kernels.estimates import require_trusted
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners
 from causal_bo_ppl.theory.gains import greedy_gain
@@ -25,7 +25,9 @@ TILE = 2_048  # rows and columns of a gram at once
 COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
 
 
-def kernel_drift(posts: Sequence[Posterior], queries: Queries, *, accept_unconverged: bool = False) -> pd.DataFrame:
+def kernel_drift(
+    posts: Sequence[Posterior], queries: Queries, *, accept_unconverged: bool = False
+) -> pd.DataFrame:
     """A line for each step from one posterior to the next, with how far everything moved.
 
     theta: |theta_t - theta_{t-1}|. sigma: |Sigma_t - Sigma_{t-1}|. jacobian: sup_z |J_t(z) - J_{t-1}(z)|. kernel:
@@ -38,14 +40,21 @@ def kernel_drift(posts: Sequence[Posterior], queries: Queries, *, accept_unconve
 
 
 def worst_gain(
-    posts: Sequence[Posterior], queries: Queries, noise: Any, rounds: int, *, accept_unconverged: bool = False
+    posts: Sequence[Posterior],
+    queries: Queries,
+    noise: Any,
+    rounds: int,
+    *,
+    accept_unconverged: bool = False,
 ) -> float:
     """sup_t gamma_T(k_t) by greedy choices among the queries; the true one is at most 1/(1 - 1/e) times it.
 
     noise: a variance, or one for every query.
     """
     found = [
-        greedy_gain(np.asarray(jacobian_features(post, queries, accept_unconverged=True)), noise, rounds).gains[-1]
+        greedy_gain(
+            np.asarray(jacobian_features(post, queries, accept_unconverged=True)), noise, rounds
+        ).gains[-1]
         for post in _distinct(_read_posts(posts, 1, accept_unconverged))
     ]
     return float(max(found))
@@ -67,7 +76,9 @@ def variance_sum_ratio(
     """
     posts, variance = _read_posts(posts, 1, accept_unconverged), read_size("noise", noise)
     if len(posts) != len(queries):
-        raise ModelError(f"there are {len(posts)} posteriors and {len(queries)} queries; give one of each per round")
+        raise ModelError(
+            f"there are {len(posts)} posteriors and {len(queries)} queries; give one of each per round"
+        )
     total = sum(_doubt(post, queries[: t + 1], variance) for t, post in enumerate(posts))
     candidates = corners(posts[0]) if candidates is None else candidates
     gain = worst_gain(posts, candidates, variance, len(posts), accept_unconverged=True)
@@ -89,7 +100,9 @@ def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.
     """Largest |A B' - C D'| of two pairs of (M, r) matrices, tile by tile."""
     starts = range(0, len(one[0]), TILE)
     return max(
-        float(np.abs(_tile(one, row, column) - _tile(other, row, column)).max()) for row in starts for column in starts
+        float(np.abs(_tile(one, row, column) - _tile(other, row, column)).max())
+        for row in starts
+        for column in starts
     )
 
 
@@ -98,13 +111,22 @@ def _tile(pair: tuple[np.ndarray, np.ndarray], row: int, column: int) -> np.ndar
 
 
 def _step(before: Posterior, after: Posterior, queries: Queries) -> tuple[float, ...]:
-    earlier, later = (np.asarray(response(post.problem, post).jacobian(post.mean, queries)) for post in (before, after))
+    earlier, later = (
+        np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+        for post in (before, after)
+    )
     theta = float(np.linalg.norm(after.mean - before.mean))
     sigma = float(np.linalg.norm(after.covariance - before.covariance, 2))
     jacobian = float(np.linalg.norm(later - earlier, axis=1).max())
     roots = earlier @ before.factor, later @ after.factor
     kernel = largest_gap((roots[1], roots[1]), (roots[0], roots[0]))
-    return theta, sigma, jacobian, kernel, jacobian * float(np.linalg.norm(after.covariance, 2)) + sigma
+    return (
+        theta,
+        sigma,
+        jacobian,
+        kernel,
+        jacobian * float(np.linalg.norm(after.covariance, 2)) + sigma,
+    )
 
 
 def _doubt(post: Posterior, queries: Queries, noise: float) -> float:
@@ -120,7 +142,9 @@ def _distinct(posts: Sequence[Posterior]) -> Iterator[Posterior]:
     return iter({id(post): post for post in posts}.values())
 
 
-def _read_posts(posts: Sequence[Posterior], least: int, accept_unconverged: bool) -> list[Posterior]:
+def _read_posts(
+    posts: Sequence[Posterior], least: int, accept_unconverged: bool
+) -> list[Posterior]:
     if isinstance(posts, Posterior):
         raise ModelError("give a sequence of posteriors, one for each round; got one Posterior")
     found = [require_trusted(post, accept_unconverged) for post in posts]
@@ -128,5 +152,7 @@ def _read_posts(posts: Sequence[Posterior], least: int, accept_unconverged: bool
         raise ModelError(f"at least {least} posteriors are needed, got {len(found)}")
     for post in found:
         if (post.problem, post.names) != (found[0].problem, found[0].names):
-            raise ModelError("the posteriors are of different problems or parameters; give those of one problem")
+            raise ModelError(
+                "the posteriors are of different problems or parameters; give those of one problem"
+            )
     return found

@@ -1,4 +1,6 @@
-"""How much do outcomes tell about the effects, and how much could they at most?
+"""Is this matrix a covariance, and what are its eigenvalues?
+
+How much do outcomes tell about the effects, and how much could they at most?
 
 T outcomes with noise of variance s2 carry I = 1/2 logdet(I + K/s2) about the effects, K the gram of their queries.
 """
@@ -7,9 +9,54 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.theory.inputs import read_count, read_features, read_noise, require_finite
-from causal_bo_ppl.theory.spectra import spectrum
-from causal_bo_ppl.ties import first_largest
+from causal_bo_ppl.errors import ModelError, NumericalError
+from causal_bo_ppl.kernels import KernelEstimate
+from causal_bo_ppl.numerics import first_largest
+from causal_bo_ppl.theory.inputs import (
+    read_array,
+    read_count,
+    read_features,
+    read_noise,
+    require_finite,
+)
+
+ROUNDING = 1e-10  # of the trace: sums of thousands of products, and differences of such, keep this many digits
+
+
+def spectrum(gram: Any, noise: Any = 1.0) -> np.ndarray:
+    """(T,) eigenvalues of D^-1/2 K D^-1/2, D the variances of the noise, largest first; a rounded zero is 0.
+
+    gram: (T, T), or the record of a kernel.
+    """
+    matrix = _read_gram(gram)
+    root = np.sqrt(read_noise(noise, len(matrix)))
+    with np.errstate(over="ignore"):
+        scaled = require_finite("the gram over the noise", matrix / root[:, None] / root[None, :])
+    sizes = np.linalg.eigvalsh(scaled)[::-1]
+    allowed = ROUNDING * float(np.abs(sizes).sum())
+    if not (sizes >= -allowed).all():
+        raise NumericalError(
+            f"this gram is no covariance: it has the eigenvalue {sizes[-1]:.3g}, the largest is {sizes[0]:.3g}; "
+            "compute it from features, whose products cannot be negative"
+        )
+    return np.asarray(np.maximum(sizes, 0.0))
+
+
+def _read_gram(gram: Any) -> np.ndarray:
+    found = read_array("a gram", gram.gram if isinstance(gram, KernelEstimate) else gram)
+    if found.ndim != 2 or found.shape[0] != found.shape[1]:
+        raise ModelError(
+            f"a gram needs the shape (T, T), the same queries on both sides; got {found.shape}"
+        )
+    require_finite("the gram", found)
+    gap = np.abs(found - found.T)
+    if not (gap <= ROUNDING * np.abs(found).max(initial=0.0)).all():
+        row, column = np.unravel_index(gap.argmax(), gap.shape)
+        raise ModelError(
+            f"a gram is symmetric, this one holds {found[row, column]:g} at ({row}, {column}) and "
+            f"{found[column, row]:g} at ({column}, {row}); take the same queries on both sides"
+        )
+    return np.asarray((found + found.T) / 2)
 
 
 class Gain(NamedTuple):
@@ -59,7 +106,9 @@ def greedy_gain(features: Any, noise: Any, rounds: int) -> Gain:
     features: (M, r) of the candidates; noise: a variance, or (M,) variances. O(T M r).
     """
     features, variances = read_candidates(features, noise)
-    chosen, steps = greedy(features, variances, read_count("rounds", rounds, 1), np.zeros(len(features), int))
+    chosen, steps = greedy(
+        features, variances, read_count("rounds", rounds, 1), np.zeros(len(features), int)
+    )
     return Gain(chosen, steps.cumsum())
 
 
@@ -72,7 +121,9 @@ def read_candidates(features: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
     return features, variances
 
 
-def greedy(features: np.ndarray, noise: np.ndarray, rounds: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def greedy(
+    features: np.ndarray, noise: np.ndarray, rounds: int, which: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows (T,) chosen and what each adds (T,); which: (M,) blocks, an outcome teaches about its own only."""
     seen, members = features.copy(), _members(which)
     ratios = (seen**2).sum(axis=1) / noise

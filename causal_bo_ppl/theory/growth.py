@@ -1,4 +1,9 @@
-"""How fast does doubt about theta fall as rows are added?
+"""How well do the rows tell the coefficients of each equation apart?
+
+The regular design of the theory is l_min(X'X) growing like N. Where l_min(X'X)/N is near 0 a combination of
+coefficients stays unknown however many rows there are: it is weakly identified.
+
+How fast does doubt about theta fall as rows are added?
 
 With a regular design |Sigma| = O(1/N), so tr Sigma falls like N^-1 and eps_param like N^-1/2.
 """
@@ -10,13 +15,97 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.diagnostics.regressions import scale_rows
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
-from causal_bo_ppl.numbers import read_number
-from causal_bo_ppl.posterior import FixedPrior, MomentPrior, Posterior, ScaledPrior, fit
+from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inputs import read_number
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.theory.constants import lipschitz, parameter_error
 from causal_bo_ppl.theory.inputs import read_array, read_count, read_size
-from causal_bo_ppl.theory.strength import design_strength
+
+MINOR = 0.1  # of the largest weight: a name with less is not named
+COLUMNS = ["rows", "lambda_min", "standardized", "weakest"]
+
+
+def design_strength(post: Posterior) -> pd.DataFrame:
+    """A line for every equation that is learned: how far its rows spread in the direction they show least.
+
+    lambda_min: the smallest eigenvalue of X'X/N, X the parents with unknown coefficients and, with intercepts, the
+    constant 1, over the N rows in which the variable was not set; it depends on units. standardized: the same for the
+    parents' correlations, 1 where they are uncorrelated and 0 where collinear, in any units (without intercepts:
+    about 0, not the means). weakest: the parents whose combination that is. Where latent causes join a variable to
+    others, its regressors are those of its factor in the observational density: the earlier variables so joined, and
+    all their parents.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> design_strength(cb.fit(system.problem, system.observe(200, 0))).round(2).loc["Y"].to_dict()
+    {'rows': 200, 'lambda_min': 1.0, 'standardized': 1.0, 'weakest': 'Z'}
+    """
+    require_posterior("design_strength", post)
+    lines = {node: _strength_line(post, node) for node in _learned(post)}
+    return pd.DataFrame.from_dict(lines, orient="index", columns=COLUMNS).rename_axis("equation")
+
+
+def _learned(post: Posterior) -> list[str]:
+    """The variables some effect leaves free, and whose equations have an unknown coefficient."""
+    explored = post.parameters.explored
+    opened = explored.graph.require(
+        {name for reduction in explored.reductions for name in reduction.open}
+    )
+    return [node for node in opened if post.parameters.intercepts or _parents(post, node)]
+
+
+def _parents(post: Posterior, node: str) -> tuple[str, ...]:
+    explored = post.parameters.explored
+    graph = explored.graph.ancestral(explored.target)
+    joined = [name for name in graph.district(node) if graph.index(name) < graph.index(node)]
+    if not joined:
+        return tuple(cause for cause in graph.parents(node) if (cause, node) not in explored.known)
+    together = {*joined, *(cause for name in (node, *joined) for cause in graph.parents(name))} - {
+        node
+    }
+    return tuple(name for name in graph.nodes if name in together)
+
+
+def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
+    data, names, intercepts = post.data, _parents(post, node), post.parameters.intercepts
+    used = ~data.intervened[:, data.nodes.index(node)]
+    values = data.values[used][:, [data.nodes.index(name) for name in names]]
+    raw, _ = _smallest(np.column_stack([np.ones(len(values)), values]) if intercepts else values)
+    if not names:
+        return len(values), raw, np.nan, ""
+    relative, direction = _smallest(_standardize(values, intercepts))
+    weights = np.abs(direction)
+    together = [
+        name for name, weight in zip(names, weights, strict=True) if weight >= MINOR * weights.max()
+    ]
+    return len(values), raw, relative, set_label(tuple(together))
+
+
+def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:
+    """Columns with mean square 1, a constant one (or one of zeros) as zeros."""
+    if centred and len(values):
+        return scale_rows(values).scaled
+    shares = values / np.maximum(np.abs(values).max(axis=0, initial=0.0), np.finfo(float).tiny)
+    return np.asarray(
+        shares
+        / np.where(shares.any(axis=0), np.sqrt((shares**2).sum(axis=0) / max(len(values), 1)), 1)
+    )
+
+
+def _smallest(columns: np.ndarray) -> tuple[float, np.ndarray]:
+    """The smallest eigenvalue of X'X/N by singular values, and its direction; 0 where the rows are too few."""
+    count, width = columns.shape
+    root = np.linalg.qr(columns, mode="r")
+    _, sizes, directions = np.linalg.svd(np.vstack([root, np.zeros((width - len(root), width))]))
+    return float(sizes[-1] ** 2 / max(count, 1)), directions[-1]
+
 
 FEWEST = 25
 
@@ -49,16 +138,24 @@ def concentration(
     rows: the N, by default 25, 50, 100, ... as far as there are rows. truth: {coordinate: value}, or (d,).
     """
     if not isinstance(data, Data):
-        raise DataError(f"concentration needs Data, got {type(data).__name__}; read it with Data.from_frame")
+        raise DataError(
+            f"concentration needs Data, got {type(data).__name__}; read it with Data.from_frame"
+        )
     if method == "nuts":
-        raise ModelError('nuts draws at random and for long; take method="laplace", a Gaussian at the same mode')
+        raise ModelError(
+            'nuts draws at random and for long; take method="laplace", a Gaussian at the same mode'
+        )
     observed = data.rows(data.is_observational)
     if not len(observed):
-        raise DataError("there are no observational rows; observe some, or fit experiments with cb.fit")
+        raise DataError(
+            "there are no observational rows; observe some, or fit experiments with cb.fit"
+        )
     lines = {}
     for count in _read_rows(rows, len(observed)):
         part = observed.rows(slice(count))
-        post = fit(problem, part, method=method, intercepts=intercepts, prior=prior, parameters=parameters)
+        post = fit(
+            problem, part, method=method, intercepts=intercepts, prior=prior, parameters=parameters
+        )
         lines[count] = _line(post, delta) | _error(post, truth)
     table = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
     table.attrs = {"delta": delta, "method": method}
@@ -71,12 +168,16 @@ def rate(table: pd.DataFrame, column: str) -> Rate:
     About -1 for "trace", -1/2 for "eps_param". Lines of one table share rows, so its error bar is too short.
     """
     if not isinstance(table, pd.DataFrame):
-        raise ModelError(f"rate needs a table of cb.theory.concentration, got {type(table).__name__}")
+        raise ModelError(
+            f"rate needs a table of cb.theory.concentration, got {type(table).__name__}"
+        )
     if column not in table.columns:
         raise ModelError(unknown("column", column, map(str, table.columns)))
     counts, values = np.asarray(table.index, float), np.asarray(table[column], float)
     if len(values) < 3 or not ((values > 0) & (counts > 0)).all():
-        raise ModelError(f"an exponent needs 3 lines or more, all positive; {column!r} holds {listed(values, most=6)}")
+        raise ModelError(
+            f"an exponent needs 3 lines or more, all positive; {column!r} holds {listed(values, most=6)}"
+        )
     at, seen = np.log(counts) - np.log(counts).mean(), np.log(values) - np.log(values).mean()
     exponent = (at @ seen) / (at @ at)
     left = seen - exponent * at
@@ -89,7 +190,9 @@ def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
     In full R_T is at most C' sqrt(T beta_T gamma_T) + 2 sum_t eps_param(N_t).
     """
     rounds, power = read_count("T", T, 1), _read_alpha(alpha) / 2
-    return np.cumsum(read_size("scale", scale, positive=False) * np.arange(1.0, rounds + 1) ** -power)
+    return np.cumsum(
+        read_size("scale", scale, positive=False) * np.arange(1.0, rounds + 1) ** -power
+    )
 
 
 def growing_data_bound(T: int, alpha: float, *, scale: float = 1.0) -> float:
@@ -110,18 +213,28 @@ def _line(post: Posterior, delta: float) -> dict[str, float]:
     }
 
 
-def _error(post: Posterior, truth: Mapping[str, float] | Sequence[float] | np.ndarray | None) -> dict[str, float]:
+def _error(
+    post: Posterior, truth: Mapping[str, float] | Sequence[float] | np.ndarray | None
+) -> dict[str, float]:
     if truth is None:
         return {}
     if isinstance(truth, Mapping):
         if set(truth) != set(post.names):
-            wrong = [str(name) for name in {*truth, *post.names} if name not in truth or name not in post.names]
-            raise ModelError(f"truth must name every coordinate of theta and no other; see to {listed(sorted(wrong))}")
+            wrong = [
+                str(name)
+                for name in {*truth, *post.names}
+                if name not in truth or name not in post.names
+            ]
+            raise ModelError(
+                f"truth must name every coordinate of theta and no other; see to {listed(sorted(wrong))}"
+            )
         found = np.array([read_number(name, truth[name]) for name in post.names])
     else:
         found = read_array("truth", truth)
     if found.shape != post.mean.shape or not np.isfinite(found).all():
-        raise ModelError(f"truth needs {len(post.names)} finite numbers, for {listed(post.names)}; got {truth!r}")
+        raise ModelError(
+            f"truth needs {len(post.names)} finite numbers, for {listed(post.names)}; got {truth!r}"
+        )
     return {"error": float(np.linalg.norm(post.mean - found))}
 
 
@@ -131,12 +244,16 @@ def _read_rows(rows: Iterable[int] | None, most: int) -> list[int]:
         rows = doubled or [most]
     found = [read_count("rows", count, 1) for count in rows]
     if not found or max(found) > most:
-        raise ModelError(f"rows must be counts up to {most}, the observational rows there are; got {listed(found)}")
+        raise ModelError(
+            f"rows must be counts up to {most}, the observational rows there are; got {listed(found)}"
+        )
     return sorted(set(found))
 
 
 def _read_alpha(alpha: float) -> float:
     found = read_number("alpha", alpha)
     if not 0 < found <= 1:
-        raise ModelError(f"alpha must lie in (0, 1], got {found:g}: rows are added no faster than rounds pass")
+        raise ModelError(
+            f"alpha must lie in (0, 1], got {found:g}: rows are added no faster than rounds pass"
+        )
     return found

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.identification.coordinates import set_label
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.queries import Queries, distinct_rows
+from causal_bo_ppl.numerics import first_largest
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import distinct_rows, set_label
 from causal_bo_ppl.theory.gains import greedy, read_candidates
 from causal_bo_ppl.theory.inputs import read_count, read_size, require_queries
-from causal_bo_ppl.ties import first_largest
 
 ROUNDING = 1e-12  # of a set's variance: what the features of an RBF kernel leave out
 
@@ -44,7 +43,9 @@ def independent_gain(features: Any, blocks: Any, noise: Any, rounds: int) -> Ind
     features, variances = read_candidates(features, noise)
     labels = np.asarray(blocks)
     if labels.shape != (len(features),):
-        raise ModelError(f"blocks need one label for each of {len(features)} candidates; got the shape {labels.shape}")
+        raise ModelError(
+            f"blocks need one label for each of {len(features)} candidates; got the shape {labels.shape}"
+        )
     names, which = np.unique(labels, return_inverse=True)
     chosen, steps = greedy(features, variances, read_count("rounds", rounds, 1), which)
     counts = np.bincount(which[chosen], minlength=len(names))
@@ -56,11 +57,17 @@ def set_labels(problem: Problem, queries: Queries) -> np.ndarray:
     mask = np.asarray(problem.require(require_queries(queries)).mask)
     first, which = distinct_rows(mask)
     names = np.array(problem.graph.nodes)
-    return np.asarray(np.array([set_label(tuple(names[row].tolist())) for row in mask[first]])[which])
+    return np.asarray(
+        np.array([set_label(tuple(names[row].tolist())) for row in mask[first]])[which]
+    )
 
 
 def rbf_features(
-    problem: Problem, queries: Queries, *, lengthscale: float, variances: float | Mapping[str, float]
+    problem: Problem,
+    queries: Queries,
+    *,
+    lengthscale: float,
+    variances: float | Mapping[str, float],
 ) -> BlockFeatures:
     """Features of an RBF kernel for every set on its own: k = v_s exp(-|u - u'|^2 / (2 l^2)), 0 between sets.
 
@@ -78,7 +85,9 @@ def rbf_features(
 
 def _variance(variances: float | Mapping[str, float], name: str) -> float:
     if isinstance(variances, Mapping) and name not in variances:
-        raise ModelError(f"variances lack the set {name!r}; they hold {listed(variances)}: give one for every set")
+        raise ModelError(
+            f"variances lack the set {name!r}; they hold {listed(variances)}: give one for every set"
+        )
     found = variances[name] if isinstance(variances, Mapping) else variances
     return read_size(f"the variance of {name!r}", found, positive=False)
 

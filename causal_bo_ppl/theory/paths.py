@@ -11,8 +11,8 @@ import pandas as pd
 
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.graph import Edge
-from causal_bo_ppl.identification.coordinates import set_label
 from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.theory.inputs import read_size
 
 
@@ -40,7 +40,9 @@ def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.Dat
     return pd.DataFrame(loads, index=_index(problem), columns=list(graph.nodes))
 
 
-def path_lipschitz_bound(problem: Problem, slopes: Mapping[Edge, float], errors: Mapping[str, float]) -> pd.Series:
+def path_lipschitz_bound(
+    problem: Problem, slopes: Mapping[Edge, float], errors: Mapping[str, float]
+) -> pd.Series:
     """sum_i L_{i->y}^(s) eps_i for every set: no effect of it is off by more, at any values.
 
     errors: {variable: eps_i >= 0}, the largest error of each mechanism over all that its parents may be, for every
@@ -50,7 +52,9 @@ def path_lipschitz_bound(problem: Problem, slopes: Mapping[Edge, float], errors:
     _require_no_other("variable", errors, problem.graph.nodes)
     needed = [name for name in loads.columns if loads[name].any()]
     if missing := [name for name in needed if name not in errors]:
-        raise ModelError(f"errors lack the mechanisms of {listed(missing)}; give a bound for each, 0 where it is known")
+        raise ModelError(
+            f"errors lack the mechanisms of {listed(missing)}; give a bound for each, 0 where it is known"
+        )
     sizes = [read_size(f"the error of {name!r}", errors[name], positive=False) for name in needed]
     return pd.Series(loads[needed].to_numpy() @ np.array(sizes), index=loads.index, name="bound")
 
@@ -60,7 +64,9 @@ def _matrix(problem: Problem, slopes: Mapping[Edge, float]) -> np.ndarray:
     graph, upstream = problem.graph, problem.graph.ancestral(problem.target).directed
     _require_no_other("edge", slopes, graph.directed)
     if missing := [" -> ".join(edge) for edge in upstream if edge not in slopes]:
-        raise ModelError(f"slopes lack {listed(missing)}; give one for every edge upstream of the target")
+        raise ModelError(
+            f"slopes lack {listed(missing)}; give one for every edge upstream of the target"
+        )
     matrix = np.zeros((len(graph.nodes), len(graph.nodes)))
     for cause, effect in upstream:
         size = read_size(f"the slope of {cause} -> {effect}", slopes[cause, effect], positive=False)

@@ -1,19 +1,22 @@
-"""How many directions of theta do these interventions see?"""
+"""How many directions of theta do these interventions see?
+
+How much information can T outcomes carry at most, by the kernel's rank alone?
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from causal_bo_ppl.designs import MOST_ROWS
 from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels.estimates import require_trusted
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.queries import Queries
-from causal_bo_ppl.questions import choose
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.designs import MOST_ROWS
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.theory.inputs import read_share
-from causal_bo_ppl.theory.spectra import spectrum
+from causal_bo_ppl.theory.gains import spectrum
+from causal_bo_ppl.theory.inputs import read_count, read_share, read_size
 
 ROUNDING = 1e-9  # of the largest singular value: what rounding leaves of a zero is near 1e-15
 
@@ -47,7 +50,9 @@ def causal_rank(
     queries = choose(post.problem, post.parameters.explored.sets, queries, MOST_ROWS)
     jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)  # the size of a query's values does not matter
+    lengths = np.linalg.norm(
+        features, axis=1, keepdims=True
+    )  # the size of a query's values does not matter
     return _count(np.linalg.svd(features / np.where(lengths > 0, lengths, 1.0), compute_uv=False))
 
 
@@ -67,14 +72,20 @@ def effective_rank(gram: Any, *, share: float = 0.99) -> int:
 def leading(sizes: np.ndarray, share: float) -> int:
     """Count how many of these eigenvalues, largest first, hold the share of their sum, up to rounding."""
     held = np.cumsum(sizes)
-    return int(np.searchsorted(held, share * (1 - ROUNDING) * held[-1])) + 1 if held.size and held[-1] > 0 else 0
+    return (
+        int(np.searchsorted(held, share * (1 - ROUNDING) * held[-1])) + 1
+        if held.size and held[-1] > 0
+        else 0
+    )
 
 
 def _places(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
     wanted = (known,) if isinstance(known, str) else tuple(known)
     for name in wanted:
         if name not in names:
-            raise ModelError(f"{unknown('coordinate of theta', name, names)}; name only what post.names holds")
+            raise ModelError(
+                f"{unknown('coordinate of theta', name, names)}; name only what post.names holds"
+            )
     return [place for place, name in enumerate(names) if name in wanted]
 
 
@@ -87,3 +98,33 @@ def _conditional_root(factor: np.ndarray, fixed: list[int]) -> np.ndarray:
 
 def _count(sizes: np.ndarray) -> int:
     return int((sizes > ROUNDING * sizes.max(initial=0.0)).sum())
+
+
+def information_gain_bound(rank: int, T: int, kappa2: float, noise: float) -> float:
+    """gamma_T <= r/2 log(1 + T kappa^2 / (s2 r)): T outcomes, k(z, z) <= kappa^2, noise of variance s2; 0 for rank 0.
+
+    It grows with the rank, so r_causal in place of dim theta_Y is never worse.
+
+    Examples
+    --------
+    >>> round(information_gain_bound(2, 320, 7.33, 1.0), 2)
+    7.07
+    """
+    rank, rounds = read_count("rank", rank, 0), read_count("T", T, 0)
+    largest, noise = read_size("kappa2", kappa2, positive=False), read_size("noise", noise)
+    return float(rank / 2 * np.log1p(rounds * largest / (noise * rank))) if rank else 0.0
+
+
+def effective_gain_bound(gram: Any, noise: Any, *, share: float = 0.99) -> float:
+    """1/2 logdet(I + K/s2) <= r/2 log(1 + kept / (s2 r)) + discarded / (2 s2), r the effective rank of K.
+
+    kept: what the r largest eigenvalues sum to; discarded: the rest of the trace. The first term is Jensen's
+    inequality, the second log(1 + x) <= x. With (T,) variances K is taken in their units, D^-1/2 K D^-1/2.
+    """
+    sizes = spectrum(gram, noise)
+    rank = leading(sizes, read_share("share", share))
+    return (
+        float(rank / 2 * np.log1p(sizes[:rank].sum() / rank) + sizes[rank:].sum() / 2)
+        if rank
+        else 0.0
+    )

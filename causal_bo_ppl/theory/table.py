@@ -1,17 +1,90 @@
-"""What does the theory come to for one posterior? All of it in one table."""
+"""How does information grow with the number of outcomes: with coupling, without, and at most?
+
+What does the theory come to for one posterior? All of it in one table.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels import jacobian_features
-from causal_bo_ppl.posterior import Posterior
-from causal_bo_ppl.queries import Queries
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.designs import sobol, spread
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners, kappa2, lipschitz
-from causal_bo_ppl.theory.curves import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, FILL, RBF, gain_curves
 from causal_bo_ppl.theory.drift import largest_gap
+from causal_bo_ppl.theory.gains import greedy_gain
+from causal_bo_ppl.theory.independent import (
+    BlockFeatures,
+    independent_gain,
+    rbf_features,
+    set_labels,
+)
+from causal_bo_ppl.theory.inputs import read_count, read_size, require_queries
+from causal_bo_ppl.theory.ranks import causal_rank, information_gain_bound
+
+FILL = 64  # Sobol points of every set, for kernels that are not affine in the values
+COUPLED, BY_RANK, BY_DIMENSION = "coupled", "bound by rank", "bound by dimension"
+CONTROL, RBF = "independent, causal", "independent, RBF"
+
+
+def gain_curves(
+    post: Posterior,
+    queries: Queries | None = None,
+    *,
+    noise: float,
+    rounds: int = 320,
+    lengthscale: float = 0.2,
+    accept_unconverged: bool = False,
+) -> pd.DataFrame:
+    """Information after 1 to `rounds` outcomes, greedy among these queries, and its bounds.
+
+    coupled: of the causal kernel. independent, causal: the same kernel without covariances between sets, the control.
+    independent, RBF: an RBF kernel for every set, with that set's largest causal variance and a lengthscale in widths
+    of the domains; greedy among Sobol points that fill them. queries: by default all vertices. noise: the variance of
+    one outcome. `attrs` hold rank, dimension and kappa^2.
+    """
+    rounds, variance = read_count("rounds", rounds, 1), read_size("noise", noise)
+    queries = corners(post) if queries is None else require_queries(queries)
+    features = np.asarray(jacobian_features(post, queries, accept_unconverged=accept_unconverged))
+    rank, dimension = causal_rank(post, queries, accept_unconverged=True), len(post.names)
+    largest, blocks = kappa2(post, accept_unconverged=True).value, set_labels(post.problem, queries)
+    rbf = _rbf(post, lengthscale)
+    counts = np.arange(1, rounds + 1)
+    curves = {
+        COUPLED: greedy_gain(features, variance, rounds).gains,
+        BY_RANK: [information_gain_bound(rank, int(count), largest, variance) for count in counts],
+        BY_DIMENSION: [
+            information_gain_bound(dimension, int(count), largest, variance) for count in counts
+        ],
+        CONTROL: independent_gain(features, blocks, variance, rounds).gains,
+        RBF: independent_gain(*rbf, variance, rounds).gains,
+    }
+    table = pd.DataFrame(curves, index=pd.Index(counts, name="outcomes"))
+    table.attrs = {
+        "noise": variance,
+        "lengthscale": lengthscale,
+        "queries": len(queries),
+        "sets": len(np.unique(blocks)),
+    }
+    table.attrs |= {"rank": rank, "dimension": dimension, "kappa2": largest, "rows": post.rows}
+    return table
+
+
+def _rbf(post: Posterior, lengthscale: float) -> BlockFeatures:
+    """An RBF kernel for every set that was learned, with its largest causal variance, at points that fill its box."""
+    vertices, sets = corners(post), post.parameters.explored.sets
+    variances = (np.asarray(jacobian_features(post, vertices, accept_unconverged=True)) ** 2).sum(
+        axis=1
+    )
+    labels = set_labels(post.problem, vertices)
+    own = {name: float(variances[labels == name].max()) for name in np.unique(labels).tolist()}
+    points = spread(
+        post.problem.graph.nodes, sets, post.problem.domains, sobol(FILL), FILL * len(sets)
+    )
+    return rbf_features(post.problem, points, lengthscale=lengthscale, variances=own)
 
 
 class Line(NamedTuple):
@@ -60,7 +133,11 @@ def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line
     return [
         Line("rank", curves.attrs["rank"], f"of K over {len(queries)} queries"),
         Line("dimension", len(post.names), f"of theta_Y, {post.parameters.kind}"),
-        Line("covariance error", error, f"{how}; the largest k is {(features**2).sum(axis=1).max():.4g}"),
+        Line(
+            "covariance error",
+            error,
+            f"{how}; the largest k is {(features**2).sum(axis=1).max():.4g}",
+        ),
     ]
 
 
@@ -76,26 +153,43 @@ def _differences(post: Posterior, queries: Queries) -> np.ndarray:
 
 
 def _gains(curves: pd.DataFrame) -> list[Line]:
-    last, rounds, noise, length = curves.iloc[-1], len(curves), curves.attrs["noise"], curves.attrs["lengthscale"]
-    bound = f"r/2 log(1 + {rounds} kappa^2 / (s2 r)), kappa^2 = {curves.attrs['kappa2']:.4g}, r = "
-    rbf = (
-        f"RBF kernel, lengthscale {length:g} domain widths, variance the set's largest causal one; greedy over {FILL} "
+    last, rounds, noise, length = (
+        curves.iloc[-1],
+        len(curves),
+        curves.attrs["noise"],
+        curves.attrs["lengthscale"],
     )
+    bound = f"r/2 log(1 + {rounds} kappa^2 / (s2 r)), kappa^2 = {curves.attrs['kappa2']:.4g}, r = "
+    rbf = f"RBF kernel, lengthscale {length:g} domain widths, variance the set's largest causal one; greedy over {FILL} "
     return [
         Line(
-            "information gain", last[COUPLED], f"greedy over the queries, {rounds} outcomes, noise variance {noise:g}"
+            "information gain",
+            last[COUPLED],
+            f"greedy over the queries, {rounds} outcomes, noise variance {noise:g}",
         ),
         Line(BY_RANK, last[BY_RANK], f"{bound}rank"),
         Line(BY_DIMENSION, last[BY_DIMENSION], f"{bound}dimension"),
         Line("independent gain, RBF", last[RBF], f"{rbf}{FILL} Sobol points of every set"),
-        Line("independent gain, causal", last[CONTROL], "the causal kernel within each set, 0 between sets"),
+        Line(
+            "independent gain, causal",
+            last[CONTROL],
+            "the causal kernel within each set, 0 between sets",
+        ),
     ]
 
 
 def _constants(post: Posterior) -> list[Line]:
     largest, slope = (find(post, accept_unconverged=True) for find in (kappa2, lipschitz))
     return [
-        Line("kappa^2", largest.value, f"largest k(z, z) over all vertices, at {largest.intervention}"),
+        Line(
+            "kappa^2",
+            largest.value,
+            f"largest k(z, z) over all vertices, at {largest.intervention}",
+        ),
         Line("L", slope.value, f"largest |J(z)| over all vertices, at {slope.intervention}"),
-        Line("trace", float(np.trace(post.covariance)), f"of Sigma from {post.rows} rows, by {post.moments_by}"),
+        Line(
+            "trace",
+            float(np.trace(post.covariance)),
+            f"of Sigma from {post.rows} rows, by {post.moments_by}",
+        ),
     ]

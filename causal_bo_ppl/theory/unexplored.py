@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.system import CausalSystem, Optimum
+from causal_bo_ppl.systems import CausalSystem, Optimum
 
 ROUNDING = 1e-6  # of an optimum found by search
 
@@ -31,9 +31,13 @@ def exploration_error(system: CausalSystem) -> Unexplored:
     0.0
     """
     if not isinstance(system, CausalSystem):
-        raise ModelError(f"eps_E needs a CausalSystem, whose truth is known; got {type(system).__name__}")
+        raise ModelError(
+            f"eps_E needs a CausalSystem, whose truth is known; got {type(system).__name__}"
+        )
     asked = system.problem
-    everything = Problem(asked.graph, asked.target, asked.objective, domains=asked.domains, sets="mis")
+    everything = Problem(
+        asked.graph, asked.target, asked.objective, domains=asked.domains, sets="mis"
+    )
     best, explored = replace(system, problem=everything).optimum, system.optimum
     sign = 1.0 if asked.objective == "max" else -1.0
     gained = sign * (best.value - explored.value)

@@ -11,7 +11,7 @@ from y0.dsl import Variable
 from y0.graph import NxMixedGraph
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.identification import answers
+from causal_bo_ppl.identification import y0_adapter as answers
 
 
 def seconds(work):
@@ -29,7 +29,8 @@ def write_network(path, size, degree):
     for place, name in enumerate(names):
         parents[name] = [other for other in names[:place] if draws.uniform() < degree / (size - 1)]
     coefficients = {
-        name: {"(Intercept)": [float(draws.normal())]} | {other: [float(draws.normal())] for other in found}
+        name: {"(Intercept)": [float(draws.normal())]}
+        | {other: [float(draws.normal())] for other in found}
         for name, found in parents.items()
     }
     cpds = {
@@ -50,22 +51,32 @@ def question(folder, size, count, degree=3):
     problem = cb.models.gaussian_network(folder / "network.json", target=target, max_size=1).problem
     draws, sets = np.random.default_rng(1), set()
     while len(sets) < count:
-        sets.add(problem.graph.require(draws.choice(problem.manipulable, draws.integers(1, 6), replace=False).tolist()))
+        sets.add(
+            problem.graph.require(
+                draws.choice(problem.manipulable, draws.integers(1, 6), replace=False).tolist()
+            )
+        )
     return problem.graph, target, sorted(sets)
 
 
 def test_ecoli70_is_identified_and_verified_faster_than_by_y0_set_by_set(say):
     problem = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5).problem
-    graph = NxMixedGraph.from_str_edges(nodes=list(problem.graph.nodes), directed=list(problem.graph.directed))
+    graph = NxMixedGraph.from_str_edges(
+        nodes=list(problem.graph.nodes), directed=list(problem.graph.directed)
+    )
 
     def one_by_one():
         for members in problem.sets:
-            identify_outcomes(graph, {Variable(name) for name in members}, {Variable(problem.target)})
+            identify_outcomes(
+                graph, {Variable(name) for name in members}, {Variable(problem.target)}
+            )
 
     turns = [(seconds(one_by_one), seconds(lambda: cb.identify(problem))) for _ in range(5)]
     theirs, ours = (min(times) for times in zip(*turns, strict=True))
     ratios = sorted(slow / fast for slow, fast in turns)
-    say(f"ecoli70 b1583, {len(problem.sets)} sets: y0 once per set {theirs:.2f} s, ours with verification {ours:.2f} s")
+    say(
+        f"ecoli70 b1583, {len(problem.sets)} sets: y0 once per set {theirs:.2f} s, ours with verification {ours:.2f} s"
+    )
     say(f"  ratio by turns: {ratios[0]:.1f} to {ratios[-1]:.1f}")
     assert ratios[2] >= 3
 
@@ -76,7 +87,9 @@ def test_500_sets_on_100_nodes_take_under_two_minutes(degree, tmp_path, say):
     found = []
     took = seconds(lambda: found.append(cb.identify(graph, target, sets)))
     worst = max(one.error for one in found[0].values())
-    say(f"500 sets, 100 nodes, {len(graph.directed)} edges, {len(graph.ancestors(target))} causes of the target:")
+    say(
+        f"500 sets, 100 nodes, {len(graph.directed)} edges, {len(graph.ancestors(target))} causes of the target:"
+    )
     say(f"  {took:.1f} s, largest relative error {worst:.0e}")
     assert took < 120 and all(one.verified for one in found[0].values())
 
@@ -84,14 +97,22 @@ def test_500_sets_on_100_nodes_take_under_two_minutes(degree, tmp_path, say):
 def growth(label, sizes, questions, say):
     times = [min(seconds(lambda q=q: cb.identify(*q)) for _ in range(2)) for q in questions]
     steps = pairwise(zip(sizes, times, strict=True))
-    exponents = [np.log(late / early) / np.log(large / small) for (small, early), (large, late) in steps]
-    say(f"{label}: {', '.join(f'{size}: {took:.2f} s' for size, took in zip(sizes, times, strict=True))}")
+    exponents = [
+        np.log(late / early) / np.log(large / small) for (small, early), (large, late) in steps
+    ]
+    say(
+        f"{label}: {', '.join(f'{size}: {took:.2f} s' for size, took in zip(sizes, times, strict=True))}"
+    )
     say(f"  exponents {', '.join(f'{exponent:.1f}' for exponent in exponents)}")
     return exponents
 
 
 def test_growth_with_nodes_and_sets(tmp_path, say):
     nodes, counts = (25, 50, 100, 200), (50, 200, 800)
-    by_nodes = growth("200 sets, by nodes", nodes, [question(tmp_path, size, 200) for size in nodes], say)
-    by_sets = growth("100 nodes, by sets", counts, [question(tmp_path, 100, count) for count in counts], say)
+    by_nodes = growth(
+        "200 sets, by nodes", nodes, [question(tmp_path, size, 200) for size in nodes], say
+    )
+    by_sets = growth(
+        "100 nodes, by sets", counts, [question(tmp_path, 100, count) for count in counts], say
+    )
     assert max(by_sets) < 1.3 and np.mean(by_nodes) < 2.5

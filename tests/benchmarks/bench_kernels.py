@@ -52,7 +52,9 @@ def exponent(sizes, seconds):
 
 def growth_beside(work, bare, sizes, turns):
     """Exponent of the seconds of a work, and of the bare product of the same shape, measured by turns."""
-    taken = np.array([by_turns(lambda m=m: work(m), lambda m=m: bare(m), turns=turns) for m in sizes])
+    taken = np.array(
+        [by_turns(lambda m=m: work(m), lambda m=m: bare(m), turns=turns) for m in sizes]
+    )
     return exponent(sizes, taken[:, 0]), exponent(sizes, taken[:, 1])
 
 
@@ -62,7 +64,9 @@ def test_the_jacobian_gram_costs_little_more_than_its_product(system, post, say)
     other = features.copy()
     assert len(post.names) == 19
     ours, bare = by_turns(lambda: cb.jacobian_gram(post, queries), lambda: features @ other.T)
-    say(f"Jacobian gram of 5,000 queries, d = 19: {1e3 * ours:.0f} ms, bare {1e3 * bare:.0f} ms: {ours / bare:.2f}")
+    say(
+        f"Jacobian gram of 5,000 queries, d = 19: {1e3 * ours:.0f} ms, bare {1e3 * bare:.0f} ms: {ours / bare:.2f}"
+    )
     assert ours <= 2 * bare
 
 
@@ -71,9 +75,12 @@ def test_features_cost_little_more_than_copies(system, post, say):
     features = np.asarray(cb.jacobian_features(post, queries))
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     ours, copies = by_turns(
-        lambda: cb.jacobian_features(post, queries), lambda: (mask.copy(), value.copy(), features.copy())
+        lambda: cb.jacobian_features(post, queries),
+        lambda: (mask.copy(), value.copy(), features.copy()),
     )
-    say(f"features of 100,000 queries: {1e3 * ours:.0f} ms, copies {1e3 * copies:.1f} ms: {ours / copies:.1f}")
+    say(
+        f"features of 100,000 queries: {1e3 * ours:.0f} ms, copies {1e3 * copies:.1f} ms: {ours / copies:.1f}"
+    )
     assert ours <= 10 * copies
 
 
@@ -87,13 +94,17 @@ def test_the_monte_carlo_gram_costs_little_more_than_two_products(system, post, 
         lambda: (centred.T @ centred, squares.T @ squares),
         turns=5,
     )
-    say(f"Monte-Carlo gram, 3,000 queries x 4,000 draws: {ours:.2f} s, two products {bare:.2f} s: {ours / bare:.2f}")
+    say(
+        f"Monte-Carlo gram, 3,000 queries x 4,000 draws: {ours:.2f} s, two products {bare:.2f} s: {ours / bare:.2f}"
+    )
     assert ours <= 2 * bare
 
 
 def test_a_large_monte_carlo_gram_fits_in_memory(say):
     done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
-    say(f"Monte-Carlo gram of 10,000 queries x 4,000 draws, with its error: {float(done.stdout):.2f} GB at most")
+    say(
+        f"Monte-Carlo gram of 10,000 queries x 4,000 draws, with its error: {float(done.stdout):.2f} GB at most"
+    )
     assert float(done.stdout) < LIMIT_GB
 
 
@@ -107,24 +118,41 @@ def test_growth_is_as_the_formulas_have_it(system, post, say):
     features = np.asarray(cb.jacobian_features(post, batch))
     sizes = [1_000, 2_000, 4_000, 8_000]
     gram = growth_beside(
-        lambda m: cb.jacobian_gram(post, batch[:m]), lambda m: features[:m] @ features[:m].T, sizes, turns=5
+        lambda m: cb.jacobian_gram(post, batch[:m]),
+        lambda m: features[:m] @ features[:m].T,
+        sizes,
+        turns=5,
     )
     exact = growth_beside(
-        lambda m: cb.exact_gram(post, batch[:m]), lambda m: features[:m] @ features[:m].T, sizes, turns=3
+        lambda m: cb.exact_gram(post, batch[:m]),
+        lambda m: features[:m] @ features[:m].T,
+        sizes,
+        turns=3,
     )
     draws = [2_000, 4_000, 8_000, 16_000]
-    drawn = [by_turns(lambda n=n: cb.monte_carlo_gram(post, batch[:1_000], draws=n, key=0), turns=3)[0] for n in draws]
+    drawn = [
+        by_turns(lambda n=n: cb.monte_carlo_gram(post, batch[:1_000], draws=n, key=0), turns=3)[0]
+        for n in draws
+    ]
     widths, seconds = [], []
     for size in (10, 20, 40, 80):
         chain = long_chain(size)
         widths.append(len(chain.names))
         queries = chain.problem.sobol(40_000)
-        seconds.append(by_turns(lambda chain=chain, queries=queries: cb.jacobian_features(chain, queries), turns=5)[0])
+        seconds.append(
+            by_turns(
+                lambda chain=chain, queries=queries: cb.jacobian_features(chain, queries), turns=5
+            )[0]
+        )
     by_draws, by_width = exponent(draws, drawn), exponent(widths, seconds)
     for name, (ours, bare) in {"Jacobian": gram, "exact": exact}.items():
         say(f"growth: {name} gram M^{ours:.2f}, the bare product beside it M^{bare:.2f}")
-    say(f"growth: Monte-Carlo gram draws^{by_draws:.2f}, features d^{by_width:.2f} ({widths[0]} to {widths[-1]} edges)")
-    assert gram[0] < gram[1] + 0.3 and exact[0] < exact[1] + 0.3 and by_draws < 1.3 and by_width < 2.2
+    say(
+        f"growth: Monte-Carlo gram draws^{by_draws:.2f}, features d^{by_width:.2f} ({widths[0]} to {widths[-1]} edges)"
+    )
+    assert (
+        gram[0] < gram[1] + 0.3 and exact[0] < exact[1] + 0.3 and by_draws < 1.3 and by_width < 2.2
+    )
 
 
 def long_chain(size):
@@ -133,4 +161,8 @@ def long_chain(size):
     graph = cb.CausalGraph.from_edges(list(zip(names[:-1], names[1:], strict=True)))
     problem = cb.Problem(graph, names[-1], domains={names[0]: (-1, 1)}, sets=[(names[0],)])
     values = np.random.default_rng(0).normal(size=(200, size + 1)).cumsum(axis=1)
-    return cb.fit(problem, Data(graph.nodes, names[-1], values, np.zeros(values.shape, bool)), intercepts=False)
+    return cb.fit(
+        problem,
+        Data(graph.nodes, names[-1], values, np.zeros(values.shape, bool)),
+        intercepts=False,
+    )

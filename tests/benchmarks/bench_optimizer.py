@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.acquisition import confidence_bound, first_best
+from causal_bo_ppl.optimization.acquisition import confidence_bound, first_best
 
 OUTCOMES = 5  # of every set, for both
 
@@ -66,8 +66,12 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
             suggest(surrogate, candidates)
             ours.append(perf_counter() - start)
     ratio = theirs / np.median(ours)
-    say(f"one suggestion over {len(problem.sets)} sets after {len(queries)} outcomes: BoTorch GPs {theirs:.1f} s, ")
-    say(f"  ours {1e3 * np.median(ours):.1f} ms ({min(ours) * 1e3:.1f} to {max(ours) * 1e3:.1f}): ratio {ratio:.0f}")
+    say(
+        f"one suggestion over {len(problem.sets)} sets after {len(queries)} outcomes: BoTorch GPs {theirs:.1f} s, "
+    )
+    say(
+        f"  ours {1e3 * np.median(ours):.1f} ms ({min(ours) * 1e3:.1f} to {max(ours) * 1e3:.1f}): ratio {ratio:.0f}"
+    )
     assert ratio >= 100
 
 
@@ -81,9 +85,18 @@ def test_rounds_cost_the_same_after_2000_outcomes_and_compile_nothing(system, sa
         stamps.append(perf_counter())
         return np.asarray(system.effect(queries)) + draws.normal(size=len(queries))
 
-    cb.optimize(system.problem, data=system.observe(100, 0), experiment=experiment, noise=1.0, rounds=2010, key=0)
+    cb.optimize(
+        system.problem,
+        data=system.observe(100, 0),
+        experiment=experiment,
+        noise=1.0,
+        rounds=2010,
+        key=0,
+    )
     rounds = np.diff(stamps)
     early, late = np.median(rounds[10:40]), np.median(rounds[-30:])
-    say(f"a round at t = 20: {1e3 * early:.1f} ms, at t = 2,000: {1e3 * late:.1f} ms, ratio {late / early:.2f}")
+    say(
+        f"a round at t = 20: {1e3 * early:.1f} ms, at t = 2,000: {1e3 * late:.1f} ms, ratio {late / early:.2f}"
+    )
     say(f"  compiled last in round {max(compiled, default=0) + 1}")
     assert late <= 1.5 * early and max(compiled, default=0) <= 2

@@ -10,8 +10,8 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.posterior.potentials import flat_potential
-from causal_bo_ppl.posterior.verdict import summarise
+from causal_bo_ppl.inference.convergence import summarise
+from causal_bo_ppl.inference.nuts import flat_potential
 
 CHAINS, WARMUP, DRAWS, TURNS = 4, 1_000, 1_000, 3
 
@@ -67,7 +67,9 @@ def test_draws_a_second_beside_blackjax(system, say):
     for turn in range(TURNS + 1):  # the first compiles
         seconds, post = ours(system, 1 + turn)
         model, keys = post.belief.model, jax.random.split(jax.random.key(turn), CHAINS)
-        starts = jax.random.uniform(jax.random.key(turn), (CHAINS, model.dimension), minval=-2.0, maxval=2.0)
+        starts = jax.random.uniform(
+            jax.random.key(turn), (CHAINS, model.dimension), minval=-2.0, maxval=2.0
+        )
         begin = perf_counter()
         theirs = np.asarray(run(jax.tree.map(jnp.asarray, model.arguments), keys, starts))
         other = perf_counter() - begin

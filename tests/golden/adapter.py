@@ -10,11 +10,11 @@ import numpy as np
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.inference.linear_model import make_linear_model
+from causal_bo_ppl.inference.outcomes import read_outcomes
 from causal_bo_ppl.kernels.exact import remainders as kernel_remainders
-from causal_bo_ppl.posterior.linear_model import make_linear_model
-from causal_bo_ppl.posterior.outcomes import read_outcomes
-from causal_bo_ppl.posterior.readout import Readout
-from causal_bo_ppl.sem import linear_density as density
+from causal_bo_ppl.mechanisms.linear import density as density
+from causal_bo_ppl.mechanisms.linear.readout import Readout
 
 PRIORS = {
     "default": lambda: None,

@@ -1,0 +1,79 @@
+"""What does a check say? One record: what was looked at, whether it passed, the evidence, and what to do.
+
+Many p-values at once: how small must the smallest be?
+"""
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """The result of one check.
+
+    table: a line for each thing looked at; its column `verdict` says "passed", "failed" or "not assessed".
+    text: what was found, in words. advice: what to do about it; empty where nothing is to be done. details: more
+    numbers, where there are any. whole: the verdict, where it does not follow from the lines alone.
+    """
+
+    name: str
+    table: pd.DataFrame
+    text: str
+    advice: str = ""
+    details: pd.DataFrame | None = None
+    whole: str | None = None
+
+    @cached_property
+    def verdict(self) -> str:
+        """Failed if a line failed, "not assessed" if no line could be assessed, else passed."""
+        if self.whole is not None:
+            return self.whole
+        lines = set(self.table["verdict"])
+        if FAILED in lines:
+            return FAILED
+        return PASSED if PASSED in lines else UNKNOWN
+
+    @property
+    def passed(self) -> bool:
+        """Did every line that could be assessed pass, and was there one?"""
+        return self.verdict == PASSED
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """The lines that failed."""
+        return self.table[self.table["verdict"] == FAILED]
+
+    def __repr__(self) -> str:
+        advice = f" {self.advice}" if self.advice else ""
+        return f"{self.name}: {self.verdict}. {self.text}{advice}"
+
+    def _repr_html_(self) -> str:
+        what_to_do = f"<p><em>{html.escape(self.advice)}</em></p>" if self.advice else ""
+        title = f"<p><strong>{html.escape(self.name)}: {self.verdict}.</strong> {html.escape(self.text)}</p>"
+        return title + what_to_do + self.table.to_html(max_rows=60, float_format="{:.4g}".format)
+
+
+def sentence(parts: list[str]) -> str:
+    """Several remarks as one sentence; empty for none."""
+    joined = "; ".join(parts)
+    return f"{joined[0].upper()}{joined[1:]}." if joined else ""
+
+
+def judge(passed: bool) -> str:
+    """The verdict of one line."""
+    return PASSED if passed else FAILED
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """Holm's step-down correction of those that are not NaN: valid however the tests depend on each other."""
+    corrected = np.full(len(p_values), np.nan)
+    order = np.argsort(p_values)[: np.isfinite(p_values).sum()]
+    steps = p_values[order] * np.arange(len(order), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return corrected

@@ -1,0 +1,189 @@
+"""Are these rows usable for this graph? Observational and interventional rows in one table."""
+
+import html
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from causal_bo_ppl.data import tables
+from causal_bo_ppl.errors import DataError, listed
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.inputs import require_distinct
+from causal_bo_ppl.problem import Queries
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Posed(Protocol):
+    """What a table is read for: a graph with a target. A `Problem` is one."""
+
+    @property
+    def graph(self) -> CausalGraph:
+        """What causes what."""
+
+    @property
+    def target(self) -> str:
+        """The variable to improve."""
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Complete rows of all variables, each with what was set in it.
+
+    values: (n, p) finite float64, columns in the order of `nodes`; a private, read-only copy.
+    intervened: (n, p) bool, which variables were set in a row; none in an observational one.
+    unused: columns of the source that are not in the graph.
+    """
+
+    nodes: tuple[str, ...]
+    target: str
+    values: np.ndarray
+    intervened: np.ndarray
+    unused: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        object.__setattr__(self, "unused", tuple(self.unused))
+        require_distinct(self.nodes)
+        if self.target not in self.nodes:
+            raise DataError(
+                f"the target {self.target!r} is not among the columns {listed(self.nodes)}"
+            )
+        values = tables.read_array(self.values, self.nodes)
+        intervened = np.array(self.intervened)
+        if intervened.dtype != bool or intervened.shape != values.shape:
+            raise DataError(
+                f"`intervened` must be boolean and of shape {values.shape}, got {intervened.dtype} {intervened.shape}"
+            )
+        if intervened[:, self.nodes.index(self.target)].any():
+            raise DataError(
+                f"the target {self.target!r} is marked as set; its values would not be outcomes: drop those rows"
+            )
+        intervened.flags.writeable = False
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "intervened", intervened)
+
+    def __reduce__(self) -> tuple[type["Data"], tuple[object, ...]]:
+        return Data, (
+            self.nodes,
+            self.target,
+            self.values,
+            self.intervened,
+            self.unused,
+        )  # a copy is checked too
+
+    @classmethod
+    def from_frame(
+        cls, problem: Posed, frame: "pd.DataFrame", *, intervened: str | Iterable[str] | None = None
+    ) -> "Data":
+        """Read a pandas table with a column for every variable of the graph.
+
+        Boolean columns `do(X)` say in which rows X was set; or `intervened` names what was set in
+        all rows. Without either the rows are observational. Other columns are ignored and listed.
+        """
+        if not hasattr(problem, "graph") or not hasattr(problem, "target"):
+            raise DataError(
+                f"rows are read for a problem, which has a graph and a target; got {type(problem).__name__}"
+            )
+        nodes = problem.graph.nodes
+        table = tables.read_frame(frame, nodes)
+        if intervened is None:
+            return cls(nodes, problem.target, table.values, table.intervened, table.unused)
+        if isinstance(intervened, Mapping):
+            raise DataError(
+                "`intervened` names variables; their values are read from the table's columns"
+            )
+        if table.intervened.any():
+            raise DataError(
+                "the table has do(...) columns and `intervened` was given too; keep one of them"
+            )
+        names = problem.graph.require(intervened)
+        mask = np.broadcast_to(np.isin(nodes, names), table.values.shape)
+        return cls(nodes, problem.target, table.values, mask, table.unused)
+
+    @classmethod
+    def from_csv(cls, problem: Posed, path: str | Path) -> "Data":
+        """Read a CSV file; see `from_frame`."""
+        return cls.from_frame(problem, tables.read_csv(path))
+
+    @classmethod
+    def from_parquet(cls, problem: Posed, path: str | Path) -> "Data":
+        """Read a Parquet file (needs the extra `parquet`); see `from_frame`."""
+        return cls.from_frame(problem, tables.read_parquet(path))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The rows as a table that `from_frame` reads back, with `do(X)` columns where anything was set."""
+        return tables.write_frame(self.values, self.intervened, self.nodes)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as CSV with all digits; `from_csv` reads the same numbers back."""
+        self.to_frame().to_csv(path, index=False)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def column(self, name: str) -> np.ndarray:
+        """(n,) values of one variable."""
+        if name not in self.nodes:
+            raise DataError(f"no column {name!r}; columns: {listed(self.nodes)}")
+        return self.values[:, self.nodes.index(name)]
+
+    @property
+    def outcomes(self) -> np.ndarray:
+        """(n,) the target's column."""
+        return self.column(self.target)
+
+    @property
+    def queries(self) -> Queries:
+        """What was set in each row; a row that sets nothing is an observation."""
+        return Queries(self.intervened, np.where(self.intervened, self.values, 0.0))
+
+    @property
+    def is_observational(self) -> np.ndarray:
+        """(n,) which rows had nothing set."""
+        return np.asarray(~self.intervened.any(axis=1))
+
+    def rows(self, chosen: slice | np.ndarray) -> "Data":
+        """Some of the rows, by slice, boolean or index array."""
+        return Data(
+            self.nodes, self.target, self.values[chosen], self.intervened[chosen], self.unused
+        )
+
+    def join(self, other: "Data") -> "Data":
+        """These rows followed by the other's."""
+        if not isinstance(other, Data):
+            raise DataError(
+                f"only Data can be joined, got {type(other).__name__}; read it with Data.from_frame"
+            )
+        if (self.nodes, self.target) != (other.nodes, other.target):
+            raise DataError(
+                f"cannot join rows of {listed(self.nodes)} with rows of {listed(other.nodes)}"
+            )
+        values, intervened = (
+            np.vstack([self.values, other.values]),
+            np.vstack([self.intervened, other.intervened]),
+        )
+        return Data(
+            self.nodes,
+            self.target,
+            values,
+            intervened,
+            tuple(dict.fromkeys(self.unused + other.unused)),
+        )
+
+    def __repr__(self) -> str:
+        observed = int(self.is_observational.sum())
+        ignored = f"; ignored columns: {listed(self.unused)}" if self.unused else ""
+        rows = f"{observed} observational and {len(self) - observed} interventional rows"
+        return f"Data({rows} of {listed(self.nodes)}{ignored})"
+
+    def summary(self) -> "pd.DataFrame":
+        """Count, mean, sd and range of every variable, and in how many rows it was set."""
+        return tables.summarise(self.values, self.intervened, self.nodes)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>{self.summary().to_html(float_format='{:.4g}'.format)}"

@@ -1,0 +1,130 @@
+"""Can every equation that matters be learned from these rows, and can their squares be formed?
+
+An equation is learned from the rows in which its variable was not set.
+"""
+
+import warnings
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from causal_bo_ppl.data.data import Data
+from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.inputs import LEAST, MOST, size_fault
+
+ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
+ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
+
+
+def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
+    """Refuse a column that is so large, or varies by so little, that its squares overflow or underflow.
+
+    A column of zeros and one that is constant up to rounding pass: who needs it to vary refuses it.
+    earlier: rows that were learned from before; a column that is tiny in a few rows need not be so in
+    all of them.
+    """
+    if not len(data):
+        return
+    low, high = _ends([data])
+    largest = np.maximum(np.abs(low), np.abs(high))
+    if (
+        earlier
+        and (((0 < largest) & (largest < LEAST)) | ((low < high) & (high < low + LEAST))).any()
+    ):
+        low, high = _ends([*earlier, data])
+        largest = np.maximum(np.abs(low), np.abs(high))
+    _require_size(data.nodes, "has values up to", largest, MOST)
+    spread = np.where(high - low > ROUNDING * largest, high - low, 0.0)
+    _require_size(data.nodes, "varies by", spread, 2 * MOST)
+
+
+def _ends(parts: Sequence[Data]) -> tuple[np.ndarray, np.ndarray]:
+    """(p,) smallest and (p,) largest value of each column over all rows."""
+    filled = [part.values for part in parts if len(part)]
+    values = filled[0] if len(filled) == 1 else np.concatenate(filled)
+    return values.min(axis=0), values.max(axis=0)
+
+
+def _require_size(nodes: Sequence[str], what: str, sizes: np.ndarray, most: float) -> None:
+    for name, size in zip(nodes, sizes.tolist(), strict=True):
+        if fault := size_fault(size, most=most):
+            raise DataError(f"column {name!r} {what} {fault}")
+
+
+def require_learnable(
+    data: Data,
+    graph: CausalGraph,
+    known: Collection[Edge] = (),
+    *,
+    nodes: Iterable[str] | None = None,
+    spare: int = 2,
+) -> None:
+    """Refuse rows from which an equation upstream of the target, or its own, cannot be learned.
+
+    Raises DataError for too few rows, a constant parent or target and exactly collinear parents;
+    warns of nearly collinear ones. Meant for priors scaled by the data: a fixed proper prior needs
+    no rows at all. known: edges whose coefficients need not be learned. nodes: whose equations are needed, by default
+    those of the target and all its causes. spare: rows needed beyond the number of parents.
+    """
+    if data.nodes != graph.nodes:
+        raise DataError(
+            f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; read them for this graph"
+        )
+    for node in graph.require(
+        [data.target, *graph.ancestors(data.target)] if nodes is None else nodes
+    ):
+        parents = tuple(parent for parent in graph.parents(node) if (parent, node) not in known)
+        usable = ~data.intervened[:, data.nodes.index(node)]
+        _require_rows(node, int(usable.sum()), len(parents), spare)
+        if node == data.target or graph.parents(node):  # a constant root is refused as a parent
+            what = "the target " if node == data.target else ""
+            require_spread(
+                data.column(node)[usable], f"{what}{node!r} is constant; there is nothing to learn"
+            )
+        columns = (
+            np.column_stack([data.column(parent)[usable] for parent in parents])
+            if parents
+            else np.empty((0, 0))
+        )
+        for parent, column in zip(parents, columns.T, strict=True):
+            fault = f"{parent!r}, a parent of {node!r}, is constant; its coefficient cannot be learned: vary it or drop it"
+            require_spread(column, fault)
+        if len(parents) > 1:
+            _require_independent(node, parents, columns)
+
+
+def _require_rows(node: str, rows: int, parents: int, spare: int) -> None:
+    if rows < parents + spare:
+        raise DataError(
+            f"the equation of {node!r} has {parents} parents and only {rows} rows in which it was not set; "
+            f"at least {parents + spare} are needed: add rows, or give fixed proper priors"
+        )
+
+
+def require_spread(column: np.ndarray, fault: str) -> None:
+    """Refuse a column that does not vary by more than its own rounding."""
+    if np.ptp(column) <= ROUNDING * np.abs(column).max():
+        raise DataError(f"{fault} (value {column[0]:g} in all {len(column)} rows)")
+
+
+def _require_independent(node: str, parents: Sequence[str], columns: np.ndarray) -> None:
+    scaled = columns / np.abs(columns).max(axis=0)
+    sd = scaled.std(axis=0)
+    _, sizes, directions = np.linalg.svd((scaled - scaled.mean(axis=0)) / sd, full_matrices=False)
+    condition = sizes[0] / sizes[-1] if sizes[-1] > 0 else np.inf
+    weights = np.abs(directions[-1])
+    together = [parents[at] for at in np.flatnonzero(weights > 0.1 * weights.max()).tolist()]
+    # The columns are known to ROUNDING only, which standardising divides by their sd.
+    if not condition < 1 / (ROUNDING * max(columns.shape) / sd.min()):
+        raise DataError(
+            f"the parents {listed(together)} of {node!r} are exactly collinear in these rows; only a combination of "
+            "their coefficients can be learned: drop one, or add rows in which they were set apart"
+        )
+    if not condition <= ILL_CONDITIONED:
+        warnings.warn(
+            f"the parents {listed(together)} of {node!r} are nearly collinear (condition number {condition:.1e}): "
+            "little more than their sum is learned",
+            CausalBOWarning,
+            stacklevel=4,
+        )

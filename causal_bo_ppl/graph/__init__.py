@@ -1,0 +1,6 @@
+"""What causes what? The causal graph, its text notation, its intervention sets and its picture."""
+
+from causal_bo_ppl.graph.admg import CausalGraph as CausalGraph
+from causal_bo_ppl.graph.admg import Edge as Edge
+from causal_bo_ppl.graph.exploration import mis as mis
+from causal_bo_ppl.graph.exploration import pomis as pomis

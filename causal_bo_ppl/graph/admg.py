@@ -1,0 +1,314 @@
+"""What causes what? An acyclic directed mixed graph (ADMG) that is always valid.
+
+Directed edges are mechanisms, bidirected edges are latent common causes. `nodes` is a topological
+order that depends on nothing but names and edges; all (p,) and (p, p) arrays follow it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import networkx as nx
+
+from causal_bo_ppl.errors import GraphError, unknown
+from causal_bo_ppl.graph.layout import draw_svg
+from causal_bo_ppl.graph.notation import is_writable, read_edges, write_edges
+from causal_bo_ppl.inputs import read_list, require_distinct, require_name
+
+Edge = tuple[str, str]
+Neighbours = dict[str, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class CausalGraph:
+    """Causes and latent confounding between named variables; immutable, hashable, acyclic.
+
+    nodes: all variables; kept in topological order, ties broken by name.
+    directed: (cause, effect) pairs. bidirected: pairs that share a latent cause.
+    """
+
+    nodes: tuple[str, ...]
+    directed: tuple[Edge, ...] = ()
+    bidirected: tuple[Edge, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directed", _read_pairs(self.directed))
+        object.__setattr__(self, "bidirected", _read_pairs(self.bidirected))
+        names = require_distinct((self.nodes,) if isinstance(self.nodes, str) else self.nodes)
+        if not names:
+            raise GraphError("the graph is empty; give it at least one edge or node")
+        for edge in (*self.directed, *self.bidirected):
+            _require_known(edge, names)
+        for one, other in self.bidirected:
+            if one == other:
+                raise GraphError(
+                    f"{one!r} <-> {other!r} confounds a variable with itself; remove that arc"
+                )
+        order = _causal_order(names, self.directed)
+        rank = {name: position for position, name in enumerate(order)}
+        spouses = {
+            (one, other) if rank[one] < rank[other] else (other, one)
+            for one, other in self.bidirected
+        }
+
+        def by_rank(edge: Edge) -> tuple[int, int]:
+            return rank[edge[0]], rank[edge[1]]
+
+        object.__setattr__(self, "nodes", order)
+        object.__setattr__(self, "directed", tuple(sorted(set(self.directed), key=by_rank)))
+        object.__setattr__(self, "bidirected", tuple(sorted(spouses, key=by_rank)))
+
+    @classmethod
+    def parse(cls, text: str) -> "CausalGraph":
+        """Read `X -> Z -> Y; X <-> Y`: chains, `->`, `<-`, `<->`, newlines, `#` comments.
+
+        Examples
+        --------
+        >>> CausalGraph.parse("X -> Z -> Y; X <-> Y").parents("Y")
+        ('Z',)
+        """
+        edges = read_edges(text)
+        return cls.from_edges(edges.directed, edges.bidirected, nodes=edges.alone)
+
+    @classmethod
+    def from_edges(
+        cls,
+        directed: Iterable[Edge],
+        bidirected: Iterable[Edge] = (),
+        *,
+        nodes: str | Iterable[str] = (),
+    ) -> "CausalGraph":
+        """Build from pairs; `nodes` lists all variables, or those without directed edges."""
+        directed, names = (
+            _read_pairs(directed),
+            [nodes] if isinstance(nodes, str) else read_list(nodes),
+        )
+        if names is None:
+            raise GraphError(f"nodes are names such as ['X', 'Y'], got {nodes!r}")
+        joined = dict.fromkeys(name for edge in directed for name in edge if name not in names)
+        return cls((*names, *joined), directed, _read_pairs(bidirected))
+
+    @classmethod
+    def from_networkx(cls, graph: "nx.DiGraph") -> "CausalGraph":
+        """Build from a DiGraph; pairs in `graph.graph["bidirected"]` are latent confounding.
+
+        Nodes with the attribute `observed=False` (or "no") are latent: they are projected out.
+        """
+        if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+            raise GraphError(
+                f"a causal graph comes from a networkx.DiGraph, got {type(graph).__name__}"
+            )
+        latent = {
+            node
+            for node, mark in graph.nodes(data="observed", default=True)
+            if not _is_observed(node, mark)
+        }
+        whole = cls.from_edges(graph.edges, graph.graph.get("bidirected", ()), nodes=graph.nodes)
+        return (
+            whole.project([node for node in whole.nodes if node not in latent]) if latent else whole
+        )
+
+    def to_networkx(self) -> "nx.DiGraph":
+        """Return the directed part as a DiGraph, with the pairs of `bidirected` as graph attribute."""
+        graph = nx.DiGraph(bidirected=self.bidirected)
+        graph.add_nodes_from(self.nodes)
+        graph.add_edges_from(self.directed)
+        return graph
+
+    def require(self, names: str | Iterable[str], what: str = "variable") -> tuple[str, ...]:
+        """Return the names in `nodes` order; raise GraphError for one the graph does not have."""
+        wanted = (
+            (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+        )
+        for name in wanted:
+            if not isinstance(name, str) or name not in self._rank:
+                raise GraphError(unknown(what, name, self.nodes))
+        return tuple(self.nodes[rank] for rank in sorted({self._rank[name] for name in wanted}))
+
+    def index(self, name: str) -> int:
+        """Position of a variable in `nodes`."""
+        return self._rank[self.require(name)[0]]
+
+    def parents(self, names: str | Iterable[str]) -> tuple[str, ...]:
+        """Direct causes of a variable, or of any of several, without these themselves."""
+        return self._around(names, self._parents)
+
+    def children(self, names: str | Iterable[str]) -> tuple[str, ...]:
+        """Direct effects of a variable, or of any of several, without these themselves."""
+        return self._around(names, self._children)
+
+    def spouses(self, names: str | Iterable[str]) -> tuple[str, ...]:
+        """Variables that share a latent cause with these."""
+        return self._around(names, self._spouses)
+
+    def ancestors(self, names: str | Iterable[str]) -> tuple[str, ...]:
+        """All causes, direct or not, without the variables themselves."""
+        return self._reach(names, self._parents)
+
+    def descendants(self, names: str | Iterable[str]) -> tuple[str, ...]:
+        """All effects, direct or not, without the variables themselves."""
+        return self._reach(names, self._children)
+
+    def districts(self) -> tuple[tuple[str, ...], ...]:
+        """C-components: the classes of variables joined by paths of bidirected edges."""
+        found = dict.fromkeys(self.district(name) for name in self.nodes)
+        return tuple(found)
+
+    def district(self, name: str) -> tuple[str, ...]:
+        """The c-component of one variable, itself included."""
+        return self.require([name, *self._reach(name, self._spouses)])
+
+    def do(self, names: str | Iterable[str]) -> "CausalGraph":
+        """The graph after surgery: no arrow, directed or bidirected, points at an intervened variable."""
+        cut = set(self.require(names))
+        return CausalGraph(
+            self.nodes,
+            tuple(edge for edge in self.directed if edge[1] not in cut),
+            tuple(edge for edge in self.bidirected if not cut & set(edge)),
+        )
+
+    def subgraph(self, names: str | Iterable[str]) -> "CausalGraph":
+        """The induced graph: these variables and the edges between them."""
+        keep = self.require(names)
+        inside = set(keep).issuperset
+        return CausalGraph(
+            keep, tuple(filter(inside, self.directed)), tuple(filter(inside, self.bidirected))
+        )
+
+    def ancestral(self, names: str | Iterable[str]) -> "CausalGraph":
+        """The induced graph of the variables and their ancestors."""
+        return self.subgraph([*self.require(names), *self.ancestors(names)])
+
+    def project(self, keep: str | Iterable[str]) -> "CausalGraph":
+        """Latent projection: the ADMG over `keep` when every other variable is unobserved."""
+        keep = self.require(keep)
+        parents = {name: set(found) for name, found in self._parents.items()}
+        spouses = {name: set(found) for name, found in self._spouses.items()}
+        for latent in (name for name in self.nodes if name not in keep):
+            _project_out(latent, parents, spouses)
+        directed = tuple((parent, child) for child in keep for parent in parents[child])
+        return CausalGraph(
+            keep, directed, tuple((one, other) for one in keep for other in spouses[one])
+        )
+
+    def m_separated(
+        self, one: str | Iterable[str], other: str | Iterable[str], given: str | Iterable[str] = ()
+    ) -> bool:
+        """Is every path between the two sets blocked by `given`? (d-separation with latent causes drawn)"""
+        left, right, blocked = (set(self.require(names)) for names in (one, other, given))
+        shared = (left & right) | (left & blocked) | (right & blocked)
+        if shared:
+            raise GraphError(
+                f"m-separation needs three disjoint sets; {sorted(shared)} stands in two of them"
+            )
+        canonical = nx.DiGraph(self.directed)
+        canonical.add_nodes_from(self.nodes)
+        canonical.add_edges_from((edge, name) for edge in self.bidirected for name in edge)
+        return bool(nx.is_d_separator(canonical, left, right, blocked))
+
+    @cached_property
+    def _rank(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.nodes)}
+
+    @cached_property
+    def _parents(self) -> Neighbours:
+        return self._neighbours((child, parent) for parent, child in self.directed)
+
+    @cached_property
+    def _children(self) -> Neighbours:
+        return self._neighbours(self.directed)
+
+    @cached_property
+    def _spouses(self) -> Neighbours:
+        return self._neighbours(
+            (*self.bidirected, *((other, one) for one, other in self.bidirected))
+        )
+
+    def _neighbours(self, edges: Iterable[Edge]) -> Neighbours:
+        found: dict[str, set[str]] = {name: set() for name in self.nodes}
+        for name, neighbour in edges:
+            found[name].add(neighbour)
+        return {name: frozenset(neighbours) for name, neighbours in found.items()}
+
+    def _around(self, names: str | Iterable[str], neighbours: Neighbours) -> tuple[str, ...]:
+        start = self.require(names)
+        return self.require(frozenset().union(*(neighbours[name] for name in start)) - set(start))
+
+    def _reach(self, names: str | Iterable[str], neighbours: Neighbours) -> tuple[str, ...]:
+        start = self.require(names)
+        reached, frontier = set(start), list(start)
+        while frontier:
+            new = neighbours[frontier.pop()] - reached
+            reached |= new
+            frontier.extend(new)
+        return self.require(reached - set(start))
+
+    def __str__(self) -> str:
+        return write_edges(self.nodes, self.directed, self.bidirected)
+
+    def __repr__(self) -> str:
+        if all(is_writable(name) for name in self.nodes):
+            return f"CausalGraph.parse({str(self)!r})"
+        return f"CausalGraph({self.nodes!r}, {self.directed!r}, {self.bidirected!r})"
+
+    def _repr_html_(self) -> str:
+        return draw_svg(self.nodes, self.directed, self.bidirected)
+
+
+def _is_observed(node: str, mark: object) -> bool:
+    marks = {True: True, False: False, "yes": True, "no": False}
+    if not isinstance(mark, bool | str) or mark not in marks:
+        raise GraphError(f"the node {node!r} has observed={mark!r}; use True or False")
+    return marks[mark]
+
+
+def _read_pairs(edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    pairs = None if isinstance(edges, str) else read_list(edges)
+    if pairs is None:
+        raise GraphError(f"edges are pairs of names such as [('X', 'Y')], got {edges!r}")
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise GraphError(f"an edge is a pair of names, got {pair!r}")
+        for name in pair:
+            require_name(name)
+    return tuple((one, other) for one, other in pairs)
+
+
+def _require_known(edge: Edge, names: tuple[str, ...]) -> None:
+    for name in edge:
+        if name not in names:
+            raise GraphError(
+                f"the edge {edge!r} joins an {unknown('variable', name, names)}; "
+                "a variable without directed edges must be declared on its own"
+            )
+
+
+def _causal_order(names: tuple[str, ...], directed: tuple[Edge, ...]) -> tuple[str, ...]:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(names)
+    graph.add_edges_from(sorted(directed))
+    if nx.is_directed_acyclic_graph(graph):
+        return tuple(nx.lexicographical_topological_sort(graph))
+    loop = [tail for tail, _ in nx.find_cycle(graph)]
+    raise GraphError(
+        f"the graph has a cycle: {' -> '.join([*loop, loop[0]])}; remove one of its edges"
+    )
+
+
+def _project_out(latent: str, parents: dict[str, set[str]], spouses: dict[str, set[str]]) -> None:
+    """Remove one variable: parents become its children's, children and spouses become confounded."""
+    causes, partners = parents.pop(latent), spouses.pop(latent)
+    children = {name for name, found in parents.items() if latent in found}
+    for child in children:
+        parents[child] = (parents[child] | causes) - {latent}
+    for partner in partners:
+        spouses[partner].discard(latent)
+    pairs = [
+        *combinations(sorted(children), 2),
+        *((one, other) for one in partners for other in children),
+    ]
+    for one, other in pairs:
+        if one != other:
+            spouses[one].add(other)
+            spouses[other].add(one)

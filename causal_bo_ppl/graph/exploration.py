@@ -1,0 +1,226 @@
+"""Which intervention sets are worth trying? All subsets, MIS, or POMIS.
+
+MIS: X with X inside An(Y) in G_do(X). MUCT: in G[An(Y)], the smallest set that holds Y and is closed
+under c-components and descendants; its border is IB = Pa(MUCT) minus MUCT; X is a POMIS iff
+IB(G_do(X), Y) = X (Lee and Bareinboim 2018; non-manipulable variables, 2019). Variables that
+cannot be set are projected out first. Each set costs polynomial work; all are produced lazily. Sets
+are integers inside, one bit for each variable in causal order: surgery is a mask of what was cut.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations, islice
+from math import comb
+
+from causal_bo_ppl.errors import ExplorationError, GraphError
+from causal_bo_ppl.graph.admg import CausalGraph
+
+Set = tuple[str, ...]
+MOST_SETS = 100_000
+MOST_FREE = 12  # manipulable variables whose subsets (4,095) are taken without a largest size
+
+
+def count_subsets(n: int, max_size: int | None = None) -> int:
+    """Number of non-empty subsets of n variables with at most `max_size` members."""
+    return sum(
+        comb(n, size) for size in range(1, min(n, max_size if max_size is not None else n) + 1)
+    )
+
+
+def subsets(names: Iterable[str], max_size: int | None = None) -> Iterator[Set]:
+    """All non-empty subsets up to a size, smallest first, lazily; refused when too many to try."""
+    names = tuple(names)
+    if max_size is not None and max_size < 1:
+        raise ExplorationError(
+            f"the largest size of an intervention set must be at least 1, got {max_size}"
+        )
+    count = count_subsets(len(names), max_size)
+    if count > MOST_SETS or (max_size is None and len(names) > MOST_FREE):
+        pairs = count_subsets(len(names), 2)
+        raise ExplorationError(
+            f"{len(names)} manipulable variables have {count:,} intervention sets"
+            f"{'' if max_size is None else f' of size up to {max_size}'}; give a smaller largest size "
+            f"(sets=2 or max_size=2: {pairs:,}), or name the sets"
+        )
+    return (
+        found for size in range(1, len(names) + 1)[:max_size] for found in combinations(names, size)
+    )
+
+
+def mis(
+    graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None = None
+) -> tuple[Set, ...]:
+    """Minimal intervention sets, the empty one included, smallest first."""
+    network = _Network(_manipulable_graph(graph, target, manipulable), target)
+    sure = (
+        2 ** network.parents[network.target].bit_count()
+    )  # every subset of the target's parents is one
+    if sure > MOST_SETS:
+        raise ExplorationError(
+            _too_many(f"at least {sure:,} MIS (all subsets of the target's parents)")
+        )
+    return _listed(network.minimal(), network, graph, "MIS")
+
+
+def pomis(
+    graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None = None
+) -> tuple[Set, ...]:
+    """Possibly optimal minimal intervention sets, smallest first; the empty one where it is one.
+
+    Optimality assumes that each domain covers the values its variable takes when something
+    upstream is set; `Problem` warns where that is in doubt.
+    """
+    network = _Network(_manipulable_graph(graph, target, manipulable), target)
+    return _listed(network.possibly_optimal(), network, graph, "POMIS")
+
+
+def in_order(graph: CausalGraph, sets: Iterable[Iterable[str]]) -> tuple[Set, ...]:
+    """Distinct sets, smallest first, then in graph order, whatever order they came in."""
+    ordered = {graph.require(members) for members in sets}
+    return tuple(
+        sorted(ordered, key=lambda members: (len(members), [graph.index(name) for name in members]))
+    )
+
+
+def narrow_domains(
+    graph: CausalGraph,
+    target: str,
+    widths: Mapping[str, float],
+    known: Mapping[tuple[str, str], float],
+    kept: Iterable[Set],
+) -> list[tuple[str, str]]:
+    """Pairs (X, Z) where setting X may drive Z out of the domain that the POMIS `kept` rely on.
+
+    POMIS drops a minimal set because another, with Z in it, can do at least as well; that holds while
+    Z's domain covers what the dropped set induces. Compared are widths: Z's domain against X's times
+    the total effect of X on Z, with 1 for every coefficient that is not known.
+    """
+    dropped = _dropped(graph, target, widths)
+    effect = _total_effects(graph, known)
+    return [
+        (cause, name)
+        for name in graph.require(set().union(*kept))
+        for cause in graph.ancestors(name)
+        if cause in dropped and abs(effect[cause, name]) * widths[cause] > widths[name]
+    ]
+
+
+def _dropped(graph: CausalGraph, target: str, manipulable: Iterable[str]) -> set[str]:
+    """Variables of the minimal sets that POMIS drops; past a thousand sets, all that may be set."""
+    network = _Network(_manipulable_graph(graph, target, manipulable), target)
+    kept, dropped, free = set(network.possibly_optimal()), 0, (1 << network.target) - 1
+    for count, members in enumerate(network.minimal()):
+        dropped |= 0 if members in kept else members
+        if dropped == free or count > 1000:
+            return set(manipulable)
+    return set(network.names(dropped))
+
+
+def _total_effects(
+    graph: CausalGraph, known: Mapping[tuple[str, str], float]
+) -> dict[tuple[str, str], float]:
+    effect = {(cause, name): float(cause == name) for cause in graph.nodes for name in graph.nodes}
+    for name in graph.nodes:
+        for cause in graph.ancestors(name):
+            effect[cause, name] = sum(
+                effect[cause, parent] * known.get((parent, name), 1.0)
+                for parent in graph.parents(name)
+            )
+    return effect
+
+
+def _manipulable_graph(
+    graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None
+) -> CausalGraph:
+    graph.require([target], "target")
+    names = graph.require(
+        [name for name in graph.nodes if name != target] if manipulable is None else manipulable
+    )
+    if target in names:
+        raise GraphError(f"the target {target!r} cannot be manipulated; leave it out")
+    return graph.project([*names, target]).ancestral(target)
+
+
+def _too_many(count: str) -> str:
+    return (
+        f"there are {count}; give a largest size (sets=2), or name the sets (at most {MOST_SETS:,})"
+    )
+
+
+def _listed(
+    found: Iterator[int], network: "_Network", graph: CausalGraph, kind: str
+) -> tuple[Set, ...]:
+    members = list(islice(found, MOST_SETS + 1))
+    if len(members) > MOST_SETS:
+        raise ExplorationError(_too_many(f"more than {MOST_SETS:,} {kind}"))
+    return in_order(graph, map(network.names, members))
+
+
+class _Network:
+    """A graph of ancestors of the target, which is its last node, as bit masks in causal order."""
+
+    def __init__(self, graph: CausalGraph, target: str) -> None:
+        self.nodes = (
+            *(name for name in graph.nodes if name != target),
+            target,
+        )  # ancestors come before it anyway
+        self.target = len(self.nodes) - 1
+        self.parents = [self._bits(graph.parents(name)) for name in self.nodes]
+        self.onward = [
+            self._bits((*graph.children(name), *graph.spouses(name))) for name in self.nodes
+        ]
+
+    def _bits(self, names: Iterable[str]) -> int:
+        return sum(1 << self.nodes.index(name) for name in set(names))
+
+    def names(self, members: int) -> list[str]:
+        return [name for place, name in enumerate(self.nodes) if members >> place & 1]
+
+    def ancestors(self, cut: int) -> int:
+        """An(Y), itself included, when no arrow points at what was cut."""
+        reached = 1 << self.target
+        for place in range(self.target, -1, -1):
+            if reached >> place & 1 and not cut >> place & 1:
+                reached |= self.parents[place]
+        return reached
+
+    def territory(self, cut: int) -> int:
+        """MUCT after surgery: closed under children and spouses inside An(Y), so under districts too."""
+        inside = self.ancestors(cut) & ~cut
+        closed = frontier = 1 << self.target
+        while frontier:
+            place = frontier.bit_length() - 1
+            new = self.onward[place] & inside & ~closed
+            closed, frontier = closed | new, (frontier | new) & ~(1 << place)
+        return closed
+
+    def border(self, territory: int) -> int:
+        around = 0
+        for place in range(self.target + 1):
+            around |= self.parents[place] if territory >> place & 1 else 0
+        return around & ~territory
+
+    def minimal(self, chosen: int = 0, below: int | None = None) -> Iterator[int]:
+        """Add variables against the causal order: what is set downstream stays an ancestor of Y."""
+        yield chosen
+        free = self.ancestors(chosen) & ~chosen
+        for place in range((self.target if below is None else below) - 1, -1, -1):
+            if free >> place & 1:
+                yield from self.minimal(chosen | 1 << place, place)
+
+    def possibly_optimal(self) -> Iterator[int]:
+        """The border of the territory, then the borders after surgery inside it."""
+        territory = self.territory(0)
+        yield self.border(territory)
+        yield from self._inside(self.border(territory), territory & ~(1 << self.target), 0)
+
+    def _inside(self, cut: int, order: int, tried: int) -> Iterator[int]:
+        """Cut one variable of `order` after another, last first; a border with a tried one was met before."""
+        while order:
+            place = order.bit_length() - 1
+            order &= ~(1 << place)
+            territory = self.territory(cut | 1 << place)
+            border = self.border(territory)
+            if not border & tried:
+                yield border
+                yield from self._inside(cut | border, order & territory, tried)
+            tried |= 1 << place

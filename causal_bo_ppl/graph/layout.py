@@ -1,0 +1,211 @@
+"""Where does each variable lie on the page, and how do its edges run?
+
+Causes stand left of their effects, in layers; a layer's order is improved by the barycentre rule,
+in which an edge over several layers takes a place in each layer that it crosses. Rows then move
+towards their neighbours' as far as the order allows.
+
+How is a sketch of a graph written as inline SVG?
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+Point = tuple[float, float]
+Edge = tuple[str, str]
+SWEEPS = 12
+HEIGHT, GAP, LETTER = 30.0, 48.0, 8.0  # of a box, between boxes, of a letter
+GREY, DASHED, PLAIN = "#475569", "#b45309", "#f1f5f9"  # mechanisms, latent causes, boxes
+
+
+class Sketch(NamedTuple):
+    """A picture in points, y downwards: boxes by their centres, edges by what they pass.
+
+    arrows: for each directed edge the points that a smooth curve passes, from box to box.
+    arcs: for each bidirected edge start, control point and end of a quadratic curve.
+    """
+
+    centres: dict[str, Point]
+    width: float
+    arrows: list[list[Point]]
+    arcs: list[tuple[Point, Point, Point]]
+
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of everything, with a margin."""
+        crests = [
+            tuple((s + 2 * c + e) / 4 for s, c, e in zip(*arc, strict=True)) for arc in self.arcs
+        ]
+        columns, rows = zip(
+            *self.centres.values(),
+            *(p for route in self.arrows for p in route),
+            *crests,
+            strict=True,
+        )
+        side, margin = self.width / 2 + 16, HEIGHT / 2 + 16
+        return min(columns) - side, min(rows) - margin, max(columns) + side, max(rows) + margin
+
+
+def sketch(nodes: Sequence[str], directed: Sequence[Edge], bidirected: Sequence[Edge]) -> Sketch:
+    """Lay out a graph whose nodes are given in topological order."""
+    width = max(28 + LETTER * max(map(len, nodes)), 56)
+    places, stops = _place(nodes, directed)
+    at = {item: (x * (width + GAP), y * (HEIGHT + 28)) for item, (x, y) in places.items()}
+    arrows = []
+    for passed in stops.values():
+        (x0, y0), *between, (x1, y1) = (at[stop] for stop in passed)
+        arrows.append([(x0 + width / 2, y0), *between, (x1 - width / 2, y1)])
+    middle = sum(at[node][1] for node in nodes) / len(nodes)
+    arcs = [_arc(at[one], at[other], middle, width) for one, other in bidirected]
+    return Sketch({node: at[node] for node in nodes}, width, arrows, arcs)
+
+
+def _arc(one: Point, other: Point, middle: float, width: float) -> tuple[Point, Point, Point]:
+    """A bow from box to box: over the upper half of the picture, under the lower half, beside a column."""
+    (x0, y0), (x1, y1) = sorted([one, other])
+    if x0 == x1:
+        edge = x0 - width / 2
+        return (edge, y0), (edge - 0.3 * (y1 - y0), (y0 + y1) / 2), (edge, y1)
+    side = 1.0 if (y0 + y1) / 2 > middle else -1.0
+    y0, y1 = y0 + side * (HEIGHT / 2 + 1), y1 + side * (HEIGHT / 2 + 1)
+    return (
+        (x0, y0),
+        ((x0 + x1) / 2 - side * 0.3 * (y1 - y0), (y0 + y1) / 2 + side * 0.3 * (x1 - x0)),
+        (x1, y1),
+    )
+
+
+def _place(
+    nodes: Sequence[str], directed: Sequence[Edge]
+) -> tuple[dict[object, Point], dict[Edge, list[object]]]:
+    """Layer and row of every variable and of every stop of a long edge."""
+    depth = _depths(nodes, directed)
+    stops = {(tail, head): _stops(tail, head, depth) for tail, head in directed}
+    layers: list[list[object]] = [[] for _ in range(max(depth.values()) + 1)]
+    for node in nodes:
+        layers[depth[node]].append(node)
+    for (tail, _), passed in stops.items():
+        for step, stop in enumerate(passed[1:-1], start=1):
+            layers[depth[tail] + step].append(stop)
+    neighbours = _neighbours(stops)
+    row = {item: _middle(place, layer) for layer in layers for place, item in enumerate(layer)}
+    for sweep in range(SWEEPS):
+        for layer in layers if sweep % 2 else reversed(layers):
+            layer.sort(
+                key=lambda item: _barycentre(item, row, neighbours)
+            )  # stable: ties keep their order
+            row |= {item: _middle(place, layer) for place, item in enumerate(layer)}
+    for sweep in range(SWEEPS):
+        for layer in layers if sweep % 2 else reversed(layers):
+            row |= _settle(layer, row, neighbours)
+    places = {item: (float(x), row[item]) for x, layer in enumerate(layers) for item in layer}
+    return places, stops
+
+
+def _depths(nodes: Sequence[str], directed: Sequence[Edge]) -> dict[str, int]:
+    """Longest path from a source; then sources move right, next to their nearest effect."""
+    depth = dict.fromkeys(nodes, 0)
+    for head in nodes:
+        depth[head] = max((depth[tail] + 1 for tail, other in directed if other == head), default=0)
+    for tail in reversed(nodes):
+        if all(head != tail for _, head in directed):
+            depth[tail] = min(
+                (depth[head] - 1 for other, head in directed if other == tail), default=0
+            )
+    return depth
+
+
+def _stops(tail: str, head: str, depth: Mapping[str, int]) -> list[object]:
+    between = [(tail, head, layer) for layer in range(depth[tail] + 1, depth[head])]
+    return [tail, *between, head]
+
+
+def _neighbours(stops: Mapping[Edge, list[object]]) -> dict[object, list[object]]:
+    found: dict[object, list[object]] = {}
+    for passed in stops.values():
+        for left, right in pairwise(passed):
+            found.setdefault(left, []).append(right)
+            found.setdefault(right, []).append(left)
+    return found
+
+
+def _middle(place: int, layer: Sequence[object]) -> float:
+    return place - (len(layer) - 1) / 2
+
+
+def _barycentre(
+    item: object, row: Mapping[object, float], neighbours: Mapping[object, list[object]]
+) -> float:
+    around = neighbours.get(item, [item])
+    return sum(row[other] for other in around) / len(around)
+
+
+def _settle(
+    layer: Sequence[object], row: Mapping[object, float], neighbours: Mapping[object, list[object]]
+) -> dict[object, float]:
+    """Rows nearest to the neighbours' that keep the order and the distances: an isotonic regression."""
+    from scipy.optimize import isotonic_regression
+
+    sizes = [1.0 if isinstance(item, str) else 0.4 for item in layer]
+    offset = list(
+        accumulate(
+            (left + right) / 2 for left, right in zip([-sizes[0], *sizes], sizes, strict=False)
+        )
+    )
+    wanted = [
+        _barycentre(item, row, neighbours) - shift
+        for item, shift in zip(layer, offset, strict=True)
+    ]
+    found = isotonic_regression(wanted).x
+    return {item: float(y) + shift for item, y, shift in zip(layer, found, offset, strict=True)}
+
+
+MARKERS = "".join(
+    f'<marker id="cb-{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+    f'orient="auto-start-reverse"><path d="M0,0L10,5L0,10z" fill="{colour}"/></marker>'
+    for name, colour in (("cause", GREY), ("latent", DASHED))
+)
+
+
+def draw_svg(
+    nodes: Sequence[str],
+    directed: Sequence[Edge],
+    bidirected: Sequence[Edge],
+    fills: Mapping[str, str] | None = None,
+) -> str:
+    """Draw a graph: arrows for mechanisms, dashed arcs for latent common causes."""
+    drawn = sketch(nodes, directed, bidirected)
+    left, top, right, bottom = drawn.extent()
+    boxes = [
+        _box(name, at, drawn.width, (fills or {}).get(name, PLAIN))
+        for name, at in drawn.centres.items()
+    ]
+    body = [*map(_arrow, drawn.arrows), *boxes, *(_arc_path(*points) for points in drawn.arcs)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}" '
+        f'width="{right - left:.0f}" style="max-width:100%;background:white" role="img" aria-label="causal graph" '
+        f'font-family="sans-serif" font-size="13"><defs>{MARKERS}</defs>{"".join(body)}</svg>'
+    )
+
+
+def _arrow(points: Sequence[Point]) -> str:
+    path = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
+    for (x0, y0), (x1, y1) in pairwise(points):
+        middle = (x0 + x1) / 2
+        path += f"C{middle:.1f},{y0:.1f} {middle:.1f},{y1:.1f} {x1:.1f},{y1:.1f}"
+    return f'<path d="{path}" fill="none" stroke="{GREY}" stroke-width="1.4" marker-end="url(#cb-cause)"/>'
+
+
+def _arc_path(start: Point, control: Point, end: Point) -> str:
+    path = f"M{start[0]:.1f},{start[1]:.1f}Q{control[0]:.1f},{control[1]:.1f} {end[0]:.1f},{end[1]:.1f}"
+    ends = 'marker-start="url(#cb-latent)" marker-end="url(#cb-latent)"'
+    return f'<path d="{path}" fill="none" stroke="{DASHED}" stroke-width="1.4" stroke-dasharray="5 4" {ends}/>'
+
+
+def _box(name: str, centre: Point, width: float, fill: str) -> str:
+    x, y = centre
+    return (
+        f'<rect x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" height="{HEIGHT:.0f}" '
+        f'rx="{HEIGHT / 2:.0f}" fill="{fill}" stroke="{GREY}"/>'
+        f'<text x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle" fill="#0f172a">{html.escape(name)}</text>'
+    )

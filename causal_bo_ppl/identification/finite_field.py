@@ -1,0 +1,278 @@
+"""Is an identity between Gaussian potentials exact? Arithmetic modulo a prime, without rounding.
+
+Precisions, information vectors, determinants and quadratic forms of a linear SEM are rational functions of its
+coefficients. Two such functions that differ agree at a random point of the field with a probability of about their
+degree over 2^31: no tolerance, and no effect so faint that it could be overlooked. Arrays are int64 in [0, PRIME).
+
+Is a formula exactly Q[C], or exactly P(Y | do(s)), in random models of the graph over a finite field?
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from fractions import Fraction
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from y0.dsl import Expression
+
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.identification.potentials import Places, Unsound, evaluate, split, spread, union
+from causal_bo_ppl.identification.reduction import Names
+from causal_bo_ppl.identification.y0_adapter import all_names
+
+PRIME = 2**31 - 1
+SEED = 8128
+
+
+class Residue(NamedTuple):
+    """determinant^(1/2) (2 pi)^(-power/2) exp(-quadratic/2 + information'v - v' precision v / 2), batched over t."""
+
+    places: Places
+    precision: np.ndarray
+    information: np.ndarray
+    quadratic: np.ndarray
+    determinant: np.ndarray
+    power: int
+
+
+class Residues(NamedTuple):
+    """Random linear SEMs over the field: mean (t, p) and covariance (t, p, p), and what they come from."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    weights: np.ndarray
+    intercepts: np.ndarray
+    noise: np.ndarray
+
+    def marginal(self, places: Places) -> Residue:
+        """The density of some variables."""
+        at = list(places)
+        inverse, determinant = invert(self.covariance[:, at][:, :, at])
+        centre = self.mean[:, at, None]
+        information = times(inverse, centre)
+        quadratic = times(centre.transpose(0, 2, 1), information)[:, 0, 0]
+        return Residue(
+            places, inverse, information[..., 0], quadratic, reciprocal(determinant), len(at)
+        )
+
+    def combine(self, pieces: Iterable[Residue], signs: Iterable[int]) -> Residue:
+        """Products and ratios."""
+        pieces, signs = list(pieces), list(signs)
+        places = union(piece.places for piece in pieces)
+        wide = [on_places(piece, places) for piece in pieces]
+
+        def add(values: Iterable[np.ndarray]) -> np.ndarray:
+            return np.asarray(
+                sum(sign * value for sign, value in zip(signs, values, strict=True)) % PRIME
+            )
+
+        parts = [
+            piece.determinant if sign > 0 else reciprocal(piece.determinant)
+            for sign, piece in zip(signs, wide, strict=True)
+        ]
+        power = sum(sign * piece.power for sign, piece in zip(signs, wide, strict=True))
+        return Residue(
+            places,
+            add(piece.precision for piece in wide),
+            add(piece.information for piece in wide),
+            add(piece.quadratic for piece in wide),
+            reduce(lambda one, other: one * other % PRIME, parts),
+            power,
+        )
+
+    def integrate(self, piece: Residue, places: Collection[int]) -> Residue:
+        """Schur complement; the mass goes into determinant, quadratic form and power."""
+        kept, gone, stay = split(piece.places, places)
+        inverse, determinant = invert(piece.precision[:, gone[:, None], gone])
+        cross, pull = piece.precision[:, stay[:, None], gone], piece.information[:, gone]
+        centre = times(inverse, pull[:, :, None])
+        lost = times(times(cross, inverse), cross.transpose(0, 2, 1))
+        return Residue(
+            kept,
+            (piece.precision[:, stay[:, None], stay] - lost) % PRIME,
+            (piece.information[:, stay] - times(cross, centre)[..., 0]) % PRIME,
+            (piece.quadratic - times(pull[:, None], centre)[:, 0, 0]) % PRIME,
+            piece.determinant * reciprocal(determinant) % PRIME,
+            piece.power - len(gone),
+        )
+
+
+def draw_residues(
+    graph: CausalGraph, count: int, known: Mapping[Edge, float] | None = None
+) -> Residues:
+    """Random models of the graph, known coefficients at their values."""
+    draws = np.random.default_rng(SEED)
+    size = len(graph.nodes)
+    weights, noise = (
+        np.zeros((count, size, size), np.int64),
+        np.zeros((count, size, size), np.int64),
+    )
+    for cause, effect in graph.directed:
+        value = (known or {}).get((cause, effect))
+        drawn = draws.integers(1, PRIME, count) if value is None else as_residue(value)
+        weights[:, graph.index(cause), graph.index(effect)] = drawn
+    for one, other in (*graph.bidirected, *((name, name) for name in graph.nodes)):
+        at = graph.index(one), graph.index(other)
+        noise[:, *at] = noise[:, *at[::-1]] = draws.integers(1, PRIME, count)
+    intercepts = draws.integers(1, PRIME, (count, size))
+    solve, _ = invert((np.eye(size, dtype=np.int64) - weights.transpose(0, 2, 1)) % PRIME)
+    covariance = times(times(solve, noise), solve.transpose(0, 2, 1))
+    return Residues(
+        times(solve, intercepts[:, :, None])[..., 0], covariance, weights, intercepts, noise
+    )
+
+
+def as_residue(value: float) -> int:
+    """A float is a ratio of integers: that ratio in the field."""
+    ratio = Fraction(value)
+    return ratio.numerator * pow(ratio.denominator, -1, PRIME) % PRIME
+
+
+def on_places(piece: Residue, places: Places) -> Residue:
+    """The same potential over more variables, on which it does not depend."""
+    put = spread(piece.places, places)
+    return piece._replace(
+        places=places, precision=put.T @ piece.precision @ put, information=piece.information @ put
+    )
+
+
+def are_equal(one: Residue, other: Residue) -> bool:
+    """Are two potentials the same function, normalization included?"""
+    places = union([one.places, other.places])
+    left, right = on_places(one, places), on_places(other, places)
+    return left.power == right.power and all(map(np.array_equal, left[1:5], right[1:5]))
+
+
+def times(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Matrix product; every partial sum is reduced before it can overflow."""
+    product = np.zeros((*one.shape[:-1], other.shape[-1]), np.int64)
+    for inner in range(one.shape[-1]):
+        product = (product + one[..., :, inner, None] * other[..., None, inner, :]) % PRIME
+    return product
+
+
+def reciprocal(values: np.ndarray) -> np.ndarray:
+    """1 / x of each; raises Unsound where x is 0."""
+    if not np.all(values):
+        raise Unsound("one of its blocks is singular")
+    return np.array([pow(int(value), -1, PRIME) for value in values.ravel()], np.int64).reshape(
+        values.shape
+    )
+
+
+def invert(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse (t, k, k) and determinant (t,) by Gauss and Jordan."""
+    count, size = block.shape[:2]
+    table = np.concatenate([block, np.tile(np.eye(size, dtype=np.int64), (count, 1, 1))], axis=2)
+    determinant = np.ones(count, np.int64)
+    for place in range(size):
+        pivot = table[:, place, place]
+        determinant = determinant * pivot % PRIME
+        row = table[:, place] * reciprocal(pivot)[:, None] % PRIME
+        table = (table - table[:, :, place, None] * row[:, None, :]) % PRIME
+        table[:, place] = row
+    return table[:, :, size:], determinant
+
+
+def eliminate(rows: np.ndarray) -> np.ndarray:
+    """Independent rows that span the same space; as many as the rank."""
+    rest, kept = rows % PRIME, []
+    for column in range(rows.shape[1]):
+        lead = np.flatnonzero(rest[:, column])
+        if lead.size:
+            row = rest[lead[0]] * pow(int(rest[lead[0], column]), -1, PRIME) % PRIME
+            rest = (rest - rest[:, column, None] * row) % PRIME
+            rest = rest[rest.any(axis=1)]
+            kept.append(row)
+    return np.array(kept, np.int64).reshape(len(kept), rows.shape[1])
+
+
+MODELS = 2  # each misses a wrong formula with a probability below one in a hundred thousand
+
+
+def is_exact_factor(expression: Expression, graph: CausalGraph, district: Names) -> bool:
+    """Does the expression equal Q[district], normalization included?"""
+    models = draw_residues(graph, MODELS)
+    return _is_exact(expression, graph, models, _true_factor(graph, models, district))
+
+
+def is_exact_effect(
+    expression: Expression, graph: CausalGraph, target: str, intervened: Collection[str]
+) -> bool:
+    """Does the expression equal P(target | do(intervened)), and depend on nothing else?"""
+    models = draw_residues(graph, MODELS)
+    return _is_exact(expression, graph, models, _true_effect(graph, models, target, intervened))
+
+
+def require_density(expression: Expression, graph: CausalGraph, target: str) -> None:
+    """Refuse, with Unsound, an expression that is no density of the target in any model.
+
+    In floating point the precision of such an expression is a rounded zero: positive, negative or
+    exactly 0, depending on the processor. In the field it is 0.
+    """
+    found = _evaluate(expression, graph, draw_residues(graph, MODELS))
+    if graph.index(target) not in found.places:
+        raise Unsound("it is no density of the target")
+    at = found.places.index(graph.index(target))
+    if not found.precision[:, at, at].any():
+        raise Unsound("it is no density of the target, whose precision is 0 in it")
+
+
+def _is_exact(expression: Expression, graph: CausalGraph, models: Residues, truth: Residue) -> bool:
+    if not all_names(expression) <= set(graph.nodes):
+        return False
+    try:
+        return are_equal(_evaluate(expression, graph, models), truth)
+    except Unsound:
+        return False
+
+
+def _evaluate(expression: Expression, graph: CausalGraph, models: Residues) -> Residue:
+    return evaluate(expression, models, {name: place for place, name in enumerate(graph.nodes)})
+
+
+def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Residue:
+    """The density of the district's disturbances, as a potential of it and its parents."""
+    places = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
+    members = [graph.index(name) for name in district]
+    inverse, determinant = invert(models.noise[:, members][:, :, members])
+    residual = (np.eye(len(graph.nodes), dtype=np.int64) - models.weights)[:, places][
+        :, :, members
+    ] % PRIME
+    constants = models.intercepts[:, members, None]
+    pull = times(inverse, constants)
+    return Residue(
+        tuple(places),
+        times(times(residual, inverse), residual.transpose(0, 2, 1)),
+        times(residual, pull)[..., 0],
+        times(constants.transpose(0, 2, 1), pull)[:, 0, 0],
+        reciprocal(determinant),
+        len(members),
+    )
+
+
+def _true_effect(
+    graph: CausalGraph, models: Residues, target: str, intervened: Collection[str]
+) -> Residue:
+    """N(y; intercept + slopes'x, variance), with l_i = sum over free j of W_ij l_j."""
+    at, chosen = graph.index(target), [graph.index(name) for name in graph.require(intervened)]
+    loads = np.zeros((MODELS, len(graph.nodes), 1), np.int64)
+    loads[:, at] = 1
+    slopes = loads.copy()  # of what is set; its load is 0
+    for node in range(at - 1, -1, -1):
+        loads[:, node] = slopes[:, node] = times(models.weights[:, None, node], loads)[:, 0]
+        loads[:, node] *= node not in chosen
+    variance = times(times(loads.transpose(0, 2, 1), models.noise), loads)[:, 0, 0]
+    intercept = times(loads.transpose(0, 2, 1), models.intercepts[:, :, None])[:, 0, 0]
+    places = sorted([at, *chosen])
+    residual = -slopes[:, places]
+    residual[:, places.index(at)] = 1
+    scaled = residual % PRIME * reciprocal(variance)[:, None, None] % PRIME
+    return Residue(
+        tuple(places),
+        times(scaled, residual.transpose(0, 2, 1) % PRIME),
+        scaled[..., 0] * intercept[:, None] % PRIME,
+        intercept * intercept % PRIME * reciprocal(variance) % PRIME,
+        reciprocal(variance),
+        1,
+    )

@@ -1,0 +1,132 @@
+"""Is this formula the effect? Any estimand, from anywhere, against random linear-Gaussian models of the graph.
+
+Floating point says in what it differs, exact arithmetic whether it differs at all.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+import pandas as pd
+from y0.dsl import Expression, Variable
+
+from causal_bo_ppl.errors import DomainError, ModelError
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.assembly import TOLERANCE, discrepancy
+from causal_bo_ppl.identification.finite_field import is_exact_effect, require_density
+from causal_bo_ppl.identification.potentials import Potential, Unsound, evaluate, on_places
+from causal_bo_ppl.identification.random_models import TRIALS, draw_trials, true_effects
+from causal_bo_ppl.identification.reduction import Names
+from causal_bo_ppl.identification.y0_adapter import all_names, to_text
+from causal_bo_ppl.problem import validation
+
+ROWS = ("slopes", "intercept", "variance", "other variables", "integral over the target")
+
+
+@dataclass(frozen=True, eq=False)
+class EstimandCheck:
+    """Does an estimand equal the effect in every trial? The table says in what it differs.
+
+    table: the largest relative error of slopes, intercept and variance, of what must be zero (the
+    coefficients of other variables), and of what must be one (the integral over the target).
+    """
+
+    name: str
+    passed: bool
+    table: pd.DataFrame
+    text: str
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.text}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.table.to_html()}"
+
+
+def check_estimand(
+    graph: CausalGraph, target: str, intervened: str | Iterable[str], estimand: Expression
+) -> EstimandCheck:
+    """Compare a y0 expression in the graph's names with P(target | do(intervened)) in random models.
+
+    Examples
+    --------
+    >>> from y0.dsl import P, X, Y
+    >>> check_estimand(CausalGraph.parse("X -> Y; X <-> Y"), "Y", "X", P(Y | X)).passed
+    False
+    """
+    target = validation.read_target(validation.read_graph(graph), target)
+    members = graph.require(intervened)
+    if target in members:
+        raise DomainError(
+            f"the target {target!r} stands among the intervened variables {members}; it cannot be set"
+        )
+    if not isinstance(estimand, Expression):
+        raise ModelError(f"an estimand is a y0 expression, got {estimand!r}")
+    graph.require(all_names(estimand))
+    if any(
+        type(found) is not Variable or found.star is not None for found in estimand.get_variables()
+    ):
+        raise ModelError(
+            f"an estimand speaks of observed variables alone, without do() and stars: {estimand}"
+        )
+    query = f"P({target} | do({', '.join(members)}))" if members else f"P({target})"
+    name = f"{query} = {to_text(estimand)}"
+    try:
+        require_density(estimand, graph, target)
+        errors, whole = _compare(graph, target, members, estimand)
+    except Unsound as fault:
+        return EstimandCheck(name, False, _table(dict.fromkeys(ROWS, np.inf)), f"wrong: {fault}")
+    is_exact = is_exact_effect(estimand, graph, target, members)
+    wrong = ", ".join(row for row, error in errors.items() if not error <= TOLERANCE)
+    if is_exact and whole <= TOLERANCE:
+        return EstimandCheck(name, True, _table(errors), "verified")
+    faint = "wrong, though by too little to be seen in random models: arithmetic without rounding shows it"
+    return EstimandCheck(name, False, _table(errors), f"wrong in {wrong}" if wrong else faint)
+
+
+def _table(errors: Mapping[str, float]) -> pd.DataFrame:
+    table = pd.DataFrame({"error": list(errors.values())}, index=pd.Index(errors, name="quantity"))
+    return table.assign(passed=table["error"] <= TOLERANCE)
+
+
+def _compare(
+    graph: CausalGraph, target: str, members: Names, estimand: Expression
+) -> tuple[dict[str, float], float]:
+    """Errors by quantity, and that of the whole density."""
+    trials, places = (
+        draw_trials(graph, TRIALS),
+        {name: place for place, name in enumerate(graph.nodes)},
+    )
+    at, inside = places[target], np.array([name in members for name in graph.nodes])
+    truth = true_effects(trials, at, inside[None])
+    found = evaluate(estimand, trials.moments, places)
+    row, own, pull = _of_target(found, at, len(graph.nodes))
+    left = trials.moments.integrate(found, {at})  # must be 1 whatever the other variables are
+    errors = {
+        "slopes": _error(row[:, inside], truth.slopes[:, 0, inside]),
+        "intercept": _error(pull / own, truth.intercepts[:, 0]),
+        "variance": _error(1 / own, truth.variances[:, 0]),
+        "other variables": _error(
+            np.delete(row, [at, *np.flatnonzero(inside)], axis=1), np.zeros(1)
+        ),
+        "integral over the target": max(_error(piece, np.zeros(1)) for piece in left[1:]),
+    }
+    around = [places[name] for name in graph.require([target, *members])]
+    return errors, discrepancy(found, truth.potential(0, around, at))
+
+
+def _of_target(
+    found: Potential, target: int, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Coefficients of every variable for the target, its precision, and its information."""
+    spread = on_places(found, tuple(range(size)))
+    own = spread.precision[:, target, target]
+    return -spread.precision[:, target] / own[:, None], own, spread.information[:, target]
+
+
+def _error(found: np.ndarray, truth: np.ndarray) -> float:
+    if not np.isfinite(found).all():
+        return float(np.inf)
+    size = np.max(np.abs(truth), initial=0.0)
+    return float(np.max(np.abs(found - truth), initial=0.0) / (size if size > 0 else 1.0))

@@ -1,0 +1,264 @@
+"""How is an estimand written? y0's expressions, put into one order, and read as text or LaTeX.
+
+The same graph gives the same expression in every process: y0's own order follows set iteration.
+
+What does y0 say? Its ID algorithm behind aliases, so that any name works and no neighbour's error gets out.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from functools import lru_cache
+from threading import RLock
+
+import networkx as nx
+from y0.algorithm.identify import identify_outcomes
+from y0.dsl import (
+    Distribution,
+    Expression,
+    Fraction,
+    One,
+    Probability,
+    Product,
+    Sum,
+    Variable,
+    Zero,
+)
+from y0.graph import NxMixedGraph
+
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.reduction import Names
+
+Rename = Callable[[str], str]
+
+
+def variable(name: str) -> Variable:
+    """A y0 variable of any name; its constructor refuses P, Q and PP, which only its parser cannot read."""
+    if name not in ("P", "Q", "PP"):
+        return Variable(name)
+    found = copy(Variable("v"))
+    object.__setattr__(found, "name", name)
+    return found
+
+
+def conditional(child: str, given: Iterable[str]) -> Expression:
+    """P(child | given), or P(child)."""
+    return Probability(Distribution((variable(child),), tuple(map(variable, given))))
+
+
+def joint(names: Iterable[str]) -> Expression:
+    """P(names)."""
+    return Probability(Distribution(tuple(map(variable, names))))
+
+
+def product(factors: Iterable[Expression]) -> Expression:
+    """The product, nested ones opened; One when there are no factors."""
+    flat = [part for factor in factors for part in factors_of(factor) if not isinstance(part, One)]
+    if not flat:
+        return One()
+    return flat[0] if len(flat) == 1 else Product(tuple(flat))
+
+
+def factors_of(expression: Expression) -> tuple[Expression, ...]:
+    """The factors of a product; anything else is its own only factor."""
+    return tuple(expression.expressions) if isinstance(expression, Product) else (expression,)
+
+
+def total(expression: Expression, names: Iterable[str]) -> Expression:
+    """The sum over names, without what sums to 1: v in P(v, ... | ...) where v is summed and stands nowhere else."""
+    names = set(names)
+    if isinstance(expression, Sum) and not names & (
+        bound := {found.name for found in expression.ranges}
+    ):
+        return total(expression.expression, names | bound)
+    factors = list(factors_of(expression))
+    while spent := _spent(factors, names):
+        place, name = spent
+        children = [child for child in factors[place].children if child.name != name]
+        rest = (
+            Probability(Distribution(tuple(children), factors[place].parents))
+            if children
+            else One()
+        )
+        factors[place] = rest
+        names.discard(name)
+    inner = product(factors)
+    return Sum(inner, frozenset(map(variable, names))) if names else inner
+
+
+def _spent(factors: list[Expression], names: set[str]) -> tuple[int, str] | None:
+    """The first factor and the first of its children that is summed and stands in no other factor."""
+    count = Counter(name for factor in factors for name in free_names(factor))
+    return next(
+        (
+            (place, child.name)
+            for place, factor in enumerate(factors)
+            if isinstance(factor, Probability)
+            for child in factor.children
+            if child.name in names and count[child.name] == 1
+        ),
+        None,
+    )
+
+
+def ratio(numerator: Expression, denominator: Expression) -> Expression:
+    """The quotient; the numerator alone when the denominator is 1."""
+    return numerator if isinstance(denominator, One) else Fraction(numerator, denominator)
+
+
+def free_names(expression: Expression) -> frozenset[str]:
+    """Variables that no sum binds."""
+    if isinstance(expression, Sum):
+        return free_names(expression.expression) - {bound.name for bound in expression.ranges}
+    if isinstance(expression, Probability):
+        return frozenset(found.name for found in (*expression.children, *expression.parents))
+    return frozenset().union(*map(free_names, _parts(expression)))
+
+
+def all_names(expression: Expression) -> frozenset[str]:
+    """Every variable that stands in the expression, free or bound."""
+    return frozenset(found.name for found in expression.get_variables())
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    if isinstance(expression, Product):
+        return tuple(expression.expressions)
+    return (
+        (expression.numerator, expression.denominator) if isinstance(expression, Fraction) else ()
+    )
+
+
+def arranged(expression: Expression, graph: CausalGraph, rename: Rename = str) -> Expression:
+    """The same expression with names mapped, variables in graph order, factors from the last variable back."""
+
+    def ordered(variables: Iterable[Variable]) -> tuple[Variable, ...]:
+        return tuple(map(variable, graph.require([rename(found.name) for found in variables])))
+
+    def against_order(part: Expression) -> tuple[int, str]:
+        return -max((graph.index(name) for name in free_names(part)), default=0), to_text(part)
+
+    def rebuild(part: Expression) -> Expression:
+        if isinstance(part, Probability):
+            return Probability(Distribution(ordered(part.children), ordered(part.parents)))
+        if isinstance(part, Sum):
+            return total(rebuild(part.expression), [found.name for found in ordered(part.ranges)])
+        if isinstance(part, Fraction):
+            return Fraction(rebuild(part.numerator), rebuild(part.denominator))
+        if isinstance(part, Product):
+            return product(sorted(map(rebuild, factors_of(part)), key=against_order))
+        return part
+
+    return rebuild(expression)
+
+
+def to_text(expression: Expression) -> str:
+    """Plain text, for example `sum_{Z} [P(Y | X, Z) P(Z)]`."""
+    return _write(expression, in_latex=False)
+
+
+def to_latex(expression: Expression) -> str:
+    """LaTeX, every name escaped."""
+    return _write(expression, in_latex=True)
+
+
+TEXT = "sum_{{{names}}} [{inner}]", "({top}) / ({bottom})", " | "
+LATEX = r"\sum_{{{names}}} {inner}", r"\frac{{{top}}}{{{bottom}}}", r" \mid "
+
+
+def _write(expression: Expression, *, in_latex: bool) -> str:
+    sum_form, ratio_form, bar = LATEX if in_latex else TEXT
+    name = latex_name if in_latex else str
+
+    def names(variables: Iterable[Variable]) -> str:
+        return ", ".join(name(found.name) for found in variables)
+
+    def write(part: Expression) -> str:
+        if isinstance(part, Probability):
+            given = f"{bar}{names(part.parents)}" if part.parents else ""
+            return f"P({names(part.children)}{given})"
+        if isinstance(part, Sum):
+            bound = names(sorted(part.ranges, key=lambda found: found.name))
+            return sum_form.format(names=bound, inner=write(part.expression))
+        if isinstance(part, Fraction):
+            return ratio_form.format(top=write(part.numerator), bottom=write(part.denominator))
+        if isinstance(part, Product):
+            return " ".join(guarded(inner) for inner in factors_of(part))
+        return "0" if isinstance(part, Zero) else "1"
+
+    def guarded(part: Expression) -> str:
+        """Inside a product a sum or a ratio must end where it ends."""
+        if not in_latex:
+            return f"[{write(part)}]" if isinstance(part, Fraction) else write(part)
+        return rf"\Bigl( {write(part)} \Bigr)" if isinstance(part, Sum) else write(part)
+
+    return write(expression)
+
+
+def latex_name(name: str) -> str:
+    """A variable's name in mathematics, every special character escaped."""
+    special = {"\\": r"\backslash{}", "{": r"\{", "}": r"\}", "^": r"\hat{}", "~": r"\sim{}"}
+    escaped = "".join(special.get(c, rf"\{c}" if c in "#$%&_" else c) for c in name)
+    if len(name) == 1 and name.isalpha():
+        return name
+    return rf"\mathit{{{escaped}}}".replace(" ", r"\ ")
+
+
+LOCK = RLock()
+Places = tuple[int, ...]
+Pairs = tuple[Places, ...]
+
+
+@contextmanager
+def in_order() -> Iterator[None]:
+    """Let y0 sort by the numbers of the aliases: it sorts in the order of a set otherwise, and its formulas follow."""
+
+    def by_number(graph: NxMixedGraph) -> Iterable[Variable]:
+        found: Iterable[Variable] = nx.lexicographical_topological_sort(
+            graph.directed, key=lambda v: int(v.name[1:])
+        )
+        return found
+
+    with LOCK:
+        original = NxMixedGraph.topological_sort
+        NxMixedGraph.topological_sort = by_number
+        try:
+            yield
+        finally:
+            NxMixedGraph.topological_sort = original
+
+
+def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | None:
+    """P(outcomes | do(intervened)) by y0, in the graph's own names; None when y0 finds a hedge."""
+
+    def places(names: Names) -> tuple[int, ...]:
+        return tuple(graph.index(name) for name in names)
+
+    directed, bidirected = (
+        tuple(places(edge) for edge in edges) for edges in (graph.directed, graph.bidirected)
+    )
+    found = _ask(len(graph.nodes), directed, bidirected, places(outcomes), places(intervened))
+    return (
+        None if found is None else arranged(found, graph, lambda alias: graph.nodes[int(alias[1:])])
+    )
+
+
+@lru_cache(maxsize=4096)
+def _ask(
+    size: int, directed: Pairs, bidirected: Pairs, outcomes: Places, intervened: Places
+) -> Expression | None:
+    """The same question about v0, v1, ...: graphs that differ in names alone are asked about once."""
+
+    def edges(pairs: Pairs) -> list[tuple[str, str]]:
+        return [(f"v{one}", f"v{other}") for one, other in pairs]
+
+    graph = NxMixedGraph.from_str_edges(
+        nodes=[f"v{place}" for place in range(size)],
+        directed=edges(directed),
+        undirected=edges(bidirected),
+    )
+    treatments, targets = (
+        {Variable(f"v{place}") for place in places} for places in (intervened, outcomes)
+    )
+    with in_order():
+        return identify_outcomes(graph, treatments=treatments, outcomes=targets)

@@ -1,0 +1,159 @@
+"""Does JAX still compute in 64-bit floats? Importing the package switched them on; anyone may switch them off again.
+
+Is this a real number, and of a size whose squares and ratios float64 can hold?
+
+Which random key is this? (a JAX key, or an int seed at the user-facing doors).
+
+Which names may a variable bear?
+
+A name that would fail later (in a file, in a posterior's group) is refused at the door.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from numbers import Integral
+from typing import Any, SupportsFloat
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from causal_bo_ppl.errors import DataError, DomainError, GraphError, ModelError, SeedError
+
+
+def require_float64() -> None:
+    """Refuse to compute where JAX makes 32-bit floats, for the whole process or within a context of this thread.
+
+    Half of the digits would be lost without a word. The check costs less than a microsecond.
+    """
+    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ModelError(
+            "JAX was switched back to 32-bit floats, in which results lose half of their digits; switch 64-bit floats "
+            'on again with jax.config.update("jax_enable_x64", True), or leave the context jax.enable_x64(False)'
+        )
+
+
+# Between what sizes s a column, its spread and its domain must lie, each in its own units. A slope is
+# s_j / s_i, at most 1e100, and its variance 1e200. The derivative of an effect in a slope is
+# s_i s_y / s_j, at most 1e150; its square, 1e300, is the largest product that is formed, and 1e-300 the
+# smallest. Float64 has all its digits from 2.2e-308 to 1.8e308: a factor of 1e8 is left for sums over
+# rows, variables and queries.
+LEAST, MOST = 1e-50, 1e50
+STEEPEST = MOST / LEAST  # slope
+
+
+def read_number(name: object, number: object) -> float:
+    """Return a variable's number as a float; a bool, a text, an array or a giant integer is none."""
+    try:
+        if isinstance(number, bool | np.bool_ | str | bytes | complex):
+            raise TypeError
+        return float(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise DomainError(f"the value of {name!r} must be a real number, got {number!r}") from None
+
+
+def as_float(number: SupportsFloat) -> float:
+    """Return a real number as a float, a giant one as infinity with its sign."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.copysign(math.inf, number > 0 or -1)  # type: ignore[operator]
+
+
+def size_fault(size: float, least: float = LEAST, most: float = MOST) -> str:
+    """Say what is wrong with a size that is neither 0 nor between `least` and `most`; empty where nothing is."""
+    if size == 0 or least <= size <= most:
+        return ""
+    side, limit, fate = (
+        ("above", most, "overflow") if size > most else ("below", least, "underflow")
+    )
+    return f"{size:.3g}, {side} {limit:g}, where squares and ratios of squares {fate}; change its units"
+
+
+def require_outcomes(outcomes: np.ndarray | float) -> None:
+    """Refuse outcomes of the target that are too large to be squared; small ones are as good as 0."""
+    fault = size_fault(float(np.abs(outcomes).max(initial=0.0)), least=0.0)
+    if fault:
+        raise DataError(f"an outcome of the target has the size {fault}")
+
+
+def as_key(key: jax.Array | int) -> jax.Array:
+    """Return a JAX key: an int is taken as a seed, a key passes through."""
+    require_float64()
+    if isinstance(key, jax.Array) and (
+        (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ())
+        or (key.dtype == jnp.uint32 and key.shape == (2,))
+    ):
+        return key
+    if isinstance(key, bool) or not isinstance(key, Integral) or not 0 <= int(key) < 2**63:
+        raise SeedError(f"key must be one JAX key or an int seed from 0 to 2^63 - 1, got {key!r}")
+    return jax.random.key(int(key))
+
+
+def host_generator(key: jax.Array) -> np.random.Generator:
+    """NumPy's generator for a key: nothing is compiled, whatever shapes are drawn."""
+    data = np.asarray(
+        jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    )
+    return np.random.default_rng([int(word) for word in data])
+
+
+RESERVED = frozenset({"chain", "draw"})  # a posterior group silently drops variables of these names
+SITE = re.compile(
+    r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)"
+)  # names of parameters, and of columns of a table
+LONGEST = 200  # bytes; netCDF fails at 256, after sampling
+
+
+def require_name(name: object) -> str:
+    """Return the name if a variable may bear it; raise GraphError otherwise."""
+    if not isinstance(name, str):
+        raise GraphError(
+            f"variable names are strings, got {name!r} ({type(name).__name__}); use {str(name)!r}"
+        )
+    fault = _fault(name)
+    if fault:
+        raise GraphError(f"variable name {name!r} {fault}")
+    return name
+
+
+def _fault(name: str) -> str | None:
+    if not name.strip():
+        return "is blank; give the variable a name"
+    if name != name.strip():
+        return f"has surrounding whitespace; write {name.strip()!r}"
+    if any(unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for character in name):
+        return "holds a control or invisible character; remove it"
+    if "/" in name:
+        return "holds '/', which divides groups in files; use another character"
+    if len(name.encode()) > LONGEST:
+        return f"is {len(name.encode())} bytes long; at most {LONGEST} can be stored"
+    if name in RESERVED:
+        return "is reserved for the dimensions of a posterior; rename the variable"
+    if SITE.fullmatch(name):
+        return "is reserved for a parameter or a table's column; rename the variable"
+    return None
+
+
+def read_list(given: object) -> list[Any] | None:
+    """Return the elements of what can be gone through, or None; some arrays only look as if they could."""
+    try:
+        return list(given)  # type: ignore[call-overload, no-any-return]
+    except TypeError:
+        return None
+
+
+def require_distinct(names: Iterable[object]) -> tuple[str, ...]:
+    """Return the names, sorted, if all are legal and no two look the same."""
+    seen: dict[str, object] = {}
+    names = list(names)
+    for name in names:
+        look = unicodedata.normalize("NFC", str(name).strip())
+        if look in seen:
+            raise GraphError(
+                f"two variables are called {seen[look]!r} and {name!r}; names must differ visibly"
+            )
+        seen[look] = name
+    return tuple(sorted(require_name(name) for name in names))

@@ -1,0 +1,207 @@
+"""What couples with what: how do doubts about the effects of different sets go together?
+
+What does one experiment teach about all others?
+
+An outcome at z, with noise of variance s2, lowers the variance of the effect of z' by k(z, z')^2 / (k(z, z) + s2).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
+from causal_bo_ppl.kernels.jacobian import jacobian_gram
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.default_queries import anchors
+from causal_bo_ppl.problem.queries import Sets, labels, split_sets
+
+if TYPE_CHECKING:
+    import xarray as xr
+from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.inputs import read_number
+from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.kernels.jacobian import jacobian_features
+
+ROUNDING = 1e-9  # of the largest eigenvalue of a set's covariances
+
+
+def coupling(
+    post: Posterior,
+    queries: Queries | None = None,
+    *,
+    kernel: KernelEstimate | None = None,
+    accept_unconverged: bool = False,
+) -> "xr.Dataset":
+    """Correlations between the effects of all sets, in the order of the graph.
+
+    queries: by default so many vertices of every set that its effects follow from them (its size + 1). kernel: of these
+    queries; by default the Jacobian kernel.
+
+    Returns
+    -------
+    Dataset
+        `correlation` of every `effect` with every `other`; NaN where an effect is known. `set`: of each effect. `sd`.
+        `between` sets `left` and `right`: the root mean square correlation of their effects. `explained`: the share of
+        the variance of `right`'s effects that would go, were those of `left` known: tr(K_rl K_ll^+ K_lr) / tr K_rr.
+    """
+    import xarray as xr
+
+    post = require_trusted(post, accept_unconverged)
+    asked = anchors(post.problem, post.parameters.explored.sets, queries)
+    if not len(asked):
+        raise ModelError("there are no effects to couple: give at least one query")
+    kernel = jacobian_gram(post, asked, accept_unconverged=True) if kernel is None else kernel
+    gram = _read_gram(asked, kernel)
+    sets = split_sets(post.problem, asked)
+    order = sets.order
+    ordered = _correlations(gram)[np.ix_(order, order)]
+    words = labels(post.problem, asked)
+    names = [words[row] for row in order]
+    variables = {
+        "correlation": (("effect", "other"), ordered),
+        "sd": (("effect",), np.sqrt(np.diagonal(gram))[order]),
+        "between": (("left", "right"), _between(_correlations(gram), sets)),
+        "explained": (("left", "right"), _explained(gram, sets)),
+    }
+    which = [label for label, rows in zip(sets.labels, sets.rows, strict=True) for _ in rows]
+    coordinates = {
+        "effect": names,
+        "other": names,
+        "left": list(sets.labels),
+        "right": list(sets.labels),
+    }
+    return xr.Dataset(
+        variables,
+        coordinates | {"set": (("effect",), which)},
+        {
+            "target": post.problem.target,
+            "method": post.method,
+            "rows": post.rows,
+            "kernel": kernel.assumed,
+        },
+    )
+
+
+def _read_gram(queries: Queries, kernel: KernelEstimate) -> np.ndarray:
+    if not isinstance(kernel, KernelEstimate) or kernel.gram.shape != (len(queries), len(queries)):
+        got = (
+            f"{kernel.gram.shape}" if isinstance(kernel, KernelEstimate) else type(kernel).__name__
+        )
+        raise ModelError(
+            f"the kernel must be of these {len(queries)} queries, as cb.exact_gram gives it; got {got}"
+        )
+    return np.asarray(kernel.gram)
+
+
+def _correlations(gram: np.ndarray) -> np.ndarray:
+    sd = np.sqrt(np.diagonal(gram))
+    scale = np.where(np.outer(sd, sd) > 0, np.outer(sd, sd), np.nan)
+    return np.asarray(np.clip(gram / scale, -1.0, 1.0))
+
+
+def _between(correlations: np.ndarray, sets: Sets) -> np.ndarray:
+    """(S, S) root mean squares; NaN where a set's effects are all known."""
+    squares, counted = np.nan_to_num(correlations) ** 2, np.isfinite(correlations)
+    member = np.zeros((len(sets.rows), len(correlations)))
+    for place, rows in enumerate(sets.rows):
+        member[place, rows] = 1.0
+    count = member @ counted @ member.T
+    return np.asarray(np.sqrt(member @ squares @ member.T / np.where(count > 0, count, np.nan)))
+
+
+def _explained(gram: np.ndarray, sets: Sets) -> np.ndarray:
+    """(S, S) shares: with U the whitened directions of the left set, |U'K_lr|^2 / tr K_rr."""
+    found, variances = np.full((len(sets.rows),) * 2, np.nan), np.diagonal(gram)
+    for place, rows in enumerate(sets.rows):
+        sizes, directions = np.linalg.eigh(gram[np.ix_(rows, rows)])
+        kept = sizes > ROUNDING * sizes.max()
+        if not kept.any() or sizes.max() <= 0:
+            continue
+        removed = (((directions[:, kept] / np.sqrt(sizes[kept])).T @ gram[rows]) ** 2).sum(axis=0)
+        for other, columns in enumerate(sets.rows):
+            if variances[columns].sum() > 0:
+                found[place, other] = min(1.0, removed[columns].sum() / variances[columns].sum())
+    return found
+
+
+def teaching(
+    post: Posterior,
+    experiments: Queries,
+    queries: Queries | None = None,
+    *,
+    noise: float | None = None,
+    replicates: int = 1,
+    accept_unconverged: bool = False,
+) -> "xr.Dataset":
+    """How much one outcome of each experiment would lower the doubt about every effect.
+
+    queries: whose effects; by default as many vertices of every set as it has members, and one more. noise: the
+    variance of one outcome; by default as the model implies it. replicates: outcomes of the same experiment, of which
+    the mean is taken. What linearization leaves out of the experiment's effect counts as noise, as in the surrogate.
+
+    Returns
+    -------
+    Dataset over `experiment` and `effect`, effects by sets in the order of the graph.
+        `reduction`: the share of the effect's variance that goes; NaN where it is known already. `sd_after`, `sd`
+        (before), and `noise`: the variance that was counted.
+    """
+    import xarray as xr
+
+    post = require_trusted(post, accept_unconverged)
+    tried = post.problem.require(experiments)
+    asked = anchors(post.problem, post.parameters.explored.sets, queries)
+    variances = _noise(post, tried, noise, replicates)
+    left, right = (
+        np.asarray(jacobian_features(post, each, accept_unconverged=True))
+        for each in (tried, asked)
+    )
+    before, own = (right**2).sum(axis=1), (left**2).sum(axis=1) + variances
+    removed = (left @ right.T) ** 2 / np.where(own > 0, own, np.inf)[:, None]
+    share = np.clip(removed / np.where(before > 0, before, np.nan), 0.0, 1.0)
+    sets = split_sets(post.problem, asked)
+    order, both = sets.order, ("experiment", "effect")
+    variables = {
+        "reduction": (both, share[:, order]),
+        "sd_after": (both, np.sqrt(before * (1 - np.nan_to_num(share)))[:, order]),
+        "sd": (("effect",), np.sqrt(before)[order]),
+        "noise": (("experiment",), variances),
+    }
+    which = [label for label, rows in zip(sets.labels, sets.rows, strict=True) for _ in rows]
+    names = labels(post.problem, asked)
+    coordinates = {
+        "experiment": labels(post.problem, tried),
+        "effect": [names[row] for row in order],
+    }
+    said = {
+        "target": post.problem.target,
+        "method": post.method,
+        "rows": post.rows,
+        "verdict": post.verdict,
+    }
+    said["replicates"] = int(replicates)
+    return xr.Dataset(variables, coordinates | {"set": (("effect",), which)}, said)
+
+
+def _noise(
+    post: Posterior, experiments: Queries, noise: float | None, replicates: int
+) -> np.ndarray:
+    """(E,) variance of the mean of the outcomes, and what linearization leaves out."""
+    if (
+        isinstance(replicates, bool)
+        or not isinstance(replicates, int | np.integer)
+        or replicates < 1
+    ):
+        raise ModelError(f"replicates must be a whole number, at least 1; got {replicates!r}")
+    noise = None if noise is None else read_number("noise", noise)
+    if noise is not None and not (np.isfinite(noise) and noise >= 0):
+        raise DataError(
+            f"the variance of an outcome's noise is {noise}; it must be finite, and not negative"
+        )
+    given = (
+        post.outcome_variances(experiments)
+        if noise is None
+        else np.full(len(experiments), float(noise))
+    )
+    return np.asarray(given / replicates + remainders(post, experiments))

@@ -1,0 +1,1 @@
+"""How is every variable made from its causes?"""

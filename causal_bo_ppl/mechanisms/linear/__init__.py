@@ -1,0 +1,1 @@
+"""Linear mechanisms with Gaussian disturbances: V = a + W'V + e."""

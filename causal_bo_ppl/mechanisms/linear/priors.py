@@ -1,0 +1,258 @@
+"""What is believed about an equation, or about the moments, before any row?
+
+An equation V_j = a_j + sum_i W_ij V_i + e has a normal-inverse-gamma prior: s2 = Var e ~ IG(shape, rate), and given s2
+its coefficients are N(centre, s2 precision^-1).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.inputs import LEAST, MOST, STEEPEST, as_float, size_fault
+
+
+@dataclass(frozen=True)
+class ScaledPrior:
+    """The default: scaled to the data, worth `rows` of their n rows. It moves a posterior by rows / n, in any units.
+
+    Equations: Zellner's g-prior. Given s2 the slopes are N(0, s2 (n / rows) (Xc'Xc)^-1), Xc the centred parents; the
+    mean of V_j at its parents' means is N(its sample mean, s2 / rows); s2 has the density of an inverse gamma with
+    shape (rows - d) / 2 and rate rows / 2 times the variance of V_j, d the number of coefficients. As rows go to 0 the
+    posterior is the classical one, Student's t with n - d degrees of freedom.
+
+    The strength t of a latent cause (`laplace`, `nuts`) is N(0, 1 / rows); see `sem.disturbances`.
+
+    Moments (`wishart`): kappa_0 = rows, nu_0 = rows - 1, centred at the sample mean, Psi_0 = rows times the diagonal of
+    the sample covariance; as rows go to 0, Jeffreys' independent prior of mean and covariance. Under it a regression on
+    all k - 1 other variables has n - 1 degrees of freedom, not n - k: intervals are too narrow unless n >> k.
+    """
+
+    rows: float = 0.01
+
+    def __post_init__(self) -> None:
+        _read_positive("rows", self.rows)
+
+    def canonical(self) -> str:
+        """A text that is the same for equal priors only."""
+        return _canonical(self)
+
+
+@dataclass(frozen=True)
+class FixedPrior:
+    """Proper and independent of the data: few rows, or none, are enough.
+
+    Given s2, the slope of i in the equation of j is N(0, s2 (slope_sd / scale_i)^2), the mean of V_j at its parents'
+    centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(noise_rows / 2, noise_rows / 2 times (noise_sd scale_j)^2):
+    a guess of the disturbance's sd that is worth `noise_rows` rows.
+
+    Parameters
+    ----------
+    slope_sd, intercept_sd, noise_sd:
+        Without units: what has units is in `scales` and `centres`.
+    noise_rows:
+        More than 2, or s2 has no mean a priori; `math.inf` means that the disturbances' variances are known.
+    scales, centres:
+        {variable: typical spread} and {variable: typical value}; 1 and 0 for variables that are not named.
+    slopes:
+        {(cause, effect): (mean, sd)} where more is known about a coefficient; sd at the guessed s2.
+    latent_sd:
+        Of the strength t of a latent cause, for `laplace` and `nuts`. In a district of two the correlation is
+        t / sqrt(1 + t^2); in larger ones see `sem.disturbances`.
+    """
+
+    slope_sd: float = 1.0
+    intercept_sd: float = 1.0
+    noise_sd: float = 1.0
+    noise_rows: float = 4.0
+    scales: Mapping[str, float] = field(default_factory=dict)
+    centres: Mapping[str, float] = field(default_factory=dict)
+    slopes: Mapping[Edge, tuple[float, float]] = field(default_factory=dict)
+    latent_sd: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
+            object.__setattr__(self, name, _read_positive(name, getattr(self, name)))
+        if not (2 < _number("noise_rows", self.noise_rows) <= MOST or self.noise_rows == math.inf):
+            raise ModelError(
+                f"noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got {self.noise_rows!r}"
+            )
+        object.__setattr__(self, "noise_rows", float(self.noise_rows))
+        read = {
+            "scales": lambda name, scale: _read_positive(f"the scale of {name!r}", scale),
+            "centres": lambda name, centre: _read_finite(f"the centre of {name!r}", centre),
+            "slopes": _read_slope,
+        }
+        for field_name, reader in read.items():
+            given = _require_mapping(field_name, getattr(self, field_name))
+            object.__setattr__(
+                self, field_name, {name: reader(name, value) for name, value in given.items()}
+            )
+
+    def require_names(self, graph: CausalGraph) -> None:
+        """Refuse names that the graph does not have."""
+        for name in (*self.scales, *self.centres):
+            if name not in graph.nodes:
+                raise ModelError(f"the prior names an {unknown('variable', name, graph.nodes)}")
+        for edge in self.slopes:
+            if edge not in graph.directed:
+                raise ModelError(
+                    f"the prior has a slope for {edge!r}, which is no edge of the graph"
+                )
+
+    def require_no_known(self, known: Mapping[Edge, float]) -> None:
+        """Refuse a prior for a coefficient that is known."""
+        for edge in self.slopes:
+            if edge in known:
+                raise ModelError(
+                    f"the coefficient of {' -> '.join(edge)} is known; it has no prior"
+                )
+
+    def canonical(self) -> str:
+        """A text that is the same for equal priors only."""
+        return _canonical(self)
+
+    def noise_guess(self, node: str) -> float:
+        """The guessed variance of a disturbance."""
+        return (self.noise_sd * self.scales.get(node, 1.0)) ** 2
+
+    def pseudo_rows(
+        self, node: str, parents: tuple[str, ...], offset: float, intercept: bool
+    ) -> np.ndarray:
+        """Rows (regressors, response) that say the same as the prior: their squares sum to its quadratic form.
+
+        offset: what known coefficients contribute at the centres.
+        """
+        rows = np.zeros((len(parents) + intercept, len(parents) + intercept + 1))
+        if intercept:
+            rows[0] = [
+                1.0,
+                *(self.centres.get(name, 0.0) for name in parents),
+                self.centres.get(node, 0.0) - offset,
+            ]
+            rows[0] /= self.intercept_sd
+        for place, parent in enumerate(parents, start=int(intercept)):
+            mean, sd = self.slopes.get((parent, node), (0.0, None))
+            ratio = (
+                self.scales.get(parent, 1.0) / self.slope_sd
+                if sd is None
+                else self.noise_guess(node) ** 0.5 / sd
+            )
+            rows[place, place], rows[place, -1] = ratio, ratio * mean
+        return rows
+
+
+@dataclass(frozen=True)
+class MomentPrior:
+    """Normal-inverse-Wishart prior of `wishart`: covariance ~ IW(nu, scale), mean ~ N(centre, covariance / kappa).
+
+    scale (k, k) and centre (k,) are over the target and its causes, in the graph's order; nu > k + 1.
+    """
+
+    centre: np.ndarray
+    kappa: float
+    scale: np.ndarray
+    nu: float
+
+    def __post_init__(self) -> None:
+        centre, scale = (_array(name, getattr(self, name)) for name in ("centre", "scale"))
+        if centre.ndim != 1 or scale.shape != (len(centre), len(centre)):
+            raise ModelError(
+                f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and {scale.shape}"
+            )
+        _read_positive("kappa", self.kappa)
+        if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
+            raise ModelError(
+                f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}"
+            )
+        sd = np.sqrt(np.abs(np.diagonal(scale)))
+        if not (
+            np.isfinite(centre).all() and (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()
+        ):  # NaN fails
+            raise ModelError("centre must be finite, scale symmetric and positive definite")
+        for place, (middle, size) in enumerate(
+            zip(np.abs(centre).tolist(), sd.tolist(), strict=True)
+        ):
+            _require_size(f"centre[{place}]", middle, least=0.0)
+            _require_size(f"the root of scale[{place}, {place}]", size)
+        if not (np.linalg.eigvalsh(scale / np.outer(sd, sd)) > 0).all():
+            raise ModelError("centre must be finite, scale symmetric and positive definite")
+        for name, array in (("centre", centre), ("scale", (scale + scale.T) / 2)):
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def canonical(self) -> str:
+        """A text that is the same for equal priors only."""
+        return _canonical(self)
+
+
+Prior = ScaledPrior | FixedPrior | MomentPrior
+
+
+def _canonical(prior: Prior) -> str:
+    def write(value: object) -> object:
+        if isinstance(value, np.ndarray):
+            return value.tobytes().hex()
+        if isinstance(value, Mapping):
+            return sorted((str(key), write(each)) for key, each in value.items())
+        if isinstance(value, Sequence):
+            return [write(each) for each in value]
+        return float(value).hex()  # type: ignore[arg-type]
+
+    return f"{type(prior).__name__} {[write(getattr(prior, each.name)) for each in fields(prior)]}"
+
+
+def _require_mapping(name: str, given: object) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise ModelError(f"{name} must be a mapping such as {{'X': 1.0}}, got {given!r}")
+    return given
+
+
+def _read_slope(edge: object, belief: object) -> tuple[float, float]:
+    if isinstance(belief, str | bytes) or not isinstance(belief, Sequence) or len(belief) != 2:
+        raise ModelError(f"the prior of the slope {edge!r} is a pair (mean, sd), got {belief!r}")
+    mean = _read_finite(f"the prior mean of the slope {edge!r}", belief[0], STEEPEST)
+    return mean, _read_positive(
+        f"the prior sd of the slope {edge!r}", belief[1], 1 / STEEPEST, STEEPEST
+    )
+
+
+def _array(name: str, given: object) -> np.ndarray:
+    try:
+        return np.array(given, float)
+    except (TypeError, ValueError):
+        raise ModelError(f"{name} must be an array of numbers, got {given!r}") from None
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ModelError(f"{name} must be a number, got {value!r}")
+    return as_float(value)
+
+
+def _read_finite(name: str, value: object, most: float = MOST) -> float:
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise ModelError(f"{name} must be finite, got {value!r}")
+    _require_size(name, abs(number), 0.0, most)
+    return number
+
+
+def _read_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> float:
+    number = _number(name, value)
+    if not 0 < number < math.inf:
+        raise ModelError(f"{name} must be a positive number, got {value!r}")
+    _require_size(name, number, least, most)
+    return number
+
+
+def _require_size(name: str, size: float, least: float = LEAST, most: float = MOST) -> None:
+    """Refuse a size whose squares, in ratios with those of other columns, overflow or underflow."""
+    fault = size_fault(size, least, most)
+    if fault:
+        raise ModelError(f"{name} has the size {fault}")

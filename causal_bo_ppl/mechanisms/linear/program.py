@@ -1,0 +1,91 @@
+"""The linear-Gaussian SEM as it stands on paper: parameters, disturbances, then every variable from its causes.
+
+V_j = level_j + sum_i b_ij (V_i - c_i) + e_j, e ~ N(0, S R S). It is read, simulated and checked against; what fits is
+`sem.linear_density`, which has the same density.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.mechanisms.linear.density import correlation_factor
+from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+
+DISTURBANCES = "/disturbances"  # no variable may hold a slash
+
+
+class NodePrior(NamedTuple):
+    """What is believed of one equation. Given s2, a slope is N(mean, s2 width^2) and the level N(centre, s2 width^2).
+
+    centre: c of this variable. slopes: (parent, mean, width) of every parent; width 0 where the slope is known.
+    level: (centre, width), None for an equation without intercept. noise: shape and rate of s2 ~ IG, guess its prior
+    guess, which it is where the shape is infinite.
+    """
+
+    centre: float
+    slopes: tuple[tuple[str, float, float], ...]
+    level: tuple[float, float] | None
+    noise: tuple[float, float]
+    guess: float
+
+
+def linear_program(
+    graph: CausalGraph, priors: tuple[NodePrior, ...], latent_sd: float = 1.0
+) -> Callable[[], LinearSEM]:
+    """The parameters' program: sites s2[X], b[X->Z], level[X] and t[X<->Y]; it returns what it drew."""
+
+    def variance(node: str, prior: NodePrior) -> Any:
+        shape, rate = prior.noise
+        return (
+            prior.guess
+            if math.isinf(shape)
+            else numpyro.sample(f"s2[{node}]", dist.InverseGamma(shape, rate))
+        )
+
+    def slope(cause: str, effect: str, mean: float, width: Any) -> Any:
+        return numpyro.sample(f"b[{cause}->{effect}]", dist.Normal(mean, width))
+
+    def parameters() -> LinearSEM:
+        size = len(graph.nodes)
+        weights, intercepts, sds = jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size)
+        for place, (node, prior) in enumerate(zip(graph.nodes, priors, strict=True)):
+            sd = jnp.sqrt(variance(node, prior))
+            sds = sds.at[place].set(sd)
+            at_centres = 0.0
+            for cause, mean, width in prior.slopes:
+                b = slope(cause, node, mean, sd * width) if width else mean
+                weights = weights.at[graph.index(cause), place].set(b)
+                at_centres += b * priors[graph.index(cause)].centre
+            if prior.level is not None:
+                level = numpyro.sample(
+                    f"level[{node}]", dist.Normal(prior.level[0], sd * prior.level[1])
+                )
+                intercepts = intercepts.at[place].set(level - at_centres)
+        arcs = [(graph.index(one), graph.index(other)) for one, other in graph.bidirected]
+        drawn = [
+            numpyro.sample(f"t[{one}<->{other}]", dist.Normal(0.0, latent_sd))
+            for one, other in graph.bidirected
+        ]
+        root = sds[:, None] * correlation_factor(size, arcs, jnp.array(drawn))
+        return LinearSEM(weights, intercepts, root @ root.T)
+
+    return parameters
+
+
+def generate(graph: CausalGraph, sem: LinearSEM) -> None:
+    """Rows of a linear SEM, one variable after the other: a program for `sem.simulation.simulate`."""
+    disturbances = numpyro.sample(
+        DISTURBANCES,
+        dist.MultivariateNormal(jnp.zeros(len(graph.nodes)), covariance_matrix=sem.noise),
+    )
+    values: dict[str, Any] = {}
+    for place, node in enumerate(graph.nodes):
+        total = sem.intercepts[place] + disturbances[..., place]
+        for cause in graph.parents(node):
+            total = total + sem.weights[graph.index(cause), place] * values[cause]
+        values[node] = numpyro.deterministic(node, total)

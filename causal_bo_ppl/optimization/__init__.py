@@ -1,0 +1,4 @@
+"""Which experiment next?"""
+
+from causal_bo_ppl.optimization.loop import optimize as optimize
+from causal_bo_ppl.optimization.run import Run as Run

@@ -1,0 +1,130 @@
+"""How does an intervention become an outcome? A simulated system, or the analyst's own experiment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.inference.posterior import require_rows_of
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems import CausalSystem
+
+READ_BACK = 1e-9  # of a domain's width: a value read back from a file
+OTHERS_SET = "other variables are marked as set than those asked for; record what was really set with Data, and fit it"
+Experiment = Callable[[Queries], "Data | np.ndarray | float"]
+
+
+class Measured(NamedTuple):
+    """What a batch of M experiments gave.
+
+    outcomes: (M,). rows: the whole rows, where they were measured. faults: for each outcome why it
+    cannot be used, "" where it can.
+    """
+
+    outcomes: np.ndarray
+    rows: Data | None
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Laboratory:
+    """Where experiments are run.
+
+    experiment: from Queries to Data (whole rows) or to one outcome for each; otherwise the system is simulated: rows
+    with its own noise, its exact effects (`noise` is 0), or these with Gaussian noise of a given variance.
+    """
+
+    problem: Problem
+    system: CausalSystem | None
+    experiment: Experiment | None
+    noise: float | None
+
+    def __post_init__(self) -> None:
+        if self.experiment is not None and not callable(self.experiment):
+            raise DataError(
+                f"experiment must be a function from Queries to outcomes, got {self.experiment!r}"
+            )
+        if self.experiment is None and self.system is None:
+            raise DataError(
+                "a problem cannot be simulated: give `experiment`, a function from Queries to outcomes"
+            )
+
+    def run(self, queries: Queries, key: jax.Array) -> object:
+        """Run one experiment for each intervention; return whatever it gives."""
+        return self._perform(
+            Queries(np.array(queries.mask), np.array(queries.value)), key
+        )  # a copy: ours stays
+
+    def read(self, found: object, queries: Queries) -> Measured:
+        """Read what `run` returned for these interventions; raises DataError where that is impossible."""
+        if isinstance(found, Data):
+            require_rows_of(self.problem, found)
+            return _read_rows(found, queries, self.problem)
+        outcomes = _as_array(found)
+        if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
+            raise DataError(
+                f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for {len(queries)} interventions; "
+                "return one number for each, or Data"
+            )
+        faults = [
+            ""
+            if np.isfinite(outcome)
+            else f"the outcome of {intervention} is not finite; run it again"
+            for intervention, outcome in zip(
+                self.problem.interventions(queries), outcomes, strict=True
+            )
+        ]
+        return Measured(outcomes.astype(float), None, tuple(faults))
+
+    def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":
+        if self.experiment is not None:
+            return self.experiment(queries)
+        assert self.system is not None  # noqa: S101  (checked above; for the type checker)
+        if self.noise is None:
+            return self.system.experiment(queries, key)
+        draws = np.asarray(jax.random.normal(key, (len(queries),)))
+        return np.asarray(self.system.effect(queries) + np.sqrt(self.noise) * draws)
+
+
+def _read_rows(rows: Data, queries: Queries, problem: Problem) -> Measured:
+    """Take the values asked for as those set; a row in which others were set cannot be used."""
+    mask, asked = np.asarray(queries.mask), np.asarray(queries.value)
+    if len(rows) != len(mask):
+        raise DataError(
+            f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one for each"
+        )
+    width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
+    differs = mask & ~(np.abs(rows.values - asked) <= READ_BACK * width)
+    faults = tuple(
+        _fault(rows, row, asked[row], differs[row]) if same else OTHERS_SET
+        for row, same in enumerate((rows.intervened == mask).all(axis=1))
+    )
+    values = np.where(mask & ~differs, asked, rows.values)
+    return Measured(
+        rows.outcomes, Data(rows.nodes, rows.target, values, rows.intervened, rows.unused), faults
+    )
+
+
+def _fault(rows: Data, row: int, asked: np.ndarray, differs: np.ndarray) -> str:
+    if not differs.any():
+        return ""
+    column = int(np.flatnonzero(differs)[0])
+    return (
+        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, asked for was "
+        f"{asked[column]:.9g}; record what was really set with Data, and fit it"
+    )
+
+
+def _as_array(found: object) -> np.ndarray:
+    if np.ma.isMaskedArray(found):
+        raise DataError("the experiment returned a masked array; return plain numbers")
+    try:
+        return np.atleast_1d(np.asarray(found))
+    except ValueError:
+        raise DataError(
+            "the experiment returned something ragged; return one number for each intervention"
+        ) from None

@@ -1,0 +1,174 @@
+"""Did the chains of a sampled posterior explore, and agree? ArviZ's pictures, in a new figure each."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inference import Limits, Posterior
+from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.plots.graphs import plain
+from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+MOST = 12  # parameters shown, the worst first
+CHAINS = [BLUE, AMBER, "#10b981", "#a855f7", INK, GREY]  # a colour each, then from the start
+POINTS = 200  # of a trace, which has no room for more
+LEAST_DRAWS = 100  # of a chain, below which ranks are not thinned
+
+
+def draw_trace(post: Posterior) -> np.ndarray:
+    """Draw densities and traces of every chain, for at most 12 parameters, the largest R-hat first.
+
+    Ticks at the bottom are divergences. Returns Axes (k, 2): of the densities, and of the traces.
+    """
+    belief = _require_sampled("draw_trace", post)
+    from arviz_plots import plot_trace_dist
+
+    shown = _worst(belief)
+    hidden = dict.fromkeys(("label", "xlabel_trace"), False)
+    options = {"compact": False, "rows": ["coordinate"], "cols": ["column"], "visuals": hidden}
+    panels = _draw(plot_trace_dist, _tree(belief, shown), (8.0, 1.1 * len(shown) + 0.7), options)
+    for (density, trace), (name, line) in zip(panels, shown.iterrows(), strict=True):
+        density.set_title(plain(str(name)), fontsize="medium", loc="left")
+        density.locator_params(axis="x", nbins=5)
+        trace.set_title(_converged(line), fontsize="medium", loc="left")
+        _lighten(trace)
+    panels[-1, 0].set_xlabel("value")
+    panels[-1, 1].set_xlabel("draw")
+    return _entitle(panels, belief, shown)
+
+
+def draw_rank(post: Posterior) -> np.ndarray:
+    """Draw how the ranks of each chain's draws depart from uniform, for at most 12 parameters, the largest R-hat first.
+
+    Chains that agree stay within the band (with ArviZ 1: have a p-value above alpha). Draws are thinned by their
+    effective number, since the band takes them as independent. Returns Axes (k,).
+    """
+    belief = _require_sampled("draw_rank", post)
+    if belief.sampling.chains < 2:
+        raise ModelError("ranks compare chains, and there is only one; fit with chains=4")
+    from arviz_plots import plot_rank
+
+    shown = _worst(belief)
+    rows = -(-len(shown) // 4)
+    columns = -(-len(shown) // rows)
+    options = {
+        "cols": ["coordinate"],
+        "col_wrap": columns,
+        "visuals": {"title": False, "xlabel": False},
+    }
+    tree = _tree(belief, shown, every=_apart(belief, shown))
+    panels = _draw(plot_rank, tree, (max(2.6 * columns, 5.0), 2.3 * rows + 0.6), options)
+    for ax, (name, line) in zip(panels, shown.iterrows(), strict=True):
+        ax.axhline(0, color=GREY, lw=0.8, zorder=0)
+        ax.set_title(
+            f"{plain(str(name))}\nR-hat {line['r_hat']:.3f}", fontsize="medium", linespacing=1.4
+        )
+        ax.set_xlabel("fractional rank", fontsize="small")
+    return _entitle(panels, belief, shown)
+
+
+def draw_energy(post: Posterior) -> np.ndarray:
+    """Draw E-BFMI of every chain with its limit, and the energy's distribution beside that of its changes.
+
+    Where changes are much narrower, the tails are explored slowly. Returns Axes (2,).
+    """
+    belief = _require_sampled("draw_energy", post)
+    from arviz_plots import plot_energy
+
+    limit, options = Limits().bfmi, {"visuals": {"legend": False, "title": False, "ylabel": False}}
+    tree = _tree(belief, _worst(belief))
+    chains, energy = panels = _draw(plot_energy, tree, (8.0, 2.8), {"threshold": limit} | options)
+    chains.set_title("E-BFMI", fontsize="medium")
+    chains.set(ylabel="chain", yticks=range(belief.sampling.chains))
+    chains.margins(y=0.2)
+    chains.set_xlabel(f"below {limit:g}: too slow", fontsize="small")
+    energy.set_title("energy", fontsize="medium")
+    energy.set_xlabel("from its mean", fontsize="small")
+    energy.legend(energy.lines, ["draws", "from draw to draw"], frameon=False, fontsize="small")
+    return panels
+
+
+def _require_sampled(who: str, post: Posterior) -> Sampled:
+    require_posterior(who, post)
+    if not isinstance(post.belief, Sampled):
+        raise ModelError(
+            f"{who} shows chains, but nothing was sampled by {post.method}; fit with method='nuts', or look at "
+            "cb.check_posterior(post)"
+        )
+    return post.belief
+
+
+def _worst(belief: Sampled) -> pd.DataFrame:
+    """The lines of the summary shown: coordinates and log posterior, largest R-hat first; NaN is the worst."""
+    return belief.summary.sort_values(
+        "r_hat", ascending=False, na_position="first", kind="stable"
+    ).head(MOST)
+
+
+def _apart(belief: Sampled, shown: pd.DataFrame) -> int:
+    """Every how-many-th draw is nearly independent of the one before."""
+    effective = shown[["ess_bulk", "ess_tail"]].to_numpy().min()
+    wanted = (
+        np.ceil(belief.sampling.chains * belief.sampling.draws / effective) if effective > 0 else 1
+    )
+    return int(max(1, min(wanted, belief.sampling.draws // LEAST_DRAWS)))
+
+
+def _tree(belief: Sampled, shown: pd.DataFrame, every: int = 1) -> "xr.DataTree":
+    """What ArviZ needs and no more: these draws, and the sampler's statistics."""
+    import xarray as xr
+
+    stats = {name: value[:, ::every] for name, value in belief.chains.stats.items()}
+    draws = np.concatenate([belief.theta[:, ::every], stats["lp"][..., None]], axis=-1)
+    at = {name: range(size) for name, size in zip(("chain", "draw"), draws.shape, strict=False)}
+    names = [str(name) for name in belief.summary.index]
+    theta = xr.DataArray(draws, {**at, "coordinate": names}, ("chain", "draw", "coordinate"))
+    sampler = xr.Dataset({name: (("chain", "draw"), value) for name, value in stats.items()}, at)
+    posterior = theta.sel(coordinate=[str(name) for name in shown.index]).to_dataset(name="theta")
+    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": sampler})
+
+
+def _draw(
+    plot: Any, tree: "xr.DataTree", size: tuple[float, float], options: dict[str, Any]
+) -> np.ndarray:
+    """The Axes of one of ArviZ's pictures; facets by coordinate alone work with every version."""
+    figure = {"figsize": size, "figsize_units": "inches", "layout": "constrained"}
+    colours = [
+        CHAINS[place % len(CHAINS)] for place in range(max(3, tree["posterior"].sizes["chain"]))
+    ]
+    found = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
+    return np.asarray(found.viz["plot"].values)
+
+
+def _lighten(trace: Axes) -> None:
+    """Draw thin lines through every so-many-th draw; divergences stay."""
+    for chain in trace.lines:
+        every = -(-len(np.asarray(chain.get_xdata())) // POINTS)
+        chain.set(data=[np.asarray(values)[::every] for values in chain.get_data()])
+        chain.set(linewidth=0.7, antialiased=False)  # half the bytes
+
+
+def _converged(line: pd.Series) -> str:
+    return (
+        f"R-hat {line['r_hat']:.3f}, {min(line['ess_bulk'], line['ess_tail']):.0f} effective draws"
+    )
+
+
+def _entitle(panels: np.ndarray, belief: Sampled, shown: pd.DataFrame) -> np.ndarray:
+    """Say how long was drawn, and which parameters are shown."""
+    count, total = len(shown), len(belief.summary)
+    which = (
+        f"all {total} parameters" if count == total else f"the worst {count} of {total} parameters"
+    )
+    order = "largest R-hat first" if belief.sampling.chains > 1 else "one chain has no R-hat"
+    size = f"{belief.sampling.chains} x {belief.sampling.draws} draws"
+    panels.flat[0].figure.suptitle(f"{size}: {which}, {order}", fontsize="medium")
+    return panels

@@ -1,0 +1,90 @@
+"""What does an experiment cost? One unit per variable, constants per variable, or any function of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from causal_bo_ppl.errors import DomainError, listed
+from causal_bo_ppl.inputs import read_number
+from causal_bo_ppl.problem.queries import Queries
+
+CostFunction = Callable[[Queries], "np.ndarray"]
+
+
+@dataclass(frozen=True)
+class ConstantCost:
+    """c(z) = sum over the set variables of a constant each, in the order of the graph's nodes."""
+
+    constants: tuple[float, ...]
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """(M,) costs."""
+        return np.asarray(np.asarray(queries.mask) @ np.asarray(self.constants))
+
+
+@dataclass(frozen=True)
+class MagnitudeCost:
+    """c(z) = sum over the set variables of (constant + |x|): larger changes cost more."""
+
+    constant: float = 1.0
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """(M,) costs."""
+        mask = np.asarray(queries.mask)
+        return np.asarray(
+            np.where(mask, self.constant + np.abs(np.asarray(queries.value)), 0.0).sum(axis=1)
+        )
+
+
+def read_costs(
+    costs: Mapping[str, float] | CostFunction | None,
+    nodes: tuple[str, ...],
+    manipulable: tuple[str, ...],
+) -> CostFunction:
+    """Turn what the analyst gave into a function of a batch; None means one unit per variable."""
+    if callable(costs):
+        return costs
+    if costs is not None and not isinstance(costs, Mapping):
+        raise DomainError(
+            f"costs must be {{variable: cost}} or a function of Queries, got {costs!r}"
+        )
+    given = (
+        dict.fromkeys(manipulable, 1.0)
+        if costs is None
+        else {name: read_number(name, c) for name, c in costs.items()}
+    )
+    if set(given) != set(manipulable):
+        missing, extra = (
+            listed(sorted(names, key=str))
+            for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
+        )
+        raise DomainError(
+            f"costs must name each manipulable variable; missing: {missing}; not manipulable: {extra}"
+        )
+    for name, cost in given.items():
+        if not (np.isfinite(cost) and cost > 0):
+            raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
+    return ConstantCost(tuple(float(given.get(name, 0.0)) for name in nodes))
+
+
+def evaluate(costs: CostFunction, queries: Queries) -> np.ndarray:
+    """(M,) costs of a batch, refused unless positive and finite."""
+    batch = Queries(
+        np.array(queries.mask), np.array(queries.value)
+    )  # the function may do with it what it likes
+    found = np.asarray(costs(batch))
+    if found.dtype.kind not in "iuf":
+        raise DomainError(f"the cost function returned {found.dtype}; return (M,) real numbers")
+    if found.shape != (len(queries),):
+        raise DomainError(
+            f"the cost function returned shape {found.shape} for {len(queries)} interventions; return (M,)"
+        )
+    bad = ~(np.isfinite(found) & (found > 0))
+    bad &= np.asarray(queries.mask).any(axis=1) | ~(found == 0)  # doing nothing may be free
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DomainError(
+            f"the cost of intervention {row} is {found[row]}; costs must be positive and finite"
+        )
+    return found.astype(float)

@@ -1,0 +1,119 @@
+"""A batch of interventions as two arrays: which variables are set, and to what."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem.problem import Problem
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """M interventions on p variables, in the order of the graph's nodes.
+
+    mask: (M, p) bool, which variables are set. value: (M, p) float, to what; 0 where not set.
+    `len(queries)` is M; indices, slices and index arrays select rows, and a loop gives one row at a
+    time. Passes through `jax.jit`.
+    """
+
+    mask: jax.Array | np.ndarray
+    value: jax.Array | np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.mask.shape[0])
+
+    def __getitem__(self, rows: slice | ArrayLike) -> "Queries":
+        chosen = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+        if not isinstance(chosen, slice) and chosen.size == 0:
+            chosen = chosen.astype(int)
+        return Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
+
+    def __iter__(self) -> Iterator["Queries"]:
+        return (self[row] for row in range(len(self)))
+
+    def repeat(self, times: int) -> "Queries":
+        """Each intervention `times` times in a row (replicates)."""
+        return Queries(np.repeat(self.mask, times, axis=0), np.repeat(self.value, times, axis=0))
+
+    def __repr__(self) -> str:
+        return f"Queries({len(self)} interventions on {self.mask.shape[-1]} variables)"
+
+
+def stack(batches: Iterable[Queries]) -> Queries:
+    """Several batches as one."""
+    parts = list(batches)
+    return Queries(
+        np.concatenate([part.mask for part in parts]),
+        np.concatenate([part.value for part in parts]),
+    )
+
+
+def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the first of all equal rows of (M, p) booleans, and for every row which of these it equals.
+
+    Bits are packed into words, which sort much faster than rows; of a run of equal rows only the first is sorted.
+    """
+    starts = np.flatnonzero(np.append(True, (mask[1:] != mask[:-1]).any(axis=1)))[: len(mask)]
+    bits = np.packbits(mask[starts], axis=1)
+    words = np.ascontiguousarray(np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))).view(np.uint64)
+    keys = words[:, 0] if words.shape[1] == 1 else words
+    _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    lengths = np.diff(np.append(starts, len(mask)))
+    return starts[first], np.repeat(which.reshape(-1), lengths)
+
+
+def set_label(members: tuple[str, ...]) -> str:
+    """A set in a table; a name that holds a comma is quoted."""
+    quoted = (
+        json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name
+        for name in members
+    )
+    return ", ".join(quoted) or "(nothing)"
+
+
+def labels(problem: "Problem", queries: Queries) -> list[str]:
+    """The interventions in words, with so many digits that different ones differ."""
+    asked = problem.interventions(queries)
+    different = len({tuple(each.items()) for each in asked})
+    for digits in (4, 6, 9, 12, 17):
+        found = [
+            f"do({', '.join(f'{name} = {value:.{digits}g}' for name, value in each.items())})"
+            for each in asked
+        ]
+        if len(set(found)) == different:
+            break
+    return found
+
+
+class Sets(NamedTuple):
+    """The sets of a batch, ordered by the graph: by their first member in causal order, then by the next.
+
+    labels: their names. rows: of each, which queries belong to it.
+    """
+
+    labels: tuple[str, ...]
+    rows: tuple[np.ndarray, ...]
+
+    @property
+    def order(self) -> np.ndarray:
+        """(M,) all queries, set after set."""
+        return np.concatenate([np.zeros(0, int), *self.rows])
+
+
+def split_sets(problem: "Problem", queries: Queries) -> Sets:
+    """The sets of a batch."""
+    mask = np.asarray(problem.require(queries).mask)
+    first, which = distinct_rows(mask)
+    members = [tuple(np.flatnonzero(mask[row]).tolist()) for row in first]
+    order = sorted(range(len(first)), key=lambda place: members[place])
+    labels = tuple(
+        set_label(tuple(problem.graph.nodes[node] for node in members[place])) for place in order
+    )
+    return Sets(labels, tuple(np.flatnonzero(which == place) for place in order))

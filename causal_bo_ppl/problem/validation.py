@@ -1,0 +1,204 @@
+"""May this problem be posed? Each part of a problem is checked here once, and put into graph order."""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+
+from causal_bo_ppl.errors import (
+    CausalBOWarning,
+    DomainError,
+    ExplorationError,
+    GraphError,
+    listed,
+    unknown,
+)
+from causal_bo_ppl.graph import CausalGraph, mis, pomis
+from causal_bo_ppl.graph.exploration import MOST_SETS, in_order, narrow_domains, subsets
+from causal_bo_ppl.inputs import STEEPEST, read_number, size_fault
+
+Set = tuple[str, ...]
+Bounds = tuple[float, float]
+Edge = tuple[str, str]
+Sets = str | int | Iterable[str | Iterable[str]]
+
+
+def read_graph(graph: CausalGraph) -> CausalGraph:
+    """The graph itself, not its text."""
+    if not isinstance(graph, CausalGraph):
+        raise GraphError(
+            f"a problem needs a CausalGraph, got {graph!r}; write CausalGraph.parse('X -> Y')"
+        )
+    return graph
+
+
+def read_target(graph: CausalGraph, target: str) -> str:
+    """The target, which must have at least one cause."""
+    graph.require([target], "target")
+    if not graph.ancestors(target):
+        others = listed(name for name in graph.nodes if graph.ancestors(name))
+        raise GraphError(
+            f"the target {target!r} has no causes in the graph; nothing can change it (others have: {others})"
+        )
+    return target
+
+
+def read_objective(objective: str) -> str:
+    """Either "min" or "max"."""
+    if not isinstance(objective, str) or objective not in ("min", "max"):
+        raise DomainError(f'objective must be "min" or "max", got {objective!r}')
+    return objective
+
+
+def read_flag(name: str, flag: object) -> bool:
+    """A switch: True or False, nothing that merely looks like it."""
+    if not isinstance(flag, bool):
+        raise DomainError(f"{name} must be True or False, got {flag!r}")
+    return flag
+
+
+def read_units(graph: CausalGraph, units: Mapping[str, str]) -> dict[str, str]:
+    """Units by variable, in graph order."""
+    _require_mapping("units", units, "{'X': 'mg'}")
+    return {name: str(units[name]) for name in graph.require(units)}
+
+
+def _require_mapping(what: str, given: object, example: str) -> None:
+    if not isinstance(given, Mapping):
+        raise DomainError(f"{what} must be a mapping such as {example}, got {given!r}")
+
+
+def read_domains(
+    graph: CausalGraph, target: str, domains: Mapping[str, Bounds]
+) -> dict[str, Bounds]:
+    """The domains in graph order, each a finite interval of an ancestor of the target."""
+    _require_mapping("domains", domains, "{'X': (-1, 1)}")
+    if not domains:
+        raise DomainError(
+            "no variable may be set; give at least one domain, for example {'X': (-1, 1)}"
+        )
+    if target in domains:
+        raise DomainError(
+            f"the target {target!r} is among the manipulable variables; leave it out of the domains"
+        )
+    causes = graph.ancestors(target)
+    for name in domains:
+        if not isinstance(name, str) or name not in graph.nodes:
+            raise DomainError(unknown("manipulable variable", name, graph.nodes))
+        if name not in causes:
+            raise DomainError(
+                f"{name!r} cannot affect {target!r}: it is not among its causes ({listed(causes)}); leave it out"
+            )
+    return {name: _read_bounds(name, domains[name]) for name in graph.require(domains)}
+
+
+def _read_bounds(name: str, bounds: Bounds) -> Bounds:
+    try:
+        low, high = (read_number(name, bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise DomainError(
+            f"the domain of {name!r} must be a pair of numbers (low, high), got {bounds!r}"
+        ) from None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise DomainError(f"the domain of {name!r} is [{low}, {high}]; both bounds must be finite")
+    if low == high:
+        raise DomainError(
+            f"the domain of {name!r} is the single value {low}; fix it as a constant instead"
+        )
+    if low > high:
+        raise DomainError(
+            f"the domain of {name!r} is [{low}, {high}], its low above its high; swap them"
+        )
+    largest = max(abs(low), abs(high))
+    if fault := size_fault(largest):
+        raise DomainError(f"the domain of {name!r} reaches {fault}")
+    if fault := size_fault(high - low, most=math.inf):
+        raise DomainError(f"the domain of {name!r} has the width {fault}")
+    return low, high
+
+
+def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, float]:
+    """Known coefficients, each of an edge that the graph has."""
+    _require_mapping("known", known, "{('X', 'Z'): 0.8}")
+    for edge, value in known.items():
+        if edge not in graph.directed:
+            raise GraphError(
+                f"known holds a coefficient for {edge!r}, which is no edge; edges: {listed(graph.directed)}"
+            )
+        if not math.isfinite(read_number(" -> ".join(edge), value)):
+            raise DomainError(
+                f"the known coefficient of {' -> '.join(edge)} is {value}; give a finite number"
+            )
+        if value == 0:
+            raise DomainError(
+                f"the known coefficient of {' -> '.join(edge)} is 0: no cause; drop that edge instead"
+            )
+        if fault := size_fault(abs(float(value)), 0.0, STEEPEST):
+            raise DomainError(f"the known coefficient of {' -> '.join(edge)} has the size {fault}")
+    return {edge: float(known[edge]) for edge in graph.directed if edge in known}
+
+
+def read_sets(
+    graph: CausalGraph,
+    target: str,
+    domains: Mapping[str, Bounds],
+    sets: Sets,
+    known: Mapping[Edge, float],
+) -> tuple[Set, ...]:
+    """The intervention sets, without the empty one: doing nothing is observing."""
+    if isinstance(sets, str) and sets == "mis":
+        found = mis(graph, target, domains)
+    elif isinstance(sets, str) and sets == "pomis":
+        found = pomis(graph, target, domains)
+        _warn_of_narrow_domains(graph, target, domains, known, found)
+    elif isinstance(sets, str | bool) or not isinstance(sets, Integral | Iterable):
+        raise ExplorationError(
+            f'sets must be "mis", "pomis", a largest size, or the sets themselves; got {sets!r}'
+        )
+    elif isinstance(sets, Integral):
+        found = tuple(subsets(domains, int(sets)))
+    else:
+        found = in_order(graph, [_read_set(graph, target, domains, members) for members in sets])
+        if len(found) > MOST_SETS:
+            raise ExplorationError(
+                f"{len(found):,} sets are too many to explore; give at most {MOST_SETS:,}"
+            )
+    kept = tuple(members for members in found if members)
+    if not kept:
+        raise ExplorationError(
+            "no intervention set is left to try besides the empty one; give other sets or domains"
+        )
+    return kept
+
+
+def _read_set(
+    graph: CausalGraph, target: str, domains: Mapping[str, Bounds], members: str | Iterable[str]
+) -> Set:
+    if not isinstance(members, Iterable):
+        raise ExplorationError(f"a set is a name or several names, got {members!r}")
+    names = (members,) if isinstance(members, str) else tuple(members)
+    if target in names:
+        raise DomainError(f"the target {target!r} stands in the set {names}; it cannot be set")
+    for name in names:
+        if name not in domains:
+            raise DomainError(unknown("manipulable variable", name, domains))
+    return graph.require(names)
+
+
+def _warn_of_narrow_domains(
+    graph: CausalGraph,
+    target: str,
+    domains: Mapping[str, Bounds],
+    known: Mapping[Edge, float],
+    kept: tuple[Set, ...],
+) -> None:
+    widths = {name: high - low for name, (low, high) in domains.items()}
+    pairs = narrow_domains(graph, target, widths, known, kept)
+    if pairs:
+        shown = listed(f"{name} when {cause} is set" for cause, name in pairs)
+        warnings.warn(
+            "POMIS assumes that a domain covers the values its variable takes when something upstream is set; "
+            f"that is in doubt for {shown} (unknown coefficients taken as 1): widen that domain, or use sets='mis'",
+            CausalBOWarning,
+            stacklevel=4,
+        )

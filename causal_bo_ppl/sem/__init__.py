@@ -1,1 +1,0 @@
-"""How are the data generated, given parameters?"""

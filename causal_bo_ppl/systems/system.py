@@ -1,0 +1,107 @@
+"""The record of a causal system whose truth is known: its problem, its generator, its exact effects."""
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.inputs import as_key, require_float64
+from causal_bo_ppl.mechanisms.simulation import simulate
+from causal_bo_ppl.numerics import first_smallest
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.systems.search import best_of_each_set, best_vertices
+
+
+class Optimum(NamedTuple):
+    """The best intervention of a problem, its exact effect, and how it was found."""
+
+    value: float
+    intervention: dict[str, float]
+    how: str
+
+
+@dataclass(frozen=True, eq=False)
+class CausalSystem:
+    """A causal system with known truth.
+
+    model: NumPyro program of the truth; every variable of the graph is a site of its name. It runs
+        once for a whole batch, inside a plate: each site holds one number per row, shape (M,).
+        Several threads may simulate; their programs run one after the other.
+    response: exact E[Y | do(...)] of a batch of legal queries, (M,); `effect` is its checked door.
+    is_affine: whether the response is affine in the values of each set, so that a vertex is optimal.
+    source: where the numbers come from.
+    """
+
+    name: str
+    problem: Problem
+    model: Callable[[], object]
+    response: Callable[[Queries], jax.Array]
+    is_affine: bool
+    source: str
+
+    def observe(self, n: int, key: jax.Array | int) -> Data:
+        """Draw n observational rows."""
+        if isinstance(n, bool) or not isinstance(n, Integral) or n < 0:
+            raise DataError(f"cannot observe {n!r} rows; ask for a whole number, 0 or more")
+        return self._rows(self.problem.baseline().repeat(int(n)), key)
+
+    def experiment(self, queries: Queries, key: jax.Array | int) -> Data:
+        """One row for each intervention."""
+        return self._rows(self.problem.require(queries), key)
+
+    def _rows(self, queries: Queries, key: jax.Array | int) -> Data:
+        nodes = self.problem.graph.nodes
+        values = (
+            simulate(self.model, nodes, queries, as_key(key))
+            if len(queries)
+            else np.empty((0, len(nodes)))
+        )
+        return Data(nodes, self.problem.target, np.asarray(values), np.asarray(queries.mask))
+
+    def effect(self, queries: Queries) -> jax.Array:
+        """(M,) exact E[Y | do(...)]; what sets nothing has the observational mean."""
+        require_float64()
+        raw = np.asarray(self.response(self.problem.require(queries)))
+        if raw.shape != (len(queries),) or raw.dtype.kind not in "iuf":
+            raise ModelError(
+                f"the response of {self.name!r} has shape {raw.shape} and dtype {raw.dtype} for {len(queries)} "
+                "queries; it must return one real number for each"
+            )
+        found = jnp.asarray(raw, float)
+        bad = np.flatnonzero(~np.isfinite(found))
+        if len(bad):
+            [intervention] = self.problem.interventions(queries[bad[0]])
+            raise ModelError(
+                f"the response of {self.name!r} to {intervention} is {found[bad[0]]}; it must be finite"
+            )
+        return found
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """The best intervention over all sets; of equally good ones the first in the order of `sets`."""
+        if self.is_affine:
+            queries = best_vertices(self.problem, self.effect)
+            count = sum(2 ** len(members) for members in self.problem.sets)
+            how = f"exact, over the {count:,} vertices of {len(self.problem.sets)} sets"
+        else:
+            queries = best_of_each_set(self.problem, self.effect)
+            how = (
+                f"grid and pattern search of the exact response over {len(self.problem.sets)} sets"
+            )
+        effects = np.asarray(self.effect(queries))
+        best = first_smallest(effects if self.problem.objective == "min" else -effects)
+        return Optimum(float(effects[best]), self.problem.interventions(queries[best])[0], how)
+
+    def __repr__(self) -> str:
+        return f"CausalSystem({self.name!r}, {self.problem!r})"
+
+    def _repr_html_(self) -> str:
+        return f"<h4>{html.escape(self.name)}</h4><p>{html.escape(self.source)}</p>{self.problem._repr_html_()}"
