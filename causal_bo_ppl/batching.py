@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from causal_bo_ppl.buffers import empty, hand_over
-
 LARGE, MIDDLE, SMALL = 4_096, 256, 16  # rows
 
 
@@ -48,11 +46,7 @@ def _cut(part: jax.Array, rows: int, axis: int) -> Any:
     return part[kept] if isinstance(part, jax.core.Tracer) else np.asarray(part)[kept]
 
 
-def _join(parts: Sequence[Any], axis: int) -> jax.Array:
+def _join(parts: Sequence[Any], axis: int) -> Any:
     if isinstance(parts[0], jax.core.Tracer):
         return jnp.concatenate(parts, axis)
-    if parts[0].dtype != np.float64:
-        return jnp.asarray(np.concatenate(parts, axis))
-    shape = list(parts[0].shape)
-    shape[axis] = sum(part.shape[axis] for part in parts)
-    return hand_over(np.concatenate(parts, axis, out=empty(shape)))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)

@@ -12,7 +12,6 @@ from jax.typing import ArrayLike
 from scipy.stats import chi2
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import ExplorationError, ModelError, listed
 from causal_bo_ppl.identification import Coordinate, Parameters
 from causal_bo_ppl.identification.parameters import Explored, collect
@@ -64,7 +63,7 @@ class Response:
         """Are theta's coordinates coefficients of the equations? Otherwise the effects are linear in them."""
         return self.parameters.kind == "structural"
 
-    def __call__(self, theta: ArrayLike, queries: Queries) -> jax.Array:
+    def __call__(self, theta: ArrayLike, queries: Queries) -> Any:
         """(M,) effects at theta (d,); (s, M) for several thetas (s, d)."""
         room, theta = wiring if self.is_structural else lines, self._read(theta, (1, 2))
         if theta.ndim == 1:
@@ -77,14 +76,14 @@ class Response:
         if self.is_structural:
             return wiring.effects_of_many(self._constants, np.asarray(theta), self.require(queries))
         filled = np.pad(np.asarray(theta), ((0, -len(theta) % THETAS), (0, 0)))
-        values = empty((len(filled), len(queries)))
+        values = np.empty((len(filled), len(queries)))
         points = self._prepare(queries)
         for start in range(0, len(filled), THETAS):
             work = partial(
                 lines.values_of_many, self._constants, jnp.asarray(filled[start : start + THETAS])
             )
             values[start : start + THETAS] = in_pieces(work, points, len(queries), 1)
-        return hand_over(values[: len(theta)])
+        return values[: len(theta)]
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> jax.Array:
         """(M, d) derivatives of the effects in theta, at theta (d,)."""

@@ -91,18 +91,18 @@ def test_a_failed_posterior_is_refused_unless_accepted(posts):
     )
     object.__setattr__(failed.belief, "verdict", "failed")
     for refused in (
-        lambda **options: theory.kappa2(failed, **options),
-        lambda **options: theory.lipschitz(failed, **options),
-        lambda **options: theory.parameter_error(failed, **options),
-        lambda **options: theory.causal_rank(failed, queries, **options),
-        lambda **options: theory.kernel_drift([posts[1], failed], queries, **options),
-        lambda **options: theory.worst_gain([failed], queries, 1.0, 2, **options),
-        lambda **options: theory.variance_sum_ratio([failed], queries[:1], 1.0, **options),
-        lambda **options: theory.theory_table(failed, queries, noise=1.0, rounds=2, **options),
+        lambda post: theory.kappa2(post),
+        lambda post: theory.lipschitz(post),
+        lambda post: theory.parameter_error(post),
+        lambda post: theory.causal_rank(post, queries),
+        lambda post: theory.kernel_drift([posts[1], post], queries),
+        lambda post: theory.worst_gain([post], queries, 1.0, 2),
+        lambda post: theory.variance_sum_ratio([post], queries[:1], 1.0),
+        lambda post: theory.theory_table(post, queries, noise=1.0, rounds=2),
     ):
         with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
-            refused()
-        refused(accept_unconverged=True)
+            refused(failed)
+        refused(failed.accept("test"))
 
 
 @pytest.mark.parametrize("intercepts", [True, False])

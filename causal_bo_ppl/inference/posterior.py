@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+TRUSTED = ("exact", "passed")
+
+
 class Belief(Protocol):
     """What a method of inference knows. Queries are over the target's ancestral graph."""
 
@@ -83,6 +86,7 @@ class Posterior:
     belief: Belief
     parts: tuple[Data, ...]
     digest: int
+    accepted: str = ""
 
     @property
     def rows(self) -> int:
@@ -98,6 +102,32 @@ class Posterior:
     def verdict(self) -> str:
         """Did the computation work? "exact" for a closed form; else "passed", "failed" or "not assessed"."""
         return self.belief.verdict
+
+    @property
+    def status(self) -> str:
+        """The verdict, and why it was accepted where the analyst accepted it."""
+        return f"{self.verdict}, accepted: {self.accepted}" if self.accepted else self.verdict
+
+    def accept(self, why: str) -> "Posterior":
+        """Return this posterior with the analyst's reason to use it whatever its verdict is.
+
+        Parameters
+        ----------
+        why:
+            The reason, at least a word. Kernels, comparisons, runs and files that are made from the
+            returned posterior record it, and it stays with later updates.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> post = cb.fit(system.problem, system.observe(50, 0)).accept("a dry run")
+        >>> post.status
+        'exact, accepted: a dry run'
+        """
+        if not isinstance(why, str) or not why.strip():
+            raise ModelError(f"say in words why this posterior is accepted; got {why!r}")
+        return replace(self, accepted=why.strip())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -254,11 +284,11 @@ class Posterior:
 
     def __repr__(self) -> str:
         shape = f"{len(self.names)} {self.parameters.kind} parameters"
-        return f"Posterior({shape} of {self.problem.target}, {self.method}, {self.rows} rows, {self.verdict})"
+        return f"Posterior({shape} of {self.problem.target}, {self.method}, {self.rows} rows, {self.status})"
 
     def _repr_html_(self) -> str:
         title = f"<p>{len(self.names)} {self.parameters.kind} parameters, {self.method} posterior from {self.rows} rows"
-        note = f"verdict: {self.verdict}; moments: {self.moments_by}"
+        note = f"verdict: {self.status}; moments: {self.moments_by}"
         return f"{title}; {note}</p>{self.to_frame().to_html(max_rows=60, float_format='{:.4g}'.format)}"
 
 
@@ -277,3 +307,24 @@ def require_rows_of(problem: Problem, rows: Data) -> None:
             f"the rows are of {listed(rows.nodes)} with the target {rows.target!r}, the problem has "
             f"{listed(problem.graph.nodes)} and {problem.target!r}; read them for this problem"
         )
+
+
+def require_trusted(post: Posterior) -> Posterior:
+    """Return the posterior if its computation worked, or if the analyst accepted that it did not.
+
+    Raises
+    ------
+    ModelError
+        If the verdict is neither "exact" nor "passed" and `post.accept("why")` was not called.
+    """
+    require_float64()
+    if not isinstance(post, Posterior):
+        raise ModelError(
+            f"a Posterior is needed here, got {type(post).__name__}; make one with cb.fit"
+        )
+    if post.verdict not in TRUSTED and not post.accepted:
+        raise ModelError(
+            f"the posterior's verdict is {post.verdict!r}; look at cb.check_posterior(post), or go "
+            'on with post.accept("why"), which every result made from it will record'
+        )
+    return post

@@ -19,8 +19,8 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.equations import Equations
 from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator
-from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.kernels.monte_carlo import (
@@ -235,7 +235,6 @@ def compare_kernels(
     draws: int = DRAWS,
     level: float = 0.95,
     key: jax.Array | int,
-    accept_unconverged: bool = False,
 ) -> "xr.Dataset":
     """Compare the Jacobian, exact and Monte-Carlo kernels for every pair of intervention sets.
 
@@ -255,7 +254,7 @@ def compare_kernels(
     """
     import xarray as xr
 
-    post = require_trusted(post, accept_unconverged)
+    post = require_trusted(post)
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < LEAST:
         raise ModelError(
             f"a comparison needs a whole number of draws, at least {LEAST}; got {draws!r}"
@@ -289,7 +288,7 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     effects = centred_effects(post, theta, queries, 0).values
     linear, missed = _split(post, theta, queries, effects)
     parts = Parts(cut(linear, chains), cut(missed, chains))
-    grams = {"jacobian": np.asarray(jacobian_gram(post, queries, accept_unconverged=True).gram)}
+    grams = {"jacobian": np.asarray(jacobian_gram(post, queries).gram)}
     grams["monte_carlo"] = effects.T @ effects / (len(effects) - 1)
     if isinstance(post.belief, Equations):
         grams |= _exact(post, queries, grams["jacobian"])
@@ -378,7 +377,7 @@ def _attributes(post: Posterior, kernels: Kernels, level: float) -> dict[str, An
         "method": post.method,
         "parameters": post.parameters.kind,
         "moments_by": post.moments_by,
-        "verdict": post.verdict,
+        "verdict": post.status,
         "reference": "exact" if "exact" in kernels.grams else "monte_carlo",
         "batches": len(kernels.parts.linear),
         "level": level,

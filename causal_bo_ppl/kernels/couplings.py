@@ -11,7 +11,8 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
+from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.kernels.estimates import KernelEstimate
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import anchors
@@ -32,7 +33,6 @@ def coupling(
     queries: Queries | None = None,
     *,
     kernel: KernelEstimate | None = None,
-    accept_unconverged: bool = False,
 ) -> "xr.Dataset":
     """Correlations between the effects of all sets, in the order of the graph.
 
@@ -48,11 +48,11 @@ def coupling(
     """
     import xarray as xr
 
-    post = require_trusted(post, accept_unconverged)
+    post = require_trusted(post)
     asked = anchors(post.problem, post.parameters.explored.sets, queries)
     if not len(asked):
         raise ModelError("there are no effects to couple: give at least one query")
-    kernel = jacobian_gram(post, asked, accept_unconverged=True) if kernel is None else kernel
+    kernel = jacobian_gram(post, asked) if kernel is None else kernel
     gram = _read_gram(asked, kernel)
     sets = split_sets(post.problem, asked)
     order = sets.order
@@ -133,7 +133,6 @@ def teaching(
     *,
     noise: float | None = None,
     replicates: int = 1,
-    accept_unconverged: bool = False,
 ) -> "xr.Dataset":
     """How much one outcome of each experiment would lower the doubt about every effect.
 
@@ -149,14 +148,11 @@ def teaching(
     """
     import xarray as xr
 
-    post = require_trusted(post, accept_unconverged)
+    post = require_trusted(post)
     tried = post.problem.require(experiments)
     asked = anchors(post.problem, post.parameters.explored.sets, queries)
     variances = _noise(post, tried, noise, replicates)
-    left, right = (
-        np.asarray(jacobian_features(post, each, accept_unconverged=True))
-        for each in (tried, asked)
-    )
+    left, right = (np.asarray(jacobian_features(post, each)) for each in (tried, asked))
     before, own = (right**2).sum(axis=1), (left**2).sum(axis=1) + variances
     removed = (left @ right.T) ** 2 / np.where(own > 0, own, np.inf)[:, None]
     share = np.clip(removed / np.where(before > 0, before, np.nan), 0.0, 1.0)
@@ -178,7 +174,7 @@ def teaching(
         "target": post.problem.target,
         "method": post.method,
         "rows": post.rows,
-        "verdict": post.verdict,
+        "verdict": post.status,
     }
     said["replicates"] = int(replicates)
     return xr.Dataset(variables, coordinates | {"set": (("effect",), which)}, said)

@@ -1,16 +1,8 @@
-"""What is a kernel of effects, and may it be trusted?"""
+"""The record of a kernel: covariances of effects, and how far they may be from the truth."""
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
-
-from causal_bo_ppl.buffers import hand_over
-from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import require_float64
-
-TRUSTED = ("exact", "passed")
 
 
 class KernelEstimate(NamedTuple):
@@ -20,8 +12,8 @@ class KernelEstimate(NamedTuple):
     broadcasts, where there is none. assumed: under which conditions the gram is the covariance.
     """
 
-    gram: jax.Array
-    standard_error: jax.Array
+    gram: np.ndarray
+    standard_error: np.ndarray
     assumed: str
 
     def __repr__(self) -> str:
@@ -31,21 +23,6 @@ class KernelEstimate(NamedTuple):
         return f"KernelEstimate({rows} x {columns} covariances of effects, {noise}; {self.assumed})"
 
 
-def no_error() -> jax.Array:
-    """A zero that broadcasts."""
-    return hand_over(np.zeros(()))
-
-
-def require_trusted(post: Posterior, accept_unconverged: bool) -> Posterior:
-    """The posterior, if its computation worked or the analyst accepts it anyway."""
-    require_float64()
-    if not isinstance(post, Posterior):
-        raise ModelError(
-            f"a kernel needs a Posterior, got {type(post).__name__}; make one with cb.fit"
-        )
-    if post.verdict not in TRUSTED and not accept_unconverged:
-        raise ModelError(
-            f"the posterior's verdict is {post.verdict!r}; look at cb.check_posterior(post), or pass "
-            "accept_unconverged=True, which is recorded"
-        )
-    return post
+def no_error() -> np.ndarray:
+    """Return a zero that broadcasts, the standard error of a gram without Monte-Carlo error."""
+    return np.zeros(())

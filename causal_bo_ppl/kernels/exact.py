@@ -27,11 +27,11 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.equations import Equations
-from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error, require_trusted
+from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import distinct_rows
 from causal_bo_ppl.responses import response
@@ -122,8 +122,6 @@ def exact_gram(
     post: Posterior,
     queries: Queries,
     others: Queries | None = None,
-    *,
-    accept_unconverged: bool = False,
 ) -> KernelEstimate:
     """Covariances of all effects of a batch, or between those of two batches, without linearization.
 
@@ -140,21 +138,19 @@ def exact_gram(
     >>> bool(abs(left_out[0, 0] - post.sd[0] ** 2 * post.sd[1] ** 2) < 1e-12), float(left_out[0, 1])
     (True, 0.0)
     """
-    belief = require_equations(require_trusted(post, accept_unconverged))
+    belief = require_equations(require_trusted(post))
     coefficients, require = read_coefficients(belief), response(post.problem, post).require
     left = require(queries)
     right = left if others is None else require(others)
     gram = np.matmul(
         _linear(coefficients, left),
         _linear(coefficients, right).T,
-        out=empty((len(left), len(right))),
+        out=np.empty((len(left), len(right))),
     )
     gram += _left_out(coefficients, left, right)
     if others is None:
         gram[...] = (gram + gram.T) / 2
-    return KernelEstimate(
-        hand_over(gram), no_error(), ASSUMED.format(method=post.method, verdict=post.verdict)
-    )
+    return KernelEstimate(gram, no_error(), ASSUMED.format(method=post.method, verdict=post.status))
 
 
 def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:

@@ -8,34 +8,30 @@ about sqrt((k(z, z')^2 + k(z, z) k(z', z')) / n), as of Gaussian draws.
 import jax
 import numpy as np
 
-from causal_bo_ppl.buffers import empty, hand_over, product
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.convergence import effective_sizes
 from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inference.wishart import POINTS, SPREADS, Estimands
-from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error, require_trusted
+from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 
 ASSUMED = "response linearized at the posterior mean; covariance of theta by {by}{worth}; verdict {verdict}"
 
 
-def jacobian_features(
-    post: Posterior, queries: Queries, *, accept_unconverged: bool = False
-) -> jax.Array:
+def jacobian_features(post: Posterior, queries: Queries) -> np.ndarray:
     """(M, r) features whose products are the kernel: J(z) F at the posterior mean."""
-    post = require_trusted(post, accept_unconverged)
+    post = require_trusted(post)
     with jax.ensure_compile_time_eval():  # nothing here is traced
         jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
-    return product(jacobian, post.factor)
+    return np.asarray(jacobian @ post.factor)
 
 
 def jacobian_gram(
     post: Posterior,
     queries: Queries,
     others: Queries | None = None,
-    *,
-    accept_unconverged: bool = False,
 ) -> KernelEstimate:
     """Covariances of all effects of a batch, or between those of two batches, to first order.
 
@@ -49,19 +45,13 @@ def jacobian_gram(
     [[0.011 0.002]
      [0.002 0.002]]
     """
-    left = np.asarray(jacobian_features(post, queries, accept_unconverged=accept_unconverged))
-    right = (
-        left
-        if others is None
-        else np.asarray(jacobian_features(post, others, accept_unconverged=True))
-    )
-    gram = product(
-        left, np.array(right).T
-    )  # a copy: NumPy's product of one array with itself is slower
+    left = jacobian_features(post, queries)
+    right = left if others is None else jacobian_features(post, others)
+    gram = left @ np.array(right).T  # a copy: NumPy's product of one array with itself is slower
     worth = _worth(post)
     said = f", worth {worth:,.0f} independent ones" if np.isfinite(worth) else ""
-    assumed = ASSUMED.format(by=post.moments_by, worth=said, verdict=post.verdict)
-    return KernelEstimate(gram, _errors(left, right, np.asarray(gram), worth), assumed)
+    assumed = ASSUMED.format(by=post.moments_by, worth=said, verdict=post.status)
+    return KernelEstimate(gram, _errors(left, right, gram, worth), assumed)
 
 
 def _worth(post: Posterior) -> float:
@@ -73,12 +63,12 @@ def _worth(post: Posterior) -> float:
     )  # even spreads are worth more
 
 
-def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, worth: float) -> jax.Array:
+def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, worth: float) -> np.ndarray:
     if not np.isfinite(worth):
         return no_error()
     found = np.multiply(
-        (left**2).sum(axis=1)[:, None], (right**2).sum(axis=1), out=empty(gram.shape)
+        (left**2).sum(axis=1)[:, None], (right**2).sum(axis=1), out=np.empty(gram.shape)
     )
     found += gram**2
     found /= worth
-    return hand_over(np.sqrt(found, out=found))
+    return np.asarray(np.sqrt(found, out=found))

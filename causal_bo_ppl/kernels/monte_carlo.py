@@ -12,14 +12,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.convergence import effective_sizes
 from causal_bo_ppl.inference.equations import Equations
 from causal_bo_ppl.inference.nuts import Sampled
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.kernels.estimates import KernelEstimate, require_trusted
+from causal_bo_ppl.kernels.estimates import KernelEstimate
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
@@ -45,7 +45,6 @@ def monte_carlo_gram(
     *,
     draws: int = DRAWS,
     key: jax.Array | int,
-    accept_unconverged: bool = False,
 ) -> KernelEstimate:
     """Covariances of all effects of a batch, or between those of two batches, with the error of every entry.
 
@@ -61,16 +60,16 @@ def monte_carlo_gram(
     >>> bool((abs(found.gram - exact.gram) < 4 * found.standard_error).all())
     True
     """
-    theta, chains = draw_theta(require_trusted(post, accept_unconverged), draws, key)
+    theta, chains = draw_theta(require_trusted(post), draws, key)
     left = centred_effects(post, theta, queries, chains)
     right = left if others is None else centred_effects(post, theta, others, chains)
     worth = min(float(side.worth.min(initial=len(theta))) for side in (left, right))
     said = f", worth {worth:,.0f} independent ones or more" if chains else ""
-    assumed = ASSUMED.format(draws=len(theta), method=post.method, worth=said, verdict=post.verdict)
+    assumed = ASSUMED.format(draws=len(theta), method=post.method, worth=said, verdict=post.status)
     scales = tuple(
         np.sqrt((side.values**2).sum(axis=0) / (len(theta) - 1)) for side in (left, right)
     )
-    gram = empty((left.values.shape[1], right.values.shape[1]))
+    gram = np.empty((left.values.shape[1], right.values.shape[1]))
     np.matmul(left.values.T, right.values, out=gram)
     gram /= len(theta) - 1
     error = standard_errors(left, right, gram, scales)
@@ -78,7 +77,7 @@ def monte_carlo_gram(
         error[:] = np.inf
     else:
         _warn_of_noise(error, scales, len(theta))
-    return KernelEstimate(hand_over(gram), hand_over(error), assumed)
+    return KernelEstimate(gram, error, assumed)
 
 
 def monte_carlo_features(
@@ -87,12 +86,11 @@ def monte_carlo_features(
     *,
     draws: int = DRAWS,
     key: jax.Array | int,
-    accept_unconverged: bool = False,
-) -> jax.Array:
+) -> np.ndarray:
     """(M, S) features whose products are the kernel: centred effects of the draws / sqrt(S - 1)."""
-    theta, _ = draw_theta(require_trusted(post, accept_unconverged), draws, key)
+    theta, _ = draw_theta(require_trusted(post), draws, key)
     centred = centred_effects(post, theta, queries, 0).values
-    return hand_over(np.divide(centred.T, np.sqrt(len(theta) - 1), out=empty(centred.T.shape)))
+    return np.asarray(np.divide(centred.T, np.sqrt(len(theta) - 1)))
 
 
 def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.ndarray, int]:
@@ -167,7 +165,7 @@ def standard_errors(
     np.square(left.values, out=left.values)
     if right is not left:
         np.square(right.values, out=right.values)
-    found = empty(gram.shape)
+    found = np.empty(gram.shape)
     np.matmul(left.values.T, right.values, out=found)
     spare = 1 - 1 / count + 1 / (count * (count - 1))  # the entry's square holds its own error
     loss = np.sqrt(count / left.worth), np.sqrt(count / right.worth)

@@ -54,7 +54,7 @@ def optimize(
     batch: int = 1,
     inference: str | None = None,
     prior: Prior | None = None,
-    accept_unconverged: bool = False,
+    accept: str | None = None,
     key: jax.Array | int,
 ) -> Run:
     """Look for the intervention with the best E[Y | do(...)], experiment by experiment.
@@ -90,6 +90,9 @@ def optimize(
         Method of `fit`; by default "conjugate", or "wishart" where latent causes join causes of the target.
     prior:
         As of `fit`.
+    accept:
+        Why a posterior whose verdict failed is used all the same, as in `post.accept(why)`; by
+        default such a posterior is refused. It is recorded with the run.
 
     Raises ExperimentFailed when an experiment fails or an outcome cannot be used. Whatever error escapes, also an
     interrupt, all that was finished is in its `run`; outcomes that were measured but not learned from are in
@@ -104,7 +107,7 @@ def optimize(
     """
     settings = Settings(
         method, outcomes, noise, acquisition, beta, kernel, coupling, residual, update, report, observations, rounds,
-        budget, batch, inference, accept_unconverged,
+        budget, batch, inference, accept,
     )  # fmt: skip
     system, posed = (
         (problem, problem.problem) if isinstance(problem, CausalSystem) else (None, problem)

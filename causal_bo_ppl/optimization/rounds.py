@@ -236,7 +236,8 @@ class Rounds:
         return Best(among[at], float(predicted.mean[at]), float(predicted.sd[at]))
 
     def _couple(self, post: Posterior) -> Coupled:
-        return couple(post, accept_unconverged=self.settings.accept_unconverged)
+        why = self.settings.accept
+        return couple(post if why is None else post.accept(why))
 
     def _failure(self, refused: tuple[Trial, ...], of: int) -> ExperimentFailed:
         """Say which outcomes of a round were refused, and why the first of them was."""

@@ -21,7 +21,6 @@ CHOICES = {
     "inference": (None, "conjugate", "wishart", "laplace", "nuts"),
     "coupling": (True,),
     "residual": (False,),
-    "accept_unconverged": (False, True),
 }
 
 
@@ -44,7 +43,7 @@ class Settings:
     budget: float | None
     batch: int
     inference: str | None
-    accept_unconverged: bool
+    accept: str | None
 
     def __post_init__(self) -> None:
         _require_one_of("method", self.method, tuple(KERNELS))

@@ -19,8 +19,8 @@ from scipy.linalg import cho_factor, cho_solve
 
 from causal_bo_ppl.errors import DataError, NumericalError
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
-from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.numerics import clip_rounding
 from causal_bo_ppl.problem import Queries
@@ -266,9 +266,9 @@ class Coupled:
         return f"Coupled({outcomes}, {len(self.centre)} directions; {self.post!r})"
 
 
-def couple(post: Posterior, *, accept_unconverged: bool = False) -> Coupled:
+def couple(post: Posterior) -> Coupled:
     """The surrogate before any outcome."""
-    post = require_trusted(post, accept_unconverged)
+    post = require_trusted(post)
     size = post.factor.shape[1]
     nothing = no_outcomes(len(post.problem.graph.nodes))
     weights = Weights(np.eye(size), np.zeros(size))

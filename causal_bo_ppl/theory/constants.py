@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.kernels.estimates import require_trusted
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import choose
@@ -45,7 +45,7 @@ def corners(post: Posterior) -> Queries:
     return choose(post.problem, post.parameters.explored.sets, None, MOST_ROWS)
 
 
-def kappa2(post: Posterior, *, accept_unconverged: bool = False) -> Supremum:
+def kappa2(post: Posterior) -> Supremum:
     """kappa^2 = sup_z k(z, z) = sup_z J(z) Sigma J(z)' over the domains, the Jacobian kernel's largest variance.
 
     Examples
@@ -56,32 +56,30 @@ def kappa2(post: Posterior, *, accept_unconverged: bool = False) -> Supremum:
     >>> round(found.value, 3), sorted(found.intervention)
     (0.277, ['X'])
     """
-    length, where = _longest(require_trusted(post, accept_unconverged), post.factor)
+    length, where = _longest(require_trusted(post), post.factor)
     return Supremum(length**2, where)
 
 
-def lipschitz(post: Posterior, *, accept_unconverged: bool = False) -> Supremum:
+def lipschitz(post: Posterior) -> Supremum:
     """L = sup_z |J(z)| over the domains, at the posterior mean: how fast effects change with theta, in its units.
 
     Local: where effects are not linear in theta, J at another theta may be longer.
     """
-    return Supremum(*_longest(require_trusted(post, accept_unconverged), np.eye(len(post.names))))
+    return Supremum(*_longest(require_trusted(post), np.eye(len(post.names))))
 
 
-def parameter_error(
-    post: Posterior, *, delta: float = 0.05, accept_unconverged: bool = False
-) -> ParameterError:
+def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
     """eps_param = L sqrt(q l_max(Sigma)), q the 1 - delta quantile of chi^2 with dim theta_Y degrees of freedom.
 
     Theta lies within sqrt(q l_max(Sigma)) of its mean with probability 1 - delta at least, where the posterior is
     normal; to first order no effect is then off by more. Sharper: sup_z sqrt(q J Sigma J') = sqrt(q) kappa.
     """
-    post = require_trusted(post, accept_unconverged)
+    post = require_trusted(post)
     quantile = float(chi2.ppf(1 - read_share("delta", delta), len(post.names)))
     spread = float(np.linalg.norm(post.factor, 2)) if post.factor.size else 0.0
     radius = np.sqrt(quantile) * spread
-    largest = kappa2(post, accept_unconverged=accept_unconverged).value
-    slope = lipschitz(post, accept_unconverged=accept_unconverged).value
+    largest = kappa2(post).value
+    slope = lipschitz(post).value
     return ParameterError(float(slope * radius), float(radius), float(np.sqrt(quantile * largest)))
 
 

@@ -13,8 +13,8 @@ from scipy.linalg import solve_triangular
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.kernels import jacobian_features
-from causal_bo_ppl.kernels.estimates import require_trusted
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners
@@ -25,16 +25,14 @@ TILE = 2_048  # rows and columns of a gram at once
 COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
 
 
-def kernel_drift(
-    posts: Sequence[Posterior], queries: Queries, *, accept_unconverged: bool = False
-) -> pd.DataFrame:
+def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
     """A line for each step from one posterior to the next, with how far everything moved.
 
     theta: |theta_t - theta_{t-1}|. sigma: |Sigma_t - Sigma_{t-1}|. jacobian: sup_z |J_t(z) - J_{t-1}(z)|. kernel:
     sup_{z, z'} |k_t - k_{t-1}|, over the queries. rho_schematic: the theory's schematic drift term, jacobian |Sigma_t|
     + sigma; constants are left out, units are mixed, so it says what shrinks, not what is bounded.
     """
-    posts, queries = _read_posts(posts, 2, accept_unconverged), require_queries(queries)
+    posts, queries = _read_posts(posts, 2), require_queries(queries)
     lines = [_step(before, after, queries) for before, after in zip(posts, posts[1:], strict=False)]
     return pd.DataFrame(lines, columns=COLUMNS, index=pd.RangeIndex(1, len(posts), name="step"))
 
@@ -44,18 +42,14 @@ def worst_gain(
     queries: Queries,
     noise: Any,
     rounds: int,
-    *,
-    accept_unconverged: bool = False,
 ) -> float:
     """sup_t gamma_T(k_t) by greedy choices among the queries; the true one is at most 1/(1 - 1/e) times it.
 
     noise: a variance, or one for every query.
     """
     found = [
-        greedy_gain(
-            np.asarray(jacobian_features(post, queries, accept_unconverged=True)), noise, rounds
-        ).gains[-1]
-        for post in _distinct(_read_posts(posts, 1, accept_unconverged))
+        greedy_gain(np.asarray(jacobian_features(post, queries)), noise, rounds).gains[-1]
+        for post in _distinct(_read_posts(posts, 1))
     ]
     return float(max(found))
 
@@ -66,7 +60,6 @@ def variance_sum_ratio(
     noise: float,
     *,
     candidates: Queries | None = None,
-    accept_unconverged: bool = False,
 ) -> float:
     """sum_t (sigma_{t-1}^(t)(z_t))^2 / sup_t gamma_T(k_t), the C that the adaptive theory assumes to be bounded.
 
@@ -74,14 +67,14 @@ def variance_sum_ratio(
     the queries before. candidates: among which gamma_T is sought, by default all vertices. Compare it with
     `variance_sum_ceiling`, which holds for a kernel that does not change. 0 where nothing is in doubt.
     """
-    posts, variance = _read_posts(posts, 1, accept_unconverged), read_size("noise", noise)
+    posts, variance = _read_posts(posts, 1), read_size("noise", noise)
     if len(posts) != len(queries):
         raise ModelError(
             f"there are {len(posts)} posteriors and {len(queries)} queries; give one of each per round"
         )
     total = sum(_doubt(post, queries[: t + 1], variance) for t, post in enumerate(posts))
     candidates = corners(posts[0]) if candidates is None else candidates
-    gain = worst_gain(posts, candidates, variance, len(posts), accept_unconverged=True)
+    gain = worst_gain(posts, candidates, variance, len(posts))
     return total / gain if gain > 0 else 0.0
 
 
@@ -131,7 +124,7 @@ def _step(before: Posterior, after: Posterior, queries: Queries) -> tuple[float,
 
 def _doubt(post: Posterior, queries: Queries, noise: float) -> float:
     """Variance of the last effect after outcomes at all queries before it: w' (I + F'F/s2)^-1 w."""
-    features = np.asarray(jacobian_features(post, queries, accept_unconverged=True))
+    features = np.asarray(jacobian_features(post, queries))
     known = np.vstack([np.eye(features.shape[1]), features[:-1] / np.sqrt(noise)])
     seen = solve_triangular(np.linalg.qr(known, mode="r"), features[-1], trans="T")
     return float(seen @ seen)
@@ -142,12 +135,10 @@ def _distinct(posts: Sequence[Posterior]) -> Iterator[Posterior]:
     return iter({id(post): post for post in posts}.values())
 
 
-def _read_posts(
-    posts: Sequence[Posterior], least: int, accept_unconverged: bool
-) -> list[Posterior]:
+def _read_posts(posts: Sequence[Posterior], least: int) -> list[Posterior]:
     if isinstance(posts, Posterior):
         raise ModelError("give a sequence of posteriors, one for each round; got one Posterior")
-    found = [require_trusted(post, accept_unconverged) for post in posts]
+    found = [require_trusted(post) for post in posts]
     if len(found) < least:
         raise ModelError(f"at least {least} posteriors are needed, got {len(found)}")
     for post in found:

@@ -10,7 +10,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.kernels.estimates import require_trusted
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import choose
 from causal_bo_ppl.problem.designs import MOST_ROWS
@@ -26,7 +26,6 @@ def causal_rank(
     queries: Queries | None = None,
     *,
     known: str | Iterable[str] = (),
-    accept_unconverged: bool = False,
 ) -> int:
     """r_causal: rank of the Jacobian kernel over these queries, the number of directions of theta they can see.
 
@@ -45,7 +44,7 @@ def causal_rank(
     >>> cb.causal_rank(post, system.problem.vertices(), known="b[Z->Y]")
     1
     """
-    post = require_trusted(post, accept_unconverged)
+    post = require_trusted(post)
     fixed = _places(post.names, known)
     queries = choose(post.problem, post.parameters.explored.sets, queries, MOST_ROWS)
     jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))

@@ -37,7 +37,6 @@ def gain_curves(
     noise: float,
     rounds: int = 320,
     lengthscale: float = 0.2,
-    accept_unconverged: bool = False,
 ) -> pd.DataFrame:
     """Information after 1 to `rounds` outcomes, greedy among these queries, and its bounds.
 
@@ -48,9 +47,9 @@ def gain_curves(
     """
     rounds, variance = read_count("rounds", rounds, 1), read_size("noise", noise)
     queries = corners(post) if queries is None else require_queries(queries)
-    features = np.asarray(jacobian_features(post, queries, accept_unconverged=accept_unconverged))
-    rank, dimension = causal_rank(post, queries, accept_unconverged=True), len(post.names)
-    largest, blocks = kappa2(post, accept_unconverged=True).value, set_labels(post.problem, queries)
+    features = np.asarray(jacobian_features(post, queries))
+    rank, dimension = causal_rank(post, queries), len(post.names)
+    largest, blocks = kappa2(post).value, set_labels(post.problem, queries)
     rbf = _rbf(post, lengthscale)
     counts = np.arange(1, rounds + 1)
     curves = {
@@ -76,9 +75,7 @@ def gain_curves(
 def _rbf(post: Posterior, lengthscale: float) -> BlockFeatures:
     """An RBF kernel for every set that was learned, with its largest causal variance, at points that fill its box."""
     vertices, sets = corners(post), post.parameters.explored.sets
-    variances = (np.asarray(jacobian_features(post, vertices, accept_unconverged=True)) ** 2).sum(
-        axis=1
-    )
+    variances = (np.asarray(jacobian_features(post, vertices)) ** 2).sum(axis=1)
     labels = set_labels(post.problem, vertices)
     own = {name: float(variances[labels == name].max()) for name in np.unique(labels).tolist()}
     points = spread(
@@ -102,7 +99,6 @@ def theory_table(
     noise: float,
     rounds: int = 320,
     lengthscale: float = 0.2,
-    accept_unconverged: bool = False,
 ) -> pd.DataFrame:
     """The theory's quantities over these queries, by default all vertices: quantity, value, how.
 
@@ -117,7 +113,6 @@ def theory_table(
         noise=noise,
         rounds=rounds,
         lengthscale=lengthscale,
-        accept_unconverged=accept_unconverged,
     )
     lines = [*_ranks(post, queries, curves), *_gains(curves), *_constants(post)]
     table = pd.DataFrame(lines)
@@ -126,7 +121,7 @@ def theory_table(
 
 
 def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line]:
-    features = np.asarray(jacobian_features(post, queries, accept_unconverged=True))
+    features = np.asarray(jacobian_features(post, queries))
     numerical = _differences(post, queries)
     error = largest_gap((features, features), (numerical @ post.covariance, numerical))
     how = "largest |k - J Sigma J'| of two queries, J by differences of effects at theta"
@@ -179,7 +174,7 @@ def _gains(curves: pd.DataFrame) -> list[Line]:
 
 
 def _constants(post: Posterior) -> list[Line]:
-    largest, slope = (find(post, accept_unconverged=True) for find in (kappa2, lipschitz))
+    largest, slope = (find(post) for find in (kappa2, lipschitz))
     return [
         Line(
             "kappa^2",

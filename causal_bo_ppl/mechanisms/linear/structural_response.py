@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.buffers import empty, hand_over
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.mechanisms.linear.sem import (
     LinearSEM,
@@ -78,12 +77,12 @@ def slopes_of_many(wiring: Wiring, theta: jax.Array, mask: jax.Array) -> jax.Arr
     return jnp.column_stack([jnp.where(mask, loads @ sem.weights.T, 0.0), loads @ sem.intercepts])
 
 
-def effects_of_many(wiring: Wiring, theta: np.ndarray, queries: Queries) -> jax.Array:
+def effects_of_many(wiring: Wiring, theta: np.ndarray, queries: Queries) -> np.ndarray:
     """(k, M) effects in many models, theta (k, d): one sweep for every set, and a product for its queries."""
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     first, which = distinct_rows(mask)
     points = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
-    found = empty((len(theta), len(mask)))
+    found = np.empty((len(theta), len(mask)))
     step = THETAS * max(1, CELLS // (THETAS * max(len(first), 1) * points.shape[1]))
     order = np.split(
         np.argsort(which, kind="stable"), np.cumsum(np.bincount(which, minlength=len(first)))[:-1]
@@ -93,7 +92,7 @@ def effects_of_many(wiring: Wiring, theta: np.ndarray, queries: Queries) -> jax.
         for place, rows in enumerate(order if len(first) else []):
             here = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == len(rows) - 1 else rows
             found[start : start + step, here] = slopes[:, place] @ points[rows].T
-    return hand_over(found)
+    return found
 
 
 def _slopes(wiring: Wiring, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:
