@@ -5,7 +5,8 @@ the posterior's draws is then uniform, if prior, likelihood and computation agre
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,26 +16,30 @@ from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, Check, holm, judge
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.diagnostics.inputs import require_between, require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification import identify
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.prior_draws import draw_models
-from causal_bo_ppl.inputs import as_key, host_generator
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior
-from causal_bo_ppl.mechanisms.linear.sem import means, replicate
+from causal_bo_ppl.inference.draws import Drawn
+from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.laplace import drawn_before
+from causal_bo_ppl.inference.nuts import NUTS
+from causal_bo_ppl.inference.posterior import Method, RowModel
+from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count
+from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
 CLEARLY = 0.03  # of coverage
 LEVEL = 0.9  # of the intervals whose coverage is counted
 SURE = 3.3  # standard errors: 1 in 1,000
-PATIENCE = 3.0  # seconds without a progress bar
 EFFECTS = 16  # looked at, where none are named
-SHORT = {"chains": 4, "warmup": 500, "draws": 500, "progress": False}  # of nuts, by default
+SHORT = NUTS(warmup=500, draws=500, progress=False)
 
 Fitting = Callable[[Data, jax.Array], Posterior]
 
@@ -49,8 +54,9 @@ class Truths(NamedTuple):
 def calibrate(
     problem: Problem,
     *,
-    method: str = "conjugate",
-    prior: FixedPrior | MomentPrior | None = None,
+    method: str | Method = "conjugate",
+    mechanisms: str | Mechanisms = "linear",
+    prior: Prior | None = None,
     rows: int = 100,
     simulations: int = 200,
     queries: Queries | None = None,
@@ -61,14 +67,14 @@ def calibrate(
     fitting: Fitting | None = None,
     progress: bool = True,
     key: jax.Array | int,
-    **options: object,
 ) -> Check:
     """Fit many simulated data sets and look where the true effects fall.
 
     Parameters
     ----------
-    method, prior, intercepts, options:
-        Of `fit`. The prior must be proper: a `FixedPrior` (the default), or a `MomentPrior` for wishart.
+    method, mechanisms, prior, intercepts:
+        As in `fit`; "nuts" means `cb.NUTS(warmup=500, draws=500)` here. The prior must be proper: a
+        `FixedPrior` (the default), or a `MomentPrior` for wishart.
     rows, simulations:
         Rows of each data set, and how many data sets.
     queries:
@@ -76,93 +82,101 @@ def calibrate(
     posterior_draws:
         Among how many draws of each posterior the true effect is placed.
     coverage_tolerance:
-        Laplace is an approximation: it is judged by the coverage of its 90 % intervals alone, which may be off by this.
-        Exact methods are judged by the uniformity of all places.
+        Laplace is an approximation: it is judged by the coverage of its 90 % intervals alone, which
+        may be off by this. Exact methods are judged by the uniformity of all places.
     fitting:
         From rows and key to a `Posterior`, to calibrate a posterior of your own under this prior.
+    progress:
+        Whether a progress bar is shown when the fits take more than a few seconds.
 
-    `details` has the place of every true effect (simulations x effects), between 0 and 1.
+    Returns
+    -------
+    Check
+        `details` has the place of every true effect (simulations x effects), between 0 and 1.
     """
-    _require_counts(rows=rows, simulations=simulations, posterior_draws=posterior_draws)
-    alpha = require_between("alpha", alpha, 0, 1)
-    if method == "wishart" and not intercepts:
+    counts = {"rows": rows, "simulations": simulations, "posterior_draws": posterior_draws}
+    rows, simulations, posterior_draws = (read_count(*each, 20) for each in counts.items())
+    alpha, key = require_between("alpha", alpha, 0, 1), as_key(key)
+    chosen = SHORT if method == "nuts" else read_method(method)
+    if chosen.name == "wishart" and not intercepts:
         raise ModelError("wishart always learns means; calibrate it with intercepts=True")
-    prior = _default_prior(problem, method) if prior is None else prior
-    if not isinstance(prior, FixedPrior | MomentPrior):
+    prior = _default_prior(problem, chosen.name) if prior is None else prior
+    if isinstance(prior, ScaledPrior):
         raise ModelError(
             f"calibration draws models from the prior, which must be proper; got {prior!r}"
         )
-    for_truth, for_fits = jax.random.split(as_key(key))
-    asked = choose(problem, identify(problem).require_usable(), queries, EFFECTS)
-    truths = _simulate(problem, prior, intercepts, asked, (simulations, rows), for_truth)
-    settings: dict[str, Any] = (SHORT if method == "nuts" else {}) | options
+    for_truth, for_fits = jax.random.split(key)
+    before = _before(problem, chosen, mechanisms, prior, intercepts)
+    asked = default_vertices(problem, before.sets, queries, EFFECTS)
+    truths = _simulate(before, asked, (simulations, rows), for_truth)
 
     def learn(data: Data, each: jax.Array) -> Posterior:
-        return fit(
-            problem, data, method=method, prior=prior, intercepts=intercepts, key=each, **settings
-        )
+        options = {"mechanisms": mechanisms, "prior": prior, "intercepts": intercepts}
+        return fit(problem, data, method=chosen, key=each, **options)  # type: ignore[arg-type]
 
     places, untrusted = _place(
         problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress
     )
-    table = _judge(
-        places,
-        labels(problem, asked),
-        None if fitting or method != "laplace" else coverage_tolerance,
-        alpha,
-    )
+    tolerance = None if fitting or chosen.name != "laplace" else coverage_tolerance
+    table = _judge(places, labels(problem, asked), tolerance, alpha)
     details = pd.DataFrame(places, columns=table.index)
-    return Check(
-        "calibration", table, _tell(table, method, simulations, untrusted), _advise(table), details
-    )
-
-
-def _require_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 20:
-            raise ModelError(f"{name} must be a whole number, at least 20; got {value!r}")
+    text = _tell(table, simulations, untrusted)
+    return Check("calibration", table, text, _advise(table), details)
 
 
 def _default_prior(problem: Problem, method: str) -> FixedPrior | MomentPrior:
     if method != "wishart":
         return FixedPrior()
     size = len(problem.graph.ancestral(problem.target).nodes)
-    return MomentPrior(
-        np.zeros(size), 1.0, 4.0 * np.eye(size), size + 5.0
-    )  # mean covariance: the identity
+    mean_is_identity = 4.0 * np.eye(size), size + 5.0
+    return MomentPrior(np.zeros(size), 1.0, *mean_is_identity)
 
 
-def _simulate(
-    problem: Problem,
-    prior: FixedPrior | MomentPrior,
-    intercepts: bool,
-    queries: Queries,
-    counts: tuple[int, int],
-    key: jax.Array,
-) -> Truths:
-    """Models from the prior, their effects, and rows of each."""
-    graph, (simulations, rows) = problem.graph.ancestral(problem.target), counts
-    for_models, for_rows = jax.random.split(key)
-    columns = [problem.graph.index(name) for name in graph.nodes]
-    upstream = Queries(np.asarray(queries.mask)[:, columns], np.asarray(queries.value)[:, columns])
-    if isinstance(prior, FixedPrior):
-        models = draw_models(graph, prior, problem.known, intercepts, simulations, for_models)
-        effects = means(models.matrices, upstream)[:, :, -1]
-    else:
-        before = fit(
-            problem,
-            _table(problem, graph, np.zeros((0, len(columns)))),
-            method="wishart",
-            prior=prior,
+class Before(NamedTuple):
+    """What is believed before any row: models that can be drawn, their effects and their rows."""
+
+    sets: tuple[tuple[str, ...], ...]
+    model: RowModel
+    draw: Callable[[int, jax.Array], Drawn | None]
+    response: ResponseMap
+    problem: Problem
+
+
+def _before(
+    problem: Problem, method: Method, mechanisms: str | Mechanisms, prior: Prior, intercepts: bool
+) -> Before:
+    """Bind the mechanisms, or the moments of wishart, to no rows at all."""
+    nothing = np.zeros((0, len(problem.graph.nodes)))
+    data = Data(problem.graph.nodes, problem.target, nothing, nothing.astype(bool))
+    if method.name == "wishart":
+        belief = fit(problem, data, method=method, prior=prior).belief
+        if belief.model is None:
+            raise ModelError("wishart draws moments from a MomentPrior only")
+        return Before(
+            belief.response.sets, belief.model, belief.draw_prior, belief.response, problem
         )
-        drawn = before.belief.drawn(simulations, for_models)
-        models, theta = drawn.models, drawn.theta[:simulations]
-        effects = np.asarray(response(problem, before)(theta, queries))
-    nothing = Queries(np.zeros((rows, len(columns)), bool), np.zeros((rows, len(columns))))
-    drawn_rows = replicate(
-        models.matrices[:simulations], models.noises[:simulations], nothing, for_rows
-    )
-    return Truths(effects, drawn_rows)
+    task = Task(problem, data, read_outcomes(problem, None), prior, None, intercepts)
+    model = read_mechanisms(mechanisms).bind(task)
+    draw = partial(drawn_before, model)
+    return Before(model.response.sets, model, draw, model.response, problem)
+
+
+def _simulate(before: Before, queries: Queries, counts: tuple[int, int], key: jax.Array) -> Truths:
+    """Draw models from the prior, their effects, and rows of each."""
+    (simulations, rows), (for_models, for_rows) = counts, jax.random.split(key)
+    drawn = before.draw(simulations, for_models)
+    if drawn is None:
+        raise ModelError(
+            "calibration draws models from the prior, and these mechanisms cannot; their model "
+            "must offer draw_prior(n, key)"
+        )
+    theta = drawn.theta[:simulations]
+    models = jax.tree.map(lambda part: part[:simulations], drawn.models)
+    given = Posterior.from_draws(before.problem, theta, mechanisms=before.response)
+    effects = np.asarray(response(before.problem, given)(theta, queries))
+    blank = np.zeros((rows, len(before.model.nodes)))
+    values = before.model.replicate(models, Queries(blank.astype(bool), blank), for_rows)
+    return Truths(effects, values)
 
 
 def _table(problem: Problem, graph: CausalGraph, values: np.ndarray) -> Data:
@@ -228,7 +242,7 @@ def _judge(
     return table
 
 
-def _tell(table: pd.DataFrame, method: str, simulations: int, untrusted: int) -> str:
+def _tell(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
     low, high = table["coverage"].min(), table["coverage"].max()
     found = (
         f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the truth in {low:.0%} "

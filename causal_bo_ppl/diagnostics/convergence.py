@@ -1,13 +1,10 @@
 """Did the computation of a posterior work?"""
 
-import pandas as pd
-
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge, sentence
 from causal_bo_ppl.diagnostics.inputs import require_posterior
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Limits, Posterior
 from causal_bo_ppl.inference.convergence import overall
-from causal_bo_ppl.inference.nuts import Sampled
 
 REMEDIES = {
     "divergences": "raise target_accept towards 0.99, or give a stronger prior: divergences mean places never visited",
@@ -35,49 +32,17 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     limits = Limits() if limits is None else limits
     if not isinstance(limits, Limits):
         raise ModelError(f"limits must be cb.Limits(r_hat=..., ess=..., bfmi=...), got {limits!r}")
-    lines = post.belief.lines(limits)
-    if not isinstance(post.belief, Sampled):
+    lines, summary = post.belief.lines(limits), post.belief.summary
+    text = post.belief.describe(lines)
+    if summary is None:
         todo = "" if post.verdict in ("exact", PASSED) else 'Use method="nuts", or add rows.'
-        return Check(
-            "posterior", lines, _describe(post, lines), todo, post.to_frame()[["mean", "sd"]]
-        )
-    summary = post.belief.summary
-    good = (summary["r_hat"] <= limits.r_hat) & (
-        summary[["ess_bulk", "ess_tail"]] >= limits.ess
-    ).all(axis=1)
-    alone = post.belief.sampling.chains < 2
+        return Check("posterior", lines, text, todo, post.to_frame()[["mean", "sd"]])
+    enough = (summary[["ess_bulk", "ess_tail"]] >= limits.ess).all(axis=1)
+    good, alone = (summary["r_hat"] <= limits.r_hat) & enough, bool(summary["r_hat"].isna().all())
     details = summary.assign(verdict=[UNKNOWN if alone else judge(bool(each)) for each in good])
     failed = [str(name) for name in lines.index[lines["verdict"] == FAILED]]
     advice = list(dict.fromkeys(REMEDIES[name] for name in failed))
     if alone:
-        advice = [
-            "run at least two chains: agreement between them cannot be assessed otherwise",
-            *advice,
-        ]
-    return Check(
-        "posterior",
-        lines,
-        _tell(post.belief, lines, failed),
-        sentence(advice),
-        details,
-        overall(lines),
-    )
-
-
-def _describe(post: Posterior, lines: pd.DataFrame) -> str:
-    if post.verdict == "exact":
-        return f"{post.method} is a closed form: nothing was sampled and nothing can have failed."
-    value = lines["value"].to_dict()
-    found = f"The mode was found and its curvature is positive definite, condition number {value['condition number']:.3g}."
-    return f"{found} Its sds are about {value['width']:.0%} of the exact ones."
-
-
-def _tell(belief: Sampled, lines: pd.DataFrame, failed: list[str]) -> str:
-    sampling, worst = belief.sampling, lines["value"]
-    size = f"{sampling.chains} chains of {sampling.draws} draws after {sampling.warmup} of warm-up"
-    known = f"up to {worst['r_hat']:.4f}" if sampling.chains > 1 else "unknown"
-    numbers = (
-        f"R-hat {known}, at least {worst['ess_bulk']:.0f} effective draws "
-        f"({worst['ess_tail']:.0f} in the tails), {worst['divergences']:.0f} divergences, E-BFMI {worst['bfmi']:.2f}"
-    )
-    return f"{size}: {numbers}." + (f" Not good enough: {listed(failed)}." if failed else "")
+        chains = "run at least two chains: agreement between them cannot be assessed otherwise"
+        advice = [chains, *advice]
+    return Check("posterior", lines, text, sentence(advice), details, overall(lines))

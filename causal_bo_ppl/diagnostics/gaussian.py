@@ -8,21 +8,19 @@ import pandas as pd
 from scipy.stats import chi2, kstwo, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
-from causal_bo_ppl.diagnostics.importance import (
+from causal_bo_ppl.diagnostics.inputs import require_draws, require_posterior
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.convergence import summarise
+from causal_bo_ppl.inference.importance import (
     EQUAL,
     PROPOSALS,
     TOO_FEW,
     UNKNOWN_DENSITY,
     Importance,
-    importance,
-    resampled,
 )
-from causal_bo_ppl.diagnostics.inputs import require_draws, require_posterior
-from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.convergence import summarise
-from causal_bo_ppl.inference.laplace import Laplace
-from causal_bo_ppl.inputs import as_key, host_generator
+from causal_bo_ppl.inputs import as_key, host_generator, read_count
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import choose
 from causal_bo_ppl.problem.queries import labels
@@ -69,11 +67,8 @@ def gaussian_error(
     all sets, at most 256.
     """
     require_posterior("gaussian_error", post)
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1_000:
-        raise ModelError(
-            f"draws must be a whole number, at least 1,000: tails are compared; got {draws!r}"
-        )
-    require_draws("gaussian_error", draws, post)
+    read_count("draws", draws, 1_000)  # tails are compared
+    draws = require_draws("gaussian_error", draws, post)
     tolerances = Tolerances() if tolerances is None else tolerances
     if not isinstance(tolerances, Tolerances):
         raise ModelError(
@@ -83,7 +78,7 @@ def gaussian_error(
     drawn, independent, weights = _draw(post, draws, for_draws)
     theta = drawn[np.isfinite(drawn).all(axis=1)]
     standard = host_generator(for_gaussian).standard_normal((PROPOSED, post.factor.shape[1]))
-    asked = choose(post.problem, post.parameters.explored.sets, queries)
+    asked = choose(post.problem, post.sets, queries)
     if not len(asked):
         raise ModelError("there is no effect to compare: give at least one query")
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)
@@ -123,12 +118,18 @@ def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
 def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, float, Importance]:
     """Draws of the posterior itself, how many independent ones they are worth, and weights for the Gaussian."""
     for_draws, for_weights = jax.random.split(key)
-    if isinstance(post.belief, Laplace):
-        theta, weights = resampled(post.belief, draws, for_draws)
+    resampled = offered(post.belief, "resampled")
+    if resampled is not None:
+        theta, weights = resampled(draws, for_draws)
         return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
-    drawn, weights = post.belief.drawn(draws, for_draws), importance(post, PROPOSED, for_weights)
+    drawn, weights = (
+        post.belief.drawn(draws, for_draws),
+        post.belief.importance(PROPOSED, for_weights),
+    )
     independent = (
-        _independent(drawn.theta, drawn.chains, post) if drawn.stats else float(len(drawn.theta))
+        _independent(drawn.theta, drawn.chains, post)
+        if post.belief.chains is not None
+        else float(len(drawn.theta))
     )
     return drawn.theta, independent, weights
 

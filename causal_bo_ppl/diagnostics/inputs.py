@@ -3,9 +3,8 @@
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.nuts import Sampled
-from causal_bo_ppl.inference.posterior import require_rows_of
-from causal_bo_ppl.inputs import read_number, require_float64
+from causal_bo_ppl.inference.posterior import RowModel, require_rows_of
+from causal_bo_ppl.inputs import read_count, read_number, require_float64
 from causal_bo_ppl.problem import Problem
 
 
@@ -46,11 +45,20 @@ def require_posterior(who: str, post: Posterior) -> None:
         )
 
 
-def require_draws(who: str, draws: object, post: Posterior, least: int = 100) -> None:
-    """Refuse too few draws: asked for, or there at all."""
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < least:
-        raise ModelError(f"{who} needs a whole number of draws, at least {least}; got {draws!r}")
-    if isinstance(post.belief, Sampled) and post.belief.theta[..., 0].size < least:
+def require_draws(who: str, draws: object, post: Posterior, least: int = 100) -> int:
+    """Return how many draws are asked for; refuse too few of them, or too few there at all."""
+    count = read_count("draws", draws, least)
+    chains = post.belief.chains
+    if chains is not None and chains[..., 0].size < least:
         raise ModelError(
-            f"{who} needs at least {least} draws, the posterior has {post.belief.theta[..., 0].size}; draw longer"
+            f"{who} needs at least {least} draws, the posterior has {chains[..., 0].size}; "
+            "draw longer"
         )
+    return count
+
+
+def require_rows_known(who: str, post: Posterior) -> RowModel:
+    """Return what draws of a posterior say about rows; refuse one that knows theta alone."""
+    if post.belief.model is None:
+        raise ModelError(f"{who} needs whole models, and these draws are of theta alone")
+    return post.belief.model

@@ -6,7 +6,6 @@ to Gaussian: logarithms of sd and kurtosis, Fisher's z of the correlation.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,11 +13,16 @@ import pandas as pd
 from scipy.stats import norm
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, holm, judge, sentence
-from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
+from causal_bo_ppl.diagnostics.inputs import (
+    require_between,
+    require_draws,
+    require_posterior,
+    require_rows_known,
+)
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms.linear.sem import replicate
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Queries
 
 TOLERANCES = {
@@ -31,13 +35,6 @@ TOLERANCES = {
 NATURAL = {"sd": np.exp, "kurtosis": np.exp, "curvature": np.tanh}
 FEWEST = 8  # rows, for a kurtosis
 COLUMNS = ["variable", "statistic", "observed", "predicted", "low", "high", "gap", "p_value"]
-
-
-class Batch(NamedTuple):
-    """Rows (s, n, p) for every draw, and weights (s, p + 1) of one equation, intercept last."""
-
-    rows: np.ndarray
-    weights: np.ndarray
 
 
 def check_predictive(
@@ -69,37 +66,32 @@ def check_predictive(
 def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object, ...]]:
     graph, (values, free) = post.problem.graph.ancestral(post.problem.target), post.learned_rows
     for_draws, for_rows = jax.random.split(key)
+    model = require_rows_known("check_predictive", post)
     models = post.belief.drawn(draws, for_draws).thinned(draws).models
-    rows = replicate(*models, Queries(~free, np.where(free, 0.0, values)), for_rows)
+    rows = model.replicate(models, Queries(~free, np.where(free, 0.0, values)), for_rows)
+    errors = offered(model, "disturbances")
     for place, name in enumerate(graph.nodes):
-        chosen, weights = free[:, place], models.matrices[:, :, place]
+        chosen = free[:, place]
         if chosen.sum() < FEWEST or not np.ptp(values[chosen, place]) > 0:
             if chosen.any():
                 why = "constant" if chosen.sum() >= FEWEST else f"{chosen.sum()} rows"
                 yield name, why, *[np.nan] * 6
             continue
+        same = np.broadcast_to(values[chosen], (len(rows), *values[chosen].shape))
+        seen, predicted = (_statistics(part[:, :, place]) for part in (same, rows[:, chosen]))
         causes = [graph.index(cause) for cause in graph.parents(name)]
-        same = np.broadcast_to(values[chosen], (len(weights), *values[chosen].shape))
-        seen, predicted = (
-            _statistics(Batch(part, weights), place) for part in (same, rows[:, chosen])
-        )
-        if causes:
-            curved = _curvatures(Batch(same, weights), place, causes)
+        if causes and errors is not None:
+            curved = _curvatures(errors(models, same, place), same, causes)
             worst = int(np.abs(curved.mean(axis=1)).argmax())
-            seen["curvature"] = curved[worst]
-            predicted["curvature"] = _curvatures(
-                Batch(rows[:, chosen], weights), place, [causes[worst]]
-            )[0]
+            seen["curvature"], new = curved[worst], rows[:, chosen]
+            [predicted["curvature"]] = _curvatures(errors(models, new, place), new, [causes[worst]])
+        sd = float(values[chosen, place].std())
         for statistic in seen:
-            found = _compare(
-                statistic, seen[statistic], predicted[statistic], float(values[chosen, place].std())
-            )
-            yield name, statistic, *found
+            yield name, statistic, *_compare(statistic, seen[statistic], predicted[statistic], sd)
 
 
-def _statistics(batch: Batch, place: int) -> dict[str, np.ndarray]:
-    """Of one variable, one number for each draw."""
-    value = batch.rows[:, :, place]
+def _statistics(value: np.ndarray) -> dict[str, np.ndarray]:
+    """Return statistics of one variable's values (s, n), a number for each of s draws."""
     centred = value - value.mean(axis=1, keepdims=True)
     variance = (centred**2).mean(axis=1)
     return {
@@ -110,10 +102,8 @@ def _statistics(batch: Batch, place: int) -> dict[str, np.ndarray]:
     }
 
 
-def _curvatures(batch: Batch, place: int, causes: list[int]) -> np.ndarray:
-    """(causes, s) Fisher's z of the correlation of the disturbance with the square of each cause."""
-    rows, weights = batch
-    error = rows[:, :, place] - (rows @ weights[:, :-1, None])[..., 0] - weights[:, -1:]
+def _curvatures(error: np.ndarray, rows: np.ndarray, causes: list[int]) -> np.ndarray:
+    """Return Fisher's z of the correlation of disturbances with squares of causes, (causes, s)."""
     squares = [
         (rows[:, :, cause] - rows[:, :, cause].mean(axis=1, keepdims=True)) ** 2 for cause in causes
     ]

@@ -5,12 +5,16 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, Check, judge, sentence
-from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
-from causal_bo_ppl.errors import DataError, listed
+from causal_bo_ppl.diagnostics.inputs import (
+    require_between,
+    require_draws,
+    require_posterior,
+    require_rows_known,
+)
+from causal_bo_ppl.errors import DataError, ModelError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms.linear.sem import log_densities
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import choose
 from causal_bo_ppl.problem.queries import labels
@@ -39,10 +43,12 @@ def prior_sensitivity(
     require_draws("prior_sensitivity", draws, post)
     limit = require_between("limit", limit, 0, np.inf)
     drawn = post.belief.drawn(draws, as_key(key))
-    asked = choose(post.problem, post.parameters.explored.sets, queries, most=32)
+    asked = choose(post.problem, post.sets, queries, most=32)
     effects = np.asarray(response(post.problem, post)(drawn.theta, asked))
     watched = np.concatenate([drawn.theta, effects], axis=1)
     names = [*post.names, *labels(post.problem, asked)]
+    if drawn.log_prior is None:
+        raise ModelError("these draws come without their prior; its influence cannot be judged")
     found = {"prior": drawn.log_prior, "likelihood": _log_likelihood(post, drawn)}
     table = pd.DataFrame(
         {name: _sensitivities(watched, part, drawn.chains) for name, part in found.items()},
@@ -60,14 +66,13 @@ def prior_sensitivity(
 
 def _log_likelihood(post: Posterior, drawn: Drawn) -> np.ndarray:
     """(n,) of all rows and outcomes."""
-    values, free = post.learned_rows
+    (values, free), model = post.learned_rows, require_rows_known("prior_sensitivity", post)
     total = np.zeros(len(drawn.theta)) if drawn.told is None else drawn.told.sum(axis=1)
     step = max(1, 20_000_000 // max(values.size, 1))
     for start in range(0, len(total), step):
         part = slice(start, start + step)
-        total[part] += log_densities(
-            drawn.models.matrices[part], drawn.models.noises[part], values, free
-        ).sum((1, 2))
+        models = jax.tree.map(lambda each, rows=part: each[rows], drawn.models)
+        total[part] += model.log_densities(models, values, free).sum((1, 2))
     return total
 
 

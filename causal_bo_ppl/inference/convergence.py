@@ -1,15 +1,16 @@
-"""Did the computation work? R-hat, effective sample sizes, divergences and energy, each with its limit."""
+"""Did the computation work? R-hat, effective sample sizes, divergences and energy, with limits."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
+from causal_bo_ppl.errors import listed
 
 
 class Limits(NamedTuple):
-    """What a sampled posterior must keep. ess: bulk and tail, all chains together."""
+    """What a sampled posterior must keep; ess: bulk and tail, of all chains together."""
 
     r_hat: float = 1.01
     ess: float = 400.0
@@ -17,7 +18,10 @@ class Limits(NamedTuple):
 
 
 def summarise(draws: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
-    """Mean, sd, Monte-Carlo errors, effective sample sizes and R-hat of draws (chains, n, d), by ArviZ."""
+    """Return a table of draws (chains, n, d) with a row for each of d names, by ArviZ.
+
+    Mean, sd, their Monte-Carlo errors, effective sample sizes and R-hat.
+    """
     from arviz_stats.base import array_stats
 
     by_name = np.moveaxis(draws, -1, 0)
@@ -42,9 +46,9 @@ def summarise(draws: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def effective_sizes(draws: np.ndarray) -> np.ndarray:
-    """(d,) how many independent draws the means of draws (chains, n, d) are worth, by ArviZ: at most all.
+    """Return how many independent draws the means of draws (chains, n, d) are worth, (d,).
 
-    Where there are too few to tell, one for each chain.
+    By ArviZ, at most all; where there are too few to tell, one for each chain.
     """
     from arviz_stats.base import array_stats
 
@@ -59,69 +63,70 @@ def effective_sizes(draws: np.ndarray) -> np.ndarray:
 
 
 def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limits) -> pd.DataFrame:
-    """A line for each thing that can go wrong: value, limit, verdict. NaN fails."""
-    from arviz_stats.base import array_stats
+    """Judge draws by a line for each thing that can go wrong: value, limit, verdict. NaN fails.
 
-    chains, draws = stats["energy"].shape
-    worst = (
-        {name: str(table[name].idxmin()) for name in ("ess_bulk", "ess_tail")} if len(table) else {}
-    )
-    lines: dict[str, tuple[float, str, Any]] = {
-        "ess_bulk": (
-            table["ess_bulk"].min(skipna=False),
-            f">= {limits.ess:g}",
-            table["ess_bulk"] >= limits.ess,
-        ),
-        "ess_tail": (
-            table["ess_tail"].min(skipna=False),
-            f">= {limits.ess:g}",
-            table["ess_tail"] >= limits.ess,
-        ),
-        "divergences": (stats["diverging"].sum(), "= 0", not stats["diverging"].any()),
-    }
-    bfmi = np.asarray(array_stats.bfmi(stats["energy"]))
-    lines["bfmi"] = (bfmi.min(), f">= {limits.bfmi:g}", bfmi >= limits.bfmi)
+    table: as `summarise` makes it. stats: of the sampler, (chains, draws) each; divergences and
+    energy are judged where the sampler has them. R-hat of one chain is not assessed.
+    """
     rows = [
-        (
-            "r_hat",
-            table["r_hat"].max(skipna=False),
-            f"<= {limits.r_hat:g}",
-            _r_hat(table, chains, limits),
-            "",
-        )
+        ("r_hat", table["r_hat"].max(skipna=False), f"<= {limits.r_hat:g}", *_r_hat(table, limits))
     ]
-    for name, (value, limit, passed) in lines.items():
+    for name in ("ess_bulk", "ess_tail"):
+        passed = bool((table[name] >= limits.ess).all())
+        worst = str(table[name].idxmin())
         rows.append(
-            (
-                name,
-                float(value),
-                limit,
-                PASSED if bool(np.all(passed)) else FAILED,
-                worst.get(name, ""),
-            )
+            (name, table[name].min(skipna=False), f">= {limits.ess:g}", _judge(passed), worst)
         )
-    found = pd.DataFrame(rows, columns=["line", "value", "limit", "verdict", "worst"]).set_index(
+    if "diverging" in stats:
+        count = float(stats["diverging"].sum())
+        rows.append(("divergences", count, "= 0", _judge(not stats["diverging"].any()), ""))
+    if "energy" in stats:
+        from arviz_stats.base import array_stats
+
+        bfmi = np.asarray(array_stats.bfmi(stats["energy"]))
+        passed = bool((bfmi >= limits.bfmi).all())
+        rows.append(("bfmi", float(bfmi.min()), f">= {limits.bfmi:g}", _judge(passed), ""))
+    return pd.DataFrame(rows, columns=["line", "value", "limit", "verdict", "worst"]).set_index(
         "line"
     )
-    if chains > 1 and table["r_hat"].notna().all():
-        found.loc["r_hat", "worst"] = str(table["r_hat"].idxmax())
-    return found
 
 
-def _r_hat(table: pd.DataFrame, chains: int, limits: Limits) -> str:
-    if chains < 2:
-        return UNKNOWN
-    return PASSED if bool((table["r_hat"] <= limits.r_hat).all()) else FAILED
+def _judge(passed: bool) -> str:
+    return PASSED if passed else FAILED
+
+
+def _r_hat(table: pd.DataFrame, limits: Limits) -> tuple[str, str]:
+    """Return the verdict on R-hat and the worst parameter; one chain has no R-hat at all."""
+    if table["r_hat"].isna().all():
+        return UNKNOWN, ""
+    worst = str(table["r_hat"].idxmax()) if table["r_hat"].notna().all() else ""
+    return _judge(bool((table["r_hat"] <= limits.r_hat).all())), worst
+
+
+def describe_chains(size: str, lines: pd.DataFrame) -> str:
+    """Say in words how good draws are; size: how many there are, in words."""
+    value, verdict = lines["value"], lines["verdict"]
+    known = f"up to {value['r_hat']:.4f}" if verdict["r_hat"] != UNKNOWN else "unknown"
+    numbers = (
+        f"R-hat {known}, at least {value['ess_bulk']:.0f} effective draws "
+        f"({value['ess_tail']:.0f} in the tails)"
+    )
+    if "divergences" in lines.index:
+        numbers += f", {value['divergences']:.0f} divergences"
+    if "bfmi" in lines.index:
+        numbers += f", E-BFMI {value['bfmi']:.2f}"
+    failed = [str(name) for name in lines.index[verdict == FAILED]]
+    return f"{size}: {numbers}." + (f" Not good enough: {listed(failed)}." if failed else "")
 
 
 def overall(lines: pd.DataFrame) -> str:
-    """Failed if a line failed; "not assessed" if one could not be assessed; else passed."""
+    """Return failed if a line failed, "not assessed" if one could not be assessed, else passed."""
     found = set(lines["verdict"])
     return FAILED if FAILED in found else UNKNOWN if UNKNOWN in found else PASSED
 
 
 def exact_lines(how: str) -> pd.DataFrame:
-    """Of a closed form."""
+    """Return the one line of a closed form."""
     return pd.DataFrame(
         {"value": [0.0], "limit": ["= 0"], "verdict": [PASSED]},
         index=pd.Index([f"closed form: {how}"], name="line"),

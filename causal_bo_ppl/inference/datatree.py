@@ -9,15 +9,13 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.inference.draws import Drawn
-from causal_bo_ppl.inference.methods import needs_linearity
-from causal_bo_ppl.inference.prior_draws import draw_prior
-from causal_bo_ppl.mechanisms.linear.sem import log_densities, replicate
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Queries
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.posterior import Posterior
+    from causal_bo_ppl.inference.posterior import Belief, Posterior, RowModel
 
 
 MOST = 20_000_000  # numbers in one group: 160 MB
@@ -25,29 +23,27 @@ IID = "draws are independent; the chains are a mere division"
 
 
 def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.DataTree":
-    """All groups of a posterior; draws: about how many, by default all that fit."""
-    graph = post.problem.graph.ancestral(post.problem.target)
+    """Return all groups of a posterior; draws: about how many, by default all that fit."""
+    nodes = post.problem.graph.ancestral(post.problem.target).nodes
     values, free = post.learned_rows
-    cells = free.size
-    most = max(4, MOST // cells) if cells else None
+    most = max(4, MOST // free.size) if free.size else None
     for_draws, for_rows, for_prior = jax.random.split(key, 3)
-    drawn = post.belief.drawn(draws, for_draws).thinned(most)
-    groups: dict[str, Any] = {
-        "posterior": _parameters(drawn, post.belief.learned),
-        "log_prior": {"prior": _split(drawn, drawn.log_prior)},
-    }
+    belief, model = post.belief, post.belief.model
+    drawn = belief.drawn(draws, for_draws).thinned(most)
+    groups: dict[str, Any] = {"posterior": _parameters(drawn, belief)}
+    if drawn.log_prior is not None:
+        groups["log_prior"] = {"prior": _split(drawn, drawn.log_prior)}
     if drawn.stats:
         groups["sample_stats"] = drawn.stats
-    if len(values):
-        groups |= _about_rows(drawn, graph.nodes, values, free, for_rows)
+    if len(values) and model is not None:
+        groups |= _about_rows(drawn, model, values, free, for_rows)
     if drawn.told is not None:
-        groups.setdefault("log_likelihood", {})[f"do({post.problem.target})"] = _split(
-            drawn, drawn.told
-        )
-    before = draw_prior(post, len(drawn.theta), for_prior)
+        told = {f"do({post.problem.target})": _split(drawn, drawn.told)}
+        groups.setdefault("log_likelihood", {}).update(told)
+    before = belief.draw_prior(len(drawn.theta), for_prior)
     if before is not None:
-        groups["prior"] = _parameters(before, post.belief.learned)
-    return _assemble(groups, graph.nodes, free, post, drawn)
+        groups["prior"] = _parameters(before, belief)
+    return _assemble(groups, nodes, free, post, drawn)
 
 
 def _assemble(
@@ -80,43 +76,46 @@ def _assemble(
 def _attributes(post: "Posterior", drawn: Drawn) -> dict[str, str]:
     import causal_bo_ppl
 
-    return {
+    attributes = {
         "causal_bo_ppl": causal_bo_ppl.__version__,
         "problem": post.problem.fingerprint,
         "posterior": post.fingerprint,
         "method": post.method,
-        "parameters": post.parameters.kind,
-        "intercepts": "yes" if post.parameters.intercepts else "no",
-        "linear": "yes" if needs_linearity(post.problem, post.parameters) else "no",
+        "mechanisms": post.mechanisms,
         "verdict": post.verdict,
-        "draws": "as sampled" if drawn.stats else IID,
+        "accepted": post.accepted,
+        "draws": IID if post.belief.chains is None else "as sampled",
     }
+    record = offered(post.belief.response, "attributes")
+    return attributes | ({} if record is None else record())
 
 
 def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
-    """(n, ...) as (chains, n / chains, ...)."""
+    """Return values (n, ...) as (chains, n / chains, ...)."""
     return values.reshape(drawn.chains, -1, *values.shape[1:])
 
 
-def _parameters(drawn: Drawn, learned: np.ndarray) -> dict[str, np.ndarray]:
-    """Of every draw theta_Y and the sd of every disturbance that was learned."""
-    sd = np.where(learned, np.sqrt(np.diagonal(drawn.models.noises, axis1=1, axis2=2)), np.nan)
-    return {"theta": _split(drawn, drawn.theta), "sd": _split(drawn, sd)}
+def _parameters(drawn: Drawn, belief: "Belief") -> dict[str, np.ndarray]:
+    """Return theta of every draw, and the sd of every disturbance that was learned."""
+    theta = {"theta": _split(drawn, drawn.theta)}
+    if belief.model is None:
+        return theta
+    sd = np.where(belief.learned, belief.model.scales(drawn.models), np.nan)
+    return theta | {"sd": _split(drawn, sd)}
 
 
 def _about_rows(
-    drawn: Drawn, nodes: tuple[str, ...], values: np.ndarray, free: np.ndarray, key: jax.Array
+    drawn: Drawn, model: "RowModel", values: np.ndarray, free: np.ndarray, key: jax.Array
 ) -> dict[str, dict[str, np.ndarray]]:
+    given = Queries(~free, np.where(free, 0.0, values))
     arrays = {
-        "log_likelihood": log_densities(*drawn.models, values, free),
-        "posterior_predictive": replicate(
-            *drawn.models, Queries(~free, np.where(free, 0.0, values)), key
-        ),
+        "log_likelihood": model.log_densities(drawn.models, values, free),
+        "posterior_predictive": model.replicate(drawn.models, given, key),
     }
-    shown = [(at, name) for at, name in enumerate(nodes) if free[:, at].any()]
-    found = {
+    shown = [(at, name) for at, name in enumerate(model.nodes) if free[:, at].any()]
+    groups = {
         group: {name: _split(drawn, part[:, free[:, at], at]) for at, name in shown}
         for group, part in arrays.items()
     }
-    found["observed_data"] = {name: values[free[:, at], at] for at, name in shown}
-    return found
+    groups["observed_data"] = {name: values[free[:, at], at] for at, name in shown}
+    return groups

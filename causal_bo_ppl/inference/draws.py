@@ -1,48 +1,47 @@
-"""What does one draw of a posterior hold? Theta, the whole model, and what the method says about it."""
+"""Draws of a posterior: theta, the whole models, and what the method says about each draw."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 CHAINS, DRAWS = 4, 4_000  # of posteriors that are drawn from at once: chains are a mere division
 
 
 def even(n: int | None) -> int:
-    """About n draws, as many in each chain; DRAWS by default."""
+    """Return about n, DRAWS by default, as a multiple of CHAINS."""
     return CHAINS * -(-(n or DRAWS) // CHAINS)
 
 
-class Models(NamedTuple):
-    """Draws of the whole model: matrices (n, p + 1, p) of coefficients, intercepts last; noises (n, p, p)."""
-
-    matrices: np.ndarray
-    noises: np.ndarray
-
-
 class Drawn(NamedTuple):
-    """n draws, in `chains` equal parts one after the other.
+    """Draws, n in all, in `chains` equal parts one after the other.
 
-    theta: (n, d). models: of all equations; of moments they have no edges. log_prior: (n,) up to a constant.
-    stats: {name: (chains, n / chains)} of the sampler. told: (n, m) log densities of outcomes, where there are any.
+    theta: (n, d). models: parameters of n models, as the family makes them; None where only theta is
+    known. log_prior: (n,) up to a constant, or None. stats: {name: (chains, n / chains)} of the
+    sampler. told: (n, m) log densities of outcomes, where there are any.
     """
 
     chains: int
     theta: np.ndarray
-    models: Models
-    log_prior: np.ndarray
-    stats: dict[str, np.ndarray]
+    models: Any = None
+    log_prior: np.ndarray | None = None
+    stats: dict[str, np.ndarray] = {}
     told: np.ndarray | None = None
 
     def thinned(self, most: int | None) -> "Drawn":
-        """Every so-many-th draw of each chain, at most about `most` in all."""
+        """Return every so-many-th draw of each chain, at most about `most` in all."""
         length = len(self.theta) // self.chains
         step = 1 if most is None else max(1, -(-len(self.theta) // most))
-        kept = (np.arange(self.chains)[:, None] * length + np.arange(0, length, step)[None]).ravel()
-        return Drawn(
-            self.chains,
-            self.theta[kept],
-            Models(*(part[kept] for part in self.models)),
-            self.log_prior[kept],
-            {name: value[:, ::step] for name, value in self.stats.items()},
-            None if self.told is None else self.told[kept],
+        starts = np.arange(self.chains)[:, None] * length
+        kept = (starts + np.arange(0, length, step)[None]).ravel()
+        models, log_prior, told = jax.tree.map(
+            lambda part: part[kept], (self.models, self.log_prior, self.told)
         )
+        stats = {name: value[:, ::step] for name, value in self.stats.items()}
+        return Drawn(self.chains, self.theta[kept], models, log_prior, stats, told)
+
+
+def choose_draws(draws: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:
+    """Choose n of the draws (m, d) at random: each at most once, as long as there are enough."""
+    order = generator.permutation(len(draws))
+    return np.asarray(draws[np.resize(order, n) if n > len(draws) else order[:n]])

@@ -1,13 +1,13 @@
-"""What does the posterior look like around its mode? A Gaussian with the curvature there.
+"""The Laplace approximation: a Gaussian at the mode of a posterior, with the curvature there.
 
-The mode of the model's potential by L-BFGS, then Newton's steps; the Hessian by automatic differentiation, factored by
-Cholesky. A posterior without a proper maximum is refused. The mode of (coefficients, log sd) takes disturbances as
-smaller than they are on average: with few rows the Gaussian is too narrow.
+The mode of the potential by L-BFGS, then Newton's steps; the Hessian by automatic differentiation,
+factored by Cholesky. A posterior without a proper maximum is refused.
 """
 
 import warnings
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,29 @@ import pandas as pd
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
+from causal_bo_ppl.checks import FAILED, PASSED
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
-from causal_bo_ppl.inference.convergence import FAILED, PASSED, Limits, overall
+from causal_bo_ppl.inference.convergence import Limits, overall
 from causal_bo_ppl.inference.draws import CHAINS, Drawn, even
-from causal_bo_ppl.inference.linear_model import LinearModel
-from causal_bo_ppl.inference.noise import outcome_variances
-from causal_bo_ppl.inference.nuts import explain, flat_potential, value_and_gradient
+from causal_bo_ppl.inference.importance import PROPOSALS, WHOLE, Importance, resample, weigh
+from causal_bo_ppl.inference.potentials import (
+    explain,
+    hessian,
+    log_priors,
+    potentials,
+    value_and_gradient,
+)
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.linear.density import Shape
-from causal_bo_ppl.mechanisms.linear.priors import Prior
+from causal_bo_ppl.mechanisms.interfaces import (
+    Density,
+    Mechanisms,
+    Model,
+    Prior,
+    ResponseMap,
+    Task,
+    offered,
+)
 from causal_bo_ppl.problem import Queries
 
 NEWTON = 50  # steps at most
@@ -34,32 +47,43 @@ NARROW, NARROWEST = 0.9, 0.8  # sd relative to the exact one: warned of, and ref
 WORST = 1e10  # condition number of the Hessian in whitened coordinates: half of the digits are left
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Laplace:
-    """A Gaussian at the mode. mode: (k,); factor: (k, k) of the covariance; decrement: how far the mode still is."""
+    """A Gaussian at the mode of the whole model, for any mechanisms."""
 
-    model: LinearModel
+    name = "laplace"
+    needs_key = False
+
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "GaussianBelief":
+        """Return the Gaussian at the mode."""
+        return approximate(mechanisms.bind(task))
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianBelief:
+    """A Gaussian in the coordinates of a model as the belief of a posterior; see `posterior.Belief`.
+
+    mode: (k,). factor: (k, k) of the covariance. decrement: how far the mode still is. condition:
+    number of the Hessian.
+    """
+
+    model: Model
     mode: np.ndarray
     factor: np.ndarray
     decrement: float
     condition: float
 
     settings = ""
+    chains = None
+    summary = None
+    equations = None
+    worth = np.inf
+    tail_degrees = np.inf
 
     @property
-    def verdict(self) -> str:
-        """Was a mode found, and are there rows enough for its curvature to say how wide the posterior is?"""
-        return overall(self.lines(Limits()))
-
-    @cached_property
-    def width(self) -> float:
-        """Sd at the mode of the disturbances' variances, relative to the exact one; of the worst regression."""
-        exact, used = self.model.equations.posterior, (self.model.equations.causes >= 0).sum(axis=1)
-        shape = exact.shape[self.learned]
-        if np.isinf(shape).all():
-            return 1.0
-        found = 2 * np.maximum(shape - 1, 0) / (2 * shape + used[self.learned])
-        return float(np.sqrt(found.min()))
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+        return self.model.response
 
     @property
     def prior(self) -> Prior:
@@ -68,120 +92,142 @@ class Laplace:
 
     @property
     def learned(self) -> np.ndarray:
-        """(k,) of which variables the density is known."""
-        return self.model.equations.needed
+        """Whether the density of each variable is learned, of shape (p,)."""
+        return self.model.learned
+
+    @property
+    def verdict(self) -> str:
+        """Whether a mode was found, and its curvature says how wide the posterior is."""
+        return overall(self.lines(Limits()))
+
+    @cached_property
+    def width(self) -> float | None:
+        """The sd at the mode relative to the exact one; None where the model does not know it."""
+        narrowness = offered(self.model, "narrowness")
+        return None if narrowness is None else float(narrowness())
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether theta is Gaussian under this approximation: linear in the coordinates."""
+        return bool(getattr(self.model, "theta_is_linear", False))
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance were found."""
-        return "mode and curvature" + ("" if self.model.readout.is_structural else ", delta method")
-
-    @cached_property
-    def at_mode(self) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients (p + 1, p) and disturbances' covariance (p, p)."""
-        matrices, noises = self.model.models(self.mode[None])
-        return matrices[0], noises[0]
-
-    @cached_property
-    def directions(self) -> np.ndarray:
-        """(p + 1, p, k) how the coefficients move along the factor's columns; they are linear in the coordinates."""
-        shape, chart = self.model.shape, self.model.arguments[0]
-        used = np.nonzero(shape.used)
-        z = np.zeros((*shape.used.shape, self.factor.shape[1]))
-        z[used] = self.factor[: len(used[0])]
-        moved = np.exp(chart.log_sd)[:, None, None] * np.einsum("ekl,eln->ekn", chart.root, z)
-        found = np.zeros((shape.size + 1, shape.size, self.factor.shape[1]))
-        found[shape.places] = moved[used]
-        return found
+        """How mean and covariance of theta were found."""
+        return "mode and curvature" + ("" if self.is_gaussian else ", delta method")
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) of theta_Y, and a factor (d, r) of its covariance."""
-        matrix, _ = self.at_mode
-        return self.model.readout.read(matrix[None])[0], self.model.readout.push(
-            matrix, self.directions
-        )
+        """Return theta at the mode (d,), and a factor (d, k) of its covariance."""
+        theta, jacobian = map(np.asarray, _linearize_theta(self.model.density, self.mode))
+        return theta.copy(), np.asarray(jacobian @ self.factor)
 
-    def flat_draws(self, n: int, key: jax.Array) -> np.ndarray:
-        """(n, k) coordinates from the Gaussian."""
-        return np.asarray(
-            self.mode + host_generator(key).standard_normal((n, len(self.mode))) @ self.factor.T
-        )
+    def _coordinates(self, n: int, key: jax.Array) -> np.ndarray:
+        standard = host_generator(key).standard_normal((n, len(self.mode)))
+        return np.asarray(self.mode + standard @ self.factor.T)
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """(n, d) draws of theta_Y."""
-        return self.model.readout.read(self.model.models(self.flat_draws(n, key)).matrices)
+        """Draw theta (n, d)."""
+        return self.model.theta(self.model.draws(self._coordinates(n, key)))
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
-        """Draws of all, by default 4,000."""
-        flat = self.flat_draws(even(n), key)
-        models, (log_prior, _) = self.model.models(flat), self.model.log_parts(flat)
-        return Drawn(
-            CHAINS,
-            self.model.readout.read(models.matrices),
-            models,
-            log_prior,
-            {},
-            self.model.told(models),
-        )
+        """Draw theta with the whole models, by default 4,000 times."""
+        psi = self._coordinates(even(n), key)
+        return drawn_at(self.model, psi, CHAINS, {})
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times before any row; None where the model cannot."""
+        return drawn_before(self.model, n, key)
+
+    def importance(self, draws: int, key: jax.Array) -> Importance:
+        """Return weights of the Gaussian for the density that it stands for."""
+        return self.resampled(draws, key)[1]
+
+    def resampled(self, draws: int, key: jax.Array) -> tuple[np.ndarray, Importance]:
+        """Draw theta (n, d) from the density that the Gaussian stands for, and return the weights.
+
+        Gaussian draws in all coordinates of the model, weighted, then chosen systematically in
+        proportion to their weights.
+        """
+        generator = host_generator(key)
+        z = generator.standard_normal((PROPOSALS * draws, len(self.mode)))
+        psi = self.mode + z @ self.factor.T
+        weights = weigh(0.5 * (z**2).sum(axis=1) - potentials(self.model, psi), WHOLE)
+        chosen = resample(weights.weights, draws, generator)
+        return self.model.theta(self.model.draws(psi[chosen])), weights
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """What the computation's success is judged by."""
-        rows = [
-            (
-                "newton decrement",
-                self.decrement,
-                f"<= {CLOSE:g}",
-                PASSED if self.decrement <= CLOSE else FAILED,
-            ),
-            (
-                "width",
-                self.width,
-                f">= {NARROWEST:g}",
-                PASSED if self.width >= NARROWEST else FAILED,
-            ),
-            (
-                "condition number",
-                self.condition,
-                f"<= {WORST:g}",
-                PASSED if self.condition <= WORST else FAILED,
-            ),
-        ]
-        return pd.DataFrame(rows, columns=["line", "value", "limit", "verdict"]).set_index("line")
+        """Return what the computation's success is judged by."""
+        rows = [("newton decrement", self.decrement, f"<= {CLOSE:g}", self.decrement <= CLOSE)]
+        if self.width is not None:
+            rows.append(("width", self.width, f">= {NARROWEST:g}", self.width >= NARROWEST))
+        rows.append(("condition number", self.condition, f"<= {WORST:g}", self.condition <= WORST))
+        table = pd.DataFrame(rows, columns=["line", "value", "limit", "verdict"]).set_index("line")
+        return table.assign(verdict=[PASSED if good else FAILED for good in table["verdict"]])
+
+    def describe(self, lines: pd.DataFrame) -> str:
+        """Say what was found at the mode."""
+        text = (
+            "The mode was found and its curvature is positive definite, condition number "
+            f"{self.condition:.3g}."
+        )
+        if self.width is None:
+            return text
+        return f"{text} Its sds are about {self.width:.0%} of the exact ones."
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """(M,) variance of one outcome at the mode."""
-        return outcome_variances(*self.at_mode, self.learned, queries)
+        """Return the variance of one outcome under each query, at the mode."""
+        return self.model.outcome_variances(self.model.draws(self.mode[None]), queries)
 
-    def update(self, rows: Data) -> "Laplace":
-        """After more rows: the mode of all of them."""
+    def update(self, rows: Data) -> "GaussianBelief":
+        """Return the Gaussian at the mode of all rows."""
         return approximate(self.model.with_rows(rows))
 
 
-@partial(jax.jit, static_argnames="shape")
-def _hessian(shape: Shape, arguments: object, flat: jax.Array) -> jax.Array:
-    found: jax.Array = jax.hessian(flat_potential, argnums=2)(shape, arguments, flat)
-    return found
+@jax.jit
+def _linearize_theta(density: Density, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return theta (d,) and its derivatives (d, k) at psi (k,)."""
+    return density.theta(psi), jax.jacfwd(density.theta)(psi)
 
 
-def approximate(model: LinearModel) -> Laplace:
-    """The Laplace approximation."""
-    model = replace(model, follows=False)
-    arguments = jax.tree.map(jnp.asarray, model.arguments)
+def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
+    """Return draws at coordinates (n, k) with all that the model says about them."""
+    models = model.draws(psi)
+    outcomes = offered(model, "outcome_densities")
+    told = None if outcomes is None else outcomes(models)
+    return Drawn(chains, model.theta(models), models, log_priors(model, psi), stats, told)
 
-    def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = value_and_gradient(model.shape, arguments, flat)
+
+def drawn_before(model: Model, n: int, key: jax.Array) -> Drawn | None:
+    """Draw about n models before any row; None where the model cannot."""
+    draw_prior = offered(model, "draw_prior")
+    models = None if draw_prior is None else draw_prior(even(n), key)
+    return None if models is None else Drawn(CHAINS, model.theta(models), models)
+
+
+def straight(model: Model) -> Model:
+    """Return the model in coordinates in which theta is linear, where it offers them."""
+    straighten = offered(model, "straighten")
+    return model if straighten is None else straighten()[0]
+
+
+def approximate(model: Model) -> GaussianBelief:
+    """Return the Gaussian at the mode of a model."""
+    model = straight(model)
+    density = jax.tree.map(jnp.asarray, model.density)
+
+    def evaluate(psi: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = value_and_gradient(density, psi)
         return float(value), np.asarray(gradient)
 
-    start = np.zeros(model.dimension)
+    start = np.zeros(len(model.coordinates))
     if not np.isfinite(evaluate(start)[0]):
         raise ModelError(explain(model))
     mode = minimize(evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": 1_000}).x
     for _ in range(NEWTON):
         value, gradient = evaluate(mode)
-        root = _factor(model, np.asarray(_hessian(model.shape, arguments, mode)))
-        step = solve_triangular(
-            root, solve_triangular(root, gradient, lower=True), lower=True, trans="T"
-        )
+        root = _factor(model, np.asarray(hessian(density, mode)))
+        half = solve_triangular(root, gradient, lower=True)
+        step = solve_triangular(root, half, lower=True, trans="T")
         decrement = float(gradient @ step) / 2
         if decrement <= CLOSE:
             break
@@ -191,38 +237,37 @@ def approximate(model: LinearModel) -> Laplace:
         mode = mode - size * step
     if not decrement <= CLOSE:
         raise NumericalError(
-            f"the mode was not found: after {NEWTON} Newton steps the log density could still rise by {decrement:.3g}; "
-            'use method="nuts", or a stronger prior'
+            f"the mode was not found: after {NEWTON} Newton steps the log density could still rise "
+            f'by {decrement:.3g}; use method="nuts", or a stronger prior'
         )
     sizes = np.linalg.svd(root, compute_uv=False)
     factor = solve_triangular(root, np.eye(len(mode)), lower=True, trans="T")
-    found = Laplace(model, mode, factor, max(decrement, 0.0), float((sizes[0] / sizes[-1]) ** 2))
-    if found.width < NARROW:
+    condition = float((sizes[0] / sizes[-1]) ** 2)
+    belief = GaussianBelief(model, mode, factor, max(decrement, 0.0), condition)
+    if belief.width is not None and belief.width < NARROW:
         warnings.warn(
-            f"with so few rows laplace is too narrow: its sds are about {1 - found.width:.0%} too small; "
-            'use method="nuts", or add rows',
+            f"with so few rows laplace is too narrow: its sds are about {1 - belief.width:.0%} too "
+            'small; use method="nuts", or add rows',
             CausalBOWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    return found
+    return belief
 
 
-def _factor(model: LinearModel, hessian: np.ndarray) -> np.ndarray:
-    """The Cholesky factor; refuses a Hessian that is not positive definite, or hardly so."""
-    if not np.isfinite(hessian).all():
+def _factor(model: Model, curvature: np.ndarray) -> np.ndarray:
+    """Return the Cholesky factor of a Hessian; refuse one that is not or hardly definite."""
+    if not np.isfinite(curvature).all():
         raise NumericalError(
             "the posterior's curvature is not finite at the mode; rescale the data"
         )
-    sizes, directions = np.linalg.eigh(hessian)
+    sizes, directions = np.linalg.eigh(curvature)
     if not sizes[0] > sizes[-1] / WORST:
         weights = np.abs(directions[:, 0])
-        flat = [
-            name
-            for name, weight in zip(model.names, weights, strict=True)
-            if weight > 0.3 * weights.max()
-        ]
+        pairs = zip(model.coordinates, weights, strict=True)
+        flat = [name for name, weight in pairs if weight > 0.3 * weights.max()]
         raise NumericalError(
-            f"the posterior has no Gaussian around its mode: its curvature along {listed(flat)} is {sizes[0]:.3g} "
-            f'(largest {sizes[-1]:.3g}); the data do not tell these apart: use method="nuts", or a FixedPrior'
+            f"the posterior has no Gaussian around its mode: its curvature along {listed(flat)} is "
+            f"{sizes[0]:.3g} (largest {sizes[-1]:.3g}); the data do not tell these apart: use "
+            'method="nuts", or a FixedPrior'
         )
-    return np.linalg.cholesky(hessian)
+    return np.linalg.cholesky(curvature)

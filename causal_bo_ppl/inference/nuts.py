@@ -1,19 +1,13 @@
-"""What is the negative log posterior of the linear model, as NumPyro computes it from its program?
+"""Draws by NUTS: chains side by side, one program for all, with the rows as its argument.
 
-Where do chains start? Around the equations' own posteriors, where the density is finite.
-
-How are draws made by NUTS? Chains side by side, one program for all, data as its argument.
-
-A chain advances in blocks; between blocks the progress bar moves and an interrupt is heard. New rows of the same shape
-compile nothing.
-
-What do draws by NUTS say about theta_Y?
+A chain advances in blocks; between blocks the progress bar moves and an interrupt is heard. New rows
+of the same shape compile nothing.
 """
 
 import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from threading import Event
 from typing import Any, NamedTuple
@@ -23,91 +17,44 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpyro.infer.hmc import hmc
-from numpyro.infer.util import potential_energy
 from tqdm import tqdm
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.inference.convergence import Limits, judge_chains, overall, summarise
-from causal_bo_ppl.inference.draws import Drawn, Models
-from causal_bo_ppl.inference.linear_model import LinearModel, Sites, split
-from causal_bo_ppl.inference.noise import outcome_variances
-from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.linear.density import Shape, linear_density
-from causal_bo_ppl.mechanisms.linear.priors import Prior
-from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
+from causal_bo_ppl.inference.convergence import (
+    Limits,
+    describe_chains,
+    effective_sizes,
+    judge_chains,
+    overall,
+    summarise,
+)
+from causal_bo_ppl.inference.draws import Drawn, choose_draws
+from causal_bo_ppl.inference.importance import (
+    COEFFICIENTS,
+    ENOUGH,
+    TOO_FEW,
+    WHOLE,
+    Importance,
+    not_assessed,
+    ratios_of_model,
+    weigh,
+)
+from causal_bo_ppl.inference.laplace import drawn_at, drawn_before
+from causal_bo_ppl.inference.potentials import find_starts, potential
+from causal_bo_ppl.inputs import PATIENCE, host_generator, read_count
+from causal_bo_ppl.mechanisms.interfaces import (
+    Mechanisms,
+    Model,
+    Prior,
+    ResponseMap,
+    Task,
+    offered,
+)
 from causal_bo_ppl.numerics import factor_draws
 from causal_bo_ppl.problem import Queries
 
-
-def potential(shape: Shape, arguments: tuple[Any, ...], sites: Sites) -> jax.Array:
-    """At given sites, up to a constant; arguments: chart, prior and rows."""
-    with HANDLER_LOCK:  # while this is traced; what is compiled runs without handlers
-        found: jax.Array = potential_energy(partial(linear_density, shape), arguments, {}, sites)
-    return found
-
-
-def flat_potential(shape: Shape, arguments: tuple[Any, ...], flat: jax.Array) -> jax.Array:
-    """At coordinates (k,)."""
-    return potential(shape, arguments, split(shape, flat))
-
-
-SPREAD = 2.0  # posterior standard deviations, as Stan starts
-TRIES = 8  # each nearer to the centre
-
-
-@partial(jax.jit, static_argnames="shape")
-def value_and_gradient(
-    shape: Shape, arguments: object, flat: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Of the potential, at coordinates (k,)."""
-    found: tuple[jax.Array, jax.Array] = jax.value_and_grad(flat_potential, argnums=2)(
-        shape, arguments, flat
-    )
-    return found
-
-
-def find_starts(model: LinearModel, count: int, key: jax.Array) -> np.ndarray:
-    """(count, k) coordinates with a finite density and gradient."""
-    drawn = np.asarray(
-        jax.random.uniform(key, (count, model.dimension), minval=-SPREAD, maxval=SPREAD)
-    )
-    return np.stack([_nearest_usable(model, start) for start in drawn])
-
-
-def _nearest_usable(model: LinearModel, start: np.ndarray) -> np.ndarray:
-    for attempt in range(TRIES):
-        nearer = start * 0.5**attempt
-        value, gradient = value_and_gradient(model.shape, model.arguments, nearer)
-        if np.isfinite(value) and np.isfinite(gradient).all():
-            return nearer
-    raise ModelError(explain(model))
-
-
-def explain(model: LinearModel) -> str:
-    """Which node's likelihood is not finite where the chains should start."""
-    values = model.data.values[:, [model.data.nodes.index(name) for name in model.graph.nodes]]
-    posterior = model.equations.posterior
-    for place in model.shape.equations:
-        node = model.graph.nodes[place]
-        parts = (
-            posterior.mean[place],
-            posterior.rate[place],
-            posterior.variance[place],
-            values[:, place] ** 2,
-        )
-        if not all(np.isfinite(part).all() for part in parts) or not posterior.variance[place] > 0:
-            largest = np.abs(values[:, place]).max(initial=0.0)
-            return (
-                f"the likelihood of {node!r} is not finite where the chains should start (its largest value is "
-                f"{largest:.3g}, its residual variance {posterior.variance[place]:.3g}); rescale {node!r}, or look for "
-                "values that cannot be"
-            )
-    return "the model's density is not finite where the chains should start; rescale the data, or give a FixedPrior"
-
-
 BLOCK = 250  # transitions between two movements of the bar
-PATIENCE = 3.0  # seconds without a progress bar
 FIELDS = {  # ArviZ's names of what the sampler says about a draw
     "lp": "potential_energy",
     "energy": "energy",
@@ -118,73 +65,99 @@ FIELDS = {  # ArviZ's names of what the sampler says about a draw
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How many chains, and how long."""
+class NUTS:
+    """Draws of the whole model by the No-U-Turn sampler, for any mechanisms.
+
+    Parameters
+    ----------
+    chains:
+        How many chains; they run side by side.
+    warmup, draws:
+        Steps of each chain before draws are kept, and draws kept of each.
+    target_accept:
+        Acceptance that the step size aims at; nearer to 1 means smaller steps.
+    depth:
+        Most doublings of a trajectory.
+    progress:
+        Whether a progress bar is shown when sampling takes more than a few seconds.
+    """
 
     chains: int = 4
     warmup: int = 1_000
     draws: int = 1_000
     target_accept: float = 0.8
     depth: int = 10
-    progress: bool = True
+    progress: bool = field(default=True, compare=False)
+
+    name = "nuts"
+    needs_key = True
 
     def __post_init__(self) -> None:
         for name, least in (("chains", 1), ("warmup", 10), ("draws", 4), ("depth", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ModelError(f"{name} must be a whole number, at least {least}; got {value!r}")
-            object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, read_count(name, getattr(self, name), least))
         if not isinstance(self.target_accept, float) or not 0.4 <= self.target_accept < 1:
             raise ModelError(
                 f"target_accept must lie between 0.4 and 1, got {self.target_accept!r}"
             )
 
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "SampledBelief":
+        """Return the draws of all chains."""
+        if key is None:
+            raise ModelError("nuts draws at random: give a key, such as key=0")
+        return sample(mechanisms.bind(task), self, key)
+
 
 class Chains(NamedTuple):
-    """flat: (chains, draws, k) coordinates. stats: {name: (chains, draws)}, what the sampler says of each draw."""
+    """The draws of all chains.
 
-    flat: np.ndarray
+    psi: (chains, draws, k) coordinates. stats: {name: (chains, draws)} of each draw.
+    """
+
+    psi: np.ndarray
     stats: dict[str, np.ndarray]
 
 
 class Program(NamedTuple):
-    """begin(key, start, arguments) -> state; advance(state, steps, arguments) -> state, draws of a block."""
+    """The sampler of models of one structure.
+
+    begin(key, start, density) gives a state; advance(state, steps, density) a state and its draws.
+    """
 
     begin: Callable[..., Any]
     advance: Callable[..., Any]
 
 
 @lru_cache(maxsize=32)
-def program(shape: Shape, warmup: int, target_accept: float, depth: int) -> Program:
-    """The sampler for models of one shape, compiled when first used and kept."""
-    names = tuple(shape.sites)
-    initialize, step = hmc(
-        potential_fn_gen=lambda *arguments: partial(potential, shape, arguments), algo="NUTS"
-    )
+def program(
+    structure: Any, is_correlated: bool, warmup: int, target_accept: float, depth: int
+) -> Program:
+    """Return the sampler for densities of one pytree structure, compiled when first used."""
+
+    def make_potential(density: Any) -> Callable[[dict[str, jax.Array]], jax.Array]:
+        return lambda sites: potential(density, sites["psi"])
+
+    initialize, step = hmc(potential_fn_gen=make_potential, algo="NUTS")
+    options = {
+        "dense_mass": is_correlated,
+        "target_accept_prob": target_accept,
+        "max_tree_depth": depth,
+    }
 
     @jax.jit
-    def begin(key: jax.Array, start: Sites, arguments: tuple[Any, ...]) -> Any:
-        options = {
-            "dense_mass": bool(shape.arcs),
-            "target_accept_prob": target_accept,
-            "max_tree_depth": depth,
-        }
-        return initialize(start, warmup, model_args=arguments, rng_key=key, **options)
+    def begin(key: jax.Array, start: jax.Array, density: Any) -> Any:
+        return initialize({"psi": start}, warmup, model_args=(density,), rng_key=key, **options)
 
     def keep(state: Any) -> dict[str, jax.Array]:
-        flat = jnp.concatenate([state.z[name] for name in names])
-        return {"flat": flat} | {
-            name: jnp.asarray(getattr(state, field)) for name, field in FIELDS.items()
-        }
+        stats = {name: jnp.asarray(getattr(state, each)) for name, each in FIELDS.items()}
+        return {"psi": state.z["psi"]} | stats
 
     @jax.jit
-    def advance(state: Any, steps: jax.Array, arguments: tuple[Any, ...]) -> Any:
+    def advance(state: Any, steps: jax.Array, density: Any) -> Any:
         def visit(at: jax.Array, carried: tuple[Any, Any]) -> tuple[Any, Any]:
             state, kept = carried
-            state = step(state, arguments)
-            return state, jax.tree.map(
-                lambda block, value: block.at[at].set(value), kept, keep(state)
-            )
+            state = step(state, (density,))
+            put = jax.tree.map(lambda block, value: block.at[at].set(value), kept, keep(state))
+            return state, put
 
         blank = jax.tree.map(
             lambda value: jnp.zeros((BLOCK, *value.shape), value.dtype), keep(state)
@@ -194,59 +167,56 @@ def program(shape: Shape, warmup: int, target_accept: float, depth: int) -> Prog
     return Program(begin, advance)
 
 
-def run_chains(model: LinearModel, sampling: Sampling, key: jax.Array) -> Chains:
-    """All chains, as many at a time as there are cores."""
-    made = program(model.shape, sampling.warmup, sampling.target_accept, sampling.depth)
-    for_starts, *keys = jax.random.split(key, 1 + sampling.chains)
-    starts = find_starts(model, sampling.chains, for_starts)
-    arguments = jax.tree.map(jnp.asarray, model.arguments)
-    states = [
-        made.begin(each, split(model.shape, start), arguments)
-        for each, start in zip(keys, starts, strict=True)
-    ]
-    made.advance(states[0], 0, arguments)  # no step: compiled once, before threads ask for it
-    total = sampling.chains * (sampling.warmup + sampling.draws)
+def run_chains(model: Model, method: NUTS, key: jax.Array) -> Chains:
+    """Run all chains, as many at a time as there are cores."""
+    density = jax.tree.map(jnp.asarray, model.density)
+    is_correlated = bool(getattr(model, "is_correlated", False))
+    made = program(
+        jax.tree.structure(density),
+        is_correlated,
+        method.warmup,
+        method.target_accept,
+        method.depth,
+    )
+    for_starts, *keys = jax.random.split(key, 1 + method.chains)
+    starts = find_starts(model, method.chains, for_starts)
+    pairs = zip(keys, starts, strict=True)
+    states = [made.begin(each, jnp.asarray(start), density) for each, start in pairs]
+    made.advance(states[0], 0, density)  # no step: compiled once, before threads ask for it
+    total = method.chains * (method.warmup + method.draws)
+    options = {"desc": "nuts", "unit": "step", "delay": PATIENCE, "leave": False}
     stop = Event()
     with (
-        tqdm(
-            total=total,
-            desc="nuts",
-            unit="step",
-            delay=PATIENCE,
-            leave=False,
-            disable=not sampling.progress,
-        ) as bar,
-        ThreadPoolExecutor(min(sampling.chains, os.cpu_count() or 1)) as pool,
+        tqdm(total=total, disable=not method.progress, **options) as bar,
+        ThreadPoolExecutor(min(method.chains, os.cpu_count() or 1)) as pool,
     ):
-        work = partial(_run_chain, made, arguments, sampling, bar, stop)
+        work = partial(_run_chain, made, density, method, bar, stop)
         running = [pool.submit(work, state) for state in states]
         try:
             for each in wait(running, return_when=FIRST_EXCEPTION).done:
                 each.result()
             found = [each.result() for each in running]
-        except (
-            BaseException
-        ):  # an interrupt, or a chain that failed: the others stop after their block
+        except BaseException:  # an interrupt, or a failed chain: the others stop after their block
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
     stacked = {name: np.stack([chain[name] for chain in found]) for name in found[0]}
     stats = {name: stacked[name] for name in FIELDS} | {"lp": -stacked["lp"]}
     stats["tree_depth"] = np.ceil(np.log2(stacked["n_steps"] + 1)).astype(int)
-    return Chains(stacked["flat"], stats)
+    return Chains(stacked["psi"], stats)
 
 
 def _run_chain(
-    made: Program, arguments: Any, sampling: Sampling, bar: Any, stop: Event, state: Any
+    made: Program, density: Any, method: NUTS, bar: Any, stop: Event, state: Any
 ) -> dict[str, np.ndarray]:
     """Warm up, then draw; what was kept of the warm-up is thrown away."""
     blocks = []
-    for wanted, is_kept in ((sampling.warmup, False), (sampling.draws, True)):
+    for wanted, is_kept in ((method.warmup, False), (method.draws, True)):
         for start in range(0, wanted, BLOCK):
             if stop.is_set():
                 return {}
             steps = min(BLOCK, wanted - start)
-            state, block = made.advance(state, steps, arguments)
+            state, block = made.advance(state, steps, density)
             state.i.block_until_ready()
             bar.update(steps)
             if is_kept:
@@ -255,13 +225,25 @@ def _run_chain(
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
-    """Draws of the linear model. key: what they were drawn with."""
+class SampledBelief:
+    """Draws of a model as the belief of a posterior; see `posterior.Belief`.
 
-    model: LinearModel
-    sampling: Sampling
+    key: what they were drawn with.
+    """
+
+    model: Model
+    method: NUTS
     key: jax.Array
-    chains: Chains
+    sampled: Chains
+
+    equations = None
+    tail_degrees = np.inf
+    is_gaussian = False
+
+    @property
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+        return self.model.response
 
     @property
     def prior(self) -> Prior:
@@ -270,93 +252,119 @@ class Sampled:
 
     @property
     def learned(self) -> np.ndarray:
-        """(k,) of which variables the density is known."""
-        return self.model.equations.needed
+        """Whether the density of each variable is learned, of shape (p,)."""
+        return self.model.learned
 
     @property
     def settings(self) -> str:
         """All that the draws depend on besides the rows."""
         kept = (
-            self.sampling.chains,
-            self.sampling.warmup,
-            self.sampling.draws,
-            self.sampling.target_accept,
+            self.method.chains,
+            self.method.warmup,
+            self.method.draws,
+            self.method.target_accept,
         )
-        return f"{kept} {self.sampling.depth} {np.asarray(jax.random.key_data(self.key)).tolist()}"
+        return f"{kept} {self.method.depth} {np.asarray(jax.random.key_data(self.key)).tolist()}"
 
     @property
     def moments_by(self) -> str:
         """How mean and covariance were found."""
-        return f"{self.sampling.chains} x {self.sampling.draws} draws by NUTS"
+        return f"{self.method.chains} x {self.method.draws} draws by NUTS"
 
-    @cached_property
-    def models(self) -> Models:
-        """All draws of the model, chain after chain."""
-        return self.model.models(self.chains.flat.reshape(-1, self.model.dimension))
-
-    @cached_property
-    def theta(self) -> np.ndarray:
-        """(chains, draws, d) draws of theta_Y."""
-        found = self.model.readout.read(self.models.matrices)
-        return found.reshape(*self.chains.flat.shape[:2], -1)
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) of theta_Y, and a factor (d, r) of its covariance."""
-        flat = self.theta.reshape(-1, self.theta.shape[-1])
-        return flat.mean(axis=0), factor_draws(flat)
-
-    def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """(n, d) of the draws at random: each at most once, as long as there are enough."""
-        flat = self.theta.reshape(-1, self.theta.shape[-1])
-        return np.asarray(flat[_choose(len(flat), n, key)])
-
-    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
-        """All draws, or every so-many-th of each chain so that about n remain."""
-        return self._all.thinned(n)
+    @property
+    def _psi(self) -> np.ndarray:
+        """Coordinates of all draws, chain after chain, of shape (n, k)."""
+        return self.sampled.psi.reshape(-1, self.sampled.psi.shape[-1])
 
     @cached_property
     def _all(self) -> Drawn:
-        log_prior, _ = self.model.log_parts(self.chains.flat.reshape(-1, self.model.dimension))
-        theta, told = self.theta.reshape(-1, self.theta.shape[-1]), self.model.told(self.models)
-        return Drawn(len(self.theta), theta, self.models, log_prior, self.chains.stats, told)
+        return drawn_at(self.model, self._psi, len(self.sampled.psi), self.sampled.stats)
+
+    @cached_property
+    def chains(self) -> np.ndarray:
+        """Draws of theta, of shape (chains, draws, d)."""
+        return self._theta.reshape(*self.sampled.psi.shape[:2], -1)
+
+    @cached_property
+    def models(self) -> Any:
+        """All draws of the models, chain after chain."""
+        return self.model.draws(self._psi)
+
+    @cached_property
+    def _theta(self) -> np.ndarray:
+        return self.model.theta(self.models)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
+        return self._theta.mean(axis=0), factor_draws(self._theta)
+
+    @cached_property
+    def worth(self) -> float:
+        """How many independent draws the covariance of theta is made of."""
+        squares = (self.chains - self._theta.mean(axis=0)) ** 2
+        return float(effective_sizes(squares).min(initial=np.inf))
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """Choose n of the draws of theta (n, d) at random."""
+        return choose_draws(self._theta, n, host_generator(key))
+
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """Return all draws, or every so-many-th of each chain so that about n remain."""
+        return self._all.thinned(n)
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times before any row; None where the model cannot."""
+        return drawn_before(self.model, n, key)
+
+    def importance(self, draws: int, key: jax.Array) -> Importance:
+        """Return weights of the Gaussian with the moments of the draws.
+
+        Of the coefficients alone, where their density is known; otherwise of the whole model, in
+        coordinates in which theta is linear where the model offers them.
+        """
+        size = len(self.model.coordinates)
+        if len(self._psi) < ENOUGH * size:
+            return not_assessed(draws, TOO_FEW)
+        generator = host_generator(key)
+        coefficient_ratio = offered(self.model, "coefficient_ratio")
+        known = coefficient_ratio and coefficient_ratio(self.models, draws, generator)
+        if known is not None:
+            return weigh(known, COEFFICIENTS)
+        straighten = offered(self.model, "straighten")
+        model, psi = straighten(self._psi) if straighten else (self.model, self._psi)
+        return weigh(ratios_of_model(model, psi, generator.standard_normal((draws, size))), WHOLE)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """Convergence of every coordinate of theta_Y, and of the log posterior."""
-        lp = self.chains.stats["lp"][..., None]
-        names = (*self.model.readout.parameters.names, "log posterior")
-        return summarise(np.concatenate([self.theta, lp], axis=-1), names)
+        """Convergence of every coordinate of theta, and of the log posterior."""
+        lp = self.sampled.stats["lp"][..., None]
+        names = (*self.response.names, "log posterior")
+        return summarise(np.concatenate([self.chains, lp], axis=-1), names)
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """What the computation's success is judged by."""
-        return judge_chains(self.summary, self.chains.stats, limits)
+        """Return what the computation's success is judged by."""
+        return judge_chains(self.summary, self.sampled.stats, limits)
 
     @cached_property
     def verdict(self) -> str:
-        """Did the chains agree, and explore?"""
+        """Whether the chains agreed, and explored."""
         return overall(self.lines(Limits()))
 
+    def describe(self, lines: pd.DataFrame) -> str:
+        """Say how many draws there are, and how good they are."""
+        size = f"{self.method.chains} chains of {self.method.draws} draws"
+        return describe_chains(f"{size} after {self.method.warmup} of warm-up", lines)
+
     def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """(M,) variance of one outcome at the posterior means."""
-        return outcome_variances(
-            self.models.matrices.mean(axis=0),
-            self.models.noises.mean(axis=0),
-            self.learned,
-            queries,
-        )
+        """Return the variance of one outcome under each query, at the posterior means."""
+        return self.model.outcome_variances(self.models, queries)
 
-    def update(self, rows: Data) -> "Sampled":
-        """After more rows: drawn anew, with a key of its own."""
+    def update(self, rows: Data) -> "SampledBelief":
+        """Return draws after more rows, with a key of their own."""
         model = self.model.with_rows(rows)
-        return sample(model, self.sampling, jax.random.fold_in(self.key, len(model.data)))
+        return sample(model, self.method, jax.random.fold_in(self.key, len(model.data)))
 
 
-def _choose(available: int, n: int, key: jax.Array) -> np.ndarray:
-    order = host_generator(key).permutation(available)
-    return np.resize(order, n) if n > available else order[:n]
-
-
-def sample(model: LinearModel, sampling: Sampling, key: jax.Array) -> Sampled:
-    """The posterior by NUTS."""
-    model = replace(model, follows=True)
-    return Sampled(model, sampling, key, run_chains(model, sampling, key))
+def sample(model: Model, method: NUTS, key: jax.Array) -> SampledBelief:
+    """Return the posterior of a model by NUTS."""
+    return SampledBelief(model, method, key, run_chains(model, method, key))

@@ -1,11 +1,12 @@
-"""What do the data say about theta_Y? One result for every method of inference."""
+"""The posterior of theta: one result for every method of inference, and what a method must provide."""
 
 import hashlib
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -13,14 +14,19 @@ import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.learnability import require_sizes
+from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import DataError, ModelError, NumericalError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference.convergence import Limits
 from causal_bo_ppl.inference.datatree import to_datatree
 from causal_bo_ppl.inference.draws import Drawn
+from causal_bo_ppl.inference.given_draws import GivenDraws, read_draws
+from causal_bo_ppl.inference.importance import Importance
 from causal_bo_ppl.inference.netcdf import write_datatree
-from causal_bo_ppl.inputs import as_key, read_number, require_float64
-from causal_bo_ppl.mechanisms.linear.priors import Prior
+from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
+from causal_bo_ppl.mechanisms import read_response
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.linear.equations import Equations
 from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
@@ -30,63 +36,141 @@ if TYPE_CHECKING:
 TRUSTED = ("exact", "passed")
 
 
+class RowModel(Protocol):
+    """What n models say about rows of the variables in `nodes`; a part of `interfaces.Model`."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The variables, the target last."""
+
+    def scales(self, draws: Any) -> np.ndarray:
+        """Return the sds of all disturbances, (n, p)."""
+
+    def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Return the log density of each value given its causes, (n, rows, p)."""
+
+    def replicate(self, draws: Any, queries: Queries, key: jax.Array) -> np.ndarray:
+        """Draw one row for each model and query, (n, rows, p)."""
+
+
 class Belief(Protocol):
-    """What a method of inference knows. Queries are over the target's ancestral graph."""
+    """What a method of inference knows about theta.
+
+    Kernels and checks ask a belief these questions through `Posterior`; none of them asks which
+    method it came from. Queries are over the variables of `model.nodes`.
+    """
+
+    @property
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+
+    @property
+    def model(self) -> RowModel | None:
+        """What draws of whole models say about rows; None where only theta is known."""
 
     @property
     def prior(self) -> Prior:
-        """What was believed before."""
+        """What was believed before the rows."""
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance were found."""
+        """How mean and covariance were found, in words."""
 
     @property
     def verdict(self) -> str:
-        """Did the computation work: "exact", "passed", "failed" or "not assessed"."""
+        """Whether the computation worked: "exact", "passed", "failed" or "not assessed"."""
 
     @property
     def learned(self) -> np.ndarray:
-        """(k,) of the target and its causes, whose densities the method knows; the others' rows are taken as given."""
+        """Whether the density of each variable is known, (p,); the others' rows are given."""
 
     @property
     def settings(self) -> str:
-        """What the numbers depend on besides problem, prior and rows; empty where nothing is drawn."""
+        """What the numbers depend on besides problem, prior and rows; empty if nothing is drawn."""
+
+    @property
+    def chains(self) -> np.ndarray | None:
+        """Draws of theta that depend on each other, (chains, n, d); None where draws do not."""
+
+    @property
+    def summary(self) -> pd.DataFrame | None:
+        """Convergence of every coordinate of theta; None where nothing was sampled."""
+
+    @property
+    def worth(self) -> float:
+        """How many independent draws the covariance is made of; infinite in closed form."""
+
+    @property
+    def tail_degrees(self) -> float:
+        """Fewest degrees of freedom of a coordinate that is Student's t; infinite for others."""
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether theta is Gaussian by construction."""
+
+    @property
+    def equations(self) -> Equations | None:
+        """Linear equations that are independent given the rows; None where there are none."""
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) of theta_Y, and a factor (d, r) of its covariance."""
+        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """(n, d) draws of theta_Y."""
+        """Draw theta (n, d)."""
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
-        """About n draws of theta_Y with the whole model; by default all there are, or 4,000."""
+        """Draw theta about n times with the whole models; by default all there are, or 4,000."""
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times before any row; None where that is impossible."""
+
+    def importance(self, draws: int, key: jax.Array) -> Importance:
+        """Return weights of N(mean, covariance) as a proposal for the posterior."""
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """What the computation's success is judged by: a line each, with value, limit and verdict."""
+        """Return what the computation's success is judged by: value, limit and verdict."""
 
-    def update(self, rows: Data) -> "Belief":
-        """The same after more rows."""
+    def describe(self, lines: pd.DataFrame) -> str:
+        """Say in words how the posterior was computed, and how well."""
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """(M,) variance of one outcome."""
+        """Return the variance of one outcome under each query, (M,)."""
+
+    def update(self, rows: Data) -> "Belief":
+        """Return the belief after more rows."""
+
+
+class Method(Protocol):
+    """A method of inference: from a task, its mechanisms and a key to a belief about theta."""
+
+    @property
+    def name(self) -> str:
+        """The name of the method, for tables and messages."""
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether it draws at random."""
+
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
+        """Return the posterior of theta given the rows and outcomes of the task."""
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """The posterior of theta_Y, the parameters that all effects share.
 
-    method: how it was found. belief: what the method knows beyond theta_Y. parts: the rows it was learned from.
-    digest: a sum of their hashes, whatever their order.
+    method: how it was found. belief: what the method knows beyond theta_Y. parts: the rows that it
+    was learned from. digest: a sum of their hashes, whatever their order. accepted: why the analyst
+    goes on with it whatever its verdict. mechanisms: the name of the family.
     """
 
     problem: Problem
-    parameters: Parameters
     method: str
     belief: Belief
     parts: tuple[Data, ...]
     digest: int
     accepted: str = ""
+    mechanisms: str = "linear"
 
     @property
     def rows(self) -> int:
@@ -132,7 +216,23 @@ class Posterior:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the coordinates of theta_Y."""
-        return self.parameters.names
+        return self.belief.response.names
+
+    @property
+    def sets(self) -> tuple[tuple[str, ...], ...]:
+        """The intervention sets whose effects were learned."""
+        return self.belief.response.sets
+
+    @property
+    def parameters(self) -> Parameters:
+        """The coordinates of theta_Y of linear mechanisms, and which set uses which."""
+        found = getattr(self.belief.response, "parameters", None)
+        if not isinstance(found, Parameters):
+            raise ModelError(
+                f"{self.mechanisms} mechanisms have no such parameters; post.names and "
+                "post.to_frame() list the coordinates of theta"
+            )
+        return found
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -181,22 +281,17 @@ class Posterior:
 
     @cached_property
     def learned_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values (n, k) of the target and its causes, and where they are random: not set, and of a known density."""
-        values, intervened = (
-            self.data.values[:, self._columns],
-            self.data.intervened[:, self._columns],
-        )
-        return values, ~intervened & self.belief.learned
+        """Values (n, p) of the target and its causes, and where they are random (n, p).
+
+        They are random where the variable was not set and its density is known.
+        """
+        values, intervened = self.data.values, self.data.intervened
+        return values[:, self._columns], ~intervened[:, self._columns] & self.belief.learned
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of problem, parameters, method, prior and rows; the order of the rows does not matter."""
-        parts = [
-            self.problem.fingerprint,
-            self.parameters.kind,
-            str(self.parameters.intercepts),
-            self.method,
-        ]
+        """Hash of problem, parameters, method, prior and rows, whatever the order of the rows."""
+        parts = [self.problem.fingerprint, self.belief.response.canonical(), self.method]
         settings = [self.belief.settings] if self.belief.settings else []
         text = "|".join(
             [*parts, self.prior.canonical(), str(self.rows), f"{self.digest:x}", *settings]
@@ -204,15 +299,16 @@ class Posterior:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def draws(self, n: int, key: jax.Array | int) -> np.ndarray:
-        """(n, d) independent draws of theta_Y."""
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ModelError(f"cannot draw {n!r} times; ask for a whole number, at least 1")
-        return self.belief.draw(int(n), as_key(key))
+        """Draw theta_Y n times, (n, d); draws by a sampler are chosen among those it made."""
+        return self.belief.draw(read_count("n", n, 1), as_key(key))
 
     def quantiles(
         self, levels: float | Sequence[float], *, draws: int = 4_000, key: jax.Array | int
     ) -> pd.DataFrame:
-        """Quantiles of every coordinate, from draws; infinite where too many draws have no value."""
+        """Return quantiles of every coordinate, from draws.
+
+        They are infinite where too many draws have no value.
+        """
         levels = [
             read_number("level", level) for level in np.atleast_1d(np.asarray(levels, dtype=object))
         ]
@@ -227,7 +323,7 @@ class Posterior:
         return pd.DataFrame(columns, index=pd.Index(self.names, name="coordinate"))
 
     def update(self, rows: Data) -> "Posterior":
-        """A new posterior after more rows: the same as fitting all of them at once."""
+        """Return the posterior after more rows: the same as fitting all of them at once."""
         require_float64()
         if not isinstance(rows, Data):
             raise DataError(
@@ -243,20 +339,24 @@ class Posterior:
         )
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """(M,) variance of one outcome under each intervention, as the model implies it."""
+        """Return the variance of one outcome under each query, (M,), as the model implies it."""
         return self.belief.outcome_variances(self.upstream(queries))
 
     def to_datatree(self, *, draws: int | None = None, key: jax.Array | int = 0) -> "xr.DataTree":
-        """The draws as ArviZ's DataTree, with log prior, log likelihood, predictions, rows and sampler statistics.
+        """Return the draws as ArviZ's DataTree.
 
-        draws: about how many; by default all there are, unless groups with a number for every row would grow beyond
-        160 MB: then every so-many-th. The group `prior` is there for priors that can be drawn from.
+        It has groups for log prior, log likelihood, predictions, rows and sampler statistics.
+
+        Parameters
+        ----------
+        draws:
+            About how many; by default all there are, unless groups with a number for every row would
+            grow beyond 160 MB: then every so-many-th.
+        key:
+            For what is drawn anew. The group `prior` is there for priors that can be drawn from.
         """
-        if draws is not None and (
-            isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 4
-        ):
-            raise ModelError(f"draws must be a whole number, at least 4; got {draws!r}")
-        return to_datatree(self, draws, as_key(key))
+        count = None if draws is None else read_count("draws", draws, 4)
+        return to_datatree(self, count, as_key(key))
 
     def to_netcdf(
         self, path: str | Path, *, draws: int | None = None, key: jax.Array | int = 0
@@ -265,12 +365,11 @@ class Posterior:
         return write_datatree(self.to_datatree(draws=draws, key=key), path)
 
     def upstream(self, queries: Queries) -> Queries:
-        """The batch cut to the target and its causes, the target last."""
+        """Return the queries cut to the target and its causes, the target last."""
         require_float64()
         queries = self.problem.require(queries)
-        return Queries(
-            np.asarray(queries.mask)[:, self._columns], np.asarray(queries.value)[:, self._columns]
-        )
+        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+        return Queries(mask[:, self._columns], value[:, self._columns])
 
     @cached_property
     def _columns(self) -> list[int]:
@@ -278,22 +377,78 @@ class Posterior:
         return [graph.index(name) for name in graph.ancestral(self.problem.target).nodes]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for every coordinate: cause, effect, mean and sd."""
-        frame = self.parameters.to_frame()[["cause", "effect", "given", "used_by"]]
-        return frame.assign(mean=self.mean, sd=self.sd)
+        """Return a row for every coordinate, with its mean and sd."""
+        return self.belief.response.to_frame().assign(mean=self.mean, sd=self.sd)
 
     def __repr__(self) -> str:
-        shape = f"{len(self.names)} {self.parameters.kind} parameters"
-        return f"Posterior({shape} of {self.problem.target}, {self.method}, {self.rows} rows, {self.status})"
+        size = f"{len(self.names)} {self._kind} parameters of {self.problem.target}"
+        return f"Posterior({size}, {self.method}, {self.rows} rows, {self.status})"
+
+    @property
+    def _kind(self) -> str:
+        return self.belief.response.canonical().partition("|")[0]
 
     def _repr_html_(self) -> str:
-        title = f"<p>{len(self.names)} {self.parameters.kind} parameters, {self.method} posterior from {self.rows} rows"
-        note = f"verdict: {self.status}; moments: {self.moments_by}"
-        return f"{title}; {note}</p>{self.to_frame().to_html(max_rows=60, float_format='{:.4g}'.format)}"
+        size = f"{len(self.names)} {self._kind} parameters"
+        title = f"<p>{size}, {self.method} posterior from {self.rows} rows"
+        note = html.escape(f"verdict: {self.status}; moments: {self.moments_by}")
+        table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format)
+        return f"{title}; {note}</p>{table}"
+
+    @classmethod
+    def from_draws(
+        cls,
+        problem: Problem,
+        draws: object,
+        *,
+        mechanisms: str | Mechanisms | ResponseMap = "linear",
+        parameters: str | None = None,
+        intercepts: bool = True,
+    ) -> "Posterior":
+        """Make a posterior of draws of theta that come from elsewhere.
+
+        Kernels, checks and surrogates take it as any other. It cannot learn from more rows, and does
+        not know how noisy outcomes are.
+
+        Parameters
+        ----------
+        problem:
+            Whose effects theta determines.
+        draws:
+            An array (n, d) or (chains, n, d) in the order of the coordinates, or {name: array}.
+        mechanisms:
+            "linear", a family that offers `response(task)`, or a response map.
+        parameters, intercepts:
+            As in `fit`, for linear mechanisms.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+        >>> again = cb.Posterior.from_draws(system.problem, post.draws(4_000, 0), intercepts=False)
+        >>> bool((abs(again.mean - post.mean) < 0.1 * post.sd).all())
+        True
+        """
+        require_float64()
+        if not isinstance(problem, Problem):
+            raise ModelError(
+                f"from_draws needs a Problem, got {type(problem).__name__}; of a system take its "
+                ".problem"
+            )
+        nodes = problem.graph.nodes
+        none = Data(
+            nodes, problem.target, np.zeros((0, len(nodes))), np.zeros((0, len(nodes)), bool)
+        )
+        task = Task(problem, none, no_outcomes(len(nodes)), None, parameters, intercepts)
+        name, response = read_response(mechanisms, task)
+        size = len(problem.graph.ancestral(problem.target).nodes)
+        belief = GivenDraws(response, read_draws(draws, response.names), size)
+        return cls(problem, "given draws", belief, (none,), 0, mechanisms=name)
 
 
 def digest(rows: Data) -> int:
-    """A sum of the hashes of all rows: the same in any order, and of parts the sum."""
+    """Return a sum of the hashes of all rows: the same in any order, and of parts the sum."""
     total = 0
     for values, intervened in zip(rows.values, rows.intervened, strict=True):
         total += int.from_bytes(hashlib.sha256(values.tobytes() + intervened.tobytes()).digest())

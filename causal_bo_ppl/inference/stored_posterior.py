@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from causal_bo_ppl.errors import StoreError, listed
-from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.identification.parameters import KINDS
-from causal_bo_ppl.inference.methods import METHODS, VERDICTS, identified, needed_equations
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
+from causal_bo_ppl.errors import ModelError, StoreError, listed
+from causal_bo_ppl.mechanisms import FAMILIES
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Problem
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 AGAIN = "fit and write it again"
+SAMPLED = (PASSED, FAILED, UNKNOWN)
+VERDICTS = {"conjugate": ("exact",), "wishart": ("exact",), "laplace": SAMPLED, "nuts": SAMPLED}
 BY_ROW = ("log_likelihood", "posterior_predictive", "observed_data")
 
 
@@ -34,70 +36,89 @@ def require_posterior(tree: "xr.DataTree", problem: Problem) -> None:
             "is of another problem (graph, target, domains, sets or known coefficients differ); "
             "read it with the problem it was fitted for"
         )
-    method = _word(tree, "method", METHODS)
-    _word(tree, "verdict", VERDICTS[method])
-    parameters = _parameters(tree, problem)
+    method = _word(tree, "method")
+    _word(tree, "verdict", VERDICTS.get(method, ("exact", *SAMPLED)))
+    names, learned = _recorded(tree, problem, method)
     for name in ("posterior", "prior"):
         if name in tree.children:
-            _require_names(tree[name], name, parameters, problem)
-    _require_numbers(tree, parameters, problem, method)
+            _require_names(tree[name], name, names, problem, learned)
+    _require_numbers(tree, names, problem, method, learned)
     _require_sizes(tree)
     for name in BY_ROW:
         if name in tree.children:
             _require_rows(tree[name], name, problem)
 
 
-def _word(tree: "xr.DataTree", name: str, known: Iterable[str]) -> str:
-    """Return a root attribute that must be one of a few words."""
+def _word(tree: "xr.DataTree", name: str, known: Iterable[str] = ()) -> str:
+    """Return a root attribute that must be a text, one of a few where these are given."""
     value = tree.attrs.get(name)
-    if not isinstance(value, str) or value not in known:
+    if not isinstance(value, str) or (known and value not in known):
         raise StoreError(f"has the {name} {value!r}, not one of: {listed(known)}; {AGAIN}")
     return value
 
 
-def _parameters(tree: "xr.DataTree", problem: Problem) -> Parameters:
-    """The parameters that a fit of this problem with the recorded options has."""
-    kind = _word(tree, "parameters", KINDS)
-    intercepts = _word(tree, "intercepts", ("yes", "no")) == "yes"
-    found = identified(problem, _word(tree, "linear", ("yes", "no")) == "yes")
-    return found.parameters(kind, intercepts=intercepts)
+def _recorded(
+    tree: "xr.DataTree", problem: Problem, method: str
+) -> tuple[tuple[str, ...], np.ndarray | None]:
+    """Return the names of theta's coordinates, and which variables were learned, (p,) or None.
+
+    A family that is known by its name says both; of others the file's own names are taken, and there
+    may be no standard deviations.
+    """
+    family = FAMILIES.get(_word(tree, "mechanisms"))
+    recorded = None if family is None else offered(family, "recorded")
+    if recorded is None or method == "given draws":
+        own = tree["posterior"]["theta"].coords.get("coordinate")
+        has_sd = "sd" in tree["posterior"].data_vars
+        size = len(problem.graph.ancestral(problem.target).nodes)
+        names = () if own is None else tuple(map(str, own.values))
+        return names, np.ones(size, bool) if has_sd else None
+    try:
+        names, learned = recorded(problem, dict(tree.attrs))
+    except ModelError as error:
+        raise StoreError(f"{error}; {AGAIN}") from None
+    return names, learned | (method == "wishart")
 
 
-def _require_names(group: Any, name: str, parameters: Parameters, problem: Problem) -> None:
+def _require_names(
+    group: Any, name: str, names: tuple[str, ...], problem: Problem, learned: np.ndarray | None
+) -> None:
     nodes = problem.graph.ancestral(problem.target).nodes
-    for variable, dimension, names in (
-        ("theta", "coordinate", parameters.names),
-        ("sd", "variable", nodes),
-    ):
+    expected = [("theta", "coordinate", names)]
+    expected += [] if learned is None else [("sd", "variable", nodes)]
+    for variable, dimension, labels in expected:
         found = group.data_vars.get(variable)
         if found is None or found.dims != ("chain", "draw", dimension) or found.dtype != np.float64:
             shown = "none" if found is None else f"dimensions {found.dims} and type {found.dtype}"
             raise StoreError(f"has {variable} in {name} with {shown}; expected float64 draws")
-        if tuple(map(str, found[dimension].values)) != names:
+        if tuple(map(str, found[dimension].values)) != labels:
             raise StoreError(
                 f"has the {dimension} names {listed(found[dimension].values, 8)} in {name}; "
-                f"this problem has {listed(names, 8)}, in this order"
+                f"this problem has {listed(labels, 8)}, in this order"
             )
 
 
-def _require_numbers(tree: Any, parameters: Parameters, problem: Problem, method: str) -> None:
+def _require_numbers(
+    tree: Any, names: tuple[str, ...], problem: Problem, method: str, learned: np.ndarray | None
+) -> None:
     """Check theta and the standard deviations of the disturbances, draw by draw.
 
     Only wishart may draw NaN for theta: a ratio whose denominator passes zero has no value there.
     A prior is as wide as it was made, so its draws may overflow.
     """
-    theta, sd = (tree["posterior"][name].values for name in ("theta", "sd"))
+    theta = tree["posterior"]["theta"].values
     wrong = np.isinf(theta) if method == "wishart" else ~np.isfinite(theta)
     if wrong.any():
-        name = parameters.names[int(np.argwhere(wrong)[0][-1])]
+        name = names[int(np.argwhere(wrong)[0][-1])]
         raise StoreError(f"has draws of {name} that are not finite; {AGAIN}")
-    graph = problem.graph.ancestral(problem.target)
-    learned = needed_equations(parameters, graph) | (method == "wishart")
+    if learned is None:
+        return
+    nodes, sd = problem.graph.ancestral(problem.target).nodes, tree["posterior"]["sd"].values
     positive = np.isfinite(sd) & (sd > 0)
-    _require_sd(np.where(learned, positive, np.isnan(sd)), "posterior", graph.nodes)
+    _require_sd(np.where(learned, positive, np.isnan(sd)), "posterior", nodes)
     if "prior" in tree.children:
         before = tree["prior"]["sd"].values
-        _require_sd(np.where(learned, before > 0, np.isnan(before)), "prior", graph.nodes)
+        _require_sd(np.where(learned, before > 0, np.isnan(before)), "prior", nodes)
 
 
 def _require_sd(right: np.ndarray, group: str, nodes: tuple[str, ...]) -> None:

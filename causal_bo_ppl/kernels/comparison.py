@@ -17,10 +17,8 @@ from tqdm import tqdm
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.equations import Equations
-from causal_bo_ppl.inference.nuts import Sampled
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import as_key, host_generator
+from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.kernels.monte_carlo import (
@@ -28,10 +26,9 @@ from causal_bo_ppl.kernels.monte_carlo import (
     HEAVY,
     centred_effects,
     draw_theta,
-    tail_degrees,
     warn_of_tails,
 )
-from causal_bo_ppl.kernels.remainder_bounds import remainder_bounds
+from causal_bo_ppl.kernels.remainders import remainder_bounds
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import Sets, split_sets
 from causal_bo_ppl.responses import response
@@ -255,15 +252,12 @@ def compare_kernels(
     import xarray as xr
 
     post = require_trusted(post)
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < LEAST:
-        raise ModelError(
-            f"a comparison needs a whole number of draws, at least {LEAST}; got {draws!r}"
-        )
+    draws = read_count("draws", draws, LEAST)
     sets = split_sets(post.problem, queries)
     if not len(queries):
         raise ModelError("there is nothing to compare: give at least one query")
     bounds = remainder_bounds(post, queries, sets, level)
-    kernels = _kernels(post, queries, int(draws), as_key(key))
+    kernels = _kernels(post, queries, draws, as_key(key))
     warn_of_tails(post)
     pairs = compare_sets(kernels, sets)
     found = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
@@ -290,11 +284,12 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     parts = Parts(cut(linear, chains), cut(missed, chains))
     grams = {"jacobian": np.asarray(jacobian_gram(post, queries).gram)}
     grams["monte_carlo"] = effects.T @ effects / (len(effects) - 1)
-    if isinstance(post.belief, Equations):
+    if post.belief.equations is not None:
         grams |= _exact(post, queries, grams["jacobian"])
-    common = isinstance(post.belief, Sampled) and len(theta) == post.belief.theta[..., 0].size
+    chain_draws = post.belief.chains
+    common = chain_draws is not None and len(theta) == chain_draws[..., 0].size
     weights = multipliers(len(parts.linear), host_generator(for_weights))
-    return Kernels(grams, parts, weights, common, tail_degrees(post) > HEAVY)
+    return Kernels(grams, parts, weights, common, post.belief.tail_degrees > HEAVY)
 
 
 def _split(
@@ -316,7 +311,7 @@ def _exact(post: Posterior, queries: Queries, linear: np.ndarray) -> dict[str, n
     """The exact kernel and its terms; where effects are linear in theta, nothing is left out."""
     exact = np.asarray(exact_gram(post, queries).gram)
     nothing = np.zeros(exact.shape)
-    if post.parameters.kind != "structural":
+    if post.belief.response.is_linear:
         return {"exact": exact, "leading": exact, "mixed": nothing, "remainder": nothing}
     return {
         "exact": exact,
@@ -375,7 +370,7 @@ def _attributes(post: Posterior, kernels: Kernels, level: float) -> dict[str, An
     return {
         "target": post.problem.target,
         "method": post.method,
-        "parameters": post.parameters.kind,
+        "parameters": post.belief.response.canonical().partition("|")[0],
         "moments_by": post.moments_by,
         "verdict": post.status,
         "reference": "exact" if "exact" in kernels.grams else "monte_carlo",

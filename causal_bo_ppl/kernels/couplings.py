@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import xarray as xr
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.inputs import read_number
-from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.kernels.jacobian import jacobian_features
+from causal_bo_ppl.kernels.remainders import remainders
 
 ROUNDING = 1e-9  # of the largest eigenvalue of a set's covariances
 
@@ -49,7 +49,7 @@ def coupling(
     import xarray as xr
 
     post = require_trusted(post)
-    asked = anchors(post.problem, post.parameters.explored.sets, queries)
+    asked = anchors(post.problem, post.sets, queries)
     if not len(asked):
         raise ModelError("there are no effects to couple: give at least one query")
     kernel = jacobian_gram(post, asked) if kernel is None else kernel
@@ -150,7 +150,7 @@ def teaching(
 
     post = require_trusted(post)
     tried = post.problem.require(experiments)
-    asked = anchors(post.problem, post.parameters.explored.sets, queries)
+    asked = anchors(post.problem, post.sets, queries)
     variances = _noise(post, tried, noise, replicates)
     left, right = (np.asarray(jacobian_features(post, each)) for each in (tried, asked))
     before, own = (right**2).sum(axis=1), (left**2).sum(axis=1) + variances
@@ -184,12 +184,7 @@ def _noise(
     post: Posterior, experiments: Queries, noise: float | None, replicates: int
 ) -> np.ndarray:
     """(E,) variance of the mean of the outcomes, and what linearization leaves out."""
-    if (
-        isinstance(replicates, bool)
-        or not isinstance(replicates, int | np.integer)
-        or replicates < 1
-    ):
-        raise ModelError(f"replicates must be a whole number, at least 1; got {replicates!r}")
+    replicates = read_count("replicates", replicates, 1)
     noise = None if noise is None else read_number("noise", noise)
     if noise is not None and not (np.isfinite(noise) and noise >= 0):
         raise DataError(

@@ -9,10 +9,7 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.convergence import effective_sizes
-from causal_bo_ppl.inference.nuts import Sampled
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inference.wishart import POINTS, SPREADS, Estimands
 from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
@@ -48,19 +45,10 @@ def jacobian_gram(
     left = jacobian_features(post, queries)
     right = left if others is None else jacobian_features(post, others)
     gram = left @ np.array(right).T  # a copy: NumPy's product of one array with itself is slower
-    worth = _worth(post)
+    worth = post.belief.worth
     said = f", worth {worth:,.0f} independent ones" if np.isfinite(worth) else ""
     assumed = ASSUMED.format(by=post.moments_by, worth=said, verdict=post.status)
     return KernelEstimate(gram, _errors(left, right, gram, worth), assumed)
-
-
-def _worth(post: Posterior) -> float:
-    """How many independent draws the covariance of theta is made of; infinite where it is in closed form."""
-    if isinstance(post.belief, Sampled):
-        return float(effective_sizes((post.belief.theta - post.mean) ** 2).min(initial=np.inf))
-    return (
-        float(SPREADS * POINTS) if isinstance(post.belief, Estimands) else np.inf
-    )  # even spreads are worth more
 
 
 def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, worth: float) -> np.ndarray:

@@ -12,13 +12,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError
+from causal_bo_ppl.errors import CausalBOWarning, NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.convergence import effective_sizes
-from causal_bo_ppl.inference.equations import Equations
-from causal_bo_ppl.inference.nuts import Sampled
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.kernels.estimates import KernelEstimate
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import labels
@@ -95,19 +93,7 @@ def monte_carlo_features(
 
 def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.ndarray, int]:
     """(S, d) draws, chain after chain, and the number of chains; 0 where they are independent."""
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
-        raise ModelError(f"a covariance needs at least 2 draws, as a whole number; got {draws!r}")
-    if isinstance(post.belief, Sampled):
-        chains, length, size = post.belief.theta.shape
-        kept = post.belief.theta[:, :: max(1, -(-chains * length // int(draws)))]
-        return kept.reshape(-1, size), chains
-    theta = post.draws(int(draws), as_key(key))
-    undefined = int((~np.isfinite(theta)).any(axis=1).sum())
-    if undefined:
-        raise NumericalError(
-            f"{undefined} of {len(theta)} draws by {post.method} have no value, so effects have no covariance; "
-            "use post.quantiles, or more rows"
-        )
+    count = read_count("draws", draws, 2)
     return theta, 0
 
 
@@ -126,19 +112,12 @@ def centred_effects(post: Posterior, theta: np.ndarray, queries: Queries, chains
     return Centred(values, _worth(values, chains))
 
 
-def tail_degrees(post: Posterior) -> float:
-    """The fewest degrees of freedom of an equation whose coefficients are Student's t; infinite where none is."""
-    if not isinstance(post.belief, Equations):
-        return np.inf
-    return float(2 * post.belief.posterior.shape[post.belief.needed].min(initial=np.inf))
-
-
 def warn_of_tails(post: Posterior) -> bool:
     """Warn where fourth moments hardly exist: then covariances of draws have errors that draws do not show."""
-    if tail_degrees(post) > HEAVY:
+    if post.belief.tail_degrees > HEAVY:
         return False
     warnings.warn(
-        f"theta has the tails of Student's t with {tail_degrees(post):.3g} degrees of freedom, too heavy for errors of "
+        f"theta has the tails of Student's t with {post.belief.tail_degrees:.3g} degrees of freedom, too heavy for errors of "
         f"covariances to be seen in draws (more than {HEAVY:g} are needed); use cb.exact_gram, or add rows",
         CausalBOWarning,
         stacklevel=3,

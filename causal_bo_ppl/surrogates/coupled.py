@@ -21,7 +21,7 @@ from causal_bo_ppl.errors import DataError, NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
-from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.kernels.remainders import remainders
 from causal_bo_ppl.numerics import clip_rounding
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import Response, response

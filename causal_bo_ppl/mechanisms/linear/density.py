@@ -1,64 +1,73 @@
-"""How do latent causes correlate the disturbances?
+"""The density of linear mechanisms, fast: rows enter as triangular factors.
 
-One number t for each arc, any real number. Row j of the factor C of the correlations R = C C' is (v_j, 1) divided by
-its length, where v_j lies in the directions that leave R_ij = 0 wherever i and j, i before j, share no arc: C_< v_j
-must be 0 there, C_< the rows before. With Q an orthonormal basis of these directions, v_j = Q t_j. So R is positive
-definite by construction, every correlation matrix with these zeros has exactly one t, however large the district, and
-the share of a disturbance's variance that those before it do not explain is 1 / (1 + |t_j|^2). In a district of two
-R_ij is t / sqrt(1 + t^2).
+V = a + W'V + e, e ~ N(0, S R S). Whole rows enter as the factor T of (V, 1) of all rows with the
+same variables set, T'T being their cross products; then e is T (I - W; -a), a function of the
+coefficients alone. Where only the target was measured, Y ~ N(f, l'Omega l) with f its mean after
+surgery and l its sensitivity to each equation.
 
-The density of the linear-Gaussian SEM, fast: one vector of edges, rows as triangular factors.
-
-V = a + W'V + e, e ~ N(0, S R S). Whole rows enter as the factor T of (V, 1) of all rows with the same variables set,
-T'T their cross products; then e is T (I - W; -a), a function of the edges alone. Where only the target was measured,
-Y ~ N(f, l'Omega l) with f its mean after surgery and l the adjoint.
-
-Coordinates are whitened: coefficients are centre + s root z, log s = centre + width u, t = width v. Where `follows`, s
-is the disturbance's own sd, so that a posterior of regressions is a product of standard normals; otherwise a constant,
-so that the coefficients are linear in z.
+The coordinates psi are whitened: coefficients are centre + s root z, log s = centre + width u, and
+strengths of latent causes are t = width v. Where `follows`, s is the disturbance's own sd, so that
+a posterior of regressions is a product of standard normals; otherwise s is a constant, so that the
+coefficients are linear in z.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, adjoint, mutilated_means
+from causal_bo_ppl.mechanisms.linear.effect_response import Reading, read_theta
+from causal_bo_ppl.mechanisms.linear.sem import LOG_TWO_PI
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
 Arc = tuple[int, int]
 
 
 def correlation_factor(size: int, arcs: Sequence[Arc], strengths: jax.Array) -> jax.Array:
-    """(p, p) lower triangular C with C C' the correlations; arcs: places i < j, strengths (A,) in the same order."""
+    """Return the lower triangular factor C of the disturbances' correlations R = C C'.
+
+    Each arc has one strength t, any real number. Row j of C is (v_j, 1) divided by its length, where
+    v_j lies in the directions that leave R_ij = 0 wherever i and j, i before j, share no arc: with
+    C_< the rows before, C_< v_j must be 0 there. With Q an orthonormal basis of these directions,
+    v_j = Q t_j. So R is positive definite by construction, every correlation matrix with these zeros
+    has exactly one t, however large the district, and the share of a disturbance's variance that
+    those before it do not explain is 1 / (1 + |t_j|^2). In a district of two R_ij is
+    t / sqrt(1 + t^2).
+
+    Parameters
+    ----------
+    size:
+        Number of variables p.
+    arcs:
+        Pairs of places i < j that share a latent cause.
+    strengths:
+        Of shape (A,), in the order of the arcs.
+    """
     rows = {later: [at for at, arc in enumerate(arcs) if arc[1] == later] for _, later in arcs}
     factor = jnp.eye(size)
     for later in sorted(rows):
         chosen = np.eye(size)[:, [arcs[at][0] for at in rows[later]]]
         allowed = solve_triangular(factor, jnp.asarray(chosen), lower=True)
         root = jnp.linalg.cholesky(allowed.T @ allowed)
-        weights = solve_triangular(
-            root, jnp.asarray(strengths)[np.array(rows[later])], lower=True, trans="T"
-        )
-        row = (allowed @ weights).at[later].set(1.0)
+        own = jnp.asarray(strengths)[np.array(rows[later])]
+        row = allowed @ solve_triangular(root, own, lower=True, trans="T")
+        row = row.at[later].set(1.0)
         factor = factor.at[later].set(row / jnp.sqrt((row**2).sum()))
     return factor
 
 
-LOG_TWO_PI = float(np.log(2 * np.pi))
+class Spec(NamedTuple):
+    """What a density is compiled for; hashable.
 
-
-class Shape(NamedTuple):
-    """What a program is compiled for; hashable.
-
-    size: variables, the target last. equations: places of those that are learned. causes: for each of these the places
-    of its regressors, `size` for the constant. arcs: pairs of places. known_noise: are the variances known?
+    size: number of variables, the target last. equations: places of those that are learned. causes:
+    for each of these the places of its regressors, `size` for the constant. arcs: pairs of places.
+    known_noise: whether the variances are known. follows: see the module.
     """
 
     size: int
@@ -69,16 +78,10 @@ class Shape(NamedTuple):
     follows: bool
 
     @property
-    def width(self) -> int:
-        """Most regressors of an equation."""
-        return max(map(len, self.causes))
-
-    @property
     def used(self) -> np.ndarray:
-        """(E, D) which regressors exist."""
-        return np.array(
-            [[k < len(causes) for k in range(self.width)] for causes in self.causes], bool
-        )
+        """Whether each regressor exists, of shape (E, D) with D the most that an equation has."""
+        width = max(map(len, self.causes))
+        return np.array([[k < len(causes) for k in range(width)] for causes in self.causes], bool)
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
@@ -92,15 +95,17 @@ class Shape(NamedTuple):
         return rows, columns
 
     @property
-    def sites(self) -> dict[str, int]:
-        """Names and sizes of the program's sites."""
+    def sizes(self) -> tuple[int, int, int]:
+        """How many coordinates psi belong to coefficients, to scales and to latent causes."""
         scales = 0 if self.known_noise else len(self.equations)
-        found = {"coefficients": int(self.used.sum()), "scales": scales, "latent": len(self.arcs)}
-        return {name: size for name, size in found.items() if size}
+        return int(self.used.sum()), scales, len(self.arcs)
 
 
 class Chart(NamedTuple):
-    """How coordinates are read. centre (E, D), root (E, D, D), log_sd (E,), sd_width (E,), arc_width ()."""
+    """How coordinates are read.
+
+    centre: (E, D). root: (E, D, D). log_sd: (E,). sd_width: (E,). arc_width: a number.
+    """
 
     centre: np.ndarray
     root: np.ndarray
@@ -109,11 +114,11 @@ class Chart(NamedTuple):
     arc_width: np.ndarray
 
 
-class Before(NamedTuple):
-    """The prior: given s2 the coefficients have density exp(-|half b - pull|^2 / 2 s2); s2 ~ IG(shape, rate).
+class PriorTerms(NamedTuple):
+    """The prior: given s2 the coefficients b have density exp(-|half b - pull|^2 / 2 s2).
 
-    half (E, D, D), pull (E, D), shape (E,), rate (E,); fixed (p + 1, p): known coefficients. latent (): precision of
-    the arcs' strengths.
+    half: (E, D, D). pull: (E, D). shape, rate: (E,) of s2 ~ IG. fixed: (p + 1, p) known
+    coefficients. latent: precision of the strengths of latent causes.
     """
 
     half: np.ndarray
@@ -124,10 +129,11 @@ class Before(NamedTuple):
     latent: np.ndarray
 
 
-class Seen(NamedTuple):
-    """The rows. factor (G, p + 1, p + 1), free (G, p), rows (G,): groups with the same variables set.
+class RowTerms(NamedTuple):
+    """The rows, in G groups with the same variables set, and m outcomes of the target alone.
 
-    queries, outcome (m,), weight (m,): where only the target was measured; weight 0 is padding.
+    factor: (G, p + 1, p + 1). free: (G, p). rows: (G,) counts. queries, outcome (m,), weight (m,):
+    the outcomes; weight 0 is padding.
     """
 
     factor: np.ndarray
@@ -139,7 +145,10 @@ class Seen(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Parameters: coefficients (E, D), log_sd (E,), strengths (A,) of the arcs, matrix (p + 1, p)."""
+    """Parameters of one model.
+
+    coefficients: (E, D). log_sd: (E,). strengths: (A,) of the latent causes. matrix: (p + 1, p).
+    """
 
     coefficients: jax.Array
     log_sd: jax.Array
@@ -147,94 +156,107 @@ class Point(NamedTuple):
     matrix: jax.Array
 
 
-def read(shape: Shape, chart: Chart, fixed: ArrayLike, sites: dict[str, jax.Array]) -> Point:
-    """Parameters at given coordinates."""
-    equations, used = len(shape.equations), shape.used
-    z = jnp.zeros(used.shape).at[np.nonzero(used)].set(sites.get("coefficients", jnp.zeros(0)))
+def read_point(spec: Spec, chart: Chart, fixed: ArrayLike, psi: jax.Array) -> Point:
+    """Return the parameters at coordinates psi (k,)."""
+    used, (count, scales, _) = spec.used, spec.sizes
+    z = jnp.zeros(used.shape).at[np.nonzero(used)].set(psi[:count])
     log_sd = jnp.asarray(chart.log_sd)
-    if not shape.known_noise:
-        log_sd = log_sd + chart.sd_width * sites["scales"]
-    scale = jnp.exp(log_sd if shape.follows else jnp.asarray(chart.log_sd))
-    coefficients = jnp.asarray(chart.centre) + scale[:, None] * jnp.einsum(
-        "ekl,el->ek", chart.root, z
-    )
-    rows, columns = shape.places
+    if not spec.known_noise:
+        log_sd = log_sd + chart.sd_width * psi[count : count + scales]
+    scale = jnp.exp(log_sd if spec.follows else jnp.asarray(chart.log_sd))
+    moved = jnp.einsum("ekl,el->ek", chart.root, z)
+    coefficients = jnp.asarray(chart.centre) + scale[:, None] * moved
+    rows, columns = spec.places
     matrix = jnp.asarray(fixed).at[rows, columns].set(coefficients[np.nonzero(used)])
-    strengths = jnp.asarray(chart.arc_width) * sites.get("latent", jnp.zeros(0))
-    return Point(coefficients, jnp.broadcast_to(log_sd, (equations,)), strengths, matrix)
+    strengths = jnp.asarray(chart.arc_width) * psi[count + scales :]
+    return Point(coefficients, log_sd, strengths, matrix)
 
 
-def noise_root(shape: Shape, point: Point) -> jax.Array:
-    """(p, p) factor of the disturbances' covariance; 1 for equations that are not learned."""
-    sd = jnp.ones(shape.size).at[np.array(shape.equations)].set(jnp.exp(point.log_sd))
-    return sd[:, None] * correlation_factor(shape.size, shape.arcs, point.strengths)
+def noise_root(spec: Spec, point: Point) -> jax.Array:
+    """Return a (p, p) factor of the disturbances' covariance; 1 for equations not learned."""
+    sd = jnp.ones(spec.size).at[np.array(spec.equations)].set(jnp.exp(point.log_sd))
+    return sd[:, None] * correlation_factor(spec.size, spec.arcs, point.strengths)
 
 
-def log_prior(shape: Shape, before: Before, point: Point) -> jax.Array:
-    """Log density of coefficients, variances s2 and strengths, up to a constant."""
-    misfit = jnp.einsum("ekl,el->ek", before.half, point.coefficients) - before.pull
+def log_prior(spec: Spec, prior: PriorTerms, point: Point) -> jax.Array:
+    """Return the log density of coefficients, variances s2 and strengths, up to a constant."""
+    misfit = jnp.einsum("ekl,el->ek", prior.half, point.coefficients) - prior.pull
     precision = jnp.exp(-2 * point.log_sd)
-    terms = -0.5 * precision * (misfit**2).sum(axis=1) - shape.used.sum(axis=1) * point.log_sd
-    if not shape.known_noise:
-        terms = terms - 2 * (before.shape + 1) * point.log_sd - before.rate * precision
-    found: jax.Array = terms.sum() - 0.5 * before.latent * (point.strengths**2).sum()
-    return found
+    terms = -0.5 * precision * (misfit**2).sum(axis=1) - spec.used.sum(axis=1) * point.log_sd
+    if not spec.known_noise:
+        terms = terms - 2 * (prior.shape + 1) * point.log_sd - prior.rate * precision
+    total: jax.Array = terms.sum() - 0.5 * prior.latent * (point.strengths**2).sum()
+    return total
 
 
-def log_likelihood(shape: Shape, seen: Seen, point: Point) -> jax.Array:
-    """Of whole rows and of outcomes."""
-    found = _whole_rows(shape, seen, point)
-    return found + _outcomes(shape, seen, point) if len(seen.outcome) else found
+def log_likelihood(spec: Spec, rows: RowTerms, point: Point) -> jax.Array:
+    """Return the log density of the whole rows and of the target's outcomes."""
+    total = _log_rows(spec, rows, point)
+    return total + _log_outcomes(spec, rows, point) if len(rows.outcome) else total
 
 
-def _whole_rows(shape: Shape, seen: Seen, point: Point) -> jax.Array:
-    columns = np.array(shape.equations)
-    residual = jnp.eye(shape.size + 1, shape.size) - point.matrix
-    errors = (jnp.asarray(seen.factor) @ residual)[:, :, columns] * seen.free[
-        :, None, columns
-    ]  # (G, p + 1, E)
-    free, counts = jnp.asarray(seen.free)[:, columns], jnp.asarray(seen.rows)
-    if not shape.arcs:
-        squares = (errors**2).sum(axis=(0, 1))
-        terms = 0.5 * jnp.exp(-2 * point.log_sd) * squares + (counts @ free) * (
-            point.log_sd + 0.5 * LOG_TWO_PI
-        )
-        return -terms.sum()
-    noise = noise_root(shape, point)[columns]
+def _log_rows(spec: Spec, rows: RowTerms, point: Point) -> jax.Array:
+    columns = np.array(spec.equations)
+    residual = jnp.eye(spec.size + 1, spec.size) - point.matrix
+    errors = (jnp.asarray(rows.factor) @ residual)[:, :, columns] * rows.free[:, None, columns]
+    free, counts = jnp.asarray(rows.free)[:, columns], jnp.asarray(rows.rows)
+    if not spec.arcs:
+        squares = 0.5 * jnp.exp(-2 * point.log_sd) * (errors**2).sum(axis=(0, 1))
+        return -(squares + (counts @ free) * (point.log_sd + 0.5 * LOG_TWO_PI)).sum()
+    noise = noise_root(spec, point)[columns]
     covariance = noise @ noise.T
     both = free[:, :, None] * free[:, None, :]
-    root = jnp.linalg.cholesky(
-        both * covariance[None] + jnp.eye(len(columns))[None] * (1 - free)[:, None, :]
-    )
+    fill = jnp.eye(len(columns))[None] * (1 - free)[:, None, :]
+    root = jnp.linalg.cholesky(both * covariance[None] + fill)
     white = solve_triangular(root, jnp.matrix_transpose(errors), lower=True)
-    logs = jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum(axis=1) + 0.5 * LOG_TWO_PI * free.sum(
-        axis=1
-    )
+    logs = jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    logs = logs + 0.5 * LOG_TWO_PI * free.sum(axis=1)
     return -0.5 * (white**2).sum() - (counts * logs).sum()
 
 
-def _outcomes(shape: Shape, seen: Seen, point: Point) -> jax.Array:
-    root = noise_root(shape, point)
-    sem = LinearSEM(point.matrix[:-1], point.matrix[-1], root @ root.T)
-    mean = mutilated_means(sem, seen.queries)[:, -1]
-    variance = ((adjoint(sem, seen.queries.mask, shape.size - 1) @ root) ** 2).sum(axis=1)
-    terms = (seen.outcome - mean) ** 2 / variance + jnp.log(variance) + LOG_TWO_PI
-    found: jax.Array = -0.5 * (seen.weight * terms).sum()
-    return found
+def _log_outcomes(spec: Spec, rows: RowTerms, point: Point) -> jax.Array:
+    mask, value = jnp.asarray(rows.queries.mask).T, jnp.asarray(rows.queries.value).T
+    mean = forward_sweep(point.matrix, mask, value)[-2]
+    loads = adjoint_sweep(point.matrix[:-1], mask, spec.size - 1)
+    variance = ((loads.T @ noise_root(spec, point)) ** 2).sum(axis=1)
+    terms = (rows.outcome - mean) ** 2 / variance + jnp.log(variance) + LOG_TWO_PI
+    total: jax.Array = -0.5 * (rows.weight * terms).sum()
+    return total
 
 
-def linear_density(shape: Shape, chart: Chart, before: Before, seen: Seen) -> None:
-    """The NumPyro program that is fitted: flat sites, prior and likelihood as factors."""
-    sites = {
-        name: numpyro.sample(name, dist.ImproperUniform(dist.constraints.real_vector, (), (size,)))
-        for name, size in shape.sites.items()
-    }
-    point = read(shape, chart, before.fixed, sites)
-    stretch = jnp.zeros(())
-    if not shape.known_noise:
-        stretch = 2 * point.log_sd.sum()  # of s2 in log s
-        if shape.follows:
-            stretch = stretch + (shape.used.sum(axis=1) * point.log_sd).sum()
-    numpyro.factor("coordinates", stretch)
-    numpyro.factor("log_prior", log_prior(shape, before, point))
-    numpyro.factor("log_likelihood", log_likelihood(shape, seen, point))
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LinearDensity:
+    """Prior and likelihood of linear mechanisms over the coordinates psi; see `interfaces.Density`."""
+
+    chart: Chart
+    prior: PriorTerms
+    rows: RowTerms
+    reading: Reading
+    spec: Spec = field(metadata={"static": True})
+
+    def point(self, psi: jax.Array) -> Point:
+        """Return the parameters at psi (k,)."""
+        return read_point(self.spec, self.chart, self.prior.fixed, psi)
+
+    def log_prior(self, psi: jax.Array) -> jax.Array:
+        """Return the log prior of coefficients, variances and strengths, up to a constant."""
+        return log_prior(self.spec, self.prior, self.point(psi))
+
+    def log_likelihood(self, psi: jax.Array) -> jax.Array:
+        """Return the log density of all rows and outcomes."""
+        return log_likelihood(self.spec, self.rows, self.point(psi))
+
+    def theta(self, psi: jax.Array) -> jax.Array:
+        """Return theta (d,) at psi (k,)."""
+        return read_theta(self.reading, self.point(psi).matrix)
+
+    def log_volume(self, psi: jax.Array) -> jax.Array:
+        """Return the log volume of coefficients and variances s2 in psi, up to a constant."""
+        if self.spec.known_noise:
+            return jnp.zeros(())
+        log_sd = self.point(psi).log_sd
+        volume = 2 * log_sd.sum()  # of s2 in log s
+        if self.spec.follows:
+            volume = volume + (self.spec.used.sum(axis=1) * log_sd).sum()
+        return volume

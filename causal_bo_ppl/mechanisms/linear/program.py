@@ -5,16 +5,23 @@ V_j = level_j + sum_i b_ij (V_i - c_i) + e_j, e ~ N(0, S R S). It is read, simul
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.linear.density import correlation_factor
-from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior
+from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, Models
+from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
 
 DISTURBANCES = "/disturbances"  # no variable may hold a slash
 
@@ -89,3 +96,65 @@ def generate(graph: CausalGraph, sem: LinearSEM) -> None:
         for cause in graph.parents(node):
             total = total + sem.weights[graph.index(cause), place] * values[cause]
         values[node] = numpyro.deterministic(node, total)
+
+
+def draw_models(
+    graph: CausalGraph,
+    prior: FixedPrior,
+    known: Mapping[Edge, float],
+    intercepts: bool,
+    n: int,
+    key: jax.Array,
+) -> Models:
+    """Models (n) from a fixed prior, by running the NumPyro program n times at once."""
+    program = _many(
+        graph,
+        tuple(node_prior(graph, prior, node, known, intercepts) for node in graph.nodes),
+        prior.latent_sd,
+    )
+    seed = int(host_generator(key).integers(2**62))  # whatever kind of key was given
+    keys = np.asarray(
+        jax.random.key_data(jax.random.split(jax.random.key(seed, impl="threefry2x32"), n))
+    )
+    with HANDLER_LOCK:  # taken before JAX's own locks, never while it holds them
+        weights, levels, noises = map(np.asarray, in_pieces(program, keys, n))
+    return Models(np.concatenate([weights, levels[:, None, :]], axis=1), noises)
+
+
+@lru_cache(maxsize=16)
+def _many(
+    graph: CausalGraph, priors: tuple[NodePrior, ...], latent_sd: float
+) -> Callable[[jax.Array], LinearSEM]:
+    program = linear_program(graph, priors, latent_sd)
+
+    def one(words: jax.Array) -> LinearSEM:
+        with numpyro.handlers.seed(rng_seed=jax.random.wrap_key_data(words, impl="threefry2x32")):
+            return program()
+
+    return jax.jit(jax.vmap(one))
+
+
+def node_prior(
+    graph: CausalGraph, prior: FixedPrior, node: str, known: Mapping[Edge, float], intercepts: bool
+) -> NodePrior:
+    """What a fixed prior says about one equation."""
+    guess = prior.noise_guess(node)
+
+    def slope(cause: str) -> tuple[str, float, float]:
+        if (cause, node) in known:
+            return cause, known[cause, node], 0.0
+        mean, sd = prior.slopes.get((cause, node), (0.0, None))
+        return (
+            cause,
+            mean,
+            prior.slope_sd / prior.scales.get(cause, 1.0) if sd is None else sd / guess**0.5,
+        )
+
+    centre = prior.centres.get(node, 0.0)
+    return NodePrior(
+        centre,
+        tuple(map(slope, graph.parents(node))),
+        (centre, prior.intercept_sd) if intercepts else None,
+        (prior.noise_rows / 2, prior.noise_rows * guess / 2),
+        guess,
+    )

@@ -1,7 +1,8 @@
-"""What do rows say about linear equations, each on its own? The normal-inverse-gamma posterior by triangular factors.
+"""Linear regressions in closed form: normal-inverse-gamma posteriors by triangular factors.
 
-The rows u = (regressors, response) of an equation enter as the triangular R with R'R = sum u u'. A new row changes R by
-Givens rotations, O(d^2); no cross product is formed, so no digits are lost to the squares of large means.
+The rows u = (regressors, response) of an equation enter as the triangular R with R'R = sum u u'. A
+new row changes R by Givens rotations, O(d^2); no cross product is formed, so no digits are lost to
+the squares of large means.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ BLOCK = 4_096  # rows reduced at once
 
 
 class Evidence(NamedTuple):
-    """E equations, padded to D regressors.
+    """What rows say about E equations, padded to D regressors.
 
     factor: (E, D + 1, D + 1) upper triangular; column D is the response. rows: (E,) counts of rows.
     """
@@ -26,9 +27,10 @@ class Evidence(NamedTuple):
 
 
 class NormalInverseGamma(NamedTuple):
-    """E posteriors: s2 ~ IG(shape, rate), coefficients N(mean, s2 root root') given s2.
+    """Posteriors of E equations: s2 ~ IG(shape, rate), coefficients N(mean, s2 root root') given s2.
 
-    mean: (E, D); root: (E, D, D), zero where padded. variance: (E,) mean of s2; where that is known, shape is infinite.
+    mean: (E, D). root: (E, D, D), zero where padded. variance: (E,) mean of s2; where s2 is known,
+    shape is infinite.
     """
 
     mean: np.ndarray
@@ -38,15 +40,16 @@ class NormalInverseGamma(NamedTuple):
     variance: np.ndarray
 
 
-def nothing(equations: int, width: int) -> Evidence:
-    """No rows yet."""
+def no_evidence(equations: int, width: int) -> Evidence:
+    """Return the evidence of no rows."""
     return Evidence(np.zeros((equations, width + 1, width + 1)), np.zeros(equations))
 
 
-def compress(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fewer rows that say the same: (values, 1) of all rows with the same free variables become a triangular factor.
+def compress_rows(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return fewer rows that say the same.
 
-    values: (n, p); free: (n, p). Returns (m, p + 1) and (m, p).
+    The rows (values, 1) with the same free variables become a triangular factor. values and free
+    have the shape (n, p); the results have (m, p + 1) and (m, p).
     """
     whole = np.column_stack([values, np.ones(len(values))])
     first, which = distinct_rows(free)
@@ -61,7 +64,10 @@ def compress(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def absorb(evidence: Evidence, rows: np.ndarray, counts: np.ndarray) -> Evidence:
-    """Add rows (n, E, D + 1), zero where they do not count for an equation; counts: (E,) how many do."""
+    """Add rows (n, E, D + 1), zero where they do not count for an equation.
+
+    counts: how many do, of shape (E,).
+    """
     factor = evidence.factor
     if len(rows) < factor.shape[-1]:
         for row in rows:
@@ -74,7 +80,10 @@ def absorb(evidence: Evidence, rows: np.ndarray, counts: np.ndarray) -> Evidence
 
 
 def rotate(factor: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """The factors (E, k, k) after one more row each, (E, k): Givens rotations, O(k^2) for each equation."""
+    """Return the factors (E, k, k) after one more row each, of shape (E, k).
+
+    By Givens rotations, O(k^2) for each equation.
+    """
     factor, row = factor.copy(), row.copy()
     for k in range(row.shape[-1]):
         length = np.hypot(factor[:, k, k], row[:, k])
@@ -90,7 +99,10 @@ def rotate(factor: np.ndarray, row: np.ndarray) -> np.ndarray:
 def solve_scaled(
     evidence: Evidence, used: np.ndarray, intercept: bool, prior_rows: float
 ) -> NormalInverseGamma:
-    """Under the g-prior worth `prior_rows` rows; used: (E, D), which regressors exist."""
+    """Return the posteriors under the g-prior worth `prior_rows` rows.
+
+    used: which regressors exist, of shape (E, D).
+    """
     root, pulls, unexplained = _split(evidence, used)
     count = np.maximum(evidence.rows, 1)
     shrinkage = 1 / (1 + prior_rows / count)
@@ -112,7 +124,10 @@ def solve_scaled(
 def scaled_prior(
     evidence: Evidence, used: np.ndarray, intercept: bool, prior_rows: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The g-prior itself: half (E, D, D) and pull (E, D) of |half b - pull|^2 / s2, shape (E,) and rate (E,) of s2."""
+    """Return the g-prior itself.
+
+    half (E, D, D) and pull (E, D) of |half b - pull|^2 / s2, and shape (E,) and rate (E,) of s2.
+    """
     _, pulls, unexplained = _split(evidence, used)
     width, count = used.shape[1], np.maximum(evidence.rows, 1)
     share = np.sqrt(prior_rows / count)
@@ -135,7 +150,10 @@ def scaled_prior(
 def solve_fixed(
     evidence: Evidence, used: np.ndarray, guess: np.ndarray, noise_rows: float
 ) -> NormalInverseGamma:
-    """Under a fixed prior, whose pseudo-rows are in the evidence but not counted; guess: (E,) variances."""
+    """Return the posteriors under a fixed prior.
+
+    The prior's pseudo-rows are in the evidence but not counted. guess: variances, of shape (E,).
+    """
     root, pulls, unexplained = _split(evidence, used)
     mean = (root @ pulls[..., None])[..., 0]
     if np.isinf(noise_rows):
@@ -147,7 +165,10 @@ def solve_fixed(
 
 
 def _split(evidence: Evidence, used: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """R_xx^-1, the response in its coordinates, and the unexplained sum of squares; padding gives zeros."""
+    """Return R_xx^-1, the response in its coordinates, and the unexplained sum of squares.
+
+    Padding gives zeros.
+    """
     factor, width = evidence.factor, used.shape[1]
     responses = factor[:, :width, width]
     square = factor[:, :width, :width] + np.eye(width) * ~used[:, None, :]
@@ -156,15 +177,10 @@ def _split(evidence: Evidence, used: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return inverse, responses * used, unexplained
 
 
-def covariances(posterior: NormalInverseGamma) -> np.ndarray:
-    """(E, D, D) covariance of each equation's coefficients, b / (a - 1) times the inverse precision."""
-    return np.asarray(
-        posterior.variance[:, None, None] * (posterior.root @ np.swapaxes(posterior.root, 1, 2))
-    )
-
-
-def draw(posterior: NormalInverseGamma, n: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(n, E, D) coefficients and (n, E) variances, exact draws."""
+def draw_equations(
+    posterior: NormalInverseGamma, n: int, key: jax.Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw coefficients (n, E, D) and variances (n, E), independently and exactly."""
     generator = host_generator(key)
     shape = np.where(np.isinf(posterior.shape), 1.0, posterior.shape)
     gamma = generator.standard_gamma(shape, (n, len(shape)))

@@ -1,10 +1,6 @@
-"""Linear-Gaussian algebra: implied mean and covariance, means after surgery, and what a mean reacts to.
+"""Linear structural equations: implied moments, means after surgery, densities and new rows.
 
 V = a + W'V + e, e ~ N(0, Omega), with W strictly upper triangular in topological order.
-
-What do given linear models say about rows? Densities of each variable, and new rows in their place.
-
-Models come many at a time: matrices (s, p + 1, p) of coefficients with the intercepts last, noises (s, p, p).
 """
 
 from collections.abc import Mapping
@@ -16,16 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import distinct_rows
+from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
+
+LOG_TWO_PI = float(np.log(2 * np.pi))
+AT_ONCE = 64  # models
 
 
 class LinearSEM(NamedTuple):
-    """Parameters of a linear structural equation model, in topological order.
+    """Parameters of one linear structural equation model, in topological order.
 
-    weights: (p, p), weights[i, j] is the coefficient of V_i in the equation of V_j.
+    weights: (p, p); weights[i, j] is the coefficient of V_i in the equation of V_j.
     intercepts: (p,). noise: (p, p) covariance of the disturbances.
     """
 
@@ -34,22 +36,32 @@ class LinearSEM(NamedTuple):
     noise: jax.Array
 
 
+class Models(NamedTuple):
+    """Draws of whole models.
+
+    matrices: (n, p + 1, p) coefficients, the last row being intercepts. noises: (n, p, p).
+    """
+
+    matrices: np.ndarray
+    noises: np.ndarray
+
+
 def known_matrix(graph: CausalGraph, known: Mapping[Edge, float]) -> np.ndarray:
-    """(p + 1, p) known coefficients among the graph's nodes, 0 elsewhere; the last row is for intercepts."""
-    found = np.zeros((len(graph.nodes) + 1, len(graph.nodes)))
+    """Return the known coefficients as a (p + 1, p) matrix, 0 elsewhere and in the intercepts' row."""
+    matrix = np.zeros((len(graph.nodes) + 1, len(graph.nodes)))
     for cause, effect in known:
         if cause in graph.nodes and effect in graph.nodes:
-            found[graph.index(cause), graph.index(effect)] = known[cause, effect]
-    return found
+            matrix[graph.index(cause), graph.index(effect)] = known[cause, effect]
+    return matrix
 
 
 def implied_mean(sem: LinearSEM) -> jax.Array:
-    """(p,) observational mean, (I - W')^-1 a."""
+    """Return the observational mean (I - W')^-1 a, of shape (p,)."""
     return solve_triangular(_unit_lower(sem), sem.intercepts, lower=True, unit_diagonal=True)
 
 
 def implied_covariance(sem: LinearSEM) -> jax.Array:
-    """(p, p) observational covariance, (I - W')^-1 Omega (I - W)^-1."""
+    """Return the observational covariance (I - W')^-1 Omega (I - W)^-1, of shape (p, p)."""
     left = solve_triangular(_unit_lower(sem), sem.noise, lower=True, unit_diagonal=True)
     return solve_triangular(_unit_lower(sem), left.T, lower=True, unit_diagonal=True)
 
@@ -60,38 +72,19 @@ def _unit_lower(sem: LinearSEM) -> jax.Array:
 
 @jax.jit
 def mutilated_means(sem: LinearSEM, queries: Queries) -> jax.Array:
-    """(M, p) mean of every variable under each intervention, by one sweep in causal order."""
+    """Return the mean of every variable under each intervention, of shape (M, p)."""
+    matrix = jnp.concatenate([sem.weights, sem.intercepts[None]])
     mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
-
-    def visit(node: jax.Array, means: jax.Array) -> jax.Array:
-        natural = sem.intercepts[node] + sem.weights[:, node] @ means
-        return means.at[node].set(jnp.where(mask[node], value[node], natural))
-
-    means: jax.Array = jax.lax.fori_loop(0, mask.shape[0], visit, jnp.zeros(value.shape))
-    return means.T
-
-
-@partial(jax.jit, static_argnames="target")
-def adjoint(sem: LinearSEM, mask: jax.Array, target: int) -> jax.Array:
-    """(M, p) sensitivity l_j of the target's mean to the equation of each node, 0 where j is set; mask (M, p).
-
-    One sweep against the causal order: l_target = 1, l_j = sum_k W[j, k] l_k. Then df/dW[i, j] = m_i l_j and
-    df/da_j = l_j, with m the means after surgery.
-    """
-    free = ~jnp.asarray(mask).T
-    start = jnp.zeros(free.shape).at[target].set(1.0)
-
-    def visit(step: jax.Array, loads: jax.Array) -> jax.Array:
-        node = target - 1 - step
-        return loads.at[node].set(jnp.where(free[node], sem.weights[node] @ loads, 0.0))
-
-    loads: jax.Array = jax.lax.fori_loop(0, target, visit, start)
-    return loads.T
+    means: jax.Array = forward_sweep(matrix, mask, value)
+    return means[:-1].T
 
 
 @jax.jit
 def total_effects(sem: LinearSEM, mask: jax.Array) -> jax.Array:
-    """(M, p, p) effect of a unit shock to the equation of j on the mean of k, both free; 0 where one is set."""
+    """Return the effect of a unit shock to the equation of j on the mean of k, of shape (M, p, p).
+
+    It is 0 where j or k is set.
+    """
     free = ~jnp.asarray(mask)
     size = sem.weights.shape[0]
 
@@ -99,24 +92,74 @@ def total_effects(sem: LinearSEM, mask: jax.Array) -> jax.Array:
         onward = jnp.eye(size)[node][None] + effects @ sem.weights[:, node]
         return effects.at[:, :, node].set(jnp.where(free[:, node, None] & free, onward, 0.0))
 
-    found: jax.Array = jax.lax.fori_loop(0, size, visit, jnp.zeros((*free.shape, size)))
-    return found
+    effects: jax.Array = jax.lax.fori_loop(0, size, visit, jnp.zeros((*free.shape, size)))
+    return effects
 
 
-LOG_TWO_PI = float(np.log(2 * np.pi))
+@jax.jit
+def _loads(weights: jax.Array, mask: jax.Array) -> jax.Array:
+    loads: jax.Array = adjoint_sweep(weights, jnp.asarray(mask).T, mask.shape[1] - 1)
+    return loads.T
 
 
-def residuals(matrices: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(s, n, p) disturbances that give the rows (n, p)."""
-    whole = np.column_stack([values, np.ones(len(values))])
-    return np.asarray(values - whole @ matrices)
+def outcome_variances(
+    matrix: np.ndarray, noise: np.ndarray, learned: np.ndarray, queries: Queries
+) -> np.ndarray:
+    """Return the variance l' Omega l of one outcome under each of M queries, of shape (M,).
+
+    Parameters
+    ----------
+    matrix, noise:
+        The model: coefficients (p + 1, p) and covariance of the disturbances (p, p).
+    learned:
+        Whose equations are known, of shape (p,); a query that depends on another is refused.
+    queries:
+        Interventions on the p variables, of which the target is the last.
+    """
+    sweep = partial(_loads, jnp.asarray(matrix[:-1]))
+    loads = np.asarray(in_pieces(sweep, np.asarray(queries.mask), len(queries)))
+    if loads[:, ~learned].any():
+        raise DomainError(
+            "a query needs an equation that no set of the problem uses, so it was not fitted"
+        )
+    safe = np.where(np.outer(learned, learned), noise, 0.0)
+    return np.asarray(((loads @ safe) * loads).sum(axis=1))
 
 
-def whitened(
-    matrices: np.ndarray, noises: np.ndarray, values: np.ndarray, free: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Disturbances (s, n, p) in units of their sd given those before them, and these sds; 0 and 1 where one is set."""
-    errors = residuals(matrices, values)
+def outcome_densities(models: Models, queries: Queries, outcomes: np.ndarray) -> np.ndarray:
+    """Return the log density of each of m outcomes under each of n models, of shape (n, m)."""
+    chunks = zip(*map(_chunks, models), strict=True)
+    densities = [np.asarray(_densities(*chunk, queries, outcomes)) for chunk in chunks]
+    return np.concatenate(densities)[: len(models.noises)]
+
+
+def _chunks(part: np.ndarray) -> list[np.ndarray]:
+    """Cut into equal parts; the last one is filled up with copies, so that one program does."""
+    whole = np.concatenate([part, np.repeat(part[-1:], -len(part) % AT_ONCE, axis=0)])
+    return np.split(whole, len(whole) // AT_ONCE)
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(0, 0, None, None))
+def _densities(
+    matrix: jax.Array, noise: jax.Array, queries: Queries, outcomes: jax.Array
+) -> jax.Array:
+    loads = _loads(matrix[:-1], jnp.asarray(queries.mask))
+    variance = ((loads @ noise) * loads).sum(axis=1)
+    sem = LinearSEM(matrix[:-1], matrix[-1], noise)
+    gaps = outcomes - mutilated_means(sem, queries)[:, -1]
+    densities: jax.Array = -0.5 * (gaps**2 / variance + jnp.log(2 * jnp.pi * variance))
+    return densities
+
+
+def whitened(models: Models, values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return disturbances in units of their sd given those before them, and these sds.
+
+    Both have the shape (s, n, p) for s models and rows (n, p); they are 0 and 1 where a variable is
+    set. free: (n, p), where it is not.
+    """
+    matrices, noises = models
+    errors = values - np.column_stack([values, np.ones(len(values))]) @ matrices
     size, scales = values.shape[1], np.ones((len(matrices), *values.shape))
     first, which = distinct_rows(free)
     for place, at in enumerate(first):
@@ -129,32 +172,28 @@ def whitened(
     return errors, scales
 
 
-def log_densities(
-    matrices: np.ndarray, noises: np.ndarray, values: np.ndarray, free: np.ndarray
-) -> np.ndarray:
-    """(s, n, p) log density of each value given its causes and the disturbances before it; 0 where it was set."""
-    errors, scales = whitened(matrices, noises, values, free)
-    return np.asarray(np.where(free, -0.5 * errors**2 - np.log(scales) - 0.5 * LOG_TWO_PI, 0.0))
+def disturbances(models: Models, rows: np.ndarray, place: int) -> np.ndarray:
+    """Return the disturbances (s, n) of one variable that give rows (s, n, p) in s models."""
+    weights = models.matrices[:, :, place]
+    mean = (rows @ weights[:, :-1, None])[..., 0] + weights[:, -1:]
+    return np.asarray(rows[:, :, place] - mean)
 
 
-def replicate(
-    matrices: np.ndarray, noises: np.ndarray, queries: Queries, key: jax.Array
-) -> np.ndarray:
-    """(s, n, p) new rows, each with the same variables set to the same values; queries (n, p)."""
-    standard = host_generator(key).standard_normal((len(matrices), *queries.mask.shape))
-    return _sweep(matrices, standard @ np.swapaxes(np.linalg.cholesky(noises), 1, 2), queries)
+def log_densities(models: Models, values: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Return the log density of each value given its causes and the disturbances before it.
+
+    The shape is (s, n, p) for s models and rows (n, p); 0 where a variable was set.
+    """
+    errors, scales = whitened(models, values, free)
+    logs = -0.5 * errors**2 - np.log(scales) - 0.5 * LOG_TWO_PI
+    return np.asarray(np.where(free, logs, 0.0))
 
 
-def means(matrices: np.ndarray, queries: Queries) -> np.ndarray:
-    """(s, M, p) mean of every variable under each intervention; queries (M, p)."""
-    return _sweep(matrices, np.zeros((len(matrices), *queries.mask.shape)), queries)
-
-
-def _sweep(matrices: np.ndarray, found: np.ndarray, queries: Queries) -> np.ndarray:
-    """Disturbances (s, n, p) become values, in causal order."""
-    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-    for node in range(mask.shape[1]):
-        natural = found[:, :, node] + matrices[:, None, -1, node]
-        natural = natural + (found[:, :, :node] @ matrices[:, :node, node, None])[..., 0]
-        found[:, :, node] = np.where(mask[:, node], value[:, node], natural)
-    return found
+def replicate(models: Models, queries: Queries, key: jax.Array) -> np.ndarray:
+    """Draw new rows (s, n, p), each with the same variables set to the same values as in (n, p)."""
+    standard = host_generator(key).standard_normal((len(models.matrices), *queries.mask.shape))
+    roots = np.swapaxes(np.linalg.cholesky(models.noises), 1, 2)
+    disturbances = np.swapaxes(standard @ roots, 1, 2)
+    mask, value = np.asarray(queries.mask).T, np.asarray(queries.value).T
+    rows = forward_sweep(models.matrices, mask, value, disturbances)
+    return np.asarray(np.swapaxes(rows[:, :-1], 1, 2))

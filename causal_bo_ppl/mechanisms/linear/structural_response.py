@@ -1,165 +1,232 @@
-"""How do the target's mean and its derivatives follow from structural parameters?
+"""Effects as a function of structural parameters, the coefficients of the equations.
 
-With m the means after surgery and l the adjoint (the target's sensitivity to each equation), df/dW_ij = m_i l_j and
-df/da_j = l_j where j is not set. The second derivative in W_ij and W_kl is m_i T_jk l_l + m_k T_li l_j, T the total
-effects after surgery: on a path one coefficient comes before the other.
+With m the means after surgery and l the sensitivity of the target to each equation,
+df/dW_ij = m_i l_j and df/da_j = l_j where j is not set. The second derivative in W_ij and W_kl is
+m_i T_jk l_l + m_k T_li l_j, with T the total effects after surgery: on a path one coefficient comes
+before the other.
 """
 
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+from scipy.stats import chi2
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.mechanisms.linear.sem import (
-    LinearSEM,
-    adjoint,
-    known_matrix,
-    mutilated_means,
-    total_effects,
-)
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.mechanisms.linear.coverage import Coverage
+from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, known_matrix, total_effects
+from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows
+from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
 THETAS, CELLS = 64, 4_000_000  # models at once, and numbers kept for them
 
 
-class Wiring(NamedTuple):
-    """Where the coordinates of theta stand among the coefficients of an ancestral graph of p nodes, the target last.
+class HessianBounds(NamedTuple):
+    """Bounds on the operator norm of each effect's Hessian in theta.
 
-    causes, effects: (d,); the cause p is the constant 1, for an intercept. fixed: (p + 1, p) known coefficients.
+    bounds: (M,). is_global: (M,), whether a bound holds for every theta (the effect has degree 2 at
+    most, its Hessian is constant and the bound is its norm) or only within the Gaussian credible
+    ellipsoid of `level`.
+    """
+
+    bounds: np.ndarray
+    is_global: np.ndarray
+    level: float
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StructuralProgram:
+    """Effects of the target, the last of p nodes; see `interfaces.ResponseProgram`.
+
+    causes, effects: (d,) places of the coefficients in theta; the cause p is the constant 1, for an
+    intercept. fixed: (p + 1, p) known coefficients.
     """
 
     causes: jax.Array
-    effects: jax.Array
+    effects_of: jax.Array
     fixed: jax.Array
 
+    def matrix(self, theta: jax.Array) -> jax.Array:
+        """Return the coefficients (p + 1, p) at theta (d,)."""
+        return self.fixed.at[self.causes, self.effects_of].set(theta)
 
-def wire(parameters: Parameters) -> Wiring:
-    """The places of structural coordinates."""
-    graph = parameters.explored.graph.ancestral(parameters.explored.target)
-    size, found = len(graph.nodes), parameters.coordinates
-    fixed = known_matrix(graph, parameters.explored.known)
-    causes = [graph.index(each.cause) if each.cause else size for each in found]
-    effects = [graph.index(each.effect) for each in found]
-    with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
-        return Wiring(jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed))
+    def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the effects (M,) of queries over the p nodes."""
+        return self._means(theta, batch)[-2]
 
+    def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives (M, d), by two sweeps."""
+        means, loads = self._means(theta, batch), self._loads(theta, batch.mask)
+        return means[-2], (means[self.causes] * loads[self.effects_of]).T
 
-def assemble(wiring: Wiring, theta: jax.Array) -> LinearSEM:
-    """The equations with these coefficients; disturbances play no part in means."""
-    matrix = wiring.fixed.at[wiring.causes, wiring.effects].set(theta)
-    return LinearSEM(matrix[:-1], matrix[-1], jnp.zeros(wiring.fixed[:-1].shape))
+    def slopes(self, theta: jax.Array, mask: jax.Array) -> jax.Array:
+        """Return derivatives of effects in the values that S sets give, and what they are at 0.
 
+        f = l'a + sum_i x_i sum_j W_ij l_j, with l depending on the set alone; mask (S, p), the
+        result (S, p + 1).
+        """
+        matrix, loads = self.matrix(theta), self._loads(theta, mask).T
+        slopes = jnp.where(mask, loads @ matrix[:-1].T, 0.0)
+        return jnp.column_stack([slopes, loads @ matrix[-1]])
 
-@jax.jit
-def values(wiring: Wiring, theta: jax.Array, queries: Queries) -> jax.Array:
-    """(M,) effects."""
-    means: jax.Array = mutilated_means(assemble(wiring, theta), queries)
-    return means[:, -1]
+    def hessian(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the second derivatives, of shape (M, d, d)."""
+        matrix = self.matrix(theta)
+        means, loads = self._means(theta, batch).T, self._loads(theta, batch.mask).T
+        sem = LinearSEM(matrix[:-1], matrix[-1], jnp.zeros(self.fixed[:-1].shape))
+        onward = jnp.pad(total_effects(sem, batch.mask), ((0, 0), (0, 0), (0, 1)))
+        between = onward[:, self.effects_of][:, :, self.causes]  # nothing moves the constant
+        half = means[:, self.causes][:, :, None] * between * loads[:, self.effects_of][:, None, :]
+        return half + jnp.matrix_transpose(half)
 
+    def _means(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        mask, value = jnp.asarray(batch.mask).T, jnp.asarray(batch.value).T
+        means: jax.Array = forward_sweep(self.matrix(theta), mask, value)
+        return means
 
-values_of_many = jax.jit(jax.vmap(values, (None, 0, None)))
+    def _loads(self, theta: jax.Array, mask: jax.Array) -> jax.Array:
+        weights = self.matrix(theta)[:-1]
+        loads: jax.Array = adjoint_sweep(weights, jnp.asarray(mask).T, mask.shape[1] - 1)
+        return loads
 
 
 @jax.jit
 @partial(jax.vmap, in_axes=(None, 0, None))
-def slopes_of_many(wiring: Wiring, theta: jax.Array, mask: jax.Array) -> jax.Array:
-    """(k, S, p + 1) derivatives of effects in the values that sets (S, p) give, and what they are at 0; theta (k, d).
+def _slopes_of_many(program: StructuralProgram, theta: jax.Array, mask: jax.Array) -> jax.Array:
+    return program.slopes(theta, mask)
 
-    f = l'a + sum_i x_i sum_j W_ij l_j, with the adjoint l, which depends on the set alone.
+
+@jax.jit
+def _curvature(program: StructuralProgram, theta: jax.Array, batch: Queries) -> jax.Array:
+    """Return the operator norm of each Hessian at theta, of shape (M,)."""
+    return jnp.abs(jnp.linalg.eigvalsh(program.hessian(theta, batch))).max(axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class StructuralResponse:
+    """The map from coefficients to effects; see `interfaces.ResponseMap`.
+
+    needs_linearity: whether linear mechanisms alone identify some of the effects.
     """
-    sem = assemble(wiring, theta)
-    loads = adjoint(sem, mask, mask.shape[1] - 1)
-    return jnp.column_stack([jnp.where(mask, loads @ sem.weights.T, 0.0), loads @ sem.intercepts])
 
+    problem: Problem
+    parameters: Parameters
+    needs_linearity: bool = False
 
-def effects_of_many(wiring: Wiring, theta: np.ndarray, queries: Queries) -> np.ndarray:
-    """(k, M) effects in many models, theta (k, d): one sweep for every set, and a product for its queries."""
-    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-    first, which = distinct_rows(mask)
-    points = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
-    found = np.empty((len(theta), len(mask)))
-    step = THETAS * max(1, CELLS // (THETAS * max(len(first), 1) * points.shape[1]))
-    order = np.split(
-        np.argsort(which, kind="stable"), np.cumsum(np.bincount(which, minlength=len(first)))[:-1]
-    )
-    for start in range(0, len(theta), step):
-        slopes = _slopes(wiring, theta[start : start + step], mask[first])
-        for place, rows in enumerate(order if len(first) else []):
-            here = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == len(rows) - 1 else rows
-            found[start : start + step, here] = slopes[:, place] @ points[rows].T
-    return found
+    is_affine = True
+    is_linear = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coefficients."""
+        return self.parameters.names
 
-def _slopes(wiring: Wiring, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """(k, S, p + 1), a fixed number of models at once, so that few programs are compiled."""
-    filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
-    blocks = [
-        jnp.asarray(filled[start : start + THETAS]) for start in range(0, len(filled), THETAS)
-    ]
-    found = [
-        in_pieces(partial(slopes_of_many, wiring, block), masks, len(masks), 1) for block in blocks
-    ]
-    return np.concatenate([np.asarray(each) for each in found])[: len(theta)]
+    @property
+    def sets(self) -> tuple[tuple[str, ...], ...]:
+        """Sets whose effects the coefficients determine."""
+        return self.parameters.explored.sets
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for every coefficient: cause, effect, and how many sets use it."""
+        return self.parameters.to_frame()
 
-@jax.jit
-def linearize(wiring: Wiring, theta: jax.Array, queries: Queries) -> tuple[jax.Array, jax.Array]:
-    """(M,) effects and their (M, d) Jacobian, by two sweeps."""
-    sem = assemble(wiring, theta)
-    means, loads = _sweep(sem, queries)
-    return means[:, -2], means[:, wiring.causes] * loads[:, wiring.effects]
+    def canonical(self) -> str:
+        """Return the kind of parameters, and whether there are intercepts."""
+        return f"{self.parameters.kind}|{self.parameters.intercepts}"
 
+    def attributes(self) -> dict[str, str]:
+        """Return what a file must record for the coordinates to be known again."""
+        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity}
+        words = {name: "yes" if flag else "no" for name, flag in flags.items()}
+        return {"parameters": self.parameters.kind} | words
 
-def _sweep(sem: LinearSEM, queries: Queries) -> tuple[jax.Array, jax.Array]:
-    """Means (M, p + 1), the constant 1 last, and adjoint (M, p)."""
-    means = mutilated_means(sem, queries)
-    return jnp.pad(means, ((0, 0), (0, 1)), constant_values=1.0), adjoint(
-        sem, queries.mask, means.shape[1] - 1
-    )
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The queries whose effects the coefficients determine."""
+        return Coverage(self.problem, self.parameters)
 
+    @cached_property
+    def program(self) -> StructuralProgram:
+        """The effects as a JAX pytree."""
+        explored = self.parameters.explored
+        graph = explored.graph.ancestral(explored.target)
+        size, coordinates = len(graph.nodes), self.parameters.coordinates
+        causes = [graph.index(each.cause) if each.cause else size for each in coordinates]
+        effects = [graph.index(each.effect) for each in coordinates]
+        fixed = known_matrix(graph, explored.known)
+        with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
+            arrays = jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed)
+        return StructuralProgram(*arrays)
 
-@jax.jit
-def hessian(wiring: Wiring, theta: jax.Array, queries: Queries) -> jax.Array:
-    """(M, d, d) second derivatives."""
-    sem = assemble(wiring, theta)
-    means, loads = _sweep(sem, queries)
-    onward = jnp.pad(
-        total_effects(sem, queries.mask), ((0, 0), (0, 0), (0, 1))
-    )  # nothing moves the constant
-    between = onward[:, wiring.effects][:, :, wiring.causes]
-    half = means[:, wiring.causes][:, :, None] * between * loads[:, wiring.effects][:, None, :]
-    return half + jnp.matrix_transpose(half)
+    def batch(self, queries: Queries) -> Queries:
+        """Return the queries over the target and its causes."""
+        return self.coverage.read(queries)[0]
 
+    def effects_of_many(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
+        """Return the effects (s, M) of many thetas (s, d).
 
-@jax.jit
-def curvature(wiring: Wiring, theta: jax.Array, queries: Queries) -> jax.Array:
-    """(M,) operator norm of the Hessian at theta."""
-    return jnp.abs(jnp.linalg.eigvalsh(hessian(wiring, theta, queries))).max(axis=1)
+        One sweep for every set, then a product for its queries.
+        """
+        batch = self.batch(queries)
+        mask, value = np.asarray(batch.mask), np.asarray(batch.value)
+        first, which = distinct_rows(mask)
+        points = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
+        effects = np.empty((len(theta), len(mask)))
+        step = THETAS * max(1, CELLS // (THETAS * max(len(first), 1) * points.shape[1]))
+        ends = np.cumsum(np.bincount(which, minlength=len(first)))[:-1]
+        order = np.split(np.argsort(which, kind="stable"), ends)
+        for start in range(0, len(theta), step):
+            slopes = self._slopes(theta[start : start + step], mask[first])
+            for place, rows in enumerate(order if len(first) else []):
+                together = rows[-1] - rows[0] == len(rows) - 1
+                here = slice(rows[0], rows[-1] + 1) if together else rows
+                effects[start : start + step, here] = slopes[:, place] @ points[rows].T
+        return effects
 
+    def _slopes(self, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:
+        """Return slopes (s, S, p + 1), a fixed number of models at once: few programs to compile."""
+        filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
+        blocks = [jnp.asarray(filled[at : at + THETAS]) for at in range(0, len(filled), THETAS)]
+        work = partial(_slopes_of_many, self.program)
+        slopes = [in_pieces(partial(work, block), masks, len(masks), 1) for block in blocks]
+        return np.concatenate([np.asarray(each) for each in slopes])[: len(theta)]
 
-@jax.jit
-def largest_curvature(wiring: Wiring, reach: jax.Array, queries: Queries) -> jax.Array:
-    """(M,) a bound on the operator norm for all |theta| <= reach.
+    def hessian_bounds(
+        self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
+    ) -> HessianBounds:
+        """Bound the curvature of each effect in theta, as the operator norm of its Hessian.
 
-    An entry is a polynomial in coefficients and values with coefficients 1: it grows with their absolute values, and
-    the norm of a nonnegative matrix grows with its entries.
-    """
-    positive = wiring._replace(fixed=jnp.abs(wiring.fixed))
-    found: jax.Array = curvature(positive, reach, Queries(queries.mask, jnp.abs(queries.value)))
-    return found
+        Global where the effect's degree in theta is 2 at most. Otherwise the Hessian is unbounded,
+        and the bound is local: over the box around the credible ellipsoid of `level`. An entry is a
+        polynomial in coefficients and values with coefficients 1: it grows with their absolute
+        values, and the norm of a nonnegative matrix grows with its entries.
+        """
+        batch = self.batch(queries)
+        reach = np.abs(mean) + np.sqrt(chi2.ppf(level, len(self.names))) * sd
+        sizes = Queries(batch.mask, np.abs(np.asarray(batch.value)))
+        positive = StructuralProgram(
+            self.program.causes, self.program.effects_of, jnp.abs(self.program.fixed)
+        )
+        exact = in_pieces(partial(_curvature, self.program, jnp.asarray(mean)), batch, len(queries))
+        local = in_pieces(partial(_curvature, positive, jnp.asarray(reach)), sizes, len(queries))
+        is_global = self._degrees(np.asarray(batch.mask)) <= 2
+        return HessianBounds(np.where(is_global, exact, local), is_global, level)
 
-
-def degree(wiring: Wiring, mask: np.ndarray) -> np.ndarray:
-    """(M,) degree of the effect as a polynomial in theta: most unknown coefficients on one open path; mask (M, p)."""
-    present, unknown = np.asarray(wiring.fixed) != 0, np.zeros(wiring.fixed.shape, bool)
-    unknown[np.asarray(wiring.causes), np.asarray(wiring.effects)] = True
-    most = np.zeros((len(mask), len(present)), int)
-    for node in range(mask.shape[1]):
-        reached = np.where(present[:, node] | unknown[:, node], most + unknown[:, node], 0)
-        most[:, node] = np.where(mask[:, node], 0, reached.max(axis=1))
-    return most[:, -2]
+    def _degrees(self, mask: np.ndarray) -> np.ndarray:
+        """Return each effect's degree in theta: most unknown coefficients on one open path."""
+        fixed = np.asarray(self.program.fixed)
+        present, unknown = fixed != 0, np.zeros(fixed.shape, bool)
+        unknown[np.asarray(self.program.causes), np.asarray(self.program.effects_of)] = True
+        most = np.zeros((len(mask), len(present)), int)
+        for node in range(mask.shape[1]):
+            longer = most + unknown[:, node]
+            reached = np.where(present[:, node] | unknown[:, node], longer, 0)
+            most[:, node] = np.where(mask[:, node], 0, reached.max(axis=1))
+        return most[:, -2]

@@ -1,0 +1,147 @@
+"""Conjugate posteriors: independent linear equations in closed form."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inference.convergence import Limits, exact_lines
+from causal_bo_ppl.inference.draws import CHAINS, Drawn, even
+from causal_bo_ppl.inference.importance import COEFFICIENTS, Importance, weigh
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.linear.equations import Equations
+from causal_bo_ppl.mechanisms.linear.model import LinearModel
+from causal_bo_ppl.problem import Queries
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    """A normal-inverse-gamma posterior of every equation upstream of the target, in closed form.
+
+    It takes observational and interventional rows, and is refused where a latent cause joins two
+    equations, and for mechanisms that have no closed form.
+    """
+
+    name = "conjugate"
+    needs_key = False
+
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "ExactBelief":
+        """Return the posterior of all equations."""
+        require_no_outcomes(task, self.name)
+        model = mechanisms.bind(task)
+        closed_form = offered(model, "closed_form")
+        if closed_form is None or not isinstance(model, LinearModel):
+            raise ModelError(
+                f"{mechanisms.name} mechanisms have no posterior in closed form; use "
+                'method="nuts" or method="laplace"'
+            )
+        return ExactBelief(model, closed_form())
+
+
+def require_no_outcomes(task: Task, method: str) -> None:
+    """Refuse outcomes of the target alone."""
+    if len(task.outcomes.values):
+        raise ModelError(
+            f"{method} learns from whole rows only; for outcomes of the target alone use "
+            "method='nuts' or 'laplace', or tell them to a surrogate: "
+            "cb.couple(post).tell(query, outcome)"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ExactBelief:
+    """Independent equations as the belief of a posterior; see `posterior.Belief`."""
+
+    model: LinearModel
+    equations: Equations
+
+    settings = ""
+    verdict = "exact"
+    chains = None
+    summary = None
+    worth = np.inf
+
+    @property
+    def posterior(self) -> object:
+        """The normal-inverse-gamma posteriors of all equations."""
+        return self.equations.posterior
+
+    @property
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+        return self.model.response
+
+    @property
+    def prior(self) -> Prior:
+        """What was believed before."""
+        return self.model.prior
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Whether the density of each variable is learned, of shape (p,)."""
+        return self.model.learned
+
+    @property
+    def tail_degrees(self) -> float:
+        """The fewest degrees of freedom of a coefficient's Student's t."""
+        return self.equations.tail_degrees
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether theta is Gaussian: coefficients whose disturbances' variances are known."""
+        return self.model.readout.is_structural and self.equations.has_known_noise
+
+    @property
+    def moments_by(self) -> str:
+        """How mean and covariance of theta were found."""
+        return "closed form" if self.model.readout.is_structural else "delta method"
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
+        matrix, readout = self.equations.coefficients.mean, self.model.readout
+        return readout.read(matrix[None])[0], readout.push(matrix, self.equations.directions)
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """Draw theta (n, d), exactly."""
+        return self.model.theta(self.equations.draw(n, key)[0])
+
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """Draw theta with the whole models, by default 4,000 times."""
+        models, log_prior = self.equations.draw(even(n), key)
+        return Drawn(CHAINS, self.model.theta(models), models, log_prior)
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times before any row; None where the prior is scaled to the rows."""
+        models = self.model.draw_prior(even(n), key)
+        return None if models is None else Drawn(CHAINS, self.model.theta(models), models)
+
+    def importance(self, draws: int, key: jax.Array) -> Importance:
+        """Return weights of a Gaussian in the coefficients, whose density is known exactly."""
+        solved, causes = self.equations.posterior, self.equations.causes
+        needed, used = self.learned, causes >= 0
+        root = np.sqrt(np.where(needed, solved.variance, 0.0))[:, None, None] * solved.root
+        z = host_generator(key).standard_normal((draws, *causes.shape)) * used
+        proposed = solved.mean + np.einsum("ekl,nel->nek", root, z)
+        at = np.nonzero(used & needed[:, None])
+        ratios = self.equations.log_student(proposed) + 0.5 * (z[:, at[0], at[1]] ** 2).sum(axis=1)
+        return weigh(ratios, COEFFICIENTS)
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """Return one line that says that nothing can have failed."""
+        return exact_lines("regression of every equation")
+
+    def describe(self, lines: pd.DataFrame) -> str:
+        """Say how the posterior was computed."""
+        return "conjugate is a closed form: nothing was sampled and nothing can have failed."
+
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """Return the variance of one outcome under each query, at the posterior means."""
+        return self.model.outcome_variances(self.equations.at_mean, queries)
+
+    def update(self, rows: Data) -> "ExactBelief":
+        """Return the belief after more rows: exactly that of all rows together."""
+        return ExactBelief(self.model.with_rows(rows), self.equations.update(rows))

@@ -1,0 +1,203 @@
+"""What must a family of mechanisms, and a map from parameters to effects, provide?
+
+Each protocol is small, and the docstring of a method is the equation that it must satisfy;
+`causal_bo_ppl.testing` checks them. What is compiled are JAX pytrees: arrays are their leaves, and
+all that a program is compiled for are their static fields, so that new rows compile nothing.
+
+Some families know more in closed form. Such methods are optional; `offered` finds them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.outcomes import Outcomes
+from causal_bo_ppl.problem import Problem, Queries
+
+Set = tuple[str, ...]
+
+
+class Prior(Protocol):
+    """What is believed about the parameters before any row."""
+
+    def canonical(self) -> str:
+        """Return a text that is the same for equal priors only."""
+
+
+class ResponseProgram(Protocol):
+    """Effects as pure functions of theta; a JAX pytree with this class as its type.
+
+    `batch` is what `ResponseMap.batch` made of the queries: arrays with one row for each query.
+    """
+
+    def effects(self, theta: jax.Array, batch: Any) -> jax.Array:
+        """Return E[Y | do(z)] at theta (d,) for every query z of the batch, of shape (M,)."""
+
+    def linearize(self, theta: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives in theta, of shape (M, d)."""
+
+
+class ResponseMap(Protocol):
+    """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
+
+    Optional, where a closed form is known: `effects_of_many(theta, queries)`, the effects (s, M) of
+    many thetas (s, d); `hessian_bounds(mean, sd, queries, level)`, see `responses.HessianBounds`.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coordinates of theta."""
+
+    @property
+    def sets(self) -> tuple[Set, ...]:
+        """Intervention sets whose effects theta determines."""
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether every effect is affine in the values of its set, so that a vertex is optimal."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether every effect is affine in theta, so that linearization leaves nothing out."""
+
+    @property
+    def program(self) -> ResponseProgram:
+        """The effects as a JAX pytree."""
+
+    def batch(self, queries: Queries) -> Any:
+        """Return the arrays that the program takes for queries over all variables of the graph.
+
+        Raises ExplorationError where theta does not determine the effect of a query.
+        """
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with a row for every coordinate of theta."""
+
+    def canonical(self) -> str:
+        """Return a text that tells this parameterization from others of the same problem."""
+
+
+class Density(Protocol):
+    """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree."""
+
+    def log_prior(self, psi: jax.Array) -> jax.Array:
+        """Return the log density of the prior at psi (k,), up to a constant."""
+
+    def log_likelihood(self, psi: jax.Array) -> jax.Array:
+        """Return the log density of all rows and outcomes given psi (k,)."""
+
+    def theta(self, psi: jax.Array) -> jax.Array:
+        """Return theta (d,), the coordinates of the response map, at psi (k,)."""
+
+    def log_volume(self, psi: jax.Array) -> jax.Array:
+        """Return the log volume of the prior's coordinates in psi; 0 where the prior is over psi."""
+
+
+class Model(Protocol):
+    """A family's mechanisms for one problem, with its prior and its rows.
+
+    `draws` below stands for whatever the family makes of n coordinates psi: parameters of n models.
+    Arrays of rows have a column for each of the p variables in `nodes`.
+
+    Optional: `closed_form()`, a posterior of independent linear equations; `draw_prior(n, key)`,
+    draws before any row; `disturbances(draws, rows, place)`,
+    the disturbances (n, rows) of one variable that give rows (n, rows, p); `straighten(psi)`, the same model and psi in coordinates in which theta is
+    linear; `narrowness()`, the sd of a Gaussian at the mode relative to the exact one;
+    `coefficient_ratio(draws, n, generator)`, log ratios (n,) of the exact density of coefficients to
+    the Gaussian with the moments of the draws, or None; `explain()`, why the density is not finite; `outcome_densities(draws)`, the log
+    densities (n, m) of outcomes, or None. Optional attributes: `is_correlated`, whether a sampler
+    should learn a whole covariance of psi; `theta_is_linear`, whether theta is linear in psi.
+    """
+
+    @property
+    def nodes(self) -> Set:
+        """The variables of the model, the target last."""
+
+    @property
+    def data(self) -> Data:
+        """The rows it learns from."""
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Whether the density of each variable is learned, of shape (p,); others are given."""
+
+    @property
+    def prior(self) -> Prior:
+        """What is believed before the rows."""
+
+    @property
+    def response(self) -> ResponseMap:
+        """The map from theta, which `theta` reads off the draws, to effects."""
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """Names of the k coordinates psi, around which 0 is a good guess and 1 a typical width."""
+
+    @property
+    def density(self) -> Density:
+        """Prior and likelihood as a JAX pytree."""
+
+    def draws(self, psi: np.ndarray) -> Any:
+        """Return the parameters of n models at coordinates (n, k)."""
+
+    def theta(self, draws: Any) -> np.ndarray:
+        """Return theta of n models, of shape (n, d)."""
+
+    def scales(self, draws: Any) -> np.ndarray:
+        """Return the sds of all disturbances in n models, of shape (n, p)."""
+
+    def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Return the log density of each value given its causes, of shape (n, rows, p).
+
+        It is 0 where `free` (rows, p) is False; the sum over all is the rows' log likelihood.
+        """
+
+    def replicate(self, draws: Any, queries: Queries, key: jax.Array) -> np.ndarray:
+        """Draw one row for each of n models and each query over `nodes`, of shape (n, rows, p)."""
+
+    def outcome_variances(self, draws: Any, queries: Queries) -> np.ndarray:
+        """Return the variance of one outcome under each query over `nodes`, of shape (M,).
+
+        It is that of the model which the draws stand for on average.
+        """
+
+    def with_rows(self, rows: Data) -> "Model":
+        """Return the same model with more rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be learned: a problem, its rows and outcomes, and the options of `fit`.
+
+    parameters, intercepts, linear: options of linear mechanisms, which others refuse.
+    """
+
+    problem: Problem
+    data: Data
+    outcomes: Outcomes
+    prior: Any = None
+    parameters: str | None = None
+    intercepts: bool = True
+    linear: bool = False
+
+
+class Mechanisms(Protocol):
+    """A family of mechanisms, before any data: how every variable is made from its causes."""
+
+    @property
+    def name(self) -> str:
+        """The name of the family, for tables and messages."""
+
+    def bind(self, task: Task) -> Model:
+        """Return the model of one problem; refuses, with ModelError, what the family cannot do."""
+
+
+def offered(giver: object, name: str) -> Callable[..., Any] | None:
+    """Return an optional method, or None where it is not offered."""
+    method = getattr(giver, name, None)
+    return method if callable(method) else None

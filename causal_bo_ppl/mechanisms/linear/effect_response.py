@@ -1,0 +1,247 @@
+"""Effects as a function of slopes and intercepts: total effects, or values of verified estimands.
+
+An effect is linear in them, and the query's values are its Jacobian. A slope tau[i|s] is the centred
+response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0: so they are read
+off the equations.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification import Coordinate, Parameters
+from causal_bo_ppl.mechanisms.linear.coverage import Coverage
+from causal_bo_ppl.mechanisms.linear.sem import known_matrix
+from causal_bo_ppl.mechanisms.linear.structural_response import HessianBounds
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
+
+DRAWS = 64  # models read at once
+
+
+class Points(NamedTuple):
+    """Queries over the p nodes of the ancestral graph and the constant 1, in M rows.
+
+    columns: (M, p + 1) places of their coefficients in theta, d where theta has none. known:
+    (M, p + 1) slopes known in advance. values: (M, p + 1).
+    """
+
+    columns: jax.Array | np.ndarray
+    known: jax.Array | np.ndarray
+    values: jax.Array | np.ndarray
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EffectProgram:
+    """Effects that are linear in theta; see `interfaces.ResponseProgram`."""
+
+    def effects(self, theta: jax.Array, batch: Points) -> jax.Array:
+        """Return the effects (M,)."""
+        slopes = jnp.append(theta, 0.0)[batch.columns] + batch.known
+        return (slopes * batch.values).sum(axis=1)
+
+    def linearize(self, theta: jax.Array, batch: Points) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives (M, d), which do not depend on theta."""
+        rows = jnp.arange(len(batch.values))[:, None]
+        blank = jnp.zeros((len(batch.values), len(theta) + 1))
+        jacobian = blank.at[rows, batch.columns].add(batch.values)
+        return self.effects(theta, batch), jacobian[:, :-1]
+
+
+@dataclass(frozen=True, eq=False)
+class EffectResponse:
+    """The map from slopes and intercepts to effects; see `interfaces.ResponseMap`.
+
+    needs_linearity: whether linear mechanisms alone identify some of the effects.
+    """
+
+    problem: Problem
+    parameters: Parameters
+    needs_linearity: bool = False
+
+    is_affine = True
+    is_linear = True
+    program = EffectProgram()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the slopes and intercepts."""
+        return self.parameters.names
+
+    @property
+    def sets(self) -> tuple[tuple[str, ...], ...]:
+        """Sets whose slopes theta holds."""
+        return self.parameters.explored.sets
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for every coordinate: cause, effect, what is set, and how many sets use it."""
+        return self.parameters.to_frame()
+
+    def canonical(self) -> str:
+        """Return the kind of parameters, and whether there are intercepts."""
+        return f"{self.parameters.kind}|{self.parameters.intercepts}"
+
+    def attributes(self) -> dict[str, str]:
+        """Return what a file must record for the coordinates to be known again."""
+        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity}
+        words = {name: "yes" if flag else "no" for name, flag in flags.items()}
+        return {"parameters": self.parameters.kind} | words
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The queries whose effects theta determines."""
+        return Coverage(self.problem, self.parameters)
+
+    def batch(self, queries: Queries) -> Points:
+        """Return the places of the coefficients of every query, and its values."""
+        upstream, used, which = self.coverage.read(queries)
+        return _place(self.parameters, upstream, used, which)
+
+    def hessian_bounds(
+        self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
+    ) -> HessianBounds:
+        """Return zeros: the effects are linear in theta."""
+        self.batch(queries)
+        return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
+
+
+def _place(
+    parameters: Parameters,
+    queries: Queries,
+    used: Sequence[Sequence[Coordinate]],
+    which: np.ndarray,
+) -> Points:
+    """Place the coefficients; used: of each distinct set, which: (M,) the set of a query."""
+    graph = parameters.explored.graph.ancestral(parameters.explored.target)
+    size, at = len(graph.nodes), {name: column for column, name in enumerate(parameters.names)}
+    columns = np.full((len(used), size + 1), len(parameters))
+    for row, coordinates in enumerate(used):
+        for each in coordinates:
+            columns[row, graph.index(each.cause) if each.cause else size] = at[each.name]
+    mask = np.asarray(queries.mask)
+    missing = mask & (columns[which, :-1] == len(parameters))
+    known = _known_slopes(parameters, graph, mask) * missing
+    values = np.column_stack([np.where(mask, queries.value, 0.0), np.ones(len(mask))])
+    return Points(columns[which], np.pad(known, ((0, 0), (0, 1))), values)
+
+
+def _known_slopes(parameters: Parameters, graph: CausalGraph, mask: np.ndarray) -> np.ndarray:
+    """Return slopes (M, p) by the known coefficients alone.
+
+    They are right where every open path has only such.
+    """
+    weights = known_matrix(graph, parameters.explored.known)[:-1]
+    if not weights.any():
+        return np.zeros(mask.shape)
+    loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
+    return np.asarray((weights @ loads).T)
+
+
+class Reading(NamedTuple):
+    """How theta is read off one model.
+
+    places: rows and columns of coefficients, (d,) each; None where the coordinates are responses to
+    queries over the p nodes: then is_intercept (d,) says which are not centred.
+    """
+
+    places: tuple[np.ndarray, np.ndarray] | None
+    queries: Queries | None
+    is_intercept: np.ndarray | None
+
+
+def read_theta(reading: Reading, matrix: jax.Array) -> jax.Array:
+    """Return theta (d,) of a model (p + 1, p); traceable."""
+    if reading.places is not None:
+        return matrix[reading.places[0], reading.places[1]]
+    assert reading.queries is not None and reading.is_intercept is not None  # noqa: S101
+    return _means(matrix, reading.queries, jnp.asarray(reading.is_intercept))[-2]
+
+
+_read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """Theta as a function of the coefficients of an ancestral graph, (p + 1, p), intercepts last."""
+
+    parameters: Parameters
+    graph: CausalGraph
+
+    @property
+    def is_structural(self) -> bool:
+        """Whether the coordinates are coefficients themselves."""
+        return self.parameters.kind == "structural"
+
+    @cached_property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the structural coordinates, (d,) each; row p for an intercept."""
+        size, coordinates = len(self.graph.nodes), self.parameters.coordinates
+        rows = [self.graph.index(each.cause) if each.cause else size for each in coordinates]
+        columns = [self.graph.index(each.effect) for each in coordinates]
+        return np.array(rows, int), np.array(columns, int)
+
+    @cached_property
+    def queries(self) -> tuple[Queries, np.ndarray]:
+        """The query of every other coordinate, and whether it is an intercept, (d,)."""
+        coordinates, size = self.parameters.coordinates, len(self.graph.nodes)
+        mask = np.zeros((len(coordinates), size), bool)
+        value = np.zeros((len(coordinates), size))
+        for row, each in enumerate(coordinates):
+            mask[row, [self.graph.index(name) for name in each.given]] = True
+            if each.cause:
+                value[row, self.graph.index(each.cause)] = 1.0
+        return Queries(mask, value), np.array([not each.cause for each in coordinates], bool)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The arrays by which theta is read."""
+        if self.is_structural:
+            return Reading(self.places, None, None)
+        return Reading(None, *self.queries)
+
+    def read(self, matrices: np.ndarray) -> np.ndarray:
+        """Return theta (n, d) of models (n, p + 1, p)."""
+        if self.is_structural:
+            return np.asarray(matrices[:, *self.places])
+        chunks = [matrices[start : start + DRAWS] for start in range(0, len(matrices), DRAWS)]
+        return np.concatenate([np.asarray(_read_many(self.reading, chunk)) for chunk in chunks])
+
+    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """Return a factor (d, K) of theta's covariance from one of the coefficients.
+
+        factor: (p + 1, p, K). Exact for structural coordinates, otherwise linearized at `matrix`.
+        """
+        if self.is_structural:
+            return np.asarray(factor[self.places])
+        gradient = np.asarray(_gradients(matrix, *self.queries))
+        return np.asarray(np.tensordot(gradient, factor, 2))
+
+
+def _means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
+    """Return means (p + 1, d): with intercepts where one is asked for, centred elsewhere."""
+    mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
+    centred = forward_sweep(matrix.at[-1].set(0.0), mask, value).at[-1].set(0.0)
+    means: jax.Array = jnp.where(
+        jnp.asarray(is_intercept)[None], forward_sweep(matrix, mask, value), centred
+    )
+    return means
+
+
+@jax.jit
+def _gradients(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
+    """Return the derivatives m_i l_j of the coordinates, of shape (d, p + 1, p).
+
+    The constant has m = 1, or 0 where centred.
+    """
+    means = _means(jnp.asarray(matrix), queries, is_intercept)
+    mask = jnp.asarray(queries.mask).T
+    loads: jax.Array = adjoint_sweep(jnp.asarray(matrix)[:-1], mask, matrix.shape[1] - 1)
+    return means.T[:, :, None] * loads.T[:, None, :]

@@ -1,0 +1,429 @@
+"""Linear mechanisms of one problem: how a graph, a prior and rows become a density.
+
+The posterior of every equation on its own, as if no latent cause joined any, says where to start
+and how wide to look.
+"""
+
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.learnability import require_learnable
+from causal_bo_ppl.data.outcomes import Outcomes
+from causal_bo_ppl.errors import CausalBOWarning, DataError, ModelError, listed
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.identification import Identifications, Parameters, identify
+from causal_bo_ppl.identification.parameters import KINDS
+from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.mechanisms.interfaces import ResponseMap, Task
+from causal_bo_ppl.mechanisms.linear import sem
+from causal_bo_ppl.mechanisms.linear.density import (
+    Chart,
+    LinearDensity,
+    RowTerms,
+    Spec,
+    noise_root,
+)
+from causal_bo_ppl.mechanisms.linear.effect_response import EffectResponse, Readout
+from causal_bo_ppl.mechanisms.linear.equations import Equations, learn_equations
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear.program import draw_models
+from causal_bo_ppl.mechanisms.linear.sem import Models
+from causal_bo_ppl.mechanisms.linear.structural_response import StructuralResponse
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import distinct_rows
+
+FLAGS = ("yes", "no")
+FAR = 5.0  # standard errors of a mean from 0: centred rows are 0 apart from rounding
+
+
+class Linear:
+    """The family V = a + W'V + e with Gaussian disturbances; see `interfaces.Mechanisms`."""
+
+    name = "linear"
+
+    def bind(self, task: Task) -> "LinearModel":
+        """Return the model of a problem with its prior and rows."""
+        parameters = read_parameters(task, default="structural")
+        graph = task.problem.graph.ancestral(task.problem.target)
+        prior = read_prior(task)
+        if isinstance(prior, MomentPrior):
+            raise ModelError(
+                "a MomentPrior is for method='wishart'; this method takes a ScaledPrior or a "
+                "FixedPrior"
+            )
+        if isinstance(prior, FixedPrior):
+            prior.require_no_known(parameters.explored.known)
+        else:
+            opened = {name for each in parameters.explored.reductions for name in each.open}
+            needed = {name for each in opened for name in graph.district(each)}
+            spare = 3 + task.intercepts
+            require_learnable(
+                task.data, task.problem.graph, task.problem.known, nodes=needed, spare=spare
+            )
+        columns = [task.problem.graph.index(name) for name in graph.nodes]
+        outcomes = task.outcomes.columns(columns)
+        _require_learned(parameters, graph.nodes, outcomes)
+        return LinearModel(
+            task.problem,
+            graph,
+            parameters.explored.known,
+            task.intercepts,
+            prior,
+            Readout(parameters, graph),
+            task.data,
+            outcomes,
+        )
+
+    def response(self, task: Task) -> ResponseMap:
+        """Return the map from theta to effects, which needs no rows."""
+        return make_response(task.problem, read_parameters(task, default="structural"))
+
+    def recorded(
+        self, problem: Problem, attributes: Mapping[str, object]
+    ) -> tuple[tuple[str, ...], np.ndarray]:
+        """Return the names of theta and the equations learned, as a file's attributes say.
+
+        attributes: as `StructuralResponse.attributes` wrote them.
+        """
+        flags = {}
+        for name, known in (("parameters", KINDS), ("intercepts", FLAGS), ("linear", FLAGS)):
+            flags[name] = value = attributes.get(name)
+            if not isinstance(value, str) or value not in known:
+                raise ModelError(f"has the {name} {value!r}, not one of: {listed(known)}")
+        found = identified(problem, flags["linear"] == "yes")
+        kind, intercepts = str(flags["parameters"]), flags["intercepts"] == "yes"
+        parameters = found.parameters(kind, intercepts=intercepts)
+        graph = problem.graph.ancestral(problem.target)
+        return parameters.names, needed_equations(parameters, graph)
+
+
+def read_prior(task: Task) -> ScaledPrior | FixedPrior | MomentPrior:
+    """Return a copy of the prior of a task, by default one that is scaled to the data."""
+    prior = task.prior
+    if prior is not None and not isinstance(prior, ScaledPrior | FixedPrior | MomentPrior):
+        raise ModelError(
+            f"prior must be a ScaledPrior, a FixedPrior or a MomentPrior, got {prior!r}"
+        )
+    if isinstance(prior, FixedPrior):
+        prior.require_names(task.problem.graph)
+    return deepcopy(prior) or ScaledPrior()
+
+
+def read_parameters(task: Task, default: str) -> Parameters:
+    """Return the coordinates of theta that a task asks for, of the sets that can be learned."""
+    found = identified(task.problem, task.linear)
+    kind = default if task.parameters is None else task.parameters
+    parameters = found.parameters(kind, intercepts=task.intercepts)
+    if not parameters.names:
+        raise ModelError("every coefficient that matters is known: there is nothing left to learn")
+    if not task.intercepts:
+        _warn_unless_centred(task.data, task.problem)
+    return parameters
+
+
+def _warn_unless_centred(data: Data, problem: Problem) -> None:
+    values = data.values[data.is_observational]
+    if len(values) < 2:
+        return
+    error = np.maximum(values.std(axis=0, ddof=1), np.finfo(float).tiny) / np.sqrt(len(values))
+    names = [*problem.graph.ancestors(problem.target), problem.target]
+    columns = [data.nodes.index(name) for name in names]
+    centred = np.abs(values.mean(axis=0)) <= FAR * error
+    far = [name for name, at in zip(names, columns, strict=True) if not centred[at]]
+    if far:
+        warnings.warn(
+            f"intercepts=False takes the means as 0, but those of {listed(far, most=5)} are not: "
+            "centre the rows, or leave intercepts in",
+            CausalBOWarning,
+            stacklevel=5,
+        )
+
+
+def identified(problem: Problem, linear: bool) -> Identifications:
+    """Identify every set of a problem; computed once, however often it is fitted or read.
+
+    With `linear`, sets whose effects only linear mechanisms identify are usable too.
+    """
+    found = _identified(problem)
+    if not linear:
+        return found
+    kept = {"identifiable_only": found.identifiable_only, "linear": True}
+    return Identifications(found.graph, found.target, found.values(), **kept)
+
+
+@lru_cache(maxsize=16)
+def _identified(problem: Problem) -> Identifications:
+    return identify(problem)
+
+
+def needed_equations(parameters: Parameters, graph: CausalGraph) -> np.ndarray:
+    """Return whether some effect depends on each variable's equation, or on one of its district.
+
+    graph: the target's ancestral graph, with p variables; the result has the shape (p,).
+    """
+    opened = {name for reduction in parameters.explored.reductions for name in reduction.open}
+    return np.isin(graph.nodes, [name for each in opened for name in graph.district(each)])
+
+
+def make_response(problem: Problem, parameters: Parameters) -> ResponseMap:
+    """Return the map from parameters of any kind to effects."""
+    found = _identified(problem)
+    linear = not all(found[members].identifiable for members in parameters.explored.sets)
+    kind = StructuralResponse if parameters.kind == "structural" else EffectResponse
+    return kind(problem, parameters, linear)
+
+
+def _require_learned(parameters: Parameters, nodes: tuple[str, ...], outcomes: Outcomes) -> None:
+    """Refuse outcomes that depend on an equation which no set of the problem uses."""
+    graph, target, _, reductions, _ = parameters.explored
+    learned = {name for reduction in reductions for name in reduction.open}
+    for row in np.unique(np.asarray(outcomes.queries.mask), axis=0):
+        members = [name for name, is_set in zip(nodes, row, strict=True) if is_set]
+        opened = reduce_effect(graph, target, members).open
+        missing = [name for name in opened if name not in learned]
+        if missing:
+            what = f"do({', '.join(members)})" if members else "doing nothing"
+            raise DataError(
+                f"an outcome of {what} depends on the equation of {missing[0]!r}, which no set of "
+                "the problem needs; add that set to the problem, or give the whole row as data"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """The linear SEM of the target's ancestral graph with its rows; see `interfaces.Model`.
+
+    follows: see `density`.
+    """
+
+    problem: Problem
+    graph: CausalGraph
+    known: Mapping[Edge, float]
+    intercepts: bool
+    prior: ScaledPrior | FixedPrior
+    readout: Readout
+    data: Data
+    outcomes: Outcomes
+    follows: bool = True
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The causes of the target and, last, the target."""
+        return self.graph.nodes
+
+    @cached_property
+    def learned(self) -> np.ndarray:
+        """Whether each variable's equation is learned, of shape (p,)."""
+        return needed_equations(self.readout.parameters, self.graph)
+
+    @cached_property
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+        return make_response(self.problem, self.readout.parameters)
+
+    @cached_property
+    def equations(self) -> Equations:
+        """Every equation by its own regression."""
+        return learn_equations(
+            self.graph, self.known, self.intercepts, self.prior, self.learned, self.data
+        )
+
+    @cached_property
+    def spec(self) -> Spec:
+        """What is compiled."""
+        return self.equations.spec(self.follows)
+
+    @cached_property
+    def density(self) -> LinearDensity:
+        """Prior and likelihood; new rows change its arrays only."""
+        return LinearDensity(
+            self._chart(),
+            self.equations.prior_terms,
+            self._row_terms(),
+            self.readout.reading,
+            self.spec,
+        )
+
+    def _chart(self) -> Chart:
+        solved, needed = self.equations.posterior, self.learned
+        if self.spec.known_noise:
+            log_sd, width = 0.5 * np.log(solved.variance[needed]), np.zeros(needed.sum())
+        else:
+            log_sd = 0.5 * np.log(solved.rate[needed] / solved.shape[needed])
+            width = 0.5 / np.sqrt(solved.shape[needed])
+        arc_width = np.asarray(1 / np.sqrt(1.0 + len(self.data)))
+        return Chart(solved.mean[needed], solved.root[needed], log_sd, width, arc_width)
+
+    def _row_terms(self) -> RowTerms:
+        columns = [self.data.nodes.index(name) for name in self.graph.nodes]
+        values, free = self.data.values[:, columns], ~self.data.intervened[:, columns]
+        first, which = distinct_rows(free)
+        whole, size = np.column_stack([values, np.ones(len(values))]), len(columns) + 1
+        groups = 1 << max(len(first) - 1, 0).bit_length()
+        factor, rows = np.zeros((groups, size, size)), np.zeros(groups)
+        frees = np.zeros((groups, size - 1))
+        for place, at in enumerate(first):
+            part = np.linalg.qr(whole[which == place], mode="r")
+            factor[place, : len(part)] = part
+            frees[place], rows[place] = free[at], (which == place).sum()
+        return RowTerms(factor, frees, rows, *self.outcomes.padded())
+
+    @cached_property
+    def coordinates(self) -> tuple[str, ...]:
+        """What each coordinate of psi moves."""
+        nodes = (*self.graph.nodes, "1")
+        learned = [self.graph.nodes[place] for place in self.spec.equations]
+        pairs = zip(*self.spec.places, strict=True)
+        names = [f"b[{nodes[cause]}->{nodes[effect]}]" for cause, effect in pairs]
+        names += [] if self.spec.known_noise else [f"sd[{name}]" for name in learned]
+        return (*names, *(f"t[{nodes[one]}<->{nodes[other]}]" for one, other in self.spec.arcs))
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether latent causes correlate the coordinates a posteriori."""
+        return bool(self.spec.arcs)
+
+    @property
+    def theta_is_linear(self) -> bool:
+        """Whether theta is linear in psi."""
+        return self.readout.is_structural and (not self.follows or self.spec.known_noise)
+
+    def draws(self, psi: np.ndarray) -> Models:
+        """Return the models at coordinates (n, k)."""
+        matrices, noises = in_pieces(partial(_models, self.density), np.asarray(psi), len(psi))
+        return Models(np.asarray(matrices), np.asarray(noises))
+
+    def theta(self, draws: Models) -> np.ndarray:
+        """Return theta (n, d) of models."""
+        return self.readout.read(draws.matrices)
+
+    def scales(self, draws: Models) -> np.ndarray:
+        """Return the sds of the disturbances (n, p)."""
+        return np.asarray(np.sqrt(np.diagonal(draws.noises, axis1=1, axis2=2)))
+
+    def log_densities(self, draws: Models, values: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Return the log density of each value given its causes, (n, rows, p)."""
+        return sem.log_densities(draws, values, free)
+
+    def replicate(self, draws: Models, queries: Queries, key: jax.Array) -> np.ndarray:
+        """Draw new rows of every model, (n, rows, p)."""
+        return sem.replicate(draws, queries, key)
+
+    def disturbances(self, draws: Models, rows: np.ndarray, place: int) -> np.ndarray:
+        """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
+        return sem.disturbances(draws, rows, place)
+
+    def outcome_variances(self, draws: Models, queries: Queries) -> np.ndarray:
+        """Return the variance of one outcome under each query, at the mean of the models."""
+        matrix, noise = draws.matrices.mean(axis=0), draws.noises.mean(axis=0)
+        return sem.outcome_variances(matrix, noise, self.learned, queries)
+
+    def outcome_densities(self, draws: Models) -> np.ndarray | None:
+        """Return the log density of each outcome under each model, (n, m); None without any."""
+        if not len(self.outcomes.values):
+            return None
+        return sem.outcome_densities(draws, self.outcomes.queries, self.outcomes.values)
+
+    def with_rows(self, rows: Data) -> "LinearModel":
+        """Return the same model with more rows."""
+        return replace(self, data=self.data.join(rows))
+
+    def closed_form(self) -> Equations:
+        """Return the posterior in closed form; refused where a latent cause joins two equations."""
+        if self.graph.bidirected:
+            one, other = self.graph.bidirected[0]
+            raise ModelError(
+                f"conjugate regressions would be biased: a latent cause joins {one!r} and "
+                f'{other!r}, upstream of the target; use method="wishart", which is valid under '
+                "latent confounding"
+            )
+        return self.equations
+
+    def draw_prior(self, n: int, key: jax.Array) -> Models | None:
+        """Draw n models before any row; None under a prior that is scaled to the rows."""
+        if not isinstance(self.prior, FixedPrior):
+            return None
+        return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+
+    def straighten(self, psi: np.ndarray | None = None) -> tuple["LinearModel", Any]:
+        """Return the same model, and coordinates (n, k), with coefficients linear in them."""
+        straight = replace(self, follows=False)
+        if psi is None or not self.follows or self.spec.known_noise:
+            return straight, psi
+        count, scales, _ = self.spec.sizes
+        logs = psi[:, count : count + scales] * self.density.chart.sd_width
+        factor = np.exp(logs)[:, np.nonzero(self.spec.used)[0]]
+        return straight, np.concatenate([psi[:, :count] * factor, psi[:, count:]], axis=1)
+
+    def narrowness(self) -> float:
+        """Return the sd that a Gaussian at the mode gives, relative to the exact one.
+
+        Of the worst regression: the mode of (coefficients, log sd) takes disturbances as smaller
+        than they are on average.
+        """
+        if self.spec.known_noise:
+            return 1.0
+        shape = self.equations.posterior.shape[self.learned]
+        used = (self.equations.causes >= 0).sum(axis=1)[self.learned]
+        return float(np.sqrt((2 * np.maximum(shape - 1, 0) / (2 * shape + used)).min()))
+
+    def coefficient_ratio(
+        self, draws: Models, n: int, generator: np.random.Generator
+    ) -> np.ndarray | None:
+        """Return log ratios (n,) of the exact density of coefficients to that of a Gaussian.
+
+        The Gaussian has the mean and covariance of `draws`, from which n points are drawn. None
+        where latent causes or outcomes join the equations.
+        """
+        if self.spec.arcs or len(self.outcomes.values):
+            return None
+        chosen = draws.matrices[:, *self.spec.places]
+        centre, size = chosen.mean(axis=0), chosen.shape[1]
+        root = np.linalg.cholesky(np.cov(chosen.T).reshape(size, -1))
+        z = generator.standard_normal((n, size))
+        used = np.nonzero((self.equations.causes >= 0) & self.learned[:, None])
+        shape = (len(z), *self.equations.causes.shape)
+        proposed = np.zeros(shape) + self.equations.posterior.mean
+        proposed[:, used[0], used[1]] = centre + z @ root.T
+        return np.asarray(self.equations.log_student(proposed) + 0.5 * (z**2).sum(axis=1))
+
+    def explain(self) -> str:
+        """Say which variable's likelihood is not finite where chains should start."""
+        values = self.data.values[:, [self.data.nodes.index(name) for name in self.graph.nodes]]
+        solved = self.equations.posterior
+        for place in self.spec.equations:
+            node = self.graph.nodes[place]
+            parts = (solved.mean[place], solved.rate[place], values[:, place] ** 2)
+            finite = all(np.isfinite(part).all() for part in (*parts, solved.variance[place]))
+            if not finite or not solved.variance[place] > 0:
+                largest = np.abs(values[:, place]).max(initial=0.0)
+                return (
+                    f"the likelihood of {node!r} is not finite where the chains should start (its "
+                    f"largest value is {largest:.3g}, its residual variance "
+                    f"{solved.variance[place]:.3g}); rescale {node!r}, or look for values that "
+                    "cannot be"
+                )
+        return (
+            "the model's density is not finite where the chains should start; rescale the data, "
+            "or give a FixedPrior"
+        )
+
+
+@jax.jit
+def _models(density: LinearDensity, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        point = density.point(row)
+        root = noise_root(density.spec, point)
+        return point.matrix, root @ root.T
+
+    models: tuple[jax.Array, jax.Array] = jax.vmap(one)(psi)
+    return models
