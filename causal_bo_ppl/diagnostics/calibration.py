@@ -25,7 +25,7 @@ from causal_bo_ppl.inputs import as_key, host_generator
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior
 from causal_bo_ppl.mechanisms.linear.sem import means, replicate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
@@ -93,7 +93,7 @@ def calibrate(
             f"calibration draws models from the prior, which must be proper; got {prior!r}"
         )
     for_truth, for_fits = jax.random.split(as_key(key))
-    asked = choose(problem, identify(problem).require_usable(), queries, EFFECTS)
+    asked = default_vertices(problem, identify(problem).require_usable(), queries, EFFECTS)
     truths = _simulate(problem, prior, intercepts, asked, (simulations, rows), for_truth)
     settings: dict[str, Any] = (SHORT if method == "nuts" else {}) | options
 

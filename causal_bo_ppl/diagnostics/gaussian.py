@@ -24,7 +24,7 @@ from causal_bo_ppl.inference.convergence import summarise
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inputs import as_key, host_generator
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
@@ -83,7 +83,7 @@ def gaussian_error(
     drawn, independent, weights = _draw(post, draws, for_draws)
     theta = drawn[np.isfinite(drawn).all(axis=1)]
     standard = host_generator(for_gaussian).standard_normal((PROPOSED, post.factor.shape[1]))
-    asked = choose(post.problem, post.parameters.explored.sets, queries)
+    asked = default_vertices(post.problem, post.parameters.explored.sets, queries)
     if not len(asked):
         raise ModelError("there is no effect to compare: give at least one query")
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)

@@ -13,7 +13,7 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_list, read_number
 from causal_bo_ppl.problem import costs as costing
-from causal_bo_ppl.problem import designs, validation
+from causal_bo_ppl.problem import default_queries, designs, validation
 from causal_bo_ppl.problem.queries import Queries, distinct_rows
 from causal_bo_ppl.problem.validation import Bounds, Edge, Set, Sets
 
@@ -236,7 +236,7 @@ class Problem:
 
     def vertices(self) -> Queries:
         """Every corner of every set's box: where a response linear in the values has its optimum."""
-        return self.grid(2)
+        return default_queries.vertices(self, self.sets)
 
     def _spread(self, unit: designs.Unit, rows: Sequence[int]) -> Queries:
         return designs.spread(self.graph.nodes, self.sets, self._domains, unit, sum(rows))
