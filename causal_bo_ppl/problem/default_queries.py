@@ -44,9 +44,10 @@ def default_vertices(
 def affine_anchors(
     problem: "Problem", sets: tuple[tuple[str, ...], ...], queries: Queries | None
 ) -> Queries:
-    """Return the queries that were given, checked, or else d + 1 vertices of each set of d variables.
+    """Return the queries that were given, checked, or else d + 1 vertices of each set.
 
-    The effects of a set that are affine in its values are determined by those at these vertices.
+    d is the number of variables of the set. Effects that are affine in the values of a set are
+    determined by those at these vertices.
     """
     if queries is not None:
         return problem.require(queries)
