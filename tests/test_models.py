@@ -247,9 +247,14 @@ def test_observations_and_experiments_refuse_bad_requests():
     with pytest.raises(DomainError, match="shape"):
         system.effect(cb.Queries(np.zeros((1, 2), bool), np.zeros((1, 2))))
     with pytest.raises(
-        DomainError, match=r"expected Queries, got dict; build them with problem.queries"
+        DomainError, match=r"expected Queries, got str; build them with problem.queries"
     ):
-        system.effect({"X": 1.0})
+        system.effect("X")
+    both = {"X": 1.0, "Z": 2.0}
+    assert (
+        system.effect(both) == system.effect([both]) == system.effect(system.problem.queries(both))
+    )
+    assert len(system.experiment([both, {"X": 0.0}], 0)) == 2
     with pytest.raises(TypeError, match="got 118059162071741130"):
         system.observe(1, 2**70)
     for strange in (jax.numpy.zeros(3), jax.random.split(jax.random.key(0), 3)):
