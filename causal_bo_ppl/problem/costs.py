@@ -17,7 +17,10 @@ CostFunction = Callable[[Queries], "np.ndarray"]
 
 @dataclass(frozen=True)
 class ConstantCost:
-    """c(z) = sum over the set variables of a constant each, in the order of the graph's nodes."""
+    """The cost c(z) = sum of a constant for each variable that is set.
+
+    constants: one for each variable, in the order of the graph's nodes.
+    """
 
     constants: tuple[float, ...]
 
@@ -28,7 +31,7 @@ class ConstantCost:
 
 @dataclass(frozen=True)
 class MagnitudeCost:
-    """c(z) = sum over the set variables of (constant + |x|): larger changes cost more."""
+    """The cost c(z) = sum of (constant + |x|) over the variables set to x."""
 
     constant: float = 1.0
 

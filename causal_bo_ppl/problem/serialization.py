@@ -191,7 +191,7 @@ def _is_text(part: object) -> bool:
 
 
 def _is_number(part: object) -> bool:
-    """Is this a number as `write_problem` writes it, with a point or an exponent?"""
+    """Return whether this is a number as `write_problem` writes it: with a point or an exponent."""
     return isinstance(part, float) and math.isfinite(part)
 
 
