@@ -12,19 +12,27 @@ LARGE, MIDDLE, SMALL = 4_096, 256, 16  # rows
 
 
 def in_pieces(work: Callable[[Any], Any], batch: Any, rows: int, axis: int = 0) -> Any:
-    """Do the work on pieces of a batch, arrays of `rows` rows; the results' rows lie along `axis` and are joined.
+    """Do the work on pieces of a batch, and join the results.
 
-    A piece is filled up with rows of zeros to one of three sizes; what comes of them is cut off again.
+    A piece is filled up with rows of zeros to one of three sizes; what comes of them is cut off
+    again.
+
+    Parameters
+    ----------
+    work: the function of a piece of the batch.
+    batch: a tree of arrays with `rows` rows each.
+    rows: the number of rows.
+    axis: the axis of the results along which their rows lie.
     """
-    found = []
+    parts = []
     for start, end, size in _cuts(rows):
         result = work(jax.tree.map(partial(_take, start=start, size=size), batch))
-        found.append(jax.tree.map(partial(_cut, rows=end - start, axis=axis), result))
-    return jax.tree.map(lambda *parts: _join(parts, axis), *found)
+        parts.append(jax.tree.map(partial(_cut, rows=end - start, axis=axis), result))
+    return jax.tree.map(lambda *pieces: _join(pieces, axis), *parts)
 
 
 def _cuts(rows: int) -> Iterator[tuple[int, int, int]]:
-    """Start, end and size of the pieces; one, empty, for no rows."""
+    """Yield the start, end and size of each piece; for no rows one empty piece."""
     start = 0
     while start < rows or start == 0:
         left = rows - start
@@ -41,7 +49,7 @@ def _take(part: np.ndarray, start: int, size: int) -> np.ndarray:
 
 
 def _cut(part: jax.Array, rows: int, axis: int) -> Any:
-    """The first rows; outside of a trace by NumPy, which compiles nothing."""
+    """Return the first rows; outside of a trace by NumPy, which compiles nothing."""
     kept = (slice(None),) * axis + (slice(0, rows),)
     return part[kept] if isinstance(part, jax.core.Tracer) else np.asarray(part)[kept]
 

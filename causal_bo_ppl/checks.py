@@ -1,6 +1,7 @@
-"""What does a check say? One record: what was looked at, whether it passed, the evidence, and what to do.
+"""What does a check say?
 
-Many p-values at once: how small must the smallest be?
+One record holds what was looked at, whether it passed, the evidence, and what to do. Where many
+p-values are looked at in one check, Holm's correction says how small the smallest must be.
 """
 
 import html
@@ -17,9 +18,12 @@ PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
 class Check:
     """The result of one check.
 
-    table: a line for each thing looked at; its column `verdict` says "passed", "failed" or "not assessed".
-    text: what was found, in words. advice: what to do about it; empty where nothing is to be done. details: more
-    numbers, where there are any. whole: the verdict, where it does not follow from the lines alone.
+    table: a line for each thing looked at; its column `verdict` says "passed", "failed" or
+        "not assessed".
+    text: what was found, in words.
+    advice: what to do about it; empty where nothing is to be done.
+    details: more numbers, where there are any.
+    whole: the verdict, where it does not follow from the lines alone.
     """
 
     name: str
@@ -31,7 +35,7 @@ class Check:
 
     @cached_property
     def verdict(self) -> str:
-        """Failed if a line failed, "not assessed" if no line could be assessed, else passed."""
+        """Verdict: "failed" if a line failed, "not assessed" if none could be, else "passed"."""
         if self.whole is not None:
             return self.whole
         lines = set(self.table["verdict"])
@@ -41,12 +45,12 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Did every line that could be assessed pass, and was there one?"""
+        """Whether there are lines that could be assessed, and all of these passed."""
         return self.verdict == PASSED
 
     @property
     def failures(self) -> pd.DataFrame:
-        """The lines that failed."""
+        """Lines of the table that failed."""
         return self.table[self.table["verdict"] == FAILED]
 
     def __repr__(self) -> str:
@@ -55,23 +59,27 @@ class Check:
 
     def _repr_html_(self) -> str:
         what_to_do = f"<p><em>{html.escape(self.advice)}</em></p>" if self.advice else ""
-        title = f"<p><strong>{html.escape(self.name)}: {self.verdict}.</strong> {html.escape(self.text)}</p>"
-        return title + what_to_do + self.table.to_html(max_rows=60, float_format="{:.4g}".format)
+        title = f"<strong>{html.escape(self.name)}: {self.verdict}.</strong>"
+        finding = f"<p>{title} {html.escape(self.text)}</p>"
+        return finding + what_to_do + self.table.to_html(max_rows=60, float_format="{:.4g}".format)
 
 
 def sentence(parts: list[str]) -> str:
-    """Several remarks as one sentence; empty for none."""
+    """Return several remarks as one sentence; an empty text for none."""
     joined = "; ".join(parts)
     return f"{joined[0].upper()}{joined[1:]}." if joined else ""
 
 
 def judge(passed: bool) -> str:
-    """The verdict of one line."""
+    """Return the verdict of one line, "passed" or "failed"."""
     return PASSED if passed else FAILED
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-    """Holm's step-down correction of those that are not NaN: valid however the tests depend on each other."""
+    """Return the p-values by Holm's step-down correction; NaN stays NaN and is not counted.
+
+    The correction is valid however the tests depend on each other.
+    """
     corrected = np.full(len(p_values), np.nan)
     order = np.argsort(p_values)[: np.isfinite(p_values).sum()]
     steps = p_values[order] * np.arange(len(order), 0, -1)

@@ -32,10 +32,11 @@ class ModelError(CausalBOError, ValueError):
 
 
 class NotIdentifiable(CausalBOError, ValueError):
-    """An effect that observational data cannot teach, however many they are.
+    """An effect cannot be learned from observational data, however many there are.
 
-    target, intervened: the effect. districts: the hedge, a confounded component and the part of it
-    whose effect on the target cannot be told from the confounding.
+    target, intervened: the variable affected and the variables set.
+    districts: the hedge, a confounded component and the part of it whose effect on the target
+        cannot be told from the confounding.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class NotIdentifiable(CausalBOError, ValueError):
         self.districts = tuple(tuple(district) for district in districts)
         outer, inner = (f"{{{listed(district)}}}" for district in self.districts)
         super().__init__(
-            f"E[{target} | do({listed(self.intervened)})] cannot be learned from observational data: latent causes "
-            f"join {outer}, and within it the effect on {inner} cannot be told from that confounding; {advice}"
+            f"E[{target} | do({listed(self.intervened)})] cannot be learned from observational "
+            f"data: latent causes join {outer}, and within it the effect on {inner} cannot be told "
+            f"from that confounding; {advice}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -64,8 +66,8 @@ class UnverifiedEstimand(CausalBOError, RuntimeError):
 class ExperimentFailed(CausalBOError, RuntimeError):
     """An experiment raised, or gave no usable outcome.
 
-    run: all that was measured until then, a `Run`, or None where nothing was. returned: what the
-    experiment gave back, as it is, where it could not be read as outcomes.
+    run: all that was measured until then, a `Run`, or None where nothing was.
+    returned: what the experiment gave back, unchanged, where it could not be read as outcomes.
     """
 
     def __init__(self, message: str, run: object = None, returned: object = None) -> None:
@@ -82,7 +84,7 @@ class StoreError(CausalBOError, OSError):
 
 
 class SeedError(CausalBOError, TypeError):
-    """What was given as a random key is none."""
+    """A value that was given as a random key is not one."""
 
 
 class CausalBOWarning(UserWarning):
@@ -103,19 +105,19 @@ def shown(error: BaseException) -> str:
     """Return the repr of an error for a message, also of one whose own repr raises."""
     try:
         return repr(error)
-    except Exception:  # it is somebody else's code
+    except Exception:  # the repr is somebody else's code and may raise anything
         return f"{type(error).__name__} (its repr raises an error too)"
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:
-    """Names for a message, in the given order, cut after `most`."""
-    shown = [str(name) for name in names]
-    rest = f", ... ({len(shown) - most} more)" if len(shown) > most else ""
-    return (", ".join(shown[:most]) + rest) if shown else "none"
+    """Return the names for a message, in the given order, cut after `most`; "none" for none."""
+    texts = [str(name) for name in names]
+    rest = f", ... ({len(texts) - most} more)" if len(texts) > most else ""
+    return (", ".join(texts[:most]) + rest) if texts else "none"
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Say that a name is not known, which names are, and which one may have been meant."""
+    """Return the words that a name is not known, which are, and which may have been meant."""
     known = list(known)
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -1,9 +1,8 @@
-"""Which of several numbers is the smallest, when rounding must not decide?
+"""Which numbers are equal, and which matrices definite, when rounding must not decide?
 
 Sums differ in their last digits between processors. Numbers that differ by no more than that are
-equal here, and of equal ones the first is taken: the same choice on every machine.
-
-Can this matrix be trusted?
+equal here, and of equal ones the first is taken: the same choice on every machine. A matrix that is
+not definite, and a variance that is negative beyond rounding, never pass unnoticed.
 """
 
 from typing import Any
@@ -19,31 +18,35 @@ TIE_ROUNDING = 8 * np.finfo(float).eps  # of the largest of them: whatever their
 
 
 def tie_width(numbers: np.ndarray) -> float:
-    """Return the difference up to which two of these numbers count as equal, in any units; infinite ones are apart."""
+    """Return the difference up to which two of these numbers count as equal, in any units.
+
+    Infinite numbers do not enter.
+    """
     finite = numbers[np.isfinite(numbers)]
     return float(TIE * np.ptp(finite) + TIE_ROUNDING * np.abs(finite).max()) if finite.size else 0.0
 
 
 def first_smallest(numbers: np.ndarray) -> int:
-    """Return the position of the smallest number of a non-empty (n,) array, the first of equal ones."""
+    """Return the position of the smallest of n > 0 numbers, the first of equal ones."""
     return int(np.flatnonzero(numbers <= numbers.min() + tie_width(numbers))[0])
 
 
 def first_largest(numbers: np.ndarray) -> int:
-    """Return the position of the largest number of a non-empty (n,) array, the first of equal ones."""
+    """Return the position of the largest of n > 0 numbers, the first of equal ones."""
     return first_smallest(-numbers)
 
 
 ROUNDING = 1e-9  # of what a variance was computed from
-FEW_DIGITS = (
-    8 * np.finfo(float).eps
-)  # of a number: equal ones may differ by this after a few operations
+# Of a number: equal ones may differ by this after a few operations.
+FEW_DIGITS = 8 * np.finfo(float).eps
 
 
 def invert_definite(block: Any) -> tuple[Any, Any]:
-    """Inverse (..., k, k) and log determinant (...) of positive definite matrices; NaN where one is not definite.
+    """Return the inverses and log determinants of positive definite matrices.
 
-    NumPy in, NumPy out, without compiling; JAX arrays by Cholesky, differentiable.
+    For matrices of shape (..., k, k) these have the shapes (..., k, k) and (...); they are NaN
+    where a matrix is not definite. NumPy arrays give NumPy arrays, and nothing is compiled; JAX
+    arrays are inverted by Cholesky factors, which can be differentiated.
     """
     if isinstance(block, jax.Array):
         return _invert_by_cholesky(block)
@@ -52,14 +55,9 @@ def invert_definite(block: Any) -> tuple[Any, Any]:
         return np.linalg.inv(block), 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
     except np.linalg.LinAlgError:  # some of them are not definite
         sizes = np.linalg.eigvalsh(block)
-    least = (
-        block.shape[-1]
-        * np.finfo(float).eps
-        * np.abs(sizes).max(axis=-1, initial=0.0, keepdims=True)
-    )
-    is_definite = np.asarray(
-        (sizes > least).all(axis=-1)
-    )  # a zero eigenvalue is rounded either way
+    largest = np.abs(sizes).max(axis=-1, initial=0.0, keepdims=True)
+    least = block.shape[-1] * np.finfo(float).eps * largest  # a zero is rounded either way
+    is_definite = np.asarray((sizes > least).all(axis=-1))
     inverse = np.linalg.inv(np.where(is_definite[..., None, None], block, np.eye(block.shape[-1])))
     log_determinant = np.log(np.where(is_definite[..., None], sizes, np.nan)).sum(axis=-1)
     return np.where(is_definite[..., None, None], inverse, np.nan), log_determinant
@@ -74,10 +72,11 @@ def _invert_by_cholesky(block: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def factor_draws(draws: np.ndarray) -> np.ndarray:
-    """(d, r) matrix F with F F' the covariance of draws (n, d), r its numerical rank.
+    """Return a factor F, of shape (d, r), of the covariance F F' of draws of shape (n, d).
 
-    By singular values of the standardised draws: no covariance is formed, so directions far narrower than others are
-    kept. Directions without variance are left out.
+    r is the numerical rank of the covariance. F comes from the singular values of the standardised
+    draws: no covariance is formed, so directions far narrower than others are kept. Directions
+    without variance are left out.
     """
     moved = draws - draws[0]  # first: the mean of equal numbers is not always that number
     centred = moved - moved.mean(axis=0)
@@ -91,7 +90,11 @@ def factor_draws(draws: np.ndarray) -> np.ndarray:
 
 
 def clip_rounding(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Variances without the negative ones that rounding makes of zeros; sizes: what they were computed from."""
+    """Return the variances with 0 for the negative ones that rounding makes of zeros.
+
+    sizes: the sizes of the terms from which each was computed. A variance that is negative beyond
+    their rounding is refused.
+    """
     if not (variances >= -ROUNDING * sizes).all():
         worst = int(np.nanargmin(np.where(np.isfinite(variances), variances, -np.inf)))
         raise NumericalError(

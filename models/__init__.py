@@ -1,4 +1,4 @@
-"""Worked causal systems whose truth is known, one file each: `load("toy")`, `names()`."""
+"""Which causal systems of known truth are there to try? One file each, loaded by its name."""
 
 if __name__ != "causal_bo_ppl.models":
     raise ImportError("this folder is a part of causal_bo_ppl; write `import causal_bo_ppl.models`")
@@ -16,7 +16,7 @@ _SYSTEMS = ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
 
 
 def names() -> tuple[str, ...]:
-    """Names that `load` knows."""
+    """Return the names that `load` knows."""
     return _SYSTEMS
 
 
@@ -63,7 +63,8 @@ def load(
     for option, value in chosen.items():
         if option not in accepted:
             raise ModelError(
-                f"{name!r} has no option {option!r} (given: {value!r}); its options: {listed(accepted)}"
+                f"{name!r} has no option {option!r} (given: {value!r}); "
+                f"its options: {listed(accepted)}"
             )
     system: CausalSystem = build(**chosen)
     return system

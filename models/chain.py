@@ -22,21 +22,21 @@ A, B = 0.8, -1.3
 
 
 def model() -> None:
-    """The truth."""
+    """Draw one row of the true system, a site for each variable."""
     x = numpyro.sample("X", dist.Normal(0, 1))
     z = numpyro.sample("Z", dist.Normal(A * x, 1))
     numpyro.sample("Y", dist.Normal(B * z, 1))
 
 
 def response(queries: Queries) -> jax.Array:
-    """f_Z(z) = B z, and f_X(x) = A B x while Z is free."""
+    """Return the exact effects: f_Z(z) = B z, and f_X(x) = A B x while Z is free."""
     sem = LinearSEM(jnp.array([[0, A, 0], [0, 0, B], [0, 0, 0]]), jnp.zeros(3), jnp.eye(3))
     means: jax.Array = mutilated_means(sem, queries)
     return means[:, GRAPH.index("Y")]
 
 
 def chain(max_size: int | None = None) -> CausalSystem:
-    """The linear chain."""
+    """Build the linear chain."""
     problem = Problem(GRAPH, "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size)
     source = "linear-Gaussian theory example of the paper; domains ours"
     return CausalSystem("chain", problem, model, response, True, source)

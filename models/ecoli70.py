@@ -20,7 +20,7 @@ DEFAULT_SIZE = 3  # reaches yaeM's optimum; larger sets are asked for by max_siz
 def ecoli70(
     target: str = "yaeM", parents: bool = True, max_size: int = DEFAULT_SIZE
 ) -> CausalSystem:
-    """Lower the expression of a gene by setting its causes, with or without its parents."""
+    """Build the network: lower a gene's expression by its causes, with or without its parents."""
     graph, _ = read_network(FILE)
     graph.require([target], "target")
     barred = () if parents else graph.parents(target)

@@ -3,8 +3,8 @@
     X1, X2 -> M1;  X3, X4 -> M2;  X5, X6 -> M3;  M1, M2, M3 -> H -> Y;  X_i <-> Y for every source
 
     X_i = U_i + e,  M_k = c X + c' X' + e,  all noise and latent causes N(0, 1)
-    linear:     H = sum_k c_k M_k + e,                         Y = c H + sum_i U_i + e
-    nonlinear:  H = tanh(M1) + 0.5 M2 + sin(M3) + e,           Y = 2 sin(H) + 0.3 H^2 + sum_i U_i + e
+    linear:     H = sum_k c_k M_k + e,                    Y = c H + sum_i U_i + e
+    nonlinear:  H = tanh(M1) + 0.5 M2 + sin(M3) + e,      Y = 2 sin(H) + 0.3 H^2 + sum_i U_i + e
 
 Coefficients c are uniform in +-[0.5, 1.5], drawn by `seed`. Source: ours; the paper shows transfer
 across sets on a funnel but does not define it. Domains: population mean +- 2 standard deviations.
@@ -44,24 +44,23 @@ GRAPH = CausalGraph.from_edges(
 TRAINING = (("X1",), ("X3",), ("M1",), ("M2",))
 HELD_OUT = (("X2",), ("X5",), ("M3",), ("H",), *combinations(SOURCES, 2))
 SETS = (*((name,) for name in (*SOURCES, *FEEDS, "H")), *combinations(SOURCES, 2))
-COARSE = 0.1  # step of the rule for tanh: its poles are 0.49 sd or more away, so the error is exp(-2 pi 4.9)
+# Step of the rule for tanh: its poles are 0.49 sd or more away, so the error is exp(-2 pi 4.9).
+COARSE = 0.1
 Coefficients = Mapping[tuple[str, str], float]
 
 
 def draw_coefficients(seed: int) -> dict[tuple[str, str], float]:
-    """One coefficient for each directed edge, uniform in +-[0.5, 1.5]."""
+    """Draw one coefficient for each directed edge, uniform in +-[0.5, 1.5]."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise ModelError(f"the seed of the funnel must be a whole number, 0 or more; got {seed!r}")
     draws = np.random.default_rng(seed)
-    sizes, signs = (
-        draws.uniform(0.5, 1.5, len(GRAPH.directed)),
-        draws.choice([-1.0, 1.0], len(GRAPH.directed)),
-    )
+    sizes = draws.uniform(0.5, 1.5, len(GRAPH.directed))
+    signs = draws.choice([-1.0, 1.0], len(GRAPH.directed))
     return dict(zip(GRAPH.directed, (signs * sizes).tolist(), strict=True))
 
 
 def linear_sem(coefficients: Coefficients) -> LinearSEM:
-    """The linear funnel with its latent causes folded into the covariance of the disturbances."""
+    """Return the linear funnel, its latent causes in the covariance of the disturbances."""
     size = len(GRAPH.nodes)
     weights, noise = np.zeros((size, size)), np.eye(size)
     for (cause, effect), weight in coefficients.items():
@@ -85,7 +84,7 @@ def _target_mean(h: jax.Array, coefficients: Coefficients, is_linear: bool) -> j
 
 
 def model(coefficients: Coefficients, is_linear: bool) -> None:
-    """The truth."""
+    """Draw one row of the true system, a site for each variable."""
     u = {name: numpyro.sample(f"U{name[1:]}", dist.Normal(0, 1)) for name in SOURCES}
     x = {name: numpyro.sample(name, dist.Normal(u[name], 1)) for name in SOURCES}
     m = {}
@@ -99,8 +98,11 @@ def model(coefficients: Coefficients, is_linear: bool) -> None:
 
 
 def mediators(query: Queries, coefficients: Coefficients) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Mean and variance of each mediator under one intervention: independent Gaussians whatever is set."""
-    found = {}
+    """Return the mean and variance of each mediator under one intervention.
+
+    The mediators are independent and Gaussian whatever is set.
+    """
+    moments = {}
     for name, pair in FEEDS.items():
         mean, variance = jnp.zeros(()), jnp.ones(())
         for source in pair:
@@ -110,14 +112,15 @@ def mediators(query: Queries, coefficients: Coefficients) -> dict[str, tuple[jax
             variance += weight**2 * jnp.where(is_set, 0.0, 2.0)
         column = GRAPH.index(name)
         is_set = query.mask[column]
-        found[name] = jnp.where(is_set, query.value[column], mean), jnp.where(is_set, 0.0, variance)
-    return found
+        centre = jnp.where(is_set, query.value[column], mean)
+        moments[name] = centre, jnp.where(is_set, 0.0, variance)
+    return moments
 
 
 def hub_moments(
     m: Mapping[str, tuple[jax.Array, jax.Array]],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """E H, Var H and E exp(iH) of the nonlinear hub: a sum of independent parts.
+    """Return E H, Var H and E exp(iH) of the nonlinear hub, a sum of independent parts.
 
     exp(i sin M) = sum_n J_n(1) exp(i n M) (Jacobi-Anger); tanh needs one-dimensional quadrature.
     """
@@ -137,7 +140,7 @@ def hub_moments(
 
 
 def nonlinear_response(coefficients: Coefficients, queries: Queries) -> jax.Array:
-    """E[2 sin H + 0.3 H^2]: the latent causes have mean zero."""
+    """Return the exact effects E[2 sin H + 0.3 H^2]: the latent causes have mean zero."""
     means: jax.Array = _nonlinear_response(coefficients, queries)
     return means
 
@@ -156,7 +159,10 @@ def _nonlinear_response(coefficients: Coefficients, queries: Queries) -> jax.Arr
 
 
 def nonlinear_domains(coefficients: Coefficients) -> dict[str, tuple[float, float]]:
-    """Mean +- 2 standard deviations; upstream of the hub the nonlinear funnel is the linear one."""
+    """Return the mean +- 2 standard deviations of each variable that may be set.
+
+    Upstream of the hub the nonlinear funnel is the linear one.
+    """
     domains = population_domains(GRAPH, linear_sem(coefficients), (*SOURCES, *FEEDS))
     nothing = Queries(np.zeros(len(GRAPH.nodes), bool), np.zeros(len(GRAPH.nodes)))
     mean, variance, _ = hub_moments(mediators(nothing, coefficients))
@@ -165,7 +171,10 @@ def nonlinear_domains(coefficients: Coefficients) -> dict[str, tuple[float, floa
 
 
 def funnel(variant: str = "linear", max_size: int | None = None, seed: int = 0) -> CausalSystem:
-    """The funnel, `linear` or `nonlinear`; all single variables and all pairs of sources are explored."""
+    """Build the funnel, `linear` or `nonlinear`.
+
+    All single variables and all pairs of sources are explored.
+    """
     if variant not in ("linear", "nonlinear"):
         raise ModelError(f"funnel has no variant {variant!r}; use 'linear' or 'nonlinear'")
     is_linear, coefficients = variant == "linear", draw_coefficients(seed)
@@ -177,11 +186,5 @@ def funnel(variant: str = "linear", max_size: int | None = None, seed: int = 0) 
         domains, exact = nonlinear_domains(coefficients), partial(nonlinear_response, coefficients)
     problem = Problem(GRAPH, "Y", domains=domains, sets=SETS if max_size is None else max_size)
     truth = partial(model, coefficients, is_linear)
-    return CausalSystem(
-        f"funnel-{variant}-{seed}",
-        problem,
-        truth,
-        exact,
-        is_linear,
-        "ours, after the paper's funnel",
-    )
+    name, source = f"funnel-{variant}-{seed}", "ours, after the paper's funnel"
+    return CausalSystem(name, problem, truth, exact, is_linear, source)

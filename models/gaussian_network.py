@@ -1,7 +1,10 @@
-"""Any linear-Gaussian network read from a JSON file in the layout of `ecoli70.json`.
+"""Which system does a file of a linear-Gaussian network describe?
+
+The file is JSON in the layout of `ecoli70.json`:
 
     {"nodes": [name, ...], "arcs": [[parent, child], ...],
-     "cpds": {name: {"coefficients": {"(Intercept)": [a], parent: [w], ...}, "variance": [v], "parents": [...]}}}
+     "cpds": {name: {"coefficients": {"(Intercept)": [a], parent: [w], ...},
+                     "variance": [v], "parents": [...]}}}
 
 V_j = a_j + sum_i w_ij V_i + N(0, v_j). Domains are the population mean +- 2 standard deviations,
 computed from the network itself.
@@ -47,9 +50,10 @@ def gaussian_network(
     name: str | None = None,
     source: str | None = None,
 ) -> CausalSystem:
-    """Build a system from a network file; every cause of the target may be set unless `manipulable` says which.
+    """Build a system from a network file.
 
-    All sets up to `max_size` are explored; above 12 manipulable variables it must be given.
+    Every cause of the target may be set, or those that `manipulable` names. All sets up to
+    `max_size` are explored; above 12 manipulable variables it must be given.
     """
     require_float64()
     graph, sem = read_network(Path(path))
@@ -67,7 +71,7 @@ def gaussian_network(
 def population_domains(
     graph: CausalGraph, sem: LinearSEM, names: Iterable[str]
 ) -> dict[str, tuple[float, float]]:
-    """Mean +- 2 standard deviations of each variable."""
+    """Return the population mean +- 2 standard deviations of each variable."""
     mean, sd = np.asarray(implied_mean(sem)), np.sqrt(np.diagonal(implied_covariance(sem)))
     at = {name: graph.index(name) for name in names}
     return {
@@ -77,12 +81,12 @@ def population_domains(
 
 
 def network_model(graph: CausalGraph, sem: LinearSEM) -> None:
-    """The truth: one site for each variable in causal order, independent disturbances."""
-    weights, intercepts, sds = (
-        np.asarray(sem.weights),
-        np.asarray(sem.intercepts),
-        np.sqrt(np.diagonal(sem.noise)),
-    )
+    """Draw one row of the true system, a site for each variable in causal order.
+
+    The disturbances are independent.
+    """
+    weights, intercepts = np.asarray(sem.weights), np.asarray(sem.intercepts)
+    sds = np.sqrt(np.diagonal(sem.noise))
     values: dict[str, jax.Array] = {}
     for column, name in enumerate(graph.nodes):
         mean = intercepts[column] + sum(
@@ -92,7 +96,10 @@ def network_model(graph: CausalGraph, sem: LinearSEM) -> None:
 
 
 def ancestral_part(graph: CausalGraph, sem: LinearSEM, target: str) -> tuple[LinearSEM, np.ndarray]:
-    """The equations that matter to the target, which comes last, and their columns in the graph."""
+    """Return the equations that matter to the target, and their columns in the graph.
+
+    The target comes last.
+    """
     columns = np.array([graph.index(name) for name in (*graph.ancestors(target), target)])
     square = np.ix_(columns, columns)
     weights, intercepts, noise = map(np.asarray, sem)  # cut in NumPy: JAX would compile each shape
@@ -102,7 +109,7 @@ def ancestral_part(graph: CausalGraph, sem: LinearSEM, target: str) -> tuple[Lin
 
 
 def network_response(sem: LinearSEM, columns: np.ndarray, queries: Queries) -> jax.Array:
-    """E Y under each intervention, from the equations upstream of the target."""
+    """Return E Y under each intervention, from the equations upstream of the target."""
     upstream = Queries(
         jnp.asarray(queries.mask)[:, columns], jnp.asarray(queries.value)[:, columns]
     )
@@ -155,19 +162,20 @@ def _read_record(path: Path) -> tuple[CausalGraph, dict[str, Any]]:
     graph = CausalGraph.from_edges(arcs, nodes=nodes)
     if set(cpds) != set(graph.nodes):
         raise ModelError(
-            f"{path}: nodes and cpds name different variables: {listed(sorted(set(cpds) ^ set(graph.nodes)))}"
+            f"{path}: nodes and cpds name different variables: "
+            f"{listed(sorted(set(cpds) ^ set(graph.nodes)))}"
         )
     return graph, cpds
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    parts = dict(pairs)
+    if len(parts) < len(pairs):
         names = [name for name, _ in pairs]
         raise ModelError(
             f"a network file gives {next(n for n in names if names.count(n) > 1)!r} twice; keep one"
         )
-    return found
+    return parts
 
 
 def _numbers(cpd: Any, where: str) -> dict[str, float]:
@@ -180,16 +188,16 @@ def _numbers(cpd: Any, where: str) -> dict[str, float]:
 
 
 def _number(value: Any, where: str) -> float:
-    """A number, bare or alone in a list."""
-    found = value[0] if isinstance(value, list) and len(value) == 1 else value
+    """Return a number that stands bare or alone in a list."""
+    number = value[0] if isinstance(value, list) and len(value) == 1 else value
     if (
-        isinstance(found, bool)
-        or not isinstance(found, int | float)
-        or not abs(found) < math.inf
-        or abs(found) > 1e300
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not abs(number) < math.inf
+        or abs(number) > 1e300
     ):
         raise ModelError(f"{where} must be one finite number, got {value!r}")
-    return float(found)
+    return float(number)
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -1,6 +1,7 @@
 """Aspirin, statin and the prostate-specific antigen (PSA).
 
-    age -> bmi; age, bmi -> aspirin, statin, cancer, PSA; aspirin, statin -> cancer, PSA; cancer -> PSA
+    age -> bmi;  age, bmi -> aspirin, statin, cancer, PSA
+    aspirin, statin -> cancer, PSA;  cancer -> PSA
 
     age ~ U(55, 75)                      bmi ~ N(27 - 0.01 age, 0.7^2)
     aspirin = s(-8 + 0.10 age + 0.03 bmi)    statin = s(-13 + 0.10 age + 0.20 bmi)
@@ -8,8 +9,8 @@
     PSA ~ N(6.8 + 0.04 age - 0.15 bmi - 0.60 statin + 0.55 aspirin + cancer, 0.4^2)
 
 with s the logistic function. Source: Ferro et al. 2015 as used by Aglietti et al. 2020. Aspirin and
-statin are functions of age and bmi: observed alone, their effects cannot be told apart (no overlap).
-Optimum by quadrature: 5.155287 at aspirin 0, statin 1.
+statin are functions of age and bmi: observed alone, their effects cannot be told apart (there is no
+overlap). Optimum by quadrature: 5.155287 at aspirin 0, statin 1.
 """
 
 import jax
@@ -42,34 +43,34 @@ YOUNGEST, OLDEST, BMI_SD, PSA_SD = 55.0, 75.0, 0.7, 0.4
 
 
 def mean_bmi(age: jax.Array) -> jax.Array:
-    """Mean body-mass index at an age."""
+    """Return the mean body-mass index at an age."""
     return 27 - 0.01 * age
 
 
 def natural_aspirin(age: jax.Array, bmi: jax.Array) -> jax.Array:
-    """Aspirin use when nobody sets it."""
+    """Return the aspirin use when nobody sets it."""
     return sigmoid(-8 + 0.10 * age + 0.03 * bmi)
 
 
 def natural_statin(age: jax.Array, bmi: jax.Array) -> jax.Array:
-    """Statin use when nobody sets it."""
+    """Return the statin use when nobody sets it."""
     return sigmoid(-13 + 0.10 * age + 0.20 * bmi)
 
 
 def cancer_risk(age: jax.Array, bmi: jax.Array, aspirin: jax.Array, statin: jax.Array) -> jax.Array:
-    """Propensity of cancer."""
+    """Return the propensity of cancer."""
     return sigmoid(2.2 - 0.05 * age + 0.01 * bmi - 0.04 * statin + 0.02 * aspirin)
 
 
 def mean_psa(
     age: jax.Array, bmi: jax.Array, aspirin: jax.Array, statin: jax.Array, cancer: jax.Array
 ) -> jax.Array:
-    """Mean PSA given all of its causes."""
+    """Return the mean PSA given all of its causes."""
     return 6.8 + 0.04 * age - 0.15 * bmi - 0.60 * statin + 0.55 * aspirin + cancer
 
 
 def model() -> None:
-    """The truth."""
+    """Draw one row of the true system, a site for each variable."""
     age = numpyro.sample("age", dist.Uniform(YOUNGEST, OLDEST))
     bmi = numpyro.sample("bmi", dist.Normal(mean_bmi(age), BMI_SD))
     aspirin = numpyro.deterministic("aspirin", natural_aspirin(age, bmi))
@@ -86,7 +87,7 @@ AGE_NODES, BMI_NODES = 12, 12
 def population(
     ages: int = AGE_NODES, bmis: int = BMI_NODES
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Nodes (age, bmi) and weights of the population, (k,) each."""
+    """Return the quadrature of the population: ages, bmis and weights, arrays of shape (k,)."""
     x, across = np.polynomial.legendre.leggauss(ages)
     t, along = np.polynomial.hermite_e.hermegauss(bmis)
     ages_at, offsets = np.meshgrid(
@@ -98,7 +99,7 @@ def population(
 
 
 def response(queries: Queries) -> jax.Array:
-    """Mean PSA over the population, aspirin and statin natural where they are not set."""
+    """Return the mean PSA over the population, aspirin and statin natural where not set."""
     means: jax.Array = _response(queries)
     return means
 
@@ -123,7 +124,7 @@ def _response(queries: Queries) -> jax.Array:
 
 
 def healthcare(max_size: int | None = None) -> CausalSystem:
-    """Lower PSA by aspirin and statin."""
+    """Build the system: lower PSA by aspirin and statin."""
     problem = Problem(
         GRAPH, "PSA", domains=DOMAINS, sets="mis" if max_size is None else max_size, units=UNITS
     )

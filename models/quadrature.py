@@ -13,7 +13,7 @@ STEP, REACH = 0.05, 9.0  # the density beyond 9 standard deviations is 1e-18
 
 
 def normal_rule(step: float = STEP) -> tuple[jax.Array, jax.Array]:
-    """Nodes and weights, (k,) each, for the mean under N(0, 1)."""
+    """Return nodes and weights, arrays of shape (k,), for the mean under N(0, 1)."""
     nodes = jnp.arange(-REACH, REACH + step / 2, step)
     density = jnp.exp(-(nodes**2) / 2)
     return nodes, density / density.sum()
@@ -25,7 +25,10 @@ def normal_mean(
     sd: jax.Array | float = 1.0,
     step: float = STEP,
 ) -> jax.Array:
-    """E f(N(mean, sd^2)) for every entry of `mean` and `sd` (broadcast together); `function` acts elementwise."""
+    """Return E f(N(mean, sd^2)) for every entry of `mean` and `sd`, broadcast together.
+
+    `function` is f, and acts elementwise.
+    """
     nodes, weights = normal_rule(step)
     mean, sd = jnp.broadcast_arrays(jnp.asarray(mean, float), jnp.asarray(sd, float))
     spots = jnp.expand_dims(nodes, tuple(range(mean.ndim)))
@@ -33,7 +36,7 @@ def normal_mean(
 
 
 def lognormal_wave(frequency: float, sd: float) -> jax.Array:
-    """E exp(i t exp(Z)), Z ~ N(0, sd^2), t > 0: complex, accurate to the last digits.
+    """Return E exp(i t exp(Z)), Z ~ N(0, sd^2), t > 0, a complex number with nearly all digits.
 
     On the real line the wave oscillates ever faster; on the line Im Z = 0.7 it decays instead, and
     the integral over both is the same.

@@ -6,8 +6,8 @@
     E = cos A + C/10 + e;  Y = cos D - D/5 + sin E - E/4 + U1 + exp(-U2) + e,  all noise N(0, 1)
 
 Source: the released code of Aglietti et al. 2020. Variants: `daggp` has the domains of the DAG-GP
-paper (Aglietti et al. 2020b); `paper` is ours, with Y = cos D + sin E + U1 + U2 + e, whose optimum is the
-published -2 at {D, E}. Optimum by quadrature: -3.483055 at B = -5, D = 3.34295.
+paper (Aglietti et al. 2020b); `paper` is ours, with Y = cos D + sin E + U1 + U2 + e, whose optimum
+is the published -2 at {D, E}. Optimum by quadrature: -3.483055 at B = -5, D = 3.34295.
 """
 
 import math
@@ -53,7 +53,7 @@ NOTES = {
 
 
 def model(outcome: Outcome) -> None:
-    """The truth."""
+    """Draw one row of the true system, a site for each variable."""
     u1 = numpyro.sample("U1", dist.Normal(0, 1))
     u2 = numpyro.sample("U2", dist.Normal(0, 1))
     f = numpyro.sample("F", dist.Normal(0, 1))
@@ -67,19 +67,20 @@ def model(outcome: Outcome) -> None:
 
 
 def through_d(d: jax.Array, outcome: Outcome) -> jax.Array:
-    """What D adds to Y."""
+    """Return what D adds to Y."""
     return jnp.cos(d) - outcome.d * d
 
 
 def through_e(e: jax.Array, outcome: Outcome) -> jax.Array:
-    """What E adds to Y."""
+    """Return what E adds to Y."""
     return jnp.sin(e) - outcome.e * e
 
 
 def moments_of_cos_a() -> tuple[complex, float]:
-    """E exp(i cos A) and E cos A, with A = F^2 + N(0, 2), in closed form.
+    """Return E exp(i cos A) and E cos A, with A = F^2 + N(0, 2), in closed form.
 
-    Jacobi-Anger: exp(i cos A) = sum_n i^n J_n(1) exp(i n A), and E exp(i n A) = (1 - 2 i n)^(-1/2) exp(-n^2).
+    Jacobi-Anger: exp(i cos A) = sum_n i^n J_n(1) exp(i n A), and
+    E exp(i n A) = (1 - 2 i n)^(-1/2) exp(-n^2).
     """
     orders = range(1, 8)  # exp(-49) is below the last bit
     waves = {n: ((1 - 2j * n) ** -0.5).real * math.exp(-n * n) for n in orders}
@@ -87,20 +88,23 @@ def moments_of_cos_a() -> tuple[complex, float]:
 
 
 def mean_through_d(mean_c: jax.Array, outcome: Outcome) -> jax.Array:
-    """E of what D adds while D is free, given the mean of C."""
+    """Return the mean of what D adds to Y while D is free, given the mean of C."""
     cosine = normal_mean(lambda c: jnp.cos(jnp.exp(-c) / 10), mean_c)
     return jnp.exp(-0.5) * cosine - outcome.d * jnp.exp(-mean_c + 0.5) / 10
 
 
 def mean_through_e(mean_c: jax.Array, outcome: Outcome) -> jax.Array:
-    """E of what E adds while E is free, given the mean of C."""
+    """Return the mean of what E adds to Y while E is free, given the mean of C."""
     wave, cosine = moments_of_cos_a()
     sine = jnp.imag(wave * jnp.exp(1j * mean_c / 10 - HALF_VARIANCE))
     return sine - outcome.e * (cosine + mean_c / 10)
 
 
 def natural_means(outcome: Outcome) -> tuple[jax.Array, jax.Array]:
-    """E of what D and E add while B is free too: C then has the mean exp(-B) with B ~ N(0, 2)."""
+    """Return the means of what D and E add to Y while B is free too.
+
+    C then has the mean exp(-B) with B ~ N(0, 2).
+    """
     wave, cosine = moments_of_cos_a()
     sd = math.sqrt(2)
     by_d = normal_mean(lambda b: mean_through_d(jnp.exp(-b), outcome), sd=sd)
@@ -109,7 +113,10 @@ def natural_means(outcome: Outcome) -> tuple[jax.Array, jax.Array]:
 
 
 def response(queries: Queries, outcome: Outcome) -> jax.Array:
-    """E Y: what D and E add, each set, or following a set B, or natural; and the latent part."""
+    """Return E Y: what D and E add, each set, or following a set B, or natural; and the rest.
+
+    The rest is the mean of what the latent causes add.
+    """
     means: jax.Array = _response(queries, outcome)
     return means
 
@@ -132,10 +139,11 @@ def _response(queries: Queries, outcome: Outcome) -> jax.Array:
 
 
 def synthetic(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
-    """The synthetic system; the variant names its domains or its target's equation."""
+    """Build the synthetic system; the variant names its domains or its target's equation."""
     if variant not in VARIANTS:
         raise ModelError(
-            f"synthetic has no variant {variant!r}; leave it out or use one of {listed(filter(None, VARIANTS))}"
+            f"synthetic has no variant {variant!r}; leave it out or use one of "
+            f"{listed(filter(None, VARIANTS))}"
         )
     domains, outcome = VARIANTS[variant]
     problem = Problem(GRAPH, "Y", domains=domains, sets="mis" if max_size is None else max_size)

@@ -29,14 +29,14 @@ DOMAINS = {"X": (-5.0, 5.0), "Z": (-5.0, 20.0)}
 
 
 def model() -> None:
-    """The truth without confounding."""
+    """Draw one row of the true system without confounding."""
     x = numpyro.sample("X", dist.Normal(0, 1))
     z = numpyro.sample("Z", dist.Normal(mean_of_z(x), 1))
     numpyro.sample("Y", dist.Normal(effect_of_z(z), 1))
 
 
 def confounded_model() -> None:
-    """The truth with a latent cause of X and Y."""
+    """Draw one row of the true system with a latent cause of X and Y."""
     u = numpyro.sample("U", dist.Normal(0, 1))
     x = numpyro.sample("X", dist.Normal(u, 1))
     z = numpyro.sample("Z", dist.Normal(mean_of_z(x), 1))
@@ -44,44 +44,45 @@ def confounded_model() -> None:
 
 
 def mean_of_z(x: jax.Array) -> jax.Array:
-    """E[Z | X]."""
+    """Return E[Z | X = x]."""
     return jnp.exp(-x)
 
 
 def effect_of_z(z: jax.Array) -> jax.Array:
-    """f_Z."""
+    """Return f_Z(z) = E[Y | do(Z = z)]."""
     return jnp.cos(z) - jnp.exp(-z / 20)
 
 
 def effect_of_x(x: jax.Array) -> jax.Array:
-    """f_X: the means of cos and exp of a Gaussian with mean exp(-x) and variance 1."""
+    """Return f_X(x) = E[Y | do(X = x)].
+
+    It holds the means of cos and exp of a Gaussian with mean exp(-x) and variance 1.
+    """
     return jnp.exp(-0.5) * jnp.cos(mean_of_z(x)) - jnp.exp(-mean_of_z(x) / 20 + 1 / 800)
 
 
 def natural_mean(sd_of_x: float) -> jax.Array:
-    """E Y when nothing is set: the mean of f_X, its wave on a line where it decays."""
+    """Return E Y when nothing is set: the mean of f_X, its wave on a line where it decays."""
     decay = normal_mean(lambda x: jnp.exp(-mean_of_z(x) / 20 + 1 / 800), sd=sd_of_x)
     return jnp.exp(-0.5) * jnp.real(lognormal_wave(1.0, sd_of_x)) - decay
 
 
 def response(queries: Queries, sd_of_x: float) -> jax.Array:
-    """f_Z where Z is set, else f_X where X is set, else the mean of Y."""
+    """Return f_Z where Z is set, else f_X where X is set, else the mean of Y."""
     means: jax.Array = _response(queries, sd_of_x)
     return means
 
 
 @partial(jax.jit, static_argnames="sd_of_x")
 def _response(queries: Queries, sd_of_x: float) -> jax.Array:
-    (x, z, _), (x_is_set, z_is_set, _) = (
-        jnp.asarray(queries.value).T,
-        jnp.asarray(queries.mask).T,
-    )  # both graphs' order
+    x, z, _ = jnp.asarray(queries.value).T  # X, Z, Y is the order of both graphs
+    x_is_set, z_is_set, _ = jnp.asarray(queries.mask).T
     by_x = jnp.where(x_is_set, effect_of_x(x), natural_mean(sd_of_x))
     return jnp.where(z_is_set, effect_of_z(z), by_x)
 
 
 def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
-    """The nonlinear chain, with or without a latent cause of X and Y."""
+    """Build the nonlinear chain, with or without a latent cause of X and Y."""
     if variant not in GRAPHS:
         raise ModelError(f"toy has no variant {variant!r}; leave it out or use 'confounded'")
     problem = Problem(
@@ -91,11 +92,5 @@ def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem
     if variant is None:
         return CausalSystem("toy", problem, model, partial(response, sd_of_x=1.0), False, source)
     exact = partial(response, sd_of_x=math.sqrt(2))
-    return CausalSystem(
-        "toy-confounded",
-        problem,
-        confounded_model,
-        exact,
-        False,
-        f"{source}; the latent cause is ours",
-    )
+    source = f"{source}; the latent cause is ours"
+    return CausalSystem("toy-confounded", problem, confounded_model, exact, False, source)

@@ -28,7 +28,10 @@ def test_nonlinear_funnel_agrees_with_brute_force_over_its_disturbances(seed):
 
 
 def funnel_by_grid(coefficients, intervention):
-    """Integrate Y's mean over M1, M2, M3 on a three-dimensional Gauss-Legendre grid; H's noise damps its waves."""
+    """Integrate Y's mean over M1, M2, M3 on a three-dimensional Gauss-Legendre grid.
+
+    H's noise damps its waves.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(160)
     nodes, weights = 8.5 * nodes, weights * np.exp(-((8.5 * nodes) ** 2) / 2)
     weights = weights / weights.sum()

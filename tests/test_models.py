@@ -21,7 +21,7 @@ def baseline(system):
 
 
 def best_of_set(system, members):
-    """An optimizer that shares nothing with the package's: differential evolution, then Nelder-Mead."""
+    """Optimize by differential evolution, then Nelder-Mead: nothing is shared with the package."""
     bounds = [system.problem.domains[name] for name in members]
 
     def objective(values):
@@ -44,9 +44,10 @@ def best_of_set(system, members):
     return fine.fun, fine.x
 
 
-# Published optima of each set. Two differ from the published figures in the fifth decimal: D (0.068824, and
-# 0.127218 with daggp's domains) and the mean of Y (2.305542) rest on a Gauss-Hermite constant 0.0684887 that has not
-# converged; the next test computes 0.0684675 on a contour where the integrand does not oscillate.
+# Published optima of each set. Two differ from the published figures in the fifth decimal: D
+# (0.068824, and 0.127218 with daggp's domains) and the mean of Y (2.305542) rest on a Gauss-Hermite
+# constant 0.0684887 that has not converged; the next test computes 0.0684675 on a contour where the
+# integrand does not oscillate.
 PUBLISHED = [
     ("toy", None, "Z", -2.171806, [-3.2003]),
     ("toy", None, "X", -1.463751, [-1.1219]),
@@ -108,7 +109,10 @@ def test_optimum_of_a_maximized_problem_is_the_largest_effect():
 
 @pytest.mark.heavy
 def test_constant_of_the_synthetic_system_agrees_with_a_shifted_contour():
-    """E exp(i exp(B) / 10), B ~ N(0, 2), on Im B = 0.7, where the integrand decays instead of oscillating."""
+    """Return E exp(i exp(B) / 10), B ~ N(0, 2).
+
+    It is integrated on Im B = 0.7, where the integrand decays instead of oscillating.
+    """
     z = np.arange(-16, 16, 0.01) + 0.7j
     wave = (np.exp(0.1j * np.exp(z)) * np.exp(-(z**2) / 4)).sum() * 0.01 / np.sqrt(4 * np.pi)
     ripple, cosine = cos_a_by_quadrature()
@@ -247,9 +251,14 @@ def test_observations_and_experiments_refuse_bad_requests():
     with pytest.raises(DomainError, match="shape"):
         system.effect(cb.Queries(np.zeros((1, 2), bool), np.zeros((1, 2))))
     with pytest.raises(
-        DomainError, match=r"expected Queries, got dict; build them with problem.queries"
+        DomainError, match=r"expected Queries, got str; build them with problem.queries"
     ):
-        system.effect({"X": 1.0})
+        system.effect("X")
+    both = {"X": 1.0, "Z": 2.0}
+    assert (
+        system.effect(both) == system.effect([both]) == system.effect(system.problem.queries(both))
+    )
+    assert len(system.experiment([both, {"X": 0.0}], 0)) == 2
     with pytest.raises(TypeError, match="got 118059162071741130"):
         system.observe(1, 2**70)
     for strange in (jax.numpy.zeros(3), jax.random.split(jax.random.key(0), 3)):

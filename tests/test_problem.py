@@ -165,6 +165,27 @@ def test_raw_arrays_are_checked_like_names(make_problem):
         problem.require(cb.Queries(np.ones((1, 3), bool), np.zeros((1, 3))))
 
 
+def test_mappings_are_taken_wherever_a_batch_is(make_problem):
+    problem = make_problem()
+    rows = [{"X": 1.0}, {"X": 2.0, "Z": -3.0}]
+    for given, expected in ((rows, rows), (tuple(rows), rows), (rows[1], rows[1:]), ([], [])):
+        queries = problem.require(given)
+        assert isinstance(queries, cb.Queries) and problem.interventions(queries) == expected
+        assert problem.interventions(given) == expected and len(problem.to_frame(given)) == len(
+            expected
+        )
+        assert problem.cost(given).tolist() == [len(row) for row in expected]
+    for nothing in ({}, [{}], [{"X": 1.0}, {}]):
+        with pytest.raises(DomainError, match=r"missing its variables.*problem.baseline\(\)"):
+            problem.require(nothing)
+    for other in (None, "X", [1.0], [{"X": 1.0}, "Z"], np.zeros(3), {"X"}, iter(rows)):
+        message = f"expected Queries, got {type(other).__name__}; build them with problem.queries"
+        with pytest.raises(DomainError, match=message):
+            problem.require(other)
+    with pytest.raises(DomainError, match=r"do\(X = 9\) lies outside"):
+        problem.require([{"X": 9.0}])
+
+
 def test_names_and_values_survive_the_round_trip(make_problem):
     problem = make_problem(sets=2, units={"X": "mg"})
     interventions = [{"X": 1 / 3}, {"Z": -3.2}, {"X": -5.0, "Z": 20.0}]

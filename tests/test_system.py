@@ -265,7 +265,10 @@ def test_optimum_inside_a_box_of_any_size_is_found(names):
 
 @pytest.mark.heavy
 def test_best_of_several_basins_is_found():
-    """The deepest well lies between two points of the first grid, whose lowest point is in a broader well."""
+    """The deepest well lies between two points of the first grid.
+
+    The lowest point of that grid is in a broader well.
+    """
     cell = 2 / (CELLS - 1)
     deep, broad = -1 + 1000.5 * cell, 0.5
 

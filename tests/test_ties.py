@@ -1,4 +1,7 @@
-"""No choice hangs on rounding: inputs that differ in their last digits, as on another processor, give the same one."""
+"""No choice hangs on rounding.
+
+Inputs that differ in their last digits, as on another processor, give the same choice.
+"""
 
 import numpy as np
 import pytest

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class Posed(Protocol):
-    """What a table is read for: a graph with a target. A `Problem` is one."""
+    """A graph with a target, for which a table is read; a `Problem` is one."""
 
     @property
     def graph(self) -> CausalGraph:
-        """What causes what."""
+        """Causal graph of the variables."""
 
     @property
     def target(self) -> str:
-        """The variable to improve."""
+        """Name of the variable to improve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,24 +57,21 @@ class Data:
         intervened = np.array(self.intervened)
         if intervened.dtype != bool or intervened.shape != values.shape:
             raise DataError(
-                f"`intervened` must be boolean and of shape {values.shape}, got {intervened.dtype} {intervened.shape}"
+                f"`intervened` must be boolean and of shape {values.shape}, got "
+                f"{intervened.dtype} {intervened.shape}"
             )
         if intervened[:, self.nodes.index(self.target)].any():
             raise DataError(
-                f"the target {self.target!r} is marked as set; its values would not be outcomes: drop those rows"
+                f"the target {self.target!r} is marked as set; its values would not be outcomes: "
+                "drop those rows"
             )
         intervened.flags.writeable = False
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "intervened", intervened)
 
     def __reduce__(self) -> tuple[type["Data"], tuple[object, ...]]:
-        return Data, (
-            self.nodes,
-            self.target,
-            self.values,
-            self.intervened,
-            self.unused,
-        )  # a copy is checked too
+        # A copy is checked like the first.
+        return Data, (self.nodes, self.target, self.values, self.intervened, self.unused)
 
     @classmethod
     def from_frame(
@@ -87,7 +84,8 @@ class Data:
         """
         if not hasattr(problem, "graph") or not hasattr(problem, "target"):
             raise DataError(
-                f"rows are read for a problem, which has a graph and a target; got {type(problem).__name__}"
+                "rows are read for a problem, which has a graph and a target; "
+                f"got {type(problem).__name__}"
             )
         nodes = problem.graph.nodes
         table = tables.read_frame(frame, nodes)
@@ -116,7 +114,10 @@ class Data:
         return cls.from_frame(problem, tables.read_parquet(path))
 
     def to_frame(self) -> "pd.DataFrame":
-        """The rows as a table that `from_frame` reads back, with `do(X)` columns where anything was set."""
+        """Return the rows as a table that `from_frame` reads back.
+
+        It has a column `do(X)` for every variable X that was set in some row.
+        """
         return tables.write_frame(self.values, self.intervened, self.nodes)
 
     def to_csv(self, path: str | Path) -> None:
@@ -127,34 +128,34 @@ class Data:
         return len(self.values)
 
     def column(self, name: str) -> np.ndarray:
-        """(n,) values of one variable."""
+        """Return the values of one variable, an array of shape (n,)."""
         if name not in self.nodes:
             raise DataError(f"no column {name!r}; columns: {listed(self.nodes)}")
         return self.values[:, self.nodes.index(name)]
 
     @property
     def outcomes(self) -> np.ndarray:
-        """(n,) the target's column."""
+        """Values of the target, an array of shape (n,)."""
         return self.column(self.target)
 
     @property
     def queries(self) -> Queries:
-        """What was set in each row; a row that sets nothing is an observation."""
+        """Interventions of the rows; one that sets nothing is an observation."""
         return Queries(self.intervened, np.where(self.intervened, self.values, 0.0))
 
     @property
     def is_observational(self) -> np.ndarray:
-        """(n,) which rows had nothing set."""
+        """Whether nothing was set in each row, a boolean array of shape (n,)."""
         return np.asarray(~self.intervened.any(axis=1))
 
     def rows(self, chosen: slice | np.ndarray) -> "Data":
-        """Some of the rows, by slice, boolean or index array."""
+        """Return some of the rows, chosen by a slice, a boolean array or an index array."""
         return Data(
             self.nodes, self.target, self.values[chosen], self.intervened[chosen], self.unused
         )
 
     def join(self, other: "Data") -> "Data":
-        """These rows followed by the other's."""
+        """Return these rows followed by the other's."""
         if not isinstance(other, Data):
             raise DataError(
                 f"only Data can be joined, got {type(other).__name__}; read it with Data.from_frame"
@@ -163,17 +164,10 @@ class Data:
             raise DataError(
                 f"cannot join rows of {listed(self.nodes)} with rows of {listed(other.nodes)}"
             )
-        values, intervened = (
-            np.vstack([self.values, other.values]),
-            np.vstack([self.intervened, other.intervened]),
-        )
-        return Data(
-            self.nodes,
-            self.target,
-            values,
-            intervened,
-            tuple(dict.fromkeys(self.unused + other.unused)),
-        )
+        values = np.vstack([self.values, other.values])
+        intervened = np.vstack([self.intervened, other.intervened])
+        unused = tuple(dict.fromkeys(self.unused + other.unused))
+        return Data(self.nodes, self.target, values, intervened, unused)
 
     def __repr__(self) -> str:
         observed = int(self.is_observational.sum())
@@ -182,8 +176,9 @@ class Data:
         return f"Data({rows} of {listed(self.nodes)}{ignored})"
 
     def summary(self) -> "pd.DataFrame":
-        """Count, mean, sd and range of every variable, and in how many rows it was set."""
+        """Return the mean, sd and range of every variable, and in how many rows it was set."""
         return tables.summarise(self.values, self.intervened, self.nodes)
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p>{self.summary().to_html(float_format='{:.4g}'.format)}"
+        table = self.summary().to_html(float_format="{:.4g}".format)
+        return f"<p>{html.escape(repr(self))}</p>{table}"

@@ -18,11 +18,12 @@ ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's di
 
 
 def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
-    """Refuse a column that is so large, or varies by so little, that its squares overflow or underflow.
+    """Refuse a column whose values are so large, or vary so little, that squares lose their digits.
 
-    A column of zeros and one that is constant up to rounding pass: who needs it to vary refuses it.
-    earlier: rows that were learned from before; a column that is tiny in a few rows need not be so in
-    all of them.
+    Squares overflow or underflow outside the sizes of `inputs.size_fault`. A column of zeros and
+    one that is constant up to rounding pass: `require_learnable` refuses them where they must vary.
+    earlier: rows that were learned from before; a column that is tiny in a few rows need not be so
+    in all of them.
     """
     if not len(data):
         return
@@ -40,7 +41,7 @@ def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
 
 
 def _ends(parts: Sequence[Data]) -> tuple[np.ndarray, np.ndarray]:
-    """(p,) smallest and (p,) largest value of each column over all rows."""
+    """Return the smallest and the largest value of each column, arrays of shape (p,)."""
     filled = [part.values for part in parts if len(part)]
     values = filled[0] if len(filled) == 1 else np.concatenate(filled)
     return values.min(axis=0), values.max(axis=0)
@@ -64,12 +65,18 @@ def require_learnable(
 
     Raises DataError for too few rows, a constant parent or target and exactly collinear parents;
     warns of nearly collinear ones. Meant for priors scaled by the data: a fixed proper prior needs
-    no rows at all. known: edges whose coefficients need not be learned. nodes: whose equations are needed, by default
-    those of the target and all its causes. spare: rows needed beyond the number of parents.
+    no rows at all.
+
+    Parameters
+    ----------
+    known: edges whose coefficients need not be learned.
+    nodes: variables whose equations are needed, by default the target and all its causes.
+    spare: rows needed beyond the number of parents.
     """
     if data.nodes != graph.nodes:
         raise DataError(
-            f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; read them for this graph"
+            f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; "
+            "read them for this graph"
         )
     for node in graph.require(
         [data.target, *graph.ancestors(data.target)] if nodes is None else nodes
@@ -88,7 +95,10 @@ def require_learnable(
             else np.empty((0, 0))
         )
         for parent, column in zip(parents, columns.T, strict=True):
-            fault = f"{parent!r}, a parent of {node!r}, is constant; its coefficient cannot be learned: vary it or drop it"
+            fault = (
+                f"{parent!r}, a parent of {node!r}, is constant; its coefficient cannot be "
+                "learned: vary it or drop it"
+            )
             require_spread(column, fault)
         if len(parents) > 1:
             _require_independent(node, parents, columns)
@@ -97,8 +107,8 @@ def require_learnable(
 def _require_rows(node: str, rows: int, parents: int, spare: int) -> None:
     if rows < parents + spare:
         raise DataError(
-            f"the equation of {node!r} has {parents} parents and only {rows} rows in which it was not set; "
-            f"at least {parents + spare} are needed: add rows, or give fixed proper priors"
+            f"the equation of {node!r} has {parents} parents and only {rows} rows in which it was "
+            f"not set; at least {parents + spare} are needed: add rows, or give fixed proper priors"
         )
 
 
@@ -118,13 +128,14 @@ def _require_independent(node: str, parents: Sequence[str], columns: np.ndarray)
     # The columns are known to ROUNDING only, which standardising divides by their sd.
     if not condition < 1 / (ROUNDING * max(columns.shape) / sd.min()):
         raise DataError(
-            f"the parents {listed(together)} of {node!r} are exactly collinear in these rows; only a combination of "
-            "their coefficients can be learned: drop one, or add rows in which they were set apart"
+            f"the parents {listed(together)} of {node!r} are exactly collinear in these rows; only "
+            "a combination of their coefficients can be learned: drop one, or add rows in which "
+            "they were set apart"
         )
     if not condition <= ILL_CONDITIONED:
         warnings.warn(
-            f"the parents {listed(together)} of {node!r} are nearly collinear (condition number {condition:.1e}): "
-            "little more than their sum is learned",
+            f"the parents {listed(together)} of {node!r} are nearly collinear "
+            f"(condition number {condition:.1e}): little more than their sum is learned",
             CausalBOWarning,
             stacklevel=4,
         )

@@ -1,4 +1,7 @@
-"""Does this table fit this graph? pandas, CSV and Parquet to checked arrays, and back."""
+"""Does this table fit this graph?
+
+Tables of pandas, CSV and Parquet are read into checked arrays, and arrays are written as tables.
+"""
 
 import csv
 import re
@@ -37,7 +40,8 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     )
     if missing:
         raise DataError(
-            f"the table lacks the columns {listed(missing)}; its unused columns are: {listed(unused)}"
+            f"the table lacks the columns {listed(missing)}; "
+            f"its unused columns are: {listed(unused)}"
         )
     names = "|".join(re.escape(name) for name in nodes)
     for column in unused:
@@ -56,35 +60,33 @@ def read_array(values: object, nodes: Sequence[str]) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         raise DataError("the rows are a masked array; drop or repair the masked values")
     try:
-        found = np.array(values)
+        rows = np.array(values)
     except ValueError:
         raise DataError(
             "the rows have ragged lengths; every row needs one value for each variable"
         ) from None
-    if found.ndim != 2 or found.shape[1] != len(nodes):
+    if rows.ndim != 2 or rows.shape[1] != len(nodes):
         raise DataError(
-            f"rows need the shape (n, {len(nodes)}) for {listed(nodes)}, got {found.shape}"
+            f"rows need the shape (n, {len(nodes)}) for {listed(nodes)}, got {rows.shape}"
         )
-    if found.dtype in SHORT:
+    if rows.dtype in SHORT:
         _warn_of_short_floats(nodes)
-    found = _to_float(found, listed(nodes))
-    _require_finite(found, nodes, range(len(found)))
-    found.flags.writeable = False
-    return found
+    rows = _to_float(rows, listed(nodes))
+    _require_finite(rows, nodes, range(len(rows)))
+    rows.flags.writeable = False
+    return rows
 
 
 def _read_column(column: "pd.Series[float]", name: str) -> np.ndarray:
     if not pd.api.types.is_numeric_dtype(column.dtype):
         raise DataError(f"column {name!r} has dtype {column.dtype}; convert it to numbers first")
-    if column.isna().any():
-        column = column.astype(
-            float
-        )  # nullable integers: the missing ones become NaN, which is refused
+    if column.isna().any():  # a missing nullable integer becomes NaN, which is refused
+        column = column.astype(float)
     return _to_float(column.to_numpy(), name)
 
 
 def _to_float(values: np.ndarray, name: str) -> np.ndarray:
-    """float64 from bool, int or float; anything else is not a measurement."""
+    """Return the values as float64; refuse any that are not booleans, integers or floats."""
     if values.dtype.kind not in "biuf":
         raise DataError(f"column {name!r} has dtype {values.dtype}; convert it to numbers first")
     return values.astype(np.float64)
@@ -92,7 +94,10 @@ def _to_float(values: np.ndarray, name: str) -> np.ndarray:
 
 def _warn_of_short_floats(names: Sequence[str]) -> None:
     if names:
-        message = f"columns {listed(names)} are float32 or float16; converted to float64, the digits lost stay lost"
+        message = (
+            f"columns {listed(names)} are float32 or float16; converted to float64, "
+            "the digits lost stay lost"
+        )
         warnings.warn(message, CausalBOWarning, stacklevel=4)
 
 
@@ -102,8 +107,8 @@ def _require_finite(values: np.ndarray, nodes: Sequence[str], labels: Sequence[o
         column = int(np.flatnonzero(bad.any(axis=0))[0])
         rows = np.flatnonzero(bad[:, column])
         raise DataError(
-            f"column {nodes[column]!r} holds {len(rows)} NaN or infinite values, the first in row {labels[rows[0]]}; "
-            "drop or repair those rows"
+            f"column {nodes[column]!r} holds {len(rows)} NaN or infinite values, "
+            f"the first in row {labels[rows[0]]}; drop or repair those rows"
         )
 
 
@@ -115,7 +120,8 @@ def _require_distinct(what: str, labels: "pd.Index[str]") -> None:
         repeated = labels[labels.map(repr).duplicated()]
     if len(repeated):
         raise DataError(
-            f"the {what} {repeated.tolist()[0]!r} stands twice in the table; make every {what} unique"
+            f"the {what} {repeated.tolist()[0]!r} stands twice in the table; "
+            f"make every {what} unique"
         )
 
 
@@ -125,8 +131,8 @@ def _read_mark(frame: pd.DataFrame, name: str) -> np.ndarray:
     marks = frame[name]
     if marks.isna().any() or not marks.isin([0, 1]).all():
         raise DataError(
-            f"column {name!r} must hold True or False (1 or 0) in every row, got {listed(marks.unique())}; "
-            "fill in False where it was not set"
+            f"column {name!r} must hold True or False (1 or 0) in every row, "
+            f"got {listed(marks.unique())}; fill in False where it was not set"
         )
     return marks.to_numpy(dtype=bool)
 
@@ -155,7 +161,7 @@ def read_csv(path: str | Path) -> pd.DataFrame:
 
 
 def read_parquet(path: str | Path) -> pd.DataFrame:
-    """Read a Parquet file; says what to install where the reader is missing."""
+    """Read a Parquet file; where pyarrow is missing, say what to install."""
     try:
         return pd.read_parquet(Path(path), engine="pyarrow")
     except ImportError:
@@ -165,7 +171,7 @@ def read_parquet(path: str | Path) -> pd.DataFrame:
 
 
 def write_frame(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:
-    """Rows as a table, with a boolean column `do(X)` for every variable set in some row."""
+    """Return rows as a table with a boolean column `do(X)` for every variable set in some row."""
     frame = pd.DataFrame(values, columns=list(nodes))
     for column in np.flatnonzero(intervened.any(axis=0)).tolist():
         frame[f"do({nodes[column]})"] = intervened[:, column]
@@ -173,7 +179,7 @@ def write_frame(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]
 
 
 def summarise(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:
-    """A row for every variable: how it varies, and how often it was set."""
+    """Return a table with a row for every variable: how it varies, and how often it was set."""
     frame = pd.DataFrame(values, columns=list(nodes))
-    found = frame.agg(["mean", "std", "min", "max"]).T.rename(columns={"std": "sd"})
-    return found.assign(set_in=intervened.sum(axis=0))
+    summary = frame.agg(["mean", "std", "min", "max"]).T.rename(columns={"std": "sd"})
+    return summary.assign(set_in=intervened.sum(axis=0))

@@ -22,7 +22,7 @@ from causal_bo_ppl.inference.importance import (
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
@@ -78,7 +78,7 @@ def gaussian_error(
     drawn, independent, weights = _draw(post, draws, for_draws)
     theta = drawn[np.isfinite(drawn).all(axis=1)]
     standard = host_generator(for_gaussian).standard_normal((PROPOSED, post.factor.shape[1]))
-    asked = choose(post.problem, post.sets, queries)
+    asked = default_vertices(post.problem, post.sets, queries)
     if not len(asked):
         raise ModelError("there is no effect to compare: give at least one query")
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)

@@ -16,7 +16,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
@@ -43,7 +43,7 @@ def prior_sensitivity(
     require_draws("prior_sensitivity", draws, post)
     limit = require_between("limit", limit, 0, np.inf)
     drawn = post.belief.drawn(draws, as_key(key))
-    asked = choose(post.problem, post.sets, queries, most=32)
+    asked = default_vertices(post.problem, post.sets, queries, most=32)
     effects = np.asarray(response(post.problem, post)(drawn.theta, asked))
     watched = np.concatenate([drawn.theta, effects], axis=1)
     names = [*post.names, *labels(post.problem, asked)]

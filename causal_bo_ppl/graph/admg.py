@@ -80,10 +80,8 @@ class CausalGraph:
         nodes: str | Iterable[str] = (),
     ) -> "CausalGraph":
         """Build from pairs; `nodes` lists all variables, or those without directed edges."""
-        directed, names = (
-            _read_pairs(directed),
-            [nodes] if isinstance(nodes, str) else read_list(nodes),
-        )
+        directed = _read_pairs(directed)
+        names = [nodes] if isinstance(nodes, str) else read_list(nodes)
         if names is None:
             raise GraphError(f"nodes are names such as ['X', 'Y'], got {nodes!r}")
         joined = dict.fromkeys(name for edge in directed for name in edge if name not in names)
@@ -110,7 +108,7 @@ class CausalGraph:
         )
 
     def to_networkx(self) -> "nx.DiGraph":
-        """Return the directed part as a DiGraph, with the pairs of `bidirected` as graph attribute."""
+        """Return the directed part as a DiGraph; its attribute `bidirected` holds the arcs."""
         graph = nx.DiGraph(bidirected=self.bidirected)
         graph.add_nodes_from(self.nodes)
         graph.add_edges_from(self.directed)
@@ -127,40 +125,42 @@ class CausalGraph:
         return tuple(self.nodes[rank] for rank in sorted({self._rank[name] for name in wanted}))
 
     def index(self, name: str) -> int:
-        """Position of a variable in `nodes`."""
+        """Return the position of a variable in `nodes`."""
         return self._rank[self.require(name)[0]]
 
     def parents(self, names: str | Iterable[str]) -> tuple[str, ...]:
-        """Direct causes of a variable, or of any of several, without these themselves."""
+        """Return the direct causes of one or several variables, without these themselves."""
         return self._around(names, self._parents)
 
     def children(self, names: str | Iterable[str]) -> tuple[str, ...]:
-        """Direct effects of a variable, or of any of several, without these themselves."""
+        """Return the direct effects of one or several variables, without these themselves."""
         return self._around(names, self._children)
 
     def spouses(self, names: str | Iterable[str]) -> tuple[str, ...]:
-        """Variables that share a latent cause with these."""
+        """Return the variables that share a latent cause with these."""
         return self._around(names, self._spouses)
 
     def ancestors(self, names: str | Iterable[str]) -> tuple[str, ...]:
-        """All causes, direct or not, without the variables themselves."""
+        """Return all causes, direct or not, without the variables themselves."""
         return self._reach(names, self._parents)
 
     def descendants(self, names: str | Iterable[str]) -> tuple[str, ...]:
-        """All effects, direct or not, without the variables themselves."""
+        """Return all effects, direct or not, without the variables themselves."""
         return self._reach(names, self._children)
 
     def districts(self) -> tuple[tuple[str, ...], ...]:
-        """C-components: the classes of variables joined by paths of bidirected edges."""
-        found = dict.fromkeys(self.district(name) for name in self.nodes)
-        return tuple(found)
+        """Return the c-components: classes of variables joined by paths of bidirected edges."""
+        return tuple(dict.fromkeys(self.district(name) for name in self.nodes))
 
     def district(self, name: str) -> tuple[str, ...]:
-        """The c-component of one variable, itself included."""
+        """Return the c-component of one variable, itself included."""
         return self.require([name, *self._reach(name, self._spouses)])
 
     def do(self, names: str | Iterable[str]) -> "CausalGraph":
-        """The graph after surgery: no arrow, directed or bidirected, points at an intervened variable."""
+        """Return the graph after surgery.
+
+        No arrow, directed or bidirected, points at an intervened variable any more.
+        """
         cut = set(self.require(names))
         return CausalGraph(
             self.nodes,
@@ -169,7 +169,7 @@ class CausalGraph:
         )
 
     def subgraph(self, names: str | Iterable[str]) -> "CausalGraph":
-        """The induced graph: these variables and the edges between them."""
+        """Return the induced graph: these variables and the edges between them."""
         keep = self.require(names)
         inside = set(keep).issuperset
         return CausalGraph(
@@ -177,14 +177,14 @@ class CausalGraph:
         )
 
     def ancestral(self, names: str | Iterable[str]) -> "CausalGraph":
-        """The induced graph of the variables and their ancestors."""
+        """Return the induced graph of the variables and their ancestors."""
         return self.subgraph([*self.require(names), *self.ancestors(names)])
 
     def project(self, keep: str | Iterable[str]) -> "CausalGraph":
-        """Latent projection: the ADMG over `keep` when every other variable is unobserved."""
+        """Return the latent projection: the ADMG over `keep` when all others are unobserved."""
         keep = self.require(keep)
-        parents = {name: set(found) for name, found in self._parents.items()}
-        spouses = {name: set(found) for name, found in self._spouses.items()}
+        parents = {name: set(causes) for name, causes in self._parents.items()}
+        spouses = {name: set(partners) for name, partners in self._spouses.items()}
         for latent in (name for name in self.nodes if name not in keep):
             _project_out(latent, parents, spouses)
         directed = tuple((parent, child) for child in keep for parent in parents[child])
@@ -195,7 +195,10 @@ class CausalGraph:
     def m_separated(
         self, one: str | Iterable[str], other: str | Iterable[str], given: str | Iterable[str] = ()
     ) -> bool:
-        """Is every path between the two sets blocked by `given`? (d-separation with latent causes drawn)"""
+        """Return whether `given` blocks every path between the two sets.
+
+        This is d-separation in the graph in which each latent cause is drawn as a variable.
+        """
         left, right, blocked = (set(self.require(names)) for names in (one, other, given))
         shared = (left & right) | (left & blocked) | (right & blocked)
         if shared:
@@ -226,10 +229,10 @@ class CausalGraph:
         )
 
     def _neighbours(self, edges: Iterable[Edge]) -> Neighbours:
-        found: dict[str, set[str]] = {name: set() for name in self.nodes}
+        around: dict[str, set[str]] = {name: set() for name in self.nodes}
         for name, neighbour in edges:
-            found[name].add(neighbour)
-        return {name: frozenset(neighbours) for name, neighbours in found.items()}
+            around[name].add(neighbour)
+        return {name: frozenset(neighbours) for name, neighbours in around.items()}
 
     def _around(self, names: str | Iterable[str], neighbours: Neighbours) -> tuple[str, ...]:
         start = self.require(names)
@@ -297,9 +300,12 @@ def _causal_order(names: tuple[str, ...], directed: tuple[Edge, ...]) -> tuple[s
 
 
 def _project_out(latent: str, parents: dict[str, set[str]], spouses: dict[str, set[str]]) -> None:
-    """Remove one variable: parents become its children's, children and spouses become confounded."""
+    """Remove one variable from both tables.
+
+    Its parents become parents of its children; its children and spouses become confounded.
+    """
     causes, partners = parents.pop(latent), spouses.pop(latent)
-    children = {name for name, found in parents.items() if latent in found}
+    children = {name for name, others in parents.items() if latent in others}
     for child in children:
         parents[child] = (parents[child] | causes) - {latent}
     for partner in partners:

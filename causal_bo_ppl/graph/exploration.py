@@ -1,10 +1,11 @@
 """Which intervention sets are worth trying? All subsets, MIS, or POMIS.
 
-MIS: X with X inside An(Y) in G_do(X). MUCT: in G[An(Y)], the smallest set that holds Y and is closed
-under c-components and descendants; its border is IB = Pa(MUCT) minus MUCT; X is a POMIS iff
-IB(G_do(X), Y) = X (Lee and Bareinboim 2018; non-manipulable variables, 2019). Variables that
-cannot be set are projected out first. Each set costs polynomial work; all are produced lazily. Sets
-are integers inside, one bit for each variable in causal order: surgery is a mask of what was cut.
+A set X is a MIS iff X is inside An(Y) in G_do(X). The MUCT is the smallest set in G[An(Y)] that
+holds Y and is closed under c-components and descendants; its border is IB = Pa(MUCT) minus MUCT. X
+is a POMIS iff IB(G_do(X), Y) = X (Lee and Bareinboim 2018; non-manipulable variables, 2019).
+Variables that cannot be set are projected out first. Each set costs polynomial work; all are
+produced lazily. Sets are integers inside, one bit for each variable in causal order: surgery is a
+mask of what was cut.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,14 +21,14 @@ MOST_FREE = 12  # manipulable variables whose subsets (4,095) are taken without 
 
 
 def count_subsets(n: int, max_size: int | None = None) -> int:
-    """Number of non-empty subsets of n variables with at most `max_size` members."""
+    """Return the number of non-empty subsets of n variables with at most `max_size` members."""
     return sum(
         comb(n, size) for size in range(1, min(n, max_size if max_size is not None else n) + 1)
     )
 
 
 def subsets(names: Iterable[str], max_size: int | None = None) -> Iterator[Set]:
-    """All non-empty subsets up to a size, smallest first, lazily; refused when too many to try."""
+    """Return the non-empty subsets up to a size lazily, smallest first; refuse too many."""
     names = tuple(names)
     if max_size is not None and max_size < 1:
         raise ExplorationError(
@@ -38,22 +39,19 @@ def subsets(names: Iterable[str], max_size: int | None = None) -> Iterator[Set]:
         pairs = count_subsets(len(names), 2)
         raise ExplorationError(
             f"{len(names)} manipulable variables have {count:,} intervention sets"
-            f"{'' if max_size is None else f' of size up to {max_size}'}; give a smaller largest size "
-            f"(sets=2 or max_size=2: {pairs:,}), or name the sets"
+            f"{'' if max_size is None else f' of size up to {max_size}'}; give a smaller largest "
+            f"size (sets=2 or max_size=2: {pairs:,}), or name the sets"
         )
-    return (
-        found for size in range(1, len(names) + 1)[:max_size] for found in combinations(names, size)
-    )
+    sizes = range(1, len(names) + 1)[:max_size]
+    return (members for size in sizes for members in combinations(names, size))
 
 
 def mis(
     graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None = None
 ) -> tuple[Set, ...]:
-    """Minimal intervention sets, the empty one included, smallest first."""
+    """Return the minimal intervention sets, the empty one included, smallest first."""
     network = _Network(_manipulable_graph(graph, target, manipulable), target)
-    sure = (
-        2 ** network.parents[network.target].bit_count()
-    )  # every subset of the target's parents is one
+    sure = 2 ** network.parents[network.target].bit_count()  # all subsets of the parents are MIS
     if sure > MOST_SETS:
         raise ExplorationError(
             _too_many(f"at least {sure:,} MIS (all subsets of the target's parents)")
@@ -64,17 +62,18 @@ def mis(
 def pomis(
     graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None = None
 ) -> tuple[Set, ...]:
-    """Possibly optimal minimal intervention sets, smallest first; the empty one where it is one.
+    """Return the possibly optimal minimal intervention sets, smallest first.
 
-    Optimality assumes that each domain covers the values its variable takes when something
-    upstream is set; `Problem` warns where that is in doubt.
+    The empty set is among them where it is possibly optimal. Optimality assumes that each domain
+    covers the values its variable takes when something upstream is set; `Problem` warns where that
+    is in doubt.
     """
     network = _Network(_manipulable_graph(graph, target, manipulable), target)
     return _listed(network.possibly_optimal(), network, graph, "POMIS")
 
 
 def in_order(graph: CausalGraph, sets: Iterable[Iterable[str]]) -> tuple[Set, ...]:
-    """Distinct sets, smallest first, then in graph order, whatever order they came in."""
+    """Return the distinct sets, smallest first, then in graph order, whatever order they had."""
     ordered = {graph.require(members) for members in sets}
     return tuple(
         sorted(ordered, key=lambda members: (len(members), [graph.index(name) for name in members]))
@@ -88,11 +87,12 @@ def narrow_domains(
     known: Mapping[tuple[str, str], float],
     kept: Iterable[Set],
 ) -> list[tuple[str, str]]:
-    """Pairs (X, Z) where setting X may drive Z out of the domain that the POMIS `kept` rely on.
+    """Return pairs (X, Z) where setting X may drive Z out of the domain that `kept` relies on.
 
-    POMIS drops a minimal set because another, with Z in it, can do at least as well; that holds while
-    Z's domain covers what the dropped set induces. Compared are widths: Z's domain against X's times
-    the total effect of X on Z, with 1 for every coefficient that is not known.
+    POMIS drops a minimal set because another, with Z in it, can do at least as well; that holds
+    while Z's domain covers the values that the dropped set induces. The width of Z's domain is
+    compared with that of X's times the total effect of X on Z, with 1 for every coefficient that is
+    not known.
     """
     dropped = _dropped(graph, target, widths)
     effect = _total_effects(graph, known)
@@ -105,7 +105,10 @@ def narrow_domains(
 
 
 def _dropped(graph: CausalGraph, target: str, manipulable: Iterable[str]) -> set[str]:
-    """Variables of the minimal sets that POMIS drops; past a thousand sets, all that may be set."""
+    """Return the variables of the minimal sets that POMIS drops.
+
+    Past a thousand minimal sets these are all variables that may be set.
+    """
     network = _Network(_manipulable_graph(graph, target, manipulable), target)
     kept, dropped, free = set(network.possibly_optimal()), 0, (1 << network.target) - 1
     for count, members in enumerate(network.minimal()):
@@ -147,22 +150,20 @@ def _too_many(count: str) -> str:
 
 
 def _listed(
-    found: Iterator[int], network: "_Network", graph: CausalGraph, kind: str
+    sets: Iterator[int], network: "_Network", graph: CausalGraph, kind: str
 ) -> tuple[Set, ...]:
-    members = list(islice(found, MOST_SETS + 1))
-    if len(members) > MOST_SETS:
+    kept = list(islice(sets, MOST_SETS + 1))
+    if len(kept) > MOST_SETS:
         raise ExplorationError(_too_many(f"more than {MOST_SETS:,} {kind}"))
-    return in_order(graph, map(network.names, members))
+    return in_order(graph, map(network.names, kept))
 
 
 class _Network:
     """A graph of ancestors of the target, which is its last node, as bit masks in causal order."""
 
     def __init__(self, graph: CausalGraph, target: str) -> None:
-        self.nodes = (
-            *(name for name in graph.nodes if name != target),
-            target,
-        )  # ancestors come before it anyway
+        causes = (name for name in graph.nodes if name != target)
+        self.nodes = (*causes, target)
         self.target = len(self.nodes) - 1
         self.parents = [self._bits(graph.parents(name)) for name in self.nodes]
         self.onward = [
@@ -176,7 +177,7 @@ class _Network:
         return [name for place, name in enumerate(self.nodes) if members >> place & 1]
 
     def ancestors(self, cut: int) -> int:
-        """An(Y), itself included, when no arrow points at what was cut."""
+        """Return An(Y), Y included, when no arrow points at what was cut."""
         reached = 1 << self.target
         for place in range(self.target, -1, -1):
             if reached >> place & 1 and not cut >> place & 1:
@@ -184,7 +185,10 @@ class _Network:
         return reached
 
     def territory(self, cut: int) -> int:
-        """MUCT after surgery: closed under children and spouses inside An(Y), so under districts too."""
+        """Return the MUCT after surgery.
+
+        It is closed under children and spouses inside An(Y), and so under districts too.
+        """
         inside = self.ancestors(cut) & ~cut
         closed = frontier = 1 << self.target
         while frontier:
@@ -200,7 +204,11 @@ class _Network:
         return around & ~territory
 
     def minimal(self, chosen: int = 0, below: int | None = None) -> Iterator[int]:
-        """Add variables against the causal order: what is set downstream stays an ancestor of Y."""
+        """Yield the minimal sets that contain `chosen` and otherwise places before `below`.
+
+        Variables are added against the causal order, so that what is set downstream stays an
+        ancestor of Y.
+        """
         yield chosen
         free = self.ancestors(chosen) & ~chosen
         for place in range((self.target if below is None else below) - 1, -1, -1):
@@ -208,13 +216,16 @@ class _Network:
                 yield from self.minimal(chosen | 1 << place, place)
 
     def possibly_optimal(self) -> Iterator[int]:
-        """The border of the territory, then the borders after surgery inside it."""
+        """Yield the border of the territory, then the borders after surgery inside it."""
         territory = self.territory(0)
         yield self.border(territory)
         yield from self._inside(self.border(territory), territory & ~(1 << self.target), 0)
 
     def _inside(self, cut: int, order: int, tried: int) -> Iterator[int]:
-        """Cut one variable of `order` after another, last first; a border with a tried one was met before."""
+        """Yield the borders after cutting one variable of `order` after another, last first.
+
+        A border that contains a variable of `tried` was met before, and is left out.
+        """
         while order:
             place = order.bit_length() - 1
             order &= ~(1 << place)

@@ -2,9 +2,7 @@
 
 Causes stand left of their effects, in layers; a layer's order is improved by the barycentre rule,
 in which an edge over several layers takes a place in each layer that it crosses. Rows then move
-towards their neighbours' as far as the order allows.
-
-How is a sketch of a graph written as inline SVG?
+towards their neighbours' as far as the order allows. The sketch is drawn as inline SVG.
 """
 
 import html
@@ -32,7 +30,7 @@ class Sketch(NamedTuple):
     arcs: list[tuple[Point, Point, Point]]
 
     def extent(self) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of everything, with a margin."""
+        """Return the left, top, right and bottom of everything, with a margin."""
         crests = [
             tuple((s + 2 * c + e) / 4 for s, c, e in zip(*arc, strict=True)) for arc in self.arcs
         ]
@@ -61,7 +59,11 @@ def sketch(nodes: Sequence[str], directed: Sequence[Edge], bidirected: Sequence[
 
 
 def _arc(one: Point, other: Point, middle: float, width: float) -> tuple[Point, Point, Point]:
-    """A bow from box to box: over the upper half of the picture, under the lower half, beside a column."""
+    """Return a bow from box to box as start, control point and end.
+
+    It runs above the boxes in the upper half of the picture, below them in the lower half, and
+    beside them where both stand in one column.
+    """
     (x0, y0), (x1, y1) = sorted([one, other])
     if x0 == x1:
         edge = x0 - width / 2
@@ -78,7 +80,7 @@ def _arc(one: Point, other: Point, middle: float, width: float) -> tuple[Point, 
 def _place(
     nodes: Sequence[str], directed: Sequence[Edge]
 ) -> tuple[dict[object, Point], dict[Edge, list[object]]]:
-    """Layer and row of every variable and of every stop of a long edge."""
+    """Return the layer and row of every variable and of every stop of an edge, and all stops."""
     depth = _depths(nodes, directed)
     stops = {(tail, head): _stops(tail, head, depth) for tail, head in directed}
     layers: list[list[object]] = [[] for _ in range(max(depth.values()) + 1)]
@@ -91,9 +93,8 @@ def _place(
     row = {item: _middle(place, layer) for layer in layers for place, item in enumerate(layer)}
     for sweep in range(SWEEPS):
         for layer in layers if sweep % 2 else reversed(layers):
-            layer.sort(
-                key=lambda item: _barycentre(item, row, neighbours)
-            )  # stable: ties keep their order
+            # The sort is stable: ties keep their order.
+            layer.sort(key=lambda item: _barycentre(item, row, neighbours))
             row |= {item: _middle(place, layer) for place, item in enumerate(layer)}
     for sweep in range(SWEEPS):
         for layer in layers if sweep % 2 else reversed(layers):
@@ -103,7 +104,10 @@ def _place(
 
 
 def _depths(nodes: Sequence[str], directed: Sequence[Edge]) -> dict[str, int]:
-    """Longest path from a source; then sources move right, next to their nearest effect."""
+    """Return each variable's layer: the length of the longest path to it from a source.
+
+    Sources then move right, next to their nearest effect.
+    """
     depth = dict.fromkeys(nodes, 0)
     for head in nodes:
         depth[head] = max((depth[tail] + 1 for tail, other in directed if other == head), default=0)
@@ -121,12 +125,12 @@ def _stops(tail: str, head: str, depth: Mapping[str, int]) -> list[object]:
 
 
 def _neighbours(stops: Mapping[Edge, list[object]]) -> dict[object, list[object]]:
-    found: dict[object, list[object]] = {}
+    around: dict[object, list[object]] = {}
     for passed in stops.values():
         for left, right in pairwise(passed):
-            found.setdefault(left, []).append(right)
-            found.setdefault(right, []).append(left)
-    return found
+            around.setdefault(left, []).append(right)
+            around.setdefault(right, []).append(left)
+    return around
 
 
 def _middle(place: int, layer: Sequence[object]) -> float:
@@ -143,7 +147,10 @@ def _barycentre(
 def _settle(
     layer: Sequence[object], row: Mapping[object, float], neighbours: Mapping[object, list[object]]
 ) -> dict[object, float]:
-    """Rows nearest to the neighbours' that keep the order and the distances: an isotonic regression."""
+    """Return the rows nearest to the neighbours' that keep the order and the distances.
+
+    They are the solution of an isotonic regression.
+    """
     from scipy.optimize import isotonic_regression
 
     sizes = [1.0 if isinstance(item, str) else 0.4 for item in layer]
@@ -156,13 +163,14 @@ def _settle(
         _barycentre(item, row, neighbours) - shift
         for item, shift in zip(layer, offset, strict=True)
     ]
-    found = isotonic_regression(wanted).x
-    return {item: float(y) + shift for item, y, shift in zip(layer, found, offset, strict=True)}
+    rows = isotonic_regression(wanted).x
+    return {item: float(y) + shift for item, y, shift in zip(layer, rows, offset, strict=True)}
 
 
 MARKERS = "".join(
-    f'<marker id="cb-{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
-    f'orient="auto-start-reverse"><path d="M0,0L10,5L0,10z" fill="{colour}"/></marker>'
+    f'<marker id="cb-{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" '
+    f'markerHeight="7" orient="auto-start-reverse">'
+    f'<path d="M0,0L10,5L0,10z" fill="{colour}"/></marker>'
     for name, colour in (("cause", GREY), ("latent", DASHED))
 )
 
@@ -173,7 +181,7 @@ def draw_svg(
     bidirected: Sequence[Edge],
     fills: Mapping[str, str] | None = None,
 ) -> str:
-    """Draw a graph: arrows for mechanisms, dashed arcs for latent common causes."""
+    """Return a graph as inline SVG: arrows for mechanisms, dashed arcs for latent causes."""
     drawn = sketch(nodes, directed, bidirected)
     left, top, right, bottom = drawn.extent()
     boxes = [
@@ -181,9 +189,11 @@ def draw_svg(
         for name, at in drawn.centres.items()
     ]
     body = [*map(_arrow, drawn.arrows), *boxes, *(_arc_path(*points) for points in drawn.arcs)]
+    width, height = f"{right - left:.0f}", f"{bottom - top:.0f}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}" '
-        f'width="{right - left:.0f}" style="max-width:100%;background:white" role="img" aria-label="causal graph" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" '
+        f'viewBox="{left:.0f} {top:.0f} {width} {height}" width="{width}" '
+        f'style="max-width:100%;background:white" role="img" aria-label="causal graph" '
         f'font-family="sans-serif" font-size="13"><defs>{MARKERS}</defs>{"".join(body)}</svg>'
     )
 
@@ -193,19 +203,26 @@ def _arrow(points: Sequence[Point]) -> str:
     for (x0, y0), (x1, y1) in pairwise(points):
         middle = (x0 + x1) / 2
         path += f"C{middle:.1f},{y0:.1f} {middle:.1f},{y1:.1f} {x1:.1f},{y1:.1f}"
-    return f'<path d="{path}" fill="none" stroke="{GREY}" stroke-width="1.4" marker-end="url(#cb-cause)"/>'
+    return (
+        f'<path d="{path}" fill="none" stroke="{GREY}" stroke-width="1.4" '
+        f'marker-end="url(#cb-cause)"/>'
+    )
 
 
 def _arc_path(start: Point, control: Point, end: Point) -> str:
-    path = f"M{start[0]:.1f},{start[1]:.1f}Q{control[0]:.1f},{control[1]:.1f} {end[0]:.1f},{end[1]:.1f}"
-    ends = 'marker-start="url(#cb-latent)" marker-end="url(#cb-latent)"'
-    return f'<path d="{path}" fill="none" stroke="{DASHED}" stroke-width="1.4" stroke-dasharray="5 4" {ends}/>'
+    (x0, y0), (x1, y1), (x2, y2) = start, control, end
+    path = f"M{x0:.1f},{y0:.1f}Q{x1:.1f},{y1:.1f} {x2:.1f},{y2:.1f}"
+    return (
+        f'<path d="{path}" fill="none" stroke="{DASHED}" stroke-width="1.4" '
+        f'stroke-dasharray="5 4" marker-start="url(#cb-latent)" marker-end="url(#cb-latent)"/>'
+    )
 
 
 def _box(name: str, centre: Point, width: float, fill: str) -> str:
     x, y = centre
     return (
-        f'<rect x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" height="{HEIGHT:.0f}" '
-        f'rx="{HEIGHT / 2:.0f}" fill="{fill}" stroke="{GREY}"/>'
-        f'<text x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle" fill="#0f172a">{html.escape(name)}</text>'
+        f'<rect x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" '
+        f'height="{HEIGHT:.0f}" rx="{HEIGHT / 2:.0f}" fill="{fill}" stroke="{GREY}"/>'
+        f'<text x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle" fill="#0f172a">'
+        f"{html.escape(name)}</text>"
     )

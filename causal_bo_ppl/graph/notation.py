@@ -17,7 +17,7 @@ SLIP = re.compile(r"""[<>,{}"\[\]→←↔⟶⟵⟷–—−]|^-|-$|--|=|\s-\s|\
 
 
 class Edges(NamedTuple):
-    """What a text says: the variables named alone, and the arrows."""
+    """The content of a text: the variables named alone, and the arrows."""
 
     alone: list[str]
     directed: list[tuple[str, str]]
@@ -55,14 +55,14 @@ def _read_name(part: str, statement: str) -> str:
     slip = SLIP.search(name)
     if slip:
         raise GraphError(
-            f"cannot read {name!r} in {statement!r}: {slip.group().strip()!r} is no arrow; write ->, <- or <->, "
-            "one chain a statement (from_edges takes names of any spelling)"
+            f"cannot read {name!r} in {statement!r}: {slip.group().strip()!r} is no arrow; "
+            "write ->, <- or <->, one chain a statement (from_edges takes names of any spelling)"
         )
     return name
 
 
 def is_writable(name: str) -> bool:
-    """Can a text with this name in it be read back?"""
+    """Return whether a text with this name in it can be read back."""
     return not (
         ARROW.search(name)
         or SLIP.search(name)
@@ -76,7 +76,7 @@ def write_edges(
     directed: tuple[tuple[str, str], ...],
     bidirected: tuple[tuple[str, str], ...],
 ) -> str:
-    """Write edges as a text, which `read_edges` reads back where every name is writable."""
+    """Return the edges as a text, which `read_edges` reads back where every name is writable."""
     joined = {name for edge in directed for name in edge}
     alone = [name for name in nodes if name not in joined]
     arrows = [f"{tail} -> {head}" for tail, head in directed]

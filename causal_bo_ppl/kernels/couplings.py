@@ -15,7 +15,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.kernels.estimates import KernelEstimate
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import anchors
+from causal_bo_ppl.problem.default_queries import affine_anchors
 from causal_bo_ppl.problem.queries import Sets, labels, split_sets
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def coupling(
     import xarray as xr
 
     post = require_trusted(post)
-    asked = anchors(post.problem, post.sets, queries)
+    asked = affine_anchors(post.problem, post.sets, queries)
     if not len(asked):
         raise ModelError("there are no effects to couple: give at least one query")
     kernel = jacobian_gram(post, asked) if kernel is None else kernel
@@ -150,7 +150,7 @@ def teaching(
 
     post = require_trusted(post)
     tried = post.problem.require(experiments)
-    asked = anchors(post.problem, post.sets, queries)
+    asked = affine_anchors(post.problem, post.sets, queries)
     variances = _noise(post, tried, noise, replicates)
     left, right = (np.asarray(jacobian_features(post, each)) for each in (tried, asked))
     before, own = (right**2).sum(axis=1), (left**2).sum(axis=1) + variances

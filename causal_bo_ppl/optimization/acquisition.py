@@ -9,8 +9,6 @@ import numpy as np
 
 from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.numerics import first_smallest
-from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.designs import lattice, spread
 from causal_bo_ppl.surrogates import Prediction
 
 
@@ -25,9 +23,3 @@ def first_best(bounds: np.ndarray, objective: str) -> int:
     if not len(bounds):
         raise DomainError("there is no intervention to choose from")
     return first_smallest(bounds if objective == "min" else -bounds)
-
-
-def vertices(problem: Problem, sets: tuple[tuple[str, ...], ...]) -> Queries:
-    """All corners of these sets' boxes."""
-    rows = sum(2 ** len(members) for members in sets)
-    return spread(problem.graph.nodes, sets, problem.domains, lattice(2), rows)

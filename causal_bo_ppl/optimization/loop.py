@@ -22,12 +22,12 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.linear.priors import Prior
-from causal_bo_ppl.optimization.acquisition import vertices
 from causal_bo_ppl.optimization.experiments import Experiment, Laboratory
 from causal_bo_ppl.optimization.rounds import Rounds, State
 from causal_bo_ppl.optimization.run import Recommendation, Run, Unlearned
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.problem.default_queries import vertices
 from causal_bo_ppl.systems import CausalSystem
 
 PATIENCE = 3.0  # seconds without a progress bar

@@ -1,4 +1,7 @@
-"""What does an experiment cost? One unit per variable, constants per variable, or any function of it."""
+"""What does an experiment cost?
+
+One unit per variable, a constant per variable, or any function of the interventions.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,23 +17,26 @@ CostFunction = Callable[[Queries], "np.ndarray"]
 
 @dataclass(frozen=True)
 class ConstantCost:
-    """c(z) = sum over the set variables of a constant each, in the order of the graph's nodes."""
+    """The cost c(z) = sum of a constant for each variable that is set.
+
+    constants: one for each variable, in the order of the graph's nodes.
+    """
 
     constants: tuple[float, ...]
 
     def __call__(self, queries: Queries) -> np.ndarray:
-        """(M,) costs."""
+        """Return the costs of a batch, an array of shape (M,)."""
         return np.asarray(np.asarray(queries.mask) @ np.asarray(self.constants))
 
 
 @dataclass(frozen=True)
 class MagnitudeCost:
-    """c(z) = sum over the set variables of (constant + |x|): larger changes cost more."""
+    """The cost c(z) = sum of (constant + |x|) over the variables set to x."""
 
     constant: float = 1.0
 
     def __call__(self, queries: Queries) -> np.ndarray:
-        """(M,) costs."""
+        """Return the costs of a batch, an array of shape (M,)."""
         mask = np.asarray(queries.mask)
         return np.asarray(
             np.where(mask, self.constant + np.abs(np.asarray(queries.value)), 0.0).sum(axis=1)
@@ -60,7 +66,8 @@ def read_costs(
             for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
         )
         raise DomainError(
-            f"costs must name each manipulable variable; missing: {missing}; not manipulable: {extra}"
+            f"costs must name each manipulable variable; missing: {missing}; "
+            f"not manipulable: {extra}"
         )
     for name, cost in given.items():
         if not (np.isfinite(cost) and cost > 0):
@@ -69,22 +76,21 @@ def read_costs(
 
 
 def evaluate(costs: CostFunction, queries: Queries) -> np.ndarray:
-    """(M,) costs of a batch, refused unless positive and finite."""
-    batch = Queries(
-        np.array(queries.mask), np.array(queries.value)
-    )  # the function may do with it what it likes
-    found = np.asarray(costs(batch))
-    if found.dtype.kind not in "iuf":
-        raise DomainError(f"the cost function returned {found.dtype}; return (M,) real numbers")
-    if found.shape != (len(queries),):
+    """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
+    batch = Queries(np.array(queries.mask), np.array(queries.value))  # it may write into its copy
+    numbers = np.asarray(costs(batch))
+    if numbers.dtype.kind not in "iuf":
+        raise DomainError(f"the cost function returned {numbers.dtype}; return (M,) real numbers")
+    if numbers.shape != (len(queries),):
         raise DomainError(
-            f"the cost function returned shape {found.shape} for {len(queries)} interventions; return (M,)"
+            f"the cost function returned shape {numbers.shape} for {len(queries)} interventions; "
+            "return (M,)"
         )
-    bad = ~(np.isfinite(found) & (found > 0))
-    bad &= np.asarray(queries.mask).any(axis=1) | ~(found == 0)  # doing nothing may be free
+    bad = ~(np.isfinite(numbers) & (numbers > 0))
+    bad &= np.asarray(queries.mask).any(axis=1) | ~(numbers == 0)  # doing nothing may be free
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise DomainError(
-            f"the cost of intervention {row} is {found[row]}; costs must be positive and finite"
+            f"the cost of intervention {row} is {numbers[row]}; costs must be positive and finite"
         )
-    return found.astype(float)
+    return numbers.astype(float)

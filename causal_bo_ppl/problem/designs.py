@@ -1,4 +1,7 @@
-"""Which interventions fill the domains? Grids, Sobol points and vertices of every set, as one batch."""
+"""Which interventions fill the domains?
+
+Grids, Sobol points and vertices of every set, as one batch.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -23,8 +26,8 @@ def spread(
     """
     if rows > MOST_ROWS:
         raise ExplorationError(
-            f"this design has {rows:,} interventions over {len(sets):,} sets, more than {MOST_ROWS:,}; "
-            "ask for fewer points or explore fewer or smaller sets"
+            f"this design has {rows:,} interventions over {len(sets):,} sets, more than "
+            f"{MOST_ROWS:,}; ask for fewer points or explore fewer or smaller sets"
         )
     points = {size: unit(size) for size in sorted({len(members) for members in sets})}
     column = {name: position for position, name in enumerate(nodes)}
@@ -40,23 +43,32 @@ def spread(
 
 
 def between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Interpolate from both ends: shares 0 and 1 give the bounds to the last bit, rounding stays inside."""
+    """Interpolate from both ends.
+
+    Shares 0 and 1 give the bounds to the last bit, and rounding never leads outside.
+    """
     return np.asarray(np.clip(low * (1 - share) + high * share, low, high))
 
 
 def lattice(n: int) -> Unit:
-    """A regular grid of n points per variable, ends included."""
+    """Return the design of a regular grid of n points per variable, ends included."""
     ticks = np.linspace(0, 1, n)
     return lambda size: np.array(list(product(ticks, repeat=size)))
 
 
 def simplex() -> Unit:
-    """The lowest corner and its neighbours, d + 1 points: what is affine is known from them."""
+    """Return the design of the lowest corner and its d neighbours.
+
+    A function that is affine in the values is determined by its values at these d + 1 points.
+    """
     return lambda size: np.vstack([np.zeros(size), np.eye(size)])
 
 
 def sobol(n: int) -> Unit:
-    """The first n points of the Sobol sequence, unscrambled: nothing random, the same everywhere."""
+    """Return the design of the first n points of the Sobol sequence, unscrambled.
+
+    Nothing in it is random: the points are the same everywhere.
+    """
     from scipy.stats import qmc
 
     return lambda size: qmc.Sobol(size, scramble=False).random_base2(max(n - 1, 0).bit_length())[:n]

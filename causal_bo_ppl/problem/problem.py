@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
 
 import numpy as np
 import pandas as pd
@@ -13,13 +12,11 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_list, read_number
 from causal_bo_ppl.problem import costs as costing
-from causal_bo_ppl.problem import designs, validation
-from causal_bo_ppl.problem.queries import Queries, distinct_rows
-from causal_bo_ppl.problem.validation import Bounds, Edge, Set, Sets
+from causal_bo_ppl.problem import default_queries, designs, serialization, validation
+from causal_bo_ppl.problem.queries import Interventions, Queries, distinct_rows
+from causal_bo_ppl.problem.validation import Bounds, Edge, FoundSets, Set, Sets
 
-PROBES = np.array(
-    [[0.0], [1.0], [2.0], [3.0], [4.0]]
-)  # times irrational numbers: points of no symmetry
+PROBES = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
 COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
 
 
@@ -33,15 +30,17 @@ class Problem:
     domains:
         {variable: (low, high)} for every variable that may be set.
     sets:
-        "mis" (default), "pomis", an int (all sets up to that size), or the sets themselves. With the
-        first three an intervention may set any manipulable variables; with explicit sets only those.
+        "mis" (default), "pomis", an int (all sets up to that size), or the sets themselves. With
+        the first three an intervention may set any manipulable variables; with explicit sets only
+        those. `sets_rule` keeps which of them it was: the word, the size, or None.
     costs:
-        None (one unit per variable), {variable: cost}, or a function of `Queries` that returns (M,).
+        None (one unit per variable), {variable: cost}, or a function of `Queries` that returns an
+        array of shape (M,).
     known:
         {(cause, effect): coefficient} known in advance.
     identifiable_only:
-        What identification does with a set whose effect the data cannot teach: leave it out and list it
-        (True), or refuse the problem (False).
+        What identification does with a set whose effect the data cannot teach: leave it out and
+        list it (True), or refuse the problem (False).
     units:
         {variable: unit}, shown in tables and pictures.
     """
@@ -53,24 +52,24 @@ class Problem:
         objective: str = "min",
         *,
         domains: Mapping[str, Bounds],
-        sets: Sets = "mis",
+        sets: Sets | FoundSets = "mis",
         costs: Mapping[str, float] | costing.CostFunction | None = None,
         known: Mapping[Edge, float] | None = None,
         identifiable_only: bool = False,
         units: Mapping[str, str] | None = None,
     ) -> None:
-        self.graph, self.target = (
-            validation.read_graph(graph),
-            validation.read_target(graph, target),
-        )
+        self.graph = validation.read_graph(graph)
+        self.target = validation.read_target(graph, target)
         self.objective = validation.read_objective(objective)
         self.identifiable_only = validation.read_flag("identifiable_only", identifiable_only)
         self._domains = validation.read_domains(graph, target, domains)
         self._known = validation.read_known(graph, known or {})
         self._units = validation.read_units(graph, units or {})
-        self.sets_are_explicit = not isinstance(sets, str | Integral)
+        self.sets_rule = validation.read_rule(sets)
+        self.sets_are_explicit = self.sets_rule is None
+        listed_sets = sets.sets if isinstance(sets, FoundSets) else sets
         self.sets: tuple[Set, ...] = validation.read_sets(
-            graph, target, self._domains, sets, self._known
+            graph, target, self._domains, listed_sets, self._known
         )
         self._positions = {members: position for position, members in enumerate(self.sets)}
         self.costs = costing.read_costs(costs, graph.nodes, self.manipulable)
@@ -87,30 +86,30 @@ class Problem:
 
     @property
     def domains(self) -> dict[str, Bounds]:
-        """{variable: (low, high)} of the manipulable variables, in graph order (a copy)."""
+        """Domains {variable: (low, high)} of the manipulable variables, in graph order (a copy)."""
         return dict(self._domains)
 
     @property
     def known(self) -> dict[Edge, float]:
-        """{(cause, effect): coefficient} known in advance (a copy)."""
+        """Coefficients {(cause, effect): coefficient} known in advance (a copy)."""
         return dict(self._known)
 
     @property
     def units(self) -> dict[str, str]:
-        """{variable: unit} where given (a copy)."""
+        """Units {variable: unit} of the variables for which one was given (a copy)."""
         return dict(self._units)
 
     @property
     def manipulable(self) -> tuple[str, ...]:
-        """The variables one may set, in graph order."""
+        """Names of the variables that may be set, in graph order."""
         return tuple(self._domains)
 
     def label(self, name: str) -> str:
-        """A variable's name with its unit, for tables and axes."""
+        """Return a variable's name with its unit, for tables and axes."""
         return f"{name} [{self._units[name]}]" if name in self._units else name
 
     def position(self, names: str | Iterable[str]) -> int:
-        """Index in `sets` of a set, its names in any order."""
+        """Return the index in `sets` of a set, whose names may come in any order."""
         wanted = self.graph.require(names)
         if wanted not in self._positions:
             raise ExplorationError(
@@ -121,14 +120,18 @@ class Problem:
     def queries(
         self, interventions: Mapping[str, float] | Iterable[Mapping[str, float]]
     ) -> Queries:
-        """A batch from {variable: value} mappings, in their order; every value must lie in its domain."""
+        """Build a batch from {variable: value} mappings, in their order.
+
+        Every value must lie in its domain.
+        """
         rows = _read_rows(interventions)
         shape = (len(rows), len(self.graph.nodes))
         mask, value = np.zeros(shape, bool), np.zeros(shape)
         for row, intervention in enumerate(rows):
             if not intervention:
                 raise DomainError(
-                    f"intervention {row} is missing its variables; doing nothing is observing: use problem.baseline()"
+                    f"intervention {row} is missing its variables; doing nothing is observing: "
+                    "use problem.baseline()"
                 )
             for name, number in intervention.items():
                 column = self._column(name)
@@ -136,15 +139,26 @@ class Problem:
         return self.require(Queries(mask, value))
 
     def baseline(self) -> Queries:
-        """The one query that sets nothing: its effect is the observational mean of the target."""
+        """Return the one query that sets nothing.
+
+        Its effect is the observational mean of the target.
+        """
         shape = (1, len(self.graph.nodes))
         return Queries(np.zeros(shape, bool), np.zeros(shape))
 
-    def require(self, queries: Queries) -> Queries:
-        """Return the batch if it is legal here; raise DomainError for the first row that is not."""
+    def require(self, queries: Queries | Interventions) -> Queries:
+        """Return the batch if it is legal here; raise DomainError for the first row that is not.
+
+        A mapping {variable: value} or a list of such mappings is first read by `queries`.
+        """
+        if isinstance(queries, Mapping) or (
+            isinstance(queries, list | tuple) and all(isinstance(row, Mapping) for row in queries)
+        ):
+            return self.queries(queries)
         if not isinstance(queries, Queries):
             raise DomainError(
-                f"expected Queries, got {type(queries).__name__}; build them with problem.queries([...])"
+                f"expected Queries, got {type(queries).__name__}; "
+                "build them with problem.queries([...])"
             )
         if np.asarray(queries.value).dtype.kind in "iu":  # whole numbers are exact in float64
             queries = Queries(queries.mask, np.asarray(queries.value, float))
@@ -157,8 +171,9 @@ class Problem:
             or value.dtype != np.float64
         ):
             raise DomainError(
-                f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got {mask.dtype} "
-                f"{mask.shape} and {value.dtype} {value.shape}; build them with problem.queries"
+                f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got "
+                f"{mask.dtype} {mask.shape} and {value.dtype} {value.shape}; "
+                "build them with problem.queries"
             )
         self._require_bounds(mask, value)
         if self.sets_are_explicit:
@@ -172,31 +187,29 @@ class Problem:
             [self._domains.get(name, (np.nan, np.nan)) for name in names], (-1, 2)
         ).T
         chosen = value[:, columns]
-        bad = mask[:, columns] & ~(
-            (chosen >= low) & (chosen <= high)
-        )  # NaN fails; so does what is not manipulable
+        is_inside = (chosen >= low) & (chosen <= high)  # not NaN, nor what is not manipulable
+        bad = mask[:, columns] & ~is_inside
         if bad.any():
             row, place = np.argwhere(bad)[0]
             self._column(names[place])
             raise DomainError(
-                f"do({names[place]} = {chosen[row, place]:.15g}) lies outside [{low[place]:.15g}, {high[place]:.15g}]; "
+                f"do({names[place]} = {chosen[row, place]:.15g}) lies outside "
+                f"[{low[place]:.15g}, {high[place]:.15g}]; "
                 "widen the domain in the problem, or clip the value"
             )
 
     def _require_explored(self, mask: np.ndarray) -> None:
         for row in mask[distinct_rows(mask)[0]]:
-            found = tuple(
+            asked = tuple(
                 name for name, is_set in zip(self.graph.nodes, row, strict=True) if is_set
             )
-            if found and found not in self._positions:
-                near = min(self.sets, key=lambda members: len(set(members) ^ set(found)))
-                missing, extra = (
-                    [n for n in near if n not in found],
-                    [n for n in found if n not in near],
-                )
+            if asked and asked not in self._positions:
+                near = min(self.sets, key=lambda members: len(set(members) ^ set(asked)))
+                missing = [name for name in near if name not in asked]
+                extra = [name for name in asked if name not in near]
                 raise DomainError(
-                    f"{{{listed(found)}}} is not a set of this problem; compared with {{{listed(near)}}}, "
-                    f"missing: {listed(missing)}; extra: {listed(extra)}"
+                    f"{{{listed(asked)}}} is not a set of this problem; compared with "
+                    f"{{{listed(near)}}}, missing: {listed(missing)}; extra: {listed(extra)}"
                 )
 
     def _column(self, name: str) -> int:
@@ -204,8 +217,8 @@ class Problem:
             raise DomainError(unknown("manipulable variable", name, self._domains))
         return self.graph.index(name)
 
-    def interventions(self, queries: Queries) -> list[dict[str, float]]:
-        """The batch as {variable: value} mappings: the inverse of `queries`."""
+    def interventions(self, queries: Queries | Interventions) -> list[dict[str, float]]:
+        """Return the batch as {variable: value} mappings: the inverse of `queries`."""
         columns = [(name, self.graph.index(name)) for name in self.manipulable]
         queries = self.require(queries)
         rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
@@ -213,19 +226,22 @@ class Problem:
             {name: float(value[at]) for name, at in columns if mask[at]} for mask, value in rows
         ]
 
-    def to_frame(self, queries: Queries) -> pd.DataFrame:
-        """The batch as a table: a column per manipulable variable, empty where it is not set."""
+    def to_frame(self, queries: Queries | Interventions) -> pd.DataFrame:
+        """Return the batch as a table with a column per manipulable variable, NaN where not set."""
         columns = [self.graph.index(name) for name in self.manipulable]
         queries = self.require(queries)
         values = np.where(np.asarray(queries.mask), np.asarray(queries.value), np.nan)[:, columns]
         return pd.DataFrame(values, columns=[self.label(name) for name in self.manipulable])
 
-    def cost(self, queries: Queries) -> np.ndarray:
-        """(M,) cost of each intervention."""
+    def cost(self, queries: Queries | Interventions) -> np.ndarray:
+        """Return the cost of each intervention, an array of shape (M,)."""
         return costing.evaluate(self.costs, self.require(queries))
 
     def grid(self, n: int) -> Queries:
-        """Take n points per variable for every set, in the order of `sets`; refused above a million rows."""
+        """Take n points per variable for every set, in the order of `sets`.
+
+        More than a million rows are refused.
+        """
         n = designs.read_count(n, least=2)
         return self._spread(designs.lattice(n), [n ** len(members) for members in self.sets])
 
@@ -235,14 +251,20 @@ class Problem:
         return self._spread(designs.sobol(n), [n] * len(self.sets))
 
     def vertices(self) -> Queries:
-        """Every corner of every set's box: where a response linear in the values has its optimum."""
-        return self.grid(2)
+        """Return every corner of every set's box.
+
+        A response that is linear in the values has its optimum there.
+        """
+        return default_queries.vertices(self, self.sets)
 
     def _spread(self, unit: designs.Unit, rows: Sequence[int]) -> Queries:
         return designs.spread(self.graph.nodes, self.sets, self._domains, unit, sum(rows))
 
     def _fingerprint(self) -> str:
-        """Hash of all that changes an answer; a cost function enters by its values at some points of every set."""
+        """Return a hash of all that changes an answer.
+
+        A cost function enters by its values at some points of every set.
+        """
         probe = self._spread(
             lambda size: PROBES @ np.sqrt(np.arange(2, 2 + size))[None] % 1.0,
             [len(PROBES)] * len(self.sets),
@@ -257,6 +279,49 @@ class Problem:
         }
         return hashlib.sha256(json.dumps(record, allow_nan=False).encode()).hexdigest()
 
+    def to_json(self) -> str:
+        """Return the problem as a JSON text without code, which `from_json` reads back.
+
+        The text holds all parts of the problem, numbers with all their digits, the fingerprint, and
+        a checksum of everything including the units, so that no change of it goes unnoticed. A
+        cost function is held by its `__name__` only.
+
+        Examples
+        --------
+        >>> graph = CausalGraph.parse("X -> Z -> Y; X <-> Y")
+        >>> problem = Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-5, 20)}, units={"X": "mg"})
+        >>> again = Problem.from_json(problem.to_json())
+        >>> again == problem, again.units
+        (True, {'X': 'mg'})
+        """
+        return serialization.write_problem(self)
+
+    @classmethod
+    def from_json(
+        cls, text: str, functions: Mapping[str, costing.CostFunction] | None = None
+    ) -> "Problem":
+        """Read a problem from the text that `to_json` wrote; raise DomainError for any other text.
+
+        The sets are taken from the text, without a search. A text that was cut off or edited, also
+        in its units only, is refused: its checksum tells.
+
+        Parameters
+        ----------
+        text: what `to_json` returned; spaces between its parts do not matter.
+        functions: {name: function}, where the costs of the problem are a function. One whose costs
+            differ from those of the problem that was written is refused: the fingerprint tells.
+
+        Examples
+        --------
+        >>> def squares(queries):
+        ...     return 1 + (queries.value**2).sum(axis=1)
+        >>> graph = CausalGraph.parse("X -> Y")
+        >>> problem = Problem(graph, "Y", domains={"X": (-5, 5)}, costs=squares)
+        >>> Problem.from_json(problem.to_json(), functions={"squares": squares}) == problem
+        True
+        """
+        return serialization.read_problem(text, functions, cls)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Problem) and self.fingerprint == other.fingerprint
 
@@ -265,10 +330,11 @@ class Problem:
 
     def __repr__(self) -> str:
         sets = f"{len(self.sets)} sets of {listed(self.manipulable, most=8)}"
-        return f"Problem({self.objective} {self.target} over {sets}; {len(self.graph.nodes)} variables)"
+        size = f"{len(self.graph.nodes)} variables"
+        return f"Problem({self.objective} {self.target} over {sets}; {size})"
 
     def variables(self) -> pd.DataFrame:
-        """The manipulable variables as a table: unit, low, high."""
+        """Return the manipulable variables as a table: unit, low, high."""
         rows = [
             (name, self._units.get(name, ""), *bounds) for name, bounds in self._domains.items()
         ]

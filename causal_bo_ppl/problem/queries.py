@@ -1,7 +1,7 @@
-"""A batch of interventions as two arrays: which variables are set, and to what."""
+"""Which variables does a batch of interventions set, and to what? Two arrays, a row for each."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,8 @@ from jax.typing import ArrayLike
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
+
+Interventions = Mapping[str, float] | Sequence[Mapping[str, float]]
 
 
 @jax.tree_util.register_dataclass
@@ -38,16 +40,16 @@ class Queries:
     def __iter__(self) -> Iterator["Queries"]:
         return (self[row] for row in range(len(self)))
 
-    def repeat(self, times: int) -> "Queries":
-        """Each intervention `times` times in a row (replicates)."""
-        return Queries(np.repeat(self.mask, times, axis=0), np.repeat(self.value, times, axis=0))
-
     def __repr__(self) -> str:
         return f"Queries({len(self)} interventions on {self.mask.shape[-1]} variables)"
 
+    def repeat(self, times: int) -> "Queries":
+        """Return the batch with each intervention `times` times in a row, as replicates."""
+        return Queries(np.repeat(self.mask, times, axis=0), np.repeat(self.value, times, axis=0))
+
 
 def stack(batches: Iterable[Queries]) -> Queries:
-    """Several batches as one."""
+    """Join several batches into one, in the order given."""
     parts = list(batches)
     return Queries(
         np.concatenate([part.mask for part in parts]),
@@ -56,9 +58,15 @@ def stack(batches: Iterable[Queries]) -> Queries:
 
 
 def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the first of all equal rows of (M, p) booleans, and for every row which of these it equals.
+    """Find the distinct rows of a boolean array of shape (M, p).
 
-    Bits are packed into words, which sort much faster than rows; of a run of equal rows only the first is sorted.
+    Bits are packed into words, which sort much faster than rows; of a run of equal rows only the
+    first is sorted.
+
+    Returns
+    -------
+    first: the index of the first row of each kind, an array of shape (k,).
+    which: for every row the position of its kind in `first`, an array of shape (M,).
     """
     starts = np.flatnonzero(np.append(True, (mask[1:] != mask[:-1]).any(axis=1)))[: len(mask)]
     bits = np.packbits(mask[starts], axis=1)
@@ -69,33 +77,10 @@ def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return starts[first], np.repeat(which.reshape(-1), lengths)
 
 
-def set_label(members: tuple[str, ...]) -> str:
-    """A set in a table; a name that holds a comma is quoted."""
-    quoted = (
-        json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name
-        for name in members
-    )
-    return ", ".join(quoted) or "(nothing)"
-
-
-def labels(problem: "Problem", queries: Queries) -> list[str]:
-    """The interventions in words, with so many digits that different ones differ."""
-    asked = problem.interventions(queries)
-    different = len({tuple(each.items()) for each in asked})
-    for digits in (4, 6, 9, 12, 17):
-        found = [
-            f"do({', '.join(f'{name} = {value:.{digits}g}' for name, value in each.items())})"
-            for each in asked
-        ]
-        if len(set(found)) == different:
-            break
-    return found
-
-
 class Sets(NamedTuple):
-    """The sets of a batch, ordered by the graph: by their first member in causal order, then by the next.
+    """The sets of a batch, ordered by their first member in causal order, then by the next.
 
-    labels: their names. rows: of each, which queries belong to it.
+    labels: the name of each set. rows: for each set, the indices of its queries.
     """
 
     labels: tuple[str, ...]
@@ -103,12 +88,12 @@ class Sets(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """(M,) all queries, set after set."""
+        """Indices of all queries, set after set, an array of shape (M,)."""
         return np.concatenate([np.zeros(0, int), *self.rows])
 
 
 def split_sets(problem: "Problem", queries: Queries) -> Sets:
-    """The sets of a batch."""
+    """Return the sets of a batch, and which queries belong to each."""
     mask = np.asarray(problem.require(queries).mask)
     first, which = distinct_rows(mask)
     members = [tuple(np.flatnonzero(mask[row]).tolist()) for row in first]
@@ -117,3 +102,26 @@ def split_sets(problem: "Problem", queries: Queries) -> Sets:
         set_label(tuple(problem.graph.nodes[node] for node in members[place])) for place in order
     )
     return Sets(labels, tuple(np.flatnonzero(which == place) for place in order))
+
+
+def set_label(members: tuple[str, ...]) -> str:
+    """Return the name of a set for a table; a variable's name that holds a comma is quoted."""
+    quoted = (
+        json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name
+        for name in members
+    )
+    return ", ".join(quoted) or "(nothing)"
+
+
+def labels(problem: "Problem", queries: Queries) -> list[str]:
+    """Return the interventions in words, with so many digits that different ones differ."""
+    asked = problem.interventions(queries)
+    different = len({tuple(each.items()) for each in asked})
+    for digits in (4, 6, 9, 12, 17):
+        words = [
+            f"do({', '.join(f'{name} = {value:.{digits}g}' for name, value in each.items())})"
+            for each in asked
+        ]
+        if len(set(words)) == different:
+            break
+    return words

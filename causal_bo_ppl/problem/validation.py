@@ -1,9 +1,13 @@
-"""May this problem be posed? Each part of a problem is checked here once, and put into graph order."""
+"""May this problem be posed?
+
+Each part of a problem is checked here once, and put into the order of the graph's nodes.
+"""
 
 import math
 import warnings
 from collections.abc import Iterable, Mapping
 from numbers import Integral
+from typing import NamedTuple
 
 from causal_bo_ppl.errors import (
     CausalBOWarning,
@@ -23,8 +27,15 @@ Edge = tuple[str, str]
 Sets = str | int | Iterable[str | Iterable[str]]
 
 
+class FoundSets(NamedTuple):
+    """The sets that a rule, "mis", "pomis" or a largest size, gave before: no search is needed."""
+
+    rule: str | int
+    sets: tuple[Set, ...]
+
+
 def read_graph(graph: CausalGraph) -> CausalGraph:
-    """The graph itself, not its text."""
+    """Return the graph; refuse anything else, such as its text."""
     if not isinstance(graph, CausalGraph):
         raise GraphError(
             f"a problem needs a CausalGraph, got {graph!r}; write CausalGraph.parse('X -> Y')"
@@ -33,32 +44,33 @@ def read_graph(graph: CausalGraph) -> CausalGraph:
 
 
 def read_target(graph: CausalGraph, target: str) -> str:
-    """The target, which must have at least one cause."""
+    """Return the target; refuse one that has no cause in the graph."""
     graph.require([target], "target")
     if not graph.ancestors(target):
         others = listed(name for name in graph.nodes if graph.ancestors(name))
         raise GraphError(
-            f"the target {target!r} has no causes in the graph; nothing can change it (others have: {others})"
+            f"the target {target!r} has no causes in the graph; nothing can change it "
+            f"(others have: {others})"
         )
     return target
 
 
 def read_objective(objective: str) -> str:
-    """Either "min" or "max"."""
+    """Return the objective; refuse anything but "min" and "max"."""
     if not isinstance(objective, str) or objective not in ("min", "max"):
         raise DomainError(f'objective must be "min" or "max", got {objective!r}')
     return objective
 
 
 def read_flag(name: str, flag: object) -> bool:
-    """A switch: True or False, nothing that merely looks like it."""
+    """Return a switch; refuse anything but True and False."""
     if not isinstance(flag, bool):
         raise DomainError(f"{name} must be True or False, got {flag!r}")
     return flag
 
 
 def read_units(graph: CausalGraph, units: Mapping[str, str]) -> dict[str, str]:
-    """Units by variable, in graph order."""
+    """Return the units by variable, in graph order."""
     _require_mapping("units", units, "{'X': 'mg'}")
     return {name: str(units[name]) for name in graph.require(units)}
 
@@ -71,7 +83,7 @@ def _require_mapping(what: str, given: object, example: str) -> None:
 def read_domains(
     graph: CausalGraph, target: str, domains: Mapping[str, Bounds]
 ) -> dict[str, Bounds]:
-    """The domains in graph order, each a finite interval of an ancestor of the target."""
+    """Return the domains in graph order, each a finite interval of an ancestor of the target."""
     _require_mapping("domains", domains, "{'X': (-1, 1)}")
     if not domains:
         raise DomainError(
@@ -87,7 +99,8 @@ def read_domains(
             raise DomainError(unknown("manipulable variable", name, graph.nodes))
         if name not in causes:
             raise DomainError(
-                f"{name!r} cannot affect {target!r}: it is not among its causes ({listed(causes)}); leave it out"
+                f"{name!r} cannot affect {target!r}: it is not among its causes "
+                f"({listed(causes)}); leave it out"
             )
     return {name: _read_bounds(name, domains[name]) for name in graph.require(domains)}
 
@@ -118,12 +131,13 @@ def _read_bounds(name: str, bounds: Bounds) -> Bounds:
 
 
 def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, float]:
-    """Known coefficients, each of an edge that the graph has."""
+    """Return the known coefficients in graph order, each of an edge that the graph has."""
     _require_mapping("known", known, "{('X', 'Z'): 0.8}")
     for edge, value in known.items():
         if edge not in graph.directed:
             raise GraphError(
-                f"known holds a coefficient for {edge!r}, which is no edge; edges: {listed(graph.directed)}"
+                f"known holds a coefficient for {edge!r}, which is no edge; "
+                f"edges: {listed(graph.directed)}"
             )
         if not math.isfinite(read_number(" -> ".join(edge), value)):
             raise DomainError(
@@ -131,11 +145,21 @@ def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, fl
             )
         if value == 0:
             raise DomainError(
-                f"the known coefficient of {' -> '.join(edge)} is 0: no cause; drop that edge instead"
+                f"the known coefficient of {' -> '.join(edge)} is 0: no cause; "
+                "drop that edge instead"
             )
         if fault := size_fault(abs(float(value)), 0.0, STEEPEST):
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} has the size {fault}")
     return {edge: float(known[edge]) for edge in graph.directed if edge in known}
+
+
+def read_rule(sets: Sets | FoundSets) -> str | int | None:
+    """Return the rule for the sets, "mis", "pomis" or a largest size; None for named sets."""
+    if isinstance(sets, FoundSets):
+        return sets.rule
+    if isinstance(sets, Integral):
+        return int(sets)
+    return sets if isinstance(sets, str) else None
 
 
 def read_sets(
@@ -197,8 +221,9 @@ def _warn_of_narrow_domains(
     if pairs:
         shown = listed(f"{name} when {cause} is set" for cause, name in pairs)
         warnings.warn(
-            "POMIS assumes that a domain covers the values its variable takes when something upstream is set; "
-            f"that is in doubt for {shown} (unknown coefficients taken as 1): widen that domain, or use sets='mis'",
+            "POMIS assumes that a domain covers the values its variable takes when something "
+            f"upstream is set; that is in doubt for {shown} (unknown coefficients taken as 1): "
+            "widen that domain, or use sets='mis'",
             CausalBOWarning,
             stacklevel=4,
         )

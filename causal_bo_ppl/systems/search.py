@@ -23,7 +23,7 @@ NARROWEST = 1e-9  # of a domain's width: the last step
 
 
 def best_vertices(problem: Problem, effect: Effect) -> Queries:
-    """One query for each set: its best vertex under a response that is affine in the values.
+    """Return one query for each set: its best vertex under a response affine in the values.
 
     The signs of the slopes choose the vertex: d + 1 queries for each set, not 2^d.
     """
@@ -37,15 +37,14 @@ def best_vertices(problem: Problem, effect: Effect) -> Queries:
         losses = sign * np.asarray(effect(_place(problem, sets, corners))).reshape(
             len(sets), size + 1
         )
-        near = np.array(
-            [[tie_width(row)] for row in losses]
-        )  # a value that does not matter stays low
+        # A value that does not matter stays low.
+        near = np.array([[tie_width(row)] for row in losses])
         parts.append(_place(problem, sets, (losses[:, 1:] < losses[:, :1] - near).astype(float)))
     return stack(parts)
 
 
 def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
-    """One query for each set, in the order of the sets: the best that was found."""
+    """Return one query for each set, in the order of the sets: the best that was found."""
     sign = 1.0 if problem.objective == "min" else -1.0
 
     def loss(queries: Queries) -> np.ndarray:
@@ -66,17 +65,20 @@ def _best(places: np.ndarray, losses: np.ndarray) -> list[int]:
     Of places (sets, n, d) whose losses (sets, n) are equal up to rounding it is the one with the
     lowest values, whatever the order in which they were found.
     """
-    found = []
+    positions = []
     for cube, row in zip(places, losses, strict=True):
         equal = np.flatnonzero(row <= row.min() + tie_width(row))
-        found.append(int(equal[np.lexsort(cube[equal].T[::-1])[0]]))
-    return found
+        positions.append(int(equal[np.lexsort(cube[equal].T[::-1])[0]]))
+    return positions
 
 
 def _basins(
     problem: Problem, loss: Callable[[Queries], np.ndarray], members: tuple[str, ...]
 ) -> np.ndarray:
-    """(BASINS, d) places in the unit cube: the best local minima of the first design, the best repeated."""
+    """Return the best local minima of the first design, an array of shape (BASINS, d).
+
+    They are places in the unit cube; where there are fewer minima, the best is repeated.
+    """
     size = len(members)
     ticks = round(CELLS ** (1 / size))
     unit = designs.lattice(ticks) if ticks >= 5 else designs.sobol(CELLS)
@@ -97,7 +99,10 @@ def _descend(
     sets: Sequence[tuple[str, ...]],
     at: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pattern search from (sets, BASINS, d) places of the unit cube; returns the last places and their losses."""
+    """Search downhill by patterns from places of the unit cube, of shape (sets, BASINS, d).
+
+    Return the last places and their losses, arrays of shapes (sets, BASINS, d) and (sets, BASINS).
+    """
     size = at.shape[-1]
     steps = np.array(_steps(size))
     length = np.full(at.shape[:2], 0.5 / max(round(CELLS ** (1 / size)) - 1, 4))
@@ -105,39 +110,34 @@ def _descend(
     while (length > NARROWEST).any():
         around = np.clip(at[:, :, None] + length[:, :, None, None] * steps, 0.0, 1.0)
         losses = loss(_place(problem, sets, around)).reshape(around.shape[:3])
-        found, better = losses.argmin(axis=2), losses.min(axis=2) < value
-        moved = np.take_along_axis(around, found[:, :, None, None], axis=2)[:, :, 0]
-        at, value = (
-            np.where(better[..., None], moved, at),
-            np.where(better, losses.min(axis=2), value),
-        )
+        best, better = losses.argmin(axis=2), losses.min(axis=2) < value
+        moved = np.take_along_axis(around, best[:, :, None, None], axis=2)[:, :, 0]
+        at = np.where(better[..., None], moved, at)
+        value = np.where(better, losses.min(axis=2), value)
         length = np.where(better, length, length / 4)
     return at, value
 
 
 def _steps(size: int) -> list[tuple[float, ...]]:
-    """To all neighbours of a point of a grid for up to three variables, along the axes for more."""
+    """Return the steps to all neighbours in a grid, or along the axes for more than 3 variables."""
     if size <= 3:
         return [step for step in product((-1.0, 0.0, 1.0), repeat=size) if any(step)]
     return [tuple(row) for row in np.concatenate([np.eye(size), -np.eye(size)]).tolist()]
 
 
 def _place(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) -> Queries:
-    """Places (sets, ..., d) of the unit cube as queries, set after set."""
-    rows = cube.size // cube.shape[-1]
-    mask, value = (
-        np.zeros((rows, len(problem.graph.nodes)), bool),
-        np.zeros((rows, len(problem.graph.nodes))),
-    )
+    """Return places of the unit cube, of shape (sets, ..., d), as queries, set after set."""
+    shape = (cube.size // cube.shape[-1], len(problem.graph.nodes))
+    mask, value = np.zeros(shape, bool), np.zeros(shape)
     low, high = (
         np.array([[problem.domains[name][end] for name in members] for members in sets])
         for end in (0, 1)
     )
     low, high = (np.expand_dims(bound, tuple(range(1, cube.ndim - 1))) for bound in (low, high))
-    values = designs.between(low, high, cube).reshape(rows, -1)
+    values = designs.between(low, high, cube).reshape(len(mask), -1)
     columns = np.repeat(
         [[problem.graph.index(name) for name in members] for members in sets],
-        rows // len(sets),
+        len(mask) // len(sets),
         axis=0,
     )
     np.put_along_axis(mask, columns, True, axis=1)

@@ -1,4 +1,4 @@
-"""The record of a causal system whose truth is known: its problem, its generator, its exact effects."""
+"""What is a causal system whose truth is known? Its problem, generator and exact effects."""
 
 import html
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from causal_bo_ppl.inputs import as_key, require_float64
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.numerics import first_smallest
 from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import Interventions
 from causal_bo_ppl.systems.search import best_of_each_set, best_vertices
 
 
@@ -35,8 +36,10 @@ class CausalSystem:
     model: NumPyro program of the truth; every variable of the graph is a site of its name. It runs
         once for a whole batch, inside a plate: each site holds one number per row, shape (M,).
         Several threads may simulate; their programs run one after the other.
-    response: exact E[Y | do(...)] of a batch of legal queries, (M,); `effect` is its checked door.
-    is_affine: whether the response is affine in the values of each set, so that a vertex is optimal.
+    response: returns the exact E[Y | do(...)] of a batch of legal queries, an array of shape (M,);
+        `effect` calls it and checks what goes in and comes out.
+    is_affine: whether the response is affine in the values of each set, so that its optimum is at
+        a vertex.
     source: where the numbers come from.
     """
 
@@ -53,8 +56,8 @@ class CausalSystem:
             raise DataError(f"cannot observe {n!r} rows; ask for a whole number, 0 or more")
         return self._rows(self.problem.baseline().repeat(int(n)), key)
 
-    def experiment(self, queries: Queries, key: jax.Array | int) -> Data:
-        """One row for each intervention."""
+    def experiment(self, queries: Queries | Interventions, key: jax.Array | int) -> Data:
+        """Draw one row under each intervention."""
         return self._rows(self.problem.require(queries), key)
 
     def _rows(self, queries: Queries, key: jax.Array | int) -> Data:
@@ -66,27 +69,32 @@ class CausalSystem:
         )
         return Data(nodes, self.problem.target, np.asarray(values), np.asarray(queries.mask))
 
-    def effect(self, queries: Queries) -> jax.Array:
-        """(M,) exact E[Y | do(...)]; what sets nothing has the observational mean."""
+    def effect(self, queries: Queries | Interventions) -> jax.Array:
+        """Return the exact effects E[Y | do(...)], an array of shape (M,).
+
+        The effect of a query that sets nothing is the observational mean.
+        """
         require_float64()
-        raw = np.asarray(self.response(self.problem.require(queries)))
+        queries = self.problem.require(queries)
+        raw = np.asarray(self.response(queries))
         if raw.shape != (len(queries),) or raw.dtype.kind not in "iuf":
             raise ModelError(
-                f"the response of {self.name!r} has shape {raw.shape} and dtype {raw.dtype} for {len(queries)} "
-                "queries; it must return one real number for each"
+                f"the response of {self.name!r} has shape {raw.shape} and dtype {raw.dtype} for "
+                f"{len(queries)} queries; it must return one real number for each"
             )
-        found = jnp.asarray(raw, float)
-        bad = np.flatnonzero(~np.isfinite(found))
+        effects = jnp.asarray(raw, float)
+        bad = np.flatnonzero(~np.isfinite(effects))
         if len(bad):
             [intervention] = self.problem.interventions(queries[bad[0]])
             raise ModelError(
-                f"the response of {self.name!r} to {intervention} is {found[bad[0]]}; it must be finite"
+                f"the response of {self.name!r} to {intervention} is {effects[bad[0]]}; "
+                "it must be finite"
             )
-        return found
+        return effects
 
     @cached_property
     def optimum(self) -> Optimum:
-        """The best intervention over all sets; of equally good ones the first in the order of `sets`."""
+        """Best intervention over all sets; of equally good ones the first in order of `sets`."""
         if self.is_affine:
             queries = best_vertices(self.problem, self.effect)
             count = sum(2 ** len(members) for members in self.problem.sets)
@@ -104,4 +112,5 @@ class CausalSystem:
         return f"CausalSystem({self.name!r}, {self.problem!r})"
 
     def _repr_html_(self) -> str:
-        return f"<h4>{html.escape(self.name)}</h4><p>{html.escape(self.source)}</p>{self.problem._repr_html_()}"
+        title = f"<h4>{html.escape(self.name)}</h4><p>{html.escape(self.source)}</p>"
+        return title + self.problem._repr_html_()

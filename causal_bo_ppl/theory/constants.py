@@ -13,8 +13,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import choose
-from causal_bo_ppl.problem.designs import MOST_ROWS
+from causal_bo_ppl.problem.default_queries import vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.inputs import read_share
 
@@ -42,7 +41,7 @@ class ParameterError(NamedTuple):
 
 def corners(post: Posterior) -> Queries:
     """The vertices of every set whose effect was learned; refused above a million."""
-    return choose(post.problem, post.parameters.explored.sets, None, MOST_ROWS)
+    return vertices(post.problem, post.parameters.explored.sets)
 
 
 def kappa2(post: Posterior) -> Supremum:

@@ -12,7 +12,7 @@ from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import choose
+from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.designs import MOST_ROWS
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.gains import spectrum
@@ -46,7 +46,7 @@ def causal_rank(
     """
     post = require_trusted(post)
     fixed = _places(post.names, known)
-    queries = choose(post.problem, post.parameters.explored.sets, queries, MOST_ROWS)
+    queries = default_vertices(post.problem, post.parameters.explored.sets, queries, MOST_ROWS)
     jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
     lengths = np.linalg.norm(

@@ -1,0 +1,255 @@
+"""A problem as a JSON text: what it gives back, and what is refused."""
+
+import hashlib
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.problem import serialization
+
+read = cb.Problem.from_json
+
+
+def squares(queries):
+    return 1 + (queries.value**2).sum(axis=1)
+
+
+def cubes(queries):
+    return 1 + np.abs(queries.value**3).sum(axis=1)
+
+
+def same(one, other):
+    """Equal in everything, also in what the fingerprint leaves out."""
+    return (
+        one == other
+        and one.fingerprint == other.fingerprint
+        and one.sets == other.sets
+        and one.sets_rule == other.sets_rule
+        and one.sets_are_explicit == other.sets_are_explicit
+        and one.units == other.units
+        and one.known == other.known
+        and one.domains == other.domains
+    )
+
+
+def sealed(record):
+    """A text that was changed together with its checksum."""
+    rest = {name: part for name, part in record.items() if name != "checksum"}
+    checksum = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return json.dumps(rest | {"checksum": checksum})
+
+
+@pytest.mark.parametrize("name", cb.models.names())
+def test_problem_of_every_model_is_given_back(name):
+    problem = cb.models.load(name).problem
+    again = read(problem.to_json())
+    assert same(again, problem) and again.to_json() == problem.to_json()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sets": "mis"},
+        {"sets": "pomis"},
+        {"sets": 2},
+        {"sets": np.int64(1)},
+        {"sets": ["Z", ("X", "Z")]},
+        {"objective": "max", "identifiable_only": True},
+        {"known": {("X", "Z"): 0.1 + 0.2, ("Z", "Y"): -1e-7}},
+        {"units": {"X": "mg", "Y": 'µ\u2028\ud800 "quoted"'}},
+        {"domains": {"X": (-0.0, 0.1 + 0.2), "Z": (-1e49 / 3, 1e-49 / 3)}},
+        {"costs": {"X": 1, "Z": 1}},
+        {"costs": {"X": 0.1, "Z": 1 / 3}},
+        {"costs": cb.MagnitudeCost(1 / 3)},
+        {"costs": cb.MagnitudeCost(np.float32(0.1))},
+    ],
+)
+def test_every_part_of_a_problem_is_given_back(make_problem, options):
+    problem = make_problem(**options)
+    text = problem.to_json()
+    assert same(read(text), problem) and read(text).costs == problem.costs
+    assert same(read(json.dumps(json.loads(text), indent=2, sort_keys=True)), problem)
+
+
+def test_text_of_a_problem_after_a_round_trip_through_a_file(make_problem, tmp_path):
+    graph = cb.CausalGraph.from_edges([("Größe, a", "日本")], nodes=["alone"])
+    problem = cb.Problem(graph, "日本", domains={"Größe, a": (0, 1)})
+    (tmp_path / "problem.json").write_text(problem.to_json())
+    again = read((tmp_path / "problem.json").read_text())
+    assert same(again, problem) and again.graph == graph
+
+
+def test_reading_searches_no_sets(make_problem, monkeypatch):
+    problems = [make_problem(sets=sets) for sets in ("mis", "pomis", 2)]
+    texts = [problem.to_json() for problem in problems]
+
+    def search(*_):
+        raise AssertionError("sets were searched")
+
+    for name in ("mis", "pomis", "subsets"):
+        monkeypatch.setattr(f"causal_bo_ppl.problem.validation.{name}", search)
+    for problem, text in zip(problems, texts, strict=True):
+        assert same(read(text), problem)
+
+
+def test_interventions_outside_the_sets_stay_legal_where_a_rule_gave_them(make_problem):
+    both = {"X": 1.0, "Z": 1.0}
+    assert len(read(make_problem(sets="mis").to_json()).queries(both)) == 1
+    with pytest.raises(DomainError, match="is not a set of this problem"):
+        read(make_problem(sets=["X", "Z"]).to_json()).queries(both)
+
+
+def test_cost_function_is_given_back_by_its_name(make_problem):
+    problem = make_problem(costs=squares, sets=2)
+    text = problem.to_json()
+    assert json.loads(text)["costs"] == {"function": "squares"}
+    again = read(text, functions={"squares": squares, "cubes": cubes})
+    assert same(again, problem) and again.costs is squares
+    with pytest.raises(DomainError, match=r"function 'squares'.*functions=.*\(given: none\)"):
+        read(text)
+    with pytest.raises(DomainError, match=r"function 'squares'.*\(given: cubes\)"):
+        read(text, functions={"cubes": cubes})
+    with pytest.raises(DomainError, match=r"fingerprint .* give as functions\['squares'\] the f"):
+        read(text, functions={"squares": cubes})
+    with pytest.raises(DomainError, match="cannot be posed: the cost function returned shape"):
+        read(text, functions={"squares": lambda queries: 1.0})
+    for functions in ({"squares": 1.0}, [squares], squares):
+        with pytest.raises(DomainError, match="functions must be {name: cost function}, got"):
+            read(text, functions=functions)
+
+
+def test_cost_function_without_a_name_is_not_written(make_problem):
+    with pytest.raises(DomainError, match="the costs are a partial without a name.* def name"):
+        make_problem(costs=partial(squares)).to_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "read from a JSON text, got NoneType"),
+        (b"{}", "read from a JSON text, got bytes"),
+        ("", "not JSON, or not all of it.*to_json"),
+        ("Problem()", "not JSON, or not all of it"),
+        ("[" * 100_000, "not JSON, or not all of it"),
+        ("9" * 10_000, "not JSON, or not all of it"),
+        ("[1, 2]", r"no JSON object but \[1, 2\]"),
+        ("null", "no JSON object but None"),
+        ("{}", "missing: bidirected, .*; unknown: none"),
+        ('{"format": NaN}', "the number NaN; all numbers must be finite"),
+        ('{"format": 1, "format": 1}', "gives format more than once"),
+    ],
+)
+def test_text_that_is_no_problem_is_refused(text, message):
+    with pytest.raises(DomainError, match=message):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, r"format 2, this version .* reads the format 1; .*\('0.1.0'\)"),
+        ({"format": True}, "'format' must be a whole number, got True"),
+        ({"format": "1"}, "format '1', this version"),
+        ({"version": 1}, "'version' must be a text, got 1"),
+        ({"colour": "red"}, "missing: none; unknown: colour"),
+        ({"nodes": "XZY"}, "'nodes' must be a list of names, got 'XZY'"),
+        ({"directed": [["X"]]}, "'directed' must be a list of pairs of names"),
+        ({"bidirected": {}}, "'bidirected' must be a list of pairs of names"),
+        ({"target": ["Y"]}, "'target' must be a name"),
+        ({"objective": "mix"}, "'objective' must be \"min\" or \"max\", got 'mix'"),
+        ({"domains": {"X": [0.0, "1"]}}, "'domains' must be an object of pairs of finite numbers"),
+        ({"domains": []}, "'domains' must be an object"),
+        ({"sets_given_as": "all"}, "'sets_given_as' must be \"mis\".*got 'all'"),
+        ({"sets_given_as": 0}, "'sets_given_as' must be"),
+        ({"sets": ["X"]}, "'sets' must be a list of lists of names"),
+        ({"costs": {"constants": {"X": 1.0}, "magnitude": 1.0}}, "'costs' must be null, or"),
+        ({"costs": {"magnitude": True}}, "'costs' must be null, or"),
+        ({"costs": {"code": "1"}}, "'costs' must be null, or"),
+        ({"costs": 1.0}, "'costs' must be null, or"),
+        ({"known": [["X", "Z"]]}, "'known' must be a list of"),
+        ({"known": {"X": 1.0}}, "'known' must be a list of"),
+        ({"identifiable_only": 0}, "'identifiable_only' must be true or false, got 0"),
+        ({"units": {"X": 1}}, "'units' must be an object of texts"),
+        ({"fingerprint": None}, "'fingerprint' must be a text"),
+        ({"checksum": 1}, "'checksum' must be a text"),
+        ({"units": {"X": "kg"}}, "changed after it was written: its checksum is '.*new Problem"),
+        ({"sets_given_as": "pomis"}, "changed after it was written"),
+        ({"domains": {"X": [-5.0, 5.0], "Z": [-5.0, 21.0]}}, "changed after it was written"),
+    ],
+)
+def test_edited_text_is_refused(make_problem, changes, message):
+    text = make_problem(units={"X": "mg"}).to_json()
+    with pytest.raises(DomainError, match=message):
+        read(json.dumps(json.loads(text) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sets": [["X"]]}, r"fingerprint .* another version \(0.1.0\).* processor"),
+        ({"objective": "max"}, "the text has the fingerprint '.*', but the problem read from it"),
+        ({"fingerprint": "0"}, "the text has the fingerprint '0'"),
+        ({"costs": {"magnitude": 1.0}}, "the text has the fingerprint"),
+        ({"target": "W"}, "cannot be posed: unknown target 'W'"),
+        ({"directed": [["X", "Z"], ["Z", "X"]]}, "cannot be posed: the graph has a cycle"),
+        ({"sets": []}, "cannot be posed: no intervention set is left"),
+        ({"sets": [["W"]]}, "cannot be posed: unknown manipulable variable 'W'"),
+        ({"nodes": []}, "cannot be posed: the graph is empty"),
+        ({"known": [["X", "Y", 1.0]]}, "cannot be posed: known holds a coefficient"),
+    ],
+)
+def test_edited_text_with_its_checksum_is_refused_by_the_fingerprint(
+    make_problem, changes, message
+):
+    record = json.loads(make_problem().to_json())
+    with pytest.raises(DomainError, match=message):
+        read(sealed(record | changes))
+    assert same(read(sealed(record)), make_problem())
+
+
+@pytest.mark.parametrize("name", serialization.PARTS)
+def test_text_without_one_of_its_parts_is_refused(make_problem, name):
+    record = json.loads(make_problem().to_json())
+    del record[name]
+    with pytest.raises(DomainError, match=f"missing: {name}; unknown: none"):
+        read(json.dumps(record))
+
+
+def test_number_beyond_all_floats_is_refused(make_problem):
+    text = make_problem().to_json()
+    with pytest.raises(DomainError, match="'domains' must be an object of pairs of finite"):
+        read(text.replace("20.0", "1e999"))
+    with pytest.raises(DomainError, match="the number Infinity; all numbers must be finite"):
+        read(text.replace("20.0", "Infinity"))
+
+
+def test_truncated_text_is_refused(make_problem):
+    text = make_problem(units={"X": "mg"}).to_json()
+    for end in range(len(text)):
+        with pytest.raises(DomainError, match="not JSON, or not all of it"):
+            read(text[:end])
+
+
+def test_no_edit_of_one_character_gives_another_problem(make_problem):
+    problem = make_problem(
+        sets=2, units={"X": "mg"}, known={("X", "Z"): 0.8}, costs={"X": 0.5, "Z": 2.0}
+    )
+    text, draws = problem.to_json(), np.random.default_rng(0)
+    letters = '0123456789.-+eE"[]{},: \\ntrufalsXYZ'
+    refused = 0
+    for place in range(len(text)):
+        letter = letters[draws.integers(len(letters))]
+        for edited in (
+            text[:place] + text[place + 1 :],
+            text[:place] + letter + text[place + 1 :],
+            text[:place] + letter + text[place:],
+        ):
+            try:
+                assert same(read(edited), problem), edited
+            except DomainError:
+                refused += 1
+    assert refused > 2.5 * len(text)
