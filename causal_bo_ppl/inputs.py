@@ -54,6 +54,30 @@ def read_number(name: object, number: object) -> float:
         raise DomainError(f"the value of {name!r} must be a real number, got {number!r}") from None
 
 
+def read_count(name: str, number: object, least: int) -> int:
+    """Return a whole number that is at least `least`; raise ModelError otherwise."""
+    if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+        raise ModelError(f"{name} must be a whole number, at least {least}; got {number!r}")
+    return int(number)
+
+
+def read_share(name: str, number: object) -> float:
+    """Return a number strictly between 0 and 1; raise ModelError otherwise."""
+    share = read_number(name, number)
+    if not 0 < share < 1:
+        raise ModelError(f"{name} must lie between 0 and 1, got {share:g}")
+    return share
+
+
+def read_size(name: str, number: object, *, positive: bool = True) -> float:
+    """Return a finite number above 0, or one that may be 0 too; raise ModelError otherwise."""
+    size = read_number(name, number)
+    if not (0 < size < math.inf or (size == 0 and not positive)):
+        wanted = "positive" if positive else "0 or more"
+        raise ModelError(f"{name} must be finite and {wanted}, got {size:g}")
+    return size
+
+
 def as_float(number: SupportsFloat) -> float:
     """Return a real number as a float, a giant one as infinity with its sign."""
     try:

@@ -11,12 +11,12 @@ from scipy.stats import chi2
 
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import choose
 from causal_bo_ppl.problem.designs import MOST_ROWS
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.theory.inputs import read_share
 
 PIECE = 16_384  # vertices at once
 

@@ -14,12 +14,12 @@ from scipy.linalg import solve_triangular
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners
-from causal_bo_ppl.theory.gains import greedy_gain
-from causal_bo_ppl.theory.inputs import read_size, require_queries
+from causal_bo_ppl.theory.gains import greedy_gain, require_queries
 
 TILE = 2_048  # rows and columns of a gram at once
 COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]

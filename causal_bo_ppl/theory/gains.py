@@ -10,15 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError, NumericalError
+from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.kernels import KernelEstimate
 from causal_bo_ppl.numerics import first_largest
-from causal_bo_ppl.theory.inputs import (
-    read_array,
-    read_count,
-    read_features,
-    read_noise,
-    require_finite,
-)
+from causal_bo_ppl.problem import Queries
 
 ROUNDING = 1e-10  # of the trace: sums of thousands of products, and differences of such, keep this many digits
 
@@ -154,3 +149,62 @@ def _members(which: np.ndarray) -> list[slice | np.ndarray]:
         return [slice(None)]
     order = np.argsort(which, kind="stable")
     return list(np.split(order, np.cumsum(np.bincount(which))[:-1]))
+
+
+def read_array(name: str, given: Any) -> np.ndarray:
+    """Return float64 numbers, of any shape; whole numbers are exact in them, 32-bit floats and text are refused."""
+    try:
+        found = np.asarray(given)
+    except ValueError:
+        raise ModelError(f"{name} must be an array of numbers; its rows differ in length") from None
+    if found.dtype.kind not in "iu" and found.dtype != np.float64:
+        raise ModelError(
+            f"{name} must hold float64 numbers, got {found.dtype}; compute it in float64 from the start"
+        )
+    return np.asarray(found, float)
+
+
+def require_finite(name: str, array: np.ndarray) -> np.ndarray:
+    """Return the array if it holds neither NaN nor infinity."""
+    if not np.isfinite(array).all():
+        place = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+        raise NumericalError(
+            f"{name} holds {array[place]} at {place}; find out where it comes from, or change units"
+        )
+    return array
+
+
+def read_features(features: Any) -> np.ndarray:
+    """(M, r) features of at least one query."""
+    found = read_array("features", features)
+    if found.ndim != 2 or not len(found):
+        raise ModelError(
+            f"features need the shape (M, r), a row for every query; got {found.shape}"
+        )
+    return require_finite("features", found)
+
+
+def read_noise(noise: Any, count: int) -> np.ndarray:
+    """(count,) variances of one outcome each, from one for all or one for each."""
+    found = read_array("noise", noise)
+    if found.shape not in ((), (count,)):
+        raise ModelError(
+            f"noise is one variance, or one for each of the {count} queries; got the shape {found.shape}"
+        )
+    if not ((found > 0) & np.isfinite(found)).all():
+        bad = found[~((found > 0) & np.isfinite(found))].flat[0]
+        raise ModelError(
+            f"noise must be a positive, finite variance, got {bad:g}; exact outcomes have no finite gain"
+        )
+    return np.broadcast_to(found, (count,))
+
+
+def require_queries(queries: Queries) -> Queries:
+    """Return the batch if it holds any."""
+    if not isinstance(queries, Queries):
+        raise ModelError(
+            f"queries must be Queries, got {type(queries).__name__}; build them with problem.queries"
+        )
+    if not len(queries):
+        raise ModelError("there are no queries; take some, such as problem.vertices()")
+    return queries

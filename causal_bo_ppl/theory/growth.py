@@ -19,12 +19,12 @@ from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.diagnostics.regressions import scale_rows
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inputs import read_number
+from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.theory.constants import lipschitz, parameter_error
-from causal_bo_ppl.theory.inputs import read_array, read_count, read_size
+from causal_bo_ppl.theory.gains import read_array
 
 MINOR = 0.1  # of the largest weight: a name with less is not named
 COLUMNS = ["rows", "lambda_min", "standardized", "weakest"]

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows, set_label
-from causal_bo_ppl.theory.gains import greedy, read_candidates
-from causal_bo_ppl.theory.inputs import read_count, read_size, require_queries
+from causal_bo_ppl.theory.gains import greedy, read_candidates, require_queries
 
 ROUNDING = 1e-12  # of a set's variance: what the features of an RBF kernel leave out
 

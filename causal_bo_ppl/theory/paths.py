@@ -11,9 +11,9 @@ import pandas as pd
 
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.graph import Edge
+from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.queries import set_label
-from causal_bo_ppl.theory.inputs import read_size
 
 
 def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.DataFrame:

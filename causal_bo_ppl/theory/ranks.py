@@ -11,12 +11,12 @@ import numpy as np
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import choose
 from causal_bo_ppl.problem.designs import MOST_ROWS
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.gains import spectrum
-from causal_bo_ppl.theory.inputs import read_count, read_share, read_size
 
 ROUNDING = 1e-9  # of the largest singular value: what rounding leaves of a zero is near 1e-15
 

@@ -9,20 +9,20 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import sobol, spread
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners, kappa2, lipschitz
 from causal_bo_ppl.theory.drift import largest_gap
-from causal_bo_ppl.theory.gains import greedy_gain
+from causal_bo_ppl.theory.gains import greedy_gain, require_queries
 from causal_bo_ppl.theory.independent import (
     BlockFeatures,
     independent_gain,
     rbf_features,
     set_labels,
 )
-from causal_bo_ppl.theory.inputs import read_count, read_size, require_queries
 from causal_bo_ppl.theory.ranks import causal_rank, information_gain_bound
 
 FILL = 64  # Sobol points of every set, for kernels that are not affine in the values
