@@ -48,7 +48,7 @@ def worst_gain(
     noise: a variance, or one for every query.
     """
     found = [
-        greedy_gain(np.asarray(jacobian_features(post, queries)), noise, rounds).gains[-1]
+        greedy_gain(jacobian_features(post, queries), noise, rounds).gains[-1]
         for post in _distinct(_read_posts(posts, 1))
     ]
     return float(max(found))
@@ -124,7 +124,7 @@ def _step(before: Posterior, after: Posterior, queries: Queries) -> tuple[float,
 
 def _doubt(post: Posterior, queries: Queries, noise: float) -> float:
     """Variance of the last effect after outcomes at all queries before it: w' (I + F'F/s2)^-1 w."""
-    features = np.asarray(jacobian_features(post, queries))
+    features = jacobian_features(post, queries)
     known = np.vstack([np.eye(features.shape[1]), features[:-1] / np.sqrt(noise)])
     seen = solve_triangular(np.linalg.qr(known, mode="r"), features[-1], trans="T")
     return float(seen @ seen)

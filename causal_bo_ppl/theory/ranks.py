@@ -47,7 +47,7 @@ def causal_rank(
     post = require_trusted(post)
     fixed = _places(post.names, known)
     queries = choose(post.problem, post.parameters.explored.sets, queries, MOST_ROWS)
-    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+    jacobian = response(post.problem, post).jacobian(post.mean, queries)
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
     lengths = np.linalg.norm(
         features, axis=1, keepdims=True

@@ -47,7 +47,7 @@ def gain_curves(
     """
     rounds, variance = read_count("rounds", rounds, 1), read_size("noise", noise)
     queries = corners(post) if queries is None else require_queries(queries)
-    features = np.asarray(jacobian_features(post, queries))
+    features = jacobian_features(post, queries)
     rank, dimension = causal_rank(post, queries), len(post.names)
     largest, blocks = kappa2(post).value, set_labels(post.problem, queries)
     rbf = _rbf(post, lengthscale)
@@ -75,7 +75,7 @@ def gain_curves(
 def _rbf(post: Posterior, lengthscale: float) -> BlockFeatures:
     """An RBF kernel for every set that was learned, with its largest causal variance, at points that fill its box."""
     vertices, sets = corners(post), post.parameters.explored.sets
-    variances = (np.asarray(jacobian_features(post, vertices)) ** 2).sum(axis=1)
+    variances = (jacobian_features(post, vertices) ** 2).sum(axis=1)
     labels = set_labels(post.problem, vertices)
     own = {name: float(variances[labels == name].max()) for name in np.unique(labels).tolist()}
     points = spread(
@@ -121,7 +121,7 @@ def theory_table(
 
 
 def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line]:
-    features = np.asarray(jacobian_features(post, queries))
+    features = jacobian_features(post, queries)
     numerical = _differences(post, queries)
     error = largest_gap((features, features), (numerical @ post.covariance, numerical))
     how = "largest |k - J Sigma J'| of two queries, J by differences of effects at theta"
@@ -142,7 +142,7 @@ def _differences(post: Posterior, queries: Queries) -> np.ndarray:
     columns = []
     for place, step in enumerate(np.where(steps > 0, steps, 1.0).tolist()):
         move = step * (np.arange(len(post.mean)) == place)
-        ends = [np.asarray(effect(post.mean + sign * move, queries)) for sign in (1.0, -1.0)]
+        ends = [effect(post.mean + sign * move, queries) for sign in (1.0, -1.0)]
         columns.append((ends[0] - ends[1]) / (2 * step))
     return np.column_stack([np.zeros((len(queries), 0)), *columns])
 
