@@ -1,4 +1,4 @@
-"""What do the paper's quantities come to, here?"""
+"""How large are the quantities of the paper's theory for a given problem and posterior?"""
 
 from causal_bo_ppl.theory.constants import ParameterError as ParameterError
 from causal_bo_ppl.theory.constants import Supremum as Supremum
