@@ -10,8 +10,7 @@ from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Limits, Posterior
 from causal_bo_ppl.inference.nuts import Sampled
-from causal_bo_ppl.plots.graphs import plain
-from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, plain
 
 if TYPE_CHECKING:
     import xarray as xr

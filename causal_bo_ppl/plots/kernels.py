@@ -13,13 +13,10 @@ from matplotlib.colors import LogNorm
 
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.kernels.comparison import COMPARED, MEASURES, TERMS
-from causal_bo_ppl.plots.graphs import plain
-from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
-from causal_bo_ppl.plots.style import draw_squares
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, draw_squares, equal_runs, plain, short
 
 if TYPE_CHECKING:
     import xarray as xr
-from causal_bo_ppl.plots.style import runs, short
 
 CLEAR = 3.0  # sds above what Monte-Carlo error alone gives
 COLOURS = dict(zip(COMPARED, (BLUE, GREY, AMBER), strict=True))
@@ -199,7 +196,7 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
     )
     ax = draw_squares(found[of].values, names, ax, label=LABELS[of], **colours)
     if signed:
-        for start in runs([str(each) for each in found.set.values])[0][1:].tolist():
+        for start in equal_runs([str(each) for each in found.set.values])[0][1:].tolist():
             ax.axhline(start, color=INK, lw=0.6)
             ax.axvline(start, color=INK, lw=0.6)
     if of == "explained":

@@ -24,8 +24,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.convergence import summarise
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.plots.graphs import plain
-from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK, half_width
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
 from causal_bo_ppl.problem import Problem
 
 DRAWS = 4_000
