@@ -1,4 +1,7 @@
-"""What does the analyst see? Functions that take a result and an Axes, and return the Axes."""
+"""How is a result drawn?
+
+Each function takes a result and, mostly, an Axes, and returns the Axes that it drew on.
+"""
 
 from causal_bo_ppl.plots.chains import draw_energy as draw_energy
 from causal_bo_ppl.plots.chains import draw_rank as draw_rank

@@ -1,4 +1,7 @@
-"""Did the chains of a sampled posterior explore, and agree? ArviZ's pictures, in a new figure each."""
+"""Did the chains of a sampled posterior explore, and do they agree?
+
+Each function draws one of ArviZ's pictures in a new figure.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +19,17 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-MOST = 12  # parameters shown, the worst first
+MOST = 12  # parameters that are shown, the worst first
 CHAINS = [BLUE, AMBER, "#10b981", "#a855f7", INK, GREY]  # a colour each, then from the start
-POINTS = 200  # of a trace, which has no room for more
-LEAST_DRAWS = 100  # of a chain, below which ranks are not thinned
+POINTS = 200  # draws shown in a trace, which has no room for more
+LEAST_DRAWS = 100  # that thinning leaves of a chain
 
 
 def draw_trace(post: Posterior) -> np.ndarray:
     """Draw densities and traces of every chain, for at most 12 parameters, the largest R-hat first.
 
-    Ticks at the bottom are divergences. Returns Axes (k, 2): of the densities, and of the traces.
+    Ticks at the bottom are divergences. Return the Axes of the densities and of the traces, an
+    array of shape (k, 2).
     """
     belief = _require_sampled("draw_trace", post)
     from arviz_plots import plot_trace_dist
@@ -45,10 +49,11 @@ def draw_trace(post: Posterior) -> np.ndarray:
 
 
 def draw_rank(post: Posterior) -> np.ndarray:
-    """Draw how the ranks of each chain's draws depart from uniform, for at most 12 parameters, the largest R-hat first.
+    """Draw how the ranks of each chain's draws depart from uniform.
 
-    Chains that agree stay within the band (with ArviZ 1: have a p-value above alpha). Draws are thinned by their
-    effective number, since the band takes them as independent. Returns Axes (k,).
+    At most 12 parameters are shown, the largest R-hat first. Chains that agree stay within the band
+    (with ArviZ 1: have a p-value above alpha). Draws are thinned by their effective number, since
+    the band takes them as independent. Return the Axes, an array of shape (k,).
     """
     belief = _require_sampled("draw_rank", post)
     if belief.sampling.chains < 2:
@@ -75,9 +80,10 @@ def draw_rank(post: Posterior) -> np.ndarray:
 
 
 def draw_energy(post: Posterior) -> np.ndarray:
-    """Draw E-BFMI of every chain with its limit, and the energy's distribution beside that of its changes.
+    """Draw E-BFMI of every chain with its limit, and how the energy and its changes spread.
 
-    Where changes are much narrower, the tails are explored slowly. Returns Axes (2,).
+    Where changes are much narrower, the tails are explored slowly. Return the Axes, an array of
+    shape (2,).
     """
     belief = _require_sampled("draw_energy", post)
     from arviz_plots import plot_energy
@@ -96,24 +102,28 @@ def draw_energy(post: Posterior) -> np.ndarray:
 
 
 def _require_sampled(who: str, post: Posterior) -> Sampled:
+    """Return the belief of a posterior that was sampled; refuse any other."""
     require_posterior(who, post)
     if not isinstance(post.belief, Sampled):
         raise ModelError(
-            f"{who} shows chains, but nothing was sampled by {post.method}; fit with method='nuts', or look at "
-            "cb.check_posterior(post)"
+            f"{who} shows chains, but nothing was sampled by {post.method}; "
+            "fit with method='nuts', or look at cb.check_posterior(post)"
         )
     return post.belief
 
 
 def _worst(belief: Sampled) -> pd.DataFrame:
-    """The lines of the summary shown: coordinates and log posterior, largest R-hat first; NaN is the worst."""
+    """Return the rows of the summary that are shown, largest R-hat first.
+
+    They are coordinates and the log posterior; NaN counts as the worst.
+    """
     return belief.summary.sort_values(
         "r_hat", ascending=False, na_position="first", kind="stable"
     ).head(MOST)
 
 
 def _apart(belief: Sampled, shown: pd.DataFrame) -> int:
-    """Every how-many-th draw is nearly independent of the one before."""
+    """Return the step at which draws are nearly independent of the one before."""
     effective = shown[["ess_bulk", "ess_tail"]].to_numpy().min()
     wanted = (
         np.ceil(belief.sampling.chains * belief.sampling.draws / effective) if effective > 0 else 1
@@ -122,7 +132,7 @@ def _apart(belief: Sampled, shown: pd.DataFrame) -> int:
 
 
 def _tree(belief: Sampled, shown: pd.DataFrame, every: int = 1) -> "xr.DataTree":
-    """What ArviZ needs and no more: these draws, and the sampler's statistics."""
+    """Return what ArviZ needs and no more: these draws, and the sampler's statistics."""
     import xarray as xr
 
     stats = {name: value[:, ::every] for name, value in belief.chains.stats.items()}
@@ -138,24 +148,28 @@ def _tree(belief: Sampled, shown: pd.DataFrame, every: int = 1) -> "xr.DataTree"
 def _draw(
     plot: Any, tree: "xr.DataTree", size: tuple[float, float], options: dict[str, Any]
 ) -> np.ndarray:
-    """The Axes of one of ArviZ's pictures; facets by coordinate alone work with every version."""
+    """Return the Axes of one of ArviZ's pictures.
+
+    Facets are by coordinate alone, which works with every version of ArviZ.
+    """
     figure = {"figsize": size, "figsize_units": "inches", "layout": "constrained"}
     colours = [
         CHAINS[place % len(CHAINS)] for place in range(max(3, tree["posterior"].sizes["chain"]))
     ]
-    found = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
-    return np.asarray(found.viz["plot"].values)
+    picture = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
+    return np.asarray(picture.viz["plot"].values)
 
 
 def _lighten(trace: Axes) -> None:
-    """Draw thin lines through every so-many-th draw; divergences stay."""
+    """Thin the lines of a trace to every so-many-th draw; divergences stay."""
     for chain in trace.lines:
         every = -(-len(np.asarray(chain.get_xdata())) // POINTS)
         chain.set(data=[np.asarray(values)[::every] for values in chain.get_data()])
-        chain.set(linewidth=0.7, antialiased=False)  # half the bytes
+        chain.set(linewidth=0.7, antialiased=False)  # which halves the size of a file
 
 
 def _converged(line: pd.Series) -> str:
+    """Return the R-hat and the effective number of draws as a title."""
     return (
         f"R-hat {line['r_hat']:.3f}, {min(line['ess_bulk'], line['ess_tail']):.0f} effective draws"
     )

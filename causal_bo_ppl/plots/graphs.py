@@ -1,7 +1,4 @@
-"""How does a causal graph look on paper?
-
-What can be learned, through what, and what confounding would have made of it?
-"""
+"""What does a causal graph look like, and what can be learned from it?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -56,7 +53,10 @@ def draw_graph(
 
 
 def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
-    """Draw what can affect the target; the target and the variables one may set are marked by colour."""
+    """Draw what can affect the target.
+
+    The target and the variables that may be set are marked by colour.
+    """
     causes = problem.graph.ancestral(problem.target)
     fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"]) | {
         problem.target: COLOURS["target"]
@@ -79,6 +79,7 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
 
 
 def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
+    """Return the given Axes, or new ones, without a frame and in the units of the sketch."""
     left, top, right, bottom = drawn.extent()
     if ax is None:
         size = (
@@ -92,6 +93,7 @@ def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
 
 
 def _smooth(points: Sequence[Point]) -> Path:
+    """Return a smooth curve through the points that is horizontal at each of them."""
     vertices, codes = [points[0]], [Path.MOVETO]
     for (x0, y0), (x1, y1) in pairwise(points):
         vertices += [((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1)]
@@ -100,7 +102,7 @@ def _smooth(points: Sequence[Point]) -> Path:
 
 
 def _draw_box(ax: Axes, name: str, centre: Point, width: float, fill: str) -> None:
-    """A box whose text is a path in the same units, so that both scale with the axes."""
+    """Draw a box whose text is a path in the same units, so that both scale with the axes."""
     x, y = centre
     style = f"round,pad=0,rounding_size={HEIGHT / 2}"
     corner = x - width / 2, y - HEIGHT / 2
@@ -116,7 +118,10 @@ def _draw_box(ax: Axes, name: str, centre: Point, width: float, fill: str) -> No
 
 
 def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
-    """Draw which intervention set (row) uses which coordinate of theta_Y (column): what one experiment shares."""
+    """Draw which intervention set (row) uses which coordinate of theta_Y (column).
+
+    Sets that use a coordinate share what an experiment on one of them tells about it.
+    """
     table = parameters.sharing()
     rows, columns = table.shape
     if ax is None:
@@ -150,7 +155,10 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
 
 
 def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
-    """Draw the graph of an effect; where it cannot be learned, the confounded component is marked."""
+    """Draw the graph of an effect.
+
+    Where the effect cannot be learned, the confounded component is marked.
+    """
     fills = {name: HEDGE for district in found.hedge[:1] for name in district}
     fills |= dict.fromkeys(found.intervened, COLOURS["manipulable"]) | {
         found.target: COLOURS["target"]
@@ -184,10 +192,10 @@ def draw_effect(
     *,
     truth: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Axes:
-    """Draw E[Y | do(X = x)] by the verified estimand beside the regression E[Y | X = x], with the rows.
+    """Draw E[Y | do(X = x)] by the verified estimand beside the regression E[Y | X = x].
 
-    For a set of one variable; the Gaussian model with the moments of the observational rows. `truth` maps values
-    to true effects.
+    The rows are drawn too. The set must have one variable. The model is Gaussian with the moments
+    of the observational rows. truth: a function from values to true effects.
     """
     if len(found.intervened) != 1:
         raise DomainError(

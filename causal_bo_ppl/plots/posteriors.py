@@ -1,7 +1,4 @@
-"""What is believed about theta and about effects, and how often are such beliefs right?
-
-How did an optimization go?
-"""
+"""What is believed about theta and about effects, and how often are such beliefs right?"""
 
 from collections.abc import Callable, Mapping
 
@@ -19,7 +16,10 @@ POINTS = 60  # of a curve
 
 
 def draw_posterior(post: Posterior, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
-    """Draw mean and central interval of every coordinate of theta_Y, by the Gaussian with its moments."""
+    """Draw the mean and the central interval of every coordinate of theta_Y.
+
+    The interval is that of the Gaussian with the posterior's mean and variance.
+    """
     width = half_width(level)
     if ax is None:
         ax = plt.figure(
@@ -43,9 +43,10 @@ def draw_response(
     level: float = 0.9,
     truth: Callable[[Queries], np.ndarray] | None = None,
 ) -> Axes:
-    """Draw E[Y | do(X = x)] over the domain of one variable, with its interval; `truth` maps queries to true effects.
+    """Draw E[Y | do(X = x)] over the domain of one variable, with its interval.
 
-    Of a posterior what it says before any experiment, of a surrogate what is believed after its outcomes.
+    For a posterior this is what it says before any experiment, for a surrogate what is believed
+    after its outcomes. truth: a function from queries to true effects.
     """
     surrogate = believed if isinstance(believed, Coupled) else couple(believed)
     problem, width = surrogate.post.problem, half_width(level)
@@ -85,7 +86,10 @@ def draw_coverage(
     *,
     quantity: str = "effect",
 ) -> Axes:
-    """Draw the intervals of many data sets, (n, 2) for each method, and how many of them hold the truth."""
+    """Draw the intervals of many data sets, and how many of them hold the truth.
+
+    intervals: {method: array of shape (n, 2)}.
+    """
     if ax is None:
         ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
     start, ticks = 0, []

@@ -9,7 +9,11 @@ from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
 
 
 def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
-    """Draw every outcome, and what was believed of the best intervention after it; where known, the truth."""
+    """Draw every outcome, and what was believed of the best intervention after it.
+
+    Where the true system is known, the true effect of that intervention and the optimum are drawn
+    too.
+    """
     trace, width = run.trace, half_width(level)
     if ax is None:
         ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()

@@ -43,9 +43,11 @@ def draw_squares(
     columns: list[str] | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw a matrix with a colour bar; a cell that has no colour, NaN or 0 on a log scale, stays grey.
+    """Draw a matrix with a colour bar.
 
-    labels, columns: of the rows and columns; equal ones that follow each other are named once. options: of pcolormesh.
+    A cell that has no colour, NaN or 0 on a log scale, stays grey. labels, columns: the labels of
+    the rows and of the columns, by default the same; equal ones that follow each other are named
+    once. options: keyword arguments of pcolormesh.
     """
     across = labels if columns is None else columns
     if ax is None:
@@ -70,7 +72,7 @@ def draw_squares(
 
 
 def equal_runs(labels: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the runs of equal labels."""
+    """Return the starts and the ends of the runs of equal labels."""
     starts = np.flatnonzero(
         [place == 0 or labels[place] != labels[place - 1] for place in range(len(labels))]
     )
@@ -78,10 +80,12 @@ def equal_runs(labels: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _gap(cells: np.ndarray) -> float:
+    """Return the width of the lines between cells; many cells leave no room for lines."""
     return 0.6 if max(cells.shape) <= 60 else 0.0
 
 
 def _name(set_ticks: Callable[..., Any], labels: list[str], **options: Any) -> None:
+    """Label the middle of each run of equal labels; of too many runs only some are labelled."""
     starts, ends = equal_runs(labels)
     every = -(-len(starts) // MOST_LABELS)
     middles, shown = (
@@ -93,7 +97,7 @@ def _name(set_ticks: Callable[..., Any], labels: list[str], **options: Any) -> N
 
 
 def _write(ax: Axes, cells: np.ndarray, hidden: np.ndarray, drawn: Any) -> None:
-    """Numbers in the cells, dark on light and light on dark."""
+    """Write numbers into the cells, dark on light and light on dark."""
     for (row, column), value in np.ndenumerate(cells):
         if np.isfinite(value):
             red, green, blue, _ = (
