@@ -100,7 +100,7 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
     run = optimize(system, rounds=rounds, observations=observations, key=key)
     post = run.surrogate.post
     console.print(escape(f"2  Learned: {post!r}; moments by {post.moments_by}"), soft_wrap=True)
-    corners = vertices(problem, post.parameters.explored.sets)
+    corners = vertices(problem, post.sets)
     before, after = (
         each.predict(corners).sd for each in (couple(post), couple(post).imagine(*_first(run)))
     )

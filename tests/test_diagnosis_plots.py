@@ -8,8 +8,8 @@ from scipy.stats import chi2, kstwo
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.inference.nuts import Sampled
-from causal_bo_ppl.plots import chains as diagnoses_chains
-from causal_bo_ppl.plots.diagnoses import quantile_band
+from causal_bo_ppl.plots import chains as chain_plots
+from causal_bo_ppl.plots.diagnostics import quantile_band
 
 AMBER = "#f59e0b"
 
@@ -97,8 +97,8 @@ def test_trace_marks_divergences(sampled):
 
 
 def test_only_the_worst_twelve_are_shown(sampled, monkeypatch):
-    assert diagnoses_chains.MOST == 12
-    monkeypatch.setattr(diagnoses_chains, "MOST", 3)
+    assert chain_plots.MOST == 12
+    monkeypatch.setattr(chain_plots, "MOST", 3)
     panels = cb.plots.draw_rank(sampled)
     assert panels.shape == (3,)
     assert (
@@ -132,7 +132,7 @@ def test_ranks_are_thinned_by_the_effective_number_of_draws(sampled):
     def thinned(ess, draws=1_000):
         sampling = type(sampled.belief.sampling)(chains=4, draws=draws)
         belief = Sampled(sampled.belief.model, sampling, sampled.belief.key, sampled.belief.chains)
-        return diagnoses_chains._apart(
+        return chain_plots._apart(
             belief, pd.DataFrame({"ess_bulk": [ess, 9_999.0], "ess_tail": [9_999.0, 9_999.0]})
         )
 
@@ -141,10 +141,10 @@ def test_ranks_are_thinned_by_the_effective_number_of_draws(sampled):
 
 
 def test_ranks_are_those_of_the_thinned_draws(sampled, monkeypatch):
-    seen, draw = [], diagnoses_chains._draw
-    monkeypatch.setattr(diagnoses_chains, "_apart", lambda *_: 5)
+    seen, draw = [], chain_plots._draw
+    monkeypatch.setattr(chain_plots, "_apart", lambda *_: 5)
     monkeypatch.setattr(
-        diagnoses_chains,
+        chain_plots,
         "_draw",
         lambda plot, tree, *rest: seen.append(tree) or draw(plot, tree, *rest),
     )
@@ -188,7 +188,7 @@ def test_one_chain_is_drawn_without_r_hat(system):
     post = cb.fit(system.problem, system.observe(60, 0), method="nuts", key=0, **settings)
     panels = cb.plots.draw_trace(post)
     assert panels[0, 0].figure.get_suptitle().endswith("one chain has no R-hat")
-    assert list(diagnoses_chains._worst(post.belief).index) == [*post.names, "log posterior"]
+    assert list(chain_plots._worst(post.belief).index) == [*post.names, "log posterior"]
     finish(panels)
     finish(cb.plots.draw_energy(post))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Pictures of kernels: what is drawn is what was computed, and what cannot be drawn is refused by name."""
+"""Pictures of kernels: what is drawn was computed, and what cannot be drawn is refused."""
 
 import matplotlib.pyplot as plt
 import numpy as np

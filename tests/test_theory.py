@@ -1,4 +1,4 @@
-"""Information gains, their bounds and the table, against determinants, enumeration and the structure of the paper."""
+"""Information gains, their bounds and the table, against determinants and enumeration."""
 
 from itertools import combinations_with_replacement, product
 
@@ -24,7 +24,7 @@ def dense_gain(gram, noise):
 
 
 def dense_greedy(gram, noise, rounds):
-    """Rows and gains of the greedy choice, every candidate tried by a determinant at every round."""
+    """Rows and gains of the greedy choice, each candidate tried by a determinant every round."""
     rows, gains, noise = [], [], np.broadcast_to(noise, len(gram))
     for _ in range(rounds):
         tried = [[*rows, row] for row in range(len(gram))]

@@ -1,4 +1,4 @@
-"""Drift of the kernel while theta is learned, against dense algebra and dense Gaussian processes."""
+"""Drift of the kernel while theta is learned, against dense algebra and Gaussian processes."""
 
 from itertools import pairwise
 

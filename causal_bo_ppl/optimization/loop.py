@@ -122,7 +122,7 @@ def optimize(
     post, experiments = _learn(
         posed, _start(system, data, settings, for_rows), settings, prior, for_fit
     )
-    candidates = vertices(posed, post.parameters.explored.sets)
+    candidates = vertices(posed, post.sets)
     loop = Rounds(candidates, posed.cost(candidates), laboratory, settings)
     state = begun = loop.begin(post, experiments)
     try:

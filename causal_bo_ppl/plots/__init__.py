@@ -1,12 +1,15 @@
-"""What does the analyst see? Functions that take a result and an Axes, and return the Axes."""
+"""How is a result drawn?
+
+Each function takes a result and, mostly, an Axes, and returns the Axes that it drew on.
+"""
 
 from causal_bo_ppl.plots.chains import draw_energy as draw_energy
 from causal_bo_ppl.plots.chains import draw_rank as draw_rank
 from causal_bo_ppl.plots.chains import draw_trace as draw_trace
-from causal_bo_ppl.plots.diagnoses import draw_calibration as draw_calibration
-from causal_bo_ppl.plots.diagnoses import draw_effect_errors as draw_effect_errors
-from causal_bo_ppl.plots.diagnoses import draw_mahalanobis as draw_mahalanobis
-from causal_bo_ppl.plots.diagnoses import draw_overlap as draw_overlap
+from causal_bo_ppl.plots.diagnostics import draw_calibration as draw_calibration
+from causal_bo_ppl.plots.diagnostics import draw_effect_errors as draw_effect_errors
+from causal_bo_ppl.plots.diagnostics import draw_mahalanobis as draw_mahalanobis
+from causal_bo_ppl.plots.diagnostics import draw_overlap as draw_overlap
 from causal_bo_ppl.plots.graphs import draw_effect as draw_effect
 from causal_bo_ppl.plots.graphs import draw_graph as draw_graph
 from causal_bo_ppl.plots.graphs import draw_identification as draw_identification
@@ -20,7 +23,7 @@ from causal_bo_ppl.plots.kernels import draw_terms as draw_terms
 from causal_bo_ppl.plots.posteriors import draw_coverage as draw_coverage
 from causal_bo_ppl.plots.posteriors import draw_posterior as draw_posterior
 from causal_bo_ppl.plots.posteriors import draw_response as draw_response
-from causal_bo_ppl.plots.posteriors import draw_run as draw_run
-from causal_bo_ppl.plots.theories import draw_concentration as draw_concentration
-from causal_bo_ppl.plots.theories import draw_gains as draw_gains
-from causal_bo_ppl.plots.theories import draw_spectrum as draw_spectrum
+from causal_bo_ppl.plots.runs import draw_run as draw_run
+from causal_bo_ppl.plots.theory_curves import draw_concentration as draw_concentration
+from causal_bo_ppl.plots.theory_curves import draw_gains as draw_gains
+from causal_bo_ppl.plots.theory_curves import draw_spectrum as draw_spectrum

@@ -1,7 +1,11 @@
-"""Did the chains of a sampled posterior explore, and agree? ArviZ's pictures, in a new figure each."""
+"""Did the chains of a sampled posterior explore, and do they agree?
 
-from typing import TYPE_CHECKING, Any
+Each function draws one of ArviZ's pictures in a new figure.
+"""
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,32 +13,31 @@ from matplotlib.axes import Axes
 from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.inference.nuts import Sampled
-from causal_bo_ppl.plots.graphs import plain
-from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, plain
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-MOST = 12  # parameters shown, the worst first
+MOST = 12  # parameters that are shown, the worst first
 CHAINS = [BLUE, AMBER, "#10b981", "#a855f7", INK, GREY]  # a colour each, then from the start
-POINTS = 200  # of a trace, which has no room for more
-LEAST_DRAWS = 100  # of a chain, below which ranks are not thinned
+POINTS = 200  # draws shown in a trace, which has no room for more
+LEAST_DRAWS = 100  # that thinning leaves of a chain
 
 
 def draw_trace(post: Posterior) -> np.ndarray:
     """Draw densities and traces of every chain, for at most 12 parameters, the largest R-hat first.
 
-    Ticks at the bottom are divergences. Returns Axes (k, 2): of the densities, and of the traces.
+    Ticks at the bottom are divergences. Return the Axes of the densities and of the traces, an
+    array of shape (k, 2).
     """
-    belief = _require_sampled("draw_trace", post)
+    sampled = _require_sampled("draw_trace", post)
     from arviz_plots import plot_trace_dist
 
-    shown = _worst(belief)
+    shown = _worst(sampled)
     hidden = dict.fromkeys(("label", "xlabel_trace"), False)
     options = {"compact": False, "rows": ["coordinate"], "cols": ["column"], "visuals": hidden}
-    panels = _draw(plot_trace_dist, _tree(belief, shown), (8.0, 1.1 * len(shown) + 0.7), options)
+    panels = _draw(plot_trace_dist, _tree(sampled, shown), (8.0, 1.1 * len(shown) + 0.7), options)
     for (density, trace), (name, line) in zip(panels, shown.iterrows(), strict=True):
         density.set_title(plain(str(name)), fontsize="medium", loc="left")
         density.locator_params(axis="x", nbins=5)
@@ -42,21 +45,22 @@ def draw_trace(post: Posterior) -> np.ndarray:
         _lighten(trace)
     panels[-1, 0].set_xlabel("value")
     panels[-1, 1].set_xlabel("draw")
-    return _entitle(panels, belief, shown)
+    return _entitle(panels, sampled, shown)
 
 
 def draw_rank(post: Posterior) -> np.ndarray:
-    """Draw how the ranks of each chain's draws depart from uniform, for at most 12 parameters, the largest R-hat first.
+    """Draw how the ranks of each chain's draws depart from uniform.
 
-    Chains that agree stay within the band (with ArviZ 1: have a p-value above alpha). Draws are thinned by their
-    effective number, since the band takes them as independent. Returns Axes (k,).
+    At most 12 parameters are shown, the largest R-hat first. Chains that agree stay within the band
+    (with ArviZ 1: have a p-value above alpha). Draws are thinned by their effective number, since
+    the band takes them as independent. Return the Axes, an array of shape (k,).
     """
-    belief = _require_sampled("draw_rank", post)
-    if belief.sampling.chains < 2:
+    sampled = _require_sampled("draw_rank", post)
+    if sampled.chains < 2:
         raise ModelError("ranks compare chains, and there is only one; fit with chains=4")
     from arviz_plots import plot_rank
 
-    shown = _worst(belief)
+    shown = _worst(sampled)
     rows = -(-len(shown) // 4)
     columns = -(-len(shown) // rows)
     options = {
@@ -64,7 +68,7 @@ def draw_rank(post: Posterior) -> np.ndarray:
         "col_wrap": columns,
         "visuals": {"title": False, "xlabel": False},
     }
-    tree = _tree(belief, shown, every=_apart(belief, shown))
+    tree = _tree(sampled, shown, every=_apart(sampled, shown))
     panels = _draw(plot_rank, tree, (max(2.6 * columns, 5.0), 2.3 * rows + 0.6), options)
     for ax, (name, line) in zip(panels, shown.iterrows(), strict=True):
         ax.axhline(0, color=GREY, lw=0.8, zorder=0)
@@ -72,22 +76,23 @@ def draw_rank(post: Posterior) -> np.ndarray:
             f"{plain(str(name))}\nR-hat {line['r_hat']:.3f}", fontsize="medium", linespacing=1.4
         )
         ax.set_xlabel("fractional rank", fontsize="small")
-    return _entitle(panels, belief, shown)
+    return _entitle(panels, sampled, shown)
 
 
 def draw_energy(post: Posterior) -> np.ndarray:
-    """Draw E-BFMI of every chain with its limit, and the energy's distribution beside that of its changes.
+    """Draw E-BFMI of every chain with its limit, and how the energy and its changes spread.
 
-    Where changes are much narrower, the tails are explored slowly. Returns Axes (2,).
+    Where changes are much narrower, the tails are explored slowly. Return the Axes, an array of
+    shape (2,).
     """
-    belief = _require_sampled("draw_energy", post)
+    sampled = _require_sampled("draw_energy", post)
     from arviz_plots import plot_energy
 
     limit, options = Limits().bfmi, {"visuals": {"legend": False, "title": False, "ylabel": False}}
-    tree = _tree(belief, _worst(belief))
+    tree = _tree(sampled, _worst(sampled))
     chains, energy = panels = _draw(plot_energy, tree, (8.0, 2.8), {"threshold": limit} | options)
     chains.set_title("E-BFMI", fontsize="medium")
-    chains.set(ylabel="chain", yticks=range(belief.sampling.chains))
+    chains.set(ylabel="chain", yticks=range(sampled.chains))
     chains.margins(y=0.2)
     chains.set_xlabel(f"below {limit:g}: too slow", fontsize="small")
     energy.set_title("energy", fontsize="medium")
@@ -96,40 +101,63 @@ def draw_energy(post: Posterior) -> np.ndarray:
     return panels
 
 
+class Sampled(NamedTuple):
+    """The chains of a posterior: theta (chains, n, d), statistics (chains, n) and their summary."""
+
+    theta: np.ndarray
+    stats: dict[str, np.ndarray]
+    summary: pd.DataFrame
+
+    @property
+    def chains(self) -> int:
+        """How many chains there are."""
+        return len(self.theta)
+
+    @property
+    def draws(self) -> int:
+        """How many draws each chain has."""
+        return self.theta.shape[1]
+
+
 def _require_sampled(who: str, post: Posterior) -> Sampled:
+    """Return the chains of a posterior that was sampled; refuse any other."""
     require_posterior(who, post)
-    if not isinstance(post.belief, Sampled):
+    belief = post.belief
+    stats = {} if belief.chains is None else belief.drawn(None, jax.random.key(0)).stats
+    if belief.chains is None or belief.summary is None or "lp" not in stats:
         raise ModelError(
-            f"{who} shows chains, but nothing was sampled by {post.method}; fit with method='nuts', or look at "
-            "cb.check_posterior(post)"
+            f"{who} shows chains, but nothing was sampled by {post.method}; "
+            "fit with method='nuts', or look at cb.check_posterior(post)"
         )
-    return post.belief
+    return Sampled(belief.chains, stats, belief.summary)
 
 
-def _worst(belief: Sampled) -> pd.DataFrame:
-    """The lines of the summary shown: coordinates and log posterior, largest R-hat first; NaN is the worst."""
-    return belief.summary.sort_values(
+def _worst(sampled: Sampled) -> pd.DataFrame:
+    """Return the rows of the summary that are shown, largest R-hat first.
+
+    They are coordinates and the log posterior; NaN counts as the worst.
+    """
+    worst = sampled.summary.sort_values(
         "r_hat", ascending=False, na_position="first", kind="stable"
-    ).head(MOST)
-
-
-def _apart(belief: Sampled, shown: pd.DataFrame) -> int:
-    """Every how-many-th draw is nearly independent of the one before."""
-    effective = shown[["ess_bulk", "ess_tail"]].to_numpy().min()
-    wanted = (
-        np.ceil(belief.sampling.chains * belief.sampling.draws / effective) if effective > 0 else 1
     )
-    return int(max(1, min(wanted, belief.sampling.draws // LEAST_DRAWS)))
+    return worst.head(MOST)
 
 
-def _tree(belief: Sampled, shown: pd.DataFrame, every: int = 1) -> "xr.DataTree":
-    """What ArviZ needs and no more: these draws, and the sampler's statistics."""
+def _apart(sampled: Sampled, shown: pd.DataFrame) -> int:
+    """Return the step at which draws are nearly independent of the one before."""
+    effective = shown[["ess_bulk", "ess_tail"]].to_numpy().min()
+    wanted = np.ceil(sampled.chains * sampled.draws / effective) if effective > 0 else 1
+    return int(max(1, min(wanted, sampled.draws // LEAST_DRAWS)))
+
+
+def _tree(sampled: Sampled, shown: pd.DataFrame, every: int = 1) -> "xr.DataTree":
+    """Return what ArviZ needs and no more: these draws, and the sampler's statistics."""
     import xarray as xr
 
-    stats = {name: value[:, ::every] for name, value in belief.chains.stats.items()}
-    draws = np.concatenate([belief.theta[:, ::every], stats["lp"][..., None]], axis=-1)
+    stats = {name: value[:, ::every] for name, value in sampled.stats.items()}
+    draws = np.concatenate([sampled.theta[:, ::every], stats["lp"][..., None]], axis=-1)
     at = {name: range(size) for name, size in zip(("chain", "draw"), draws.shape, strict=False)}
-    names = [str(name) for name in belief.summary.index]
+    names = [str(name) for name in sampled.summary.index]
     theta = xr.DataArray(draws, {**at, "coordinate": names}, ("chain", "draw", "coordinate"))
     sampler = xr.Dataset({name: (("chain", "draw"), value) for name, value in stats.items()}, at)
     posterior = theta.sel(coordinate=[str(name) for name in shown.index]).to_dataset(name="theta")
@@ -139,36 +167,40 @@ def _tree(belief: Sampled, shown: pd.DataFrame, every: int = 1) -> "xr.DataTree"
 def _draw(
     plot: Any, tree: "xr.DataTree", size: tuple[float, float], options: dict[str, Any]
 ) -> np.ndarray:
-    """The Axes of one of ArviZ's pictures; facets by coordinate alone work with every version."""
+    """Return the Axes of one of ArviZ's pictures.
+
+    Facets are by coordinate alone, which works with every version of ArviZ.
+    """
     figure = {"figsize": size, "figsize_units": "inches", "layout": "constrained"}
     colours = [
         CHAINS[place % len(CHAINS)] for place in range(max(3, tree["posterior"].sizes["chain"]))
     ]
-    found = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
-    return np.asarray(found.viz["plot"].values)
+    picture = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
+    return np.asarray(picture.viz["plot"].values)
 
 
 def _lighten(trace: Axes) -> None:
-    """Draw thin lines through every so-many-th draw; divergences stay."""
+    """Thin the lines of a trace to every so-many-th draw; divergences stay."""
     for chain in trace.lines:
         every = -(-len(np.asarray(chain.get_xdata())) // POINTS)
         chain.set(data=[np.asarray(values)[::every] for values in chain.get_data()])
-        chain.set(linewidth=0.7, antialiased=False)  # half the bytes
+        chain.set(linewidth=0.7, antialiased=False)  # which halves the size of a file
 
 
 def _converged(line: pd.Series) -> str:
+    """Return the R-hat and the effective number of draws as a title."""
     return (
         f"R-hat {line['r_hat']:.3f}, {min(line['ess_bulk'], line['ess_tail']):.0f} effective draws"
     )
 
 
-def _entitle(panels: np.ndarray, belief: Sampled, shown: pd.DataFrame) -> np.ndarray:
+def _entitle(panels: np.ndarray, sampled: Sampled, shown: pd.DataFrame) -> np.ndarray:
     """Say how long was drawn, and which parameters are shown."""
-    count, total = len(shown), len(belief.summary)
+    count, total = len(shown), len(sampled.summary)
     which = (
         f"all {total} parameters" if count == total else f"the worst {count} of {total} parameters"
     )
-    order = "largest R-hat first" if belief.sampling.chains > 1 else "one chain has no R-hat"
-    size = f"{belief.sampling.chains} x {belief.sampling.draws} draws"
+    order = "largest R-hat first" if sampled.chains > 1 else "one chain has no R-hat"
+    size = f"{sampled.chains} x {sampled.draws} draws"
     panels.flat[0].figure.suptitle(f"{size}: {which}, {order}", fontsize="medium")
     return panels

@@ -1,7 +1,4 @@
-"""How does a causal graph look on paper?
-
-What can be learned, through what, and what confounding would have made of it?
-"""
+"""What does a causal graph look like, and what can be learned from it?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -20,13 +17,17 @@ from matplotlib.transforms import Affine2D
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, DomainError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.graph.layout import DASHED, GREY, HEIGHT, PLAIN, Point, Sketch, sketch
+from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, Sketch, sketch
+from causal_bo_ppl.graph.layout import GREY as OUTLINE
 from causal_bo_ppl.identification import Identification, Parameters
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, MOST_LABELS, plain
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.problem import COLOURS
 
 POINTS_PER_INCH = 90
 DASHES = (0, (4, 3))
+HEDGE = "#fde68a"
+USED = ListedColormap([PLAIN, BLUE])
 
 
 def draw_graph(
@@ -37,7 +38,7 @@ def draw_graph(
     ax = _fit(drawn, ax)
     for points in drawn.arrows:
         ax.add_patch(
-            FancyArrowPatch(path=_smooth(points), arrowstyle="-|>", mutation_scale=9, color=GREY)
+            FancyArrowPatch(path=_smooth(points), arrowstyle="-|>", mutation_scale=9, color=OUTLINE)
         )
     for arc in drawn.arcs:
         curve = Path(arc, [Path.MOVETO, Path.CURVE3, Path.CURVE3])
@@ -52,14 +53,17 @@ def draw_graph(
 
 
 def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
-    """Draw what can affect the target; the target and the variables one may set are marked by colour."""
+    """Draw what can affect the target.
+
+    The target and the variables that may be set are marked by colour.
+    """
     causes = problem.graph.ancestral(problem.target)
     fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"]) | {
         problem.target: COLOURS["target"]
     }
     ax = draw_graph(causes, ax, fills=fills)
     keys: list[Artist] = [
-        Patch(facecolor=colour, edgecolor=GREY, label=kind) for kind, colour in COLOURS.items()
+        Patch(facecolor=colour, edgecolor=OUTLINE, label=kind) for kind, colour in COLOURS.items()
     ]
     if causes.bidirected:
         keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
@@ -75,6 +79,7 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
 
 
 def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
+    """Return the given Axes, or new ones, without a frame and in the units of the sketch."""
     left, top, right, bottom = drawn.extent()
     if ax is None:
         size = (
@@ -88,6 +93,7 @@ def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
 
 
 def _smooth(points: Sequence[Point]) -> Path:
+    """Return a smooth curve through the points that is horizontal at each of them."""
     vertices, codes = [points[0]], [Path.MOVETO]
     for (x0, y0), (x1, y1) in pairwise(points):
         vertices += [((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1)]
@@ -96,30 +102,26 @@ def _smooth(points: Sequence[Point]) -> Path:
 
 
 def _draw_box(ax: Axes, name: str, centre: Point, width: float, fill: str) -> None:
-    """A box whose text is a path in the same units, so that both scale with the axes."""
+    """Draw a box whose text is a path in the same units, so that both scale with the axes."""
     x, y = centre
     style = f"round,pad=0,rounding_size={HEIGHT / 2}"
     corner = x - width / 2, y - HEIGHT / 2
     ax.add_patch(
         FancyBboxPatch(
-            corner, width, HEIGHT, boxstyle=style, facecolor=fill, edgecolor=GREY, zorder=3
+            corner, width, HEIGHT, boxstyle=style, facecolor=fill, edgecolor=OUTLINE, zorder=3
         )
     )
-    text = TextPath(
-        (0, 0), name.replace("$", r"\$"), size=13
-    )  # a dollar in a name is a dollar, not mathematics
+    text = TextPath((0, 0), plain(name), size=13)
     box = text.get_extents()
     place = Affine2D().translate(-(box.x0 + box.x1) / 2, -4.5).scale(1, -1).translate(x, y)
-    ax.add_patch(PathPatch(place.transform_path(text), color="#0f172a", lw=0.2, zorder=4))
-
-
-HEDGE = "#fde68a"
-USED = ListedColormap(["#f1f5f9", "#2563eb"])
-MOST_LABELS = 45  # rows with a label each; above, every second, third, ...
+    ax.add_patch(PathPatch(place.transform_path(text), color=INK, lw=0.2, zorder=4))
 
 
 def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
-    """Draw which intervention set (row) uses which coordinate of theta_Y (column): what one experiment shares."""
+    """Draw which intervention set (row) uses which coordinate of theta_Y (column).
+
+    Sets that use a coordinate share what an experiment on one of them tells about it.
+    """
     table = parameters.sharing()
     rows, columns = table.shape
     if ax is None:
@@ -153,20 +155,23 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
 
 
 def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
-    """Draw the graph of an effect; where it cannot be learned, the confounded component is marked."""
+    """Draw the graph of an effect.
+
+    Where the effect cannot be learned, the confounded component is marked.
+    """
     fills = {name: HEDGE for district in found.hedge[:1] for name in district}
     fills |= dict.fromkeys(found.intervened, COLOURS["manipulable"]) | {
         found.target: COLOURS["target"]
     }
     ax = draw_graph(found.graph, ax, fills=fills)
     keys: list[Artist] = [
-        Patch(facecolor=COLOURS["target"], edgecolor=GREY, label="target"),
-        Patch(facecolor=COLOURS["manipulable"], edgecolor=GREY, label="intervened"),
+        Patch(facecolor=COLOURS["target"], edgecolor=OUTLINE, label="target"),
+        Patch(facecolor=COLOURS["manipulable"], edgecolor=OUTLINE, label="intervened"),
     ]
     if found.graph.bidirected:
         keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
     if HEDGE in fills.values():
-        keys.append(Patch(facecolor=HEDGE, edgecolor=GREY, label="rest of the hedge"))
+        keys.append(Patch(facecolor=HEDGE, edgecolor=OUTLINE, label="rest of the hedge"))
     ax.legend(
         handles=keys,
         loc="upper center",
@@ -187,10 +192,10 @@ def draw_effect(
     *,
     truth: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Axes:
-    """Draw E[Y | do(X = x)] by the verified estimand beside the regression E[Y | X = x], with the rows.
+    """Draw E[Y | do(X = x)] by the verified estimand beside the regression E[Y | X = x].
 
-    For a set of one variable; the Gaussian model with the moments of the observational rows. `truth` maps values
-    to true effects.
+    The rows are drawn too. The set must have one variable. The model is Gaussian with the moments
+    of the observational rows. truth: a function from values to true effects.
     """
     if len(found.intervened) != 1:
         raise DomainError(
@@ -211,23 +216,16 @@ def draw_effect(
     ends = np.array([rows[:, x].min(), rows[:, x].max()])
     if ax is None:
         ax = plt.figure(figsize=(5.2, 4.0), layout="constrained").add_subplot()
-    ax.plot(rows[:, x], rows[:, y], ".", color="#94a3b8", ms=3, alpha=0.5, label="observed rows")
+    ax.plot(rows[:, x], rows[:, y], ".", color=GREY, ms=3, alpha=0.5, label="observed rows")
     regression = mean[y] + covariance[x, y] / covariance[x, x] * (ends - mean[x])
-    ax.plot(
-        ends, regression, color="#f59e0b", label=plain(f"regression E[{found.target} | {name}]")
-    )
+    ax.plot(ends, regression, color=AMBER, label=plain(f"regression E[{found.target} | {name}]"))
     learned = [found.evaluate(covariance, mean, {name: float(end)}) for end in ends]
-    ax.plot(ends, learned, color="#2563eb", label=plain(f"estimand E[{found.target} | do({name})]"))
+    ax.plot(ends, learned, color=BLUE, label=plain(f"estimand E[{found.target} | do({name})]"))
     if truth is not None:
         fine = np.linspace(ends[0], ends[1], 100)
-        ax.plot(fine, truth(fine), "--", color="#0f172a", label="truth")
+        ax.plot(fine, truth(fine), "--", color=INK, label="truth")
     ax.set(xlabel=plain(name), ylabel=plain(found.target))
     ax.legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize="small"
     )
     return ax
-
-
-def plain(text: str) -> str:
-    """A dollar in a name is a dollar, not mathematics."""
-    return text.replace("$", r"\$")

@@ -1,7 +1,4 @@
-"""How far are the kernels from each other, for which sets, and with how many rows?
-
-What couples with what, and what does one experiment teach?
-"""
+"""How far are kernels from each other, what do they couple, and what do experiments teach?"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,13 +10,10 @@ from matplotlib.colors import LogNorm
 
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.kernels.comparison import COMPARED, MEASURES, TERMS
-from causal_bo_ppl.plots.graphs import plain
-from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
-from causal_bo_ppl.plots.style import draw_squares
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, draw_squares, equal_runs, plain, short
 
 if TYPE_CHECKING:
     import xarray as xr
-from causal_bo_ppl.plots.style import runs, short
 
 CLEAR = 3.0  # sds above what Monte-Carlo error alone gives
 COLOURS = dict(zip(COMPARED, (BLUE, GREY, AMBER), strict=True))
@@ -28,6 +22,13 @@ NAMES = {
     "maximum": "largest absolute error",
     "spectral": "spectral error",
 }
+LABELS = {
+    "between": "root mean square correlation",
+    "explained": "share of variance explained",
+    "correlation": "correlation of effects",
+}
+MOST = 40  # effects that get a row each
+FEW = 24  # effects that are named one by one; of more, their sets are named
 
 
 def draw_kernel_errors(
@@ -39,8 +40,9 @@ def draw_kernel_errors(
 ) -> Axes:
     """Draw the error of a kernel for every pair of sets.
 
-    found: of `cb.compare_kernels`. comparison: by default "jacobian - exact", or against Monte Carlo where there is no
-    exact kernel. A dot marks what Monte-Carlo error alone could be (less than 3 sds above it).
+    found: the result of `cb.compare_kernels`. comparison: by default "jacobian - exact", or
+    "jacobian - monte_carlo" where there is no exact kernel. A dot marks an error that Monte-Carlo
+    error alone could make, less than 3 sds above what it gives.
     """
     _require_comparison("draw_kernel_errors", found)
     chosen = comparison or (
@@ -52,7 +54,8 @@ def draw_kernel_errors(
     cells = found[measure].sel(comparison=chosen).values
     if np.isnan(cells).all():
         raise ModelError(
-            f"there is no {chosen!r}: {found.attrs['method']!r} has no exact kernel; compare with draws"
+            f"there is no {chosen!r}: {found.attrs['method']!r} has no exact kernel; "
+            "compare with draws"
         )
     norm = LogNorm(*_decades(cells)) if (cells > 0).any() else None
     ax = draw_squares(
@@ -73,8 +76,9 @@ def draw_kernel_errors(
 def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
     """Draw the relative Frobenius error of all sets together against the number of rows.
 
-    found: comparisons of several posteriors, joined by `xarray.concat([...], "rows")`. The shaded part is what
-    Monte-Carlo error alone gives; where there is an exact kernel the broken line falls like 1 / rows, as in theory.
+    found: comparisons of several posteriors, joined by `xarray.concat([...], "rows")`. The shaded
+    part is what Monte-Carlo error alone gives. Where there is an exact kernel, the broken line
+    falls like 1 / rows, as in theory.
     """
     _require_comparison("draw_errors_by_rows", found, stacked=True)
     found = found.sortby("rows")
@@ -102,10 +106,11 @@ def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
 
 
 def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None = None) -> Axes:
-    """Draw how large the leading, mixed and remainder terms of the covariances are, of all sets together.
+    """Draw how large the leading, mixed and remainder terms of the covariances are.
 
-    found: one comparison, or {label: comparison}. By draws, with bars up to what Monte-Carlo error alone could make of
-    a term that is 0 (twice its root mean square); a cross is the exact size, where it is known and not 0.
+    The sizes are those of all sets together. found: one comparison, or {label: comparison}. Points
+    are by draws, with bars up to what Monte-Carlo error alone could make of a term that is 0 (twice
+    its root mean square). A cross is the exact size, where it is known and not 0.
     """
     named: Mapping[str, Any] = found if not hasattr(found, "data_vars") else {"": found}
     for each in named.values():
@@ -145,17 +150,22 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
 
 
 def _units(found: "xr.Dataset", measure: str) -> str:
+    """Return the name of a measure with its units."""
     squared = "" if measure == "frobenius" else f" ({found.attrs['target']} squared)"
     return plain(NAMES[measure] + squared)
 
 
 def _decades(cells: np.ndarray) -> tuple[float, float]:
-    """A scale that holds all positive cells, from a tenth to a ten-thousandth of the largest."""
+    """Return the ends of a scale for all positive cells.
+
+    It starts between a ten-thousandth and a tenth of the largest.
+    """
     high = 1.001 * float(np.nanmax(cells))
     return float(np.clip(0.999 * np.nanmin(cells[cells > 0]), 1e-4 * high, 0.1 * high)), high
 
 
 def _require_comparison(who: str, found: object, stacked: bool = False) -> None:
+    """Refuse what is no comparison of kernels, or not stacked by rows as asked."""
     names = set(getattr(found, "data_vars", ()))
     if not {"overall_frobenius", "drawn"} <= names:
         raise ModelError(
@@ -170,19 +180,11 @@ def _require_comparison(who: str, found: object, stacked: bool = False) -> None:
         raise ModelError(f"{who} needs {wanted}")
 
 
-LABELS = {
-    "between": "root mean square correlation",
-    "explained": "share of variance explained",
-    "correlation": "correlation of effects",
-}
-MOST, FEW = 40, 24  # effects that get a row each; and that are named one by one
-
-
 def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "between") -> Axes:
     """Draw how doubts about the effects of all sets go together, sets in the order of the graph.
 
-    found: of `cb.coupling`. of: "between" sets, "explained" (of the column's set, were the row's known), or
-    "correlation" of all effects, with lines between sets.
+    found: the result of `cb.coupling`. of: "between" sets, "explained" (of the column's set, were
+    the row's known), or "correlation" of all effects, with lines between sets.
     """
     if not {"between", "explained"} <= set(getattr(found, "data_vars", ())):
         raise ModelError(
@@ -199,7 +201,7 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
     )
     ax = draw_squares(found[of].values, names, ax, label=LABELS[of], **colours)
     if signed:
-        for start in runs([str(each) for each in found.set.values])[0][1:].tolist():
+        for start in equal_runs([str(each) for each in found.set.values])[0][1:].tolist():
             ax.axhline(start, color=INK, lw=0.6)
             ax.axvline(start, color=INK, lw=0.6)
     if of == "explained":
@@ -213,8 +215,8 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
 def draw_teaching(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
     """Draw what experiments teach about all effects, which are ordered by their sets.
 
-    found: of `cb.teaching`. One experiment: standard deviations before and after its outcome. Several: the share of
-    variance that each removes.
+    found: the result of `cb.teaching`. For one experiment, standard deviations before and after its
+    outcome are drawn; for several, the share of variance that each removes.
     """
     if not {"reduction", "sd_after"} <= set(getattr(found, "data_vars", ())):
         raise ModelError(
@@ -235,13 +237,14 @@ def draw_teaching(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
 
 
 def _effects(found: "xr.Dataset") -> list[str]:
-    """Names of the effects; of many, their sets'."""
+    """Return the names of the effects or, where there are many, of their sets."""
     return [
         str(each) for each in (found.effect if found.sizes["effect"] <= FEW else found.set).values
     ]
 
 
 def _draw_one(found: "xr.Dataset", effects: list[str], experiment: str, ax: Axes | None) -> Axes:
+    """Draw what one experiment teaches; of many effects, those it tells most about."""
     shown = np.arange(len(effects))
     if len(effects) > MOST:
         shown = np.sort(np.argsort(-np.nan_to_num(found.reduction.values[0]), kind="stable")[:MOST])

@@ -1,29 +1,25 @@
-"""What is believed about theta and about effects, and how often are such beliefs right?
-
-How did an optimization go?
-"""
+"""What is believed about theta and about effects, and how often are such beliefs right?"""
 
 from collections.abc import Callable, Mapping
-from statistics import NormalDist
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from causal_bo_ppl.errors import DataError, DomainError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.optimization import Run
-from causal_bo_ppl.plots.graphs import plain
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Coupled, couple
 
-BLUE, AMBER, INK, GREY = "#2563eb", "#f59e0b", "#0f172a", "#94a3b8"
-POINTS = 60
+POINTS = 60  # of a curve
 
 
 def draw_posterior(post: Posterior, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
-    """Draw mean and central interval of every coordinate of theta_Y, by the Gaussian with its moments."""
+    """Draw the mean and the central interval of every coordinate of theta_Y.
+
+    The interval is that of the Gaussian with the posterior's mean and variance.
+    """
     width = half_width(level)
     if ax is None:
         ax = plt.figure(
@@ -47,9 +43,10 @@ def draw_response(
     level: float = 0.9,
     truth: Callable[[Queries], np.ndarray] | None = None,
 ) -> Axes:
-    """Draw E[Y | do(X = x)] over the domain of one variable, with its interval; `truth` maps queries to true effects.
+    """Draw E[Y | do(X = x)] over the domain of one variable, with its interval.
 
-    Of a posterior what it says before any experiment, of a surrogate what is believed after its outcomes.
+    For a posterior this is what it says before any experiment, for a surrogate what is believed
+    after its outcomes. truth: a function from queries to true effects.
     """
     surrogate = believed if isinstance(believed, Coupled) else couple(believed)
     problem, width = surrogate.post.problem, half_width(level)
@@ -89,7 +86,10 @@ def draw_coverage(
     *,
     quantity: str = "effect",
 ) -> Axes:
-    """Draw the intervals of many data sets, (n, 2) for each method, and how many of them hold the truth."""
+    """Draw the intervals of many data sets, and how many of them hold the truth.
+
+    intervals: {method: array of shape (n, 2)}.
+    """
     if ax is None:
         ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
     start, ticks = 0, []
@@ -110,47 +110,4 @@ def draw_coverage(
     ax.tick_params(axis="x", length=0)
     ax.set_ylabel(plain(quantity))
     ax.spines[["top", "right"]].set_visible(False)
-    return ax
-
-
-def half_width(level: float) -> float:
-    """Of a central Gaussian interval, in standard deviations."""
-    if not 0 < level < 1:
-        raise DomainError(f"level must lie between 0 and 1, got {level!r}")
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
-    """Draw every outcome, and what was believed of the best intervention after it; where known, the truth."""
-    trace, width = run.trace, half_width(level)
-    if ax is None:
-        ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
-    at = trace["experiment"].to_numpy()
-    mean, sd = trace["best_mean"].to_numpy(), trace["best_sd"].to_numpy()
-    ax.fill_between(
-        at, mean - width * sd, mean + width * sd, color=BLUE, alpha=0.2, lw=0, step="mid"
-    )
-    ax.step(at, mean, where="mid", color=BLUE, label=f"best so far: mean and {level:.0%} interval")
-    ax.plot(at, trace["outcome"], "o", ms=4, color=GREY, label="outcome")
-    if run.system is not None:
-        ax.plot(
-            at,
-            trace["best_effect"],
-            "_",
-            ms=10,
-            mew=2,
-            color=AMBER,
-            label="best so far: true effect",
-        )
-        ax.axhline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
-    ax.set(xlabel="experiment", ylabel=plain(run.problem.label(run.problem.target)))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlim(0.5, len(at) + 0.5)
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
-    )
-    ax.set_title(
-        plain(f"{run.settings['method']}: {run.problem.objective} {run.problem.target}"),
-        fontsize="medium",
-    )
     return ax

@@ -1,16 +1,37 @@
-"""How is a number for every pair of sets, or of effects, drawn?"""
+"""What do all pictures share: colours, labels, and matrices drawn as squares?"""
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from causal_bo_ppl.plots.graphs import MOST_LABELS, plain
+from causal_bo_ppl.errors import DomainError
 
+BLUE, AMBER, INK, GREY = "#2563eb", "#f59e0b", "#0f172a", "#94a3b8"
+NO_COLOUR = "#e2e8f0"  # of cells that the colour scale does not hold
+MOST_LABELS = 45  # rows with a label each; above, every second, third, ... has one
 WRITTEN = 8  # rows up to which cells hold their numbers
-DARK, LIGHT, NOTHING = "#0f172a", "white", "#e2e8f0"
+
+
+def plain(text: str) -> str:
+    """Escape dollars: one in a name is a dollar, not mathematics."""
+    return text.replace("$", r"\$")
+
+
+def short(text: str, most: int = 30) -> str:
+    """Return a label that fits: the middle of a longer one is left out."""
+    half = (most - 1) // 2
+    return plain(text if len(text) <= most else f"{text[:half]}…{text[-half:]}")
+
+
+def half_width(level: float) -> float:
+    """Return half the width of a central Gaussian interval, in standard deviations."""
+    if not 0 < level < 1:
+        raise DomainError(f"level must lie between 0 and 1, got {level!r}")
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def draw_squares(
@@ -22,9 +43,11 @@ def draw_squares(
     columns: list[str] | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw a matrix with a colour bar; a cell that has no colour, NaN or 0 on a log scale, stays grey.
+    """Draw a matrix with a colour bar.
 
-    labels, columns: of the rows and columns; equal ones that follow each other are named once. options: of pcolormesh.
+    A cell that has no colour, NaN or 0 on a log scale, stays grey. labels, columns: the labels of
+    the rows and of the columns, by default the same; equal ones that follow each other are named
+    once. options: keyword arguments of pcolormesh.
     """
     across = labels if columns is None else columns
     if ax is None:
@@ -32,7 +55,7 @@ def draw_squares(
         width, height = (min(max(2.4, 0.3 * len(names)), 8.0) for names in (across, labels))
         size = width + margins[0] + 1.6, max(height, 2.8) + margins[1] + 0.8
         ax = plt.figure(figsize=size, layout="constrained").add_subplot()
-    ax.set_facecolor(NOTHING)
+    ax.set_facecolor(NO_COLOUR)
     hidden = ~np.isfinite(cells) | ((cells <= 0) if options.get("norm") is not None else False)
     drawn = ax.pcolormesh(
         np.ma.array(cells, mask=hidden), edgecolors="white", linewidth=_gap(cells), **options
@@ -48,26 +71,22 @@ def draw_squares(
     return ax
 
 
-def runs(labels: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the runs of equal labels."""
+def equal_runs(labels: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the starts and the ends of the runs of equal labels."""
     starts = np.flatnonzero(
         [place == 0 or labels[place] != labels[place - 1] for place in range(len(labels))]
     )
     return starts, np.append(starts[1:], len(labels))
 
 
-def short(text: str, most: int = 30) -> str:
-    """A label that fits: what is too long loses its middle."""
-    half = (most - 1) // 2
-    return plain(text if len(text) <= most else f"{text[:half]}…{text[-half:]}")
-
-
 def _gap(cells: np.ndarray) -> float:
+    """Return the width of the lines between cells; many cells leave no room for lines."""
     return 0.6 if max(cells.shape) <= 60 else 0.0
 
 
 def _name(set_ticks: Callable[..., Any], labels: list[str], **options: Any) -> None:
-    starts, ends = runs(labels)
+    """Label the middle of each run of equal labels; of too many runs only some are labelled."""
+    starts, ends = equal_runs(labels)
     every = -(-len(starts) // MOST_LABELS)
     middles, shown = (
         ((starts + ends) / 2)[::every],
@@ -78,13 +97,13 @@ def _name(set_ticks: Callable[..., Any], labels: list[str], **options: Any) -> N
 
 
 def _write(ax: Axes, cells: np.ndarray, hidden: np.ndarray, drawn: Any) -> None:
-    """Numbers in the cells, dark on light and light on dark."""
+    """Write numbers into the cells, dark on light and light on dark."""
     for (row, column), value in np.ndenumerate(cells):
         if np.isfinite(value):
             red, green, blue, _ = (
                 (1.0, 1.0, 1.0, 1.0) if hidden[row, column] else drawn.cmap(drawn.norm(value))
             )
-            colour = DARK if 0.3 * red + 0.6 * green + 0.1 * blue > 0.55 else LIGHT
+            colour = INK if 0.3 * red + 0.6 * green + 0.1 * blue > 0.55 else "white"
             written = ax.text(
                 column + 0.5, row + 0.5, f"{value:.2g}", fontsize="small", color=colour
             )

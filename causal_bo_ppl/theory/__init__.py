@@ -1,10 +1,14 @@
-"""What do the paper's quantities come to, here?"""
+"""How large are the quantities of the paper's theory for a given problem and posterior?"""
 
 from causal_bo_ppl.theory.constants import ParameterError as ParameterError
 from causal_bo_ppl.theory.constants import Supremum as Supremum
+from causal_bo_ppl.theory.constants import Unexplored as Unexplored
+from causal_bo_ppl.theory.constants import exploration_error as exploration_error
 from causal_bo_ppl.theory.constants import kappa2 as kappa2
 from causal_bo_ppl.theory.constants import lipschitz as lipschitz
 from causal_bo_ppl.theory.constants import parameter_error as parameter_error
+from causal_bo_ppl.theory.constants import path_lipschitz_bound as path_lipschitz_bound
+from causal_bo_ppl.theory.constants import path_sensitivities as path_sensitivities
 from causal_bo_ppl.theory.drift import kernel_drift as kernel_drift
 from causal_bo_ppl.theory.drift import variance_sum_ceiling as variance_sum_ceiling
 from causal_bo_ppl.theory.drift import variance_sum_ratio as variance_sum_ratio
@@ -24,13 +28,9 @@ from causal_bo_ppl.theory.independent import IndependentGain as IndependentGain
 from causal_bo_ppl.theory.independent import independent_gain as independent_gain
 from causal_bo_ppl.theory.independent import rbf_features as rbf_features
 from causal_bo_ppl.theory.independent import set_labels as set_labels
-from causal_bo_ppl.theory.paths import path_lipschitz_bound as path_lipschitz_bound
-from causal_bo_ppl.theory.paths import path_sensitivities as path_sensitivities
 from causal_bo_ppl.theory.ranks import causal_rank as causal_rank
 from causal_bo_ppl.theory.ranks import effective_gain_bound as effective_gain_bound
 from causal_bo_ppl.theory.ranks import effective_rank as effective_rank
 from causal_bo_ppl.theory.ranks import information_gain_bound as information_gain_bound
 from causal_bo_ppl.theory.table import gain_curves as gain_curves
 from causal_bo_ppl.theory.table import theory_table as theory_table
-from causal_bo_ppl.theory.unexplored import Unexplored as Unexplored
-from causal_bo_ppl.theory.unexplored import exploration_error as exploration_error

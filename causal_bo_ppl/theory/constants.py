@@ -1,27 +1,38 @@
-"""How large do the theory's constants come out? kappa, L and the error that doubt about theta leaves.
+"""How large are kappa^2 and L, and how far may effects be off?
 
-For effects affine in the values of a set, so linear mechanisms, J(z) is affine in them too: k(z, z) and |J(z)| are
-convex, and largest at a vertex of the set's box.
+Effects are off because theta is not known (eps_param), because mechanisms are off (the bound along
+directed paths), and the best effect is missed where a set was not explored (eps_E).
+
+For linear mechanisms an effect is affine in the values of its set, and so is J(z): k(z, z) and
+|J(z)| are convex in the values, hence largest at a vertex of the set's box.
 """
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.stats import chi2
 
+from causal_bo_ppl.errors import ModelError, NumericalError, listed, unknown
+from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import read_share, read_size
 from causal_bo_ppl.numerics import first_largest
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.default_queries import vertices
+from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.theory.inputs import read_share
+from causal_bo_ppl.systems import CausalSystem, Optimum
 
-PIECE = 16_384  # vertices at once
+PIECE = 16_384  # vertices whose Jacobian is held in memory at once
+ROUNDING = 1e-6  # relative error of an optimum that was found by search
 
 
 class Supremum(NamedTuple):
-    """The largest value over the domains, and where it is attained."""
+    """The largest value over the domains, and the intervention where it is attained."""
 
     value: float
     intervention: dict[str, float]
@@ -30,8 +41,9 @@ class Supremum(NamedTuple):
 class ParameterError(NamedTuple):
     """How far effects may be off because theta is not known, at a level.
 
-    value: L times radius, the same for every query. radius: of the ball that holds theta. pointwise: the largest
-    error over the queries when each is judged by its own standard deviation; never above `value`.
+    value: L times radius, the same for every query. radius: the radius of the ball that holds
+    theta. pointwise: the largest error over the queries when each is judged by its own standard
+    deviation; never above `value`.
     """
 
     value: float
@@ -39,20 +51,35 @@ class ParameterError(NamedTuple):
     pointwise: float
 
 
+class Unexplored(NamedTuple):
+    """How much is lost by not exploring every intervention set.
+
+    value: eps_E, by how much the best of all sets is better; never below 0. best: the optimum over
+    all sets. explored: the optimum over the problem's sets.
+    """
+
+    value: float
+    best: Optimum
+    explored: Optimum
+
+
 def corners(post: Posterior) -> Queries:
-    """The vertices of every set whose effect was learned; refused above a million."""
-    return vertices(post.problem, post.parameters.explored.sets)
+    """Return the vertices of every set whose effect was learned; refuse more than a million."""
+    return vertices(post.problem, post.sets)
 
 
 def kappa2(post: Posterior) -> Supremum:
-    """kappa^2 = sup_z k(z, z) = sup_z J(z) Sigma J(z)' over the domains, the Jacobian kernel's largest variance.
+    """Compute kappa^2 = sup_z k(z, z) = sup_z J(z) Sigma J(z)'.
+
+    It is the largest variance of the Jacobian kernel. The supremum is over the domains of all sets
+    that were learned.
 
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> found = kappa2(cb.fit(system.problem, system.observe(200, 0), intercepts=False))
-    >>> round(found.value, 3), sorted(found.intervention)
+    >>> largest = kappa2(cb.fit(system.problem, system.observe(200, 0), intercepts=False))
+    >>> round(largest.value, 3), sorted(largest.intervention)
     (0.277, ['X'])
     """
     length, where = _longest(require_trusted(post), post.factor)
@@ -60,18 +87,21 @@ def kappa2(post: Posterior) -> Supremum:
 
 
 def lipschitz(post: Posterior) -> Supremum:
-    """L = sup_z |J(z)| over the domains, at the posterior mean: how fast effects change with theta, in its units.
+    """Compute L = sup_z |J(z)| over the domains, at the posterior mean.
 
-    Local: where effects are not linear in theta, J at another theta may be longer.
+    L says how fast effects change with theta, in the units of theta. It is local: where effects are
+    not linear in theta, the Jacobian at another theta may be longer.
     """
     return Supremum(*_longest(require_trusted(post), np.eye(len(post.names))))
 
 
 def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
-    """eps_param = L sqrt(q l_max(Sigma)), q the 1 - delta quantile of chi^2 with dim theta_Y degrees of freedom.
+    """Compute eps_param = L sqrt(q l_max(Sigma)).
 
-    Theta lies within sqrt(q l_max(Sigma)) of its mean with probability 1 - delta at least, where the posterior is
-    normal; to first order no effect is then off by more. Sharper: sup_z sqrt(q J Sigma J') = sqrt(q) kappa.
+    q is the 1 - delta quantile of chi^2 with dim theta_Y degrees of freedom. Where the posterior is
+    normal, theta lies within sqrt(q l_max(Sigma)) of its mean with probability at least 1 - delta;
+    to first order no effect is then off by more than eps_param. The field `pointwise` is the
+    sharper bound sup_z sqrt(q J Sigma J') = sqrt(q) kappa.
     """
     post = require_trusted(post)
     quantile = float(chi2.ppf(1 - read_share("delta", delta), len(post.names)))
@@ -83,11 +113,114 @@ def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
 
 
 def _longest(post: Posterior, root: np.ndarray) -> tuple[float, dict[str, float]]:
-    """The largest |J(z) root| over the vertices, and the intervention that has it."""
-    effect, queries, lengths = response(post.problem, post), corners(post), []
+    """Return the largest |J(z) root| over the vertices, and the intervention that has it."""
+    effect, queries, pieces = response(post.problem, post), corners(post), []
     for start in range(0, len(queries), PIECE):
-        jacobian = np.asarray(effect.jacobian(post.mean, queries[start : start + PIECE]))
-        lengths.append(np.linalg.norm(jacobian @ root, axis=1))
-    found = np.concatenate(lengths)
-    best = first_largest(found)
-    return float(found[best]), post.problem.interventions(queries[best])[0]
+        jacobian = effect.jacobian(post.mean, queries[start : start + PIECE])
+        pieces.append(np.linalg.norm(jacobian @ root, axis=1))
+    lengths = np.concatenate(pieces)
+    best = first_largest(lengths)
+    return float(lengths[best]), post.problem.interventions(queries[best])[0]
+
+
+def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.DataFrame:
+    """Compute L_{i->y}^(s) for every set s (rows) and variable i (columns).
+
+    It is the sum, over directed paths from i to the target without arrows into s, of the products
+    of L_ab along the path: 1 for the target itself, and 0 for members of s, whose equations are
+    replaced, so that their errors play no part. One sweep against the causal order serves all sets;
+    no path is listed.
+
+    slopes: {(cause, effect): L_ab >= 0} for every edge between the target and its causes, where
+    |g_b(u) - g_b(u')| <= sum_a L_ab |u_a - u'_a| for the mechanism g_b of b.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> problem = cb.models.load("chain").problem
+    >>> path_sensitivities(problem, {("X", "Z"): 0.8, ("Z", "Y"): 1.3}).loc["X"].to_dict()
+    {'X': 0.0, 'Z': 1.3, 'Y': 1.0}
+    """
+    graph, matrix = problem.graph, _slope_matrix(problem, slopes)
+    masks = np.array([np.isin(graph.nodes, members) for members in problem.sets])
+    loads = np.zeros(masks.shape)
+    loads[:, graph.index(problem.target)] = 1.0
+    for node in range(graph.index(problem.target) - 1, -1, -1):
+        loads[:, node] = np.where(masks[:, node], 0.0, loads @ matrix[node])
+    index = pd.Index(map(set_label, problem.sets), name="set")
+    return pd.DataFrame(loads, index=index, columns=list(graph.nodes))
+
+
+def path_lipschitz_bound(
+    problem: Problem, slopes: Mapping[Edge, float], errors: Mapping[str, float]
+) -> pd.Series:
+    """Bound the error of the effects of every set by sum_i L_{i->y}^(s) eps_i, at any values.
+
+    The mechanisms may be of any shape. slopes: as for `path_sensitivities`. errors: {variable:
+    eps_i >= 0}, the largest error of each mechanism over all that its parents may be, for every
+    variable that some set leaves free on its way to the target; for a root, the error of its mean.
+    """
+    loads = path_sensitivities(problem, slopes)
+    _require_no_other("variable", errors, problem.graph.nodes)
+    needed = [name for name in loads.columns if loads[name].any()]
+    if missing := [name for name in needed if name not in errors]:
+        raise ModelError(
+            f"errors lack the mechanisms of {listed(missing)}; "
+            "give a bound for each, 0 where it is known"
+        )
+    sizes = [read_size(f"the error of {name!r}", errors[name], positive=False) for name in needed]
+    return pd.Series(loads[needed].to_numpy() @ np.array(sizes), index=loads.index, name="bound")
+
+
+def _slope_matrix(problem: Problem, slopes: Mapping[Edge, float]) -> np.ndarray:
+    """Return the slopes of the edges upstream of the target, an array of shape (p, p)."""
+    graph, upstream = problem.graph, problem.graph.ancestral(problem.target).directed
+    _require_no_other("edge", slopes, graph.directed)
+    if missing := [" -> ".join(edge) for edge in upstream if edge not in slopes]:
+        raise ModelError(
+            f"slopes lack {listed(missing)}; give one for every edge upstream of the target"
+        )
+    matrix = np.zeros((len(graph.nodes), len(graph.nodes)))
+    for cause, effect in upstream:
+        size = read_size(f"the slope of {cause} -> {effect}", slopes[cause, effect], positive=False)
+        matrix[graph.index(cause), graph.index(effect)] = size
+    return matrix
+
+
+def _require_no_other(what: str, given: Iterable[object], known: Iterable[object]) -> None:
+    names = list(map(str, known))
+    for each in given:
+        if str(each) not in names:
+            raise ModelError(unknown(what, each, names))
+
+
+def exploration_error(system: CausalSystem) -> Unexplored:
+    """Compute eps_E, by how much the best of all sets beats the best of the problem's sets.
+
+    eps_E = f*_all - f*_E for max and f*_E - f*_all for min. Only the minimal sets are searched,
+    since every other set has the effect of one of them; doing nothing is no intervention. The
+    effects are exact, at vertices where the response is affine and otherwise by search.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> exploration_error(cb.models.load("chain")).value
+    0.0
+    """
+    if not isinstance(system, CausalSystem):
+        raise ModelError(
+            f"eps_E needs a CausalSystem, whose truth is known; got {type(system).__name__}"
+        )
+    asked = system.problem
+    everything = Problem(
+        asked.graph, asked.target, asked.objective, domains=asked.domains, sets="mis"
+    )
+    best, explored = replace(system, problem=everything).optimum, system.optimum
+    sign = 1.0 if asked.objective == "max" else -1.0
+    gained = sign * (best.value - explored.value)
+    if gained < -ROUNDING * max(abs(best.value), 1.0):
+        raise NumericalError(
+            f"the search over all sets ended at {best.value:g}, worse than {explored.value:g} over "
+            "the problem's own; it missed a basin, so eps_E is not known"
+        )
+    return Unexplored(max(0.0, gained), best, explored)

@@ -1,7 +1,7 @@
-"""How much does the kernel change while theta is learned, and does the variance sum stay in hand?
+"""How much does the kernel change while theta is learned, and how large is the sum of variances?
 
-Adaptive kernels k_t = J_t Sigma_t J_t' have no fixed gamma_T; the theory assumes that they drift slowly and that
-sum_t (sigma_{t-1}^(t)(z_t))^2 <= C sup_t gamma_T(k_t). Here both are measured, not assumed.
+Adaptive kernels k_t = J_t Sigma_t J_t' have no fixed gamma_T. The theory assumes that they drift
+slowly and that sum_t (sigma_{t-1}^(t)(z_t))^2 <= C sup_t gamma_T(k_t). This module measures both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,23 +14,24 @@ from scipy.linalg import solve_triangular
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners
-from causal_bo_ppl.theory.gains import greedy_gain
-from causal_bo_ppl.theory.inputs import read_size, require_queries
+from causal_bo_ppl.theory.gains import greedy_gain, require_queries
 
-TILE = 2_048  # rows and columns of a gram at once
+TILE = 2_048  # rows and columns of a gram that are held in memory at once
 COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
 
 
 def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
-    """A line for each step from one posterior to the next, with how far everything moved.
+    """Tabulate how far everything moved, with a row for each step from one posterior to the next.
 
-    theta: |theta_t - theta_{t-1}|. sigma: |Sigma_t - Sigma_{t-1}|. jacobian: sup_z |J_t(z) - J_{t-1}(z)|. kernel:
-    sup_{z, z'} |k_t - k_{t-1}|, over the queries. rho_schematic: the theory's schematic drift term, jacobian |Sigma_t|
-    + sigma; constants are left out, units are mixed, so it says what shrinks, not what is bounded.
+    theta: |theta_t - theta_{t-1}|. sigma: |Sigma_t - Sigma_{t-1}|.
+    jacobian: sup_z |J_t(z) - J_{t-1}(z)|. kernel: sup_{z, z'} |k_t - k_{t-1}|. The suprema are over
+    the queries. rho_schematic: the theory's schematic drift term, jacobian |Sigma_t| + sigma. It
+    leaves constants out and mixes units, so it shows what shrinks and is no bound.
     """
     posts, queries = _read_posts(posts, 2), require_queries(queries)
     lines = [_step(before, after, queries) for before, after in zip(posts, posts[1:], strict=False)]
@@ -43,15 +44,15 @@ def worst_gain(
     noise: Any,
     rounds: int,
 ) -> float:
-    """sup_t gamma_T(k_t) by greedy choices among the queries; the true one is at most 1/(1 - 1/e) times it.
+    """Compute sup_t gamma_T(k_t) by greedy choices among the queries.
 
-    noise: a variance, or one for every query.
+    The true supremum is at most 1/(1 - 1/e) times it. noise: a variance, or one for every query.
     """
-    found = [
-        greedy_gain(np.asarray(jacobian_features(post, queries)), noise, rounds).gains[-1]
+    gains = [
+        greedy_gain(jacobian_features(post, queries), noise, rounds).gains[-1]
         for post in _distinct(_read_posts(posts, 1))
     ]
-    return float(max(found))
+    return float(max(gains))
 
 
 def variance_sum_ratio(
@@ -61,16 +62,19 @@ def variance_sum_ratio(
     *,
     candidates: Queries | None = None,
 ) -> float:
-    """sum_t (sigma_{t-1}^(t)(z_t))^2 / sup_t gamma_T(k_t), the C that the adaptive theory assumes to be bounded.
+    """Compute sum_t (sigma_{t-1}^(t)(z_t))^2 / sup_t gamma_T(k_t).
 
-    posts[t] is in use at round t, query t is tried then; sigma_{t-1}^(t) is the doubt of kernel k_t after outcomes at
-    the queries before. candidates: among which gamma_T is sought, by default all vertices. Compare it with
-    `variance_sum_ceiling`, which holds for a kernel that does not change. 0 where nothing is in doubt.
+    This is the C that the adaptive theory assumes to be bounded; it is 0 where nothing is in doubt.
+    posts[t] is in use at round t, when query t is tried; sigma_{t-1}^(t) is the standard deviation
+    under kernel k_t after outcomes at the queries before. candidates: the queries among which
+    gamma_T is sought, by default all vertices. Compare it with `variance_sum_ceiling`, which holds
+    for a kernel that does not change.
     """
     posts, variance = _read_posts(posts, 1), read_size("noise", noise)
     if len(posts) != len(queries):
         raise ModelError(
-            f"there are {len(posts)} posteriors and {len(queries)} queries; give one of each per round"
+            f"there are {len(posts)} posteriors and {len(queries)} queries; "
+            "give one of each per round"
         )
     total = sum(_doubt(post, queries[: t + 1], variance) for t, post in enumerate(posts))
     candidates = corners(posts[0]) if candidates is None else candidates
@@ -79,10 +83,12 @@ def variance_sum_ratio(
 
 
 def variance_sum_ceiling(kappa2: float, noise: float) -> float:
-    """C = 2 kappa^2 / log(1 + kappa^2/s2): sum_t sigma_{t-1}^2(z_t) <= C gamma_T for one fixed kernel.
+    """Compute C = 2 kappa^2 / log(1 + kappa^2/s2).
 
-    sigma^2 <= kappa^2 and s / log(1 + s) grows with s, so sigma^2 <= C/2 log(1 + sigma^2/s2) at every round, and half
-    the logarithms sum to the information of the path, at most gamma_T. A greedy gain may be 1 - 1/e of gamma_T.
+    For one fixed kernel sum_t sigma_{t-1}^2(z_t) <= C gamma_T: sigma^2 <= kappa^2 and
+    s / log(1 + s) grows with s, so sigma^2 <= C/2 log(1 + sigma^2/s2) at every round, and half of
+    the logarithms sum to the information of the path, at most gamma_T. A greedy gain may be as
+    small as 1 - 1/e of gamma_T.
     """
     largest, noise = read_size("kappa2", kappa2, positive=False), read_size("noise", noise)
     ratio = largest / noise
@@ -90,7 +96,7 @@ def variance_sum_ceiling(kappa2: float, noise: float) -> float:
 
 
 def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
-    """Largest |A B' - C D'| of two pairs of (M, r) matrices, tile by tile."""
+    """Return the largest |A B' - C D'| for two pairs of (M, r) matrices, computed tile by tile."""
     starts = range(0, len(one[0]), TILE)
     return max(
         float(np.abs(_tile(one, row, column) - _tile(other, row, column)).max())
@@ -104,6 +110,7 @@ def _tile(pair: tuple[np.ndarray, np.ndarray], row: int, column: int) -> np.ndar
 
 
 def _step(before: Posterior, after: Posterior, queries: Queries) -> tuple[float, ...]:
+    """Return a row of `kernel_drift`, in the order of COLUMNS."""
     earlier, later = (
         np.asarray(response(post.problem, post).jacobian(post.mean, queries))
         for post in (before, after)
@@ -123,27 +130,31 @@ def _step(before: Posterior, after: Posterior, queries: Queries) -> tuple[float,
 
 
 def _doubt(post: Posterior, queries: Queries, noise: float) -> float:
-    """Variance of the last effect after outcomes at all queries before it: w' (I + F'F/s2)^-1 w."""
-    features = np.asarray(jacobian_features(post, queries))
+    """Return the variance of the last effect after outcomes at all queries before it.
+
+    It is w' (I + F'F/s2)^-1 w, with w the features of the last query and F those of the others.
+    """
+    features = jacobian_features(post, queries)
     known = np.vstack([np.eye(features.shape[1]), features[:-1] / np.sqrt(noise)])
     seen = solve_triangular(np.linalg.qr(known, mode="r"), features[-1], trans="T")
     return float(seen @ seen)
 
 
 def _distinct(posts: Sequence[Posterior]) -> Iterator[Posterior]:
-    """Each posterior once, however many rounds it was in use."""
+    """Return each posterior once, however many rounds it was in use."""
     return iter({id(post): post for post in posts}.values())
 
 
 def _read_posts(posts: Sequence[Posterior], least: int) -> list[Posterior]:
+    """Return the posteriors as a list: at least `least`, all trusted and of one problem."""
     if isinstance(posts, Posterior):
         raise ModelError("give a sequence of posteriors, one for each round; got one Posterior")
-    found = [require_trusted(post) for post in posts]
-    if len(found) < least:
-        raise ModelError(f"at least {least} posteriors are needed, got {len(found)}")
-    for post in found:
-        if (post.problem, post.names) != (found[0].problem, found[0].names):
+    trusted = [require_trusted(post) for post in posts]
+    if len(trusted) < least:
+        raise ModelError(f"at least {least} posteriors are needed, got {len(trusted)}")
+    for post in trusted:
+        if (post.problem, post.names) != (trusted[0].problem, trusted[0].names):
             raise ModelError(
                 "the posteriors are of different problems or parameters; give those of one problem"
             )
-    return found
+    return trusted

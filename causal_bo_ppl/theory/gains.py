@@ -1,8 +1,8 @@
-"""Is this matrix a covariance, and what are its eigenvalues?
+"""How much do outcomes tell about the effects, and how much could they tell at most?
 
-How much do outcomes tell about the effects, and how much could they at most?
-
-T outcomes with noise of variance s2 carry I = 1/2 logdet(I + K/s2) about the effects, K the gram of their queries.
+T outcomes with noise of variance s2 carry the information I = 1/2 logdet(I + K/s2) about the
+effects, where K is the gram of their queries. It is computed from the eigenvalues of K, or from
+features whose products are K.
 """
 
 from typing import Any, NamedTuple
@@ -10,23 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError, NumericalError
+from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.kernels import KernelEstimate
 from causal_bo_ppl.numerics import first_largest
-from causal_bo_ppl.theory.inputs import (
-    read_array,
-    read_count,
-    read_features,
-    read_noise,
-    require_finite,
-)
+from causal_bo_ppl.problem import Queries
 
-ROUNDING = 1e-10  # of the trace: sums of thousands of products, and differences of such, keep this many digits
+# Relative to the trace: sums of thousands of products, and their differences, are exact to this.
+ROUNDING = 1e-10
 
 
 def spectrum(gram: Any, noise: Any = 1.0) -> np.ndarray:
-    """(T,) eigenvalues of D^-1/2 K D^-1/2, D the variances of the noise, largest first; a rounded zero is 0.
+    """Return the eigenvalues of D^-1/2 K D^-1/2, largest first, an array of shape (T,).
 
-    gram: (T, T), or the record of a kernel.
+    D holds the variances of the noise. An eigenvalue that is negative by rounding only is returned
+    as 0. gram: an array of shape (T, T), or a KernelEstimate. noise: a variance, or an array of
+    shape (T,).
     """
     matrix = _read_gram(gram)
     root = np.sqrt(read_noise(noise, len(matrix)))
@@ -36,40 +34,46 @@ def spectrum(gram: Any, noise: Any = 1.0) -> np.ndarray:
     allowed = ROUNDING * float(np.abs(sizes).sum())
     if not (sizes >= -allowed).all():
         raise NumericalError(
-            f"this gram is no covariance: it has the eigenvalue {sizes[-1]:.3g}, the largest is {sizes[0]:.3g}; "
-            "compute it from features, whose products cannot be negative"
+            f"this gram is no covariance: it has the eigenvalue {sizes[-1]:.3g}, the largest is "
+            f"{sizes[0]:.3g}; compute it from features, whose products cannot be negative"
         )
     return np.asarray(np.maximum(sizes, 0.0))
 
 
 def _read_gram(gram: Any) -> np.ndarray:
-    found = read_array("a gram", gram.gram if isinstance(gram, KernelEstimate) else gram)
-    if found.ndim != 2 or found.shape[0] != found.shape[1]:
+    """Return a gram as a symmetric, finite array of shape (T, T); refuse anything else."""
+    matrix = read_array("a gram", gram.gram if isinstance(gram, KernelEstimate) else gram)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ModelError(
-            f"a gram needs the shape (T, T), the same queries on both sides; got {found.shape}"
+            f"a gram needs the shape (T, T), the same queries on both sides; got {matrix.shape}"
         )
-    require_finite("the gram", found)
-    gap = np.abs(found - found.T)
-    if not (gap <= ROUNDING * np.abs(found).max(initial=0.0)).all():
+    require_finite("the gram", matrix)
+    gap = np.abs(matrix - matrix.T)
+    if not (gap <= ROUNDING * np.abs(matrix).max(initial=0.0)).all():
         row, column = np.unravel_index(gap.argmax(), gap.shape)
         raise ModelError(
-            f"a gram is symmetric, this one holds {found[row, column]:g} at ({row}, {column}) and "
-            f"{found[column, row]:g} at ({column}, {row}); take the same queries on both sides"
+            f"a gram is symmetric, this one holds {matrix[row, column]:g} at ({row}, {column}) and "
+            f"{matrix[column, row]:g} at ({column}, {row}); take the same queries on both sides"
         )
-    return np.asarray((found + found.T) / 2)
+    return np.asarray((matrix + matrix.T) / 2)
 
 
 class Gain(NamedTuple):
-    """Queries chosen one after another. chosen: (T,) rows of the candidates. gains: (T,) information after each."""
+    """Queries that were chosen one after another, and what they tell.
+
+    chosen: the rows of the candidates, an array of shape (T,). gains: the information after each
+    choice, an array of shape (T,).
+    """
 
     chosen: np.ndarray
     gains: np.ndarray
 
 
 def information_gain(gram: Any, noise: Any) -> float:
-    """I = 1/2 logdet(I + K/s2), in nats; with a variance for every query 1/2 logdet(I + D^-1/2 K D^-1/2).
+    """Compute I = 1/2 logdet(I + K/s2), in nats.
 
-    gram: (T, T), or the record of a kernel. noise: a variance, or (T,) variances.
+    With a variance for every query it is 1/2 logdet(I + D^-1/2 K D^-1/2). gram: an array of shape
+    (T, T), or a KernelEstimate. noise: a variance, or an array of shape (T,).
 
     Examples
     --------
@@ -80,9 +84,11 @@ def information_gain(gram: Any, noise: Any) -> float:
 
 
 def gain_path(features: Any, noise: Any) -> np.ndarray:
-    """(T,) information after each of T queries: sum_t 1/2 log(1 + sigma_{t-1}^2(z_t) / s2).
+    """Return the information after each of T queries, an array of shape (T,).
 
-    features: (T, r) in the order of the queries; noise: a variance, or (T,) variances. O(T r^2), never T x T.
+    It is sum_t 1/2 log(1 + sigma_{t-1}^2(z_t) / s2). features: an array of shape (T, r) in the
+    order of the queries. noise: a variance, or an array of shape (T,). The cost is O(T r^2); no
+    T x T matrix is formed.
     """
     features, variances = read_candidates(features, noise)
     root, gains = np.eye(features.shape[1]), np.zeros(len(features))
@@ -94,16 +100,19 @@ def gain_path(features: Any, noise: Any) -> np.ndarray:
 
 
 def greedy_gain(features: Any, noise: Any, rounds: int) -> Gain:
-    """Choose each query where the effect is most in doubt: z_t = argmax sigma_{t-1}^2(z) / s2(z), with repetition.
+    """Choose each query where the effect is most in doubt: z_t = argmax sigma_{t-1}^2(z) / s2(z).
 
-    Of candidates that are equally good up to rounding the first is taken.
+    A query may be chosen again. Of candidates that are equally good up to rounding the first is
+    taken.
 
     The information is monotone and submodular in the queries, so the greatest over the candidates,
-    gamma_T = max 1/2 logdet(I + K_A/s2) over |A| = T, lies between the greedy one and that over 1 - 1/e (Nemhauser,
-    Wolsey and Fisher 1978). For effects affine in the values sigma^2 is convex in them: with the vertices as
-    candidates this is the greedy choice over the whole domain.
+    gamma_T = max 1/2 logdet(I + K_A/s2) over |A| = T, lies between the greedy one and the greedy
+    one divided by 1 - 1/e (Nemhauser, Wolsey and Fisher 1978). For effects affine in the values
+    sigma^2 is convex in them: with the vertices as candidates this is the greedy choice over the
+    whole domain.
 
-    features: (M, r) of the candidates; noise: a variance, or (M,) variances. O(T M r).
+    features: an array of shape (M, r) for the M candidates. noise: a variance, or an array of shape
+    (M,). The cost is O(T M r).
     """
     features, variances = read_candidates(features, noise)
     chosen, steps = greedy(
@@ -113,7 +122,7 @@ def greedy_gain(features: Any, noise: Any, rounds: int) -> Gain:
 
 
 def read_candidates(features: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Features (M, r) and variances (M,) of the noise."""
+    """Return features of shape (M, r) and variances of the noise of shape (M,), both checked."""
     features = read_features(features)
     variances = read_noise(noise, len(features))
     with np.errstate(over="ignore"):
@@ -124,7 +133,11 @@ def read_candidates(features: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
 def greedy(
     features: np.ndarray, noise: np.ndarray, rounds: int, which: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (T,) chosen and what each adds (T,); which: (M,) blocks, an outcome teaches about its own only."""
+    """Return the rows chosen and the information that each adds, two arrays of shape (T,).
+
+    which: the block of every candidate, an array of shape (M,). An outcome teaches about its own
+    block only.
+    """
     seen, members = features.copy(), _members(which)
     ratios = (seen**2).sum(axis=1) / noise
     chosen, steps = np.zeros(rounds, int), np.zeros(rounds)
@@ -138,10 +151,11 @@ def greedy(
 
 
 def learn(seen: np.ndarray, outcome: np.ndarray, noise: float) -> np.ndarray:
-    """Features (n, r) after an outcome with features w (r,): their products are the covariance given it.
+    """Return features of shape (n, r) after an outcome whose features are w, of shape (r,).
 
-    I - w w' / (s2 + w'w) = (I - b w w')^2 with b = 1 / (s2 + w'w + sqrt(s2 (s2 + w'w))) (Potter's square root): a
-    variance stays a sum of squares, however small it becomes.
+    Their products are the covariance given the outcome. By Potter's square root,
+    I - w w' / (s2 + w'w) = (I - b w w')^2 with b = 1 / (s2 + w'w + sqrt(s2 (s2 + w'w))), a variance
+    stays a sum of squares, however small it becomes.
     """
     total = noise + outcome @ outcome
     pull = (seen @ outcome) / (total + np.sqrt(noise * total))
@@ -149,8 +163,77 @@ def learn(seen: np.ndarray, outcome: np.ndarray, noise: float) -> np.ndarray:
 
 
 def _members(which: np.ndarray) -> list[slice | np.ndarray]:
-    """The rows of each block."""
+    """Return the rows of each block."""
     if not which.any():
         return [slice(None)]
     order = np.argsort(which, kind="stable")
     return list(np.split(order, np.cumsum(np.bincount(which))[:-1]))
+
+
+def read_array(name: str, given: Any) -> np.ndarray:
+    """Return an array of float64 numbers, of any shape.
+
+    Whole numbers are converted exactly; 32-bit floats and text are refused.
+    """
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise ModelError(f"{name} must be an array of numbers; its rows differ in length") from None
+    if array.dtype.kind not in "iu" and array.dtype != np.float64:
+        raise ModelError(
+            f"{name} must hold float64 numbers, got {array.dtype}; "
+            "compute it in float64 from the start"
+        )
+    return np.asarray(array, float)
+
+
+def require_finite(name: str, array: np.ndarray) -> np.ndarray:
+    """Return the array if it holds neither NaN nor infinity; raise NumericalError otherwise."""
+    if not np.isfinite(array).all():
+        place = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+        raise NumericalError(
+            f"{name} holds {array[place]} at {place}; find out where it comes from, or change units"
+        )
+    return array
+
+
+def read_features(features: Any) -> np.ndarray:
+    """Return the features of at least one query, a finite array of shape (M, r)."""
+    array = read_array("features", features)
+    if array.ndim != 2 or not len(array):
+        raise ModelError(
+            f"features need the shape (M, r), a row for every query; got {array.shape}"
+        )
+    return require_finite("features", array)
+
+
+def read_noise(noise: Any, count: int) -> np.ndarray:
+    """Return a variance of the noise for every query, an array of shape (count,).
+
+    noise: one positive variance for all queries, or one for each.
+    """
+    variances = read_array("noise", noise)
+    if variances.shape not in ((), (count,)):
+        raise ModelError(
+            f"noise is one variance, or one for each of the {count} queries; "
+            f"got the shape {variances.shape}"
+        )
+    if not ((variances > 0) & np.isfinite(variances)).all():
+        bad = variances[~((variances > 0) & np.isfinite(variances))].flat[0]
+        raise ModelError(
+            f"noise must be a positive, finite variance, got {bad:g}; "
+            "exact outcomes have no finite gain"
+        )
+    return np.broadcast_to(variances, (count,))
+
+
+def require_queries(queries: Queries) -> Queries:
+    """Return the queries if there are any; raise ModelError otherwise."""
+    if not isinstance(queries, Queries):
+        raise ModelError(
+            f"queries must be Queries, got {type(queries).__name__}; "
+            "build them with problem.queries"
+        )
+    if not len(queries):
+        raise ModelError("there are no queries; take some, such as problem.vertices()")
+    return queries

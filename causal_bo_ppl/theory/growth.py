@@ -1,11 +1,8 @@
-"""How well do the rows tell the coefficients of each equation apart?
+"""How fast does doubt about theta fall as rows are added, and which equations hold it up?
 
-The regular design of the theory is l_min(X'X) growing like N. Where l_min(X'X)/N is near 0 a combination of
-coefficients stays unknown however many rows there are: it is weakly identified.
-
-How fast does doubt about theta fall as rows are added?
-
-With a regular design |Sigma| = O(1/N), so tr Sigma falls like N^-1 and eps_param like N^-1/2.
+With a regular design, l_min(X'X) growing like N, |Sigma| = O(1/N): tr Sigma falls like N^-1 and
+eps_param like N^-1/2. Where l_min(X'X)/N is near 0, a combination of an equation's coefficients
+stays unknown however many rows there are; it is weakly identified.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,26 +16,30 @@ from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.diagnostics.regressions import scale_rows
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inputs import read_number
+from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.theory.constants import lipschitz, parameter_error
-from causal_bo_ppl.theory.inputs import read_array, read_count, read_size
+from causal_bo_ppl.theory.gains import read_array
 
-MINOR = 0.1  # of the largest weight: a name with less is not named
+MINOR = 0.1  # a parent whose weight is a smaller share of the largest one is not named
 COLUMNS = ["rows", "lambda_min", "standardized", "weakest"]
+FEWEST = 25  # rows of the first fit of `concentration`
 
 
 def design_strength(post: Posterior) -> pd.DataFrame:
-    """A line for every equation that is learned: how far its rows spread in the direction they show least.
+    """Tabulate how well the rows tell the coefficients of each learned equation apart.
 
-    lambda_min: the smallest eigenvalue of X'X/N, X the parents with unknown coefficients and, with intercepts, the
-    constant 1, over the N rows in which the variable was not set; it depends on units. standardized: the same for the
-    parents' correlations, 1 where they are uncorrelated and 0 where collinear, in any units (without intercepts:
-    about 0, not the means). weakest: the parents whose combination that is. Where latent causes join a variable to
-    others, its regressors are those of its factor in the observational density: the earlier variables so joined, and
-    all their parents.
+    rows: the number N of rows in which the variable was not set. lambda_min: the smallest
+    eigenvalue of X'X/N, where X holds the parents with unknown coefficients and, with intercepts,
+    the constant 1, over those rows; it depends on units. standardized: the same for the parents'
+    correlations, 1 where they are uncorrelated and 0 where collinear, in any units (without
+    intercepts: about 0, not about the means). weakest: the parents whose combination has that
+    eigenvalue.
+
+    Where latent causes join a variable to others, its regressors are those of its factor in the
+    observational density: the earlier variables so joined, and all their parents.
 
     Examples
     --------
@@ -53,7 +54,10 @@ def design_strength(post: Posterior) -> pd.DataFrame:
 
 
 def _learned(post: Posterior) -> list[str]:
-    """The variables some effect leaves free, and whose equations have an unknown coefficient."""
+    """Return the variables that some effect leaves free and whose equations have unknowns.
+
+    An unknown is an intercept or the coefficient of a parent.
+    """
     explored = post.parameters.explored
     opened = explored.graph.require(
         {name for reduction in explored.reductions for name in reduction.open}
@@ -62,6 +66,7 @@ def _learned(post: Posterior) -> list[str]:
 
 
 def _parents(post: Posterior, node: str) -> tuple[str, ...]:
+    """Return the regressors of a variable whose coefficients are unknown, in causal order."""
     explored = post.parameters.explored
     graph = explored.graph.ancestral(explored.target)
     joined = [name for name in graph.district(node) if graph.index(name) < graph.index(node)]
@@ -74,6 +79,7 @@ def _parents(post: Posterior, node: str) -> tuple[str, ...]:
 
 
 def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
+    """Return a row of `design_strength`, in the order of COLUMNS."""
     data, names, intercepts = post.data, _parents(post, node), post.parameters.intercepts
     used = ~data.intervened[:, data.nodes.index(node)]
     values = data.values[used][:, [data.nodes.index(name) for name in names]]
@@ -89,7 +95,7 @@ def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
 
 
 def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:
-    """Columns with mean square 1, a constant one (or one of zeros) as zeros."""
+    """Return the columns with mean square 1; a constant column, or one of zeros, becomes zeros."""
     if centred and len(values):
         return scale_rows(values).scaled
     shares = values / np.maximum(np.abs(values).max(axis=0, initial=0.0), np.finfo(float).tiny)
@@ -100,14 +106,14 @@ def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:
 
 
 def _smallest(columns: np.ndarray) -> tuple[float, np.ndarray]:
-    """The smallest eigenvalue of X'X/N by singular values, and its direction; 0 where the rows are too few."""
+    """Return the smallest eigenvalue of X'X/N, by singular values, and its direction.
+
+    It is 0 where there are fewer rows than columns.
+    """
     count, width = columns.shape
     root = np.linalg.qr(columns, mode="r")
     _, sizes, directions = np.linalg.svd(np.vstack([root, np.zeros((width - len(root), width))]))
     return float(sizes[-1] ** 2 / max(count, 1)), directions[-1]
-
-
-FEWEST = 25
 
 
 class Rate(NamedTuple):
@@ -129,13 +135,14 @@ def concentration(
     parameters: str | None = None,
     delta: float = 0.05,
 ) -> pd.DataFrame:
-    """Fit the first N observational rows for several N: a line each with what the theory says falls with N.
+    """Fit the first N observational rows for several N, and tabulate what should fall with N.
 
-    trace, spectral: tr Sigma and |Sigma|. lipschitz: L. eps_param: L times the radius at level 1 - delta.
-    eps_pointwise: sup_z sqrt(q J Sigma J'). design: the smallest l_min(X'X)/N of an equation. error: |theta_hat -
-    theta| where the truth is given.
+    trace, spectral: tr Sigma and |Sigma|. lipschitz: L. eps_param: L times the radius at level 1 -
+    delta. eps_pointwise: sup_z sqrt(q J Sigma J'). design: the smallest l_min(X'X)/N of an
+    equation. error: |theta_hat - theta|, where the truth is given.
 
-    rows: the N, by default 25, 50, 100, ... as far as there are rows. truth: {coordinate: value}, or (d,).
+    rows: the values of N, by default 25, 50, 100, ... as far as there are rows. truth: {coordinate:
+    value}, or an array of shape (d,).
     """
     if not isinstance(data, Data):
         raise DataError(
@@ -163,9 +170,10 @@ def concentration(
 
 
 def rate(table: pd.DataFrame, column: str) -> Rate:
-    """The exponent b of column ~ N^b over the lines of `concentration`, with its standard error.
+    """Fit the exponent b of column ~ N^b to the rows of `concentration`, with its standard error.
 
-    About -1 for "trace", -1/2 for "eps_param". Lines of one table share rows, so its error bar is too short.
+    b is about -1 for "trace" and -1/2 for "eps_param". The fits of one table share data, so the
+    standard error is too small.
     """
     if not isinstance(table, pd.DataFrame):
         raise ModelError(
@@ -176,7 +184,8 @@ def rate(table: pd.DataFrame, column: str) -> Rate:
     counts, values = np.asarray(table.index, float), np.asarray(table[column], float)
     if len(values) < 3 or not ((values > 0) & (counts > 0)).all():
         raise ModelError(
-            f"an exponent needs 3 lines or more, all positive; {column!r} holds {listed(values, most=6)}"
+            "an exponent needs 3 lines or more, all positive; "
+            f"{column!r} holds {listed(values, most=6)}"
         )
     at, seen = np.log(counts) - np.log(counts).mean(), np.log(values) - np.log(values).mean()
     exponent = (at @ seen) / (at @ at)
@@ -185,9 +194,10 @@ def rate(table: pd.DataFrame, column: str) -> Rate:
 
 
 def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
-    """(T,) cumulative sums of C t^(-alpha/2), C the scale: half of what eps_param adds to the regret if N_t is t^alpha.
+    """Return the cumulative sums of C t^(-alpha/2), an array of shape (T,), where C is the scale.
 
-    In full R_T is at most C' sqrt(T beta_T gamma_T) + 2 sum_t eps_param(N_t).
+    If N_t is t^alpha, this is half of what eps_param adds to the regret: R_T is at most
+    C' sqrt(T beta_T gamma_T) + 2 sum_t eps_param(N_t).
     """
     rounds, power = read_count("T", T, 1), _read_alpha(alpha) / 2
     return np.cumsum(
@@ -196,19 +206,24 @@ def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
 
 
 def growing_data_bound(T: int, alpha: float, *, scale: float = 1.0) -> float:
-    """C T^(1 - alpha/2) / (1 - alpha/2), C the scale: the integral from 0 to T, of the sum's order and never less."""
+    """Compute C T^(1 - alpha/2) / (1 - alpha/2), where C is the scale.
+
+    It is the integral of C t^(-alpha/2) from 0 to T: of the order of `growing_data_sum` and never
+    less.
+    """
     rounds, power = read_count("T", T, 1), 1 - _read_alpha(alpha) / 2
     return read_size("scale", scale, positive=False) * float(rounds**power) / power
 
 
 def _line(post: Posterior, delta: float) -> dict[str, float]:
-    found = parameter_error(post, delta=delta)
+    """Return a row of `concentration`, without the error."""
+    error = parameter_error(post, delta=delta)
     return {
         "trace": float(np.trace(post.covariance)),
         "spectral": float(np.linalg.norm(post.factor, 2) ** 2),
         "lipschitz": lipschitz(post).value,
-        "eps_param": found.value,
-        "eps_pointwise": found.pointwise,
+        "eps_param": error.value,
+        "eps_pointwise": error.pointwise,
         "design": float(design_strength(post)["lambda_min"].min()),
     }
 
@@ -216,6 +231,7 @@ def _line(post: Posterior, delta: float) -> dict[str, float]:
 def _error(
     post: Posterior, truth: Mapping[str, float] | Sequence[float] | np.ndarray | None
 ) -> dict[str, float]:
+    """Return the distance of the posterior mean from the truth; an empty dict without a truth."""
     if truth is None:
         return {}
     if isinstance(truth, Mapping):
@@ -226,34 +242,38 @@ def _error(
                 if name not in truth or name not in post.names
             ]
             raise ModelError(
-                f"truth must name every coordinate of theta and no other; see to {listed(sorted(wrong))}"
+                "truth must name every coordinate of theta and no other; "
+                f"see to {listed(sorted(wrong))}"
             )
-        found = np.array([read_number(name, truth[name]) for name in post.names])
+        theta = np.array([read_number(name, truth[name]) for name in post.names])
     else:
-        found = read_array("truth", truth)
-    if found.shape != post.mean.shape or not np.isfinite(found).all():
+        theta = read_array("truth", truth)
+    if theta.shape != post.mean.shape or not np.isfinite(theta).all():
         raise ModelError(
             f"truth needs {len(post.names)} finite numbers, for {listed(post.names)}; got {truth!r}"
         )
-    return {"error": float(np.linalg.norm(post.mean - found))}
+    return {"error": float(np.linalg.norm(post.mean - theta))}
 
 
 def _read_rows(rows: Iterable[int] | None, most: int) -> list[int]:
+    """Return the distinct values of N in increasing order, by default 25, 50, 100, ..."""
     if rows is None:
         doubled = [FEWEST * 2**power for power in range(60) if FEWEST * 2**power <= most]
         rows = doubled or [most]
-    found = [read_count("rows", count, 1) for count in rows]
-    if not found or max(found) > most:
+    counts = [read_count("rows", count, 1) for count in rows]
+    if not counts or max(counts) > most:
         raise ModelError(
-            f"rows must be counts up to {most}, the observational rows there are; got {listed(found)}"
+            f"rows must be counts up to {most}, the observational rows there are; "
+            f"got {listed(counts)}"
         )
-    return sorted(set(found))
+    return sorted(set(counts))
 
 
 def _read_alpha(alpha: float) -> float:
-    found = read_number("alpha", alpha)
-    if not 0 < found <= 1:
+    """Return alpha if it lies in (0, 1]; raise ModelError otherwise."""
+    power = read_number("alpha", alpha)
+    if not 0 < power <= 1:
         raise ModelError(
-            f"alpha must lie in (0, 1], got {found:g}: rows are added no faster than rounds pass"
+            f"alpha must lie in (0, 1], got {power:g}: rows are added no faster than rounds pass"
         )
-    return found
+    return power

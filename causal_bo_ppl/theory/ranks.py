@@ -1,6 +1,6 @@
-"""How many directions of theta do these interventions see?
+"""How many directions of theta do interventions see, and how much information does that allow?
 
-How much information can T outcomes carry at most, by the kernel's rank alone?
+gamma_T <= r/2 log(1 + T kappa^2 / (s2 r)) for a kernel of rank r.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ import numpy as np
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.designs import MOST_ROWS
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.gains import spectrum
-from causal_bo_ppl.theory.inputs import read_count, read_share, read_size
 
-ROUNDING = 1e-9  # of the largest singular value: what rounding leaves of a zero is near 1e-15
+ROUNDING = 1e-9  # relative to the largest singular value; rounding leaves about 1e-15 of a zero
 
 
 def causal_rank(
@@ -27,12 +27,14 @@ def causal_rank(
     *,
     known: str | Iterable[str] = (),
 ) -> int:
-    """r_causal: rank of the Jacobian kernel over these queries, the number of directions of theta they can see.
+    """Compute r_causal, the rank of the Jacobian kernel over these queries.
 
-    By the singular values of its features J F, F F' = Sigma, so units of theta do not matter; at most dim theta_Y.
-    queries: by default all vertices. known: names of coordinates taken as known exactly, at their posterior means. The
-    rank is then that of J_o F_o N, o the other coordinates, N the directions in which the known ones do not move:
-    F_o N is a root of the others' covariance given the known ones, found without an inverse.
+    It is the number of directions of theta that the queries can see, at most dim theta_Y, and is
+    found by the singular values of the features J F, F F' = Sigma, so units of theta do not matter.
+    queries: by default all vertices. known: names of coordinates that are taken as known exactly,
+    at their posterior means. The rank is then that of J_o F_o N, where o are the other coordinates
+    and N the directions in which the known ones do not move: F_o N is a root of the others'
+    covariance given the known ones, found without an inverse.
 
     Examples
     --------
@@ -46,19 +48,19 @@ def causal_rank(
     """
     post = require_trusted(post)
     fixed = _places(post.names, known)
-    queries = default_vertices(post.problem, post.parameters.explored.sets, queries, MOST_ROWS)
-    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+    queries = default_vertices(post.problem, post.sets, queries, MOST_ROWS)
+    jacobian = response(post.problem, post).jacobian(post.mean, queries)
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
-    lengths = np.linalg.norm(
-        features, axis=1, keepdims=True
-    )  # the size of a query's values does not matter
+    # Rows of unit length, so that the size of a query's values does not matter.
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
     return _count(np.linalg.svd(features / np.where(lengths > 0, lengths, 1.0), compute_uv=False))
 
 
 def effective_rank(gram: Any, *, share: float = 0.99) -> int:
-    """r_eff: how few eigenvalues of K hold this share of its trace, min r with sum_{i<=r} l_i >= share sum_i l_i.
+    """Compute r_eff, how few eigenvalues of K hold this share of its trace.
 
-    Of K, not of Sigma: a count of Sigma's eigenvalues above a threshold depends on the units of theta, K does not.
+    r_eff = min r with sum_{i<=r} l_i >= share sum_i l_i. It is taken of K, not of Sigma: a count of
+    Sigma's eigenvalues above a threshold depends on the units of theta, one of K's does not.
 
     Examples
     --------
@@ -69,7 +71,7 @@ def effective_rank(gram: Any, *, share: float = 0.99) -> int:
 
 
 def leading(sizes: np.ndarray, share: float) -> int:
-    """Count how many of these eigenvalues, largest first, hold the share of their sum, up to rounding."""
+    """Count how many eigenvalues, largest first, hold the share of their sum, up to rounding."""
     held = np.cumsum(sizes)
     return (
         int(np.searchsorted(held, share * (1 - ROUNDING) * held[-1])) + 1
@@ -79,6 +81,7 @@ def leading(sizes: np.ndarray, share: float) -> int:
 
 
 def _places(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
+    """Return the positions of the known coordinates; refuse a name that theta does not have."""
     wanted = (known,) if isinstance(known, str) else tuple(known)
     for name in wanted:
         if name not in names:
@@ -89,20 +92,25 @@ def _places(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
 
 
 def _conditional_root(factor: np.ndarray, fixed: list[int]) -> np.ndarray:
-    """(d - k, r') root of the covariance of the other coordinates where those of `fixed` are known."""
+    """Return a root of the other coordinates' covariance where those of `fixed` are known.
+
+    It has the shape (d - k, r'), where k coordinates are fixed.
+    """
     lengths = np.linalg.norm(factor[fixed], axis=1, keepdims=True)
     _, sizes, directions = np.linalg.svd(factor[fixed] / np.where(lengths > 0, lengths, 1.0))
     return np.asarray(np.delete(factor, fixed, axis=0) @ directions[_count(sizes) :].T)
 
 
 def _count(sizes: np.ndarray) -> int:
+    """Count the singular values that are not zero up to rounding."""
     return int((sizes > ROUNDING * sizes.max(initial=0.0)).sum())
 
 
 def information_gain_bound(rank: int, T: int, kappa2: float, noise: float) -> float:
-    """gamma_T <= r/2 log(1 + T kappa^2 / (s2 r)): T outcomes, k(z, z) <= kappa^2, noise of variance s2; 0 for rank 0.
+    """Bound gamma_T by r/2 log(1 + T kappa^2 / (s2 r)), which is 0 for rank 0.
 
-    It grows with the rank, so r_causal in place of dim theta_Y is never worse.
+    T outcomes have noise of variance s2, and k(z, z) <= kappa^2. The bound grows with the rank, so
+    r_causal in place of dim theta_Y is never worse.
 
     Examples
     --------
@@ -115,10 +123,11 @@ def information_gain_bound(rank: int, T: int, kappa2: float, noise: float) -> fl
 
 
 def effective_gain_bound(gram: Any, noise: Any, *, share: float = 0.99) -> float:
-    """1/2 logdet(I + K/s2) <= r/2 log(1 + kept / (s2 r)) + discarded / (2 s2), r the effective rank of K.
+    """Bound 1/2 logdet(I + K/s2) by r/2 log(1 + kept / (s2 r)) + discarded / (2 s2).
 
-    kept: what the r largest eigenvalues sum to; discarded: the rest of the trace. The first term is Jensen's
-    inequality, the second log(1 + x) <= x. With (T,) variances K is taken in their units, D^-1/2 K D^-1/2.
+    r is the effective rank of K, kept the sum of its r largest eigenvalues, and discarded the rest
+    of the trace. The first term is Jensen's inequality, the second log(1 + x) <= x. With variances
+    of shape (T,) K is taken in their units, D^-1/2 K D^-1/2.
     """
     sizes = spectrum(gram, noise)
     rank = leading(sizes, read_share("share", share))

@@ -1,6 +1,7 @@
-"""How does information grow with the number of outcomes: with coupling, without, and at most?
+"""How large are the theory's quantities for one posterior, and how do they grow with outcomes?
 
-What does the theory come to for one posterior? All of it in one table.
+`gain_curves` has the information after 1 to T outcomes, with and without coupling, and its bounds;
+`theory_table` has everything in one table.
 """
 
 from typing import NamedTuple
@@ -9,20 +10,20 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import sobol, spread
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners, kappa2, lipschitz
 from causal_bo_ppl.theory.drift import largest_gap
-from causal_bo_ppl.theory.gains import greedy_gain
+from causal_bo_ppl.theory.gains import greedy_gain, require_queries
 from causal_bo_ppl.theory.independent import (
     BlockFeatures,
     independent_gain,
     rbf_features,
     set_labels,
 )
-from causal_bo_ppl.theory.inputs import read_count, read_size, require_queries
 from causal_bo_ppl.theory.ranks import causal_rank, information_gain_bound
 
 FILL = 64  # Sobol points of every set, for kernels that are not affine in the values
@@ -38,16 +39,18 @@ def gain_curves(
     rounds: int = 320,
     lengthscale: float = 0.2,
 ) -> pd.DataFrame:
-    """Information after 1 to `rounds` outcomes, greedy among these queries, and its bounds.
+    """Tabulate the information after 1 to `rounds` outcomes, and its bounds.
 
-    coupled: of the causal kernel. independent, causal: the same kernel without covariances between sets, the control.
-    independent, RBF: an RBF kernel for every set, with that set's largest causal variance and a lengthscale in widths
-    of the domains; greedy among Sobol points that fill them. queries: by default all vertices. noise: the variance of
-    one outcome. `attrs` hold rank, dimension and kappa^2.
+    Each query is chosen greedily. coupled: with the causal kernel, among these queries.
+    independent, causal: the control, the same kernel without covariances between sets. independent,
+    RBF: an RBF kernel for every set, with that set's largest causal variance and a lengthscale in
+    widths of the domains; greedy among Sobol points that fill them. queries: by default all
+    vertices. noise: the variance of one outcome. The table's `attrs` hold rank, dimension and
+    kappa^2 among others.
     """
     rounds, variance = read_count("rounds", rounds, 1), read_size("noise", noise)
     queries = corners(post) if queries is None else require_queries(queries)
-    features = np.asarray(jacobian_features(post, queries))
+    features = jacobian_features(post, queries)
     rank, dimension = causal_rank(post, queries), len(post.names)
     largest, blocks = kappa2(post).value, set_labels(post.problem, queries)
     rbf = _rbf(post, lengthscale)
@@ -73,9 +76,13 @@ def gain_curves(
 
 
 def _rbf(post: Posterior, lengthscale: float) -> BlockFeatures:
-    """An RBF kernel for every set that was learned, with its largest causal variance, at points that fill its box."""
-    vertices, sets = corners(post), post.parameters.explored.sets
-    variances = (np.asarray(jacobian_features(post, vertices)) ** 2).sum(axis=1)
+    """Return the features of an RBF kernel for every set that was learned.
+
+    They are those of points that fill the set's box. The variance of a set's kernel is its largest
+    causal variance.
+    """
+    vertices, sets = corners(post), post.sets
+    variances = (jacobian_features(post, vertices) ** 2).sum(axis=1)
     labels = set_labels(post.problem, vertices)
     own = {name: float(variances[labels == name].max()) for name in np.unique(labels).tolist()}
     points = spread(
@@ -100,11 +107,12 @@ def theory_table(
     rounds: int = 320,
     lengthscale: float = 0.2,
 ) -> pd.DataFrame:
-    """The theory's quantities over these queries, by default all vertices: quantity, value, how.
+    """Return a table of the theory's quantities over these queries, by default all vertices.
 
-    rank(K) and dim theta_Y; the largest error of a covariance; the greedy information gain of `rounds` outcomes with
-    noise of this variance and its bounds; the same for independent sets, with RBF kernels and, as control, with the
-    causal kernel itself, which tells coupling from the choice of a kernel; kappa^2, L, tr Sigma.
+    Its columns are quantity, value and how. It holds rank(K) and dim theta_Y; the largest error of
+    a covariance; the greedy information gain of `rounds` outcomes with noise of this variance, and
+    its bounds; the same for independent sets, with RBF kernels and, as control, with the causal
+    kernel itself, which tells coupling from the choice of a kernel; kappa^2, L and tr Sigma.
     """
     queries = corners(post) if queries is None else queries
     curves = gain_curves(
@@ -121,7 +129,8 @@ def theory_table(
 
 
 def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line]:
-    features = np.asarray(jacobian_features(post, queries))
+    """Return the rows for the rank, the dimension and the error of the covariances."""
+    features = jacobian_features(post, queries)
     numerical = _differences(post, queries)
     error = largest_gap((features, features), (numerical @ post.covariance, numerical))
     how = "largest |k - J Sigma J'| of two queries, J by differences of effects at theta"
@@ -137,17 +146,21 @@ def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line
 
 
 def _differences(post: Posterior, queries: Queries) -> np.ndarray:
-    """(M, d) derivatives by central differences of effects, which are affine in every single coefficient."""
+    """Return the derivatives of the effects by central differences, an array of shape (M, d).
+
+    They are exact up to rounding, since effects are affine in every single coefficient.
+    """
     effect, steps = response(post.problem, post), np.maximum(np.abs(post.mean), post.sd)
     columns = []
     for place, step in enumerate(np.where(steps > 0, steps, 1.0).tolist()):
         move = step * (np.arange(len(post.mean)) == place)
-        ends = [np.asarray(effect(post.mean + sign * move, queries)) for sign in (1.0, -1.0)]
+        ends = [effect(post.mean + sign * move, queries) for sign in (1.0, -1.0)]
         columns.append((ends[0] - ends[1]) / (2 * step))
     return np.column_stack([np.zeros((len(queries), 0)), *columns])
 
 
 def _gains(curves: pd.DataFrame) -> list[Line]:
+    """Return the rows for the information gains and their bounds."""
     last, rounds, noise, length = (
         curves.iloc[-1],
         len(curves),
@@ -155,7 +168,10 @@ def _gains(curves: pd.DataFrame) -> list[Line]:
         curves.attrs["lengthscale"],
     )
     bound = f"r/2 log(1 + {rounds} kappa^2 / (s2 r)), kappa^2 = {curves.attrs['kappa2']:.4g}, r = "
-    rbf = f"RBF kernel, lengthscale {length:g} domain widths, variance the set's largest causal one; greedy over {FILL} "
+    rbf = (
+        f"RBF kernel, lengthscale {length:g} domain widths, variance the set's largest causal one; "
+        f"greedy over {FILL} "
+    )
     return [
         Line(
             "information gain",
@@ -174,6 +190,7 @@ def _gains(curves: pd.DataFrame) -> list[Line]:
 
 
 def _constants(post: Posterior) -> list[Line]:
+    """Return the rows for kappa^2, L and the trace of Sigma."""
     largest, slope = (find(post) for find in (kappa2, lipschitz))
     return [
         Line(

@@ -1,7 +1,4 @@
-"""How far is a posterior from the Gaussian that it is taken for?
-
-May we believe the intervals, and do the interventions lie where rows are?
-"""
+"""May we believe the intervals, the Gaussian, and the interventions far from the rows?"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,25 +14,30 @@ from scipy.stats import beta, chi2, kstwo
 from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.gaussian import standardized
-from causal_bo_ppl.diagnostics.importance import PROPOSALS, resampled
 from causal_bo_ppl.diagnostics.inputs import require_inputs, require_posterior
 from causal_bo_ppl.errors import DataError, DomainError, ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.convergence import summarise
-from causal_bo_ppl.inference.laplace import Laplace
+from causal_bo_ppl.inference.importance import PROPOSALS
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.plots.graphs import plain
-from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK, half_width
+from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
 from causal_bo_ppl.problem import Problem
 
-DRAWS = 4_000
-MOST = 20  # effects shown, the worst first
+DRAWS = 4_000  # for the distances from the Gaussian
+MOST = 20  # effects that are shown, the worst first
 POINTS, LARGEST = 100, 50  # quantiles shown: evenly spaced ones, and all of the largest
 SIMULATED = 4_000  # samples that a band is made from: its 1 % is known to 0.16 %
+INNER = 0.99  # share of the rows inside the ellipse, as in check_overlap
+FLAT = 1e-9  # rows narrower than this, relative to their length, lie on a line
 
 
 class Band(NamedTuple):
-    """Probabilities (k,) of quantiles, and the probabilities between which they stay."""
+    """Between which probabilities quantiles stay.
+
+    place: the probabilities of the quantiles. low, high: the ends of the band. All have the shape
+    (k,).
+    """
 
     place: np.ndarray
     low: np.ndarray
@@ -47,16 +49,17 @@ def draw_mahalanobis(
 ) -> Axes:
     """Draw quantiles of the draws' squared distances from the Gaussian against those of chi-square.
 
-    Were theta_Y Gaussian, all points together would lie in the band with probability `level`; those outside are marked.
-    Above the line in the upper right: tails heavier than the Gaussian's.
+    Were theta_Y Gaussian, all points together would lie in the band with probability `level`; those
+    outside are marked. Points above the line in the upper right mean tails heavier than the
+    Gaussian's.
     """
     require_posterior("draw_mahalanobis", post)
-    half_width(level)  # refuses 99
+    half_width(level)  # refuses a level such as 99
     squares, degrees, effective = _squares(post, as_key(key))
     band = quantile_band(effective, level)
-    found = np.quantile(squares, band.place, method="hazen")
+    quantiles = np.quantile(squares, band.place, method="hazen")
     expected, low, high = (chi2.ppf(each, degrees) for each in band)
-    outside = (found < low) | (found > high)
+    outside = (quantiles < low) | (quantiles > high)
     if ax is None:
         ax = plt.figure(figsize=(4.8, 4.2), layout="constrained").add_subplot()
     ax.fill_between(
@@ -68,7 +71,7 @@ def draw_mahalanobis(
         (outside, AMBER, "draws, outside"),
     ):
         if chosen.any():
-            ax.plot(expected[chosen], found[chosen], "o", ms=2.5, color=colour, label=label)
+            ax.plot(expected[chosen], quantiles[chosen], "o", ms=2.5, color=colour, label=label)
     ax.set(
         xlabel=f"quantile of chi-square, {degrees} degrees of freedom",
         ylabel="squared Mahalanobis distance",
@@ -79,17 +82,21 @@ def draw_mahalanobis(
 
 
 def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
-    """Squared distances (n,) of draws, their degrees of freedom, and how many independent ones they are worth."""
-    if isinstance(
-        post.belief, Laplace
-    ):  # its own draws are Gaussian: those of the density it stands for
-        theta, weights = resampled(post.belief, DRAWS, key)
+    """Return squared distances of draws, their degrees of freedom, and their effective number.
+
+    The distances have the shape (n,); the effective number is how many independent draws they are
+    worth.
+    """
+    resampled = offered(post.belief, "resampled")
+    if resampled is not None:
+        # Its own draws are Gaussian; take draws of the density that it approximates.
+        theta, weights = resampled(DRAWS, key)
         z = standardized(post, theta)
         return (z**2).sum(axis=1), z.shape[1], int(DRAWS * (1 - weights.lost) / (1 + 1 / PROPOSALS))
     drawn = post.belief.drawn(DRAWS, key)
     z = standardized(post, drawn.theta)
     squares, effective = (z**2).sum(axis=1), len(z)
-    if drawn.stats:
+    if post.belief.chains is not None:
         line = summarise(squares.reshape(drawn.chains, -1, 1), ("distance",))
         effective = min(effective, int(line[["ess_bulk", "ess_tail"]].to_numpy().min()))
     squares = squares[np.isfinite(squares)]
@@ -97,10 +104,10 @@ def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
 
 
 def quantile_band(count: int, level: float) -> Band:
-    """Where quantiles of `count` independent draws stay, all at once with probability `level`.
+    """Return where quantiles of `count` independent draws stay, all at once.
 
-    Order statistics of uniform draws are Beta; the level of each is the same, and found by simulation from gaps between
-    them, which are Gamma.
+    They do so with probability `level`. Order statistics of uniform draws are Beta. The level of
+    each is the same, and found by simulation from the gaps between them, which are Gamma.
     """
     ranks = np.concatenate([np.linspace(1, count, POINTS), count - np.arange(LARGEST)])
     ranks = np.unique(ranks.clip(1).astype(int))
@@ -113,9 +120,10 @@ def quantile_band(count: int, level: float) -> Band:
 
 
 def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
-    """Draw 90 % intervals of effects: by the posterior, by Gaussian theta, and by the linearized effect.
+    """Draw 90 % intervals of effects: by the posterior, Gaussian theta and the linearized effect.
 
-    check: of `cb.gaussian_error`. At most 20 effects, the largest error first, in posterior sds from their mean.
+    check: the result of `cb.gaussian_error`. At most 20 effects are shown, the largest error first,
+    in posterior sds from their mean.
     """
     details = require_details("draw_effect_errors", check, "Gaussian error", "cb.gaussian_error")
     scaled = _scaled(details)
@@ -143,21 +151,27 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
 
 
 def _scaled(details: pd.DataFrame) -> pd.DataFrame:
-    """Means and interval ends in posterior sds from the posterior mean; an effect without an sd in its own units."""
+    """Return means and interval ends in posterior sds from the posterior mean.
+
+    An effect without an sd stays in its own units.
+    """
     half = half_width(0.9) * details["linear_sd"]
-    found = details.assign(
+    ends = details.assign(
         linear_low=details["linear_mean"] - half, linear_high=details["linear_mean"] + half
     )
-    ends = [name for name in found.columns if not name.endswith("sd")]
+    names = [name for name in ends.columns if not name.endswith("sd")]
     return (
-        found[ends]
+        ends[names]
         .sub(details["mean"], axis=0)
         .div(details["sd"].where(details["sd"] > 0, 1.0), axis=0)
     )
 
 
 def _gaps(scaled: pd.DataFrame) -> pd.Series:
-    """(M,) how far a mean or an end of an interval is from the posterior's, at most."""
+    """Return how far a mean or an interval's end is from the posterior's at most.
+
+    There is one value for each effect, in a series of length M.
+    """
     parts = [
         (scaled[kind + end] - scaled[end]).abs()
         for kind in ("gaussian_", "linear_")
@@ -167,26 +181,23 @@ def _gaps(scaled: pd.DataFrame) -> pd.Series:
 
 
 def require_details(who: str, check: Check, name: str, maker: str) -> pd.DataFrame:
-    """Return the details of a check if it is of the kind that has them."""
+    """Return the details of a check if it is of the kind that has them; refuse any other."""
     if not isinstance(check, Check) or check.name != name or check.details is None:
         got = f"the check {check.name!r}" if isinstance(check, Check) else type(check).__name__
         raise ModelError(f"{who} needs the result of {maker}, got {got}")
     return check.details
 
 
-INNER = 0.99  # of the rows lie inside the ellipse, as in check_overlap
-FLAT = 1e-9  # rows narrower than this, relative to their length, lie on a line
-
-
 def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.99) -> Axes:
-    """Draw how the places of true effects among posterior draws depart from uniform, a curve for each effect.
+    """Draw how the places of true effects among posterior draws depart from uniform.
 
-    check: of `cb.calibrate`. Above 0 on the left and below on the right: intervals are too narrow; the other way round:
-    too wide. All above: effects are believed too high. All curves stay in the band with probability `level` (at least);
-    a curve leaves that of 99 % where uniformity fails at alpha = 0.01.
+    There is a curve for each effect. Above 0 on the left and below on the right, intervals are too
+    narrow; the other way round, too wide. Where a curve is above 0 everywhere, effects are believed
+    too high. All curves stay in the band with probability at least `level`; a curve leaves the band
+    of 99 % where uniformity fails at alpha = 0.01. check: the result of `cb.calibrate`.
     """
     places = require_details("draw_calibration", check, "calibration", "cb.calibrate")
-    half_width(level)  # refuses 99
+    half_width(level)  # refuses a level such as 99
     count, effects = places.shape
     bound = kstwo.isf((1 - level) / effects, count)
     if ax is None:
@@ -219,10 +230,11 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
 def draw_overlap(
     problem: Problem, data: Data, names: Sequence[str], ax: Axes | None = None
 ) -> Axes:
-    """Draw the rows of two variables, the box they may be set in, and the ellipse around 99 % of the rows.
+    """Draw the rows of two variables, the box they may be set in, and an ellipse.
 
-    The corner farthest from the rows is marked. The title says how far out it lies: the `reach` of `cb.check_overlap`
-    for the set of these two, where both act on the target.
+    The ellipse is around 99 % of the rows. The corner farthest from them is marked. The title says
+    how far out it lies: the `reach` of `cb.check_overlap` for the set of these two, where both act
+    on the target.
     """
     require_inputs("draw_overlap", problem, data)
     pair = _require_pair(problem, data, names)
@@ -250,6 +262,7 @@ def draw_overlap(
 
 
 def _require_pair(problem: Problem, data: Data, names: Sequence[str]) -> tuple[str, str]:
+    """Return two different variables that may be set; refuse anything else, and too few rows."""
     pair = tuple(names)
     if isinstance(names, str) or len(pair) != 2 or pair[0] == pair[1]:
         raise DomainError(f"draw_overlap needs two variables, such as ('A', 'B'); got {names!r}")
@@ -264,7 +277,10 @@ def _require_pair(problem: Problem, data: Data, names: Sequence[str]) -> tuple[s
 
 
 def _surround(ax: Axes, values: np.ndarray, box: np.ndarray) -> str:
-    """Draw the ellipse around rows (n, 2) and mark the corner of the box (2, 2) farthest out; how far, in words."""
+    """Draw the ellipse around the rows, mark the farthest corner of the box, and say how far it is.
+
+    values: the rows, an array of shape (n, 2). box: the ends of the two domains, of shape (2, 2).
+    """
     centre, unit = (
         values.mean(axis=0),
         np.where(np.ptp(values, axis=0) > 0, values.std(axis=0), 1.0),

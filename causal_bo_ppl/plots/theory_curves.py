@@ -1,4 +1,4 @@
-"""What does the theory come to: spectra, gains, and how doubt falls with rows?"""
+"""How do the theory's quantities look: spectra, gains, and how doubt falls with rows?"""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.plots.posteriors import AMBER, BLUE, GREY, INK
+from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.theory.gains import spectrum
-from causal_bo_ppl.theory.inputs import read_share
 from causal_bo_ppl.theory.ranks import leading
 from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
 
@@ -21,13 +21,14 @@ STYLES: dict[str, dict[str, Any]] = {
     BY_RANK: {"color": INK, "ls": "--", "lw": 1.2},
     COUPLED: {"color": BLUE, "lw": 2.0},
 }
-NOTHING = 1e-16  # of the largest eigenvalue: what is drawn of a zero
+NOTHING = 1e-16  # share of the largest eigenvalue at which a zero is drawn
 
 
 def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw how information grows with outcomes: coupled, its bounds, and independent sets with two kernels.
+    """Draw how information grows with outcomes.
 
-    curves: of `cb.theory.gain_curves`.
+    The curves are for the coupled kernel, its bounds, and independent sets with two kernels.
+    curves: the result of `cb.theory.gain_curves`.
     """
     if not isinstance(curves, pd.DataFrame) or not set(STYLES) <= set(curves.columns):
         raise ModelError(
@@ -84,11 +85,12 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
 def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw how doubt about theta and about effects falls with rows, beside N^-1 and N^-1/2.
 
-    table: of `cb.theory.concentration`.
+    table: the result of `cb.theory.concentration`.
     """
     if not isinstance(table, pd.DataFrame) or not {"trace", "eps_param"} <= set(table.columns):
         raise ModelError(
-            f"draw_concentration needs the result of cb.theory.concentration, got {type(table).__name__}"
+            "draw_concentration needs the result of cb.theory.concentration, "
+            f"got {type(table).__name__}"
         )
     if ax is None:
         ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
