@@ -47,8 +47,12 @@ if TYPE_CHECKING:
     from causal_bo_ppl.graph import pomis as pomis
     from causal_bo_ppl.identification import check_estimand as check_estimand
     from causal_bo_ppl.identification import identify as identify
+    from causal_bo_ppl.inference import NUTS as NUTS
+    from causal_bo_ppl.inference import Conjugate as Conjugate
+    from causal_bo_ppl.inference import Laplace as Laplace
     from causal_bo_ppl.inference import Limits as Limits
     from causal_bo_ppl.inference import Posterior as Posterior
+    from causal_bo_ppl.inference import Wishart as Wishart
     from causal_bo_ppl.inference import fit as fit
     from causal_bo_ppl.inference import read_datatree as read_datatree
     from causal_bo_ppl.inference import write_datatree as write_datatree
@@ -86,7 +90,7 @@ _HOMES = {
     "errors": "CausalBOError CausalBOWarning DataError DomainError ExperimentFailed ExplorationError GraphError ModelError NotIdentifiable NumericalError SeedError StoreError UnverifiedEstimand".split(),
     "graph": "CausalGraph mis pomis".split(),
     "identification": "check_estimand identify".split(),
-    "inference": "Limits Posterior fit read_datatree write_datatree".split(),
+    "inference": "Conjugate Laplace Limits NUTS Posterior Wishart fit read_datatree write_datatree".split(),
     "kernels": "KernelEstimate compare_kernels coupling exact_gram jacobian_features jacobian_gram monte_carlo_features monte_carlo_gram teaching".split(),
     "mechanisms.linear.priors": "FixedPrior MomentPrior ScaledPrior".split(),
     "optimization": "Run optimize".split(),

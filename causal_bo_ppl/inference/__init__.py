@@ -1,7 +1,11 @@
 """What do the data say about theta, and did the computation work?"""
 
+from causal_bo_ppl.inference.conjugate import Conjugate as Conjugate
 from causal_bo_ppl.inference.convergence import Limits as Limits
 from causal_bo_ppl.inference.fitting import fit as fit
+from causal_bo_ppl.inference.laplace import Laplace as Laplace
 from causal_bo_ppl.inference.netcdf import read_datatree as read_datatree
 from causal_bo_ppl.inference.netcdf import write_datatree as write_datatree
+from causal_bo_ppl.inference.nuts import NUTS as NUTS
 from causal_bo_ppl.inference.posterior import Posterior as Posterior
+from causal_bo_ppl.inference.wishart import Wishart as Wishart

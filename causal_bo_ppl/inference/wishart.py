@@ -373,7 +373,8 @@ class MomentBelief:
         """Return the variance of one outcome under each query, at the mean covariance."""
         first, which = distinct_rows(np.asarray(queries.mask))
         sets = [self._effective(kind) for kind in np.asarray(queries.mask)[first]]
-        return np.array([self._variance(effective) for effective in sets])[which]
+        variances = np.array([self._variance(effective) for effective in sets])
+        return np.asarray(variances[which])
 
     def _variance(self, effective: tuple[str, ...]) -> float:
         covariance = self.posterior.mean_covariance

@@ -21,7 +21,7 @@ from causal_bo_ppl.problem.queries import Sets, labels, split_sets
 if TYPE_CHECKING:
     import xarray as xr
 from causal_bo_ppl.errors import DataError
-from causal_bo_ppl.inputs import read_number
+from causal_bo_ppl.inputs import read_count, read_number
 from causal_bo_ppl.kernels.jacobian import jacobian_features
 from causal_bo_ppl.kernels.remainders import remainders
 

@@ -16,7 +16,7 @@ from causal_bo_ppl.errors import CausalBOWarning, NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.convergence import effective_sizes
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import read_count
+from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.kernels.estimates import KernelEstimate
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import labels
@@ -92,8 +92,18 @@ def monte_carlo_features(
 
 
 def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.ndarray, int]:
-    """(S, d) draws, chain after chain, and the number of chains; 0 where they are independent."""
-    count = read_count("draws", draws, 2)
+    """Return draws (S, d), chain after chain, and how many chains; 0 if they are independent."""
+    count, chains = read_count("draws", draws, 2), post.belief.chains
+    if chains is not None:
+        step = max(1, -(-chains[..., 0].size // count))
+        return chains[:, ::step].reshape(-1, chains.shape[-1]), len(chains)
+    theta = post.draws(count, as_key(key))
+    undefined = int((~np.isfinite(theta)).any(axis=1).sum())
+    if undefined:
+        raise NumericalError(
+            f"{undefined} of {len(theta)} draws by {post.method} have no value, so effects have no "
+            "covariance; use post.quantiles, or more rows"
+        )
     return theta, 0
 
 

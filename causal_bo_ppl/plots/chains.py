@@ -116,7 +116,7 @@ class Sampled(NamedTuple):
     @property
     def draws(self) -> int:
         """How many draws each chain has."""
-        return self.theta.shape[1]
+        return int(self.theta.shape[1])
 
 
 def _require_sampled(who: str, post: Posterior) -> Sampled:

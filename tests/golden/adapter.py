@@ -10,11 +10,11 @@ import numpy as np
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.linear_model import make_linear_model
-from causal_bo_ppl.inference.outcomes import read_outcomes
-from causal_bo_ppl.kernels.exact import remainders as kernel_remainders
-from causal_bo_ppl.mechanisms.linear import density as density
-from causal_bo_ppl.mechanisms.linear.readout import Readout
+from causal_bo_ppl.data.outcomes import read_outcomes
+from causal_bo_ppl.kernels.remainders import remainders as kernel_remainders
+from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.interfaces import Task
+from causal_bo_ppl.mechanisms.linear import density
 
 PRIORS = {
     "default": lambda: None,
@@ -46,7 +46,9 @@ def fit(problem, data, *, method, prior="default", outcomes=None, chains=None, *
     if outcomes is not None:
         options["outcomes"] = _asked(problem, outcomes)
     if chains is not None:
-        options |= dict(zip(("chains", "warmup", "draws"), chains, strict=True), progress=False)
+        method = cb.NUTS(
+            **dict(zip(("chains", "warmup", "draws"), chains, strict=True)), progress=False
+        )
     return cb.fit(problem, data, method=method, prior=PRIORS[prior](), **options)
 
 
@@ -56,13 +58,9 @@ def _asked(problem, outcomes):
 
 def make_model(problem, data, *, prior="default", intercepts=True, outcomes=None):
     """The model whose density `laplace` and `nuts` explore, without fitting it."""
-    theta = cb.identify(problem).parameters("structural", intercepts=intercepts)
-    told = read_outcomes(problem, theta, None if outcomes is None else _asked(problem, outcomes))
-    causes = problem.graph.ancestral(problem.target)
-    believed = PRIORS[prior]() or cb.ScaledPrior()
-    return make_linear_model(
-        causes, problem.known, intercepts, believed, Readout(theta, causes), data, told
-    )
+    told = read_outcomes(problem, None if outcomes is None else _asked(problem, outcomes))
+    task = Task(problem, data, told, PRIORS[prior](), "structural", intercepts)
+    return read_mechanisms("linear").bind(task)
 
 
 def hedge(identification):
@@ -82,7 +80,7 @@ def mode_distance(post):
 
 def chains(post):
     """(chains, draws, d) draws of theta by NUTS."""
-    return np.asarray(post.belief.theta)
+    return np.asarray(post.belief.chains)
 
 
 def density_names(model):
@@ -98,7 +96,8 @@ def log_density(model, names, points):
     s2, of variances s2 (not of log sd), and of strengths t, up to one constant. The likelihood has
     all its constants. Gradients are with respect to the named coordinates, so to log sd.
     """
-    shape, (chart, before, seen) = model.shape, model.arguments
+    shape, chart = model.spec, model.density.chart
+    before, seen = model.density.prior, model.density.rows
     coefficients, log_sds, strengths = (
         [names.index(name) for name in part] for part in _coordinates(model)
     )
@@ -126,7 +125,7 @@ def log_density(model, names, points):
 
 def _coordinates(model):
     """Names of coefficients, log sds and strengths, each in the order of the model's arrays."""
-    shape, nodes = model.shape, model.graph.nodes
+    shape, nodes = model.spec, model.graph.nodes
     pairs = zip(*shape.places, strict=True)
     coefficients = [
         f"a[{nodes[to]}]" if at == shape.size else f"b[{nodes[at]}->{nodes[to]}]"

@@ -91,7 +91,7 @@ class StructuralProgram:
         means: jax.Array = forward_sweep(self.matrix(theta), mask, value)
         return means
 
-    def _loads(self, theta: jax.Array, mask: jax.Array) -> jax.Array:
+    def _loads(self, theta: jax.Array, mask: jax.Array | np.ndarray) -> jax.Array:
         weights = self.matrix(theta)[:-1]
         loads: jax.Array = adjoint_sweep(weights, jnp.asarray(mask).T, mask.shape[1] - 1)
         return loads
