@@ -3,13 +3,11 @@
 from dataclasses import replace
 from itertools import combinations
 
-import jax
 import numpy as np
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.nuts import Sampled, Sampling
-from causal_bo_ppl.mechanisms.linear.regressions import covariances
+from causal_bo_ppl.inference.given_draws import GivenDraws
 
 
 def random_problem(seed, size=5, known=0, confounded=False, **options):
@@ -98,6 +96,12 @@ def sigma_point_effects(belief, mask, value):
     return np.stack(found, axis=1), np.full(places.shape[1], 1 / places.shape[1])
 
 
+def covariances(posterior):
+    """(E, D, D) covariance of each equation's coefficients, b / (a - 1) times the inverse precision."""
+    squares = posterior.root @ np.swapaxes(posterior.root, 1, 2)
+    return posterior.variance[:, None, None] * squares
+
+
 def batch_effect(matrices, mask, value):
     """(n,) means of the last variable after surgery in models (n, p + 1, p), by dense solves."""
     weights, intercepts = matrices[:, :-1].copy(), matrices[:, -1].copy()
@@ -119,9 +123,8 @@ def sigma_point_gram(belief, queries):
 
 def sampled(post, theta, verdict="passed"):
     """A posterior that holds these draws (chains, n, d), as if NUTS had made them."""
-    sampling = Sampling(chains=theta.shape[0], draws=theta.shape[1])
-    belief = Sampled(None, sampling, jax.random.key(0), None)
-    belief.__dict__.update(theta=theta, verdict=verdict)
+    belief = GivenDraws(post.belief.response, theta, len(post.belief.learned))
+    belief.__dict__.update(verdict=verdict)
     return replace(post, belief=belief, method="nuts")
 
 

@@ -194,13 +194,13 @@ def test_rows_of_one_pattern_are_compressed_without_loss():
         draws.normal(size=(500, 3)) + [1e3, 0.0, -5.0],
         draws.uniform(size=(500, 3)) < 0.5,
     )
-    whole, patterns = regressions.compress(values, free)
+    whole, patterns = regressions.compress_rows(values, free)
     assert len(whole) <= 8 * 4 and whole.shape[1] == 4
     for pattern in np.unique(free, axis=0):
         rows = np.column_stack([values, np.ones(500)])[(free == pattern).all(axis=1)]
         kept = whole[(patterns == pattern).all(axis=1)]
         np.testing.assert_allclose(kept.T @ kept, rows.T @ rows, rtol=1e-12, atol=1e-9)
-    assert regressions.compress(values[:0], free[:0])[0].shape == (0, 4)
+    assert regressions.compress_rows(values[:0], free[:0])[0].shape == (0, 4)
 
 
 def test_draws_have_the_posterior_moments_and_student_tails():
@@ -277,14 +277,14 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
     data = cases.simulate(problem, truth, 60, 0)
     structural, other = cb.fit(problem, data), cb.fit(problem, data, parameters=kind)
     assert structural.moments_by == "closed form" and other.moments_by == "delta method"
-    full = other.belief
+    full = other.belief.equations
     used = full.causes >= 0
 
     def read(coefficients):  # through JAX alone: one vector of all unknown coefficients
         matrix = (
             jnp.asarray(full.fixed).at[full.causes[used], np.nonzero(used)[0]].set(coefficients)
         )
-        queries, is_intercept = full.readout.queries
+        queries, is_intercept = other.belief.model.readout.queries
         values = []
         for mask, value, keeps in zip(queries.mask, queries.value, is_intercept, strict=True):
             weights = jnp.where(mask[None, :], 0.0, matrix[:-1])
@@ -293,7 +293,7 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
         return jnp.stack(values)
 
     at = jnp.asarray(full.posterior.mean[used])
-    blocks = regressions.covariances(full.posterior)
+    blocks = cases.covariances(full.posterior)
     spread = np.zeros((used.sum(),) * 2)
     start = 0
     for block, row in zip(blocks, used, strict=True):
@@ -305,7 +305,7 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
         other.covariance, jacobian @ spread @ jacobian.T, rtol=1e-9, atol=1e-13
     )
     draws = other.draws(7, 3)
-    single = full.place(regressions.draw(full.posterior, 7, jax.random.key(3))[0])
+    single = full.place(regressions.draw_equations(full.posterior, 7, jax.random.key(3))[0])
     np.testing.assert_allclose(
         draws[4], read(jnp.asarray(single[4][full.causes[used], np.nonzero(used)[0]])), rtol=1e-10
     )

@@ -11,7 +11,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 
 pytestmark = pytest.mark.heavy
-SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
+SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def rows(chain):
 @pytest.fixture(scope="module")
 def trees(chain, rows):
     observed = rows.rows(rows.is_observational)
-    options = {"conjugate": {}, "laplace": {}, "nuts": SHORT | {"key": 0}}
+    options = {"conjugate": "conjugate", "laplace": "laplace", "nuts": SHORT}
     found = {
         method: cb.fit(chain.problem, rows, method=method, prior=cb.FixedPrior(), **more)
         for method, more in options.items()
@@ -108,7 +108,7 @@ def test_correlated_likelihood_is_the_joint_density_of_the_district():
 def test_large_groups_are_thinned_not_refused(chain, rows, monkeypatch):
     from causal_bo_ppl.inference import datatree as room
 
-    post = cb.fit(chain.problem, rows, method="nuts", **SHORT, key=0)
+    post = cb.fit(chain.problem, rows, method=SHORT, key=0)
     assert post.to_datatree()["posterior"].sizes["draw"] == 300
     monkeypatch.setattr(room, "MOST", 96 * 60)  # 32 rows of 3 variables, 60 draws
     tree = post.to_datatree()

@@ -1,6 +1,7 @@
 """Checks of posteriors: what passes, what fails, and the numbers behind it by another route."""
 
 import math
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from causal_bo_ppl.diagnostics.gaussian import mardia_skewness, standardized
 from causal_bo_ppl.diagnostics.importance import weigh
 
 pytestmark = pytest.mark.heavy
-SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
+SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 KNOWN = cb.FixedPrior(noise_rows=math.inf)
 
 
@@ -58,7 +59,7 @@ def test_closed_forms_have_nothing_to_check_and_laplace_its_curvature(chain):
 
 
 def test_limits_are_configurable_and_details_name_every_parameter(chain):
-    post = cb.fit(chain.problem, chain.observe(30, 0), method="nuts", **SHORT, key=0)
+    post = cb.fit(chain.problem, chain.observe(30, 0), method=SHORT, key=0)
     check = cb.check_posterior(post, limits=cb.Limits(r_hat=1.2, ess=20))
     assert check.passed and {*post.names, "log posterior"} == set(check.details.index)
     assert {"mcse_mean", "ess_bulk", "ess_tail", "r_hat", "verdict"} <= set(check.details)
@@ -161,16 +162,12 @@ def test_a_gaussian_posterior_passes_also_where_effects_are_long_products():
 
 
 def test_few_draws_are_not_assessed_instead_of_passed(chain):
-    post = cb.fit(
-        chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 60}), key=0
-    )
+    post = cb.fit(chain.problem, chain.observe(400, 0), method=replace(SHORT, draws=60), key=0)
     check = cb.gaussian_error(post, key=0)
     assert (
         check.table.loc["Pareto k", "verdict"] == "not assessed" and "Draw longer" in check.advice
     )
-    shorter = cb.fit(
-        chain.problem, chain.observe(400, 0), method="nuts", **(SHORT | {"draws": 20}), key=0
-    )
+    shorter = cb.fit(chain.problem, chain.observe(400, 0), method=replace(SHORT, draws=20), key=0)
     for look in (
         lambda post: cb.gaussian_error(post, key=0),
         cb.check_predictive,

@@ -1,6 +1,5 @@
 """The fast density of the linear model against the program on paper and against dense formulas."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -15,12 +14,18 @@ from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.linear_model import LinearModel
-from causal_bo_ppl.inference.outcomes import Outcomes, no_outcomes
-from causal_bo_ppl.inference.prior_draws import draw_models, node_prior
+from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
+from causal_bo_ppl.inference.potentials import log_priors, potential
 from causal_bo_ppl.mechanisms.linear.density import correlation_factor
-from causal_bo_ppl.mechanisms.linear.program import DISTURBANCES, generate, linear_program
-from causal_bo_ppl.mechanisms.linear.readout import Readout
+from causal_bo_ppl.mechanisms.linear.effect_response import Readout
+from causal_bo_ppl.mechanisms.linear.model import LinearModel
+from causal_bo_ppl.mechanisms.linear.program import (
+    DISTURBANCES,
+    draw_models,
+    generate,
+    linear_program,
+    node_prior,
+)
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
 from causal_bo_ppl.mechanisms.simulation import ROWS
 from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
@@ -45,8 +50,12 @@ def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercep
     theta = identified.parameters("structural", intercepts=intercepts)
     told = no_outcomes(len(graph.nodes)) if outcomes is None else outcomes
     return LinearModel(
-        graph, problem.known, intercepts, prior, Readout(theta, graph), data, told, follows
+        problem, graph, problem.known, intercepts, prior, Readout(theta, graph), data, told, follows
     )
+
+
+def log_likelihoods(model, flat):
+    return np.array([float(model.density.log_likelihood(row)) for row in flat])
 
 
 @pytest.fixture(scope="module")
@@ -127,15 +136,15 @@ def parts_at(model, drawn, sem):
     from causal_bo_ppl.mechanisms.linear.density import Point, log_likelihood, log_prior
 
     matrix = np.vstack([sem.weights, sem.intercepts])
-    shape = model.shape
+    shape = model.spec
     coefficients = np.zeros(shape.used.shape)
     coefficients[np.nonzero(shape.used)] = matrix[shape.places]
     log_sd = 0.5 * np.log(np.diagonal(sem.noise))[list(shape.equations)]
     names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in shape.arcs]
     strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])
     point = Point(coefficients, log_sd, strengths, matrix)
-    return float(log_prior(shape, model.arguments[1], point)), float(
-        log_likelihood(shape, model.arguments[2], point)
+    return float(log_prior(shape, model.density.prior, point)), float(
+        log_likelihood(shape, model.density.rows, point)
     )
 
 
@@ -144,9 +153,9 @@ def test_likelihood_of_rows_is_that_of_the_mutilated_system(confounded, follows)
     """V_R ~ N((I - W_RR')^-1 (a_R + W_sR'x), (I - W_RR')^-1 Omega_RR (I - W_RR)^-1), row by row."""
     problem, data = confounded
     model = make_model(problem, data, follows=follows)
-    flat = np.random.default_rng(2).normal(size=(3, model.dimension)) * 0.3
-    matrices, noises = model.models(flat)
-    _, found = model.log_parts(flat)
+    flat = np.random.default_rng(2).normal(size=(3, len(model.coordinates))) * 0.3
+    matrices, noises = model.draws(flat)
+    found = log_likelihoods(model, flat)
     columns = [data.nodes.index(name) for name in model.graph.nodes]
     for matrix, noise, likelihood in zip(matrices, noises, found, strict=True):
         total = 0.0
@@ -173,11 +182,11 @@ def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
         make_model(problem, data),
         make_model(problem, data, outcomes=Outcomes(Queries(mask, value), outcomes)),
     )
-    flat = np.random.default_rng(4).normal(size=(2, model.dimension)) * 0.3
-    matrices, noises = model.models(flat)
+    flat = np.random.default_rng(4).normal(size=(2, len(model.coordinates))) * 0.3
+    matrices, noises = model.draws(flat)
     found, told = (
-        model.log_parts(flat)[1] - without.log_parts(flat)[1],
-        model.told(model.models(flat)),
+        log_likelihoods(model, flat) - log_likelihoods(without, flat),
+        model.outcome_densities(model.draws(flat)),
     )
     for row, (matrix, noise) in enumerate(zip(matrices, noises, strict=True)):
         total = 0.0
@@ -194,20 +203,17 @@ def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
 
 def test_both_charts_have_the_same_density(confounded):
     """Potentials differ by the logarithm of the volume that one chart has in the other."""
-    from causal_bo_ppl.diagnostics.importance import _unfollowed
-    from causal_bo_ppl.inference.nuts import flat_potential
-
     problem, data = confounded
     follows = make_model(problem, data)
-    fixed = replace(follows, follows=False)
-    flat = np.random.default_rng(5).normal(size=(3, follows.dimension)) * 0.3
-    same = _unfollowed(follows, flat)
-    assert np.allclose(fixed.models(same).matrices, follows.models(flat).matrices, atol=1e-10)
-    count = int(follows.shape.used.sum())
-    scales = flat[:, count : count + len(follows.shape.equations)] * follows.arguments[0].sd_width
-    stretch = (scales * follows.shape.used.sum(axis=1)).sum(axis=1)
-    one = np.array([flat_potential(follows.shape, follows.arguments, row) for row in flat])
-    other = np.array([flat_potential(fixed.shape, fixed.arguments, row) for row in same])
+    flat = np.random.default_rng(5).normal(size=(3, len(follows.coordinates))) * 0.3
+    fixed, same = follows.straighten(flat)
+    assert not fixed.follows
+    assert np.allclose(fixed.draws(same).matrices, follows.draws(flat).matrices, atol=1e-10)
+    count = int(follows.spec.used.sum())
+    scales = flat[:, count : count + len(follows.spec.equations)] * follows.density.chart.sd_width
+    stretch = (scales * follows.spec.used.sum(axis=1)).sum(axis=1)
+    one = np.array([potential(follows.density, row) for row in flat])
+    other = np.array([potential(fixed.density, row) for row in same])
     assert np.ptp(one + stretch - other) < 1e-8
 
 
@@ -216,12 +222,12 @@ def test_scaled_prior_of_the_density_is_the_conjugate_one():
     problem, truth = random_problem(1, size=4)
     data = simulate(problem, truth, 30, 1)
     model = make_model(problem, data, prior=cb.ScaledPrior(0.5))
-    flat = np.random.default_rng(6).normal(size=(6, model.dimension))
-    prior, likelihood = model.log_parts(flat)
+    flat = np.random.default_rng(6).normal(size=(6, len(model.coordinates)))
+    prior, likelihood = log_priors(model, flat), log_likelihoods(model, flat)
     exact = model.equations.posterior
-    matrices, noises = model.models(flat)
+    matrices, noises = model.draws(flat)
     expected = np.zeros(len(flat))
-    for node in model.shape.equations:
+    for node in model.spec.equations:
         used = model.equations.causes[node] >= 0
         gaps = matrices[:, model.equations.causes[node][used], node] - exact.mean[node][used]
         precision = np.linalg.inv(exact.root[node] @ exact.root[node].T + np.diag(~used * 1.0))[

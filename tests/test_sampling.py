@@ -1,6 +1,7 @@
 """Posteriors by NUTS and Laplace against closed forms, against each other, and what is refused."""
 
 import math
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -11,11 +12,11 @@ from fitted_cases import random_problem, simulate
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.laplace import _hessian
 from causal_bo_ppl.inference.nuts import program
+from causal_bo_ppl.inference.potentials import hessian
 
 pytestmark = pytest.mark.heavy
-SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
+SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_nuts_with_interventional_rows_and_known_coefficients_is_the_conjugate_p
     problem, truth = random_problem(2, size=4, known=1)
     data = simulate(problem, truth, 60, 0, interventional=True)
     exact = cb.fit(problem, data)
-    found = cb.fit(problem, data, method="nuts", progress=False, key=1)
+    found = cb.fit(problem, data, method=cb.NUTS(progress=False), key=1)
     error = found.belief.summary.loc[list(exact.names)]
     assert (np.abs(found.mean - exact.mean) <= 4.5 * error["mcse_mean"].to_numpy()).all()
     assert (np.abs(found.sd - exact.sd) <= 4.5 * error["mcse_sd"].to_numpy()).all()
@@ -147,9 +148,7 @@ def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(
 def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"X": 5.0}] * 20)
-    told = cb.fit(
-        problem, data, method="nuts", outcomes=(queries, np.full(20, -7.0)), **SHORT, key=0
-    )
+    told = cb.fit(problem, data, method=SHORT, outcomes=(queries, np.full(20, -7.0)), key=0)
     before = cb.fit(problem, data)
     r = cb.response(problem, before)
     was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
@@ -185,10 +184,10 @@ def test_correlated_disturbances_undo_confounding(front_door):
 def test_parameterizations_are_readings_of_the_same_draws(front_door):
     data = confounded_rows(front_door, 200, 1)
     structural, total, estimand = (
-        cb.fit(front_door, data, method="nuts", parameters=kind, **SHORT, key=3)
+        cb.fit(front_door, data, method=SHORT, parameters=kind, key=3)
         for kind in ("structural", "total_effect", "estimand")
     )
-    b, tau, est = (post.belief.theta for post in (structural, total, estimand))
+    b, tau, est = (post.belief.chains for post in (structural, total, estimand))
     product = b[..., structural.names.index("b[X->Z]")] * b[..., structural.names.index("b[Z->Y]")]
     assert np.allclose(tau[..., total.names.index("tau[X|X]")], product)
     assert np.allclose(est[..., estimand.names.index("est[X|X]")], product)
@@ -223,9 +222,7 @@ def test_an_interrupt_stops_all_chains_after_their_block(chain, monkeypatch):
 
     monkeypatch.setattr(room, "tqdm", Bar)
     with pytest.raises(KeyboardInterrupt):
-        cb.fit(
-            chain.problem, chain.observe(30, 0), method="nuts", **(SHORT | {"draws": 50_000}), key=0
-        )
+        cb.fit(chain.problem, chain.observe(30, 0), method=replace(SHORT, draws=50_000), key=0)
     assert len(seen) < 10
 
 
@@ -264,7 +261,7 @@ def test_scaled_prior_leaves_strong_confounding_alone_and_a_fixed_one_is_yours(f
 
 
 def test_a_refit_on_new_rows_compiles_nothing(chain):
-    options = {"method": "nuts", **SHORT, "key": 0}
+    options = {"method": SHORT, "key": 0}
     first = cb.fit(chain.problem, chain.observe(30, 0), **options)
     made = program(first.belief.model.shape, SHORT["warmup"], 0.8, 10)
     before = made.begin._cache_size(), made.advance._cache_size()
@@ -272,22 +269,20 @@ def test_a_refit_on_new_rows_compiles_nothing(chain):
         cb.fit(chain.problem, chain.observe(rows, 1), **options)
     assert (made.begin._cache_size(), made.advance._cache_size()) == before
     cb.fit(chain.problem, chain.observe(30, 0), method="laplace")
-    hessians = _hessian._cache_size()
+    hessians = hessian._cache_size()
     cb.fit(chain.problem, chain.observe(70, 0), method="laplace")
-    assert _hessian._cache_size() == hessians
+    assert hessian._cache_size() == hessians
 
 
 def test_same_key_same_draws_and_another_key_others(chain):
     data = chain.observe(30, 0)
-    one, same, other = (
-        cb.fit(chain.problem, data, method="nuts", **SHORT, key=key) for key in (5, 5, 6)
-    )
-    assert (one.belief.theta == same.belief.theta).all() and one.fingerprint == same.fingerprint
+    one, same, other = (cb.fit(chain.problem, data, method=SHORT, key=key) for key in (5, 5, 6))
+    assert (one.belief.chains == same.belief.chains).all() and one.fingerprint == same.fingerprint
     assert not np.allclose(one.mean, other.mean, rtol=1e-6) and one.fingerprint != other.fingerprint
     assert (one.draws(7, 1) == same.draws(7, 1)).all() and len(one.draws(5_000, 0)) == 5_000
     every = np.sort(one.draws(600, 0)[:, 0])
     assert (
-        every == np.sort(one.belief.theta[..., 0].ravel())
+        every == np.sort(one.belief.chains[..., 0].ravel())
     ).all()  # each once, while there are enough
 
 
@@ -296,7 +291,7 @@ def test_update_is_a_fit_of_all_rows(chain):
     grown = cb.fit(chain.problem, data, method="laplace").update(more)
     whole = cb.fit(chain.problem, data.join(more), method="laplace")
     assert np.allclose(grown.mean, whole.mean, atol=1e-8) and grown.fingerprint == whole.fingerprint
-    sampled = cb.fit(chain.problem, data, method="nuts", **SHORT, key=0).update(more)
+    sampled = cb.fit(chain.problem, data, method=SHORT, key=0).update(more)
     assert sampled.rows == 50 and np.abs(sampled.mean - whole.mean).max() < 0.5 * whole.sd.max()
 
 
@@ -333,7 +328,7 @@ def test_an_instrument_is_used_where_linearity_is_asked_for():
 def test_a_large_district_is_sampled():
     """The funnel's target shares a latent cause with each of six sources."""
     system = cb.models.load("funnel")
-    post = cb.fit(system.problem, system.observe(300, 0), method="nuts", key=0, progress=False)
+    post = cb.fit(system.problem, system.observe(300, 0), method=cb.NUTS(progress=False), key=0)
     assert max(map(len, system.problem.graph.districts())) == 7 and post.verdict == "passed"
     q = system.problem.vertices()
     predicted = cb.couple(post).predict(q)
@@ -344,13 +339,13 @@ def test_the_ancestral_graph_of_b1583_mixes_well():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
     data = system.observe(500, 0)
     centred = Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
-    post = cb.fit(system.problem, centred, method="nuts", intercepts=False, key=0, progress=False)
+    post = cb.fit(system.problem, centred, method=cb.NUTS(progress=False), intercepts=False, key=0)
     assert (
         len(post.names) == 19
-        and post.belief.sampling.chains == 4
-        and post.belief.sampling.draws == 1_000
+        and post.belief.method.chains == 4
+        and post.belief.method.draws == 1_000
     )
-    assert (post.belief.summary["r_hat"] <= 1.01).all() and not post.belief.chains.stats[
+    assert (post.belief.summary["r_hat"] <= 1.01).all() and not post.belief.sampled.stats[
         "diverging"
     ].any()
 
@@ -362,7 +357,7 @@ def test_intervals_by_nuts_cover_the_front_door_effect(front_door):
     for seed in range(200):
         data = confounded_rows(front_door, 500, 1_000 + seed)
         post = cb.fit(
-            front_door, data, method="nuts", warmup=500, draws=500, progress=False, key=seed
+            front_door, data, method=cb.NUTS(warmup=500, draws=500, progress=False), key=seed
         )
         effects = np.asarray(cb.response(front_door, post)(post.draws(2_000, 0), q))[:, 0]
         low, high = np.quantile(effects, (0.05, 0.95))

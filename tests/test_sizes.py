@@ -16,7 +16,7 @@ from causal_bo_ppl.mechanisms.linear import regressions
 
 NAMES = ("X", "Z", "Y")
 EXTREMES = [(1e48, 1e-48, 1e48), (1e-48, 1e48, 1e-48), (1e-48, 1e-48, 1e48), (1e48, 1e48, 1e-48)]
-SHORT = {"chains": 1, "warmup": 10, "draws": 4, "progress": False, "key": 0}
+SHORT = {"method": cb.NUTS(chains=1, warmup=10, draws=4, progress=False), "key": 0}
 WAYS = [
     {"method": "conjugate"},
     {"method": "conjugate", "prior": cb.FixedPrior()},
@@ -24,8 +24,8 @@ WAYS = [
     {"method": "wishart", "prior": cb.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0)},
     {"method": "laplace"},
     {"method": "laplace", "prior": cb.FixedPrior()},
-    {"method": "nuts", **SHORT},
-    {"method": "nuts", "prior": cb.FixedPrior(), **SHORT},
+    SHORT,
+    {"prior": cb.FixedPrior(), **SHORT},
 ]
 
 
@@ -265,7 +265,7 @@ def test_closed_form_that_is_not_finite_is_not_called_exact(chain, rows, monkeyp
     def broken(*arguments):
         return (found := solve(*arguments))._replace(mean=found.mean * np.nan)
 
-    monkeypatch.setattr(equations.regressions, "solve_scaled", broken)
+    monkeypatch.setattr(equations, "solve_scaled", broken)
     monkeypatch.setattr(
         estimands, "solve_moments", lambda *a: moments_of(*a)._replace(centre=np.full(3, np.nan))
     )

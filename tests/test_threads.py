@@ -12,7 +12,6 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.inference import nuts as chains
-from causal_bo_ppl.inference import nuts as potentials
 from causal_bo_ppl.inference.prior_draws import draw_models
 
 pytestmark = pytest.mark.heavy

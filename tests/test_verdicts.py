@@ -11,10 +11,10 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference import Limits
 from causal_bo_ppl.inference.convergence import judge_chains, overall, summarise
 from causal_bo_ppl.inference.laplace import _factor, approximate
-from causal_bo_ppl.inference.nuts import Sampling, sample
+from causal_bo_ppl.inference.nuts import sample
 
 pytestmark = pytest.mark.heavy
-SHORT = {"chains": 2, "warmup": 200, "draws": 300, "progress": False}
+SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def chain():
 
 def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
     data, q = chain.observe(30, 0), chain.problem.vertices()
-    post = cb.fit(chain.problem, data, method="nuts", **(SHORT | {"draws": 20}), key=0)
+    post = cb.fit(chain.problem, data, method=replace(SHORT, draws=20), key=0)
     assert post.verdict == "failed"
     with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
         cb.jacobian_gram(post, q)
@@ -89,7 +89,7 @@ def test_a_start_without_a_finite_density_names_the_node(chain):
     model = replace(
         usual, data=data
     )  # past the door of `fit`, which refuses such a column by its size
-    for work in (approximate, lambda model: sample(model, Sampling(**SHORT), jax.random.key(0))):
+    for work in (approximate, lambda model: sample(model, SHORT, jax.random.key(0))):
         with pytest.raises(cb.NumericalError, match="'Y' is not finite"), np.errstate(all="ignore"):
             work(model)
 

@@ -11,7 +11,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.convergence import summarise
-from causal_bo_ppl.inference.nuts import flat_potential
+from causal_bo_ppl.inference.potentials import potential
 
 CHAINS, WARMUP, DRAWS, TURNS = 4, 1_000, 1_000, 3
 
@@ -28,17 +28,17 @@ def centred(system, seed):
 
 def ours(system, seed):
     data, start = centred(system, seed), perf_counter()
-    post = cb.fit(system.problem, data, method="nuts", intercepts=False, progress=False, key=seed)
+    post = cb.fit(system.problem, data, method=cb.NUTS(progress=False), intercepts=False, key=seed)
     return perf_counter() - start, post
 
 
-def blackjax_run(shape):
+def blackjax_run():
     """Window adaptation and NUTS for all chains at once, compiled with the data as argument."""
     import blackjax
 
-    def one(arguments, key, start):
+    def one(posterior, key, start):
         def density(flat):
-            return -flat_potential(shape, arguments, flat)
+            return -potential(posterior, flat)
 
         for_warmup, for_draws = jax.random.split(key)
         warmup = blackjax.window_adaptation(blackjax.nuts, density)
@@ -51,7 +51,7 @@ def blackjax_run(shape):
 
         return jax.lax.scan(visit, state, jax.random.split(for_draws, DRAWS))[1]
 
-    return jax.jit(lambda arguments, keys, starts: jax.vmap(partial(one, arguments))(keys, starts))
+    return jax.jit(lambda posterior, keys, starts: jax.vmap(partial(one, posterior))(keys, starts))
 
 
 def effective(draws):
@@ -75,7 +75,7 @@ def test_draws_a_second_beside_blackjax(system, say):
         other = perf_counter() - begin
         if turn:
             times.append(seconds)
-            rates["ours"].append(effective(post.belief.chains.flat) / seconds)
+            rates["ours"].append(effective(post.belief.sampled.psi) / seconds)
             rates["BlackJAX"].append(effective(theirs) / other)
     mean = {name: float(np.median(found)) for name, found in rates.items()}
     refit = float(np.median(times))
