@@ -6,13 +6,10 @@ What does y0 say? Its ID algorithm behind aliases, so that any name works and no
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import copy
 from functools import lru_cache
-from threading import RLock
 
-import networkx as nx
 from y0.algorithm.identify import identify_outcomes
 from y0.dsl import (
     Distribution,
@@ -29,8 +26,6 @@ from y0.graph import NxMixedGraph
 
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.reduction import Names
-
-Rename = Callable[[str], str]
 
 
 def variable(name: str) -> Variable:
@@ -129,11 +124,11 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
     )
 
 
-def arranged(expression: Expression, graph: CausalGraph, rename: Rename = str) -> Expression:
-    """The same expression with names mapped, variables in graph order, factors from the last variable back."""
+def arranged(expression: Expression, graph: CausalGraph) -> Expression:
+    """Return the same expression, its variables in graph order, its factors from the last variable back."""
 
     def ordered(variables: Iterable[Variable]) -> tuple[Variable, ...]:
-        return tuple(map(variable, graph.require([rename(found.name) for found in variables])))
+        return tuple(map(variable, graph.require([found.name for found in variables])))
 
     def against_order(part: Expression) -> tuple[int, str]:
         return -max((graph.index(name) for name in free_names(part)), default=0), to_text(part)
@@ -204,50 +199,35 @@ def latex_name(name: str) -> str:
     return rf"\mathit{{{escaped}}}".replace(" ", r"\ ")
 
 
-LOCK = RLock()
 Places = tuple[int, ...]
 Pairs = tuple[Places, ...]
 
 
-@contextmanager
-def in_order() -> Iterator[None]:
-    """Let y0 sort by the numbers of the aliases: it sorts in the order of a set otherwise, and its formulas follow."""
-
-    def by_number(graph: NxMixedGraph) -> Iterable[Variable]:
-        found: Iterable[Variable] = nx.lexicographical_topological_sort(
-            graph.directed, key=lambda v: int(v.name[1:])
-        )
-        return found
-
-    with LOCK:
-        original = NxMixedGraph.topological_sort
-        NxMixedGraph.topological_sort = by_number
-        try:
-            yield
-        finally:
-            NxMixedGraph.topological_sort = original
-
-
 def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | None:
-    """P(outcomes | do(intervened)) by y0, in the graph's own names; None when y0 finds a hedge."""
+    """Return y0's formula for P(outcomes | do(intervened)), or None where y0 finds a hedge.
 
-    def places(names: Names) -> tuple[int, ...]:
+    The outcomes must be connected by bidirected edges among themselves, and the intervened variables
+    must be their parents: the question of a c-factor. The formula has the graph's own names and
+    order, so its text is the same in every process.
+    """
+
+    def places(names: Names) -> Places:
         return tuple(graph.index(name) for name in names)
 
     directed, bidirected = (
         tuple(places(edge) for edge in edges) for edges in (graph.directed, graph.bidirected)
     )
-    found = _ask(len(graph.nodes), directed, bidirected, places(outcomes), places(intervened))
-    return (
-        None if found is None else arranged(found, graph, lambda alias: graph.nodes[int(alias[1:])])
-    )
+    answer = _ask(len(graph.nodes), directed, bidirected, places(outcomes), places(intervened))
+    if answer is None:
+        return None
+    return arranged(_translated(answer, graph, outcomes), graph)
 
 
 @lru_cache(maxsize=4096)
 def _ask(
     size: int, directed: Pairs, bidirected: Pairs, outcomes: Places, intervened: Places
 ) -> Expression | None:
-    """The same question about v0, v1, ...: graphs that differ in names alone are asked about once."""
+    """Ask the same question about v0, v1, ..., once for all graphs that differ in names alone."""
 
     def edges(pairs: Pairs) -> list[tuple[str, str]]:
         return [(f"v{one}", f"v{other}") for one, other in pairs]
@@ -260,5 +240,29 @@ def _ask(
     treatments, targets = (
         {Variable(f"v{place}") for place in places} for places in (intervened, outcomes)
     )
-    with in_order():
-        return identify_outcomes(graph, treatments=treatments, outcomes=targets)
+    return identify_outcomes(graph, treatments=treatments, outcomes=targets)
+
+
+def _translated(answer: Expression, graph: CausalGraph, outcomes: Names) -> Expression:
+    """Return y0's answer in the graph's names, with its conditionals in the graph's order.
+
+    y0 writes the factor of a district as the product of P(v | all before v) in a topological order of
+    An(outcomes). Any such order gives the same factor; y0 takes one that follows the iteration of a
+    set and so differs between processes. Here "before" means before in `graph.nodes`.
+    """
+    causes = graph.require([*outcomes, *graph.ancestors(outcomes)])
+
+    def renamed(aliases: Iterable[Variable]) -> list[str]:
+        return [graph.nodes[int(alias.name[1:])] for alias in aliases]
+
+    def rebuild(part: Expression) -> Expression:
+        if isinstance(part, Sum):
+            return Sum(rebuild(part.expression), frozenset(map(variable, renamed(part.ranges))))
+        if isinstance(part, Product):
+            return Product(tuple(map(rebuild, part.expressions)))
+        names = renamed(part.children)
+        if len(names) > 1:  # the joint distribution that y0 starts from
+            return joint(names)
+        return conditional(names[0], causes[: causes.index(names[0])])
+
+    return rebuild(answer)
