@@ -16,5 +16,4 @@ from causal_bo_ppl.identification.parameters import Coordinate as Coordinate
 from causal_bo_ppl.identification.parameters import Parameters as Parameters
 from causal_bo_ppl.identification.results import Identification as Identification
 from causal_bo_ppl.identification.results import Identifications as Identifications
-from causal_bo_ppl.identification.verification import EstimandCheck as EstimandCheck
 from causal_bo_ppl.identification.verification import check_estimand as check_estimand

@@ -4,13 +4,12 @@ Floating point says in what it differs, exact arithmetic whether it differs at a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 import pandas as pd
 from y0.dsl import Expression, Variable
 
+from causal_bo_ppl.checks import FAILED, PASSED, Check, judge
 from causal_bo_ppl.errors import DomainError, ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.assembly import TOLERANCE, discrepancy
@@ -22,32 +21,22 @@ from causal_bo_ppl.identification.y0_adapter import all_names, to_text
 from causal_bo_ppl.problem import validation
 
 ROWS = ("slopes", "intercept", "variance", "other variables", "integral over the target")
-
-
-@dataclass(frozen=True, eq=False)
-class EstimandCheck:
-    """Does an estimand equal the effect in every trial? The table says in what it differs.
-
-    table: the largest relative error of slopes, intercept and variance, of what must be zero (the
-    coefficients of other variables), and of what must be one (the integral over the target).
-    """
-
-    name: str
-    passed: bool
-    table: pd.DataFrame
-    text: str
-
-    def __repr__(self) -> str:
-        return f"{self.name}: {self.text}"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(repr(self))}</p>{self.table.to_html()}"
+FAINT = (
+    "It is wrong, though by too little to be seen in random models: arithmetic without rounding "
+    "shows it."
+)
+ADVICE = "Do not use this formula; identify(graph, target, sets) derives one where one exists."
 
 
 def check_estimand(
     graph: CausalGraph, target: str, intervened: str | Iterable[str], estimand: Expression
-) -> EstimandCheck:
+) -> Check:
     """Compare a y0 expression in the graph's names with P(target | do(intervened)) in random models.
+
+    The table of the check has the largest relative error of the slopes, of the intercept and of the
+    variance, of what must be zero (the coefficients of other variables), and of what must be one (the
+    integral over the target). The check also fails where every line passes but arithmetic without
+    rounding shows a difference.
 
     Examples
     --------
@@ -76,18 +65,20 @@ def check_estimand(
         require_density(estimand, graph, target)
         errors, whole = _compare(graph, target, members, estimand)
     except Unsound as fault:
-        return EstimandCheck(name, False, _table(dict.fromkeys(ROWS, np.inf)), f"wrong: {fault}")
-    is_exact = is_exact_effect(estimand, graph, target, members)
-    wrong = ", ".join(row for row, error in errors.items() if not error <= TOLERANCE)
-    if is_exact and whole <= TOLERANCE:
-        return EstimandCheck(name, True, _table(errors), "verified")
-    faint = "wrong, though by too little to be seen in random models: arithmetic without rounding shows it"
-    return EstimandCheck(name, False, _table(errors), f"wrong in {wrong}" if wrong else faint)
+        table = _table(dict.fromkeys(ROWS, np.inf))
+        return Check(name, table, f"It is wrong: {fault}.", ADVICE, whole=FAILED)
+    table = _table(errors)
+    if is_exact_effect(estimand, graph, target, members) and whole <= TOLERANCE:
+        return Check(name, table, "It equals the effect in random models.", whole=PASSED)
+    wrong = ", ".join(table.index[table["verdict"] == FAILED])
+    text = f"It is wrong in {wrong}." if wrong else FAINT
+    return Check(name, table, text, ADVICE, whole=FAILED)
 
 
 def _table(errors: Mapping[str, float]) -> pd.DataFrame:
-    table = pd.DataFrame({"error": list(errors.values())}, index=pd.Index(errors, name="quantity"))
-    return table.assign(passed=table["error"] <= TOLERANCE)
+    verdicts = [judge(error <= TOLERANCE) for error in errors.values()]
+    index = pd.Index(errors, name="quantity")
+    return pd.DataFrame({"error": list(errors.values()), "verdict": verdicts}, index=index)
 
 
 def _compare(
