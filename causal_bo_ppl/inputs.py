@@ -22,6 +22,8 @@ import numpy as np
 
 from causal_bo_ppl.errors import DataError, DomainError, GraphError, ModelError, SeedError
 
+PATIENCE = 3.0  # seconds without a progress bar
+
 
 def require_float64() -> None:
     """Refuse to compute where JAX makes 32-bit floats, for the whole process or within a context of this thread.

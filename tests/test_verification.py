@@ -195,9 +195,9 @@ def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
 
 
 def test_wrong_assembly_of_right_factors_is_an_error(monkeypatch):
-    from causal_bo_ppl.identification import assembly
+    from causal_bo_ppl.identification import effects
 
-    monkeypatch.setattr(assembly, "total", lambda expression, names: expression)
+    monkeypatch.setattr(effects, "total", lambda expression, names: expression)
     with pytest.raises(
         cb.UnverifiedEstimand, match=r"the estimand of P\(Y \| do\(X\)\) misses the truth"
     ):

@@ -1,16 +1,29 @@
 """Can these effects be learned at all, and through which quantities?"""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 
-from causal_bo_ppl.errors import DomainError, ExplorationError, GraphError, listed
+import numpy as np
+from tqdm import tqdm
+from y0.dsl import Expression
+
+from causal_bo_ppl.errors import (
+    DomainError,
+    ExplorationError,
+    GraphError,
+    UnverifiedEstimand,
+    listed,
+)
 from causal_bo_ppl.graph import CausalGraph, mis, pomis
 from causal_bo_ppl.graph.exploration import in_order, subsets
-from causal_bo_ppl.identification.assembly import assemble_all
-from causal_bo_ppl.identification.factors import identify_factor
-from causal_bo_ppl.identification.random_models import TRIALS, draw_trials
-from causal_bo_ppl.identification.reduction import Names, reduce_effect
-from causal_bo_ppl.identification.results import Identification, Identifications
+from causal_bo_ppl.identification.factors import Factor, identify_factor
+from causal_bo_ppl.identification.potentials import Potential, evaluate
+from causal_bo_ppl.identification.random_models import TRIALS, Trials, draw_trials, true_effects
+from causal_bo_ppl.identification.reduction import Names, Reduction, reduce_effect
+from causal_bo_ppl.identification.results import Answer, Identification, Identifications
+from causal_bo_ppl.identification.verification import TOLERANCE, discrepancy
+from causal_bo_ppl.identification.y0_adapter import arranged, joint, product, to_text, total
+from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.problem import Problem, validation
 
 Sets = str | int | Iterable[str | Iterable[str]]
@@ -109,9 +122,63 @@ def _identify_all(
     )
     factors = {district: identify_factor(causes, district, trials) for district in districts}
     answers = dict(
-        zip(effects, assemble_all(causes, target, effects, factors, trials), strict=True)
+        zip(effects, _assemble_all(causes, target, effects, factors, trials), strict=True)
     )
     return [
         Identification(graph, target, members, reduction, answers[reduction], known)
         for members, reduction in reductions.items()
     ]
+
+
+def _assemble_all(
+    graph: CausalGraph,
+    target: str,
+    effects: Sequence[Reduction],
+    factors: Mapping[Names, Factor],
+    trials: Trials,
+) -> list[Answer]:
+    """The verified estimand of every effect, or its hedge; raises UnverifiedEstimand where one is not right."""
+    members = [set(reduction.effective) for reduction in effects]
+    masks = np.array([[name in chosen for name in graph.nodes] for chosen in members])
+    truth, at = true_effects(trials, graph.index(target), masks), graph.index(target)
+    answers = []
+    shown = tqdm(effects, desc="verifying", unit="effect", delay=PATIENCE, leave=False)
+    for place, reduction in enumerate(shown):
+        needed = [factors[district] for district in reduction.districts if reduction.effective]
+        hedge = next((factor.hedge for factor in needed if factor.hedge), ())
+        if hedge:
+            answers.append(Answer(None, "none", hedge, 0, np.nan))
+            continue
+        places = [graph.index(name) for name in graph.require([target, *reduction.effective])]
+        estimand = _assemble(graph, target, reduction, needed)
+        error = _error(graph, estimand, needed, trials, truth.potential(place, places, at))
+        if not error <= TOLERANCE:
+            raise UnverifiedEstimand(
+                f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth of a random model "
+                f"by {error:.1e}: {to_text(estimand)}"
+            )
+        route = "rederived" if any(factor.route == "rederived" for factor in needed) else "y0"
+        answers.append(Answer(estimand, route, (), len(trials.weights), error))
+    return answers
+
+
+def _assemble(
+    graph: CausalGraph, target: str, reduction: Reduction, factors: Sequence[Factor]
+) -> Expression:
+    """The product of the factors summed over all free variables but the target; P(target) where nothing is set."""
+    if not reduction.effective:
+        return joint([target])
+    whole = product(factor.expression for factor in factors)
+    return arranged(total(whole, set(reduction.open) - {target}), graph)
+
+
+def _error(
+    graph: CausalGraph,
+    estimand: Expression,
+    factors: Sequence[Factor],
+    trials: Trials,
+    truth: Potential,
+) -> float:
+    memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
+    places = {name: place for place, name in enumerate(graph.nodes)}
+    return discrepancy(evaluate(estimand, trials.moments, places, memo), truth)

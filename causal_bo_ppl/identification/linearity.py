@@ -28,6 +28,7 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.finite_field import PRIME, draw_residues, eliminate, invert, times
 from causal_bo_ppl.identification.random_models import SEED, draw_trials
 from causal_bo_ppl.identification.reduction import Reduction, closure, moved
+from causal_bo_ppl.inputs import PATIENCE
 
 
 @lru_cache(maxsize=16)
@@ -82,7 +83,6 @@ SPREADS = (0.5, 1.0, 2.0, 5.0)  # of the starts, by turns
 SOLVED = 1e-9  # of an entry of Omega that must be zero, relative to the largest variance
 LARGEST = 1e3  # coefficient of a solution: beyond, rounding is taken for one
 APART = 1e-5  # relative, between two values of tau: they are two
-PATIENCE = 3.0  # seconds without a progress bar
 Known = tuple[tuple[Edge, float], ...]
 
 

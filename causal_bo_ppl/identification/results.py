@@ -6,7 +6,7 @@ What is known about the effects of all intervention sets?
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from tqdm import tqdm
@@ -15,17 +15,28 @@ from y0.dsl import Expression
 from causal_bo_ppl.errors import DomainError, ExplorationError, NotIdentifiable, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification import evaluation
-from causal_bo_ppl.identification.assembly import PATIENCE, TOLERANCE, Answer
 from causal_bo_ppl.identification.linearity import LinearVerdict, judge
 from causal_bo_ppl.identification.parameters import Explored, Parameters, collect, require_kind
 from causal_bo_ppl.identification.reduction import Names, Reduction
+from causal_bo_ppl.identification.verification import TOLERANCE
 from causal_bo_ppl.identification.y0_adapter import latex_name, to_latex, to_text
+from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.problem.queries import set_label
 
 DROP = (
     "drop this set (identifiable_only=True does), measure what confounds them, or ask what linear mechanisms identify "
     "(linear=True)"
 )
+
+
+class Answer(NamedTuple):
+    """An estimand with its route and its largest relative error over the trials; or the hedge that forbids one."""
+
+    estimand: Expression | None
+    route: str
+    hedge: tuple[Names, ...]
+    trials: int
+    error: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,14 +12,20 @@ from y0.dsl import Expression, Variable
 from causal_bo_ppl.checks import FAILED, PASSED, Check, judge
 from causal_bo_ppl.errors import DomainError, ModelError
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.assembly import TOLERANCE, discrepancy
 from causal_bo_ppl.identification.finite_field import is_exact_effect, require_density
-from causal_bo_ppl.identification.potentials import Potential, Unsound, evaluate, on_places
+from causal_bo_ppl.identification.potentials import (
+    Potential,
+    Unsound,
+    evaluate,
+    on_places,
+    union,
+)
 from causal_bo_ppl.identification.random_models import TRIALS, draw_trials, true_effects
 from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.identification.y0_adapter import all_names, to_text
 from causal_bo_ppl.problem import validation
 
+TOLERANCE = 1e-7  # relative; right formulas are off by 1e-15 to 1e-11
 ROWS = ("slopes", "intercept", "variance", "other variables", "integral over the target")
 FAINT = (
     "It is wrong, though by too little to be seen in random models: arithmetic without rounding "
@@ -116,8 +122,20 @@ def _of_target(
     return -spread.precision[:, target] / own[:, None], own, spread.information[:, target]
 
 
-def _error(found: np.ndarray, truth: np.ndarray) -> float:
+def discrepancy(found: Potential, truth: Potential) -> float:
+    """Largest relative difference of two potentials, over all trials; infinite where one is not finite.
+
+    Equal potentials are equal densities: slopes, intercept, variance, normalization, and no dependence
+    on any other variable.
+    """
+    places = union([found.places, truth.places])
+    pairs = zip(on_places(found, places)[1:], on_places(truth, places)[1:], strict=True)
+    return max(_error(one, other, 1.0) for one, other in pairs)
+
+
+def _error(found: np.ndarray, truth: np.ndarray, least: float = 0.0) -> float:
+    """Return the largest difference relative to the size of the truth, which counts as `least` or more."""
     if not np.isfinite(found).all():
         return float(np.inf)
-    size = np.max(np.abs(truth), initial=0.0)
+    size = np.max(np.abs(truth), initial=least)
     return float(np.max(np.abs(found - truth), initial=0.0) / (size if size > 0 else 1.0))
