@@ -1,7 +1,6 @@
 """Can these effects be learned at all, and through which quantities?"""
 
-from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from tqdm import tqdm
@@ -14,8 +13,7 @@ from causal_bo_ppl.errors import (
     UnverifiedEstimand,
     listed,
 )
-from causal_bo_ppl.graph import CausalGraph, mis, pomis
-from causal_bo_ppl.graph.exploration import in_order, subsets
+from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.factors import Factor, identify_factor
 from causal_bo_ppl.identification.potentials import Potential, evaluate
 from causal_bo_ppl.identification.random_models import TRIALS, Trials, draw_trials, true_effects
@@ -26,13 +24,11 @@ from causal_bo_ppl.identification.y0_adapter import arranged, joint, product, to
 from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.problem import Problem, validation
 
-Sets = str | int | Iterable[str | Iterable[str]]
-
 
 def identify(
     problem: Problem | CausalGraph,
     target: str | None = None,
-    sets: Sets | None = None,
+    sets: validation.Sets | None = None,
     *,
     identifiable_only: bool = False,
     linear: bool = False,
@@ -71,43 +67,17 @@ def identify(
         if target is None or sets is None:
             raise DomainError("identify needs a Problem, or a graph with its target and sets")
         target = validation.read_target(graph, target)
-        chosen = _read_sets(graph, target, sets)
+        chosen = validation.expand_sets(graph, target, sets)
+        if not chosen:
+            raise ExplorationError(
+                "there is no intervention set to identify; the empty set is one: [()]"
+            )
     linear, identifiable_only = (
         validation.read_flag(name, flag)
         for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
     )
     found = _identify_all(graph, target, chosen, known)
     return Identifications(graph, target, found, identifiable_only=identifiable_only, linear=linear)
-
-
-def _read_sets(graph: CausalGraph, target: str, sets: Sets) -> tuple[Names, ...]:
-    """Sets of ancestors of the target, smallest first; the empty one is legal: nothing is set."""
-    causes = graph.ancestors(target)
-    if isinstance(sets, str) and sets in ("mis", "pomis"):
-        return mis(graph, target) if sets == "mis" else pomis(graph, target)
-    if isinstance(sets, Integral) and not isinstance(sets, bool):
-        return tuple(subsets(causes, int(sets)))
-    if isinstance(sets, str | bool) or not isinstance(sets, Iterable):
-        raise ExplorationError(
-            f'sets must be "mis", "pomis", a largest size, or a list of sets such as [("X", "Z")]; got {sets!r}'
-        )
-    found = in_order(
-        graph, [(members,) if isinstance(members, str) else members for members in sets]
-    )
-    for members in found:
-        if target in members:
-            raise DomainError(
-                f"the target {target!r} stands in the set {members}; it cannot be set"
-            )
-        if idle := [name for name in members if name not in causes]:
-            raise DomainError(
-                f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(causes)}; leave it out"
-            )
-    if not found:
-        raise ExplorationError(
-            "there is no intervention set to identify; the empty set is one: [()]"
-        )
-    return found
 
 
 def _identify_all(
