@@ -268,7 +268,7 @@ def test_text_and_numbers_do_not_depend_on_the_hash_seed():
             stdout=subprocess.PIPE,
             text=True,
         )
-        for seed in "012"
+        for seed in "01"
     ]
-    first, *others = [json.loads(run.communicate()[0]) for run in runs]
-    assert len(first) > 8 and all(other == first for other in others)
+    first, other = [json.loads(run.communicate()[0]) for run in runs]
+    assert len(first) > 8 and other == first

@@ -5,9 +5,8 @@ import warnings
 from tqdm import TqdmWarning
 
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", TqdmWarning
-    )  # y0 asks for a widget in notebooks that it never shows
+    # In notebooks y0 asks for a progress widget that it never shows.
+    warnings.simplefilter("ignore", TqdmWarning)
     import y0.algorithm.identify  # noqa: F401
 
 from causal_bo_ppl.identification.effects import identify as identify

@@ -1,4 +1,8 @@
-"""Can these effects be learned at all, and through which quantities?"""
+"""Can these effects be learned at all, and through which formulas?
+
+An estimand is the sum, over all free variables but the target, of the product of its c-factors. The
+factors are verified one by one, then the whole is compared with the truth of random models.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +17,7 @@ from causal_bo_ppl.errors import (
     UnverifiedEstimand,
     listed,
 )
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.factors import Factor, identify_factor
 from causal_bo_ppl.identification.potentials import Potential, evaluate
 from causal_bo_ppl.identification.random_models import TRIALS, Trials, draw_trials, true_effects
@@ -38,10 +42,12 @@ def identify(
     Parameters
     ----------
     problem:
-        A Problem; or a CausalGraph, with `target` and `sets`: "mis", "pomis", a largest size, or the sets
-        themselves, the empty one included.
+        A Problem; or a CausalGraph, with `target` and `sets`.
+    target, sets:
+        With a graph: the target, and "mis", "pomis", a largest size, or the sets themselves, of
+        which the empty one may be one.
     identifiable_only:
-        With a graph: what `Problem` says in its own argument of that name.
+        With a graph: leave sets that cannot be learned out, instead of refusing to go on.
     linear:
         Count sets as usable that linear mechanisms identify though ID does not.
 
@@ -61,7 +67,8 @@ def identify(
     else:
         if not isinstance(problem, CausalGraph):
             raise GraphError(
-                f"identify needs a Problem or a CausalGraph, got {problem!r}; a system has its .problem"
+                f"identify needs a Problem or a CausalGraph, got {problem!r}; "
+                "a system has its .problem"
             )
         graph, known = problem, {}
         if target is None or sets is None:
@@ -76,13 +83,16 @@ def identify(
         validation.read_flag(name, flag)
         for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
     )
-    found = _identify_all(graph, target, chosen, known)
-    return Identifications(graph, target, found, identifiable_only=identifiable_only, linear=linear)
+    results = _identify_all(graph, target, chosen, known)
+    return Identifications(
+        graph, target, results, identifiable_only=identifiable_only, linear=linear
+    )
 
 
 def _identify_all(
-    graph: CausalGraph, target: str, sets: tuple[Names, ...], known: Mapping[tuple[str, str], float]
+    graph: CausalGraph, target: str, sets: tuple[Names, ...], known: Mapping[Edge, float]
 ) -> list[Identification]:
+    """Return the result of every set; equal effects and equal factors are identified once."""
     causes = graph.ancestral(target)
     trials = draw_trials(causes, TRIALS)
     reductions = {members: reduce_effect(causes, target, members) for members in sets}
@@ -107,7 +117,10 @@ def _assemble_all(
     factors: Mapping[Names, Factor],
     trials: Trials,
 ) -> list[Answer]:
-    """The verified estimand of every effect, or its hedge; raises UnverifiedEstimand where one is not right."""
+    """Return the verified estimand of every effect, or its hedge.
+
+    Raise UnverifiedEstimand for one that misses the truth of a trial.
+    """
     members = [set(reduction.effective) for reduction in effects]
     masks = np.array([[name in chosen for name in graph.nodes] for chosen in members])
     truth, at = true_effects(trials, graph.index(target), masks), graph.index(target)
@@ -124,8 +137,8 @@ def _assemble_all(
         error = _error(graph, estimand, needed, trials, truth.potential(place, places, at))
         if not error <= TOLERANCE:
             raise UnverifiedEstimand(
-                f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth of a random model "
-                f"by {error:.1e}: {to_text(estimand)}"
+                f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth "
+                f"of a random model by {error:.1e}: {to_text(estimand)}"
             )
         route = "rederived" if any(factor.route == "rederived" for factor in needed) else "y0"
         answers.append(Answer(estimand, route, (), len(trials.weights), error))
@@ -135,7 +148,10 @@ def _assemble_all(
 def _assemble(
     graph: CausalGraph, target: str, reduction: Reduction, factors: Sequence[Factor]
 ) -> Expression:
-    """The product of the factors summed over all free variables but the target; P(target) where nothing is set."""
+    """Return the product of the factors, summed over all free variables but the target.
+
+    Where nothing that is set affects the target, that is P(target).
+    """
     if not reduction.effective:
         return joint([target])
     whole = product(factor.expression for factor in factors)
@@ -149,6 +165,7 @@ def _error(
     trials: Trials,
     truth: Potential,
 ) -> float:
+    """Return the largest relative error of the whole estimand over all trials."""
     memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
     places = {name: place for place, name in enumerate(graph.nodes)}
     return discrepancy(evaluate(estimand, trials.moments, places, memo), truth)

@@ -1,6 +1,7 @@
-"""Is this formula the effect? Any estimand, from anywhere, against random linear-Gaussian models of the graph.
+"""Is this formula the effect? An estimand is compared with the truth in random models.
 
-Floating point says in what it differs, exact arithmetic whether it differs at all.
+Linear-Gaussian models in floating point say in what it differs, exact arithmetic whether it differs
+at all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,12 +38,12 @@ ADVICE = "Do not use this formula; identify(graph, target, sets) derives one whe
 def check_estimand(
     graph: CausalGraph, target: str, intervened: str | Iterable[str], estimand: Expression
 ) -> Check:
-    """Compare a y0 expression in the graph's names with P(target | do(intervened)) in random models.
+    """Compare an estimand with P(target | do(intervened)) in random models.
 
-    The table of the check has the largest relative error of the slopes, of the intercept and of the
-    variance, of what must be zero (the coefficients of other variables), and of what must be one (the
-    integral over the target). The check also fails where every line passes but arithmetic without
-    rounding shows a difference.
+    The estimand is a y0 expression in the graph's names. The table of the check has the largest
+    relative error of the slopes, of the intercept and of the variance, of what must be zero (the
+    coefficients of other variables), and of what must be one (the integral over the target). The
+    check also fails where every line passes but arithmetic without rounding shows a difference.
 
     Examples
     --------
@@ -54,14 +55,13 @@ def check_estimand(
     members = graph.require(intervened)
     if target in members:
         raise DomainError(
-            f"the target {target!r} stands among the intervened variables {members}; it cannot be set"
+            f"the target {target!r} stands among the intervened variables {members}; "
+            "it cannot be set"
         )
     if not isinstance(estimand, Expression):
         raise ModelError(f"an estimand is a y0 expression, got {estimand!r}")
     graph.require(all_names(estimand))
-    if any(
-        type(found) is not Variable or found.star is not None for found in estimand.get_variables()
-    ):
+    if any(type(one) is not Variable or one.star is not None for one in estimand.get_variables()):
         raise ModelError(
             f"an estimand speaks of observed variables alone, without do() and stars: {estimand}"
         )
@@ -90,16 +90,14 @@ def _table(errors: Mapping[str, float]) -> pd.DataFrame:
 def _compare(
     graph: CausalGraph, target: str, members: Names, estimand: Expression
 ) -> tuple[dict[str, float], float]:
-    """Errors by quantity, and that of the whole density."""
-    trials, places = (
-        draw_trials(graph, TRIALS),
-        {name: place for place, name in enumerate(graph.nodes)},
-    )
+    """Return the error of every quantity, and that of the whole density."""
+    trials = draw_trials(graph, TRIALS)
+    places = {name: place for place, name in enumerate(graph.nodes)}
     at, inside = places[target], np.array([name in members for name in graph.nodes])
     truth = true_effects(trials, at, inside[None])
-    found = evaluate(estimand, trials.moments, places)
-    row, own, pull = _of_target(found, at, len(graph.nodes))
-    left = trials.moments.integrate(found, {at})  # must be 1 whatever the other variables are
+    potential = evaluate(estimand, trials.moments, places)
+    row, own, pull = _of_target(potential, at, len(graph.nodes))
+    left = trials.moments.integrate(potential, {at})  # must be 1 whatever the other variables are
     errors = {
         "slopes": _error(row[:, inside], truth.slopes[:, 0, inside]),
         "intercept": _error(pull / own, truth.intercepts[:, 0]),
@@ -110,23 +108,23 @@ def _compare(
         "integral over the target": max(_error(piece, np.zeros(1)) for piece in left[1:]),
     }
     around = [places[name] for name in graph.require([target, *members])]
-    return errors, discrepancy(found, truth.potential(0, around, at))
+    return errors, discrepancy(potential, truth.potential(0, around, at))
 
 
 def _of_target(
-    found: Potential, target: int, size: int
+    potential: Potential, target: int, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coefficients of every variable for the target, its precision, and its information."""
-    spread = on_places(found, tuple(range(size)))
+    """Return the coefficients of all variables for the target, its precision and information."""
+    spread = on_places(potential, tuple(range(size)))
     own = spread.precision[:, target, target]
     return -spread.precision[:, target] / own[:, None], own, spread.information[:, target]
 
 
 def discrepancy(found: Potential, truth: Potential) -> float:
-    """Largest relative difference of two potentials, over all trials; infinite where one is not finite.
+    """Return the largest relative difference of two potentials over all trials.
 
-    Equal potentials are equal densities: slopes, intercept, variance, normalization, and no dependence
-    on any other variable.
+    It is infinite where `found` is not finite. Equal potentials are equal densities: slopes,
+    intercept, variance, normalization, and no dependence on any other variable.
     """
     places = union([found.places, truth.places])
     pairs = zip(on_places(found, places)[1:], on_places(truth, places)[1:], strict=True)
@@ -134,7 +132,7 @@ def discrepancy(found: Potential, truth: Potential) -> float:
 
 
 def _error(found: np.ndarray, truth: np.ndarray, least: float = 0.0) -> float:
-    """Return the largest difference relative to the size of the truth, which counts as `least` or more."""
+    """Return the largest difference relative to the size of the truth, or to `least` if larger."""
     if not np.isfinite(found).all():
         return float(np.inf)
     size = np.max(np.abs(truth), initial=least)

@@ -164,7 +164,7 @@ def read_sets(
 def expand_sets(
     graph: CausalGraph, target: str, sets: Sets, manipulable: Collection[str] | None = None
 ) -> tuple[Set, ...]:
-    """Return the intervention sets that `sets` stands for, smallest first, perhaps with the empty one.
+    """Return the intervention sets that `sets` stands for, smallest first, the empty one too.
 
     Parameters
     ----------
@@ -186,7 +186,8 @@ def expand_sets(
     chosen = in_order(graph, [_read_set(target, members, manipulable) for members in sets])
     if idle := [name for name in graph.require(set().union(*chosen)) if name not in names]:
         raise DomainError(
-            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; leave it out"
+            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; "
+            "leave it out"
         )
     return chosen
 
