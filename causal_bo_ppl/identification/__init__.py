@@ -5,9 +5,8 @@ import warnings
 from tqdm import TqdmWarning
 
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", TqdmWarning
-    )  # y0 asks for a widget in notebooks that it never shows
+    # In notebooks y0 asks for a progress widget that it never shows.
+    warnings.simplefilter("ignore", TqdmWarning)
     import y0.algorithm.identify  # noqa: F401
 
 from causal_bo_ppl.identification.effects import identify as identify
@@ -16,5 +15,4 @@ from causal_bo_ppl.identification.parameters import Coordinate as Coordinate
 from causal_bo_ppl.identification.parameters import Parameters as Parameters
 from causal_bo_ppl.identification.results import Identification as Identification
 from causal_bo_ppl.identification.results import Identifications as Identifications
-from causal_bo_ppl.identification.verification import EstimandCheck as EstimandCheck
 from causal_bo_ppl.identification.verification import check_estimand as check_estimand

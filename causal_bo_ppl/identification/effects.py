@@ -1,25 +1,38 @@
-"""Can these effects be learned at all, and through which quantities?"""
+"""Can these effects be learned at all, and through which formulas?
 
-from collections.abc import Iterable, Mapping
-from numbers import Integral
+An estimand is the sum, over all free variables but the target, of the product of its c-factors. The
+factors are verified one by one, then the whole is compared with the truth of random models.
+"""
 
-from causal_bo_ppl.errors import DomainError, ExplorationError, GraphError, listed
-from causal_bo_ppl.graph import CausalGraph, mis, pomis
-from causal_bo_ppl.graph.exploration import in_order, subsets
-from causal_bo_ppl.identification.assembly import assemble_all
-from causal_bo_ppl.identification.factors import identify_factor
-from causal_bo_ppl.identification.random_models import TRIALS, draw_trials
-from causal_bo_ppl.identification.reduction import Names, reduce_effect
-from causal_bo_ppl.identification.results import Identification, Identifications
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from tqdm import tqdm
+from y0.dsl import Expression
+
+from causal_bo_ppl.errors import (
+    DomainError,
+    ExplorationError,
+    GraphError,
+    UnverifiedEstimand,
+    listed,
+)
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.identification.factors import Factor, identify_factor
+from causal_bo_ppl.identification.potentials import Potential, evaluate
+from causal_bo_ppl.identification.random_models import TRIALS, Trials, draw_trials, true_effects
+from causal_bo_ppl.identification.reduction import Names, Reduction, reduce_effect
+from causal_bo_ppl.identification.results import Answer, Identification, Identifications
+from causal_bo_ppl.identification.verification import TOLERANCE, discrepancy
+from causal_bo_ppl.identification.y0_adapter import arranged, joint, product, to_text, total
+from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.problem import Problem, validation
-
-Sets = str | int | Iterable[str | Iterable[str]]
 
 
 def identify(
     problem: Problem | CausalGraph,
     target: str | None = None,
-    sets: Sets | None = None,
+    sets: validation.Sets | None = None,
     *,
     identifiable_only: bool = False,
     linear: bool = False,
@@ -29,10 +42,12 @@ def identify(
     Parameters
     ----------
     problem:
-        A Problem; or a CausalGraph, with `target` and `sets`: "mis", "pomis", a largest size, or the sets
-        themselves, the empty one included.
+        A Problem; or a CausalGraph, with `target` and `sets`.
+    target, sets:
+        With a graph: the target, and "mis", "pomis", a largest size, or the sets themselves, of
+        which the empty one may be one.
     identifiable_only:
-        With a graph: what `Problem` says in its own argument of that name.
+        With a graph: leave sets that cannot be learned out, instead of refusing to go on.
     linear:
         Count sets as usable that linear mechanisms identify though ID does not.
 
@@ -52,54 +67,32 @@ def identify(
     else:
         if not isinstance(problem, CausalGraph):
             raise GraphError(
-                f"identify needs a Problem or a CausalGraph, got {problem!r}; a system has its .problem"
+                f"identify needs a Problem or a CausalGraph, got {problem!r}; "
+                "a system has its .problem"
             )
         graph, known = problem, {}
         if target is None or sets is None:
             raise DomainError("identify needs a Problem, or a graph with its target and sets")
         target = validation.read_target(graph, target)
-        chosen = _read_sets(graph, target, sets)
+        chosen = validation.expand_sets(graph, target, sets)
+        if not chosen:
+            raise ExplorationError(
+                "there is no intervention set to identify; the empty set is one: [()]"
+            )
     linear, identifiable_only = (
         validation.read_flag(name, flag)
         for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
     )
-    found = _identify_all(graph, target, chosen, known)
-    return Identifications(graph, target, found, identifiable_only=identifiable_only, linear=linear)
-
-
-def _read_sets(graph: CausalGraph, target: str, sets: Sets) -> tuple[Names, ...]:
-    """Sets of ancestors of the target, smallest first; the empty one is legal: nothing is set."""
-    causes = graph.ancestors(target)
-    if isinstance(sets, str) and sets in ("mis", "pomis"):
-        return mis(graph, target) if sets == "mis" else pomis(graph, target)
-    if isinstance(sets, Integral) and not isinstance(sets, bool):
-        return tuple(subsets(causes, int(sets)))
-    if isinstance(sets, str | bool) or not isinstance(sets, Iterable):
-        raise ExplorationError(
-            f'sets must be "mis", "pomis", a largest size, or a list of sets such as [("X", "Z")]; got {sets!r}'
-        )
-    found = in_order(
-        graph, [(members,) if isinstance(members, str) else members for members in sets]
+    results = _identify_all(graph, target, chosen, known)
+    return Identifications(
+        graph, target, results, identifiable_only=identifiable_only, linear=linear
     )
-    for members in found:
-        if target in members:
-            raise DomainError(
-                f"the target {target!r} stands in the set {members}; it cannot be set"
-            )
-        if idle := [name for name in members if name not in causes]:
-            raise DomainError(
-                f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(causes)}; leave it out"
-            )
-    if not found:
-        raise ExplorationError(
-            "there is no intervention set to identify; the empty set is one: [()]"
-        )
-    return found
 
 
 def _identify_all(
-    graph: CausalGraph, target: str, sets: tuple[Names, ...], known: Mapping[tuple[str, str], float]
+    graph: CausalGraph, target: str, sets: tuple[Names, ...], known: Mapping[Edge, float]
 ) -> list[Identification]:
+    """Return the result of every set; equal effects and equal factors are identified once."""
     causes = graph.ancestral(target)
     trials = draw_trials(causes, TRIALS)
     reductions = {members: reduce_effect(causes, target, members) for members in sets}
@@ -109,9 +102,70 @@ def _identify_all(
     )
     factors = {district: identify_factor(causes, district, trials) for district in districts}
     answers = dict(
-        zip(effects, assemble_all(causes, target, effects, factors, trials), strict=True)
+        zip(effects, _assemble_all(causes, target, effects, factors, trials), strict=True)
     )
     return [
         Identification(graph, target, members, reduction, answers[reduction], known)
         for members, reduction in reductions.items()
     ]
+
+
+def _assemble_all(
+    graph: CausalGraph,
+    target: str,
+    effects: Sequence[Reduction],
+    factors: Mapping[Names, Factor],
+    trials: Trials,
+) -> list[Answer]:
+    """Return the verified estimand of every effect, or its hedge.
+
+    Raise UnverifiedEstimand for one that misses the truth of a trial.
+    """
+    members = [set(reduction.effective) for reduction in effects]
+    masks = np.array([[name in chosen for name in graph.nodes] for chosen in members])
+    truth, at = true_effects(trials, graph.index(target), masks), graph.index(target)
+    answers = []
+    shown = tqdm(effects, desc="verifying", unit="effect", delay=PATIENCE, leave=False)
+    for place, reduction in enumerate(shown):
+        needed = [factors[district] for district in reduction.districts if reduction.effective]
+        hedge = next((factor.hedge for factor in needed if factor.hedge), ())
+        if hedge:
+            answers.append(Answer(None, "none", hedge, 0, np.nan))
+            continue
+        places = [graph.index(name) for name in graph.require([target, *reduction.effective])]
+        estimand = _assemble(graph, target, reduction, needed)
+        error = _error(graph, estimand, needed, trials, truth.potential(place, places, at))
+        if not error <= TOLERANCE:
+            raise UnverifiedEstimand(
+                f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth "
+                f"of a random model by {error:.1e}: {to_text(estimand)}"
+            )
+        route = "rederived" if any(factor.route == "rederived" for factor in needed) else "y0"
+        answers.append(Answer(estimand, route, (), len(trials.weights), error))
+    return answers
+
+
+def _assemble(
+    graph: CausalGraph, target: str, reduction: Reduction, factors: Sequence[Factor]
+) -> Expression:
+    """Return the product of the factors, summed over all free variables but the target.
+
+    Where nothing that is set affects the target, that is P(target).
+    """
+    if not reduction.effective:
+        return joint([target])
+    whole = product(factor.expression for factor in factors)
+    return arranged(total(whole, set(reduction.open) - {target}), graph)
+
+
+def _error(
+    graph: CausalGraph,
+    estimand: Expression,
+    factors: Sequence[Factor],
+    trials: Trials,
+    truth: Potential,
+) -> float:
+    """Return the largest relative error of the whole estimand over all trials."""
+    memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
+    places = {name: place for place, name in enumerate(graph.nodes)}
+    return discrepancy(evaluate(estimand, trials.moments, places, memo), truth)

@@ -1,12 +1,12 @@
-"""How is a c-factor derived, and when can it not be? Tian and Pearl's recursion in y0's expressions.
+"""Through which formula is a c-factor learned, and when is there none?
 
-Q[C] from Q[T], C inside T, both districts: with A = An(C) in G[T], A = C gives sum over T minus C of Q[T]; A = T is
-a hedge; else Q[A] = sum over T minus A of Q[T], and the district of C in G[A] takes T's place. Conditionals are those
-of the distribution now at hand, ratios of sums of Q[A]: that is what makes the recursion right.
+The formula is y0's answer if that is right, else it is derived here; else there is a hedge. Each is
+verified: it must equal Q[C] exactly, in random models over a finite field.
 
-Through which formula is a c-factor learned? y0's answer if it is right, else our own derivation, else its hedge.
-
-No formula leaves this room unverified: it must equal Q[C] exactly, in random models over a finite field.
+The derivation is Tian and Pearl's recursion. Q[C] follows from Q[T], C inside T, both districts:
+with A = An(C) in G[T], A = C gives the sum over T minus C of Q[T]; A = T is a hedge; else Q[A] is
+the sum over T minus A of Q[T], and the district of C in G[A] takes the place of T. Conditionals are
+those of Q[A], as ratios of its sums; conditionals of P instead would make the recursion wrong.
 """
 
 from itertools import groupby
@@ -35,7 +35,7 @@ from causal_bo_ppl.identification.y0_adapter import (
 
 
 class HedgeFound(Exception):
-    """The districts (T, C), C inside T, with An(C) in G[T] all of T: no formula exists."""
+    """There is no formula: of the districts (T, C), C inside T, An(C) in G[T] is all of T."""
 
     def __init__(self, outer: Names, inner: Names) -> None:
         super().__init__(outer, inner)
@@ -43,8 +43,8 @@ class HedgeFound(Exception):
 
 
 def derive(graph: CausalGraph, wanted: Names) -> Expression:
-    """Q[wanted] as an expression in P; raises HedgeFound."""
-    wanted = graph.require(wanted)  # in this graph's order, as all that it is compared with
+    """Return Q[wanted] as an expression in P; raise HedgeFound where there is none."""
+    wanted = graph.require(wanted)  # in the order of the tuples that it is compared with
     inside = graph.district(wanted[0])
     factor = product(conditional(name, _blanket_before(graph, name)) for name in inside)
     while True:
@@ -59,20 +59,24 @@ def derive(graph: CausalGraph, wanted: Names) -> Expression:
 
 
 def ancestors_within(graph: CausalGraph, names: Names, inside: Names) -> Names:
-    """An(names), themselves included, in the graph over `inside`."""
+    """Return An(names), themselves included, in the graph over `inside`."""
     allowed = set(inside)
     return graph.require(closure(names, lambda name: allowed.intersection(graph.parents(name))))
 
 
 def _blanket_before(graph: CausalGraph, name: str) -> Names:
-    """What screens a variable from all earlier ones: its district among them, and its parents."""
+    """Return what screens a variable from earlier ones: its district among them, with parents."""
     earlier = graph.nodes[: graph.index(name) + 1]
     district = district_within(graph, name, earlier)
     return graph.require({*district, *graph.parents(district)} - {name})
 
 
 def _district_factor(marginal: Expression, causes: Names, inside: Names) -> Expression:
-    """Q[inside] from Q[causes]: products of Q[first i] / Q[first i - 1], which telescope over neighbours."""
+    """Return Q[inside], given Q[causes] as `marginal`.
+
+    It is the product of Q[first i] / Q[first i - 1] over its members, which telescopes over runs of
+    neighbours in `causes`.
+    """
     ratios, start = [], 0
     for is_member, run in groupby(causes, key=set(inside).__contains__):
         stop = start + len(list(run))
@@ -84,9 +88,9 @@ def _district_factor(marginal: Expression, causes: Names, inside: Names) -> Expr
 
 
 class Factor(NamedTuple):
-    """Q[district]: its expression and route, or the two districts of its hedge.
+    """The c-factor Q[district]: its expression and route, or the two districts of its hedge.
 
-    potentials: the value of every factor of the expression in every trial.
+    `potentials` has the value of every factor of the expression in every trial.
     """
 
     district: Names
@@ -97,7 +101,7 @@ class Factor(NamedTuple):
 
 
 def identify_factor(graph: CausalGraph, district: Names, trials: Trials) -> Factor:
-    """Ask y0 about Q[district] in the part of the graph that matters, and check what it says there."""
+    """Ask y0 about Q[district] in the part of the graph that matters, and check its answer."""
     relevant = surroundings(graph, district)
     answer = ask(relevant, district, graph.parents(district))
     if answer is not None:
@@ -106,21 +110,25 @@ def identify_factor(graph: CausalGraph, district: Names, trials: Trials) -> Fact
             return _verified(answer, "y0", graph, district, trials)
     try:
         derived = _closed(derive(relevant, district), graph, district)
-    except HedgeFound as found:
+    except HedgeFound as hedge:
         if answer is not None:
             raise UnverifiedEstimand(
                 f"y0 and the hedge criterion contradict each other on {listed(district)}"
             ) from None
-        return Factor(district, One(), "none", found.districts, {})
+        return Factor(district, One(), "none", hedge.districts, {})
     if not is_exact_factor(derived, relevant, district):
         raise UnverifiedEstimand(
-            f"no formula for the district {listed(district)} could be verified; the last one was {to_text(derived)}"
+            f"no formula for the district {listed(district)} could be verified; the last one was "
+            f"{to_text(derived)}"
         )
     return _verified(derived, "rederived", graph, district, trials)
 
 
 def _closed(expression: Expression, graph: CausalGraph, district: Names) -> Expression:
-    """Average over free variables on which the factor does not depend: constant in truth, not under an estimate."""
+    """Return the expression averaged over free variables on which the factor does not depend.
+
+    The expression is constant in these if P is the true distribution, but not if P is estimated.
+    """
     dangling = free_names(expression) - {*district, *graph.parents(district)}
     if dangling:
         expression = total(product([expression, joint(graph.require(dangling))]), dangling)

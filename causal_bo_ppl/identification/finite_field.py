@@ -1,10 +1,9 @@
-"""Is an identity between Gaussian potentials exact? Arithmetic modulo a prime, without rounding.
+"""Is a formula exactly Q[C], or exactly P(Y | do(s))? Arithmetic modulo a prime has no rounding.
 
-Precisions, information vectors, determinants and quadratic forms of a linear SEM are rational functions of its
-coefficients. Two such functions that differ agree at a random point of the field with a probability of about their
-degree over 2^31: no tolerance, and no effect so faint that it could be overlooked. Arrays are int64 in [0, PRIME).
-
-Is a formula exactly Q[C], or exactly P(Y | do(s)), in random models of the graph over a finite field?
+Precisions, information vectors, determinants and quadratic forms of a linear SEM are rational
+functions of its coefficients. Two such functions that differ agree at a random point of the field
+with a probability of about their degree over 2^31: there is no tolerance, and no effect so faint
+that it could be overlooked. Arrays are int64 in [0, PRIME).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -25,7 +24,11 @@ SEED = 8128
 
 
 class Residue(NamedTuple):
-    """determinant^(1/2) (2 pi)^(-power/2) exp(-quadratic/2 + information'v - v' precision v / 2), batched over t."""
+    """A potential over the variables v at `places`, in a batch of t models.
+
+    It is c exp(information'v - v' precision v / 2), with c = determinant^(1/2) (2 pi)^(-power/2)
+    exp(-quadratic/2).
+    """
 
     places: Places
     precision: np.ndarray
@@ -36,7 +39,7 @@ class Residue(NamedTuple):
 
 
 class Residues(NamedTuple):
-    """Random linear SEMs over the field: mean (t, p) and covariance (t, p, p), and what they come from."""
+    """Random linear SEMs over the field: mean (t, p), covariance (t, p, p), and parameters."""
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -45,7 +48,7 @@ class Residues(NamedTuple):
     noise: np.ndarray
 
     def marginal(self, places: Places) -> Residue:
-        """The density of some variables."""
+        """Return the density of some variables."""
         at = list(places)
         inverse, determinant = invert(self.covariance[:, at][:, :, at])
         centre = self.mean[:, at, None]
@@ -56,7 +59,7 @@ class Residues(NamedTuple):
         )
 
     def combine(self, pieces: Iterable[Residue], signs: Iterable[int]) -> Residue:
-        """Products and ratios."""
+        """Return the product of the pieces with sign 1 over that of the pieces with sign -1."""
         pieces, signs = list(pieces), list(signs)
         places = union(piece.places for piece in pieces)
         wide = [on_places(piece, places) for piece in pieces]
@@ -81,7 +84,7 @@ class Residues(NamedTuple):
         )
 
     def integrate(self, piece: Residue, places: Collection[int]) -> Residue:
-        """Schur complement; the mass goes into determinant, quadratic form and power."""
+        """Integrate by a Schur complement; determinant, quadratic form and power take the mass."""
         kept, gone, stay = split(piece.places, places)
         inverse, determinant = invert(piece.precision[:, gone[:, None], gone])
         cross, pull = piece.precision[:, stay[:, None], gone], piece.information[:, gone]
@@ -100,7 +103,7 @@ class Residues(NamedTuple):
 def draw_residues(
     graph: CausalGraph, count: int, known: Mapping[Edge, float] | None = None
 ) -> Residues:
-    """Random models of the graph, known coefficients at their values."""
+    """Draw random models of the graph, with known coefficients at their values."""
     draws = np.random.default_rng(SEED)
     size = len(graph.nodes)
     weights, noise = (
@@ -123,13 +126,13 @@ def draw_residues(
 
 
 def as_residue(value: float) -> int:
-    """A float is a ratio of integers: that ratio in the field."""
+    """Return a float, which is a ratio of integers, as that ratio in the field."""
     ratio = Fraction(value)
     return ratio.numerator * pow(ratio.denominator, -1, PRIME) % PRIME
 
 
 def on_places(piece: Residue, places: Places) -> Residue:
-    """The same potential over more variables, on which it does not depend."""
+    """Return the same potential over more variables, on which it does not depend."""
     put = spread(piece.places, places)
     return piece._replace(
         places=places, precision=put.T @ piece.precision @ put, information=piece.information @ put
@@ -137,14 +140,14 @@ def on_places(piece: Residue, places: Places) -> Residue:
 
 
 def are_equal(one: Residue, other: Residue) -> bool:
-    """Are two potentials the same function, normalization included?"""
+    """Return whether two potentials are the same function, normalization included."""
     places = union([one.places, other.places])
     left, right = on_places(one, places), on_places(other, places)
     return left.power == right.power and all(map(np.array_equal, left[1:5], right[1:5]))
 
 
 def times(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Matrix product; every partial sum is reduced before it can overflow."""
+    """Return the matrix product; every partial sum is reduced before it can overflow."""
     product = np.zeros((*one.shape[:-1], other.shape[-1]), np.int64)
     for inner in range(one.shape[-1]):
         product = (product + one[..., :, inner, None] * other[..., None, inner, :]) % PRIME
@@ -152,7 +155,7 @@ def times(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def reciprocal(values: np.ndarray) -> np.ndarray:
-    """1 / x of each; raises Unsound where x is 0."""
+    """Return 1 / x of every value; raise Unsound where x is 0."""
     if not np.all(values):
         raise Unsound("one of its blocks is singular")
     return np.array([pow(int(value), -1, PRIME) for value in values.ravel()], np.int64).reshape(
@@ -161,7 +164,7 @@ def reciprocal(values: np.ndarray) -> np.ndarray:
 
 
 def invert(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse (t, k, k) and determinant (t,) by Gauss and Jordan."""
+    """Return the inverse (t, k, k) and determinant (t,), by the method of Gauss and Jordan."""
     count, size = block.shape[:2]
     table = np.concatenate([block, np.tile(np.eye(size, dtype=np.int64), (count, 1, 1))], axis=2)
     determinant = np.ones(count, np.int64)
@@ -175,7 +178,7 @@ def invert(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def eliminate(rows: np.ndarray) -> np.ndarray:
-    """Independent rows that span the same space; as many as the rank."""
+    """Return independent rows that span the same space, as many as the rank."""
     rest, kept = rows % PRIME, []
     for column in range(rows.shape[1]):
         lead = np.flatnonzero(rest[:, column])
@@ -191,7 +194,7 @@ MODELS = 2  # each misses a wrong formula with a probability below one in a hund
 
 
 def is_exact_factor(expression: Expression, graph: CausalGraph, district: Names) -> bool:
-    """Does the expression equal Q[district], normalization included?"""
+    """Return whether the expression equals Q[district], normalization included."""
     models = draw_residues(graph, MODELS)
     return _is_exact(expression, graph, models, _true_factor(graph, models, district))
 
@@ -199,7 +202,7 @@ def is_exact_factor(expression: Expression, graph: CausalGraph, district: Names)
 def is_exact_effect(
     expression: Expression, graph: CausalGraph, target: str, intervened: Collection[str]
 ) -> bool:
-    """Does the expression equal P(target | do(intervened)), and depend on nothing else?"""
+    """Return whether the expression equals P(target | do(intervened)), as a function of these."""
     models = draw_residues(graph, MODELS)
     return _is_exact(expression, graph, models, _true_effect(graph, models, target, intervened))
 
@@ -210,11 +213,11 @@ def require_density(expression: Expression, graph: CausalGraph, target: str) -> 
     In floating point the precision of such an expression is a rounded zero: positive, negative or
     exactly 0, depending on the processor. In the field it is 0.
     """
-    found = _evaluate(expression, graph, draw_residues(graph, MODELS))
-    if graph.index(target) not in found.places:
+    potential = _evaluate(expression, graph, draw_residues(graph, MODELS))
+    if graph.index(target) not in potential.places:
         raise Unsound("it is no density of the target")
-    at = found.places.index(graph.index(target))
-    if not found.precision[:, at, at].any():
+    at = potential.places.index(graph.index(target))
+    if not potential.precision[:, at, at].any():
         raise Unsound("it is no density of the target, whose precision is 0 in it")
 
 
@@ -232,7 +235,7 @@ def _evaluate(expression: Expression, graph: CausalGraph, models: Residues) -> R
 
 
 def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Residue:
-    """The density of the district's disturbances, as a potential of it and its parents."""
+    """Return the density of the district's disturbances, a potential of it and its parents."""
     places = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
     members = [graph.index(name) for name in district]
     inverse, determinant = invert(models.noise[:, members][:, :, members])
@@ -254,7 +257,10 @@ def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Resid
 def _true_effect(
     graph: CausalGraph, models: Residues, target: str, intervened: Collection[str]
 ) -> Residue:
-    """N(y; intercept + slopes'x, variance), with l_i = sum over free j of W_ij l_j."""
+    """Return the density N(y; intercept + slopes'x, variance) under do(intervened) = x.
+
+    Slopes are l_i of what is set, loads l_i of what is free: l_i = sum over free j of W_ij l_j.
+    """
     at, chosen = graph.index(target), [graph.index(name) for name in graph.require(intervened)]
     loads = np.zeros((MODELS, len(graph.nodes), 1), np.int64)
     loads[:, at] = 1

@@ -1,17 +1,16 @@
-"""Which equations of a linear SEM does the covariance determine? (Foygel, Draisma and Drton 2012)
+"""What do linear mechanisms identify beyond ID?
 
-The equation of v is solved when half-treks without sided intersection lead to its parents from as many other
-variables, none of them a spouse of v, and each solved already or not reached from v by a half-trek.
+With Omega(W) = (I - W')S(I - W), a model of the covariance S is a W whose Omega is zero for every
+pair without an arc; Omega is then positive definite by itself. Three tests follow one another:
 
-Do two linear models with one covariance differ in an effect? A search from many starts, in several random models.
-
-What does linearity identify beyond ID?
-
-With Omega(W) = (I - W')S(I - W), a model of the covariance S is a W whose Omega is zero for every pair without
-an arc; Omega is then positive definite by itself. tau_s is locally identified when its gradient lies in the row space
-of the Jacobian of these equations: a question of rank, answered without rounding. It is identified when the half-trek
-criterion solves every equation it goes through; failing that, solving from many starts may find a second tau, or fail
-to: evidence, no proof (`second_effects`).
+1. Local identification: the gradient of the effect tau_s lies in the row space of the Jacobian of
+   these equations. This is a question of rank, answered without rounding.
+2. The half-trek criterion (Foygel, Draisma and Drton 2012): tau_s is identified when every equation
+   that it goes through is solved. The equation of v is solved when half-treks without sided
+   intersection lead to its parents from as many other variables, none of them a spouse of v, and
+   each solved already or not reached from v by a half-trek.
+3. A search: solving the equations from many starts in several random models finds a second tau, or
+   fails to. The latter is evidence, no proof.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,11 +27,12 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.finite_field import PRIME, draw_residues, eliminate, invert, times
 from causal_bo_ppl.identification.random_models import SEED, draw_trials
 from causal_bo_ppl.identification.reduction import Reduction, closure, moved
+from causal_bo_ppl.inputs import PATIENCE
 
 
 @lru_cache(maxsize=16)
 def half_trek_identified(graph: CausalGraph) -> frozenset[str]:
-    """Variables whose whole equation the half-trek criterion solves, for almost every model."""
+    """Return the variables whose equations the half-trek criterion solves, in almost all models."""
     reach = {name: _half_trek_reach(graph, name) for name in graph.nodes}
     solved: set[str] = set()
     grown = True
@@ -53,7 +53,11 @@ def _half_trek_reach(graph: CausalGraph, name: str) -> set[str]:
 def _is_solvable(
     graph: CausalGraph, name: str, solved: set[str], reach: Mapping[str, set[str]]
 ) -> bool:
-    """A half-trek system without sided intersection from allowed variables to all parents: a flow of that size."""
+    """Return whether the equation of a variable can be solved, given those solved already.
+
+    A half-trek system without sided intersection from allowed variables to all parents is a flow of
+    that size, left sides and right sides of half-treks being two copies of the graph.
+    """
     parents, barred = graph.parents(name), {name, *graph.spouses(name)}
     allowed = [
         other
@@ -75,19 +79,18 @@ def _is_solvable(
     return bool(allowed) and nx.maximum_flow_value(flow, "source", "sink") == len(parents)
 
 
-MODELS = 12  # random ones; a second effect may exist in some and not in others
-STARTS = 50  # for each model
-FEWEST = 5  # solutions of every model, to be evidence
-SPREADS = (0.5, 1.0, 2.0, 5.0)  # of the starts, by turns
-SOLVED = 1e-9  # of an entry of Omega that must be zero, relative to the largest variance
-LARGEST = 1e3  # coefficient of a solution: beyond, rounding is taken for one
-APART = 1e-5  # relative, between two values of tau: they are two
-PATIENCE = 3.0  # seconds without a progress bar
+MODELS = 12  # random models; a second effect may exist in some and not in others
+STARTS = 50  # starts of the search in each model
+FEWEST = 5  # solutions that every model must have for evidence
+SPREADS = (0.5, 1.0, 2.0, 5.0)  # standard deviations of the starts, by turns
+SOLVED = 1e-9  # largest entry of Omega that counts as zero, relative to the largest variance
+LARGEST = 1e3  # largest coefficient of a solution; beyond it rounding looks like a solution
+APART = 1e-5  # relative difference from which on two values of tau are two
 Known = tuple[tuple[Edge, float], ...]
 
 
 class LinearVerdict(NamedTuple):
-    """identified: may it be used under linearity? verdict and evidence: what was found, and by which test."""
+    """Whether an effect is identified under linearity, the verdict in words, and its evidence."""
 
     identified: bool
     verdict: str
@@ -95,7 +98,7 @@ class LinearVerdict(NamedTuple):
 
 
 class _Equations(NamedTuple):
-    """One random model, its unknown weights, and the pairs of disturbances that must be uncorrelated."""
+    """One random model: its unknown weights, and pairs of disturbances without correlation."""
 
     causes: np.ndarray
     effects: np.ndarray
@@ -107,19 +110,22 @@ class _Equations(NamedTuple):
 def look_for_another(
     graph: CausalGraph, target: str, reduction: Reduction, known: Known, settled: Collection[str]
 ) -> LinearVerdict:
-    """The verdict on a locally identified effect; the equations of `settled` variables are the same in all models."""
+    """Return the verdict on a locally identified effect, by a search for a second one.
+
+    The equations of `settled` variables are the same in all models of a covariance.
+    """
     frozen = [graph.index(name) for name in settled]
-    found = _search(
+    counts = _search(
         graph, target, reduction, [_without(model, frozen) for model in _models(graph, known)]
     )
     local, tried = (
         "locally identified under linearity (finite-to-one)",
         f"{MODELS} random models, {STARTS} starts each",
     )
-    solved, others = (sum(counts) for counts in zip(*found, strict=True))
+    solved, others = (sum(column) for column in zip(*counts, strict=True))
     if others:
         return LinearVerdict(False, local, f"{others} of {solved} solutions have another effect")
-    if min(count for count, _ in found) < FEWEST:
+    if min(count for count, _ in counts) < FEWEST:
         return LinearVerdict(
             False, local, f"too few solutions to rule out others: {solved} ({tried})"
         )
@@ -130,7 +136,10 @@ def look_for_another(
 
 
 def unknowns(graph: CausalGraph, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Causes and effects of the unknown coefficients, and the pairs of disturbances that must be uncorrelated."""
+    """Return the causes and effects of the unknown coefficients, and the pairs without an arc.
+
+    All are places in the graph; the disturbances of such a pair must be uncorrelated.
+    """
     given = dict(known)
     edges = [tuple(map(graph.index, edge)) for edge in graph.directed if edge not in given]
     arcs = {tuple(map(graph.index, arc)) for arc in graph.bidirected}
@@ -161,11 +170,12 @@ def _without(model: _Equations, settled: Sequence[int]) -> _Equations:
 def _search(
     graph: CausalGraph, target: str, reduction: Reduction, models: Sequence[_Equations]
 ) -> list[tuple[int, int]]:
-    """For every model, how many starts reach one of the same covariance, and how many of these have another effect.
+    """Count, for every model, the solutions, and those among them with another effect.
 
-    Ends with the first model that has one.
+    A solution is a start that reaches a model of the same covariance. The search ends with the
+    first model that has another effect.
     """
-    draws, found = np.random.default_rng(SEED), []
+    draws, counts = np.random.default_rng(SEED), []
     for model in tqdm(
         models, desc="looking for a second effect", unit="model", delay=PATIENCE, leave=False
     ):
@@ -174,10 +184,10 @@ def _search(
             np.abs(_slopes(graph, target, reduction, other) - truth).max()
             for other in _solutions(model, draws)
         ]
-        found.append((len(gaps), int(np.sum(np.array(gaps) > APART * np.abs(truth).max()))))
-        if found[-1][1]:
+        counts.append((len(gaps), int(np.sum(np.array(gaps) > APART * np.abs(truth).max()))))
+        if counts[-1][1]:
             break
-    return found
+    return counts
 
 
 def _slopes(
@@ -191,24 +201,24 @@ def _slopes(
 
 
 def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.ndarray]:
-    """Weights that give the model's covariance, from random starts."""
+    """Yield weights that give the model's covariance, found from random starts."""
     size = np.abs(np.diagonal(model.covariance)).max()
     for turn, start in enumerate(draws.normal(size=(STARTS, len(model.causes)))):
-        found = least_squares(
+        fit = least_squares(
             _residual,
             start * SPREADS[turn % len(SPREADS)],
             _jacobian,
-            method="dogbox",  # lm runs away along directions that the equations do not see
+            method="dogbox",  # "lm" diverges along directions that do not change the equations
             args=(model,),
             xtol=1e-15,
             ftol=1e-15,
             max_nfev=200,
         )
         if (
-            np.abs(found.fun).max(initial=0.0) <= SOLVED * size
-            and np.abs(found.x).max(initial=0.0) < LARGEST
+            np.abs(fit.fun).max(initial=0.0) <= SOLVED * size
+            and np.abs(fit.x).max(initial=0.0) < LARGEST
         ):
-            yield np.asarray(np.eye(len(model.weights)) - _left(found.x, model).T)
+            yield np.asarray(np.eye(len(model.weights)) - _left(fit.x, model).T)
 
 
 def _residual(values: np.ndarray, model: _Equations) -> np.ndarray:
@@ -217,7 +227,7 @@ def _residual(values: np.ndarray, model: _Equations) -> np.ndarray:
 
 
 def _jacobian(values: np.ndarray, model: _Equations) -> np.ndarray:
-    """dOmega_ab / dW_ij = -[b = j] (BS)_ai - [a = j] (BS)_bi, B = I - W'."""
+    """Return dOmega_ab / dW_ij = -[b = j] (BS)_ai - [a = j] (BS)_bi, with B = I - W'."""
     product = _left(values, model) @ model.covariance
     one, other = model.pairs.T
     first = np.where(other[:, None] == model.effects, product[one][:, model.causes], 0.0)
@@ -225,6 +235,7 @@ def _jacobian(values: np.ndarray, model: _Equations) -> np.ndarray:
 
 
 def _left(values: np.ndarray, model: _Equations) -> np.ndarray:
+    """Return I - W' with the unknown weights at `values`."""
     weights = model.weights.copy()
     weights[model.causes, model.effects] = values
     return np.asarray(np.eye(len(weights)) - weights.T)
@@ -233,7 +244,10 @@ def _left(values: np.ndarray, model: _Equations) -> np.ndarray:
 def judge(
     graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[Edge, float]
 ) -> LinearVerdict:
-    """The verdict for one set; variables that are no causes of the target count too: they may be instruments."""
+    """Return the verdict for one set.
+
+    The graph should have variables that are no causes of the target too: they may be instruments.
+    """
     return _judge(graph, target, reduction, tuple(known.items()))
 
 
@@ -257,7 +271,10 @@ def _judge(graph: CausalGraph, target: str, reduction: Reduction, known: Known) 
 
 @lru_cache(maxsize=16)
 def _row_space(graph: CausalGraph, known: Known) -> np.ndarray:
-    """Of d Omega_ab / d W_ij = -[b = j] (BS)_ai - [a = j] (BS)_bi, B = I - W', at a random model."""
+    """Return rows that span the row space of the Jacobian at a random model, without rounding.
+
+    The Jacobian is that of `_jacobian`, over the finite field.
+    """
     model = draw_residues(graph, 1, dict(known))
     causes, effects, pairs = unknowns(graph, known)
     left = (np.eye(len(graph.nodes), dtype=np.int64) - model.weights[0].T) % PRIME
@@ -267,16 +284,17 @@ def _row_space(graph: CausalGraph, known: Known) -> np.ndarray:
 
 
 def _gradient(graph: CausalGraph, target: str, reduction: Reduction, known: Known) -> np.ndarray:
-    """(d, e) derivatives of every slope in every unknown weight W_ij: what i gets, times how Y answers to j."""
+    """Return the derivatives of the d slopes in the e unknown weights W_ij, of shape (d, e).
+
+    The derivative is the effect of the member on i, times the effect of j on Y.
+    """
     weights = draw_residues(graph, 1, dict(known)).weights
     free, members = (
         [graph.index(name) for name in names] for names in (reduction.open, reduction.effective)
     )
     [inner], _ = invert((np.eye(len(free), dtype=np.int64) - weights[:, free][:, :, free]) % PRIME)
-    gets, answers = (
-        np.zeros((len(members), len(graph.nodes)), np.int64),
-        np.zeros(len(graph.nodes), np.int64),
-    )
+    gets = np.zeros((len(members), len(graph.nodes)), np.int64)
+    answers = np.zeros(len(graph.nodes), np.int64)
     gets[:, free] = times(weights[0, members][:, free], inner)
     gets[np.arange(len(members)), members] = 1
     answers[free] = inner[:, free.index(graph.index(target))]

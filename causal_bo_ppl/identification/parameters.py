@@ -1,14 +1,18 @@
-"""How many directions of theta_Y can any response see? The rank of the stacked Jacobians, at a random point.
+"""Which quantities theta_Y do all effects share, and how many directions of it can be seen?
 
-f(z) has df/dW_ij = m_i l_j and df/da_j = l_j for j not set: m the means under do(z), l the sensitivities of Y. A
-response is affine in its values, so d + 1 random points of a set of d variables span all of its Jacobians. The rank is
-taken over a finite field, without rounding: the larger of two random models is the generic one.
+theta_Y has three parameterizations:
 
-Which quantities do all effects share? theta_Y in three parameterizations, and its true dimension.
+structural: b[i->j], where some set leaves j free with an open path to Y and reaches i (or, with
+intercepts, leaves i free too), and the intercepts a[j].
+total_effect: tau[i|members of s on directed paths from i to Y], and tau[Y|s] for the intercept.
+estimand: est[i|s] and est[Y|s], the slopes and intercept of the verified estimand.
+In an intercept and in `est`, s stands for its members that affect Y.
 
-structural: b[i->j], where some set leaves j free with a path to Y open and reaches i (or, with intercepts, leaves i
-free too), and a[j]. total_effect: tau[i|members of s on directed paths from i to Y], tau[Y|s] for the intercept.
-estimand: est[i|s], est[Y|s], of the verified estimands. In an intercept and in `est` s is its members that affect Y.
+The number of directions that any response can see is the rank of the stacked Jacobians of all
+responses at a random point. A response f(z) has df/dW_ij = m_i l_j and df/da_j = l_j for j not set,
+with the means m under do(z) and the sensitivities l of Y. It is affine in its values, so d + 1
+random points of a set of d variables span all of its Jacobians. The rank is taken over a finite
+field, without rounding: the larger one of two random models is the generic rank.
 """
 
 import json
@@ -34,7 +38,7 @@ from causal_bo_ppl.identification.reduction import Names, Reduction, closure, mo
 from causal_bo_ppl.problem.queries import set_label
 
 MODELS = 2
-ROWS = 20_000  # of a Jacobian held at once
+ROWS = 20_000  # rows of a Jacobian that are held at once
 
 
 def generic_rank(
@@ -45,7 +49,10 @@ def generic_rank(
     coordinates: Sequence[Edge],
     centred: bool,
 ) -> int:
-    """The rank over all sets of the Jacobian in `coordinates`: (cause, effect) pairs, the cause "" for an intercept."""
+    """Return the rank of the Jacobian of all responses in `coordinates`.
+
+    These are pairs (cause, effect), where the cause is "" for an intercept.
+    """
     models = draw_residues(graph, MODELS, known)
     if centred:
         models = models._replace(intercepts=np.zeros_like(models.intercepts))
@@ -57,7 +64,7 @@ def generic_rank(
 
 
 def _points(graph: CausalGraph, sets: Sequence[Names]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Queries as (mask, value): d + 1 random points of every set of d variables."""
+    """Yield batches of queries (mask, value): d + 1 random points of every set of d variables."""
     draws = np.random.default_rng(SEED)
     places = [
         [graph.index(name) for name in members] for members in sets for _ in range(len(members) + 1)
@@ -78,7 +85,7 @@ def _jacobian(
     value: np.ndarray,
     coordinates: Sequence[Edge],
 ) -> np.ndarray:
-    """(t, M, d): m_i l_j, or l_j, where j is free."""
+    """Return the derivatives (t, M, d): m_i l_j, or l_j for an intercept; 0 where j is set."""
     means = np.zeros((MODELS, *mask.shape), np.int64)
     loads = np.zeros_like(means)  # of free nodes; 0 where set
     for node in range(len(graph.nodes)):
@@ -103,9 +110,10 @@ KINDS = ("structural", "total_effect", "estimand")
 
 
 class Coordinate(NamedTuple):
-    """One entry of theta_Y: the coefficient of `cause` for `effect`, or an intercept of `effect` where cause is "".
+    """One entry of theta_Y: the coefficient of `cause` for `effect`, or an intercept of `effect`.
 
-    given: the intervened variables that it is a coefficient under; none for a structural one.
+    The cause of an intercept is "". `given` are the intervened variables under which it is a
+    coefficient, none for a structural one.
     """
 
     name: str
@@ -115,7 +123,7 @@ class Coordinate(NamedTuple):
 
 
 class Explored(NamedTuple):
-    """The sets whose effects are parameterized, with what is left of the graph under each."""
+    """The sets whose effects are parameterized, each with the part of the graph that matters."""
 
     graph: CausalGraph
     target: str
@@ -126,9 +134,9 @@ class Explored(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """Named coordinates of theta_Y and which intervention set uses which.
+    """Named coordinates of theta_Y, and which intervention set uses which.
 
-    uses: (number of sets, dimension) bool.
+    `uses` is a boolean array of shape (number of sets, dimension).
     """
 
     kind: str
@@ -149,16 +157,20 @@ class Parameters:
 
     @cached_property
     def rank(self) -> int:
-        """Number of directions of theta_Y that any response can see, at a random point of the model.
+        """Number of directions of theta_Y that any response can see.
 
-        Measured: the rank of the stacked Jacobians of all responses. Without intercepts the model is centred.
+        It is measured at a random point of the model, as the rank of the stacked Jacobians of all
+        responses. Without intercepts the model is centred.
         """
         return self.generic_rank()
 
     def generic_rank(self, *, centred: bool | None = None) -> int:
-        """The rank; `centred=False` with `intercepts=False` takes intercepts as known and not zero."""
+        """Return the rank.
+
+        With `centred=False`, intercepts that are left out are taken as known and not zero.
+        """
         structural = collect(self.explored, "structural", intercepts=self.intercepts)
-        edges = [(found.cause, found.effect) for found in structural.coordinates]
+        edges = [(one.cause, one.effect) for one in structural.coordinates]
         if not edges:
             return 0
         is_centred = not self.intercepts if centred is None else centred
@@ -170,13 +182,13 @@ class Parameters:
         return generic_rank(graph, target, sets, known, edges, is_centred)
 
     def sharing(self) -> pd.DataFrame:
-        """Which set (row) uses which coordinate (column)."""
+        """Return a table that says which set (row) uses which coordinate (column)."""
         index = pd.Index(map(set_label, self.explored.sets), name="set")
         return pd.DataFrame(self.uses, index=index, columns=list(self.names))
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for every coordinate: cause, effect, what is set, and how many sets use it."""
-        rows = [(found.cause, found.effect, ", ".join(found.given)) for found in self.coordinates]
+        """Return a row for every coordinate: cause, effect, what is set, how many sets use it."""
+        rows = [(one.cause, one.effect, ", ".join(one.given)) for one in self.coordinates]
         frame = pd.DataFrame(
             rows,
             index=pd.Index(self.names, name="coordinate"),
@@ -188,7 +200,8 @@ class Parameters:
         return self.dimension
 
     def __repr__(self) -> str:
-        return f"Parameters({self.kind}: {self.dimension} coordinates for {len(self.explored.sets)} sets)"
+        counts = f"{self.dimension} coordinates for {len(self.explored.sets)} sets"
+        return f"Parameters({self.kind}: {counts})"
 
     def _repr_html_(self) -> str:
         title = f"<p>theta_Y, {self.kind}: dimension {self.dimension}, generic rank {self.rank}</p>"
@@ -202,7 +215,7 @@ def require_kind(kind: object) -> None:
 
 
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
-    """The coordinates that the sets of `explored` use, known coefficients left out."""
+    """Return the coordinates that the sets of `explored` use, known coefficients left out."""
     require_kind(kind)
     pick = {"structural": _structural, "total_effect": _total_effect, "estimand": _estimand}[kind]
     used = [
@@ -210,21 +223,21 @@ def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
         for members, reduction in zip(explored.sets, explored.reductions, strict=True)
     ]
     distinct = dict.fromkeys(coordinate for row in used for coordinate in row)
-    found = (
+    coordinates = (
         sorted(distinct, key=partial(_edge_order, explored.graph))
         if kind == "structural"
         else list(distinct)
     )
-    column = {coordinate: place for place, coordinate in enumerate(found)}
-    uses = np.zeros((len(explored.sets), len(found)), bool)
+    column = {coordinate: place for place, coordinate in enumerate(coordinates)}
+    uses = np.zeros((len(explored.sets), len(coordinates)), bool)
     for place, row in enumerate(used):
         uses[place, [column[coordinate] for coordinate in row]] = True
     uses.flags.writeable = False
-    return Parameters(kind, intercepts, tuple(found), uses, explored)
+    return Parameters(kind, intercepts, tuple(coordinates), uses, explored)
 
 
 def _edge_order(graph: CausalGraph, coordinate: Coordinate) -> tuple[bool, int, int]:
-    """Slopes in the order of the graph's edges, then intercepts in the order of its nodes."""
+    """Return the key that sorts slopes in the order of edges, then intercepts in that of nodes."""
     cause = graph.index(coordinate.cause) if coordinate.cause else -1
     return not coordinate.cause, cause, graph.index(coordinate.effect)
 
@@ -264,7 +277,7 @@ def _estimand(
 
 
 def _is_known(explored: Explored, cause: str, reduction: Reduction) -> bool:
-    """Is every coefficient on every open path from the cause to the target known?"""
+    """Return whether every coefficient on every open path from the cause to the target is known."""
     graph, inside = explored.graph, set(reduction.open)
     reached = closure([cause], lambda name: inside.intersection(graph.children(name)))
     return all(
@@ -281,5 +294,8 @@ def _coefficient(prefix: str, explored: Explored, cause: str, given: Sequence[st
 
 
 def _label(name: str) -> str:
-    """The name, quoted where it holds what separates names here: two coordinates are never called the same."""
+    """Return the name, quoted where it holds a character that separates names in a coordinate.
+
+    So no two coordinates have the same name.
+    """
     return json.dumps(name, ensure_ascii=False) if any(mark in name for mark in ',|[]>"') else name

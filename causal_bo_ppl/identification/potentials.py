@@ -1,12 +1,9 @@
 """What does an estimand come to in a Gaussian model?
 
-Every piece is a potential over its free variables, exp(c + h'v - v'Kv/2): P(A | B) is the potential of A and B less
-that of B, a product adds, a ratio subtracts, a sum is a Schur complement. `reals` does that arithmetic in floats,
-`residues` without rounding.
-
-Gaussian potentials in floating point: by NumPy at once, or by JAX, compiled and differentiated.
-
-Leading axes are a batch. Where an integral diverges the potential is NaN.
+Every piece is a potential over its free variables, exp(c + h'v - v'Kv/2): P(A | B) is the potential
+of A and B less that of B, a product adds, a ratio subtracts, a sum is a Schur complement. `Reals`
+does that arithmetic in floats, by NumPy or by JAX: leading axes are a batch, and a potential is NaN
+if an integral diverges. `finite_field.Residues` does it without rounding.
 """
 
 import math
@@ -27,16 +24,16 @@ class Unsound(Exception):
 
 
 class Algebra(Protocol[Piece]):
-    """Potentials of one Gaussian model, or of a batch of them."""
+    """The arithmetic of potentials in one Gaussian model, or in a batch of them."""
 
     def marginal(self, places: Places) -> Piece:
-        """The density of some variables."""
+        """Return the density of some variables."""
 
     def combine(self, pieces: Iterable[Piece], signs: Iterable[int]) -> Piece:
-        """The product of those with sign 1 over that of those with sign -1."""
+        """Return the product of the pieces with sign 1 over that of the pieces with sign -1."""
 
     def integrate(self, piece: Piece, places: Collection[int]) -> Piece:
-        """The sum over some of its variables."""
+        """Return the sum of a piece over some of its variables."""
 
 
 def evaluate(
@@ -45,7 +42,10 @@ def evaluate(
     places: Mapping[str, int],
     memo: MutableMapping[Expression, Piece] | None = None,
 ) -> Piece:
-    """The potential of an expression; pieces in `memo` are not computed again, and conditionals are kept there."""
+    """Return the potential of an expression.
+
+    What stands in `memo` is not computed again, and conditionals are added to it.
+    """
     if memo and expression in memo:
         return memo[expression]
 
@@ -53,17 +53,17 @@ def evaluate(
         return [evaluate(part, algebra, places, memo) for part in inner]
 
     if isinstance(expression, Probability):
-        found = _conditional(expression, algebra, places)
+        piece = _conditional(expression, algebra, places)
         if memo is not None:
-            memo[expression] = found
-        return found
+            memo[expression] = piece
+        return piece
     if isinstance(expression, Product):
         return algebra.combine(parts(expression.expressions), [1] * len(expression.expressions))
     if isinstance(expression, Fraction):
         return algebra.combine(parts([expression.numerator, expression.denominator]), [1, -1])
     if isinstance(expression, Sum):
         inner = evaluate(expression.expression, algebra, places, memo)
-        return algebra.integrate(inner, {places[found.name] for found in expression.ranges})
+        return algebra.integrate(inner, {places[bound.name] for bound in expression.ranges})
     if isinstance(expression, One):
         return algebra.marginal(())
     raise Unsound(f"{type(expression).__name__} is no density")
@@ -73,7 +73,7 @@ def _conditional(
     expression: Probability, algebra: Algebra[Piece], places: Mapping[str, int]
 ) -> Piece:
     children, given = (
-        {places[found.name] for found in side} for side in (expression.children, expression.parents)
+        {places[one.name] for one in side} for side in (expression.children, expression.parents)
     )
     if children & given:
         raise Unsound("a variable stands on both sides of a bar")
@@ -86,12 +86,12 @@ def _conditional(
 
 
 def spread(places: Places, wider: Places) -> Any:
-    """(k, n) with a single 1 in every row: puts k variables to their places among n."""
+    """Return the (k, n) matrix of zeros and ones that puts k variables to their places among n."""
     return (np.array(places, int)[:, None] == np.array(wider, int)).astype(int)
 
 
 def split(places: Places, gone: Collection[int]) -> tuple[Places, Any, Any]:
-    """The places that stay, and the positions of those that go and of those that stay."""
+    """Return the places that stay, and the positions of those that go and of those that stay."""
     if not set(gone) <= set(places):
         raise Unsound("a sum runs over a variable that its expression does not hold")
     leaves = np.array([place in gone for place in places], bool)
@@ -103,7 +103,7 @@ def split(places: Places, gone: Collection[int]) -> tuple[Places, Any, Any]:
 
 
 def union(pieces: Iterable[Places]) -> Places:
-    """All places of several, in order."""
+    """Return all places of several potentials, in order."""
     return tuple(sorted({place for places in pieces for place in places}))
 
 
@@ -111,7 +111,7 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class Potential(NamedTuple):
-    """exp(constant + information'v - v' precision v / 2) over the variables v at `places`."""
+    """The function exp(constant + information'v - v' precision v / 2) of the v at `places`."""
 
     places: Places
     precision: Any
@@ -126,7 +126,7 @@ class Reals(NamedTuple):
     covariance: Any
 
     def marginal(self, places: Places) -> Potential:
-        """Log N(v; mean, covariance) of some variables."""
+        """Return the density N(v; mean, covariance) of some variables."""
         at = list(places)
         mean, block = self.mean[..., at], self.covariance[..., at, :][..., :, at]
         inverse, log_determinant = invert_definite(block)
@@ -135,7 +135,7 @@ class Reals(NamedTuple):
         return Potential(places, inverse, information, constant)
 
     def combine(self, pieces: Iterable[Potential], signs: Iterable[int]) -> Potential:
-        """Sums and differences of potentials."""
+        """Return the product of the pieces with sign 1 over that of the pieces with sign -1."""
         pieces, signs = list(pieces), list(signs)
         places = union(piece.places for piece in pieces)
         wide = [on_places(piece, places) for piece in pieces]
@@ -148,7 +148,7 @@ class Reals(NamedTuple):
         )
 
     def integrate(self, piece: Potential, places: Collection[int]) -> Potential:
-        """Schur complement; the mass goes into the constant."""
+        """Integrate by a Schur complement; the mass goes into the constant."""
         kept, gone, stay = split(piece.places, places)
         precision, pull = piece.precision, piece.information[..., gone]
         inverse, log_determinant = invert_definite(precision[..., gone[:, None], gone])
@@ -164,7 +164,7 @@ class Reals(NamedTuple):
 
 
 def on_places(piece: Potential, places: Places) -> Potential:
-    """The same potential over more variables, on which it does not depend."""
+    """Return the same potential over more variables, on which it does not depend."""
     if piece.places == places:
         return piece
     if isinstance(piece.precision, np.ndarray):

@@ -1,7 +1,7 @@
-"""Models on which an estimand is tried: random linear-Gaussian SEMs of the graph, and what is true in them.
+"""What are the true effects in random linear-Gaussian SEMs, on which estimands are tried?
 
-V = a + W'V + e, e ~ N(0, Omega): under do(s), Y = tau'x + l'(a + e) over what is not set. Drawn by NumPy from a fixed
-seed, so a verdict never changes.
+V = a + W'V + e with e ~ N(0, Omega); under do(s) = x, Y = tau'x + l'(a + e), with loads l = 0 for
+what is set. The models are drawn by NumPy from a fixed seed, so a verdict never changes.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,23 @@ from causal_bo_ppl.inputs import require_float64
 
 TRIALS = 3
 SEED = 20021
-CAP = 25.0  # variance that parents may give; noise is near 1: small enough to invert, large enough to pass on
+# Largest variance that parents may give to a variable, whose own noise has a variance near 1: small
+# enough for covariances to be inverted, large enough for an effect to be passed on.
+CAP = 25.0
 
 
 class Trials(NamedTuple):
-    """t random SEMs in the graph's order: weights and noise (t, p, p), intercepts (t, p), and their moments."""
+    """Random SEMs, t of them, with variables in the graph's order.
+
+    Attributes
+    ----------
+    weights, noise:
+        The coefficients W, W_ij that of i for j, and the covariances Omega, of shape (t, p, p).
+    intercepts:
+        The intercepts a, of shape (t, p).
+    moments:
+        The means and covariances that follow from these.
+    """
 
     weights: np.ndarray
     intercepts: np.ndarray
@@ -28,20 +40,18 @@ class Trials(NamedTuple):
 
 
 def draw_trials(graph: CausalGraph, count: int) -> Trials:
-    """SEMs in which every path and every arc counts, in deep graphs and in dense ones.
+    """Draw SEMs in which every path and every arc counts, in deep graphs and in dense ones.
 
-    Coefficients are near 1 in size, so that an effect does not fade along a path; those of a variable
-    shrink only where its parents would give it a variance above CAP.
+    Coefficients are near 1 in size, so that an effect does not fade along a path; those of a
+    variable shrink only where its parents would give it a variance above CAP.
     """
     require_float64()
     draws = np.random.default_rng(SEED)
     size = len(graph.nodes)
     scale = draws.uniform(0.6, 1.4, (count, size))
     noise = _draw_noise(graph, draws, count) * scale[:, :, None] * scale[:, None, :]
-    weights, grown = (
-        np.zeros((count, size, size)),
-        np.zeros((count, size, size)),
-    )  # grown: variances without arcs
+    weights = np.zeros((count, size, size))
+    grown = np.zeros((count, size, size))  # covariances as they would be without arcs
     for place, name in enumerate(graph.nodes):
         parents = [graph.index(cause) for cause in graph.parents(name)]
         column = draws.uniform(0.7, 1.3, (count, len(parents))) * draws.choice(
@@ -62,7 +72,7 @@ def draw_trials(graph: CausalGraph, count: int) -> Trials:
 
 
 def _draw_noise(graph: CausalGraph, draws: np.random.Generator, count: int) -> np.ndarray:
-    """Correlations on the arcs; diagonally dominant, so positive definite."""
+    """Draw correlations on the arcs, diagonally dominant and so positive definite, (t, p, p)."""
     noise = np.tile(np.eye(len(graph.nodes)), (count, 1, 1))
     arcs = {name: max(len(graph.spouses(name)), 1) for name in graph.nodes}
     for one, other in graph.bidirected:
@@ -71,32 +81,40 @@ def _draw_noise(graph: CausalGraph, draws: np.random.Generator, count: int) -> n
             * draws.choice([-1.0, 1.0], count)
             / max(arcs[one], arcs[other])
         )
-        noise[:, graph.index(one), graph.index(other)] = noise[
-            :, graph.index(other), graph.index(one)
-        ] = shared
+        at = graph.index(one), graph.index(other)
+        noise[:, *at] = noise[:, *at[::-1]] = shared
     return noise
 
 
 def _adjoints(trials: Trials, target: int, masks: np.ndarray) -> np.ndarray:
-    """(t, M, p) sensitivity of Y to every node, l_i = sum over free j of W_ij l_j, for the sets in `masks`, (M, p)."""
-    found = np.zeros((len(trials.weights), *masks.shape))
-    found[:, :, target] = 1.0
+    """Return the sensitivities of Y to every node, l_i = sum over free j of W_ij l_j.
+
+    The sets are the rows of `masks`, of shape (M, p); the result has the shape (t, M, p).
+    """
+    adjoint = np.zeros((len(trials.weights), *masks.shape))
+    adjoint[:, :, target] = 1.0
     for node in range(target - 1, -1, -1):
-        found[:, :, node] = np.einsum(
-            "tmj,tj->tm", np.where(masks, 0.0, found), trials.weights[:, node]
+        adjoint[:, :, node] = np.einsum(
+            "tmj,tj->tm", np.where(masks, 0.0, adjoint), trials.weights[:, node]
         )
-    return found
+    return adjoint
 
 
 class Effects(NamedTuple):
-    """What do of M sets does to Y in t trials: slopes (t, M, p), intercepts and variances (t, M)."""
+    """The distributions of Y under do of M sets in t trials.
+
+    Slopes have the shape (t, M, p), intercepts and variances (t, M).
+    """
 
     slopes: np.ndarray
     intercepts: np.ndarray
     variances: np.ndarray
 
     def potential(self, place: int, places: Sequence[int], target: int) -> Potential:
-        """N(y; intercept + slopes'x, variance) of one set in every trial, as a potential over `places`."""
+        """Return the density N(y; intercept + slopes'x, variance) of one set in every trial.
+
+        It is a potential over `places`, which are the target and what is set.
+        """
         intercept, variance = self.intercepts[:, place], self.variances[:, place]
         residual = -self.slopes[:, place, list(places)]
         residual[:, list(places).index(target)] = 1.0
@@ -108,7 +126,7 @@ class Effects(NamedTuple):
 
 
 def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:
-    """The truth under do of the sets in `masks`, (M, p) boolean."""
+    """Return the true effects of the sets in `masks`, a boolean array of shape (M, p)."""
     adjoint = _adjoints(trials, target, masks)
     slopes, loads = np.where(masks, adjoint, 0.0), np.where(masks, 0.0, adjoint)
     intercepts = np.einsum("tmj,tj->tm", loads, trials.intercepts)

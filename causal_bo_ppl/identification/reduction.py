@@ -1,8 +1,9 @@
 """Which part of the graph does an effect depend on?
 
-P(Y | do(s)) = sum over D minus Y of prod_j Q[C_j]. D holds Y and all that reaches it without passing s, the C_j are
-the districts of G[D], and Q[C] = P(C | do(all else)) is a function of C and its parents (Tian and Pearl 2002). Sets
-with the same D have the same effect, and the factors Q[C] are shared between sets: each is identified once.
+P(Y | do(s)) = sum over D minus Y of prod_j Q[C_j]. D holds Y and all that reaches it without
+passing s, the C_j are the districts of G[D], and the c-factor Q[C] = P(C | do(all else)) is a
+function of C and its parents (Tian and Pearl 2002). Sets with the same D have the same effect, and
+the factors Q[C] are shared between sets: each is identified once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +15,16 @@ Names = tuple[str, ...]
 
 
 class Reduction(NamedTuple):
-    """What is left of the graph under do(s).
+    """The part of the graph that matters under do(s), all names in graph order.
 
-    effective: members of s that still affect the target. open: D, the target and all that reaches it.
-    districts: of the graph over `open`. All in graph order.
+    Attributes
+    ----------
+    effective:
+        The members of s that still affect the target.
+    open:
+        The set D: the target and all that reaches it without passing s.
+    districts:
+        The districts of the graph over `open`.
     """
 
     effective: Names
@@ -26,7 +33,7 @@ class Reduction(NamedTuple):
 
 
 def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) -> Reduction:
-    """The part of the graph that matters for the target when a set is intervened on."""
+    """Return the part of the graph that matters for the target when a set is intervened on."""
     cut = set(intervened)
     upstream = closure(
         [target], lambda name: [cause for cause in graph.parents(name) if cause not in cut]
@@ -36,7 +43,7 @@ def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) ->
 
 
 def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
-    """The free variables that the set moves: on open paths from it."""
+    """Return the free variables that the set moves: those on open paths from it."""
     inside = set(reduction.open)
     return (
         closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
@@ -45,33 +52,34 @@ def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
 
 
 def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
-    """The districts of the graph over `inside`, by their first members."""
+    """Yield the districts of the graph over `inside`, in the order of their first members."""
     seen: set[str] = set()
     for name in inside:
         if name not in seen:
-            found = district_within(graph, name, inside)
-            seen.update(found)
-            yield found
+            district = district_within(graph, name, inside)
+            seen.update(district)
+            yield district
 
 
 def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Names:
-    """The district of a variable in the graph over `inside`."""
+    """Return the district of a variable in the graph over `inside`."""
     allowed = set(inside)
-    return graph.require(closure([name], lambda found: allowed.intersection(graph.spouses(found))))
+    return graph.require(closure([name], lambda other: allowed.intersection(graph.spouses(other))))
 
 
 def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:
-    """The smallest graph in which Q[district] is the same question: its district in all of G, with that one's parents.
+    """Return the smallest graph in which Q[district] is the same question.
 
-    The latent projection adds no edge at a member of a district: what is projected out is neither
-    parent nor spouse of one.
+    It holds the district of all of G around `district`, with the parents of that one. The latent
+    projection onto these adds no edge at a member: what is projected out is neither parent nor
+    spouse of one.
     """
     whole = graph.district(district[0])
     return graph.project([*whole, *graph.parents(whole)])
 
 
 def closure(start: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
-    """All names reached from `start`, itself included."""
+    """Return all names reached from `start` by steps of `onward`, those of `start` included."""
     reached = set(start)
     frontier = list(reached)
     while frontier:

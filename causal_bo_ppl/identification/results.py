@@ -1,12 +1,9 @@
-"""What is known about the effect of one intervention set?
-
-What is known about the effects of all intervention sets?
-"""
+"""What is known about the effect of one intervention set, and about those of all sets?"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from tqdm import tqdm
@@ -15,24 +12,48 @@ from y0.dsl import Expression
 from causal_bo_ppl.errors import DomainError, ExplorationError, NotIdentifiable, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification import evaluation
-from causal_bo_ppl.identification.assembly import PATIENCE, TOLERANCE, Answer
 from causal_bo_ppl.identification.linearity import LinearVerdict, judge
 from causal_bo_ppl.identification.parameters import Explored, Parameters, collect, require_kind
 from causal_bo_ppl.identification.reduction import Names, Reduction
+from causal_bo_ppl.identification.verification import TOLERANCE
 from causal_bo_ppl.identification.y0_adapter import latex_name, to_latex, to_text
+from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.problem.queries import set_label
 
 DROP = (
-    "drop this set (identifiable_only=True does), measure what confounds them, or ask what linear mechanisms identify "
-    "(linear=True)"
+    "drop this set (identifiable_only=True does), measure what confounds them, or ask what linear "
+    "mechanisms identify (linear=True)"
 )
+
+
+class Answer(NamedTuple):
+    """An estimand with its route and its largest relative error over the trials, or a hedge.
+
+    `hedge` has the two districts that forbid an estimand; `trials` is the number of models in which
+    the estimand was compared with the truth.
+    """
+
+    estimand: Expression | None
+    route: str
+    hedge: tuple[Names, ...]
+    trials: int
+    error: float
 
 
 @dataclass(frozen=True, eq=False)
 class Identification:
-    """The effect of one intervention set on the target: can it be learned, and through which formula?
+    """What is known about the effect of one intervention set on the target.
 
-    intervened: the set. reduction: what is left of the graph under do(set). known: coefficients known in advance.
+    Attributes
+    ----------
+    graph, target, intervened:
+        The question: the effect of the set `intervened`.
+    reduction:
+        The part of the graph that matters under do(intervened).
+    answer:
+        The estimand and its verification, or the hedge.
+    known:
+        Coefficients known in advance, {(cause, effect): value}.
     """
 
     graph: CausalGraph
@@ -59,17 +80,17 @@ class Identification:
 
     @property
     def error(self) -> float:
-        """Largest relative error of the estimand in the models it was checked in; NaN where there is none."""
+        """Largest relative error of the estimand in random models; NaN where there is none."""
         return self.answer.error
 
     @property
     def identifiable(self) -> bool:
-        """Does ID give a formula, whatever the mechanisms?"""
+        """Whether ID gives a formula, whatever the mechanisms."""
         return self.estimand is not None
 
     @property
     def verified(self) -> bool:
-        """Was the estimand checked and found right? Always, where there is one."""
+        """Whether the estimand was checked and found right; always so where there is one."""
         return self.answer.trials > 0 and self.error <= TOLERANCE
 
     @property
@@ -79,13 +100,13 @@ class Identification:
             return ""
         return (
             "every factor without rounding, in random models over a finite field; the whole in "
-            f"{self.answer.trials} random linear-Gaussian models: slopes, intercept, variance, normalization and no "
-            f"other variable; largest relative error {self.error:.0e}"
+            f"{self.answer.trials} random linear-Gaussian models: slopes, intercept, variance, "
+            f"normalization and no other variable; largest relative error {self.error:.0e}"
         )
 
     @property
     def effective(self) -> Names:
-        """Members that affect the target; paths from the others to it are cut by these."""
+        """Members that affect the target; these cut the paths from the others to it."""
         return self.reduction.effective
 
     @property
@@ -109,13 +130,13 @@ class Identification:
 
     @cached_property
     def linearity(self) -> LinearVerdict:
-        """What linear mechanisms identify, whether or not ID does; computed when first asked for."""
+        """What linear mechanisms identify, whether or not ID does."""
         if self.identifiable:
             return LinearVerdict(True, "identified", "ID identifies it, whatever the mechanisms")
         return judge(self.graph, self.target, self.reduction, self.known)
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
-        """Names of the coordinates of theta_Y that this effect uses."""
+        """Return the names of the coordinates of theta_Y that this effect uses."""
         if kind == "estimand":
             self._formula()
         explored = Explored(
@@ -126,18 +147,22 @@ class Identification:
     def evaluate(
         self, covariance: Any, mean: Any = None, query: Mapping[str, float] | None = None
     ) -> Any:
-        """The estimand in a Gaussian model, exactly.
+        """Return the exact value of the estimand in a Gaussian model.
 
         Parameters
         ----------
         covariance:
-            (..., p, p) in the order of the graph's nodes; leading axes are a batch.
+            An array of shape (..., p, p) in the order of the graph's nodes; leading axes are a
+            batch.
         mean, query:
-            (..., p) and {variable: value}: with both, the result is E[Y | do(query)]. A value may be an array,
-            for a curve: it is broadcast against the batch.
+            An array of shape (..., p), and {variable: value}. A value may be an array, for a curve:
+            it is broadcast against the batch.
 
-        Returns {variable: slope} without them. NumPy in, NumPy out, without compiling; JAX arrays are
-        computed by JAX: traceable, differentiable.
+        Returns
+        -------
+        {variable: slope}, or E[Y | do(query)] where mean and query are given. NumPy arrays give
+        NumPy arrays, without compiling; JAX arrays are computed by JAX, traceable and
+        differentiable.
         """
         if (mean is None) != (query is None):
             raise DomainError(
@@ -153,7 +178,7 @@ class Identification:
         return evaluation.response(slopes, centre, self.graph, self.target, self.effective, values)
 
     def not_identifiable(self, advice: str = DROP) -> NotIdentifiable:
-        """The error that says why there is no estimand."""
+        """Return the error that says why there is no estimand."""
         return NotIdentifiable(self.target, self.intervened, self.hedge, advice)
 
     def _formula(self) -> Expression:
@@ -164,7 +189,8 @@ class Identification:
     def __repr__(self) -> str:
         if self.identifiable:
             return f"{self.query} = {self.text}  [{self.route}, verified]"
-        return f"{self.query} is not identifiable: hedge {' in '.join(map(braces, reversed(self.hedge)))}"
+        hedge = " in ".join(map(braces, reversed(self.hedge)))
+        return f"{self.query} is not identifiable: hedge {hedge}"
 
     def _repr_latex_(self) -> str:
         members = ", ".join(map(latex_name, self.intervened))
@@ -174,14 +200,15 @@ class Identification:
 
 
 def braces(names: Iterable[str]) -> str:
-    """A set of names for a message."""
+    """Return a set of names as text for a message."""
     return f"{{{', '.join(names)}}}"
 
 
 class Identifications(Mapping[Any, Identification]):
-    """One result for every intervention set; `ids["X", "Z"]` and any other order of names finds it.
+    """The results of all intervention sets, a mapping whose keys are the sets, smallest first.
 
-    Iterates over the sets, smallest first. `unidentified` lists what cannot be learned, `usable` the rest.
+    `ids["X", "Z"]` finds a set by its names in any order. `unidentified` lists the sets whose
+    effects cannot be learned, `usable` the others.
     """
 
     def __init__(
@@ -213,7 +240,7 @@ class Identifications(Mapping[Any, Identification]):
         return len(members) == len(given) and self.graph.require(members) in self._found
 
     def get(self, names: Any, default: Any = None) -> Any:
-        """The result of a set, or the default where it was not identified."""
+        """Return the result of a set, or the default where the set was not asked about."""
         return self[names] if names in self else default
 
     def __iter__(self) -> Iterator[Names]:
@@ -224,14 +251,14 @@ class Identifications(Mapping[Any, Identification]):
 
     @cached_property
     def usable(self) -> tuple[Names, ...]:
-        """Sets whose effects can be learned; with `linear=True` also those that linearity identifies."""
+        """Sets whose effects can be learned; with `linear`, also by linearity alone."""
         shown = tqdm(
             self._found.items(), desc="judging linearity", unit="set", delay=PATIENCE, leave=False
         )
         return tuple(
             members
-            for members, found in shown
-            if found.identifiable or (self.linear and found.linearity.identified)
+            for members, result in shown
+            if result.identifiable or (self.linear and result.linearity.identified)
         )
 
     @cached_property
@@ -242,11 +269,15 @@ class Identifications(Mapping[Any, Identification]):
 
     @property
     def dropped(self) -> tuple[Names, ...]:
-        """Sets that are left out of all that follows: the unidentified ones, where `identifiable_only` says so."""
+        """Sets left out of all that follows: with `identifiable_only`, the unidentified ones."""
         return self.unidentified if self.identifiable_only else ()
 
     def require_usable(self) -> tuple[Names, ...]:
-        """The usable sets; raises NotIdentifiable for the first that is not, unless `identifiable_only`."""
+        """Return the usable sets.
+
+        Raise NotIdentifiable for the first set that is not usable, unless `identifiable_only` says
+        that such sets are dropped and some are left.
+        """
         if self.unidentified and not (self.identifiable_only and self.usable):
             rest = f" ({len(self.unidentified)} of {len(self)} sets are like that)"
             advice = DROP if self.usable else "no other set of this problem can be learned either"
@@ -254,52 +285,57 @@ class Identifications(Mapping[Any, Identification]):
         return self.usable
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Parameters:
-        """theta_Y: the coordinates that the usable sets share; kinds: structural, total_effect, estimand."""
+        """Return theta_Y, the coordinates that the usable sets share.
+
+        The kinds of parameters are "structural", "total_effect" and "estimand".
+        """
         require_kind(kind)
         sets = self.require_usable()
         if kind == "estimand" and (
             bare := [members for members in sets if not self._found[members].identifiable]
         ):
             raise self._found[bare[0]].not_identifiable(
-                "linearity identifies it, but there is no estimand for it: take structural parameters"
+                "linearity identifies it, but there is no estimand for it: "
+                "take structural parameters"
             )
-        found = [self._found[members] for members in sets]
-        reductions = tuple(identification.reduction for identification in found)
-        explored = Explored(self.graph, self.target, sets, reductions, dict(found[0].known))
+        results = [self._found[members] for members in sets]
+        reductions = tuple(result.reduction for result in results)
+        explored = Explored(self.graph, self.target, sets, reductions, dict(results[0].known))
         return collect(explored, kind, intercepts=intercepts)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for every set."""
+        """Return a table with a row for every set."""
         index = pd.Index(map(set_label, self._found), name="set")
         return pd.DataFrame(
-            [_row(found, self.linear) for found in self._found.values()], index=index
+            [_row(result, self.linear) for result in self._found.values()], index=index
         )
 
     def __repr__(self) -> str:
-        learned = sum(found.identifiable for found in self._found.values())
-        again = sum(found.route == "rederived" for found in self._found.values())
+        learned = sum(result.identifiable for result in self._found.values())
+        again = sum(result.route == "rederived" for result in self._found.values())
         rest = (f", {again} rederived" if again else "") + (
             f"; {'dropped' if self.dropped else 'not'}: {listed(map(braces, self.unidentified), 5)}"
             if self.unidentified
             else ""
         )
-        return f"Identifications({self.target}: {learned} of {len(self)} sets identifiable and verified{rest})"
+        counts = f"{learned} of {len(self)} sets identifiable and verified"
+        return f"Identifications({self.target}: {counts}{rest})"
 
     def _repr_html_(self) -> str:
         return self.to_frame().to_html(max_rows=60)
 
 
-def _row(found: Identification, linear: bool) -> dict[str, object]:
+def _row(result: Identification, linear: bool) -> dict[str, object]:
     row = {
-        "identifiable": found.identifiable,
-        "estimand": found.text if found.identifiable else "",
-        "route": found.route,
-        "verified": found.verified,
-        "error": found.error,
-        "effective": ", ".join(found.effective),
-        "parameters": ", ".join(found.parameters(intercepts=False)),
-        "hedge": " in ".join(map(braces, reversed(found.hedge))),
+        "identifiable": result.identifiable,
+        "estimand": result.text if result.identifiable else "",
+        "route": result.route,
+        "verified": result.verified,
+        "error": result.error,
+        "effective": ", ".join(result.effective),
+        "parameters": ", ".join(result.parameters(intercepts=False)),
+        "hedge": " in ".join(map(braces, reversed(result.hedge))),
     }
     return row | (
-        {"linearity": f"{found.linearity.verdict} ({found.linearity.evidence})"} if linear else {}
+        {"linearity": f"{result.linearity.verdict} ({result.linearity.evidence})"} if linear else {}
     )

@@ -1,18 +1,15 @@
-"""How is an estimand written? y0's expressions, put into one order, and read as text or LaTeX.
+"""What does y0's ID algorithm answer, and how is an estimand written?
 
-The same graph gives the same expression in every process: y0's own order follows set iteration.
-
-What does y0 say? Its ID algorithm behind aliases, so that any name works and no neighbour's error gets out.
+Estimands are y0's expressions in one order, so that the same graph gives the same text in every
+process; y0's own order follows the iteration of sets. y0 is asked about the aliases v0, v1, ..., so
+that variables may have any name.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import copy
 from functools import lru_cache
-from threading import RLock
 
-import networkx as nx
 from y0.algorithm.identify import identify_outcomes
 from y0.dsl import (
     Distribution,
@@ -30,30 +27,31 @@ from y0.graph import NxMixedGraph
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.reduction import Names
 
-Rename = Callable[[str], str]
-
 
 def variable(name: str) -> Variable:
-    """A y0 variable of any name; its constructor refuses P, Q and PP, which only its parser cannot read."""
+    """Return a y0 variable of any name.
+
+    The constructor of y0 refuses P, Q and PP, which its parser cannot read; nothing else does.
+    """
     if name not in ("P", "Q", "PP"):
         return Variable(name)
-    found = copy(Variable("v"))
-    object.__setattr__(found, "name", name)
-    return found
+    other = copy(Variable("v"))
+    object.__setattr__(other, "name", name)
+    return other
 
 
 def conditional(child: str, given: Iterable[str]) -> Expression:
-    """P(child | given), or P(child)."""
+    """Return P(child | given), or P(child) where nothing is given."""
     return Probability(Distribution((variable(child),), tuple(map(variable, given))))
 
 
 def joint(names: Iterable[str]) -> Expression:
-    """P(names)."""
+    """Return the joint distribution P(names)."""
     return Probability(Distribution(tuple(map(variable, names))))
 
 
 def product(factors: Iterable[Expression]) -> Expression:
-    """The product, nested ones opened; One when there are no factors."""
+    """Return the product, with nested products opened; One where there are no factors."""
     flat = [part for factor in factors for part in factors_of(factor) if not isinstance(part, One)]
     if not flat:
         return One()
@@ -61,17 +59,20 @@ def product(factors: Iterable[Expression]) -> Expression:
 
 
 def factors_of(expression: Expression) -> tuple[Expression, ...]:
-    """The factors of a product; anything else is its own only factor."""
+    """Return the factors of a product; anything else is its own only factor."""
     return tuple(expression.expressions) if isinstance(expression, Product) else (expression,)
 
 
 def total(expression: Expression, names: Iterable[str]) -> Expression:
-    """The sum over names, without what sums to 1: v in P(v, ... | ...) where v is summed and stands nowhere else."""
+    """Return the sum over names, without what sums to 1.
+
+    That is v in P(v, ... | ...), where v is summed and stands nowhere else.
+    """
     names = set(names)
-    if isinstance(expression, Sum) and not names & (
-        bound := {found.name for found in expression.ranges}
-    ):
-        return total(expression.expression, names | bound)
+    if isinstance(expression, Sum):
+        bound = {one.name for one in expression.ranges}
+        if not names & bound:
+            return total(expression.expression, names | bound)
     factors = list(factors_of(expression))
     while spent := _spent(factors, names):
         place, name = spent
@@ -88,7 +89,10 @@ def total(expression: Expression, names: Iterable[str]) -> Expression:
 
 
 def _spent(factors: list[Expression], names: set[str]) -> tuple[int, str] | None:
-    """The first factor and the first of its children that is summed and stands in no other factor."""
+    """Return the place of the first factor with a child that is summed and stands nowhere else.
+
+    The name of that child comes second; None where there is no such factor.
+    """
     count = Counter(name for factor in factors for name in free_names(factor))
     return next(
         (
@@ -103,22 +107,22 @@ def _spent(factors: list[Expression], names: set[str]) -> tuple[int, str] | None
 
 
 def ratio(numerator: Expression, denominator: Expression) -> Expression:
-    """The quotient; the numerator alone when the denominator is 1."""
+    """Return the quotient; the numerator alone where the denominator is 1."""
     return numerator if isinstance(denominator, One) else Fraction(numerator, denominator)
 
 
 def free_names(expression: Expression) -> frozenset[str]:
-    """Variables that no sum binds."""
+    """Return the names of the variables that no sum binds."""
     if isinstance(expression, Sum):
         return free_names(expression.expression) - {bound.name for bound in expression.ranges}
     if isinstance(expression, Probability):
-        return frozenset(found.name for found in (*expression.children, *expression.parents))
+        return frozenset(one.name for one in (*expression.children, *expression.parents))
     return frozenset().union(*map(free_names, _parts(expression)))
 
 
 def all_names(expression: Expression) -> frozenset[str]:
-    """Every variable that stands in the expression, free or bound."""
-    return frozenset(found.name for found in expression.get_variables())
+    """Return the name of every variable that stands in the expression, free or bound."""
+    return frozenset(one.name for one in expression.get_variables())
 
 
 def _parts(expression: Expression) -> tuple[Expression, ...]:
@@ -129,11 +133,11 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
     )
 
 
-def arranged(expression: Expression, graph: CausalGraph, rename: Rename = str) -> Expression:
-    """The same expression with names mapped, variables in graph order, factors from the last variable back."""
+def arranged(expression: Expression, graph: CausalGraph) -> Expression:
+    """Return the same expression, variables in graph order, factors from the last one back."""
 
     def ordered(variables: Iterable[Variable]) -> tuple[Variable, ...]:
-        return tuple(map(variable, graph.require([rename(found.name) for found in variables])))
+        return tuple(map(variable, graph.require([one.name for one in variables])))
 
     def against_order(part: Expression) -> tuple[int, str]:
         return -max((graph.index(name) for name in free_names(part)), default=0), to_text(part)
@@ -142,7 +146,7 @@ def arranged(expression: Expression, graph: CausalGraph, rename: Rename = str) -
         if isinstance(part, Probability):
             return Probability(Distribution(ordered(part.children), ordered(part.parents)))
         if isinstance(part, Sum):
-            return total(rebuild(part.expression), [found.name for found in ordered(part.ranges)])
+            return total(rebuild(part.expression), [one.name for one in part.ranges])
         if isinstance(part, Fraction):
             return Fraction(rebuild(part.numerator), rebuild(part.denominator))
         if isinstance(part, Product):
@@ -153,12 +157,12 @@ def arranged(expression: Expression, graph: CausalGraph, rename: Rename = str) -
 
 
 def to_text(expression: Expression) -> str:
-    """Plain text, for example `sum_{Z} [P(Y | X, Z) P(Z)]`."""
+    """Return an expression as plain text, for example `sum_{Z} [P(Y | X, Z) P(Z)]`."""
     return _write(expression, in_latex=False)
 
 
 def to_latex(expression: Expression) -> str:
-    """LaTeX, every name escaped."""
+    """Return an expression as LaTeX, with every name escaped."""
     return _write(expression, in_latex=True)
 
 
@@ -171,14 +175,14 @@ def _write(expression: Expression, *, in_latex: bool) -> str:
     name = latex_name if in_latex else str
 
     def names(variables: Iterable[Variable]) -> str:
-        return ", ".join(name(found.name) for found in variables)
+        return ", ".join(name(one.name) for one in variables)
 
     def write(part: Expression) -> str:
         if isinstance(part, Probability):
             given = f"{bar}{names(part.parents)}" if part.parents else ""
             return f"P({names(part.children)}{given})"
         if isinstance(part, Sum):
-            bound = names(sorted(part.ranges, key=lambda found: found.name))
+            bound = names(sorted(part.ranges, key=lambda one: one.name))
             return sum_form.format(names=bound, inner=write(part.expression))
         if isinstance(part, Fraction):
             return ratio_form.format(top=write(part.numerator), bottom=write(part.denominator))
@@ -187,7 +191,7 @@ def _write(expression: Expression, *, in_latex: bool) -> str:
         return "0" if isinstance(part, Zero) else "1"
 
     def guarded(part: Expression) -> str:
-        """Inside a product a sum or a ratio must end where it ends."""
+        """Return a factor with brackets where a reader would not see the end of a sum or ratio."""
         if not in_latex:
             return f"[{write(part)}]" if isinstance(part, Fraction) else write(part)
         return rf"\Bigl( {write(part)} \Bigr)" if isinstance(part, Sum) else write(part)
@@ -196,7 +200,7 @@ def _write(expression: Expression, *, in_latex: bool) -> str:
 
 
 def latex_name(name: str) -> str:
-    """A variable's name in mathematics, every special character escaped."""
+    """Return a variable's name in mathematics, with every special character escaped."""
     special = {"\\": r"\backslash{}", "{": r"\{", "}": r"\}", "^": r"\hat{}", "~": r"\sim{}"}
     escaped = "".join(special.get(c, rf"\{c}" if c in "#$%&_" else c) for c in name)
     if len(name) == 1 and name.isalpha():
@@ -204,50 +208,35 @@ def latex_name(name: str) -> str:
     return rf"\mathit{{{escaped}}}".replace(" ", r"\ ")
 
 
-LOCK = RLock()
 Places = tuple[int, ...]
 Pairs = tuple[Places, ...]
 
 
-@contextmanager
-def in_order() -> Iterator[None]:
-    """Let y0 sort by the numbers of the aliases: it sorts in the order of a set otherwise, and its formulas follow."""
-
-    def by_number(graph: NxMixedGraph) -> Iterable[Variable]:
-        found: Iterable[Variable] = nx.lexicographical_topological_sort(
-            graph.directed, key=lambda v: int(v.name[1:])
-        )
-        return found
-
-    with LOCK:
-        original = NxMixedGraph.topological_sort
-        NxMixedGraph.topological_sort = by_number
-        try:
-            yield
-        finally:
-            NxMixedGraph.topological_sort = original
-
-
 def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | None:
-    """P(outcomes | do(intervened)) by y0, in the graph's own names; None when y0 finds a hedge."""
+    """Return y0's formula for P(outcomes | do(intervened)), or None where y0 finds a hedge.
 
-    def places(names: Names) -> tuple[int, ...]:
+    This is the question of a c-factor: the outcomes must be connected by bidirected edges among
+    themselves, and the intervened variables must be their parents. The formula has the graph's own
+    names and order, so its text is the same in every process.
+    """
+
+    def places(names: Names) -> Places:
         return tuple(graph.index(name) for name in names)
 
     directed, bidirected = (
         tuple(places(edge) for edge in edges) for edges in (graph.directed, graph.bidirected)
     )
-    found = _ask(len(graph.nodes), directed, bidirected, places(outcomes), places(intervened))
-    return (
-        None if found is None else arranged(found, graph, lambda alias: graph.nodes[int(alias[1:])])
-    )
+    answer = _ask(len(graph.nodes), directed, bidirected, places(outcomes), places(intervened))
+    if answer is None:
+        return None
+    return arranged(_translated(answer, graph, outcomes), graph)
 
 
 @lru_cache(maxsize=4096)
 def _ask(
     size: int, directed: Pairs, bidirected: Pairs, outcomes: Places, intervened: Places
 ) -> Expression | None:
-    """The same question about v0, v1, ...: graphs that differ in names alone are asked about once."""
+    """Ask the same question about v0, v1, ..., once for all graphs that differ in names alone."""
 
     def edges(pairs: Pairs) -> list[tuple[str, str]]:
         return [(f"v{one}", f"v{other}") for one, other in pairs]
@@ -260,5 +249,29 @@ def _ask(
     treatments, targets = (
         {Variable(f"v{place}") for place in places} for places in (intervened, outcomes)
     )
-    with in_order():
-        return identify_outcomes(graph, treatments=treatments, outcomes=targets)
+    return identify_outcomes(graph, treatments=treatments, outcomes=targets)
+
+
+def _translated(answer: Expression, graph: CausalGraph, outcomes: Names) -> Expression:
+    """Return y0's answer in the graph's names, with its conditionals in the graph's order.
+
+    y0 writes the factor of a district as the product of P(v | all before v) in a topological order
+    of An(outcomes). Any such order gives the same factor; that of y0 follows the iteration of a set
+    and so differs between processes. Here "before" means before in `graph.nodes`.
+    """
+    causes = graph.require([*outcomes, *graph.ancestors(outcomes)])
+
+    def renamed(aliases: Iterable[Variable]) -> list[str]:
+        return [graph.nodes[int(alias.name[1:])] for alias in aliases]
+
+    def rebuild(part: Expression) -> Expression:
+        if isinstance(part, Sum):
+            return Sum(rebuild(part.expression), frozenset(map(variable, renamed(part.ranges))))
+        if isinstance(part, Product):
+            return Product(tuple(map(rebuild, part.expressions)))
+        names = renamed(part.children)
+        if len(names) > 1:  # the joint distribution that y0 starts from
+            return joint(names)
+        return conditional(names[0], causes[: causes.index(names[0])])
+
+    return rebuild(answer)

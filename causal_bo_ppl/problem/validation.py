@@ -5,7 +5,7 @@ Each part of a problem is checked here once, and put into the order of the graph
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral
 from typing import NamedTuple
 
@@ -169,24 +169,14 @@ def read_sets(
     sets: Sets,
     known: Mapping[Edge, float],
 ) -> tuple[Set, ...]:
-    """The intervention sets, without the empty one: doing nothing is observing."""
-    if isinstance(sets, str) and sets == "mis":
-        found = mis(graph, target, domains)
-    elif isinstance(sets, str) and sets == "pomis":
-        found = pomis(graph, target, domains)
+    """Return a problem's intervention sets, without the empty one: doing nothing is observing."""
+    found = expand_sets(graph, target, sets, domains)
+    if isinstance(sets, str) and sets == "pomis":
         _warn_of_narrow_domains(graph, target, domains, known, found)
-    elif isinstance(sets, str | bool) or not isinstance(sets, Integral | Iterable):
+    if len(found) > MOST_SETS:
         raise ExplorationError(
-            f'sets must be "mis", "pomis", a largest size, or the sets themselves; got {sets!r}'
+            f"{len(found):,} sets are too many to explore; give at most {MOST_SETS:,}"
         )
-    elif isinstance(sets, Integral):
-        found = tuple(subsets(domains, int(sets)))
-    else:
-        found = in_order(graph, [_read_set(graph, target, domains, members) for members in sets])
-        if len(found) > MOST_SETS:
-            raise ExplorationError(
-                f"{len(found):,} sets are too many to explore; give at most {MOST_SETS:,}"
-            )
     kept = tuple(members for members in found if members)
     if not kept:
         raise ExplorationError(
@@ -195,18 +185,51 @@ def read_sets(
     return kept
 
 
+def expand_sets(
+    graph: CausalGraph, target: str, sets: Sets, manipulable: Collection[str] | None = None
+) -> tuple[Set, ...]:
+    """Return the intervention sets that `sets` stands for, smallest first, the empty one too.
+
+    Parameters
+    ----------
+    sets:
+        "mis", "pomis", a largest size, or the sets themselves.
+    manipulable:
+        The variables that may be in a set; all causes of the target where this is None.
+    """
+    names = graph.ancestors(target) if manipulable is None else tuple(manipulable)
+    if isinstance(sets, str) and sets in ("mis", "pomis"):
+        return mis(graph, target, names) if sets == "mis" else pomis(graph, target, names)
+    if isinstance(sets, str | bool) or not isinstance(sets, Integral | Iterable):
+        raise ExplorationError(
+            'sets must be "mis", "pomis", a largest size, or a list of sets such as '
+            f'[("X", "Z")]; got {sets!r}'
+        )
+    if isinstance(sets, Integral):
+        return tuple(subsets(names, int(sets)))
+    chosen = in_order(graph, [_read_set(target, members, manipulable) for members in sets])
+    if idle := [name for name in graph.require(set().union(*chosen)) if name not in names]:
+        raise DomainError(
+            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; "
+            "leave it out"
+        )
+    return chosen
+
+
 def _read_set(
-    graph: CausalGraph, target: str, domains: Mapping[str, Bounds], members: str | Iterable[str]
+    target: str, members: str | Iterable[str], manipulable: Collection[str] | None
 ) -> Set:
+    """Return the members of one set; refuse the target and what is not manipulable."""
     if not isinstance(members, Iterable):
         raise ExplorationError(f"a set is a name or several names, got {members!r}")
     names = (members,) if isinstance(members, str) else tuple(members)
     if target in names:
         raise DomainError(f"the target {target!r} stands in the set {names}; it cannot be set")
-    for name in names:
-        if name not in domains:
-            raise DomainError(unknown("manipulable variable", name, domains))
-    return graph.require(names)
+    if manipulable is not None:
+        for name in names:
+            if name not in manipulable:
+                raise DomainError(unknown("manipulable variable", name, manipulable))
+    return names
 
 
 def _warn_of_narrow_domains(
