@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.mechanisms.linear.priors import MomentPrior as MomentPrior
     from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior as ScaledPrior
     from causal_bo_ppl.optimization import Run as Run
+    from causal_bo_ppl.optimization import Settings as Settings
     from causal_bo_ppl.optimization import optimize as optimize
     from causal_bo_ppl.problem import MagnitudeCost as MagnitudeCost
     from causal_bo_ppl.problem import Problem as Problem
@@ -93,7 +94,7 @@ _HOMES = {
     "inference": "Conjugate Laplace Limits NUTS Posterior Wishart fit read_datatree write_datatree".split(),
     "kernels": "KernelEstimate compare_kernels coupling exact_gram jacobian_features jacobian_gram monte_carlo_features monte_carlo_gram teaching".split(),
     "mechanisms.linear.priors": "FixedPrior MomentPrior ScaledPrior".split(),
-    "optimization": "Run optimize".split(),
+    "optimization": "Run Settings optimize".split(),
     "problem": "MagnitudeCost Problem Queries".split(),
     "responses": "Response response".split(),
     "surrogates": "couple".split(),

@@ -120,13 +120,13 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
 
 
 def _first(run: Run) -> tuple[Queries, float]:
-    return run.steps[0].choice.query, run.steps[0].noise
+    return run.steps[0].suggestion.query, run.steps[0].noise
 
 
 def _rounds(run: Run) -> Table:
     table = Table("round", "set", "predicted", "outcome", "best so far", title="4  Experiments")
     for label, step in zip(run.trace["set"].to_numpy(), run.steps, strict=True):
-        predicted = f"{step.choice.mean:.2f} +- {step.choice.sd:.2f}"
+        predicted = f"{step.suggestion.mean:.2f} +- {step.suggestion.sd:.2f}"
         best = f"{step.best_mean:.2f} +- {step.best_sd:.2f}"
         table.add_row(str(step.round), escape(str(label)), predicted, f"{step.outcome:.2f}", best)
     return table

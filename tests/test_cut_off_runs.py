@@ -179,7 +179,7 @@ def test_what_is_kept_is_what_the_good_outcomes_alone_would_teach(optimize):
     good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
     again = cb.couple(kept.post)
     for step in good:
-        again = again.tell(step.choice.query, step.outcome, step.noise)
+        again = again.tell(step.suggestion.query, step.outcome, step.noise)
     queries = kept.post.problem.vertices()
     np.testing.assert_allclose(
         kept.predict(queries).mean, again.recentre().predict(queries).mean, rtol=1e-6

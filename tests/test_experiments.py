@@ -6,7 +6,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.optimization.experiments import Laboratory
+from causal_bo_ppl.optimization.experiments import ExperimentRunner
 
 
 @pytest.mark.parametrize("objective", ["min", "max"])
@@ -176,8 +176,8 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_o
     variance = prior.post.outcome_variances(query)[0]
     found = cb.optimize(problem, data=rows.join(earlier), **options)
     expected = prior.tell(query, 2.6, variance).predict(query)
-    assert found.steps[0].choice.query.value.tolist() == query.value.tolist()
-    assert found.steps[0].choice.sd == pytest.approx(float(expected.sd[0])) and variance > 1
+    assert found.steps[0].suggestion.query.value.tolist() == query.value.tolist()
+    assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0])) and variance > 1
     outside = Data(graph.nodes, "Y", [[0.1, 9.0, 2.6]], [[False, True, False]])
     with pytest.warns(
         cb.CausalBOWarning, match=r"1 of 1 earlier experiments are left out; the first: do\(Z = 9\)"
@@ -215,7 +215,7 @@ def test_simulated_noise_has_the_variance_that_was_given():
     system = cb.models.load("chain")
     queries = system.problem.queries([{"Z": 1.0}]).repeat(4_000)
     outcomes = np.asarray(
-        Laboratory(system.problem, system, None, 4.0).run(queries, jax.random.key(0))
+        ExperimentRunner(system.problem, system, None, 4.0).run(queries, jax.random.key(0))
     )
     errors = outcomes - np.asarray(system.effect(queries))
     assert abs(errors.mean()) < 4.5 * 2 / np.sqrt(4_000)

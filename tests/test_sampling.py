@@ -298,7 +298,7 @@ def test_update_is_a_fit_of_all_rows(chain):
 @pytest.mark.parametrize("inference", ["laplace", "nuts"])
 def test_a_run_starts_from_either_posterior(chain, inference):
     run = cb.optimize(chain, rounds=2, observations=40, inference=inference, key=0)
-    assert run.settings["inference"] == inference and run.surrogate.post.method == inference
+    assert run.settings.inference == inference and run.surrogate.post.method == inference
     assert run.best.intervention == {"Z": 5.0}
 
 

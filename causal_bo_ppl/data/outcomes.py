@@ -11,6 +11,7 @@ from causal_bo_ppl.inputs import require_outcomes
 from causal_bo_ppl.problem import Problem, Queries
 
 LEAST = 16  # outcomes that a program is compiled for, where there are any
+SAME = 1e-9  # of the largest outcome: two outcomes without noise are equal
 
 
 class Outcomes(NamedTuple):
@@ -83,3 +84,52 @@ def read_outcomes(
         )
     require_outcomes(values)
     return Outcomes(queries, values)
+
+
+class Replicates(NamedTuple):
+    """Outcomes of t distinct interventions, each with all of its replicates.
+
+    counts: (t,). means: (t,) of their outcomes, weighted by precision. variances: (t,) of these
+    means' noise.
+    """
+
+    queries: Queries
+    counts: np.ndarray
+    means: np.ndarray
+    variances: np.ndarray
+
+
+def merge_replicates(queries: Queries, values: np.ndarray, variances: np.ndarray) -> Replicates:
+    """Merge outcomes of equal interventions, in the order in which each first appears.
+
+    Parameters
+    ----------
+    queries, values, variances:
+        m interventions, their outcomes, and the variances of their noise. An outcome without noise
+        decides; two that differ are refused.
+    """
+    mask, value = np.asarray(queries.mask), np.where(queries.mask, queries.value, 0.0)
+    groups: dict[bytes, list[int]] = {}
+    for row, (kind, at) in enumerate(zip(mask, value, strict=True)):
+        groups.setdefault(kind.tobytes() + at.tobytes(), []).append(row)
+    largest = float(np.abs(values).max(initial=0.0))
+    merged = [_average(values[rows], variances[rows], largest) for rows in groups.values()]
+    means, noises = np.reshape(merged, (-1, 2)).T
+    first = [rows[0] for rows in groups.values()]
+    counts = np.array([len(rows) for rows in groups.values()], int)
+    return Replicates(Queries(mask[first], value[first]), counts, means, noises)
+
+
+def _average(values: np.ndarray, variances: np.ndarray, largest: float) -> tuple[float, float]:
+    """Return the mean weighted by precision, and its variance."""
+    exact = values[variances == 0]
+    if not len(exact):
+        precision = 1 / variances
+        share = precision / precision.sum()
+        return float(share @ values), float(1 / precision.sum())
+    if np.ptp(exact) > SAME * largest:
+        raise DataError(
+            f"the same intervention gave {exact.min():.9g} and {exact.max():.9g}, though outcomes "
+            "are said to have no noise; give its variance as `noise`"
+        )
+    return float(exact[0]), 0.0

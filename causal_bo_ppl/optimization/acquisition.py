@@ -1,25 +1,74 @@
 """How much is an experiment worth?
 
-The confidence bound of an effect: mu + sqrt(beta) sd for `max`, mu - sqrt(beta) sd for `min`. Where the response is
-affine in the values, mu is affine and sd convex, so the best bound over a box lies at a vertex: enumerating all
-vertices of all sets solves this step exactly.
+The confidence bound of an effect: mu + sqrt(beta) sd for `max`, mu - sqrt(beta) sd for `min`. Where
+the response is affine in the values, mu is affine and sd convex, so the best bound over a box lies
+at a vertex: enumerating all vertices of all sets solves this step exactly.
 """
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.errors import DomainError, ModelError, listed
+from causal_bo_ppl.inputs import read_size
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.numerics import first_smallest
-from causal_bo_ppl.surrogates import Prediction
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.surrogates import Prediction, Surrogate
+
+
+class Acquisition(Protocol):
+    """How much a query is worth, given what is believed about all effects."""
+
+    @property
+    def name(self) -> str:
+        """The name of the acquisition, for tables and messages."""
+
+    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+        """Return the worth of M queries, (M,); larger is better, whatever the objective.
+
+        It must depend on the surrogate and the query alone, not on the other queries of the batch.
+        """
+
+
+@dataclass(frozen=True)
+class ConfidenceBound:
+    """The optimistic value of an effect, mean +- sqrt(beta) sd; see `Acquisition`."""
+
+    beta: float = 2.0
+
+    name = "ucb"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", read_size("beta", self.beta, positive=False))
+
+    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+        """Return the bounds, their sign turned where the target is minimized."""
+        bounds = confidence_bound(surrogate.predict(queries), self.beta, objective)
+        return bounds if objective == "max" else -bounds
 
 
 def confidence_bound(predicted: Prediction, beta: float, objective: str) -> np.ndarray:
-    """(M,) optimistic value of each effect."""
+    """Return the optimistic value of each effect, (M,)."""
     sign = 1.0 if objective == "max" else -1.0
     return np.asarray(predicted.mean + sign * np.sqrt(beta) * predicted.sd)
 
 
-def first_best(bounds: np.ndarray, objective: str) -> int:
-    """Index of the best; of equally good ones the first, which belongs to a smallest set."""
-    if not len(bounds):
+def first_best(values: np.ndarray, objective: str) -> int:
+    """Return the place of the best value; of equally good ones the first, of a smallest set."""
+    if not len(values):
         raise DomainError("there is no intervention to choose from")
-    return first_smallest(bounds if objective == "min" else -bounds)
+    return first_smallest(values if objective == "min" else -values)
+
+
+def read_acquisition(given: object, beta: float) -> Acquisition:
+    """Return an acquisition, given by its name or as a record of its own."""
+    if given == "ucb":
+        return ConfidenceBound(beta)
+    if offered(given, "worth") is None or not isinstance(getattr(given, "name", None), str):
+        raise ModelError(
+            f"acquisition must be one of {listed(['ucb'])}, or a record with a name and a method "
+            f"`worth`; got {given!r}"
+        )
+    return given  # type: ignore[return-value]

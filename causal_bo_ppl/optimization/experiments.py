@@ -1,4 +1,4 @@
-"""How does an intervention become an outcome? A simulated system, or the analyst's own experiment."""
+"""How does an intervention become an outcome? By a simulated system, or an experiment of one's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,10 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.systems import CausalSystem
 
 READ_BACK = 1e-9  # of a domain's width: a value read back from a file
-OTHERS_SET = "other variables are marked as set than those asked for; record what was really set with Data, and fit it"
+OTHERS_SET = (
+    "other variables are marked as set than those asked for; record what was really set with Data, "
+    "and fit it"
+)
 Experiment = Callable[[Queries], "Data | np.ndarray | float"]
 
 
@@ -31,11 +34,12 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Laboratory:
-    """Where experiments are run.
+class ExperimentRunner:
+    """Runs experiments, and reads what they return.
 
-    experiment: from Queries to Data (whole rows) or to one outcome for each; otherwise the system is simulated: rows
-    with its own noise, its exact effects (`noise` is 0), or these with Gaussian noise of a given variance.
+    experiment: from Queries to Data (whole rows) or to one outcome for each; otherwise the system is
+    simulated: rows with its own noise, its exact effects (`noise` is 0), or these with Gaussian noise
+    of a given variance.
     """
 
     problem: Problem
@@ -50,25 +54,25 @@ class Laboratory:
             )
         if self.experiment is None and self.system is None:
             raise DataError(
-                "a problem cannot be simulated: give `experiment`, a function from Queries to outcomes"
+                "a problem cannot be simulated: give `experiment`, a function from Queries to "
+                "outcomes"
             )
 
     def run(self, queries: Queries, key: jax.Array) -> object:
         """Run one experiment for each intervention; return whatever it gives."""
-        return self._perform(
-            Queries(np.array(queries.mask), np.array(queries.value)), key
-        )  # a copy: ours stays
+        copy = Queries(np.array(queries.mask), np.array(queries.value))  # ours stays as it is
+        return self._perform(copy, key)
 
     def read(self, found: object, queries: Queries) -> Measured:
-        """Read what `run` returned for these interventions; raises DataError where that is impossible."""
+        """Read what `run` returned for these interventions; raise DataError if that is impossible."""
         if isinstance(found, Data):
             require_rows_of(self.problem, found)
             return _read_rows(found, queries, self.problem)
         outcomes = _as_array(found)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
             raise DataError(
-                f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for {len(queries)} interventions; "
-                "return one number for each, or Data"
+                f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for "
+                f"{len(queries)} interventions; return one number for each, or Data"
             )
         faults = [
             ""
@@ -95,7 +99,8 @@ def _read_rows(rows: Data, queries: Queries, problem: Problem) -> Measured:
     mask, asked = np.asarray(queries.mask), np.asarray(queries.value)
     if len(rows) != len(mask):
         raise DataError(
-            f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one for each"
+            f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one "
+            "for each"
         )
     width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
     differs = mask & ~(np.abs(rows.values - asked) <= READ_BACK * width)
@@ -114,8 +119,8 @@ def _fault(rows: Data, row: int, asked: np.ndarray, differs: np.ndarray) -> str:
         return ""
     column = int(np.flatnonzero(differs)[0])
     return (
-        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, asked for was "
-        f"{asked[column]:.9g}; record what was really set with Data, and fit it"
+        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, "
+        f"asked for was {asked[column]:.9g}; record what was really set with Data, and fit it"
     )
 
 

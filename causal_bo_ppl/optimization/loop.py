@@ -1,17 +1,24 @@
-"""Which experiment next? Graph-coupled causal Bayesian optimization, Algorithm 1 of the paper.
+"""Graph-coupled causal Bayesian optimization, Algorithm 1 of the paper: a loop over ask and tell.
 
-Each round: choose the intervention with the best confidence bound over all sets at once, run it, learn from its outcome
-about every effect, and linearize again where theta has moved to.
+Each round: choose the intervention that is worth most over all sets at once, run it, learn from its
+outcome about every effect, and linearize again where theta has moved to.
 """
 
+import hashlib
 import warnings
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import count
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from tqdm import tqdm
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
+    CausalBOError,
     CausalBOWarning,
     DataError,
     DomainError,
@@ -20,28 +27,32 @@ from causal_bo_ppl.errors import (
     shown,
 )
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms.linear.priors import Prior
-from causal_bo_ppl.optimization.experiments import Experiment, Laboratory
-from causal_bo_ppl.optimization.rounds import Rounds, State
-from causal_bo_ppl.optimization.run import Recommendation, Run, Unlearned
+from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.posterior import digest
+from causal_bo_ppl.inputs import PATIENCE, as_key
+from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.optimization.experiments import Experiment, ExperimentRunner
+from causal_bo_ppl.optimization.run import Recommendation, Run, Step, Unlearned
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.default_queries import vertices
+from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, begin, recommend, tell
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.systems import CausalSystem
 
-PATIENCE = 3.0  # seconds without a progress bar
+REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
+PACKAGES = ("causal_bo_ppl", "jax", "numpy", "numpyro")
 
 
 def optimize(
     problem: CausalSystem | Problem,
     *,
     method: str = "gc-cbo",
+    mechanisms: Any = "linear",
     data: Data | None = None,
     experiment: Experiment | None = None,
     outcomes: str = "noisy",
     noise: float | None = None,
-    acquisition: str = "ucb",
+    acquisition: Any = "ucb",
     beta: float = 2.0,
     kernel: str | None = None,
     coupling: bool = True,
@@ -52,9 +63,12 @@ def optimize(
     rounds: int | None = None,
     budget: float | None = None,
     batch: int = 1,
-    inference: str | None = None,
-    prior: Prior | None = None,
+    inference: Any = None,
+    prior: Any = None,
+    surrogate: Any = "coupled",
     accept: str | None = None,
+    settings: Settings | None = None,
+    progress: bool = True,
     key: jax.Array | int,
 ) -> Run:
     """Look for the intervention with the best E[Y | do(...)], experiment by experiment.
@@ -62,41 +76,64 @@ def optimize(
     Parameters
     ----------
     problem:
-        A system with known truth, which is observed and simulated; or a problem, with `data` and `experiment`.
+        A system with known truth, which is observed and simulated; or a problem, with `data` and
+        `experiment`.
     method:
         "gc-cbo", or "gc-cbo-fixed" (kernel="fixed").
+    mechanisms, prior:
+        As in `fit`.
     data, observations:
         Rows to start from; of a system, how many to observe where none are given.
     experiment:
         From Queries to Data or to one outcome for each; a system is simulated without it.
     outcomes, noise:
-        "noisy" or "exact" (the effect itself). `noise` is the variance of an outcome; by default what the model
-        implies for each set. A simulated system with a given `noise` returns its exact effect plus that noise.
-    beta:
-        The confidence bound is mean +- sqrt(beta) sd.
+        "noisy" or "exact" (the effect itself). `noise` is the variance of an outcome; by default what
+        the model implies for each set. A simulated system with a given `noise` returns its exact
+        effect plus that noise.
+    acquisition, beta:
+        "ucb", the confidence bound mean +- sqrt(beta) sd; or a record of your own, see
+        `optimization.acquisition.Acquisition`.
     kernel:
         "adaptive" (the response is linearized anew after each round) or "fixed".
     update:
-        "target": only the outcome is used. "full": the whole row enters the posterior of every equation not set.
+        "target": only the outcome is used. "full": the whole row enters the posterior of every
+        equation not set.
     report:
-        What is recommended: of the interventions tried, the best by posterior "mean" or as "observed"; or the best of
-        all by the "model".
+        What is recommended: of the interventions tried, the best by posterior "mean" or as
+        "observed"; or the best of all by the "model".
     rounds, budget:
-        When to stop; the budget is in units of the problem's costs. At least one is needed. What is tried are vertices
-        of the sets' boxes, the best of which has the best bound of all; a budget pays for vertices only.
+        When to stop; the budget is in units of the problem's costs. At least one is needed. Where
+        effects are affine in the values, what is tried are vertices of the sets' boxes, the best of
+        which has the best bound of all; a budget pays for vertices only.
     batch:
         Experiments per round.
     inference:
-        Method of `fit`; by default "conjugate", or "wishart" where latent causes join causes of the target.
-    prior:
-        As of `fit`.
+        Method of `fit`, a name or a record; by default "conjugate", or "wishart" where latent causes
+        join causes of the target, and "laplace" for mechanisms without a closed form.
+    surrogate:
+        "coupled", or a record of your own, see `surrogates.SurrogateMaker`.
     accept:
         Why a posterior whose verdict failed is used all the same, as in `post.accept(why)`; by
         default such a posterior is refused. It is recorded with the run.
+    settings:
+        All of the above from `method` on, as one record, instead of keywords.
+    progress:
+        Whether a progress bar is shown when the run takes more than a few seconds.
+    key:
+        For all that is drawn: a JAX key or an int.
 
-    Raises ExperimentFailed when an experiment fails or an outcome cannot be used. Whatever error escapes, also an
-    interrupt, all that was finished is in its `run`; outcomes that were measured but not learned from are in
-    `run.unlearned`. Of a batch with one bad outcome the others are learned from first.
+    Returns
+    -------
+    Run
+        `run.best` is what is recommended, `run.to_frame()` shows every experiment.
+
+    Raises
+    ------
+    ExperimentFailed
+        When an experiment fails or an outcome cannot be used. Whatever error escapes, also an
+        interrupt, all that was finished is in its `run`; outcomes that were measured but not learned
+        from are in `run.unlearned`. Of a batch with one bad outcome the others are learned from
+        first.
 
     Examples
     --------
@@ -105,69 +142,224 @@ def optimize(
     >>> run.best.intervention, run.regret().tolist()[-1]
     ({'Z': 5.0}, 0.0)
     """
-    settings = Settings(
-        method, outcomes, noise, acquisition, beta, kernel, coupling, residual, update, report, observations, rounds,
-        budget, batch, inference, accept,
+    keywords = Settings(
+        method, mechanisms, outcomes, noise, acquisition, beta, kernel, coupling, residual, update,
+        report, observations, rounds, budget, batch, inference, prior, surrogate, accept,
     )  # fmt: skip
-    system, posed = (
-        (problem, problem.problem) if isinstance(problem, CausalSystem) else (None, problem)
-    )
+    chosen = keywords if settings is None else _read_settings(settings, keywords)
+    if chosen.rounds is None and chosen.budget is None:
+        raise ModelError("when to stop? Give rounds, budget, or both")
+    system = problem if isinstance(problem, CausalSystem) else None
+    posed = problem.problem if isinstance(problem, CausalSystem) else problem
     if not isinstance(posed, Problem):
         raise DomainError(
             f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}"
         )
-    for_rows, for_rounds = jax.random.split(as_key(key))
-    for_fit = jax.random.fold_in(for_rows, 1)
-    laboratory = Laboratory(posed, system, experiment, settings.known_noise)
-    post, experiments = _learn(
-        posed, _start(system, data, settings, for_rows), settings, prior, for_fit
-    )
-    candidates = vertices(posed, post.sets)
-    loop = Rounds(candidates, posed.cost(candidates), laboratory, settings)
-    state = begun = loop.begin(post, experiments)
+    given = as_key(key)
+    for_rows, for_rounds = jax.random.split(given)
+    runner = ExperimentRunner(posed, system, experiment, chosen.known_noise)
+    rows = _start(system, data, chosen, for_rows)
+    post, experiments = _learn(posed, rows, chosen, jax.random.fold_in(for_rows, 1))
+    start = begin(post, chosen, experiments)
+    loop = Loop(runner, chosen, system, given, rows)
+    progressed = begun = Progress(start, ())
     try:
-        with tqdm(total=rounds, desc=method, unit="round", delay=PATIENCE, leave=False) as bar:
-            for state in loop.play(begun, for_rounds):
-                bar.update(0 if state.waiting else 1)
+        with tqdm(
+            total=chosen.rounds,
+            desc=chosen.method,
+            unit="round",
+            delay=PATIENCE,
+            leave=False,
+            disable=not progress,
+        ) as bar:
+            for progressed in loop.play(begun, for_rounds):
+                bar.update(0 if progressed.waiting else 1)
     except BaseException as error:  # whatever it is: what was paid for is kept
-        if state.steps or state.waiting:
-            _keep(
-                error, finish(posed, settings, state, system, f"cut off by {type(error).__name__}")
-            )
+        if progressed.steps or progressed.waiting:
+            _keep(error, loop.finish(progressed, f"cut off by {type(error).__name__}"))
         raise
-    if not state.steps:
+    if not progressed.steps:
+        cheapest = start.candidates.costs.min()
         raise DomainError(
-            f"the budget {budget} pays for no vertex of any set; the cheapest costs {loop.costs.min():g}"
+            f"the budget {chosen.budget} pays for no vertex of any set; the cheapest costs "
+            f"{cheapest:g}"
         )
-    return finish(posed, settings, state, system)
+    return loop.finish(progressed)
 
 
-def finish(
-    problem: Problem, settings: Settings, state: State, system: CausalSystem | None, why: str = ""
-) -> Run:
-    """Make the record of a run. why: what kept the trials that still wait from being learned from."""
-    [intervention] = problem.interventions(state.best.query)
-    unlearned = [
-        Unlearned(
-            each.round,
-            problem.interventions(each.choice.query)[0],
-            each.outcome,
-            each.row,
-            each.fault or why,
+def _read_settings(settings: object, keywords: Settings) -> Settings:
+    if not isinstance(settings, Settings):
+        raise ModelError(f"settings must be cb.Settings(...), got {settings!r}")
+    if keywords != Settings():
+        raise ModelError("give `settings`, or the keywords that it holds, not both")
+    return settings
+
+
+class Trial(NamedTuple):
+    """One experiment that was run.
+
+    noise: variance of its outcome's noise. row: the whole row, where it was measured. fault: why it
+    cannot be used, or "".
+    """
+
+    round: int
+    suggestion: Suggestion
+    noise: float
+    outcome: float
+    row: Data | None
+    fault: str
+
+    def entry(self) -> Entry:
+        """Return what the ledger keeps of it."""
+        suggestion = self.suggestion
+        return Entry(suggestion.query, self.outcome, self.noise, self.row, suggestion.cost)
+
+
+class Progress(NamedTuple):
+    """A state, the experiments learned from, and those that were run and not learned from."""
+
+    state: State
+    steps: tuple[Step, ...]
+    waiting: tuple[Trial, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """What all rounds share."""
+
+    runner: ExperimentRunner
+    settings: Settings
+    system: CausalSystem | None
+    key: jax.Array
+    data: Data
+
+    def play(self, progress: Progress, key: jax.Array) -> Iterator[Progress]:
+        """Ask, run and tell, round after round, until rounds or budget are used up.
+
+        Gives the progress twice in a round: when the outcomes are measured, and when they are
+        learned from. So the caller holds every outcome, whatever is raised while learning from it.
+        """
+        rounds = self.settings.rounds
+        for number in count(1) if rounds is None else range(1, rounds + 1):
+            suggestions = ask(progress.state, self.settings.batch)
+            if not suggestions:
+                return
+            trials = self.measure(progress.state, suggestions, number, key)
+            yield progress._replace(waiting=trials)
+            progress = self.learn(progress, trials)
+            yield progress
+            if progress.waiting:
+                raise self._failure(progress.waiting, len(trials))
+
+    def measure(
+        self, state: State, suggestions: tuple[Suggestion, ...], number: int, key: jax.Array
+    ) -> tuple[Trial, ...]:
+        """Run the experiments of a round."""
+        queries = stack(each.query for each in suggestions)
+        where = f"round {number}, {self.describe(queries)}"
+        noises = [state.noise(each.query) for each in suggestions]
+        try:
+            found = self.runner.run(queries, jax.random.fold_in(key, number))
+        except Exception as error:  # the analyst's code may raise anything
+            raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
+        try:
+            outcomes, rows, faults = self.runner.read(found, queries)
+        except Exception as error:  # and so may the object that it returned
+            why = str(error) if isinstance(error, CausalBOError) else shown(error)
+            message = f"{where}, came out, but cannot be read: {why}"
+            raise ExperimentFailed(message, returned=found) from error
+        each: list[Data | None] = [None] * len(suggestions)
+        if rows is not None:
+            each = [rows.rows(slice(at, at + 1)) for at in range(len(rows))]
+        parts = zip(suggestions, noises, outcomes.tolist(), each, faults, strict=True)
+        return tuple(Trial(number, *part) for part in parts)
+
+    def learn(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
+        """Learn from the outcomes of a round; those refused stay in `waiting`, with the reason.
+
+        From all at once; where one of them is refused, from one after another.
+        """
+        good = tuple(trial for trial in trials if not trial.fault)
+        try:
+            after = self._absorb(progress, good)
+            return after._replace(waiting=tuple(trial for trial in trials if trial.fault))
+        except REFUSED:
+            waiting = []
+        for trial in trials:
+            try:
+                progress = progress if trial.fault else self._absorb(progress, (trial,))
+            except REFUSED as error:
+                trial = trial._replace(fault=str(error))
+            waiting += [trial] if trial.fault else []
+        return progress._replace(waiting=tuple(waiting))
+
+    def _absorb(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
+        if not trials:
+            return progress
+        state = tell(progress.state, [trial.entry() for trial in trials])
+        best = recommend(state)
+        steps = [
+            Step(trial.round, trial.suggestion, trial.outcome, trial.noise, *best)
+            for trial in trials
+        ]
+        return Progress(state, (*progress.steps, *steps))
+
+    def _failure(self, refused: tuple[Trial, ...], of: int) -> ExperimentFailed:
+        """Say which outcomes of a round were refused, and why the first of them was."""
+        queries = stack(trial.suggestion.query for trial in refused)
+        where = f"round {refused[0].round}, {self.describe(queries)}"
+        came = f"came out as {[trial.outcome for trial in refused]}, but cannot be used"
+        others = of - len(refused)
+        rest = f" (the other {others} of the round were learned from)" if others else ""
+        error = ExperimentFailed(f"{where}, {came}: {refused[0].fault}{rest}")
+        error.__cause__ = DataError(refused[0].fault)
+        return error
+
+    def describe(self, queries: Queries) -> str:
+        """Return the interventions of a round, for a message."""
+        asked = self.runner.problem.interventions(queries)
+        words = [
+            ", ".join(f"{name} = {value:.9g}" for name, value in each.items()) for each in asked
+        ]
+        return "; ".join(f"do({each})" for each in words)
+
+    def finish(self, progress: Progress, why: str = "") -> Run:
+        """Make the record of a run; why: what kept waiting trials from being learned from."""
+        problem, state = self.runner.problem, progress.state
+        best = recommend(state)
+        [intervention] = problem.interventions(best.query)
+        unlearned = [
+            Unlearned(
+                each.round,
+                problem.interventions(each.suggestion.query)[0],
+                each.outcome,
+                each.row,
+                each.fault or why,
+            )
+            for each in progress.waiting
+        ]
+        return Run(
+            problem,
+            self.settings,
+            progress.steps,
+            state.surrogate,
+            Recommendation(intervention, best.mean, best.sd),
+            self.system,
+            tuple(unlearned),
+            tuple(int(word) for word in np.ravel(jax.random.key_data(self.key))),
+            tuple((name, version(name)) for name in PACKAGES),
+            hashlib.sha256(f"{digest(self.data):x}".encode()).hexdigest(),
         )
-        for each in state.waiting
-    ]
-    best = Recommendation(intervention, state.best.mean, state.best.sd)
-    return Run(
-        problem, asdict(settings), state.steps, state.surrogate, best, system, tuple(unlearned)
-    )
 
 
 def _keep(error: BaseException, run: Run) -> None:
     """Put the run into the error; an error that does not take it becomes the cause of one that does."""
     note = f"the {len(run.steps)} experiments before it are in this error's `run`"
     if run.unlearned:
-        note += f", and in `run.unlearned` {len(run.unlearned)} outcomes that were measured but not learned from"
+        note += (
+            f", and in `run.unlearned` {len(run.unlearned)} outcomes that were measured but not "
+            "learned from"
+        )
     try:
         error.run = run  # type: ignore[attr-defined]
         error.add_note(note)
@@ -178,8 +370,8 @@ def _keep(error: BaseException, run: Run) -> None:
 def _start(
     system: CausalSystem | None, data: Data | None, settings: Settings, key: jax.Array
 ) -> Data:
-    """The rows to begin with."""
-    if system is not None and not system.is_affine:
+    """Return the rows to begin with."""
+    if system is not None and not system.is_affine and settings.mechanisms == "linear":
         message = f"{system.name} is not linear; linear mechanisms are fitted to it"
         warnings.warn(message, CausalBOWarning, stacklevel=3)
     if data is not None:
@@ -190,16 +382,20 @@ def _start(
 
 
 def _learn(
-    problem: Problem, data: Data, settings: Settings, prior: Prior | None, key: jax.Array
+    problem: Problem, data: Data, settings: Settings, key: jax.Array
 ) -> tuple[Posterior, Data]:
-    """The posterior, and rows of earlier experiments that it did not use."""
+    """Return the posterior, and rows of earlier experiments that it did not use."""
     confounded = bool(problem.graph.ancestral(problem.target).bidirected)
-    method = settings.inference or ("wishart" if confounded else "conjugate")
-    if method != "wishart":
-        return fit(problem, data, method=method, prior=prior, key=key), data.rows(slice(0, 0))
+    family = read_mechanisms(settings.mechanisms)
+    default = "wishart" if confounded else "conjugate" if family.name == "linear" else "laplace"
+    method = read_method(settings.inference or default)
+    options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
+    if method.name != "wishart":
+        return fit(problem, data, **options), data.rows(slice(0, 0))
     if settings.update == "full":
         raise ModelError(
-            'latent causes join causes of the target, so whole rows of experiments cannot be used; take update="target"'
+            "latent causes join causes of the target, so whole rows of experiments cannot be used; "
+            'take update="target"'
         )
     observed = data.rows(data.is_observational)
-    return fit(problem, observed, method=method, prior=prior), data.rows(~data.is_observational)
+    return fit(problem, observed, **options), data.rows(~data.is_observational)

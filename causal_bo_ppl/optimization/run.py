@@ -1,7 +1,7 @@
 """What did an optimization do, and what does it recommend?"""
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
@@ -12,9 +12,12 @@ import xarray as xr
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.optimization.settings import Settings
+from causal_bo_ppl.optimization.state import Suggestion
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import set_label, stack
-from causal_bo_ppl.surrogates import Coupled
+from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.systems import CausalSystem
 
 
@@ -26,28 +29,19 @@ class Recommendation(NamedTuple):
     sd: float
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Central credible interval of the effect."""
-        if not (isinstance(level, float) and 0 < level < 1):
-            raise ModelError(f"level must lie between 0 and 1, got {level!r}")
-        width = NormalDist().inv_cdf((1 + level) / 2) * self.sd
+        """Return the central credible interval of the effect."""
+        width = NormalDist().inv_cdf((1 + read_share("level", level)) / 2) * self.sd
         return self.mean - width, self.mean + width
 
 
-class Choice(NamedTuple):
-    """A suggested intervention: what is believed of its effect, its confidence bound and its cost."""
-
-    query: Queries
-    mean: float
-    sd: float
-    bound: float
-    cost: float
-
-
 class Step(NamedTuple):
-    """One experiment: why it was chosen, what came out, the variance of its noise, and what is best after its round."""
+    """One experiment: why it was chosen, what came out, and what is best after its round.
+
+    noise: variance of the outcome's noise.
+    """
 
     round: int
-    choice: Choice
+    suggestion: Suggestion
     outcome: float
     noise: float
     best: Queries
@@ -70,37 +64,47 @@ class Unlearned(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """An optimization, finished or cut off.
+    """An optimization, finished or cut off, with all that is needed to make it again.
 
-    settings: what it was told. surrogate: what is believed in the end; `surrogate.predict(queries)` for any effect.
-    system: the truth, where it is known. unlearned: outcomes that were measured but not learned from, since they were
-    refused or since the run was cut off. Without any experiment learned from, `best` is the model's own.
+    settings: what it was told. surrogate: what is believed in the end; `surrogate.predict(queries)`
+    for any effect. system: the truth, where it is known. unlearned: outcomes that were measured but
+    not learned from, since they were refused or since the run was cut off. Without any experiment
+    learned from, `best` is the model's own. key: the words of the key it was given. versions: of the
+    packages that computed it. data_digest: a hash of the rows it began with, in any order.
     """
 
     problem: Problem
-    settings: dict[str, object]
+    settings: Settings
     steps: tuple[Step, ...]
-    surrogate: Coupled
+    surrogate: Surrogate
     best: Recommendation
     system: CausalSystem | None = None
     unlearned: tuple[Unlearned, ...] = ()
+    key: tuple[int, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    data_digest: str = ""
+
+    @property
+    def prior(self) -> object:
+        """What was believed before the rows."""
+        return self.surrogate.post.prior
 
     @cached_property
     def queries(self) -> Queries:
         """The interventions tried, in order."""
-        return self._stack([step.choice.query for step in self.steps])
+        return self._stack([step.suggestion.query for step in self.steps])
 
     def _stack(self, queries: list[Queries]) -> Queries:
-        """Several queries as one batch, also none."""
+        """Return several queries as one batch, also none."""
         return stack([self.problem.baseline()[:0], *queries])
 
     @cached_property
     def trace(self) -> xr.Dataset:
-        """A row for every experiment: what was set, predicted and measured, its cost, and the best so far."""
+        """A row for every experiment: what was set, predicted and measured, and the best so far."""
         best = self._stack([step.best for step in self.steps])
         columns: dict[str, list[object]] = {"round": [step.round for step in self.steps]}
         columns |= {
-            name: [getattr(step.choice, name) for step in self.steps]
+            name: [getattr(step.suggestion, name) for step in self.steps]
             for name in ("mean", "sd", "bound", "cost")
         }
         columns |= {
@@ -110,7 +114,7 @@ class Run:
         columns["set"] = [
             set_label(tuple(found)) for found in self.problem.interventions(self.queries)
         ]
-        columns["total_cost"] = np.cumsum([step.choice.cost for step in self.steps]).tolist()
+        columns["total_cost"] = np.cumsum([step.suggestion.cost for step in self.steps]).tolist()
         if self.system is not None:
             columns["effect"] = np.asarray(self.system.effect(self.queries)).tolist()
             columns["best_effect"] = np.asarray(self.system.effect(best)).tolist()
@@ -124,11 +128,11 @@ class Run:
                 "experiment": np.arange(1, len(self.steps) + 1),
                 "variable": list(self.problem.manipulable),
             },
-            attrs={name: str(value) for name, value in self.settings.items()},
+            attrs=self._attributes(),
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """The trace as a table, with a column do(X) of the value set for every manipulable variable."""
+        """Return the trace as a table, with a column do(X) for every manipulable variable."""
         set_to = self.problem.to_frame(self.queries).rename(columns="do({})".format)
         set_to.index = pd.Index(np.arange(1, len(self.steps) + 1), name="experiment")
         rest = self.trace.drop_dims("variable").to_dataframe()
@@ -136,23 +140,40 @@ class Run:
             [rest[["round", "set"]], set_to, rest.drop(columns=["round", "set"])], axis=1
         )
 
-    def regret(self) -> np.ndarray:
-        """(number of experiments,) simple regret: what the best of the interventions tried so far lacks to the optimum.
+    def _attributes(self) -> dict[str, str]:
+        """Return what the run depends on, as texts."""
+        words = {each.name: str(getattr(self.settings, each.name)) for each in fields(Settings)}
+        return words | {
+            "key": " ".join(map(str, self.key)),
+            "versions": ", ".join(f"{name} {version}" for name, version in self.versions),
+            "data_digest": self.data_digest,
+            "verdict": self.surrogate.post.status,
+        }
 
-        By true effects, as benchmarks report it; `trace["best_effect"]` is the true effect of what was recommended.
+    def regret(self, of: str = "recommended") -> np.ndarray:
+        """Return the simple regret after each experiment: what is lacking to the optimum.
+
+        Parameters
+        ----------
+        of:
+            "recommended": of what was recommended after the round of each experiment. "tried": of
+            the best that was tried so far, by true effects; only an oracle knows which that is.
         """
         if self.system is None:
             raise ModelError("regret needs the truth: optimize a CausalSystem, not a Problem")
+        if of not in ("recommended", "tried"):
+            raise ModelError(f'regret is of what was "recommended" or "tried"; got {of!r}')
         sign = 1.0 if self.problem.objective == "min" else -1.0
-        gaps = sign * (self.trace["effect"].to_numpy() - self.system.optimum.value)
-        return np.asarray(np.minimum.accumulate(np.maximum(gaps, 0.0)))
+        effects = self.trace["best_effect" if of == "recommended" else "effect"].to_numpy()
+        gaps = np.maximum(sign * (effects - self.system.optimum.value), 0.0)
+        return np.asarray(gaps if of == "recommended" else np.minimum.accumulate(gaps))
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name} = {value:.4g}" for name, value in self.best.intervention.items())
         low, high = self.best.interval()
         found = f"best do({best}): {self.best.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
         rest = f", {len(self.unlearned)} outcomes not learned from" if self.unlearned else ""
-        return f"Run({self.settings['method']}, {len(self.steps)} experiments, {found}{rest})"
+        return f"Run({self.settings.method}, {len(self.steps)} experiments, {found}{rest})"
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")

@@ -48,7 +48,7 @@ def draw_response(
     For a posterior this is what it says before any experiment, for a surrogate what is believed
     after its outcomes. truth: a function from queries to true effects.
     """
-    surrogate = believed if isinstance(believed, Coupled) else couple(believed)
+    surrogate = couple(believed) if isinstance(believed, Posterior) else believed
     problem, width = surrogate.post.problem, half_width(level)
     if name not in problem.domains:
         raise DomainError(

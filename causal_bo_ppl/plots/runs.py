@@ -42,7 +42,7 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
         loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
     )
     ax.set_title(
-        plain(f"{run.settings['method']}: {run.problem.objective} {run.problem.target}"),
+        plain(f"{run.settings.method}: {run.problem.objective} {run.problem.target}"),
         fontsize="medium",
     )
     return ax

@@ -1,36 +1,48 @@
-"""What do outcomes say about the weights of features? Bayesian linear regression, y = phi'w + noise, w ~ N(0, I).
+"""The coupled surrogate: all effects share theta, so that one outcome teaches about all of them.
 
-t outcomes cost O(t r^2 + r^3), one more O(r^2); a t x t matrix is never formed.
-
-Which outcomes have been seen? Replicates of one intervention are kept as their number and mean.
-
-What do we believe about every effect after k experiments? All effects share theta, so one outcome teaches about all.
-
-f(z) = g(theta, z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance. Linearized at a centre c:
-f(z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. The variance of an outcome's noise is that of its replicates'
-mean plus what linearization leaves out, so that the surrogate is not falsely certain.
+f(z) = g(theta, z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance. Linearized
+at a centre c: f(z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So outcomes are a Bayesian
+linear regression on the weights w: t of them cost O(t r^2 + r^3), one more O(r^2), and a t x t matrix
+is never formed. The variance of an outcome's noise is that of its replicates' mean plus what
+linearization leaves out, so that the surrogate is not falsely certain.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.stats import norm
 
+from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
 from causal_bo_ppl.errors import DataError, NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
+from causal_bo_ppl.inputs import (
+    MOST,
+    as_key,
+    host_generator,
+    read_count,
+    read_number,
+    require_outcomes,
+    size_fault,
+)
 from causal_bo_ppl.kernels.remainders import remainders
 from causal_bo_ppl.numerics import clip_rounding
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.responses import Response, response
+from causal_bo_ppl.surrogates.interface import Prediction
+
+STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
+LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
 
 
 class Weights(NamedTuple):
-    """Posterior N(covariance information, covariance) of r weights.
+    """The posterior N(covariance information, covariance) of r weights.
 
-    covariance: (r, r); information: (r,), the sum of phi y / variance.
+    covariance: (r, r). information: (r,), the sum of phi y / variance.
     """
 
     covariance: np.ndarray
@@ -38,12 +50,15 @@ class Weights(NamedTuple):
 
     @property
     def mean(self) -> np.ndarray:
-        """(r,)."""
+        """Posterior mean of the weights, (r,)."""
         return np.asarray(self.covariance @ self.information)
 
 
 def condition(features: np.ndarray, residuals: np.ndarray, precisions: np.ndarray) -> Weights:
-    """From features (t, r), residuals (t,) and the precisions (t,) of their noise: I + Phi' P Phi, inverted."""
+    """Return the weights given residuals (t,) with features (t, r) and precisions (t,).
+
+    The precision matrix is I + Phi' P Phi.
+    """
     weighted = features * precisions[:, None]
     factor = cho_factor(np.eye(features.shape[1]) + features.T @ weighted, lower=True)
     inverse = cho_solve(factor, np.eye(features.shape[1]))
@@ -51,121 +66,69 @@ def condition(features: np.ndarray, residuals: np.ndarray, precisions: np.ndarra
 
 
 def extend(weights: Weights, feature: np.ndarray, precision: float, information: float) -> Weights:
-    """After one more outcome, or a changed one: by how much its precision, and its precision times residual, grew."""
+    """Return the weights after a rank-one update.
+
+    `precision` and `information` are the increases in 1 / variance and in residual / variance that
+    one more outcome brings; a replicate brings both too, since it changes an earlier mean.
+    """
     pull = weights.covariance @ feature
     shrink = precision / (1 + precision * (feature @ pull))
-    return Weights(
-        weights.covariance - shrink * np.outer(pull, pull),
-        weights.information + information * feature,
-    )
+    covariance = weights.covariance - shrink * np.outer(pull, pull)
+    return Weights(covariance, weights.information + information * feature)
 
 
-SAME = 1e-9  # of the largest outcome: two outcomes without noise are equal
-
-
-class Outcomes(NamedTuple):
-    """t distinct interventions. counts: (t,); means: (t,) of their outcomes; variances: (t,) of these means' noise."""
+class Told(NamedTuple):
+    """Outcomes as they were told: queries in m rows, values (m,) and variances (m,) of noise."""
 
     queries: Queries
-    counts: np.ndarray
-    means: np.ndarray
+    values: np.ndarray
     variances: np.ndarray
 
-
-def no_outcomes(variables: int) -> Outcomes:
-    """Nothing seen yet."""
-    empty = np.zeros((0, variables))
-    return Outcomes(Queries(empty.astype(bool), empty), np.zeros(0, int), np.zeros(0), np.zeros(0))
-
-
-def add(seen: Outcomes, query: Queries, outcome: float, noise: float) -> tuple[Outcomes, int]:
-    """One more outcome, and the row it belongs to. Without noise equal outcomes are one; unequal ones are refused."""
-    mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
-    same = (seen.queries.mask == mask).all(axis=1) & (seen.queries.value == value).all(axis=1)
-    if not same.any():
-        queries = Queries(
-            np.vstack([seen.queries.mask, mask]), np.vstack([seen.queries.value, value])
-        )
-        grown = (
-            np.append(seen.counts, 1),
-            np.append(seen.means, outcome),
-            np.append(seen.variances, noise),
-        )
-        return Outcomes(queries, *grown), len(seen.counts)
-    row = int(np.flatnonzero(same)[0])
-    counts, means, variances = (part.copy() for part in seen[1:])
-    counts[row] += 1
-    size = float(np.abs([outcome, *means]).max())
-    means[row], variances[row] = _average(means[row], variances[row], outcome, noise, size)
-    return Outcomes(seen.queries, counts, means, variances), row
-
-
-def _average(
-    mean: float, variance: float, outcome: float, noise: float, size: float
-) -> tuple[float, float]:
-    """Mean of both, weighted by their precisions, and its variance; size: of the largest outcome, for rounding."""
-    if variance == noise == 0:
-        if abs(outcome - mean) > SAME * size:
-            raise DataError(
-                f"the same intervention gave {mean:.9g} and {outcome:.9g}, though outcomes are said to have no noise; "
-                "give its variance as `noise`"
-            )
-        return mean, 0.0
-    share = variance / (variance + noise)
-    return mean + share * (outcome - mean), share * noise
-
-
-STEPS, CLOSE = (
-    20,
-    1e-3,
-)  # Gauss-Newton, in prior standard deviations: the linearization changes little within
-LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
-
-
-class Prediction(NamedTuple):
-    """Mean (M,) and standard deviation (M,) of effects."""
-
-    mean: np.ndarray
-    sd: np.ndarray
+    def join(self, other: "Told") -> "Told":
+        """Return these outcomes followed by others."""
+        values = np.append(self.values, other.values)
+        variances = np.append(self.variances, other.variances)
+        return Told(stack([self.queries, other.queries]), values, variances)
 
 
 @dataclass(frozen=True, eq=False)
 class Coupled:
-    """The coupled surrogate in weight space. Made by `couple(post)`; `tell` and `recentre` return new ones.
+    """The coupled surrogate in weight space; made by `couple(post)`; see `interface.Surrogate`.
 
-    centre: (r,) weights at which the response is linearized. remainders: (t,) of the distinct interventions seen.
+    centre: (r,) weights at which the response is linearized. told: all outcomes. outcomes: the same
+    with replicates merged. remainders: (t,) of the distinct interventions.
     """
 
     response: Response
     centre: np.ndarray
     weights: Weights
-    outcomes: Outcomes
+    told: Told
+    outcomes: Replicates
     remainders: np.ndarray
+    _kept: dict[bytes, float] = field(default_factory=dict, repr=False)  # remainders by query
 
     @property
     def post(self) -> Posterior:
-        """What was believed before the outcomes."""
+        """The posterior that was believed before the outcomes."""
         return self.response.post
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
-        """(d,) parameters with these weights."""
+        """Return the parameters (d,) with these weights."""
         return np.asarray(self.post.mean + self.post.factor @ weights)
 
     @property
     def mean_theta(self) -> np.ndarray:
-        """(d,) what is now believed of theta_Y."""
+        """What is now believed of theta_Y, (d,)."""
         return self.theta(self.weights.mean)
 
     @property
     def covariance_theta(self) -> np.ndarray:
-        """(d, d) what is left of doubt about theta_Y."""
+        """What is left of doubt about theta_Y, (d, d)."""
         return np.asarray(self.post.factor @ self.weights.covariance @ self.post.factor.T)
 
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-        """(M,) what phi'w is added to, and features phi (M, r)."""
-        values, jacobian = map(
-            np.asarray, self.response.linearize(self.theta(self.centre), queries)
-        )
+        """Return what phi'w is added to, (M,), and features phi (M, r)."""
+        values, jacobian = self.response.linearize(self.theta(self.centre), queries)
         features = jacobian @ self.post.factor
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -176,58 +139,116 @@ class Coupled:
         return values - features @ self.centre, features
 
     def predict(self, queries: Queries) -> Prediction:
-        """Mean and sd of the effects of a batch."""
+        """Return mean and sd of the effects of a batch."""
         offsets, features = self._linearize(queries)
         variance = ((features @ self.weights.covariance) * features).sum(axis=1)
         variance = clip_rounding(variance, (features**2).sum(axis=1))
         return Prediction(offsets + features @ self.weights.mean, np.sqrt(variance))
 
-    def tell(self, query: Queries, outcome: float, noise: float | None = None) -> "Coupled":
-        """After one more outcome of an intervention: a rank-one update. noise: its variance, by default the model's."""
-        noise = float(self.post.outcome_variances(query)[0]) if noise is None else noise
-        _require_outcome(query, outcome, noise)
-        seen, row = add(self.outcomes, query, float(outcome), float(noise))
-        left_out = self.remainders
-        if row == len(left_out):
-            left_out = np.append(left_out, remainders(self.post, query))
-        offsets, features = self._linearize(query)
-        (before, old), (after, new) = (
-            self._evidence(outcomes, row, left_out[row], offsets[0], features[0])
-            for outcomes in (self.outcomes, seen)
+    def covariance(self, queries: Queries) -> np.ndarray:
+        """Return the joint covariance of the effects of a batch, (M, M)."""
+        features = self._linearize(queries)[1]
+        return np.asarray(features @ self.weights.covariance @ features.T)
+
+    def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
+        """Draw all effects of a batch at once, n times, (n, M)."""
+        offsets, features = self._linearize(queries)
+        sizes, directions = np.linalg.eigh(self.weights.covariance)
+        root = directions * np.sqrt(np.maximum(sizes, 0.0))
+        standard = host_generator(as_key(key)).standard_normal((read_count("n", n, 1), len(root)))
+        weights = self.weights.mean + standard @ root.T
+        return np.asarray(offsets + weights @ features.T)
+
+    def log_density(self, query: Queries, outcome: float, noise: float) -> float:
+        """Return the log density of an outcome of one query, given all that was told."""
+        told = self._read(query, outcome, noise)
+        mean, sd = self.predict(told.queries)
+        spread = np.sqrt(sd**2 + told.variances + self._left_out(told.queries))
+        return float(norm.logpdf(told.values[0], mean[0], spread[0]))
+
+    def tell(
+        self,
+        queries: Queries,
+        outcomes: float | np.ndarray,
+        noise: float | np.ndarray | None = None,
+    ) -> "Coupled":
+        """Return the surrogate after outcomes of some interventions.
+
+        One outcome is a rank-one update; of several the weights are solved for anew.
+
+        Parameters
+        ----------
+        queries:
+            M interventions.
+        outcomes:
+            What came out, (M,); a number for one intervention.
+        noise:
+            Variances of the outcomes' noise, by default those that the model implies.
+        """
+        new = self._read(queries, outcomes, noise)
+        told = self.told.join(new)
+        merged = merge_replicates(*told)
+        left_out = self._left_out(merged.queries)
+        after = replace(self, told=told, outcomes=merged, remainders=left_out)
+        if len(new.values) != 1:
+            return after._centred_at(self.centre)
+        row = _row_of(merged, new.queries)
+        offsets, features = self._linearize(new.queries)
+        (before, old), (now, more) = (
+            each._evidence(row, offsets[0], features[0]) for each in (self, after)
         )
-        weights = extend(self.weights, features[0], after - before, new - old)
-        return replace(self, weights=weights, outcomes=seen, remainders=left_out)
+        return replace(after, weights=extend(self.weights, features[0], now - before, more - old))
+
+    def _read(
+        self, queries: Queries, outcomes: float | np.ndarray, noise: float | np.ndarray | None
+    ) -> Told:
+        queries = self.post.problem.require(queries)
+        variances = self.post.outcome_variances(queries) if noise is None else noise
+        return read_told(queries, outcomes, variances)
+
+    def _left_out(self, queries: Queries) -> np.ndarray:
+        """Return what linearization leaves out of each effect's variance, (M,); computed once."""
+        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+        keys = [kind.tobytes() + at.tobytes() for kind, at in zip(mask, value, strict=True)]
+        new = [row for row, key in enumerate(keys) if key not in self._kept]
+        if new:
+            found = remainders(self.post, queries[np.array(new)])
+            self._kept.update(zip((keys[row] for row in new), found.tolist(), strict=True))
+        return np.array([self._kept[key] for key in keys])
 
     def imagine(self, query: Queries, noise: float) -> "Coupled":
-        """As if the query had been tried and come out as predicted: less doubt, the same means."""
-        _require_outcome(query, 0.0, noise)
-        predicted = float(self.predict(query).mean[0])
-        seen, row = add(self.outcomes, query, predicted, max(noise, np.finfo(float).tiny))
-        left_out = np.append(self.remainders, remainders(self.post, query))[: len(seen.counts)]
-        offsets, features = self._linearize(query)
-        before, after = (
-            self._evidence(each, row, left_out[row], offsets[0], features[0])[0]
-            for each in (self.outcomes, seen)
+        """Return the surrogate as if a query had come out as predicted: less doubt, same means."""
+        told = self._read(query, 0.0, noise)
+        told = told._replace(variances=np.maximum(told.variances, np.finfo(float).tiny))
+        predicted = self.predict(told.queries).mean
+        joined = self.told.join(told._replace(values=predicted))
+        merged = merge_replicates(*joined)
+        after = replace(
+            self, told=joined, outcomes=merged, remainders=self._left_out(merged.queries)
         )
-        gained = after - before
-        weights = extend(
-            self.weights, features[0], gained, gained * float(features[0] @ self.weights.mean)
-        )
-        return replace(self, weights=weights, outcomes=seen, remainders=left_out)
+        row = _row_of(merged, told.queries)
+        offsets, features = self._linearize(told.queries)
+        before, now = (each._evidence(row, offsets[0], features[0])[0] for each in (self, after))
+        gained = now - before
+        pull = gained * float(features[0] @ self.weights.mean)
+        return replace(after, weights=extend(self.weights, features[0], gained, pull))
 
-    def _evidence(
-        self, seen: Outcomes, row: int, left_out: float, offset: float, feature: np.ndarray
-    ) -> tuple[float, float]:
-        """Precision of an intervention's mean outcome, and precision times residual; nothing where not seen."""
-        if row >= len(seen.counts):
+    def _evidence(self, row: int, offset: float, feature: np.ndarray) -> tuple[float, float]:
+        """Return precision of an intervention's mean outcome, and precision times residual.
+
+        Both are 0 where it was not tried.
+        """
+        if row >= len(self.outcomes.counts):
             return 0.0, 0.0
-        precision = float(_precisions(seen.variances[row], left_out, feature[None])[0])
-        return precision, precision * float(seen.means[row] - offset)
+        noise, left_out = self.outcomes.variances[row], self.remainders[row]
+        precision = float(_precisions(noise, left_out, feature[None])[0])
+        return precision, precision * float(self.outcomes.means[row] - offset)
 
     def recentre(self) -> "Coupled":
-        """Linearize where the outcomes have moved theta, its most probable value, and learn from all of them again.
+        """Linearize where the outcomes have moved theta, and learn from all of them again.
 
-        By Gauss-Newton steps, O(t r^2 + r^3) each; one that makes theta less probable is halved.
+        That is theta's most probable value, found by Gauss-Newton steps, O(t r^2 + r^3) each; one
+        that makes theta less probable is halved.
         """
         if not len(self.outcomes.counts):
             return self
@@ -242,62 +263,110 @@ class Coupled:
         return here
 
     def _loss(self, centre: np.ndarray) -> float:
-        """Minus the log posterior of the weights, up to a constant."""
-        values, jacobian = map(
-            np.asarray, self.response.linearize(self.theta(centre), self.outcomes.queries)
-        )
-        precisions = _precisions(
-            self.outcomes.variances, self.remainders, jacobian @ self.post.factor
-        )
-        return float(centre @ centre + precisions @ (self.outcomes.means - values) ** 2) / 2
+        """Return minus the log posterior of the weights, up to a constant."""
+        queries = self.outcomes.queries
+        values, jacobian = self.response.linearize(self.theta(centre), queries)
+        features = jacobian @ self.post.factor
+        precisions = _precisions(self.outcomes.variances, self.remainders, features)
+        misfit = precisions @ (self.outcomes.means - values) ** 2
+        return float(centre @ centre + misfit) / 2
 
     def _centred_at(self, centre: np.ndarray) -> "Coupled":
         moved = replace(self, centre=centre)
         offsets, features = moved._linearize(self.outcomes.queries)
         precisions = _precisions(self.outcomes.variances, self.remainders, features)
-        return replace(
-            moved, weights=condition(features, self.outcomes.means - offsets, precisions)
-        )
+        weights = condition(features, self.outcomes.means - offsets, precisions)
+        return replace(moved, weights=weights)
 
     def __repr__(self) -> str:
-        outcomes = (
-            f"{self.outcomes.counts.sum()} outcomes of {len(self.outcomes.counts)} interventions"
-        )
+        distinct = len(self.outcomes.counts)
+        outcomes = f"{self.outcomes.counts.sum()} outcomes of {distinct} interventions"
         return f"Coupled({outcomes}, {len(self.centre)} directions; {self.post!r})"
 
 
 def couple(post: Posterior) -> Coupled:
-    """The surrogate before any outcome."""
+    """Return the coupled surrogate of a posterior, before any outcome.
+
+    Parameters
+    ----------
+    post:
+        A posterior whose verdict did not fail, or that was accepted.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> surrogate = cb.couple(cb.fit(system.problem, system.observe(200, 0)))
+    >>> tried = system.problem.queries([{"X": 2.0}])
+    >>> told = surrogate.tell(tried, -2.2)
+    >>> bool(told.predict(tried).sd[0] < surrogate.predict(tried).sd[0])
+    True
+    """
     post = require_trusted(post)
-    size = post.factor.shape[1]
-    nothing = no_outcomes(len(post.problem.graph.nodes))
-    weights = Weights(np.eye(size), np.zeros(size))
-    return Coupled(response(post.problem, post), np.zeros(size), weights, nothing, np.zeros(0))
+    size, nodes = post.factor.shape[1], len(post.problem.graph.nodes)
+    blank = np.zeros((0, nodes))
+    nothing = Told(Queries(blank.astype(bool), blank), np.zeros(0), np.zeros(0))
+    weights, effects = Weights(np.eye(size), np.zeros(size)), response(post.problem, post)
+    merged = merge_replicates(*nothing)
+    kept = post.__dict__.setdefault("_remainders", {})  # gone with the posterior
+    return Coupled(effects, np.zeros(size), weights, nothing, merged, np.zeros(0), kept)
+
+
+@dataclass(frozen=True)
+class CoupledMaker:
+    """Makes the coupled surrogate; see `interface.SurrogateMaker`."""
+
+    name = "coupled"
+
+    def begin(self, post: Posterior) -> Coupled:
+        """Return the surrogate before any outcome."""
+        return couple(post)
+
+
+def _row_of(merged: Replicates, query: Queries) -> int:
+    mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
+    same = (merged.queries.mask == mask) & (merged.queries.value == value)
+    return int(np.flatnonzero(np.asarray(same).all(axis=1))[0])
 
 
 def _precisions(
     variances: np.ndarray, left_out: np.ndarray | float, features: np.ndarray
 ) -> np.ndarray:
-    """(t,) of mean outcomes; an effect that the weights cannot move teaches nothing."""
+    """Return precisions (t,) of mean outcomes; an effect that no weight moves teaches nothing."""
     prior = (features**2).sum(axis=1)
     noise = variances + left_out + LEAST * prior
     return np.where(prior > 0, 1 / np.where(noise > 0, noise, 1.0), 0.0)
 
 
-def _require_outcome(query: Queries, outcome: float, noise: float) -> None:
-    if not isinstance(query, Queries) or len(query) != 1:
+def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
+    """Check outcomes of queries that were checked, one finite number each, and their variances.
+
+    Raises
+    ------
+    DataError
+        If there is not one outcome and one variance for each query, or one of them cannot be used.
+    """
+    values, variances = (
+        np.array([read_number(name, each) for each in np.ravel(np.asarray(given, object))])
+        for name, given in (("outcome", outcomes), ("noise", noise))
+    )
+    if len(variances) == 1:
+        variances = np.repeat(variances, len(queries))
+    if not len(queries) or len(values) != len(queries) or len(variances) != len(queries):
         raise DataError(
-            f"tell the outcome of one intervention, as Queries of one row; got {query!r}"
+            f"tell one outcome of each intervention; got {len(values)} outcomes and "
+            f"{len(variances)} variances of {queries!r}"
         )
-    outcome, noise = read_number("outcome", outcome), read_number("noise", noise)
-    if not np.isfinite(outcome):
+    if not np.isfinite(values).all():
+        bad = values[~np.isfinite(values)][0]
+        raise DataError(f"the outcome is {bad}; it must be finite: leave a failed experiment out")
+    wrong = ~(np.isfinite(variances) & (variances >= 0))
+    if wrong.any():
         raise DataError(
-            f"the outcome is {outcome}; it must be finite: leave a failed experiment out"
+            f"the variance of the outcome's noise is {variances[wrong][0]}; it must be finite, and "
+            "not negative"
         )
-    if not (np.isfinite(noise) and noise >= 0):
-        raise DataError(
-            f"the variance of the outcome's noise is {noise}; it must be finite, and not negative"
-        )
-    require_outcomes(outcome)
-    if fault := size_fault(noise, 0.0, MOST**2):
+    require_outcomes(values)
+    if fault := size_fault(float(variances.max()), 0.0, MOST**2):
         raise DataError(f"the variance of the outcome's noise is {fault}")
+    return Told(queries, values, variances)

@@ -4,6 +4,7 @@ An equation V_j = a_j + sum_i W_ij V_i + e has a normal-inverse-gamma prior: s2 
 its coefficients are N(centre, s2 precision^-1).
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -39,8 +40,17 @@ class ScaledPrior:
         _read_positive("rows", self.rows)
 
     def canonical(self) -> str:
-        """A text that is the same for equal priors only."""
+        """Return a text that is the same for equal priors only."""
         return _canonical(self)
+
+    def to_json(self) -> str:
+        """Return a JSON text that `from_json` reads back."""
+        return json.dumps(prior_to_record(self))
+
+    @staticmethod
+    def from_json(text: str) -> "Prior":
+        """Return the prior of a JSON text that `to_json` wrote."""
+        return read_prior_json(text)
 
 
 @dataclass(frozen=True)
@@ -114,8 +124,17 @@ class FixedPrior:
                 )
 
     def canonical(self) -> str:
-        """A text that is the same for equal priors only."""
+        """Return a text that is the same for equal priors only."""
         return _canonical(self)
+
+    def to_json(self) -> str:
+        """Return a JSON text that `from_json` reads back."""
+        return json.dumps(prior_to_record(self))
+
+    @staticmethod
+    def from_json(text: str) -> "Prior":
+        """Return the prior of a JSON text that `to_json` wrote."""
+        return read_prior_json(text)
 
     def noise_guess(self, node: str) -> float:
         """The guessed variance of a disturbance."""
@@ -187,8 +206,17 @@ class MomentPrior:
             object.__setattr__(self, name, array)
 
     def canonical(self) -> str:
-        """A text that is the same for equal priors only."""
+        """Return a text that is the same for equal priors only."""
         return _canonical(self)
+
+    def to_json(self) -> str:
+        """Return a JSON text that `from_json` reads back."""
+        return json.dumps(prior_to_record(self))
+
+    @staticmethod
+    def from_json(text: str) -> "Prior":
+        """Return the prior of a JSON text that `to_json` wrote."""
+        return read_prior_json(text)
 
 
 Prior = ScaledPrior | FixedPrior | MomentPrior
@@ -256,3 +284,58 @@ def _require_size(name: str, size: float, least: float = LEAST, most: float = MO
     fault = size_fault(size, least, most)
     if fault:
         raise ModelError(f"{name} has the size {fault}")
+
+
+def prior_to_record(prior: Prior) -> dict[str, object]:
+    """Return a prior as a dictionary that JSON can hold; infinity is written as a text."""
+
+    def write(value: Any) -> object:
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        if isinstance(value, Mapping):
+            pairs = (
+                (list(key) if isinstance(key, tuple) else key, each) for key, each in value.items()
+            )
+            return [[key, write(each)] for key, each in pairs]
+        if isinstance(value, tuple):
+            return [write(each) for each in value]
+        return "inf" if value == math.inf else value
+
+    parts = {each.name: write(getattr(prior, each.name)) for each in fields(prior)}
+    return {"prior": type(prior).__name__, **parts}
+
+
+def prior_from_record(record: object) -> Prior:
+    """Return the prior of such a dictionary; raises ModelError where it is none."""
+    kinds = {kind.__name__: kind for kind in (ScaledPrior, FixedPrior, MomentPrior)}
+    if not isinstance(record, dict) or record.get("prior") not in kinds:
+        raise ModelError(f"a prior is one of {', '.join(kinds)}; got {record!r}")
+    kind, parts = kinds[record["prior"]], {k: v for k, v in record.items() if k != "prior"}
+
+    def read(value: Any) -> Any:
+        if isinstance(value, list) and all(
+            isinstance(each, list) and len(each) == 2 for each in value
+        ):
+            pairs = ((tuple(key) if isinstance(key, list) else key, each) for key, each in value)
+            return {key: tuple(each) if isinstance(each, list) else each for key, each in pairs}
+        return math.inf if value == "inf" else value
+
+    maps = {"scales", "centres", "slopes"}
+    try:
+        return kind(
+            **{
+                name: read(each) if name in maps or each == "inf" else each
+                for name, each in parts.items()
+            }
+        )
+    except TypeError as error:
+        raise ModelError(f"the parts of a {kind.__name__} cannot be read: {error}") from None
+
+
+def read_prior_json(text: str) -> Prior:
+    """Return the prior of a JSON text that `prior.to_json()` wrote."""
+    try:
+        record = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"a prior is read from a JSON text: {error}") from None
+    return prior_from_record(record)

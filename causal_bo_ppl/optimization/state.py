@@ -1,0 +1,222 @@
+"""What is known at some point of an optimization, and the two pure functions over it: ask and tell.
+
+The ledger is the one list of what was told. Belief is a function of the ledger in canonical order,
+whatever the order and the grouping of telling: whole rows enter the posterior, where the settings
+say so, and the surrogate is then made anew of all other outcomes.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
+from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ExplorationError
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.numerics import TIE
+from causal_bo_ppl.optimization.acquisition import first_best
+from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
+from causal_bo_ppl.optimization.settings import Settings
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates import Surrogate
+
+
+class Suggestion(NamedTuple):
+    """A suggested intervention: what is believed of its effect, its worth and its cost.
+
+    bound: what the acquisition makes of it, in the direction of the target: the confidence bound for
+    "ucb".
+    """
+
+    query: Queries
+    mean: float
+    sd: float
+    bound: float
+    cost: float
+
+
+class Best(NamedTuple):
+    """What is recommended: a query of one row, with mean and sd of its effect."""
+
+    query: Queries
+    mean: float
+    sd: float
+
+
+class Entry(NamedTuple):
+    """One outcome in the ledger.
+
+    noise: variance of its noise. row: the whole row, where it was measured. cost: what was paid.
+    is_earlier: whether it was known before the optimization began, so that it cost nothing here and
+    is not recommended.
+    """
+
+    query: Queries
+    outcome: float
+    noise: float
+    row: Data | None = None
+    cost: float = 0.0
+    is_earlier: bool = False
+
+    def order(self) -> tuple[object, ...]:
+        """Return what entries are sorted by: earlier ones first, then by what was set."""
+        mask, value = np.asarray(self.query.mask)[0], np.asarray(self.query.value)[0]
+        row = () if self.row is None else tuple(self.row.values[0].tolist())
+        what = (tuple((~mask).tolist()), tuple(np.where(mask, value, 0.0).tolist()))
+        return (not self.is_earlier, *what, self.outcome, self.noise, row)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that is known at some point of an optimization; immutable.
+
+    base: the posterior before any entry of the ledger. posterior, surrogate: what is believed now.
+    """
+
+    problem: Problem
+    settings: Settings
+    candidates: Candidates
+    base: Posterior
+    ledger: tuple[Entry, ...]
+    posterior: Posterior
+    surrogate: Surrogate
+
+    @property
+    def spent(self) -> float:
+        """What all experiments have cost."""
+        return math.fsum(entry.cost for entry in self.ledger)
+
+    @property
+    def tried(self) -> Replicates:
+        """The experiments of this optimization, replicates merged."""
+        own = [entry for entry in self.ledger if not entry.is_earlier]
+        queries = stack([self.problem.baseline()[:0], *(entry.query for entry in own)])
+        values, noises = (np.array([entry[at] for entry in own], float) for at in (1, 2))
+        return merge_replicates(queries, values, noises)
+
+    def noise(self, query: Queries) -> float:
+        """Return the variance of one outcome: given, or what the model implies."""
+        given = self.settings.known_noise
+        return float(self.posterior.outcome_variances(query)[0]) if given is None else given
+
+
+def begin(post: Posterior, settings: Settings, experiments: Data | None = None) -> State:
+    """Return the state before the first question.
+
+    experiments: rows of earlier experiments that the posterior did not use; their outcomes are told
+    to the surrogate, with the model's noise. Those that it cannot use are left out with a warning.
+    """
+    post = post if settings.accept is None else post.accept(settings.accept)
+    surrogate = settings.maker.begin(post)
+    state = State(post.problem, settings, find_candidates(post), post, (), post, surrogate)
+    if experiments is None or not len(experiments):
+        return state
+    entries, left_out = [], []
+    for query, outcome in zip(experiments.queries, experiments.outcomes.tolist(), strict=True):
+        try:
+            noise = float(post.outcome_variances(query)[0])
+            surrogate.tell(query, outcome, noise)
+            entries.append(Entry(query, outcome, noise, is_earlier=True))
+        except (DomainError, ExplorationError) as error:
+            left_out.append(str(error))
+    if left_out:
+        message = (
+            f"{len(left_out)} of {len(experiments)} earlier experiments are left out; the first: "
+            f"{left_out[0]}"
+        )
+        warnings.warn(message, CausalBOWarning, stacklevel=4)
+    return tell(state, entries)
+
+
+def ask(state: State, n: int = 1, pending: Iterable[Queries] = ()) -> tuple[Suggestion, ...]:
+    """Return the next experiments that can be paid for, at most n, the most worthwhile first.
+
+    Each is chosen as if those before it, and what is pending, had come out as predicted.
+    """
+    surrogate, objective = state.surrogate, state.problem.objective
+    queries, costs = state.candidates
+    spent = [state.spent]
+    for query in pending:
+        surrogate = surrogate.imagine(query, state.noise(query))
+        spent.append(float(state.problem.cost(query)[0]))
+    chosen: list[Suggestion] = []
+    for place in range(n):
+        affordable = np.flatnonzero(_is_affordable(state.settings, costs, spent))
+        if not len(affordable):
+            break
+        worth = state.settings.rule.worth(surrogate, queries, objective)
+        if not np.ptp(worth) > TIE * np.abs(worth).max():
+            message = (
+                f"all {len(worth)} interventions look equally good; the first of a smallest set is "
+                "taken"
+            )
+            warnings.warn(message, CausalBOWarning, stacklevel=4)
+        at = int(affordable[first_best(worth[affordable], "max")])
+        mean, sd = (float(part[0]) for part in surrogate.predict(queries[at]))
+        bound = float(worth[at] if objective == "max" else -worth[at])
+        chosen.append(Suggestion(queries[at], mean, sd, bound, float(costs[at])))
+        spent.append(float(costs[at]))
+        if place + 1 < n:
+            surrogate = surrogate.imagine(queries[at], state.noise(queries[at]))
+    return tuple(chosen)
+
+
+def _is_affordable(settings: Settings, costs: np.ndarray, spent: Sequence[float]) -> np.ndarray:
+    budget = math.inf if settings.budget is None else settings.budget * (1 + 1e-12)  # sums round
+    return np.asarray(costs + math.fsum(spent) <= budget)
+
+
+def tell(state: State, entries: Iterable[Entry]) -> State:
+    """Return the state after more outcomes.
+
+    Raises
+    ------
+    CausalBOError
+        If an outcome cannot be used; the state itself is unchanged.
+    """
+    ledger = tuple(sorted((*state.ledger, *entries), key=Entry.order))
+    posterior = _posterior(state, ledger)
+    surrogate = state.settings.maker.begin(posterior)
+    alone = [entry for entry in ledger if state.settings.update != "full" or entry.is_earlier]
+    if alone:
+        queries = stack([entry.query for entry in alone])
+        values, noises = (np.array([entry[at] for entry in alone], float) for at in (1, 2))
+        surrogate = surrogate.tell(queries, values, noises)
+        recentre = offered(surrogate, "recentre")
+        if recentre is not None and state.settings.kernel == "adaptive":
+            surrogate = recentre()
+    after = replace(state, ledger=ledger, posterior=posterior, surrogate=surrogate)
+    after.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
+    return after
+
+
+def _posterior(state: State, ledger: Sequence[Entry]) -> Posterior:
+    """Return the posterior after the whole rows of the ledger, where the settings use them."""
+    if state.settings.update != "full":
+        return state.base
+    rows = [_whole(entry) for entry in ledger if not entry.is_earlier]
+    return state.base.update(reduce(Data.join, rows)) if rows else state.base
+
+
+def _whole(entry: Entry) -> Data:
+    if entry.row is None:
+        raise DataError('update="full" needs whole rows: let the experiment return Data')
+    return entry.row
+
+
+def recommend(state: State) -> Best:
+    """Return the best intervention as `report` understands it; before any outcome the model's."""
+    tried = state.tried
+    by_model = state.settings.report == "model" or not len(tried.counts)
+    among = state.candidates.queries if by_model else tried.queries
+    predicted = state.surrogate.predict(among)
+    is_observed = state.settings.report == "observed" and not by_model
+    at = first_best(tried.means if is_observed else predicted.mean, state.problem.objective)
+    return Best(among[at], float(predicted.mean[at]), float(predicted.sd[at]))
