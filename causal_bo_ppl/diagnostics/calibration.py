@@ -21,9 +21,8 @@ from causal_bo_ppl.diagnostics.inputs import require_between, require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.draws import Drawn
+from causal_bo_ppl.inference.draws import Drawn, drawn_before
 from causal_bo_ppl.inference.fitting import read_method
-from causal_bo_ppl.inference.laplace import drawn_before
 from causal_bo_ppl.inference.nuts import NUTS
 from causal_bo_ppl.inference.posterior import Method, RowModel
 from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count

@@ -98,9 +98,10 @@ def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
 def _parameters(drawn: Drawn, belief: "Belief") -> dict[str, np.ndarray]:
     """Return theta of every draw, and the sd of every disturbance that was learned."""
     theta = {"theta": _split(drawn, drawn.theta)}
-    if belief.model is None:
+    scales = offered(belief.model, "scales")
+    if scales is None:
         return theta
-    sd = np.where(belief.learned, belief.model.scales(drawn.models), np.nan)
+    sd = np.where(belief.learned, scales(drawn.models), np.nan)
     return theta | {"sd": _split(drawn, sd)}
 
 

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from causal_bo_ppl.inference.potentials import log_priors
+from causal_bo_ppl.mechanisms.interfaces import Model, offered
+
 CHAINS, DRAWS = 4, 4_000  # of posteriors that are drawn from at once: chains are a mere division
 
 
@@ -45,3 +48,18 @@ def choose_draws(draws: np.ndarray, n: int, generator: np.random.Generator) -> n
     """Choose n of the draws (m, d) at random: each at most once, as long as there are enough."""
     order = generator.permutation(len(draws))
     return np.asarray(draws[np.resize(order, n) if n > len(draws) else order[:n]])
+
+
+def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
+    """Return draws at coordinates (n, k) with all that the model says about them."""
+    models = model.draws(psi)
+    outcomes = offered(model, "outcome_densities")
+    told = None if outcomes is None else outcomes(models)
+    return Drawn(chains, model.theta(models), models, log_priors(model, psi), stats, told)
+
+
+def drawn_before(model: Model, n: int, key: jax.Array) -> Drawn | None:
+    """Draw about n models before any row; None where the model cannot."""
+    draw_prior = offered(model, "draw_prior")
+    models = None if draw_prior is None else draw_prior(even(n), key)
+    return None if models is None else Drawn(CHAINS, model.theta(models), models)

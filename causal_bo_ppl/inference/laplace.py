@@ -7,7 +7,6 @@ factored by Cholesky. A posterior without a proper maximum is refused.
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +19,11 @@ from causal_bo_ppl.checks import FAILED, PASSED
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
 from causal_bo_ppl.inference.convergence import Limits, overall
-from causal_bo_ppl.inference.draws import CHAINS, Drawn, even
+from causal_bo_ppl.inference.draws import CHAINS, Drawn, drawn_at, drawn_before, even
 from causal_bo_ppl.inference.importance import PROPOSALS, WHOLE, Importance, resample, weigh
 from causal_bo_ppl.inference.potentials import (
     explain,
     hessian,
-    log_priors,
     potentials,
     value_and_gradient,
 )
@@ -187,21 +185,6 @@ class GaussianBelief:
 def _linearize_theta(density: Density, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return theta (d,) and its derivatives (d, k) at psi (k,)."""
     return density.theta(psi), jax.jacfwd(density.theta)(psi)
-
-
-def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
-    """Return draws at coordinates (n, k) with all that the model says about them."""
-    models = model.draws(psi)
-    outcomes = offered(model, "outcome_densities")
-    told = None if outcomes is None else outcomes(models)
-    return Drawn(chains, model.theta(models), models, log_priors(model, psi), stats, told)
-
-
-def drawn_before(model: Model, n: int, key: jax.Array) -> Drawn | None:
-    """Draw about n models before any row; None where the model cannot."""
-    draw_prior = offered(model, "draw_prior")
-    models = None if draw_prior is None else draw_prior(even(n), key)
-    return None if models is None else Drawn(CHAINS, model.theta(models), models)
 
 
 def straight(model: Model) -> Model:

@@ -8,51 +8,21 @@ import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from threading import Event
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from numpyro.infer.hmc import hmc
 from tqdm import tqdm
 
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.inference.convergence import (
-    Limits,
-    describe_chains,
-    effective_sizes,
-    judge_chains,
-    overall,
-    summarise,
-)
-from causal_bo_ppl.inference.draws import Drawn, choose_draws
-from causal_bo_ppl.inference.importance import (
-    COEFFICIENTS,
-    ENOUGH,
-    TOO_FEW,
-    WHOLE,
-    Importance,
-    not_assessed,
-    ratios_of_model,
-    weigh,
-)
-from causal_bo_ppl.inference.laplace import drawn_at, drawn_before
 from causal_bo_ppl.inference.potentials import find_starts, potential
-from causal_bo_ppl.inputs import PATIENCE, host_generator, read_count
-from causal_bo_ppl.mechanisms.interfaces import (
-    Mechanisms,
-    Model,
-    Prior,
-    ResponseMap,
-    Task,
-    offered,
-)
-from causal_bo_ppl.numerics import factor_draws
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.inference.sampled import SampledBelief
+from causal_bo_ppl.inputs import PATIENCE, read_count
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, Task
 
 BLOCK = 250  # transitions between two movements of the bar
 FIELDS = {  # ArviZ's names of what the sampler says about a draw
@@ -100,7 +70,7 @@ class NUTS:
                 f"target_accept must lie between 0.4 and 1, got {self.target_accept!r}"
             )
 
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "SampledBelief":
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> SampledBelief:
         """Return the draws of all chains."""
         if key is None:
             raise ModelError("nuts draws at random: give a key, such as key=0")
@@ -224,147 +194,14 @@ def _run_chain(
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-@dataclass(frozen=True, eq=False)
-class SampledBelief:
-    """Draws of a model as the belief of a posterior; see `posterior.Belief`.
-
-    key: what they were drawn with.
-    """
-
-    model: Model
-    method: NUTS
-    key: jax.Array
-    sampled: Chains
-
-    equations = None
-    tail_degrees = np.inf
-    is_gaussian = False
-
-    @property
-    def response(self) -> ResponseMap:
-        """The map from theta to effects."""
-        return self.model.response
-
-    @property
-    def prior(self) -> Prior:
-        """What was believed before."""
-        return self.model.prior
-
-    @property
-    def learned(self) -> np.ndarray:
-        """Whether the density of each variable is learned, of shape (p,)."""
-        return self.model.learned
-
-    @property
-    def settings(self) -> str:
-        """All that the draws depend on besides the rows."""
-        kept = (
-            self.method.chains,
-            self.method.warmup,
-            self.method.draws,
-            self.method.target_accept,
-        )
-        return f"{kept} {self.method.depth} {np.asarray(jax.random.key_data(self.key)).tolist()}"
-
-    @property
-    def moments_by(self) -> str:
-        """How mean and covariance were found."""
-        return f"{self.method.chains} x {self.method.draws} draws by NUTS"
-
-    @property
-    def _psi(self) -> np.ndarray:
-        """Coordinates of all draws, chain after chain, of shape (n, k)."""
-        return self.sampled.psi.reshape(-1, self.sampled.psi.shape[-1])
-
-    @cached_property
-    def _all(self) -> Drawn:
-        return drawn_at(self.model, self._psi, len(self.sampled.psi), self.sampled.stats)
-
-    @cached_property
-    def chains(self) -> np.ndarray:
-        """Draws of theta, of shape (chains, draws, d)."""
-        return self._theta.reshape(*self.sampled.psi.shape[:2], -1)
-
-    @cached_property
-    def models(self) -> Any:
-        """All draws of the models, chain after chain."""
-        return self.model.draws(self._psi)
-
-    @cached_property
-    def _theta(self) -> np.ndarray:
-        return self.model.theta(self.models)
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
-        return self._theta.mean(axis=0), factor_draws(self._theta)
-
-    @cached_property
-    def worth(self) -> float:
-        """How many independent draws the covariance of theta is made of."""
-        squares = (self.chains - self._theta.mean(axis=0)) ** 2
-        return float(effective_sizes(squares).min(initial=np.inf))
-
-    def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """Choose n of the draws of theta (n, d) at random."""
-        return choose_draws(self._theta, n, host_generator(key))
-
-    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
-        """Return all draws, or every so-many-th of each chain so that about n remain."""
-        return self._all.thinned(n)
-
-    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where the model cannot."""
-        return drawn_before(self.model, n, key)
-
-    def importance(self, draws: int, key: jax.Array) -> Importance:
-        """Return weights of the Gaussian with the moments of the draws.
-
-        Of the coefficients alone, where their density is known; otherwise of the whole model, in
-        coordinates in which theta is linear where the model offers them.
-        """
-        size = len(self.model.coordinates)
-        if len(self._psi) < ENOUGH * size:
-            return not_assessed(draws, TOO_FEW)
-        generator = host_generator(key)
-        coefficient_ratio = offered(self.model, "coefficient_ratio")
-        known = coefficient_ratio and coefficient_ratio(self.models, draws, generator)
-        if known is not None:
-            return weigh(known, COEFFICIENTS)
-        straighten = offered(self.model, "straighten")
-        model, psi = straighten(self._psi) if straighten else (self.model, self._psi)
-        return weigh(ratios_of_model(model, psi, generator.standard_normal((draws, size))), WHOLE)
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Convergence of every coordinate of theta, and of the log posterior."""
-        lp = self.sampled.stats["lp"][..., None]
-        names = (*self.response.names, "log posterior")
-        return summarise(np.concatenate([self.chains, lp], axis=-1), names)
-
-    def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return what the computation's success is judged by."""
-        return judge_chains(self.summary, self.sampled.stats, limits)
-
-    @cached_property
-    def verdict(self) -> str:
-        """Whether the chains agreed, and explored."""
-        return overall(self.lines(Limits()))
-
-    def describe(self, lines: pd.DataFrame) -> str:
-        """Say how many draws there are, and how good they are."""
-        size = f"{self.method.chains} chains of {self.method.draws} draws"
-        return describe_chains(f"{size} after {self.method.warmup} of warm-up", lines)
-
-    def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """Return the variance of one outcome under each query, at the posterior means."""
-        return self.model.outcome_variances(self.models, queries)
-
-    def update(self, rows: Data) -> "SampledBelief":
-        """Return draws after more rows, with a key of their own."""
-        model = self.model.with_rows(rows)
-        return sample(model, self.method, jax.random.fold_in(self.key, len(model.data)))
-
-
 def sample(model: Model, method: NUTS, key: jax.Array) -> SampledBelief:
-    """Return the posterior of a model by NUTS."""
-    return SampledBelief(model, method, key, run_chains(model, method, key))
+    """Return the posterior of a model by NUTS; more rows are drawn with a key of their own."""
+    psi, stats = run_chains(model, method, key)
+    size = f"{method.chains} chains of {method.draws} draws after {method.warmup} of warm-up"
+    kept = (method.chains, method.warmup, method.draws, method.target_accept)
+    settings = f"{kept} {method.depth} {np.asarray(jax.random.key_data(key)).tolist()}"
+
+    def again(longer: Model) -> SampledBelief:
+        return sample(longer, method, jax.random.fold_in(key, len(longer.data)))
+
+    return SampledBelief(model, psi, stats, "NUTS", size, settings, again)

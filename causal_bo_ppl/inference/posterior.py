@@ -25,7 +25,7 @@ from causal_bo_ppl.inference.importance import Importance
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
 from causal_bo_ppl.mechanisms import read_response
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
 from causal_bo_ppl.mechanisms.linear.equations import Equations
 from causal_bo_ppl.problem import Problem, Queries
 
@@ -42,9 +42,6 @@ class RowModel(Protocol):
     @property
     def nodes(self) -> tuple[str, ...]:
         """The variables, the target last."""
-
-    def scales(self, draws: Any) -> np.ndarray:
-        """Return the sds of all disturbances, (n, p)."""
 
     def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Return the log density of each value given its causes, (n, rows, p)."""
@@ -291,7 +288,7 @@ class Posterior:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of problem, parameters, method, prior and rows, whatever the order of the rows."""
-        parts = [self.problem.fingerprint, self.belief.response.canonical(), self.method]
+        parts = [self.problem.fingerprint, self._canonical, self.method]
         settings = [self.belief.settings] if self.belief.settings else []
         text = "|".join(
             [*parts, self.prior.canonical(), str(self.rows), f"{self.digest:x}", *settings]
@@ -378,18 +375,26 @@ class Posterior:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate, with its mean and sd."""
-        return self.belief.response.to_frame().assign(mean=self.mean, sd=self.sd)
+        to_frame = offered(self.belief.response, "to_frame")
+        bare = pd.DataFrame(index=pd.Index(self.names, name="coordinate"))
+        return (bare if to_frame is None else to_frame()).assign(mean=self.mean, sd=self.sd)
 
     def __repr__(self) -> str:
-        size = f"{len(self.names)} {self._kind} parameters of {self.problem.target}"
+        size = f"{len(self.names)} {self.kind} parameters of {self.problem.target}"
         return f"Posterior({size}, {self.method}, {self.rows} rows, {self.status})"
 
     @property
-    def _kind(self) -> str:
-        return self.belief.response.canonical().partition("|")[0]
+    def kind(self) -> str:
+        """The kind of parameters: "structural", "total_effect", "estimand", or the mechanisms' own."""
+        return self._canonical.partition("|")[0]
+
+    @property
+    def _canonical(self) -> str:
+        canonical = offered(self.belief.response, "canonical")
+        return self.mechanisms if canonical is None else str(canonical())
 
     def _repr_html_(self) -> str:
-        size = f"{len(self.names)} {self._kind} parameters"
+        size = f"{len(self.names)} {self.kind} parameters"
         title = f"<p>{size}, {self.method} posterior from {self.rows} rows"
         note = html.escape(f"verdict: {self.status}; moments: {self.moments_by}")
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format)

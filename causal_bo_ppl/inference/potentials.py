@@ -15,7 +15,9 @@ TRIES = 8  # each nearer to the centre
 
 def potential(density: Density, psi: jax.Array) -> jax.Array:
     """Return the negative log posterior density of coordinates psi (k,), up to a constant."""
-    return -(density.log_volume(psi) + density.log_prior(psi) + density.log_likelihood(psi))
+    log_density = density.log_prior(psi) + density.log_likelihood(psi)
+    log_volume = offered(density, "log_volume")
+    return -(log_density if log_volume is None else log_volume(psi) + log_density)
 
 
 @jax.jit

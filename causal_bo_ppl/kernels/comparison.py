@@ -370,7 +370,7 @@ def _attributes(post: Posterior, kernels: Kernels, level: float) -> dict[str, An
     return {
         "target": post.problem.target,
         "method": post.method,
-        "parameters": post.belief.response.canonical().partition("|")[0],
+        "parameters": post.kind,
         "moments_by": post.moments_by,
         "verdict": post.status,
         "reference": "exact" if "exact" in kernels.grams else "monte_carlo",

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
@@ -45,7 +44,9 @@ class ResponseProgram(Protocol):
 class ResponseMap(Protocol):
     """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
 
-    Optional, where a closed form is known: `effects_of_many(theta, queries)`, the effects (s, M) of
+    Optional: `to_frame()`, a table with a row for every coordinate of theta; `canonical()`, a text
+    that tells this parameterization from others of the same problem; `attributes()`, what a file must
+    record for the coordinates to be known again. Where a closed form is known: `effects_of_many(theta, queries)`, the effects (s, M) of
     many thetas (s, d); `hessian_bounds(mean, sd, queries, level)`, see `responses.HessianBounds`.
     """
 
@@ -75,15 +76,13 @@ class ResponseMap(Protocol):
         Raises ExplorationError where theta does not determine the effect of a query.
         """
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table with a row for every coordinate of theta."""
-
-    def canonical(self) -> str:
-        """Return a text that tells this parameterization from others of the same problem."""
-
 
 class Density(Protocol):
-    """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree."""
+    """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree.
+
+    Optional: `log_volume(psi)`, the log volume of the prior's coordinates in psi, where the prior is
+    not over psi itself.
+    """
 
     def log_prior(self, psi: jax.Array) -> jax.Array:
         """Return the log density of the prior at psi (k,), up to a constant."""
@@ -94,9 +93,6 @@ class Density(Protocol):
     def theta(self, psi: jax.Array) -> jax.Array:
         """Return theta (d,), the coordinates of the response map, at psi (k,)."""
 
-    def log_volume(self, psi: jax.Array) -> jax.Array:
-        """Return the log volume of the prior's coordinates in psi; 0 where the prior is over psi."""
-
 
 class Model(Protocol):
     """A family's mechanisms for one problem, with its prior and its rows.
@@ -104,7 +100,7 @@ class Model(Protocol):
     `draws` below stands for whatever the family makes of n coordinates psi: parameters of n models.
     Arrays of rows have a column for each of the p variables in `nodes`.
 
-    Optional: `closed_form()`, a posterior of independent linear equations; `draw_prior(n, key)`,
+    Optional: `scales(draws)`, the sds (n, p) of all disturbances; `closed_form()`, a posterior of independent linear equations; `draw_prior(n, key)`,
     draws before any row; `disturbances(draws, rows, place)`,
     the disturbances (n, rows) of one variable that give rows (n, rows, p); `straighten(psi)`, the same model and psi in coordinates in which theta is
     linear; `narrowness()`, the sd of a Gaussian at the mode relative to the exact one;
@@ -147,9 +143,6 @@ class Model(Protocol):
 
     def theta(self, draws: Any) -> np.ndarray:
         """Return theta of n models, of shape (n, d)."""
-
-    def scales(self, draws: Any) -> np.ndarray:
-        """Return the sds of all disturbances in n models, of shape (n, p)."""
 
     def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Return the log density of each value given its causes, of shape (n, rows, p).

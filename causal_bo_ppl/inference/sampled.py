@@ -1,0 +1,169 @@
+"""Draws of a model's coordinates, by any method, as the belief of a posterior."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.inference.convergence import (
+    Limits,
+    describe_chains,
+    effective_sizes,
+    judge_chains,
+    overall,
+    summarise,
+)
+from causal_bo_ppl.inference.draws import Drawn, choose_draws, drawn_at, drawn_before
+from causal_bo_ppl.inference.importance import (
+    COEFFICIENTS,
+    ENOUGH,
+    TOO_FEW,
+    WHOLE,
+    Importance,
+    not_assessed,
+    ratios_of_model,
+    weigh,
+)
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.mechanisms.interfaces import Model, Prior, ResponseMap, offered
+from causal_bo_ppl.numerics import factor_draws
+from causal_bo_ppl.problem import Queries
+
+
+@dataclass(frozen=True, eq=False)
+class SampledBelief:
+    """Draws of a model as the belief of a posterior; see `interfaces.Belief`.
+
+    psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by: the
+    name of the method. size: how many draws there are, in words. settings: what the draws depend on
+    besides the rows. again: draws for the same model with more rows.
+    """
+
+    model: Model
+    psi: np.ndarray
+    stats: dict[str, np.ndarray]
+    by: str
+    size: str
+    settings: str
+    again: Callable[[Model], "SampledBelief"]
+
+    equations = None
+    tail_degrees = np.inf
+    is_gaussian = False
+
+    @property
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+        return self.model.response
+
+    @property
+    def prior(self) -> Prior:
+        """What was believed before."""
+        return self.model.prior
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Whether the density of each variable is learned, of shape (p,)."""
+        return self.model.learned
+
+    @property
+    def moments_by(self) -> str:
+        """How mean and covariance were found."""
+        return f"{self.psi.shape[0]} x {self.psi.shape[1]} draws by {self.by}"
+
+    @property
+    def _flat(self) -> np.ndarray:
+        """Coordinates of all draws, chain after chain, of shape (n, k)."""
+        return self.psi.reshape(-1, self.psi.shape[-1])
+
+    @cached_property
+    def models(self) -> Any:
+        """All draws of the models, chain after chain."""
+        return self.model.draws(self._flat)
+
+    @cached_property
+    def _theta(self) -> np.ndarray:
+        return self.model.theta(self.models)
+
+    @cached_property
+    def chains(self) -> np.ndarray:
+        """Draws of theta, of shape (chains, n, d)."""
+        return self._theta.reshape(*self.psi.shape[:2], -1)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
+        return self._theta.mean(axis=0), factor_draws(self._theta)
+
+    @cached_property
+    def worth(self) -> float:
+        """How many independent draws the covariance of theta is made of."""
+        squares = (self.chains - self._theta.mean(axis=0)) ** 2
+        return float(effective_sizes(squares).min(initial=np.inf))
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """Choose n of the draws of theta (n, d) at random."""
+        return choose_draws(self._theta, n, host_generator(key))
+
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """Return all draws, or every so-many-th of each chain so that about n remain."""
+        return self._all.thinned(n)
+
+    @cached_property
+    def _all(self) -> Drawn:
+        return drawn_at(self.model, self._flat, len(self.psi), self.stats)
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times before any row; None where the model cannot."""
+        return drawn_before(self.model, n, key)
+
+    def importance(self, draws: int, key: jax.Array) -> Importance:
+        """Return weights of the Gaussian with the moments of the draws.
+
+        Of the coefficients alone, where their density is known; otherwise of the whole model, in
+        coordinates in which theta is linear where the model offers them.
+        """
+        size = len(self.model.coordinates)
+        if len(self._flat) < ENOUGH * size:
+            return not_assessed(draws, TOO_FEW)
+        generator = host_generator(key)
+        coefficient_ratio = offered(self.model, "coefficient_ratio")
+        known = coefficient_ratio and coefficient_ratio(self.models, draws, generator)
+        if known is not None:
+            return weigh(known, COEFFICIENTS)
+        straighten = offered(self.model, "straighten")
+        model, psi = straighten(self._flat) if straighten else (self.model, self._flat)
+        return weigh(ratios_of_model(model, psi, generator.standard_normal((draws, size))), WHOLE)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Convergence of every coordinate of theta, and of the log posterior where it is kept."""
+        if "lp" not in self.stats:
+            return summarise(self.chains, self.response.names)
+        names = (*self.response.names, "log posterior")
+        return summarise(np.concatenate([self.chains, self.stats["lp"][..., None]], axis=-1), names)
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """Return what the computation's success is judged by."""
+        return judge_chains(self.summary, self.stats, limits)
+
+    @cached_property
+    def verdict(self) -> str:
+        """Whether the chains agreed, and explored."""
+        return overall(self.lines(Limits()))
+
+    def describe(self, lines: pd.DataFrame) -> str:
+        """Say how many draws there are, and how good they are."""
+        return describe_chains(self.size, lines)
+
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """Return the variance of one outcome under each query, at the posterior means."""
+        return self.model.outcome_variances(self.models, queries)
+
+    def update(self, rows: Data) -> "SampledBelief":
+        """Return draws after more rows."""
+        return self.again(self.model.with_rows(rows))

@@ -1,0 +1,45 @@
+"""A method of inference from outside the package: importance resampling of a Laplace proposal."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from causal_bo_ppl.inference.importance import WHOLE, resample, weigh
+from causal_bo_ppl.inference.laplace import approximate
+from causal_bo_ppl.inference.potentials import potentials
+from causal_bo_ppl.inference.sampled import SampledBelief
+from causal_bo_ppl.inputs import host_generator
+
+CHAINS = 4
+
+
+@dataclass(frozen=True)
+class ImportanceResampling:
+    """Gaussian draws at the mode, chosen in proportion to their importance weights."""
+
+    draws: int = 2_000
+    name = "importance"
+    needs_key = True
+
+    def infer(self, task, mechanisms, key):
+        return self.resample(mechanisms.bind(task), key)
+
+    def resample(self, model, key):
+        proposal, generator = approximate(model), host_generator(key)
+        z = generator.standard_normal((8 * self.draws, len(proposal.mode)))
+        psi = proposal.mode + z @ proposal.factor.T
+        ratios = 0.5 * (z**2).sum(axis=1) - potentials(proposal.model, psi)
+        chosen = generator.permutation(
+            resample(weigh(ratios, WHOLE).weights, self.draws, generator)
+        )
+        words = np.asarray(jax.random.key_data(key)).tolist()
+        return SampledBelief(
+            model=proposal.model,
+            psi=psi[chosen].reshape(CHAINS, -1, psi.shape[1]),
+            stats={},
+            by="importance resampling",
+            size=f"{self.draws} draws of {len(z)} proposals",
+            settings=f"{self.draws} {words}",
+            again=lambda longer: self.resample(longer, jax.random.fold_in(key, len(longer.data))),
+        )

@@ -1,0 +1,77 @@
+"""A surrogate from outside the package: a conjugate linear regression for every set on its own."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import norm
+
+from causal_bo_ppl.inference.posterior import Posterior
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates import Prediction
+
+
+@dataclass(frozen=True)
+class IndependentRegression:
+    """Effects are a + b'x within a set, (a, b) ~ N(0, width^2), and unrelated between sets."""
+
+    width: float = 10.0
+    name = "independent regression"
+
+    def begin(self, post):
+        return Regressions(post, self.width, post.problem.baseline()[:0], np.zeros(0), np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Regressions:
+    post: Posterior
+    width: float
+    queries: object
+    outcomes: np.ndarray
+    noises: np.ndarray
+
+    def _features(self, queries):
+        """One block of columns (1, x) for every set of the problem."""
+        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+        names = np.array(self.post.problem.graph.nodes)
+        sets = [self.post.problem.position(names[row].tolist()) for row in mask]
+        found = np.zeros((len(mask), len(self.post.problem.sets), mask.shape[1] + 1))
+        rows = np.column_stack([np.ones(len(mask)), np.where(mask, value, 0.0)])
+        found[np.arange(len(mask)), sets] = rows
+        return found.reshape(len(mask), found.shape[1] * found.shape[2])
+
+    def _weights(self):
+        told = self._features(self.queries)
+        precision = np.eye(told.shape[1]) / self.width**2 + told.T @ (told / self.noises[:, None])
+        covariance = np.linalg.inv(precision)
+        return covariance @ told.T @ (self.outcomes / self.noises), covariance
+
+    def predict(self, queries):
+        (mean, covariance), at = self._weights(), self._features(queries)
+        return Prediction(at @ mean, np.sqrt(((at @ covariance) * at).sum(axis=1)))
+
+    def covariance(self, queries):
+        at = self._features(queries)
+        return at @ self._weights()[1] @ at.T
+
+    def sample(self, queries, n, key):
+        mean, covariance = self._weights()
+        draws = host_generator(key).multivariate_normal(mean, covariance, n, method="cholesky")
+        return draws @ self._features(queries).T
+
+    def tell(self, queries, outcomes, noise=None):
+        noise = self.post.outcome_variances(queries) if noise is None else noise
+        noise = np.maximum(np.broadcast_to(noise, len(queries)), 1e-12)
+        return replace(
+            self,
+            queries=stack([self.queries, queries]),
+            outcomes=np.append(self.outcomes, outcomes),
+            noises=np.append(self.noises, noise),
+        )
+
+    def imagine(self, query, noise):
+        return self.tell(query, self.predict(query).mean, noise)
+
+    def log_density(self, query, outcome, noise):
+        mean, sd = self.predict(query)
+        return float(norm.logpdf(outcome, mean[0], np.sqrt(sd[0] ** 2 + noise)))
