@@ -18,6 +18,7 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.potentials import Places, Unsound, evaluate, split, spread, union
 from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.identification.y0_adapter import all_names
+from causal_bo_ppl.sweeps import adjoint_sweep
 
 PRIME = 2**31 - 1
 SEED = 8128
@@ -262,12 +263,9 @@ def _true_effect(
     Slopes are l_i of what is set, loads l_i of what is free: l_i = sum over free j of W_ij l_j.
     """
     at, chosen = graph.index(target), [graph.index(name) for name in graph.require(intervened)]
-    loads = np.zeros((MODELS, len(graph.nodes), 1), np.int64)
-    loads[:, at] = 1
-    slopes = loads.copy()  # of what is set; its load is 0
-    for node in range(at - 1, -1, -1):
-        loads[:, node] = slopes[:, node] = times(models.weights[:, None, node], loads)[:, 0]
-        loads[:, node] *= node not in chosen
+    mask = np.isin(np.arange(len(graph.nodes)), chosen)[:, None]
+    loads = adjoint_sweep(models.weights, mask, at, times)
+    slopes = times(models.weights, loads)
     variance = times(times(loads.transpose(0, 2, 1), models.noise), loads)[:, 0, 0]
     intercept = times(loads.transpose(0, 2, 1), models.intercepts[:, :, None])[:, 0, 0]
     places = sorted([at, *chosen])

@@ -36,6 +36,7 @@ from causal_bo_ppl.identification.finite_field import (
 )
 from causal_bo_ppl.identification.reduction import Names, Reduction, closure, moved
 from causal_bo_ppl.problem.queries import set_label
+from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
 MODELS = 2
 ROWS = 20_000  # rows of a Jacobian that are held at once
@@ -86,24 +87,12 @@ def _jacobian(
     coordinates: Sequence[Edge],
 ) -> np.ndarray:
     """Return the derivatives (t, M, d): m_i l_j, or l_j for an intercept; 0 where j is set."""
-    means = np.zeros((MODELS, *mask.shape), np.int64)
-    loads = np.zeros_like(means)  # of free nodes; 0 where set
-    for node in range(len(graph.nodes)):
-        natural = (
-            times(means, models.weights[:, :, node, None])[..., 0]
-            + models.intercepts[:, None, node]
-        )
-        means[:, :, node] = np.where(mask[:, node], value[:, node], natural % PRIME)
-    loads[:, :, graph.index(target)] = 1
-    for node in range(graph.index(target) - 1, -1, -1):
-        onward = times(loads, models.weights[:, node, :, None])[..., 0]
-        loads[:, :, node] = np.where(mask[:, node], 0, onward)
-    causes = [
-        means[:, :, graph.index(cause)] if cause else np.ones_like(means[:, :, 0])
-        for cause, _ in coordinates
-    ]
-    effects = [loads[:, :, graph.index(effect)] for _, effect in coordinates]
-    return np.asarray(np.stack(causes, axis=-1) * np.stack(effects, axis=-1) % PRIME)
+    matrices = np.concatenate([models.weights, models.intercepts[:, None]], axis=1)
+    means = forward_sweep(matrices, mask.T, value.T, product=times)
+    loads = adjoint_sweep(models.weights, mask.T, graph.index(target), times)
+    causes = [graph.index(cause) if cause else len(graph.nodes) for cause, _ in coordinates]
+    effects = [graph.index(effect) for _, effect in coordinates]
+    return np.asarray((means[:, causes] * loads[:, effects] % PRIME).transpose(0, 2, 1))
 
 
 KINDS = ("structural", "total_effect", "estimand")

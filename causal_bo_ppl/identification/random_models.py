@@ -12,6 +12,7 @@ import numpy as np
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.potentials import LOG_TWO_PI, Potential, Reals
 from causal_bo_ppl.inputs import require_float64
+from causal_bo_ppl.sweeps import adjoint_sweep
 
 TRIALS = 3
 SEED = 20021
@@ -86,20 +87,6 @@ def _draw_noise(graph: CausalGraph, draws: np.random.Generator, count: int) -> n
     return noise
 
 
-def _adjoints(trials: Trials, target: int, masks: np.ndarray) -> np.ndarray:
-    """Return the sensitivities of Y to every node, l_i = sum over free j of W_ij l_j.
-
-    The sets are the rows of `masks`, of shape (M, p); the result has the shape (t, M, p).
-    """
-    adjoint = np.zeros((len(trials.weights), *masks.shape))
-    adjoint[:, :, target] = 1.0
-    for node in range(target - 1, -1, -1):
-        adjoint[:, :, node] = np.einsum(
-            "tmj,tj->tm", np.where(masks, 0.0, adjoint), trials.weights[:, node]
-        )
-    return adjoint
-
-
 class Effects(NamedTuple):
     """The distributions of Y under do of M sets in t trials.
 
@@ -127,8 +114,9 @@ class Effects(NamedTuple):
 
 def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:
     """Return the true effects of the sets in `masks`, a boolean array of shape (M, p)."""
-    adjoint = _adjoints(trials, target, masks)
-    slopes, loads = np.where(masks, adjoint, 0.0), np.where(masks, 0.0, adjoint)
+    swept = adjoint_sweep(trials.weights, masks.T, target)
+    loads, slopes = (part.transpose(0, 2, 1) for part in (swept, trials.weights @ swept))
+    slopes = np.where(masks, slopes, 0.0)
     intercepts = np.einsum("tmj,tj->tm", loads, trials.intercepts)
     return Effects(
         slopes, intercepts, np.einsum("tmi,tij,tmj->tm", loads, trials.noise, loads, optimize=True)

@@ -25,6 +25,7 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.default_queries import vertices
 from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.responses import response
+from causal_bo_ppl.sweeps import adjoint_sweep
 from causal_bo_ppl.systems import CausalSystem, Optimum
 
 PIECE = 16_384  # vertices whose Jacobian is held in memory at once
@@ -143,10 +144,7 @@ def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.Dat
     """
     graph, matrix = problem.graph, _slope_matrix(problem, slopes)
     masks = np.array([np.isin(graph.nodes, members) for members in problem.sets])
-    loads = np.zeros(masks.shape)
-    loads[:, graph.index(problem.target)] = 1.0
-    for node in range(graph.index(problem.target) - 1, -1, -1):
-        loads[:, node] = np.where(masks[:, node], 0.0, loads @ matrix[node])
+    loads = adjoint_sweep(matrix, masks.T, graph.index(problem.target)).T
     index = pd.Index(map(set_label, problem.sets), name="set")
     return pd.DataFrame(loads, index=index, columns=list(graph.nodes))
 
