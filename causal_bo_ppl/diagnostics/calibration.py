@@ -23,9 +23,9 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.interfaces import Method, RowModel
 from causal_bo_ppl.inference.laplace import drawn_before
 from causal_bo_ppl.inference.nuts import NUTS
-from causal_bo_ppl.inference.posterior import Method, RowModel
 from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task

@@ -3,7 +3,8 @@
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.posterior import RowModel, require_rows_of
+from causal_bo_ppl.inference.interfaces import RowModel
+from causal_bo_ppl.inference.posterior import require_rows_of
 from causal_bo_ppl.inputs import read_count, read_number, require_float64
 from causal_bo_ppl.problem import Problem
 

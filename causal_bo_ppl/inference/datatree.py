@@ -15,7 +15,8 @@ from causal_bo_ppl.problem import Queries
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.posterior import Belief, Posterior, RowModel
+    from causal_bo_ppl.inference.interfaces import Belief, RowModel
+    from causal_bo_ppl.inference.posterior import Posterior
 
 
 MOST = 20_000_000  # numbers in one group: 160 MB

@@ -10,9 +10,10 @@ from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, listed
 from causal_bo_ppl.inference.conjugate import Conjugate
+from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS
-from causal_bo_ppl.inference.posterior import Method, Posterior, digest, require_rows_of
+from causal_bo_ppl.inference.posterior import Posterior, digest, require_rows_of
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, require_float64
 from causal_bo_ppl.mechanisms import read_mechanisms

@@ -61,7 +61,7 @@ class Laplace:
 
 @dataclass(frozen=True, eq=False)
 class GaussianBelief:
-    """A Gaussian in the coordinates of a model as the belief of a posterior; see `posterior.Belief`.
+    """A Gaussian in the coordinates of a model as the belief of a posterior; see `interfaces.Belief`.
 
     mode: (k,). factor: (k, k) of the covariance. decrement: how far the mode still is. condition:
     number of the Hessian.

@@ -226,7 +226,7 @@ def _run_chain(
 
 @dataclass(frozen=True, eq=False)
 class SampledBelief:
-    """Draws of a model as the belief of a posterior; see `posterior.Belief`.
+    """Draws of a model as the belief of a posterior; see `interfaces.Belief`.
 
     key: what they were drawn with.
     """
