@@ -51,14 +51,14 @@ def fit(
         A name or a record. "conjugate", `cb.Conjugate()`: a normal-inverse-gamma posterior of every
         equation upstream of the target, in closed form, from observational and interventional rows;
         refused where a latent cause joins two of them. "wishart", `cb.Wishart()`: a
-        normal-inverse-Wishart posterior of the observational mean and covariance, pushed through the
-        verified estimands; valid under latent confounding, from observational rows only. "nuts",
-        `cb.NUTS(chains=4, warmup=1000, draws=1000)`: draws of the whole model, with correlated
-        disturbances where latent causes join variables. "laplace", `cb.Laplace()`: a Gaussian at the
-        mode of the same model. Or a method of your own.
+        normal-inverse-Wishart posterior of the observational mean and covariance, pushed through
+        the verified estimands; valid under latent confounding, from observational rows only.
+        "nuts", `cb.NUTS(chains=4, warmup=1000, draws=1000)`: draws of the whole model, with
+        correlated disturbances where latent causes join variables. "laplace", `cb.Laplace()`: a
+        Gaussian at the mode of the same model. Or a method of your own.
     parameters:
-        "structural", "total_effect" or "estimand", for linear mechanisms; by default what the method
-        is at home in.
+        "structural", "total_effect" or "estimand", for linear mechanisms; by default what the
+        method is at home in.
     intercepts:
         False: linear equations have none, so the rows must be centred.
     prior:

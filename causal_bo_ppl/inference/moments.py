@@ -17,12 +17,12 @@ from scipy.stats import qmc
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.linear.priors import MomentPrior, ScaledPrior
 
-POINTS = 512  # of one even spread_moments
+POINTS = 512  # draws of one even spread
 TINY = 2.0**-53  # the Sobol points' resolution: no quantile is infinite
 
 
 class Statistics(NamedTuple):
-    """Rows of k variables: how many, their mean (k,) and their sum of squares about it (k, k)."""
+    """Rows of k variables: their number, mean (k,), and sum of squares about the mean (k, k)."""
 
     rows: int
     mean: np.ndarray
@@ -30,7 +30,10 @@ class Statistics(NamedTuple):
 
 
 class NormalInverseWishart(NamedTuple):
-    """covariance ~ IW(nu, scale), mean ~ N(centre, covariance / kappa)."""
+    """A distribution of a mean (k,) and a covariance (k, k).
+
+    The covariance is IW(nu, scale) and, given it, the mean is N(centre, covariance / kappa).
+    """
 
     centre: np.ndarray
     kappa: float
@@ -39,7 +42,7 @@ class NormalInverseWishart(NamedTuple):
 
     @property
     def mean_covariance(self) -> np.ndarray:
-        """The mean of the covariance, scale / (nu - k - 1)."""
+        """Mean of the covariance, scale / (nu - k - 1)."""
         return np.asarray(self.scale / (self.nu - len(self.centre) - 1))
 
 
@@ -104,7 +107,10 @@ def draw_moments(
 
 
 def spread_moments(posterior: NormalInverseWishart, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return POINTS draws that fill the posterior evenly, by a scrambled Sobol sequence of a seed."""
+    """Return POINTS draws that fill the posterior evenly: means (n, k) and covariances (n, k, k).
+
+    They follow a Sobol sequence that the seed scrambles.
+    """
     size = len(posterior.centre)
     sequence = qmc.Sobol(size + size * (size + 1) // 2, rng=np.random.default_rng(seed))
     unit = np.clip(sequence.random(POINTS), TINY, 1 - TINY)

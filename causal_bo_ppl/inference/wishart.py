@@ -1,8 +1,8 @@
-"""Posteriors of the observed moments, pushed through the verified estimands: normal-inverse-Wishart.
+"""What do the observed moments say about effects, whatever latent causes there are?
 
-The mean and covariance of the target and its causes have a posterior in closed form, whatever latent
-causes there are. The graph's constraints are not used: effects are consistent, not efficient, and
-sets may disagree slightly.
+The mean and covariance of the target and its causes have a posterior in closed form, whatever
+latent causes there are. The graph's constraints are not used: effects are consistent, not
+efficient, and sets may disagree slightly.
 """
 
 import warnings

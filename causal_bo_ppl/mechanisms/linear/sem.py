@@ -47,7 +47,7 @@ class Models(NamedTuple):
 
 
 def known_matrix(graph: CausalGraph, known: Mapping[Edge, float]) -> np.ndarray:
-    """Return the known coefficients as a (p + 1, p) matrix, 0 elsewhere and in the intercepts' row."""
+    """Return the known coefficients as a (p + 1, p) matrix, 0 elsewhere and for intercepts."""
     matrix = np.zeros((len(graph.nodes) + 1, len(graph.nodes)))
     for cause, effect in known:
         if cause in graph.nodes and effect in graph.nodes:
