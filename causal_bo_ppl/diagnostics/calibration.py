@@ -76,6 +76,8 @@ def calibrate(
 
     Parameters
     ----------
+    problem:
+        The problem whose effects are looked at.
     method, mechanisms, prior, intercepts:
         As in `fit`; "nuts" means `cb.NUTS(warmup=500, draws=500)` here. The prior must be proper: a
         `FixedPrior` (the default), or a `MomentPrior` for wishart.

@@ -119,7 +119,10 @@ def _place(
     used: Sequence[Sequence[Coordinate]],
     which: np.ndarray,
 ) -> Points:
-    """Place the coefficients; used: of each distinct set, which: (M,) the set of a query."""
+    """Return where the coefficients of each query stand in theta.
+
+    used: the coordinates of each distinct set. which: the set of each query, of shape (M,).
+    """
     graph = parameters.explored.graph.ancestral(parameters.explored.target)
     size, at = len(graph.nodes), {name: column for column, name in enumerate(parameters.names)}
     columns = np.full((len(used), size + 1), len(parameters))

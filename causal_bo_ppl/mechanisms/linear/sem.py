@@ -134,7 +134,7 @@ def outcome_densities(models: Models, queries: Queries, outcomes: np.ndarray) ->
 
 
 def _chunks(part: np.ndarray) -> list[np.ndarray]:
-    """Cut into equal parts; the last one is filled up with copies, so that one program does."""
+    """Cut rows into equal parts, the last one filled up with copies, so that one program does."""
     whole = np.concatenate([part, np.repeat(part[-1:], -len(part) % AT_ONCE, axis=0)])
     return np.split(whole, len(whole) // AT_ONCE)
 
