@@ -18,12 +18,21 @@ PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
 class Check:
     """The result of one check.
 
-    table: a line for each thing looked at; its column `verdict` says "passed", "failed" or
-        "not assessed".
-    text: what was found, in words.
-    advice: what to do about it; empty where nothing is to be done.
-    details: more numbers, where there are any.
-    whole: the verdict, where it does not follow from the lines alone.
+    Attributes
+    ----------
+    name:
+        What was checked.
+    table:
+        A line for each thing looked at; its column `verdict` says "passed", "failed" or "not
+        assessed".
+    text:
+        What was found, in words.
+    advice:
+        What to do about it; empty where nothing is to be done.
+    details:
+        More numbers, where there are any.
+    whole:
+        The verdict, where it does not follow from the lines alone.
     """
 
     name: str

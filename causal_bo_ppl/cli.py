@@ -48,7 +48,9 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Experiments.")] = 10,
     key: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
 ) -> None:
-    """Show a system; if it is linear, identify, learn from observations, and look for the best intervention.
+    """Show a system and, if it is linear, look for its best intervention.
+
+    The effects are identified, then learned from observations and from experiments.
 
     Without a name: ecoli70, the gene b1583 without its parents, sets of up to five genes.
     """
@@ -56,7 +58,8 @@ def demo(
         given = (variant, target, max_size, parents, seed) != (None, None, None, True, 0)
         if name is None and given:
             raise ModelError(
-                "options need the name of a system, for example: causal-bo demo ecoli70 --max-size 2"
+                "options need the name of a system, for example: "
+                "causal-bo demo ecoli70 --max-size 2"
             )
         if name is None:
             system = models.load("ecoli70", target="b1583", parents=False, max_size=5)
@@ -69,7 +72,8 @@ def demo(
             optimize_aloud(system, observations, rounds, key)
         else:
             console.print(
-                "\nNot linear: nothing is learned here, for the closed forms are for linear mechanisms."
+                "\nNot linear: nothing is learned here, for the closed forms are for linear "
+                "mechanisms."
             )
         say_optimum(system)
     except CausalBOError as error:
@@ -78,7 +82,7 @@ def demo(
 
 
 def show(system: CausalSystem) -> None:
-    """Print what is known of a system."""
+    """Print the graph of a system, its domains and its intervention sets."""
     problem = system.problem
     console.rule(escape(f"{system.name}: {system.source}"))
     causes = problem.graph.ancestral(problem.target)
@@ -104,7 +108,8 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
     before, after = (
         each.predict(corners).sd for each in (couple(post), couple(post).imagine(*_first(run)))
     )
-    taught = f"the first experiment lowers the sd of {np.mean(after < 0.99 * before):.0%} of their effects by over 1 %"
+    share = np.mean(after < 0.99 * before)
+    taught = f"the first experiment lowers the sd of {share:.0%} of their effects by over 1 %"
     seen = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
     console.print(f"3  Kernel: {seen}; {taught}", soft_wrap=True)
     console.print(_rounds(run))
@@ -133,7 +138,7 @@ def _rounds(run: Run) -> Table:
 
 
 def say_optimum(system: CausalSystem) -> None:
-    """Print the truth."""
+    """Print the exact optimum of a system and the effect of doing nothing."""
     problem, optimum = system.problem, system.optimum
     best = ", ".join(
         f"{problem.label(name)} = {value:.6g}" for name, value in optimum.intervention.items()

@@ -1,12 +1,8 @@
-"""Does JAX still compute in 64-bit floats? Importing the package switched them on; anyone may switch them off again.
+"""Which numbers, random keys and names does the package take from its users?
 
-Is this a real number, and of a size whose squares and ratios float64 can hold?
-
-Which random key is this? (a JAX key, or an int seed at the user-facing doors).
-
-Which names may a variable bear?
-
-A name that would fail later (in a file, in a posterior's group) is refused at the door.
+Each is checked once, where a user hands it over, so that nothing fails later: a number must have a
+size whose squares and ratios float64 can hold, a key must be a JAX key or an int seed, a name must
+be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats.
 """
 
 import math
@@ -26,28 +22,34 @@ PATIENCE = 3.0  # seconds without a progress bar
 
 
 def require_float64() -> None:
-    """Refuse to compute where JAX makes 32-bit floats, for the whole process or within a context of this thread.
+    """Refuse to compute where JAX makes 32-bit floats.
 
-    Half of the digits would be lost without a word. The check costs less than a microsecond.
+    Importing the package switches 64-bit floats on, and anyone may switch them off again, for the
+    whole process or within a context of this thread. Half of the digits would then be lost without
+    a word. The check costs less than a microsecond.
     """
     if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise ModelError(
-            "JAX was switched back to 32-bit floats, in which results lose half of their digits; switch 64-bit floats "
-            'on again with jax.config.update("jax_enable_x64", True), or leave the context jax.enable_x64(False)'
+            "JAX was switched back to 32-bit floats, in which results lose half of their digits; "
+            'switch 64-bit floats on again with jax.config.update("jax_enable_x64", True), or '
+            "leave the context jax.enable_x64(False)"
         )
 
 
-# Between what sizes s a column, its spread and its domain must lie, each in its own units. A slope is
-# s_j / s_i, at most 1e100, and its variance 1e200. The derivative of an effect in a slope is
-# s_i s_y / s_j, at most 1e150; its square, 1e300, is the largest product that is formed, and 1e-300 the
-# smallest. Float64 has all its digits from 2.2e-308 to 1.8e308: a factor of 1e8 is left for sums over
-# rows, variables and queries.
+# Between what sizes s a column, its spread and its domain must lie, each in its own units. A slope
+# is s_j / s_i, at most 1e100, and its variance 1e200. The derivative of an effect in a slope is
+# s_i s_y / s_j, at most 1e150; its square, 1e300, is the largest product that is formed, and 1e-300
+# the smallest. Float64 has all its digits from 2.2e-308 to 1.8e308: a factor of 1e8 is left for
+# sums over rows, variables and queries.
 LEAST, MOST = 1e-50, 1e50
-STEEPEST = MOST / LEAST  # slope
+STEEPEST = MOST / LEAST  # the largest size of a slope
 
 
 def read_number(name: object, number: object) -> float:
-    """Return a variable's number as a float; a bool, a text, an array or a giant integer is none."""
+    """Return a variable's number as a float.
+
+    A bool, a text, an array and an integer too large for a float are refused with DomainError.
+    """
     try:
         if isinstance(number, bool | np.bool_ | str | bytes | complex):
             raise TypeError
@@ -89,17 +91,26 @@ def as_float(number: SupportsFloat) -> float:
 
 
 def size_fault(size: float, least: float = LEAST, most: float = MOST) -> str:
-    """Say what is wrong with a size that is neither 0 nor between `least` and `most`; empty where nothing is."""
+    """Say what is wrong with a size that is neither 0 nor between `least` and `most`.
+
+    The text is empty where nothing is wrong.
+    """
     if size == 0 or least <= size <= most:
         return ""
     side, limit, fate = (
         ("above", most, "overflow") if size > most else ("below", least, "underflow")
     )
-    return f"{size:.3g}, {side} {limit:g}, where squares and ratios of squares {fate}; change its units"
+    return (
+        f"{size:.3g}, {side} {limit:g}, where squares and ratios of squares {fate}; "
+        "change its units"
+    )
 
 
 def require_outcomes(outcomes: np.ndarray | float) -> None:
-    """Refuse outcomes of the target that are too large to be squared; small ones are as good as 0."""
+    """Refuse outcomes of the target that are too large to be squared.
+
+    Small ones are as good as 0.
+    """
     fault = size_fault(float(np.abs(outcomes).max(initial=0.0)), least=0.0)
     if fault:
         raise DataError(f"an outcome of the target has the size {fault}")
@@ -119,7 +130,7 @@ def as_key(key: jax.Array | int) -> jax.Array:
 
 
 def host_generator(key: jax.Array) -> np.random.Generator:
-    """NumPy's generator for a key: nothing is compiled, whatever shapes are drawn."""
+    """Return NumPy's generator for a key: nothing is compiled, whatever shapes are drawn."""
     data = np.asarray(
         jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     )
@@ -127,9 +138,8 @@ def host_generator(key: jax.Array) -> np.random.Generator:
 
 
 RESERVED = frozenset({"chain", "draw"})  # a posterior group silently drops variables of these names
-SITE = re.compile(
-    r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)"
-)  # names of parameters, and of columns of a table
+# Names of parameters, and of columns of a table.
+SITE = re.compile(r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)")
 LONGEST = 200  # bytes; netCDF fails at 256, after sampling
 
 
@@ -164,7 +174,10 @@ def _fault(name: str) -> str | None:
 
 
 def read_list(given: object) -> list[Any] | None:
-    """Return the elements of what can be gone through, or None; some arrays only look as if they could."""
+    """Return the elements of an iterable as a list, or None where it is none.
+
+    An array without dimensions has `__iter__` and still cannot be iterated over.
+    """
     try:
         return list(given)  # type: ignore[call-overload, no-any-return]
     except TypeError:

@@ -1,4 +1,8 @@
-"""Does a causal system keep its promises? Contract checks, for the shipped systems and a user's own."""
+"""Does a causal system keep its promises?
+
+The checks here compare a system's graph, data, effects and optimum with each other. They run on the
+shipped systems and on a user's own.
+"""
 
 import warnings
 
@@ -28,6 +32,17 @@ def check_system(
     (shape, reproducibility, values set), the exact effect against `draws` simulated outcomes of
     doing nothing and of `per_set` queries of every set (one of them a vertex), and the optimum
     against the effect. Warns of a declared cause that shows no effect anywhere it was looked for.
+
+    Parameters
+    ----------
+    system:
+        The system to check.
+    draws:
+        How many outcomes of each query are simulated.
+    per_set:
+        How many queries of every intervention set are looked at.
+    key:
+        A JAX key or an int seed.
     """
     if not isinstance(system, CausalSystem):
         raise ModelError(f"check_system checks a CausalSystem, got {type(system).__name__}")
@@ -44,9 +59,10 @@ def check_system(
 
 
 def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Queries:
-    """Doing nothing; then of every set `per_set` queries, the first a random vertex, the others uniform.
+    """Draw the queries that a system is checked on: doing nothing, then `per_set` of every set.
 
-    Where any manipulable variables may be set, the set of all of them comes last.
+    The first query of a set is a random vertex of its domain, the others are uniform. Where any
+    manipulable variables may be set, the set of all of them comes last.
     """
     problem = system.problem
     sets = problem.sets if problem.sets_are_explicit else (*problem.sets, problem.manipulable)
@@ -64,7 +80,7 @@ def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Querie
 
 
 def check_mechanisms(system: CausalSystem, key: jax.Array) -> None:
-    """Each variable must react to its parents and to nothing else, all others being set.
+    """Require that each variable reacts to its parents and to nothing else, all others being set.
 
     Row (j, i) of a batch sets every variable but j; a second batch with the same disturbances also
     moves i. A difference in j is a direct effect of i on j, and i must then be a parent of j.
@@ -74,12 +90,8 @@ def check_mechanisms(system: CausalSystem, key: jax.Array) -> None:
     here, there, noise = jax.random.split(key, 3)
     start, end = (_places(system, subkey)[:, None, None] for subkey in (here, there))
     free, moves = np.eye(size, dtype=bool)[None, :, None], np.eye(size, dtype=bool)[None, None]
-    rows = (
-        PLACES,
-        size,
-        size,
-        size,
-    )  # places, the free variable j, the moved variable i, all variables
+    # The axes are places, the free variable j, the moved variable i, and all variables.
+    rows = (PLACES, size, size, size)
     mask = np.broadcast_to(~free, rows).reshape(-1, size)
     values = (
         np.broadcast_to(value, rows).reshape(-1, size)
@@ -97,14 +109,17 @@ def check_mechanisms(system: CausalSystem, key: jax.Array) -> None:
 
 
 def _places(system: CausalSystem, key: jax.Array) -> np.ndarray:
-    """(PLACES, p) values: the population's, and in every second row the domains' for what may be set."""
+    """Draw values of all variables, an array of shape (PLACES, p).
+
+    They are drawn from the population; in every second row, those that may be set are drawn from
+    their domains instead.
+    """
     problem, (draw, spread) = system.problem, jax.random.split(key)
     places = np.array(
         simulate(system.model, problem.graph.nodes, problem.baseline().repeat(PLACES), draw)
     )
-    share = np.asarray(jax.random.uniform(spread, places.shape, minval=-0.1, maxval=1.1)).clip(
-        0, 1
-    )  # ends too
+    share = np.asarray(jax.random.uniform(spread, places.shape, minval=-0.1, maxval=1.1))
+    share = share.clip(0, 1)  # so that the ends are drawn too
     for name, (low, high) in problem.domains.items():
         column = problem.graph.index(name)
         places[::2, column] = between(np.array(low), np.array(high), share[::2, column])
@@ -123,12 +138,15 @@ def _compare_causes(system: CausalSystem, node: str, found: list[str]) -> None:
         f"but its parents in the graph are {listed(parents)}",
     )
     if silent:
-        message = f"{system.name}: {node!r} did not react to its parents {listed(silent)} at any of {PLACES} places"
+        message = (
+            f"{system.name}: {node!r} did not react to its parents {listed(silent)} "
+            f"at any of {PLACES} places"
+        )
         warnings.warn(message, CausalBOWarning, stacklevel=4)
 
 
 def check_confounding(system: CausalSystem, key: jax.Array) -> None:
-    """Variables whose disturbances depend on each other must share a bidirected edge.
+    """Require a bidirected edge between variables whose disturbances depend on each other.
 
     Each variable is drawn with all others set, always with the same disturbances; what then moves
     together has a latent cause in common. Ranks show a monotone dependence, their distances from
@@ -151,13 +169,14 @@ def check_confounding(system: CausalSystem, key: jax.Array) -> None:
             pair = graph.nodes[vary[one]], graph.nodes[vary[other]]
             _require(
                 pair[1] in graph.spouses(pair[0]),
-                f"{system.name}: the disturbances of {pair[0]!r} and {pair[1]!r} depend on each other in the model "
-                f"({strength[one, other]:.0f} standard errors), but the graph has no arc {pair[0]} <-> {pair[1]}",
+                f"{system.name}: the disturbances of {pair[0]!r} and {pair[1]!r} depend on each "
+                f"other in the model ({strength[one, other]:.0f} standard errors), but the graph "
+                f"has no arc {pair[0]} <-> {pair[1]}",
             )
 
 
 def check_rows(system: CausalSystem, queries: Queries, key: jax.Array) -> None:
-    """Observations and experiments: shape, target, reproducibility, and the values that were set."""
+    """Require observations of the right shape that a key reproduces, and experiments as set."""
     one, other = jax.random.split(key)
     data, again, fresh = (system.observe(1001, subkey) for subkey in (one, one, other))
     _require(
@@ -190,25 +209,24 @@ def check_rows(system: CausalSystem, queries: Queries, key: jax.Array) -> None:
 
 
 def check_effects(system: CausalSystem, queries: Queries, draws: int, key: jax.Array) -> None:
-    """The exact effect lies within 4.5 standard errors of the mean of simulated outcomes, query by query."""
+    """Require exact effects within 4.5 standard errors of the means of simulated outcomes."""
     effects = np.asarray(system.effect(queries))
     _check_batch(system, queries, effects)
     for row, subkey in enumerate(jax.random.split(key, len(queries))):
         outcomes = system.experiment(queries[row].repeat(draws), subkey).outcomes
         error = outcomes.std(ddof=1) / np.sqrt(draws)
         gap = outcomes.mean() - effects[row]
+        rounding = 1e-9 * (1 + abs(effects[row]))  # where nothing varies the error is 0
         [intervention] = system.problem.interventions(queries[row])
         _require(
-            bool(
-                abs(gap) <= MOST_ERRORS * error + 1e-9 * (1 + abs(effects[row]))
-            ),  # rounding, where nothing varies
-            f"{system.name}: the effect of {intervention} is said to be {effects[row]:.6g}, but {draws:,} simulated "
-            f"outcomes have the mean {outcomes.mean():.6g} +- {error:.2g}",
+            bool(abs(gap) <= MOST_ERRORS * error + rounding),
+            f"{system.name}: the effect of {intervention} is said to be {effects[row]:.6g}, but "
+            f"{draws:,} simulated outcomes have the mean {outcomes.mean():.6g} +- {error:.2g}",
         )
 
 
 def _check_batch(system: CausalSystem, queries: Queries, effects: np.ndarray) -> None:
-    """An effect depends on neither its neighbours in the batch nor on values that are not set."""
+    """Require that effects depend neither on their batch nor on values that are not set."""
     times = -(-1000 // len(queries))
     backwards = queries.repeat(times)[::-1]
     same = np.allclose(
@@ -221,7 +239,10 @@ def _check_batch(system: CausalSystem, queries: Queries, effects: np.ndarray) ->
 
 
 def check_optimum(system: CausalSystem) -> None:
-    """The optimum is a legal query with the effect it claims, and no grid or Sobol query beats it."""
+    """Require that the optimum is a query with the effect it claims, which no other query beats.
+
+    The others are a Sobol design and vertices of the domains.
+    """
     problem, optimum = system.problem, system.optimum
     claimed = float(system.effect(problem.queries([optimum.intervention]))[0])
     _require(
@@ -235,12 +256,13 @@ def check_optimum(system: CausalSystem) -> None:
         beaten = best < sign * optimum.value - 1e-9 * (1 + abs(best))
         _require(
             not beaten,
-            f"{system.name}: a query reaches {sign * best:.6g}, the optimum only {optimum.value:.6g}",
+            f"{system.name}: a query reaches {sign * best:.6g}, the optimum only "
+            f"{optimum.value:.6g}",
         )
 
 
 def _corners(problem: Problem, queries: Queries) -> np.ndarray:
-    """Each value moved to the nearer end of its domain: many vertices of every set, however large."""
+    """Move each value to the nearer end of its domain, which gives many vertices of every set."""
     low, high = np.array([problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]).T
     value = np.asarray(queries.value)
     return np.where(queries.mask, np.where(value - low < high - value, low, high), 0.0)

@@ -15,9 +15,10 @@ TRAJECTORIES = int(os.environ.get("OTHER_TRAJECTORIES", "0"))
 
 @pytest.fixture(scope="session", autouse=True)
 def other_trajectories():
-    """Send chains on the trajectories of another processor, where OTHER_TRAJECTORIES is a number above 0.
+    """Send chains on the trajectories of another processor, if OTHER_TRAJECTORIES is above 0.
 
-    Rounding grows along a chain: after some steps a processor that rounds differently draws as if the key were another.
+    Rounding grows along a chain: after some steps a processor that rounds differently draws as if
+    the key were another.
     """
     with pytest.MonkeyPatch.context() as patch:
         if TRAJECTORIES:

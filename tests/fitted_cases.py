@@ -1,4 +1,7 @@
-"""Problems and rows for tests of posteriors and what follows, and dense formulas; no code of the package."""
+"""Problems and rows for tests of posteriors and what follows, and dense formulas.
+
+The formulas use no code of the package.
+"""
 
 from dataclasses import replace
 from itertools import combinations
@@ -11,7 +14,10 @@ from causal_bo_ppl.inference.given_draws import GivenDraws
 
 
 def random_problem(seed, size=5, known=0, confounded=False, **options):
-    """A DAG on which every node reaches the target (arcs too, if confounded), and the true coefficients by edge."""
+    """A DAG on which every node reaches the target, and the true coefficients by edge.
+
+    It has arcs too, if confounded.
+    """
     draws = np.random.default_rng(seed)
     names = [f"V{place}" for place in range(size)]
     directed = [pair for pair in combinations(names, 2) if draws.uniform() < 0.6]
@@ -31,7 +37,10 @@ def random_problem(seed, size=5, known=0, confounded=False, **options):
 
 
 def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
-    """Rows by plain loops; in interventional ones each manipulable variable is set with probability 0.3."""
+    """Rows by plain loops.
+
+    In interventional ones each manipulable variable is set with probability 0.3.
+    """
     draws = np.random.default_rng(seed)
     nodes = problem.graph.nodes
     values, mask = np.zeros((rows, len(nodes))), np.zeros((rows, len(nodes)), bool)
@@ -48,7 +57,10 @@ def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
 
 
 def design(problem, data, node, intercepts=True):
-    """Regressors with unknown coefficients and the response of one equation, over the rows in which it was free."""
+    """Regressors with unknown coefficients and the response of one equation.
+
+    They are over the rows in which it was free.
+    """
     known = problem.known
     parents = [cause for cause in problem.graph.parents(node) if (cause, node) not in known]
     free = ~data.intervened[:, data.nodes.index(node)]
@@ -74,7 +86,8 @@ def dense_regression(regressors, response, precision, centre, shape, rate):
 def sigma_point_effects(belief, mask, value):
     """Effects (n, M) at a product of sigma points of the equations, and the points' weights (n,).
 
-    Each equation enters with degree 2 at most into products of two effects, so their means are exact.
+    Each equation enters with degree 2 at most into products of two effects, so their means are
+    exact.
     """
     clouds = []
     for mean, block, causes in zip(
@@ -97,7 +110,10 @@ def sigma_point_effects(belief, mask, value):
 
 
 def covariances(posterior):
-    """(E, D, D) covariance of each equation's coefficients, b / (a - 1) times the inverse precision."""
+    """Covariance of each equation's coefficients, of shape (E, D, D).
+
+    It is b / (a - 1) times the inverse precision.
+    """
     squares = posterior.root @ np.swapaxes(posterior.root, 1, 2)
     return posterior.variance[:, None, None] * squares
 

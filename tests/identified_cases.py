@@ -15,7 +15,10 @@ from oracles import (
 
 import causal_bo_ppl as cb
 
-TIAN = "W1 -> W2 -> X -> Y; W3 -> W4 -> X; W1 <-> X; W1 <-> Y; W1 <-> W3; W3 <-> W2; W5; W3 <-> W5; W5 <-> W4"
+TIAN = (
+    "W1 -> W2 -> X -> Y; W3 -> W4 -> X; W1 <-> X; W1 <-> Y; W1 <-> W3; W3 <-> W2; W5; W3 <-> W5; "
+    "W5 <-> W4"
+)
 NAPKIN = "W -> Z -> X -> Y; W <-> X; W <-> Y"
 TWO_COVARIATES = "Z1 -> Z2; Z1 -> X; Z2 -> X; Z1 -> Y; Z2 -> Y; X -> Y"
 
@@ -65,7 +68,7 @@ def random_moments(draws, graph, chosen, target):
 
 
 def require_hedge(directed, bidirected, chosen, target, outer, inner):
-    """Two C-forests with the same roots (all of the inner one), of which the outer meets the set."""
+    """Two C-forests with the same roots (all of the inner one): the outer one meets the set."""
     assert outer & set(chosen) and inner < outer and not inner & set(chosen)
     assert inner <= ancestors(cut(directed, bidirected, chosen)[0], {target})
     assert ancestors([e for e in directed if set(e) <= outer], inner) == outer
@@ -73,7 +76,7 @@ def require_hedge(directed, bidirected, chosen, target, outer, inner):
 
 
 def require_right(draws, nodes, directed, bidirected, chosen, target):
-    """The verdict is the hedge criterion's; the estimand is right in a binary SCM and in a linear one."""
+    """The verdict is the hedge criterion's; the estimand is right in a binary and a linear SCM."""
     graph = cb.CausalGraph.from_edges(directed, bidirected, nodes=nodes)
     found = cb.identify(graph, target, [chosen])[chosen]
     assert found.identifiable is not has_hedge(nodes, directed, bidirected, chosen, target), (

@@ -104,7 +104,10 @@ def projection(nodes, directed, bidirected, keep):
 
 
 def m_connected(nodes, directed, bidirected, one, other, given):
-    """Some simple path on which every inner collider is in An(given) and no other inner node is in given."""
+    """Whether some simple path is open.
+
+    Every inner collider is then in An(given), and no other inner node is in given.
+    """
     opened = ancestors(directed, given)
     steps = [(a, b, "-", ">") for a, b in directed] + [(a, b, ">", ">") for a, b in bidirected]
     steps += [(b, a, right, left) for a, b, left, right in steps]
@@ -142,9 +145,11 @@ def bidirected_connected(bidirected, names):
 
 
 def has_hedge(nodes, directed, bidirected, chosen, target):
-    """By the definition (Shpitser and Pearl 2006): two C-forests rooted at R, the larger meets the set, one not.
+    """Whether there is a hedge, by the definition (Shpitser and Pearl 2006).
 
-    A C-forest rooted at R on given nodes exists iff arcs connect them and each has a directed path to R among them.
+    It is two C-forests rooted at R, of which the larger meets the set and the other does not. A
+    C-forest rooted at R on given nodes exists iff arcs connect them and each has a directed path to
+    R among them.
     """
     after = ancestors(cut(directed, bidirected, chosen)[0], {target})
 
@@ -165,7 +170,10 @@ def has_hedge(nodes, directed, bidirected, chosen, target):
 
 
 class BinarySCM:
-    """A random SCM of binary variables with a latent cause (of 4 values, or 2) per arc, all enumerated."""
+    """A random SCM of binary variables with a latent cause per arc, all enumerated.
+
+    A latent cause has 4 values, or 2.
+    """
 
     def __init__(self, draws, nodes, directed, bidirected):
         self.nodes, self.latent = list(nodes), [tuple(e) for e in bidirected]
@@ -183,7 +191,10 @@ class BinarySCM:
         }
 
     def joint(self, chosen=()):
-        """P(v | do(chosen)) as an array with an axis for every node; a set variable has weight 1 at each value."""
+        """P(v | do(chosen)) as an array with an axis for every node.
+
+        A set variable has weight 1 at each value.
+        """
         names = [*self.nodes, *self.latent]
         letter = {name: place for place, name in enumerate(names)}
         parts = [(self.weight[e], [letter[e]]) for e in self.latent]
@@ -202,7 +213,10 @@ class BinarySCM:
 
 
 def enumerate_expression(expression, joint, nodes):
-    """Value of a y0 expression at every cell of the table: an axis for every node, of length 1 where it is not free."""
+    """Value of a y0 expression at every cell of the table.
+
+    There is an axis for every node, of length 1 where it is not free.
+    """
     kind = type(expression).__name__
 
     def again(inner):

@@ -1,11 +1,14 @@
-"""Run the tests as other processors would: with other OpenBLAS kernels, and with other instructions in JAX.
+"""Run the tests as other processors would: with other OpenBLAS kernels and instructions in JAX.
 
 OpenBLAS chooses its kernels by processor, and each rounds in its own way. `OPENBLAS_CORETYPE` makes
 it choose as on another one, as far as this processor has the instructions. Rounding sends chains of
 NUTS on other trajectories, so every run has its own (`OTHER_TRAJECTORIES`, see conftest.py).
 
-    python tests/portable.py all [pytest's arguments]    every core type, and JAX limited to fewer instructions
-    python tests/portable.py other [pytest's arguments]  one core type that differs from this processor's own
+    python tests/portable.py all [pytest's arguments]
+    python tests/portable.py other [pytest's arguments]
+
+The first runs every core type, and JAX limited to fewer instructions; the second one core type that
+differs from this processor's own.
 """
 
 import json
@@ -28,7 +31,8 @@ PROBE = """
 import json, numpy as np, scipy.linalg, sys
 from threadpoolctl import threadpool_info
 x = np.random.default_rng(0).normal(size=(96, 96))
-scipy.linalg.cholesky(x @ x.T + np.eye(96)), np.linalg.svd(x), scipy.linalg.solve(x, x[0]), np.linalg.eigh(x @ x.T)
+scipy.linalg.cholesky(x @ x.T + np.eye(96)), np.linalg.svd(x)
+scipy.linalg.solve(x, x[0]), np.linalg.eigh(x @ x.T)
 libraries = [each for each in threadpool_info() if each["internal_api"] == "openblas"]
 sys.stdout.write(json.dumps(sorted({each["architecture"] for each in libraries})))
 """
@@ -40,7 +44,7 @@ def say(text: str) -> None:
 
 
 def kernels(core_type: str | None) -> tuple[list[str], str]:
-    """Return the kernels that OpenBLAS takes for a core type, or none and the reason why it cannot."""
+    """Return the kernels that OpenBLAS takes for a core type, or none and the reason why."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
     environment |= {"OPENBLAS_CORETYPE": core_type} if core_type else {}
     done = subprocess.run(
@@ -61,7 +65,7 @@ def has_avx512() -> bool:
 
 
 def run_tests(name: str, arguments: list[str], **environment: str) -> bool:
-    """Run pytest with these variables set; compiled programs of other instructions are kept apart."""
+    """Run pytest with these variables; compiled programs of other instructions are kept apart."""
     say(f"{name}: {' '.join(f'{each}={value}' for each, value in environment.items())}")
     command = [sys.executable, "-m", "pytest", *WORKERS, "-q", "-p", "no:cacheprovider", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=os.environ | environment).returncode
@@ -77,7 +81,8 @@ def run_all(arguments: list[str]) -> bool:
         if not found or str(found) in seen:
             why = (
                 why
-                or f"OpenBLAS takes the kernels of {', '.join(found)} for it, which {seen[str(found)]} ran"
+                or f"OpenBLAS takes the kernels of {', '.join(found)} for it, which "
+                f"{seen[str(found)]} ran"
             )
             say(f"{core_type}: SKIPPED: {why}")
             continue

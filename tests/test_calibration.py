@@ -1,4 +1,7 @@
-"""Simulation-based calibration over effects: right posteriors pass, an over-confident one does not."""
+"""Simulation-based calibration over effects.
+
+Right posteriors pass, an over-confident one does not.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -64,7 +67,7 @@ def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(pro
 
 @pytest.mark.slow
 def test_the_places_are_those_of_the_true_effects(problem):
-    """A posterior that knows nothing but the prior's spread places every truth at a uniform place too."""
+    """A posterior that knows only the prior's spread places every truth at a uniform place too."""
 
     def prior_only(data, key):
         return cb.fit(problem, data.rows(slice(0, 0)), prior=cb.FixedPrior())

@@ -1,4 +1,7 @@
-"""Kernels beside each other: errors and their noise, the terms of a covariance, bounds, coupling, and lessons."""
+"""Kernels beside each other, coupling, and lessons.
+
+Errors and their noise, the terms of a covariance, and bounds on them.
+"""
 
 import fitted_cases as cases
 import numpy as np
@@ -17,7 +20,10 @@ def chain():
 
 @pytest.fixture(scope="module")
 def long_chain():
-    """X -> Z -> W -> Y from a few rows, and outcomes of do(X) of which only Y is known: equations are correlated."""
+    """X -> Z -> W -> Y from a few rows, and outcomes of do(X) of which only Y is known.
+
+    So the equations are correlated.
+    """
     graph = cb.CausalGraph.parse("X -> Z -> W -> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-3, 3), "Z": (-3, 3)}, sets=[("X",), ("Z",)])
     truth = {("X", "Z"): 0.9, ("Z", "W"): 0.8, ("W", "Y"): 1.1}
@@ -34,7 +40,10 @@ def long_chain():
 
 
 def quadrature_terms(post, queries, effect):
-    """Leading, mixed and remainder covariances of Gaussian theta by Gauss-Hermite quadrature; exact up to degree 7."""
+    """Leading, mixed and remainder covariances of Gaussian theta.
+
+    By Gauss-Hermite quadrature, which is exact up to degree 7.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(8)
     size = len(post.mean)
     points = np.stack(np.meshgrid(*[nodes] * size, indexing="ij"), axis=-1).reshape(-1, size)

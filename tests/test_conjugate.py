@@ -19,7 +19,7 @@ def by_names(post, names):
 
 
 def scaled_prior(regressors, response, intercepts, rows=0.01):
-    """Zellner's prior as documented: precision and centre in the raw coordinates, shape and rate."""
+    """Zellner's prior as documented: precision and centre in raw coordinates, shape and rate."""
     n, share = len(response), rows / len(response)
     if not intercepts:
         gram, size = share * regressors.T @ regressors, regressors.shape[1]
@@ -159,7 +159,10 @@ def test_one_more_row_turns_a_triangular_factor_into_another():
 
 
 def test_doubt_is_kept_where_means_are_far_larger_than_spreads():
-    """Slope and intercept are then almost perfectly correlated, and an effect at the mean is their small difference."""
+    """Slope and intercept are then almost perfectly correlated.
+
+    An effect at the mean is their small difference.
+    """
     graph = cb.CausalGraph.parse("X -> Y")
     draws = np.random.default_rng(0)
     x, noise = draws.normal(size=(2, 40))

@@ -93,8 +93,12 @@ def test_nothing_measured_is_no_run(optimize):
 
 
 def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypatch):
-    monkeypatch.setattr(Coupled, "recentre", lambda self: (_ for _ in ()).throw(Sealed("odd")) if len(
-        self.outcomes.counts) else self)  # fmt: skip
+    def recentre(self):
+        if len(self.outcomes.counts):
+            raise Sealed("odd")
+        return self
+
+    monkeypatch.setattr(Coupled, "recentre", recentre)
     with pytest.raises(cb.ExperimentFailed, match="Sealed.*the 0 experiments before it") as caught:
         optimize([1.5])
     assert (

@@ -1,4 +1,7 @@
-"""The analyst's own experiments: odd answers, failures, interrupts and budgets; nothing paid for is lost."""
+"""The analyst's own experiments: odd answers, failures, interrupts and budgets.
+
+Nothing that was paid for is lost.
+"""
 
 import jax
 import numpy as np

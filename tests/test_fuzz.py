@@ -1,4 +1,7 @@
-"""Whatever is handed in at the doors, only our own errors come out. Run by `make slow`, about a minute."""
+"""Whatever is handed in at the doors, only our own errors come out.
+
+Run by `make slow`, about a minute.
+"""
 
 import contextlib
 import warnings
@@ -49,8 +52,9 @@ odd = st.one_of(
     st.binary(max_size=3),
     st.lists(numbers, max_size=3),
     st.dictionaries(st.text(max_size=2), numbers, max_size=2),
-    st.sampled_from([object(), np.zeros(2), np.ones((2, 2)), np.array(["a"]), pd.Series([1.0]), int, lambda *_: 1.0,
-                     np.array(1.0), np.datetime64("2020-01-01"), pd.NA, frozenset({"X"}), range(3)]),
+    st.sampled_from([object(), np.zeros(2), np.ones((2, 2)), np.array(["a"]), pd.Series([1.0]), int,
+                     lambda *_: 1.0, np.array(1.0), np.datetime64("2020-01-01"), pd.NA,
+                     frozenset({"X"}), range(3)]),
 )  # fmt: skip
 names = st.one_of(
     st.sampled_from(["X", "Z", "Y", "x", "do(X)", "", " ", "chain", "b[X->Z]", "β", "a/b"]), odd
@@ -130,7 +134,8 @@ columns = st.lists(st.one_of(numbers, st.text(max_size=3), st.none()), min_size=
 
 @fuzz
 @given(
-    st.dictionaries(st.one_of(st.sampled_from(["X", "Z", "Y", "do(X)", "DO(Z)", "extra"]), odd.filter(is_hashable)),
+    st.dictionaries(st.one_of(st.sampled_from(["X", "Z", "Y", "do(X)", "DO(Z)", "extra"]),
+                              odd.filter(is_hashable)),
                     columns, max_size=6),
     st.sampled_from(["plain", "multi", "twice", "index", "category", "dates"]),
     st.one_of(st.none(), odd),
@@ -174,13 +179,14 @@ def test_a_surrogate_is_told_anything(chain, fitted, outcome, noise):
 @given(st.one_of(odd, st.lists(numbers, min_size=2, max_size=2)))
 def test_an_experiment_returns_anything(chain, answer):
     with only_our_errors():
-        found = cb.optimize(chain.problem, data=chain.observe(40, 0), experiment=lambda q: answer, rounds=2, batch=2,
-                            key=0)  # fmt: skip
+        found = cb.optimize(chain.problem, data=chain.observe(40, 0), experiment=lambda q: answer,
+                            rounds=2, batch=2, key=0)  # fmt: skip
         assert np.isfinite([found.best.mean, found.best.sd]).all()
 
 
-OPTIONS = ["method", "outcomes", "noise", "acquisition", "beta", "kernel", "coupling", "residual", "update", "report",
-           "observations", "rounds", "budget", "batch", "inference", "prior", "data", "experiment", "key"]  # fmt: skip
+OPTIONS = ["method", "outcomes", "noise", "acquisition", "beta", "kernel", "coupling", "residual",
+           "update", "report", "observations", "rounds", "budget", "batch", "inference", "prior",
+           "data", "experiment", "key"]  # fmt: skip
 small = odd.filter(lambda value: not (isinstance(value, int) and value > 3))
 
 
@@ -235,7 +241,8 @@ def test_draws_with_any_count_and_key(fitted, count, key):
 
 
 @few
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=4)), min_size=1, max_size=3),
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=4)),
+                min_size=1, max_size=3),
        st.integers(0, 10**6))  # fmt: skip
 def test_files_of_any_bytes(chain, fitted, tmp_path_factory, changes, cut):
     folder = tmp_path_factory.getbasetemp()

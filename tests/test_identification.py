@@ -231,7 +231,8 @@ def test_sets_whose_names_hold_commas_keep_their_rows():
 
 def test_text_of_a_ratio_ends_where_the_ratio_ends():
     assert identify(NAPKIN).text == (
-        "sum_{Z} [[(sum_{W} [P(Y | W, Z, X) P(X | W, Z) P(W)]) / (sum_{W} [P(X | W, Z) P(W)])] P(Z)]"
+        "sum_{Z} [[(sum_{W} [P(Y | W, Z, X) P(X | W, Z) P(W)]) / "
+        "(sum_{W} [P(X | W, Z) P(W)])] P(Z)]"
     )
 
 

@@ -154,7 +154,10 @@ def test_true_graph_passes_and_a_missing_edge_fails():
 
 @pytest.mark.heavy
 def test_many_implications_do_not_add_up_to_a_failure():
-    """Of 28 true independences some p-value lies below 0.01 in a quarter of all data; corrected, in 1 of 100."""
+    """Of 28 true independences some p-value lies below 0.01 in a quarter of all data.
+
+    Corrected, that is so in 1 of 100.
+    """
     problem = posed("; ".join(f"{name} -> Y" for name in "ABCDEFGH"))
     checks = [
         check_graph(problem, as_data(problem, dict(zip("ABCDEFGHY", columns, strict=True))))

@@ -26,7 +26,10 @@ def test_heavy_libraries_wait_until_they_are_used():
 
 @pytest.mark.heavy
 def test_import_costs_little_more_than_jax():
-    """Seconds of the processor, the two imports one after the other in one process: the best of a few."""
+    """Seconds of the processor, the best of a few.
+
+    The two imports come one after the other in one process.
+    """
     timed = """
 from time import process_time
 start = process_time()
@@ -41,7 +44,10 @@ print((process_time() - between) / (between - start))
 
 @pytest.mark.heavy
 def test_import_turns_on_64_bit_floats_and_warns_of_nothing():
-    code = "import causal_bo_ppl as cb, jax.numpy as jnp; cb.models.load('toy'); cb.plots; print(jnp.zeros(1).dtype)"
+    code = (
+        "import causal_bo_ppl as cb, jax.numpy as jnp; cb.models.load('toy'); cb.plots; "
+        "print(jnp.zeros(1).dtype)"
+    )
     assert run(code, "-W", "error") == "float64"
 
 

@@ -44,14 +44,18 @@ def test_conditional_instrument_is_identified_by_numerical_evidence():
     [
         ("A -> X; C -> X; C -> Y; X -> Y; C <-> Y; X <-> Y", "X"),
         (
-            "E -> C; E -> D; E -> B; E -> Y; C -> D; C -> Y; D -> B; D -> Y; B -> Y; E <-> B; D <-> B",
+            "E -> C; E -> D; E -> B; E -> Y; C -> D; C -> Y; D -> B; D -> Y; B -> Y; E <-> B; "
+            "D <-> B",
             "D",
         ),
         ("D -> E; D -> A; D -> Y; E -> B; E -> A; E -> Y; B -> A; B -> Y; D <-> Y; E <-> B", "E"),
     ],
 )
 def test_runaway_coefficients_are_not_taken_for_a_second_effect(text, cause):
-    """Some coefficients are not identified and may go to infinity, where rounding looks like a solution."""
+    """Some coefficients are not identified and may go to infinity.
+
+    There rounding looks like a solution.
+    """
     assert verdict(text, cause).identified
 
 
@@ -142,7 +146,10 @@ def test_sets_of_linearity_are_used_only_on_request():
 
 
 def local_oracle(draws, graph, target, chosen):
-    """Does the gradient of tau lie in the row space of d Sigma / d (W, Omega)? By complex steps, which are exact."""
+    """Does the gradient of tau lie in the row space of d Sigma / d (W, Omega)?
+
+    Derivatives are by complex steps, which are exact.
+    """
     size = len(graph.nodes)
     edges = np.array([(graph.index(a), graph.index(b)) for a, b in graph.directed]).reshape(-1, 2)
     arcs = np.array([(graph.index(a), graph.index(b)) for a, b in graph.bidirected], int).reshape(
@@ -211,14 +218,20 @@ def test_local_verdict_is_the_row_space_test_of_the_implied_covariance():
 
 
 def test_variable_that_causes_nothing_may_be_an_instrument():
-    """E shares a latent cause with X and none with Y: no ancestor of Y, and yet it tells X's effect from the bow."""
+    """E shares a latent cause with X and none with Y.
+
+    It is no ancestor of Y, and yet it tells X's effect from the bow.
+    """
     text = "X -> Y; X <-> Y; E; E <-> X"
     assert verdict(text) == (True, "identified under linearity", "half-trek criterion")
     assert not cb.identify(cb.CausalGraph.parse(text), "Y", ["X"])["X"].identifiable
 
 
 def test_half_trek_identified_equations_are_locally_identified():
-    """Every equation that the criterion solves: setting all parents of a variable, its coefficients are the effect."""
+    """Every equation that the criterion solves has its coefficients as an effect.
+
+    It is the effect of setting all parents of its variable.
+    """
     draws, solved, unsolved = np.random.default_rng(31), 0, 0
     for _ in range(60):
         nodes, directed, bidirected = random_admg(draws, 6)

@@ -1,4 +1,7 @@
-"""The kernel by draws, and its standard errors: against exact kernels, against their own spread, and when refused."""
+"""The kernel by draws, and its standard errors.
+
+They are tested against exact kernels, against their own spread, and when refused.
+"""
 
 import fitted_cases as cases
 import jax

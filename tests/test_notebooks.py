@@ -63,7 +63,10 @@ def test_notebook_asks_a_question_answers_it_and_holds_no_long_function(path):
 @pytest.mark.slow
 @each_notebook
 def test_committed_outputs_are_those_of_a_fresh_run(path, tmp_path):
-    """Apart from rounding; chains of a processor that rounds otherwise draw other numbers in 02 and 03."""
+    """Numbers are the same apart from rounding.
+
+    Chains of a processor that rounds otherwise draw other numbers in 02 and 03.
+    """
     fresh = tmp_path / path.name
     fresh.write_bytes(path.read_bytes())
     subprocess.run(

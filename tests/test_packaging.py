@@ -32,7 +32,7 @@ def run(*command, cwd):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Build in a copy of the tracked files, so that a stale build folder or a missing file shows."""
+    """Build in a copy of the tracked files: a stale build folder or a missing file then shows."""
     source = tmp_path_factory.mktemp("source")
     tracked = run(
         "git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT

@@ -104,8 +104,8 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
     "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
-    "records and settings": "Check FixedPrior KernelEstimate Limits MagnitudeCost MomentPrior Queries ScaledPrior "
-    "Tolerances",
+    "records and settings": "Check FixedPrior KernelEstimate Limits MagnitudeCost MomentPrior "
+    "Queries ScaledPrior Tolerances",
     "symbols, graphs and designs in NumPy": "CausalGraph Problem mis pomis",
     "a table of float64 numbers in NumPy": "Data",
     "files of float64 numbers": "read_datatree write_datatree",
@@ -144,7 +144,7 @@ def before():
 
 @pytest.fixture
 def at(before):
-    """The same, with results that are not kept from an earlier use, and 64-bit floats switched off."""
+    """The same without results kept from an earlier use, and with 64-bit floats switched off."""
     post, system = cb.fit(before["problem"], before["data"]), cb.models.load("chain")
     made = SimpleNamespace(
         **(before | dict(post=post, system=system, response=cb.response(system.problem, post)))

@@ -60,7 +60,10 @@ def test_rank_is_that_of_the_integers():
 
 
 def test_potential_of_an_expression_is_that_of_exact_fractions():
-    """Z -> X -> Y with small integers: P(Y | X) P(X | Z), summed over X, has the slope and variance of a chain."""
+    """Z -> X -> Y with small integers.
+
+    P(Y | X) P(X | Z), summed over X, has the slope and variance of a chain.
+    """
     weights = np.zeros((1, 3, 3), np.int64)
     weights[0, 0, 1], weights[0, 1, 2] = 3, 5  # Z -> X, X -> Y
     noise, solve = np.diag([2, 7, 11])[None], np.array([[[1, 0, 0], [3, 1, 0], [15, 5, 1]]])

@@ -9,9 +9,8 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, NumericalError
-from causal_bo_ppl.inference import equations
+from causal_bo_ppl.inference import equations, moments
 from causal_bo_ppl.inference import wishart as estimands
-from causal_bo_ppl.inference import wishart as moments
 from causal_bo_ppl.mechanisms.linear import regressions
 
 NAMES = ("X", "Z", "Y")

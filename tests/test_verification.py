@@ -48,7 +48,10 @@ def test_estimands_of_larger_graphs_are_right_in_other_models():
 
 @pytest.mark.parametrize(("links", "others"), [(14, 3), (12, 8), (60, 0)])
 def test_confounding_at_the_end_of_a_long_path_is_not_overlooked(links, others):
-    """A napkin whose W acts on X through many links, each with other causes: P(Y | X) is almost right, and wrong."""
+    """A napkin whose W acts on X through many links, each with other causes.
+
+    So P(Y | X) is almost right, and wrong.
+    """
     between = [f"Z{place:02}" for place in range(links)]
     path = ["W", *between, "X", "Y"]
     rest = [(f"R{place}", name) for name in between for place in range(others)]
@@ -61,7 +64,10 @@ def test_confounding_at_the_end_of_a_long_path_is_not_overlooked(links, others):
 
 @pytest.mark.parametrize("links", [6, 16, 26])
 def test_confounding_along_a_long_path_of_arcs_is_not_overlooked(links):
-    """A napkin whose W meets Y through many latent causes: in random floats y0's error fades like 0.3 per link."""
+    """A napkin whose W meets Y through many latent causes.
+
+    In random floats y0's error fades like 0.3 per link.
+    """
     between = [f"V{place:02}" for place in range(links)]
     path, directed = (
         ["W", *between, "Y"],
@@ -102,7 +108,7 @@ def test_effect_along_a_deep_chain_is_seen():
 
 @pytest.mark.heavy
 def test_derivation_does_not_depend_on_names():
-    """Projection breaks ties between variables by name, so its order may differ from the graph's."""
+    """Projection breaks ties between variables by name: its order may differ from the graph's."""
     text = "D -> A; H -> C -> G -> B -> Y; I -> E -> A -> Y; D <-> H; H <-> B; B <-> A"
     graph, draws = cb.CausalGraph.parse(text), np.random.default_rng(13)
     for _ in range(30):
@@ -149,7 +155,10 @@ def test_broken_estimand_is_caught(fault):
 
 
 def test_exact_arithmetic_alone_catches_every_broken_estimand_it_can_evaluate():
-    """That an integral diverges only floats can say; all else, a wrong constant included, shows in the field too."""
+    """That an integral diverges only floats can say.
+
+    All else, a wrong constant included, shows in the field too.
+    """
     from causal_bo_ppl.identification.finite_field import is_exact_effect
 
     graph = cb.CausalGraph.parse(TWO_COVARIATES + "; W -> X")

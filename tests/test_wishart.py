@@ -1,4 +1,7 @@
-"""Effects by Wishart moments pushed through verified estimands: exact draws, coverage under confounding, limits."""
+"""Effects by Wishart moments pushed through verified estimands.
+
+Exact draws, coverage under confounding, and limits.
+"""
 
 from dataclasses import replace
 
@@ -10,8 +13,8 @@ from y0.dsl import P, Sum, Variable
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference import wishart as moments
-from causal_bo_ppl.inference.wishart import NormalInverseWishart
+from causal_bo_ppl.inference import moments
+from causal_bo_ppl.inference.moments import NormalInverseWishart
 
 FRONT_DOOR = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
 
@@ -125,7 +128,10 @@ def test_updates_equal_a_refit(front_door):
 
 
 def coverage(problem, datasets=200, n=500):
-    """How often 90 % intervals of f_X(1) - f_X(0) cover the truth: by wishart, and by plain regression."""
+    """How often 90 % intervals of f_X(1) - f_X(0) cover the truth.
+
+    By wishart, and by plain regression.
+    """
     ours = theirs = 0
     for seed in range(datasets):
         data = confounded_rows(n, 1000 + seed)

@@ -1,7 +1,8 @@
-"""Are posteriors right as often as they say? Simulation-based calibration over effects (Talts et al. 2018).
+"""Are posteriors right as often as they say?
 
-Models are drawn from a proper prior, rows from each model, and each data set is fitted. The true effect's place among
-the posterior's draws is then uniform, if prior, likelihood and computation agree.
+Simulation-based calibration over effects (Talts et al. 2018): models are drawn from a proper prior,
+rows from each model, and each data set is fitted. The true effect's place among the posterior's
+draws is then uniform, if prior, likelihood and computation agree.
 """
 
 from collections.abc import Callable
@@ -17,15 +18,15 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import FAILED, Check, holm, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import read_outcomes
-from causal_bo_ppl.diagnostics.inputs import require_between, require_posterior
+from causal_bo_ppl.diagnostics.inputs import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
 from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.interfaces import Method, RowModel
 from causal_bo_ppl.inference.nuts import NUTS
-from causal_bo_ppl.inference.posterior import Method, RowModel
-from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count
+from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count, read_share
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
@@ -34,17 +35,20 @@ from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
-CLEARLY = 0.03  # of coverage
-LEVEL = 0.9  # of the intervals whose coverage is counted
+CLEARLY = 0.03  # lack of coverage by which intervals are called too narrow
+LEVEL = 0.9  # level of the intervals whose coverage is counted
 SURE = 3.3  # standard errors: 1 in 1,000
-EFFECTS = 16  # looked at, where none are named
+EFFECTS = 16  # effects that are looked at where none are named
 SHORT = NUTS(warmup=500, draws=500, progress=False)
 
 Fitting = Callable[[Data, jax.Array], Posterior]
 
 
 class Truths(NamedTuple):
-    """effects: (s, M), and rows: (s, n, p) of the target's ancestral graph, of s models."""
+    """What s simulated models say: their effects (s, M), and rows (s, n, p) drawn from them.
+
+    The rows are of the p variables of the target's ancestral graph.
+    """
 
     effects: np.ndarray
     rows: np.ndarray
@@ -71,6 +75,8 @@ def calibrate(
 
     Parameters
     ----------
+    problem:
+        The problem whose effects are looked at.
     method, mechanisms, prior, intercepts:
         As in `fit`; "nuts" means `cb.NUTS(warmup=500, draws=500)` here. The prior must be proper: a
         `FixedPrior` (the default), or a `MomentPrior` for wishart.
@@ -83,19 +89,26 @@ def calibrate(
     coverage_tolerance:
         Laplace is an approximation: it is judged by the coverage of its 90 % intervals alone, which
         may be off by this. Exact methods are judged by the uniformity of all places.
+    alpha:
+        How often a calibrated posterior may fail at all: p-values are corrected for their number
+        (Holm).
     fitting:
         From rows and key to a `Posterior`, to calibrate a posterior of your own under this prior.
     progress:
         Whether a progress bar is shown when the fits take more than a few seconds.
+    key:
+        A JAX key or an int seed.
 
     Returns
     -------
     Check
-        `details` has the place of every true effect (simulations x effects), between 0 and 1.
+        A line for every effect: the `distance` of its places from uniformity with p-values, raw and
+        corrected, and the `coverage` of 90 % intervals. `details` has the place of every true
+        effect (simulations x effects), between 0 and 1.
     """
     counts = {"rows": rows, "simulations": simulations, "posterior_draws": posterior_draws}
     rows, simulations, posterior_draws = (read_count(*each, 20) for each in counts.items())
-    alpha, key = require_between("alpha", alpha, 0, 1), as_key(key)
+    alpha, key = read_share("alpha", alpha), as_key(key)
     chosen = SHORT if method == "nuts" else read_method(method)
     if chosen.name == "wishart" and not intercepts:
         raise ModelError("wishart always learns means; calibrate it with intercepts=True")
@@ -179,7 +192,7 @@ def _simulate(before: Before, queries: Queries, counts: tuple[int, int], key: ja
 
 
 def _table(problem: Problem, graph: CausalGraph, values: np.ndarray) -> Data:
-    """Rows (n, k) of the ancestral graph as data of the problem; what is not upstream is 0."""
+    """Return rows (n, k) of the ancestral graph as data of the problem; other variables are 0."""
     whole = np.zeros((len(values), len(problem.graph.nodes)))
     whole[:, [problem.graph.index(name) for name in graph.nodes]] = values
     return Data(problem.graph.nodes, problem.target, whole, np.zeros(whole.shape, bool))
@@ -194,12 +207,12 @@ def _place(
     key: jax.Array,
     progress: bool,
 ) -> tuple[np.ndarray, int]:
-    """(s, M) places of the true effects among the draws, and how many posteriors did not pass their own check."""
-    graph, places, untrusted = (
-        problem.graph.ancestral(problem.target),
-        np.empty(truths.effects.shape),
-        0,
-    )
+    """Fit every data set, and place the true effects among the posterior's draws.
+
+    Returns the places (s, M), and how many posteriors did not pass their own check.
+    """
+    graph = problem.graph.ancestral(problem.target)
+    places, untrusted = np.empty(truths.effects.shape), 0
     ties = host_generator(key).uniform(size=places.shape)
     pairs = zip(truths.rows, truths.effects, jax.random.split(key, len(places)), strict=True)
     bar = tqdm(
@@ -216,15 +229,18 @@ def _place(
         post = learn(_table(problem, graph, values), for_fit)
         require_posterior("calibrate", post)
         untrusted += post.verdict not in ("exact", "passed")
-        found = np.asarray(response(problem, post)(post.draws(draws, for_draws), queries))
-        places[at] = ((found < true).sum(axis=0) + ties[at]) / (draws + 1)
+        effects = np.asarray(response(problem, post)(post.draws(draws, for_draws), queries))
+        places[at] = ((effects < true).sum(axis=0) + ties[at]) / (draws + 1)
     return places, untrusted
 
 
 def _judge(
     places: np.ndarray, names: list[str], tolerance: float | None, alpha: float
 ) -> pd.DataFrame:
-    """A line for each effect; tolerance: of the coverage, where only that is judged."""
+    """Return a line for each effect, from its places (s,) in every simulation.
+
+    tolerance: how far the coverage may be off where only that is judged; None where uniformity is.
+    """
     count = len(places)
     steps, ordered = np.arange(count + 1)[:, None] / count, np.sort(places, axis=0)
     distance = np.maximum(np.abs(ordered - steps[:-1]), np.abs(ordered - steps[1:])).max(axis=0)
@@ -243,11 +259,12 @@ def _judge(
 
 def _tell(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
     low, high = table["coverage"].min(), table["coverage"].max()
-    found = (
-        f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the truth in {low:.0%} "
-        f"to {high:.0%}; the smallest corrected p-value of uniformity is {table['p_corrected'].min():.2g}."
+    text = (
+        f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the "
+        f"truth in {low:.0%} to {high:.0%}; the smallest corrected p-value of uniformity is "
+        f"{table['p_corrected'].min():.2g}."
     )
-    return found + (
+    return text + (
         f" {untrusted} of these posteriors did not pass their own check." if untrusted else ""
     )
 
@@ -259,5 +276,6 @@ def _advise(table: pd.DataFrame) -> str:
     return (
         "The posterior is over-confident: its intervals are too narrow to act upon."
         if narrow
-        else "The posterior is shifted or too wide: look at where `details` pile up, at one end or in the middle."
+        else "The posterior is shifted or too wide: look at where `details` pile up, at one end or "
+        "in the middle."
     )

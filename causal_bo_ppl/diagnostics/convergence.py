@@ -7,8 +7,13 @@ from causal_bo_ppl.inference import Limits, Posterior
 from causal_bo_ppl.inference.convergence import overall
 
 REMEDIES = {
-    "divergences": "raise target_accept towards 0.99, or give a stronger prior: divergences mean places never visited",
-    "r_hat": "draw longer (warmup, draws); where chains keep apart the data do not tell parameters apart",
+    "divergences": (
+        "raise target_accept towards 0.99, or give a stronger prior: divergences mean places never "
+        "visited"
+    ),
+    "r_hat": (
+        "draw longer (warmup, draws); where chains keep apart the data do not tell parameters apart"
+    ),
     "ess_bulk": "draw longer",
     "ess_tail": "draw longer",
     "bfmi": "warm up longer, or give a stronger prior: the energy is explored too slowly",
@@ -16,10 +21,23 @@ REMEDIES = {
 
 
 def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
-    """R-hat, effective sample sizes, divergences and energy of a sampled posterior; mode and curvature of a Laplace.
+    """Judge whether the computation of a posterior worked.
 
-    The table judges the whole; `details` has Monte-Carlo error, effective sample size and R-hat of every parameter.
-    One chain cannot be assessed. NaN fails.
+    A sampled posterior is judged by R-hat, effective sample sizes, divergences and energy, a
+    Laplace approximation by its mode and curvature. One chain cannot be assessed, and NaN fails.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    limits:
+        What a sampled posterior must keep; by default `cb.Limits()`.
+
+    Returns
+    -------
+    Check
+        The table judges the whole; `details` has mean and sd of every parameter, and for draws
+        their Monte-Carlo errors, effective sample sizes and R-hat.
 
     Examples
     --------

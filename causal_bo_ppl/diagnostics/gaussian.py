@@ -1,4 +1,7 @@
-"""How far is a posterior from the Gaussian that the kernel takes it for: in theta, and in the effects?"""
+"""How far is a posterior from the Gaussian that the kernel takes it for?
+
+The distance is measured in theta and in the effects, and compared with Monte-Carlo error.
+"""
 
 from typing import NamedTuple
 
@@ -26,19 +29,28 @@ from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
-NOISY = 3.0  # times the tolerance: so much Monte-Carlo error says nothing
+NOISY = 3.0  # a Monte-Carlo error of so many tolerances says nothing
 SURE = 3.3  # standard errors: 1 in 1,000
 LARGEST = 4.0  # the same for the largest of many
 PROPOSED = 16_000  # draws from the Gaussian
-LEVELS, NEAR = (0.05, 0.95), 0.02
+LEVELS, NEAR = (0.05, 0.95), 0.02  # ends of intervals, and how far around them a density is taken
 
 
 class Tolerances(NamedTuple):
-    """What is good enough; each beyond Monte-Carlo error.
+    """How far a posterior may be from a Gaussian, beyond Monte-Carlo error.
 
-    pareto_k, lost: of importance sampling; lost is the share of draws that the weights cost. distance: of distribution
-    functions. skewness, kurtosis: Mardia's, per dimension and relative to a Gaussian's. mean, interval: in posterior
-    sds of the effect. sd: relative.
+    Attributes
+    ----------
+    pareto_k, lost:
+        Of importance sampling: the Pareto k, and the share of draws that the weights cost.
+    distance:
+        Between distribution functions.
+    skewness, kurtosis:
+        Mardia's, per dimension and relative to a Gaussian's.
+    mean, interval:
+        In posterior sds of the effect.
+    sd:
+        Relative to the posterior sd of the effect.
     """
 
     pareto_k: float = 0.7
@@ -61,10 +73,26 @@ def gaussian_error(
 ) -> Check:
     """Compare a posterior of theta_Y with N(mean, covariance).
 
-    In theta: Pareto k and efficiency of the Gaussian as proposal, Mahalanobis distances against chi-square, marginals
-    with Holm's correction, Mardia's skewness and kurtosis. In the effects: the largest error in any effect's mean, sd
-    and 90 % interval; `details` has every effect, with what linearization makes of it. queries: by default vertices of
-    all sets, at most 256.
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries:
+        Effects to compare; by default vertices of all sets, at most 256.
+    draws:
+        How many draws of the posterior are used, at least 1,000.
+    tolerances:
+        What is good enough; by default `cb.Tolerances()`.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        Lines about theta: Pareto k and efficiency of the Gaussian as a proposal, Mahalanobis
+        distances against chi-square, marginals with Holm's correction, Mardia's skewness and
+        kurtosis. Lines about the effects: the largest error in any effect's mean, sd and 90 %
+        interval. `details` has every effect, with what linearization makes of it.
     """
     require_posterior("gaussian_error", post)
     read_count("draws", draws, 1_000)  # tails are compared
@@ -89,15 +117,8 @@ def gaussian_error(
         *_effect_lines(effects, independent, tolerances),
     ]
     if len(theta) < len(drawn):
-        lines.append(
-            _line(
-                "undefined draws",
-                1 - len(theta) / len(drawn),
-                0.0,
-                0.0,
-                "share of draws without a value",
-            )
-        )
+        share = 1 - len(theta) / len(drawn)
+        lines.append(_line("undefined draws", share, 0.0, 0.0, "share of draws without a value"))
     table = pd.DataFrame(
         lines, columns=["line", "value", "noise", "tolerance", "verdict", "where"]
     ).set_index("line")
@@ -108,7 +129,10 @@ def gaussian_error(
 
 
 def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
-    """(n, r) draws in the coordinates in which the Gaussian is standard, r the rank of its covariance."""
+    """Return draws (n, d) in the coordinates in which the Gaussian is standard.
+
+    The result has the shape (n, r), with r the rank of the covariance.
+    """
     scale = np.where(post.sd > 0, post.sd, 1.0)
     directions, sizes, _ = np.linalg.svd(post.factor / scale[:, None], full_matrices=False)
     kept = sizes > 1e-9 * sizes[0]
@@ -116,16 +140,17 @@ def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
 
 
 def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, float, Importance]:
-    """Draws of the posterior itself, how many independent ones they are worth, and weights for the Gaussian."""
+    """Return draws (n, d) of the posterior itself, their worth, and weights for the Gaussian.
+
+    The worth is the number of independent draws that would say as much.
+    """
     for_draws, for_weights = jax.random.split(key)
     resampled = offered(post.belief, "resampled")
     if resampled is not None:
         theta, weights = resampled(draws, for_draws)
         return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
-    drawn, weights = (
-        post.belief.drawn(draws, for_draws),
-        post.belief.importance(PROPOSED, for_weights),
-    )
+    drawn = post.belief.drawn(draws, for_draws)
+    weights = post.belief.importance(PROPOSED, for_weights)
     independent = (
         _independent(drawn.theta, drawn.chains, post)
         if post.belief.chains is not None
@@ -135,13 +160,9 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
 
 
 def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
-    """How many independent draws these are worth, by the worst coordinate."""
-    found = (
-        summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)[["ess_bulk", "ess_sd"]]
-        .to_numpy()
-        .min()
-    )
-    return float(min(found, len(theta)))
+    """Return how many independent draws these (n, d) are worth, by the worst coordinate."""
+    summary = summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)
+    return float(min(summary[["ess_bulk", "ess_sd"]].to_numpy().min(), len(theta)))
 
 
 def _line(
@@ -156,7 +177,7 @@ def _line(
 
 
 def _pareto_line(weights: Importance, tolerance: float) -> tuple[object, ...]:
-    """The tail of weights that are practically equal does not matter."""
+    """Return the line of Pareto k; the tail of weights that are practically equal passes."""
     name, value, noise, limit, verdict, where = _line(
         "Pareto k", weights.pareto_k, 0.0, tolerance, weights.over
     )
@@ -207,18 +228,21 @@ def _tails(kurtosis: float) -> str:
 
 
 def _distance(cumulative: np.ndarray) -> float:
-    """Kolmogorov-Smirnov distance of sorted probabilities from the uniform distribution."""
+    """Return the Kolmogorov-Smirnov distance of sorted probabilities from uniformity."""
     steps = np.arange(len(cumulative) + 1) / len(cumulative)
     return float(np.maximum(np.abs(cumulative - steps[:-1]), np.abs(cumulative - steps[1:])).max())
 
 
 def _band(marginals: int, n: float) -> float:
-    """What the largest of several distances of Gaussian draws stays below, 999 times of 1,000."""
+    """Return what the largest of several distances of n Gaussian draws stays below.
+
+    It does so 999 times of 1,000.
+    """
     return float(kstwo.isf(1e-3 / marginals, int(n)))
 
 
 def mardia_skewness(z: np.ndarray) -> float:
-    """Mean over all pairs of draws of (z_i'z_j)^3, for standardized draws (n, r)."""
+    """Return the mean of (z_i'z_j)^3 over all pairs of standardized draws (n, r)."""
     blocks = np.array_split(z, max(1, len(z) // 500))
     products = (block @ z.T for block in blocks)
     return float(sum(np.vdot(each * each, each) for each in products) / len(z) ** 2)
@@ -227,43 +251,45 @@ def mardia_skewness(z: np.ndarray) -> float:
 def compare_effects(
     post: Posterior, queries: Queries, theta: np.ndarray, gaussian: np.ndarray
 ) -> pd.DataFrame:
-    """A line for each effect: posterior, Gaussian theta, and the Gaussian of the linearized effect."""
+    """Return a table with a line for each effect.
+
+    It has the moments and interval of the effect by the posterior's draws `theta`, those by draws
+    of the `gaussian`, and mean and sd of the linearized effect.
+    """
     effect = response(post.problem, post)
     values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
     columns: dict[str, np.ndarray] = {}
-    for name, found in (
-        ("", np.asarray(effect(theta, queries))),
-        ("gaussian_", np.asarray(effect(gaussian, queries))),
-    ):
-        columns |= _summary(name, found)
-    columns["linear_mean"], columns["linear_sd"] = (
-        values,
-        np.linalg.norm(jacobian @ post.factor, axis=1),
-    )
+    for name, draws in (("", theta), ("gaussian_", gaussian)):
+        columns |= _summary(name, np.asarray(effect(draws, queries)))
+    columns["linear_mean"] = values
+    columns["linear_sd"] = np.linalg.norm(jacobian @ post.factor, axis=1)
     return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))
 
 
-def _summary(name: str, found: np.ndarray) -> dict[str, np.ndarray]:
-    """Of effects (n, M): mean, sd, interval, and for one draw the errors of sd and interval ends."""
-    varies = np.ptp(found, axis=0) > 0  # a known effect has sd 0, not rounding
-    sd = np.where(varies, found.std(axis=0, ddof=1), 0.0)
+def _summary(name: str, effects: np.ndarray) -> dict[str, np.ndarray]:
+    """Return mean, sd and interval of effects (n, M), each of shape (M,), under prefixed names.
+
+    `sd_error` and `end_error` are the errors of sd and interval ends that one draw would have.
+    """
+    varies = np.ptp(effects, axis=0) > 0  # a known effect has sd 0, not rounding
+    sd = np.where(varies, effects.std(axis=0, ddof=1), 0.0)
     scale = np.where(varies, sd, 1.0)
-    fourth = (((found - found.mean(axis=0)) / scale) ** 4).mean(axis=0)
-    low, high = np.quantile(found, LEVELS, axis=0)
-    around = [np.quantile(found, (level - NEAR, level + NEAR), axis=0) for level in LEVELS]
+    fourth = (((effects - effects.mean(axis=0)) / scale) ** 4).mean(axis=0)
+    low, high = np.quantile(effects, LEVELS, axis=0)
+    around = [np.quantile(effects, (level - NEAR, level + NEAR), axis=0) for level in LEVELS]
     slowest = np.max([np.ptp(each, axis=0) / (2 * NEAR) for each in around], axis=0)  # 1 / density
     errors = {
         "sd_error": np.sqrt(np.maximum(fourth - 1, 0) / 4),
         "end_error": np.sqrt(LEVELS[0] * LEVELS[1]) * slowest,
     }
-    parts = {"mean": found.mean(axis=0), "sd": sd, "low": low, "high": high} | errors
+    parts = {"mean": effects.mean(axis=0), "sd": sd, "low": low, "high": high} | errors
     return {f"{name}{part}": value for part, value in parts.items()}
 
 
 def _effect_lines(
     effects: pd.DataFrame, n: float, tolerances: Tolerances
 ) -> list[tuple[object, ...]]:
-    """Of each error the largest, beyond its own noise."""
+    """Return a line for each kind of error, of the effect where it most exceeds its noise."""
     column = {str(name): effects[name].to_numpy() for name in effects}
     known = (column["sd"] == 0) & (column["gaussian_sd"] == 0)  # such an effect has no error
     sd = np.where(known, 1.0, column["sd"])
@@ -291,18 +317,19 @@ def _effect_lines(
             tolerances.interval,
         ),
     }
-    found = []
+    worst = []
     for name, (error, doubt, limit) in lines.items():
         at = int(np.argmax(np.nan_to_num(error - doubt, nan=np.inf)))
-        found.append(_line(name, float(error[at]), float(doubt[at]), limit, str(effects.index[at])))
-    return found
+        worst.append(_line(name, float(error[at]), float(doubt[at]), limit, str(effects.index[at])))
+    return worst
 
 
 def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
     value, noise = table["value"], table["noise"]
     effects = (
-        f"Taking theta as Gaussian moves the mean of an effect by up to {value['effect: mean']:.2f} sd, its sd by "
-        f"{value['effect: sd']:.0%} and its 90 % interval by {value['effect: 90 % interval']:.2f} sd "
+        "Taking theta as Gaussian moves the mean of an effect by up to "
+        f"{value['effect: mean']:.2f} sd, its sd by {value['effect: sd']:.0%} and its 90 % "
+        f"interval by {value['effect: 90 % interval']:.2f} sd "
         f"({count} effects), of which Monte-Carlo error can be {noise['effect: mean']:.2f} sd, "
         f"{noise['effect: sd']:.0%} and {noise['effect: 90 % interval']:.2f} sd."
     )
@@ -320,5 +347,11 @@ def _advise(table: pd.DataFrame, failed: list[str]) -> str:
     if not failed:
         return ""
     if any(name.startswith("effect") for name in failed):
-        return "Do not act on the Gaussian's intervals: take quantiles of effects from draws, and add rows."
-    return "Theta is not Gaussian, but effects are hardly touched: look at `details`, and add rows where you can."
+        return (
+            "Do not act on the Gaussian's intervals: take quantiles of effects from draws, and add "
+            "rows."
+        )
+    return (
+        "Theta is not Gaussian, but effects are hardly touched: look at `details`, and add rows "
+        "where you can."
+    )

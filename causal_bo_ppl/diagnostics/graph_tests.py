@@ -1,7 +1,9 @@
-"""Do the data contradict the graph? Its m-separations, each tested by a partial correlation.
+"""Do the data contradict the graph?
 
-Two variables without an edge are independent given a separator, if the graph has one. In rows that set nothing the
-partial correlation r given k others then follows Student's t: r sqrt(df / (1 - r^2)) with df = n - 2 - k.
+Two variables without an edge are independent given a separator, if the graph has one. In n rows
+that set nothing, the partial correlation r of the two given k others then follows Student's t:
+
+    r sqrt(df / (1 - r^2)) ~ t(df) with df = n - 2 - k.
 """
 
 from collections.abc import Hashable
@@ -16,19 +18,21 @@ from scipy.special import betainc
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
-from causal_bo_ppl.diagnostics.regressions import Rows, regress, scale_rows
+from causal_bo_ppl.diagnostics.inputs import require_inputs
+from causal_bo_ppl.diagnostics.partial_regression import Rows, regress, scale_rows
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.problem import Problem
 
-COLUMNS = "left right given correlation low high p_value p_corrected explained rows verdict reason".split()
+COLUMNS = (
+    "left right given correlation low high p_value p_corrected explained rows verdict reason"
+).split()
 NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the standard normal
 SHOWN = 3  # violated implications named in the text; the table has all
-NEARLY_EXPLAINED = (
-    0.95  # share of a variance beyond which residuals may be no more than the misfit of a line
-)
+# Share of a variance beyond which residuals may be no more than the misfit of a line.
+NEARLY_EXPLAINED = 0.95
 UNTESTED = "Only linear dependence is tested; nonlinear dependence and Verma constraints are not."
 
 
@@ -44,27 +48,30 @@ def check_graph(
     Parameters
     ----------
     problem, data:
-        The graph, and rows of its variables, or a posterior, which has both; interventional rows are not used.
+        The graph, and rows of its variables, or a posterior, which has both; interventional rows
+        are not used.
     alpha:
         How often a true graph may fail at all: p-values are corrected for their number (Holm).
     least_correlation:
-        A partial correlation up to this size is harmless, however many rows show that it is not zero.
+        A partial correlation up to this size is harmless, however many rows show that it is not
+        zero.
 
     Returns
     -------
     Check
-        A line for every pair that the graph separates, the worst first: the separator `given`, the partial
-        `correlation` with its 95 % interval (Fisher's z), its p-value, raw and corrected, and how much of the
-        two is `explained` by the separator at most. What is constant or a combination of its separator, or has too few
-        rows, is not assessed; `reason` says why.
+        A line for every pair that the graph separates, the worst first: the separator `given`, the
+        partial `correlation` with its 95 % interval (Fisher's z), its p-value, raw and corrected,
+        and how much of the two is `explained` by the separator at most. What is constant or a
+        combination of its separator, or has too few rows, is not assessed; `reason` says why.
     """
     problem, data = require_inputs("check_graph", problem, data)
-    alpha = require_between("alpha", alpha, 0, 1)
-    least_correlation = require_between("least_correlation", least_correlation, 0, 1)
+    alpha = read_share("alpha", alpha)
+    least_correlation = read_share("least_correlation", least_correlation)
     observed = data.values[data.is_observational]
     if not len(observed):
         raise DataError(
-            f"none of the {len(data)} rows is observational; the graph is checked on rows that set nothing"
+            f"none of the {len(data)} rows is observational; the graph is checked on rows that set "
+            "nothing"
         )
     rows = scale_rows(observed)
     tested = [_test(problem.graph, rows, *pair) for pair in separated_pairs(problem.graph)]
@@ -73,18 +80,19 @@ def check_graph(
 
 
 def separated_pairs(graph: CausalGraph) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Every pair without an edge that some set m-separates, and the smallest such set."""
+    """Return every pair without an edge that some set m-separates, and the smallest such set."""
     joined = {frozenset(edge) for edge in (*graph.directed, *graph.bidirected)}
     free = [pair for pair in combinations(graph.nodes, 2) if frozenset(pair) not in joined]
-    found = [(left, right, separator(graph, left, right)) for left, right in free]
-    return [(left, right, given) for left, right, given in found if given is not None]
+    separators = [(left, right, separator(graph, left, right)) for left, right in free]
+    return [(left, right, given) for left, right, given in separators if given is not None]
 
 
 def separator(graph: CausalGraph, left: str, right: str) -> tuple[str, ...] | None:
-    """The fewest variables that m-separate two others, in graph order; None where no set does.
+    """Return the fewest variables that m-separate two others, in graph order.
 
-    Among the two and their ancestors, join all that lie in one district or are parents of it. A set of ancestors
-    m-separates iff it cuts every path of joins (Richardson 2003), and no other set is smaller than all of these.
+    None where no set does. Among the two and their ancestors, join all that lie in one district or
+    are parents of it. A set of ancestors m-separates if and only if it cuts every path of joins
+    (Richardson 2003), and no other set is smaller than all of these.
     """
     upstream = graph.ancestral([left, right])
     joined = np.zeros((len(upstream.nodes),) * 2, bool)
@@ -101,7 +109,10 @@ def separator(graph: CausalGraph, left: str, right: str) -> tuple[str, ...] | No
 
 
 def _smallest_cut(joined: np.ndarray, start: int, end: int) -> list[int]:
-    """The fewest nodes whose removal parts two others, near the first: a minimum cut, nodes split in entry and exit."""
+    """Return the fewest nodes whose removal parts two others, near the first.
+
+    It is a minimum cut of the graph in which every node is split into an entry and an exit.
+    """
     size = len(joined)
     capacity = np.zeros((2 * size, 2 * size), np.int32)
     capacity[size:, :size] = size * joined  # from exits to entries; no cut is as large as this
@@ -117,7 +128,7 @@ def _smallest_cut(joined: np.ndarray, start: int, end: int) -> list[int]:
 def _test(
     graph: CausalGraph, rows: Rows, left: str, right: str, given: tuple[str, ...]
 ) -> dict[str, object]:
-    """One line of the table, without what needs the others."""
+    """Return one line of the table, without the columns that need the other lines."""
     line = {"left": left, "right": right, "given": ", ".join(given), "rows": len(rows.scaled)}
     columns = [graph.index(name) for name in given]
     fits = {name: regress(rows, graph.index(name), columns) for name in (left, right)}
@@ -143,7 +154,10 @@ def _test(
 
 
 def _infer(correlation: float, degrees: int) -> dict[str, float]:
-    """Two-sided p-value of Student's t, written without a division by 1 - r^2, and Fisher's interval."""
+    """Return the correlation with Fisher's interval and the two-sided p-value of Student's t.
+
+    The p-value is written without a division by 1 - r^2.
+    """
     p_value = betainc(degrees / 2, 0.5, (1 - correlation) * (1 + correlation))
     low, high = -1.0, 1.0
     if degrees > 1:
@@ -182,10 +196,14 @@ def _judge_all(table: pd.DataFrame, alpha: float, least_correlation: float) -> p
 
 def _describe(table: pd.DataFrame, rows: int) -> str:
     if table.empty:
-        return "The graph separates no two variables: no observational data can contradict it by an independence."
+        return (
+            "The graph separates no two variables: no observational data can contradict it by an "
+            "independence."
+        )
     counts = table["verdict"].value_counts().reindex([PASSED, FAILED, UNKNOWN], fill_value=0)
     parts = [
-        f"Independences that the graph implies, tested on {rows} observational rows: {counts[PASSED] + counts[FAILED]}",
+        f"Independences that the graph implies, tested on {rows} observational rows: "
+        f"{counts[PASSED] + counts[FAILED]}",
         f"contradicted: {counts[FAILED]}",
         *(
             [f"not assessed: {counts[UNKNOWN]} (such as: {table['reason'].iloc[-1]})"]
@@ -203,18 +221,27 @@ def _violation(line: dict[Hashable, Any]) -> str:
     given = f" given {line['given']}" if line["given"] else ""
     partial = "partial correlation" if given else "correlation"
     interval = f"{line['correlation']:.2f} [{line['low']:.2f}, {line['high']:.2f}]"
-    found = f"{line['left']} and {line['right']} should be independent{given}, but their {partial} is {interval}"
+    text = (
+        f"{line['left']} and {line['right']} should be independent{given}, but their {partial} is "
+        f"{interval}"
+    )
     if line["explained"] > NEARLY_EXPLAINED:
-        found += f", of what little is left ({1 - line['explained']:.1%}): a slightly nonlinear mechanism can cause this"
-    return f"{found}."
+        text += (
+            f", of what little is left ({1 - line['explained']:.1%}): a slightly nonlinear "
+            "mechanism can cause this"
+        )
+    return f"{text}."
 
 
 def _advise(table: pd.DataFrame) -> str:
     if table.empty:
-        return "Only experiments can: set a variable and see whether those, and only those, that it causes move."
+        return (
+            "Only experiments can: set a variable and see whether those, and only those, that it "
+            "causes move."
+        )
     if FAILED not in set(table["verdict"]):
         return ""
     return (
-        "Look for a missing edge or a latent common cause between the two, or for a mechanism that is not linear in "
-        "what is given; add the edge (-> or <->) to the graph and check it again."
+        "Look for a missing edge or a latent common cause between the two, or for a mechanism that "
+        "is not linear in what is given; add the edge (-> or <->) to the graph and check it again."
     )

@@ -1,4 +1,7 @@
-"""How well does each mechanism predict a row it has not seen, and does a single row decide it? PSIS-LOO."""
+"""How well does each mechanism predict a row it has not seen, and does a single row decide it?
+
+Rows are left out by Pareto-smoothed importance sampling (PSIS-LOO).
+"""
 
 import warnings
 
@@ -12,6 +15,7 @@ from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inference import Posterior
 
 WORST_K = 0.7  # beyond it the estimate for that row is not to be trusted
+COLUMNS = "mechanism rows elpd se p_loo largest_k influential which verdict".split()
 
 
 def check_loo(
@@ -19,10 +23,27 @@ def check_loo(
 ) -> Check:
     """Leave every row out of every mechanism, by Pareto-smoothed importance sampling.
 
-    A mechanism is the density of a variable given its causes (and the disturbances of its district before it). `elpd`
-    is its expected log density for a new row, summed over the rows, with its standard error; `p_loo` how many
-    parameters it seems to have. A line fails where the Pareto k of a row exceeds `worst_k`: that row has great
-    influence, or the mechanism does not fit it.
+    A mechanism is the density of a variable given its causes (and the disturbances of its district
+    before it).
+
+    Parameters
+    ----------
+    post:
+        A posterior whose draws are of whole models, from at least 2 rows.
+    draws:
+        About how many draws are used.
+    worst_k:
+        A line fails where the Pareto k of a row exceeds this: then that row has great influence, or
+        the mechanism does not fit it.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A line for every mechanism: `elpd`, its expected log density for a new row, summed over the
+        rows, with the standard error `se`; `p_loo`, how many parameters it seems to have; the
+        `largest_k`; and how many rows are `influential`, and `which`.
     """
     require_posterior("check_loo", post)
     if post.rows < 2:
@@ -38,33 +59,14 @@ def check_loo(
             lines.append((name, rows, *[float("nan")] * 4, 0, "", UNKNOWN))
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of large k: that is what we report
-            found = loo(tree, var_name=name, pointwise=True)
-        high = ~(found.pareto_k <= worst_k)
-        bad = found.pareto_k[f"row[{name}]"].values[high.values]
-        numbers = (float(found.elpd), float(found.se), float(found.p), float(found.pareto_k.max()))
-        lines.append(
-            (
-                name,
-                rows,
-                *numbers,
-                len(bad),
-                listed(bad, most=5) if len(bad) else "",
-                judge(not len(bad)),
-            )
-        )
-    columns = [
-        "mechanism",
-        "rows",
-        "elpd",
-        "se",
-        "p_loo",
-        "largest_k",
-        "influential",
-        "which",
-        "verdict",
-    ]
-    table = pd.DataFrame(lines, columns=columns).set_index("mechanism")
+            warnings.simplefilter("ignore", UserWarning)  # of large k: the table reports them
+            left_out = loo(tree, var_name=name, pointwise=True)
+        shapes = left_out.pareto_k
+        bad = shapes[f"row[{name}]"].values[~(shapes <= worst_k).values]
+        numbers = map(float, (left_out.elpd, left_out.se, left_out.p, shapes.max()))
+        which = listed(bad, most=5) if len(bad) else ""
+        lines.append((name, rows, *numbers, len(bad), which, judge(not len(bad))))
+    table = pd.DataFrame(lines, columns=COLUMNS).set_index("mechanism")
     return Check("leave one out", table, _tell(table), _advise(table))
 
 
@@ -87,4 +89,7 @@ def _tell(table: pd.DataFrame) -> str:
 def _advise(table: pd.DataFrame) -> str:
     if FAILED not in set(table["verdict"]):
         return ""
-    return "Look at these rows: an error in the data, or a part of the domain where the mechanism is another."
+    return (
+        "Look at these rows: an error in the data, or a part of the domain where the mechanism is "
+        "another."
+    )

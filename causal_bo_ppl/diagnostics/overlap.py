@@ -1,9 +1,8 @@
-"""How is a lack of overlap told, so that an analyst can act on it?
+"""Does the intervention domain lie where data are, and did the variables vary on their own there?
 
-Does the intervention domain lie where data are, and did the variables vary on their own there?
-
-Two numbers for every set: how far the corners of its box lie from the rows (Mahalanobis distance, in units of the
-rows' own 99 % quantile), and how much of a member is explained by what would confound its effect (adjusted R^2).
+Every set is judged by two numbers: how far the corners of its box lie from the rows (Mahalanobis
+distance, in units of the rows' own 99 % quantile), and how much of a member is explained by what
+would confound its effect (adjusted R^2).
 """
 
 from collections.abc import Sequence
@@ -17,23 +16,25 @@ import pandas as pd
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
-from causal_bo_ppl.diagnostics.regressions import Rows, regress, scale_rows
+from causal_bo_ppl.diagnostics.partial_regression import Rows, regress, scale_rows
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Problem, designs
 
 SHOWN = 3  # variables named in the text; the table has all sets
-HIGH_CORRELATION = 0.9  # of two members, worth a word
+HIGH_CORRELATION = 0.9  # correlation of two members that the text mentions
 
 
 class View(NamedTuple):
     """What the rows say about one set.
 
-    acting: members that still affect the target when all are set. corner: the corner of their box farthest from the
-    rows. explained: for each of them R^2 on `by`; NaN where rows are too few or it is constant. reason: why nothing
-    could be assessed.
+    acting: members that still affect the target when all are set. reach: how far the farthest
+    corner of their box lies from the rows. covered: the share of the box that the rows surround.
+    corner: the farthest corner. explained: for each member R^2 on `by`; NaN where rows are too few
+    or it is constant. reason: why nothing could be assessed.
     """
 
     acting: tuple[str, ...]
@@ -46,11 +47,11 @@ class View(NamedTuple):
 
     @property
     def worst(self) -> int:
-        """The member most explained by others."""
+        """Place of the member that is most explained by others."""
         return first_largest(np.nan_to_num(self.explained, nan=-1.0))
 
     def verdict(self, reach: float, most_explained: float) -> str:
-        """Failed if one of the two is too large, passed if both are known and neither is."""
+        """Return "failed" if one of the two numbers is too large, "passed" if both are known."""
         if self.reach > reach or any(share > most_explained for share in self.explained):
             return FAILED
         return UNKNOWN if self.reason else PASSED
@@ -59,8 +60,8 @@ class View(NamedTuple):
 class Faults(NamedTuple):
     """What the failed sets have in common.
 
-    entangled: {variable: (R^2, by what)} of those nearly explained. outside: variables whose own domain is too wide.
-    far: the set with the farthest corner, or None where none lies too far.
+    entangled: {variable: (R^2, by what)} of those nearly explained. outside: variables whose own
+    domain is too wide. far: the set with the farthest corner, or None where none lies too far.
     """
 
     entangled: dict[str, tuple[float, tuple[str, ...]]]
@@ -69,7 +70,7 @@ class Faults(NamedTuple):
 
 
 def describe(problem: Problem, data: Data, table: pd.DataFrame, faults: Faults) -> str:
-    """What was found, with names and numbers."""
+    """Say what was found, with names and numbers."""
     counts = table["verdict"].value_counts().reindex([PASSED, FAILED, UNKNOWN], fill_value=0)
     parts = [
         f"Intervention sets looked at, with {len(data)} rows: {len(table)}",
@@ -80,35 +81,37 @@ def describe(problem: Problem, data: Data, table: pd.DataFrame, faults: Faults) 
             else []
         ),
     ]
-    found = [*_tell_entangled(data, faults), *_tell_outside(problem, data, faults)]
+    sentences = [*_tell_entangled(data, faults), *_tell_outside(problem, data, faults)]
     if counts[PASSED] and not counts[FAILED]:
         known = table[table["verdict"] == PASSED]
-        found = [
-            f"The farthest corner of a box lies {known['reach'].max():.1f} times as far out as 99 % of the rows; "
-            f"at most {known['explained'].max():.0%} of a variable's variance is explained by what would confound it."
+        sentences = [
+            f"The farthest corner of a box lies {known['reach'].max():.1f} times as far out as "
+            f"99 % of the rows; at most {known['explained'].max():.0%} of a variable's variance is "
+            "explained by what would confound it."
         ]
-    return " ".join(["; ".join(parts) + ".", *found])
+    return " ".join(["; ".join(parts) + ".", *sentences])
 
 
 def _tell_entangled(data: Data, faults: Faults) -> list[str]:
-    """Which variables are nearly functions of others, so that their effects are hardly seen."""
+    """Say which variables are nearly functions of others, so that their effects are hardly seen."""
     if not faults.entangled:
         return []
     parts = [
-        f"{name} is nearly a function of {listed(by, most=6)} (R^2 {share:.3f}: its own variation is worth "
-        f"{len(data) * (1 - share):.2g} of {len(data)} rows)"
+        f"{name} is nearly a function of {listed(by, most=6)} (R^2 {share:.3f}: its own variation "
+        f"is worth {len(data) * (1 - share):.2g} of {len(data)} rows)"
         for name, (share, by) in faults.entangled.items()
     ]
     names = listed(faults.entangled, most=6)
     return [
         f"{_first(parts)}.",
         *_tell_correlation(data, list(faults.entangled)),
-        f"The data say little about setting {names} apart from these; estimates there rest on the model's form.",
+        f"The data say little about setting {names} apart from these; estimates there rest on the "
+        "model's form.",
     ]
 
 
 def _tell_correlation(data: Data, names: Sequence[str]) -> list[str]:
-    """The two that go together most closely, if they do."""
+    """Say which two of the variables are most closely correlated, if any two are."""
     if len(names) < 2:
         return []
     together = np.corrcoef([data.column(name) / np.abs(data.column(name)).max() for name in names])
@@ -120,11 +123,12 @@ def _tell_correlation(data: Data, names: Sequence[str]) -> list[str]:
 
 
 def _tell_outside(problem: Problem, data: Data, faults: Faults) -> list[str]:
-    """Which domains reach beyond the rows, and the intervention least like any of them."""
+    """Say which domains reach beyond the rows, and which intervention is least like any of them."""
     if faults.far is None:
         return []
     parts = [
-        f"{name} may be set in [{low:.4g}, {high:.4g}], but was seen in [{column.min():.4g}, {column.max():.4g}] only"
+        f"{name} may be set in [{low:.4g}, {high:.4g}], but was seen in "
+        f"[{column.min():.4g}, {column.max():.4g}] only"
         for name in faults.outside
         for (low, high), column in [(problem.domains[name], data.column(name))]
     ]
@@ -150,21 +154,22 @@ def _first(parts: Sequence[str]) -> str:
 
 
 def advise(faults: Faults) -> str:
-    """What to do about it."""
+    """Say what to do about a lack of overlap; the text is empty where there is none."""
     names = dict.fromkeys([*faults.entangled, *faults.outside]) or (
         faults.far.acting if faults.far else ()
     )
     if not names:
         return ""
     return (
-        f"Run experiments that set {listed(names, most=6)} to values of their own, narrow the domains to what was "
-        "seen, or widen the priors until the uncertainty there is honest."
+        f"Run experiments that set {listed(names, most=6)} to values of their own, narrow the "
+        "domains to what was seen, or widen the priors until the uncertainty there is honest."
     )
 
 
-INNER = 0.99  # of the rows lie inside the ellipsoid that counts as seen
+INNER = 0.99  # share of the rows that lie inside the ellipsoid that counts as seen
 POINTS = 512  # of the Sobol sequence; a share of them is known to about 0.02
-MOST_CORNERS = 12  # members whose 2^12 corners are all tried; beyond, two corners for every principal direction
+# So many members have all their 2^12 corners tried; of more, two for every principal direction are.
+MOST_CORNERS = 12
 
 
 def check_overlap(
@@ -176,31 +181,34 @@ def check_overlap(
 ) -> Check:
     """Look for intervention sets whose effects rest on the model's form more than on the rows.
 
-    Members that do nothing once the others are set are left out. All rows count: one that sets a variable shows it at
-    that value, and lets it vary on its own.
+    Members that do nothing once the others are set are left out. All rows count: one that sets a
+    variable shows it at that value, and lets it vary on its own.
 
     Parameters
     ----------
     problem, data:
-        Sets and domains, and rows of its variables, observational or not; or a posterior, which has both.
+        Sets and domains, and rows of its variables, observational or not; or a posterior, which has
+        both.
     reach:
-        How far a corner of a set's box may lie from the mean, in units of the distance that 99 % of the rows keep;
-        beyond, an effect is extrapolation. 4 is about ten standard deviations of a normal variable that is set alone.
+        How far a corner of a set's box may lie from the mean, in units of the distance that 99 % of
+        the rows keep; beyond, an effect is extrapolation. 4 is about ten standard deviations of a
+        normal variable that is set alone.
     most_explained:
-        How much of a member's variance may be explained by the other members and by those of their parents that tell
-        about the target by another route. At 0.99 the standard error of its slope is ten times what it could be.
+        How much of a member's variance may be explained by the other members and by those of their
+        parents that tell about the target by another route. At 0.99 the standard error of its slope
+        is ten times what it could be.
 
     Returns
     -------
     Check
-        A line for every set, failed ones first: `reach`; `covered`, the share of the box that 99 % of the rows
-        surround; `explained`, the largest share, of which `member`, `by` what; `own_rows`, how many rows of
-        unconfounded variation that leaves.
+        A line for every set, failed ones first: `reach`; `covered`, the share of the box that 99 %
+        of the rows surround; `explained`, the largest share, of which `member`, `by` what;
+        `own_rows`, how many rows of unconfounded variation that leaves.
     """
     problem, data = require_inputs("check_overlap", problem, data)
     limits = (
         require_between("reach", reach, 0, np.inf),
-        require_between("most_explained", most_explained, 0, 1),
+        read_share("most_explained", most_explained),
     )
     if not len(data):
         raise DataError("there are no rows; observe some, then check where they lie")
@@ -214,13 +222,13 @@ def check_overlap(
 
 
 def _acting(graph: CausalGraph, target: str, members: tuple[str, ...]) -> tuple[str, ...]:
-    """Members that still affect the target when all of them are set."""
+    """Return the members that still affect the target when all of them are set."""
     causes = graph.do(members).ancestors(target)
     return tuple(name for name in members if name in causes)
 
 
 def _look(problem: Problem, rows: Rows, acting: tuple[str, ...]) -> View:
-    """Both numbers of one set."""
+    """Compute what the rows say about one set."""
     if len(rows.scaled) < len(acting) + 2:
         return View(
             acting,
@@ -233,13 +241,17 @@ def _look(problem: Problem, rows: Rows, acting: tuple[str, ...]) -> View:
         for name, others in zip(acting, by, strict=True)
     )
     unclear = listed(name for name, share in zip(acting, shares, strict=True) if np.isnan(share))
-    few = f"{len(rows.scaled)} rows are too few to tell {unclear} from {listed(problem.graph.require(beside))}"
+    others = listed(problem.graph.require(beside))
+    few = f"{len(rows.scaled)} rows are too few to tell {unclear} from {others}"
     reason = few if np.isnan(shares).any() else ""
     return View(acting, *_distance(problem, rows, acting), shares, by, reason)
 
 
 def _confounders(problem: Problem, acting: tuple[str, ...]) -> list[str]:
-    """Parents of the set that tell about the target by another route; the others need not be held fixed."""
+    """Return the parents of the set that tell about the target by another route.
+
+    The others need not be held fixed.
+    """
     upstream = problem.graph.ancestral(problem.target)
     after, parents = upstream.do(acting), upstream.parents(acting)
     return [
@@ -252,7 +264,10 @@ def _confounders(problem: Problem, acting: tuple[str, ...]) -> list[str]:
 
 
 def _explained(graph: CausalGraph, rows: Rows, name: str, by: tuple[str, ...]) -> float:
-    """Adjusted R^2 of one variable on others; NaN if it is constant or the rows are too few."""
+    """Return the adjusted R^2 of one variable on others.
+
+    It is NaN if the variable is constant or the rows are too few.
+    """
     column, spare = graph.index(name), len(rows.scaled) - 1
     fit = regress(rows, column, [graph.index(other) for other in by])
     if rows.is_constant[column] or spare - fit.rank < 1:
@@ -264,7 +279,10 @@ def _explained(graph: CausalGraph, rows: Rows, name: str, by: tuple[str, ...]) -
 def _distance(
     problem: Problem, rows: Rows, names: tuple[str, ...]
 ) -> tuple[float, float, tuple[float, ...]]:
-    """Reach, covered share and farthest corner of a box; infinite where the rows fill no volume."""
+    """Return reach, covered share and farthest corner of a box.
+
+    The reach is infinite where the rows fill no volume.
+    """
     columns = [problem.graph.index(name) for name in names]
     low, high = np.array([problem.domains[name] for name in names]).T
     _, sizes, directions = np.linalg.svd(
@@ -291,7 +309,7 @@ def _distance(
 
 
 def _corners(directions: np.ndarray) -> np.ndarray:
-    """Corners of the unit cube: all, or the farthest either way along each of q directions.
+    """Return corners of the unit cube: all, or the farthest either way along each of q directions.
 
     The best of these is at least 1 / sqrt(q) as far as the farthest of all.
     """
@@ -303,10 +321,9 @@ def _corners(directions: np.ndarray) -> np.ndarray:
     )
 
 
-_all_corners, _sobol = (
-    cache(designs.lattice(2)),
-    cache(lambda size: designs.sobol(POINTS)(size)),
-)  # by dimension
+# Designs by dimension.
+_all_corners = cache(designs.lattice(2))
+_sobol = cache(lambda size: designs.sobol(POINTS)(size))
 
 
 def _tabulate(
@@ -350,7 +367,7 @@ def _line(
 def _find_faults(
     problem: Problem, rows: Rows, views: Sequence[View], limits: tuple[float, float]
 ) -> Faults:
-    """Name each variable once, by the smallest set in which it fails."""
+    """Return what the failed sets have in common, each variable by the smallest set it fails in."""
     entangled: dict[str, tuple[float, tuple[str, ...]]] = {}
     for view in (view for view in views if view.explained):
         for name, share, by in zip(view.acting, view.explained, view.by, strict=True):

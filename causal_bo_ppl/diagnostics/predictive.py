@@ -1,8 +1,9 @@
-"""Would the model have produced such rows? Statistics of every variable against those of rows drawn from the posterior.
+"""Would the model have produced such rows?
 
-Mean, sd, skewness and kurtosis of the values, and for every mechanism its curvature: the correlation of its disturbance
-with the square of a cause, of the cause where it is largest. They are compared on scales on which differences are near
-to Gaussian: logarithms of sd and kurtosis, Fisher's z of the correlation.
+Statistics of every variable are compared with those of rows drawn from the posterior: mean, sd,
+skewness and kurtosis of the values, and for every mechanism its curvature, the correlation of its
+disturbance with the square of the cause where that is largest. They are compared on scales on which
+differences are nearly Gaussian: logarithms of sd and kurtosis, Fisher's z of the correlation.
 """
 
 from collections.abc import Iterator
@@ -14,26 +15,20 @@ from scipy.stats import norm
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, holm, judge, sentence
 from causal_bo_ppl.diagnostics.inputs import (
-    require_between,
     require_draws,
     require_posterior,
     require_rows_known,
 )
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Queries
 
-TOLERANCES = {
-    "mean": 0.1,
-    "sd": 0.1,
-    "skewness": 0.2,
-    "kurtosis": 0.2,
-    "curvature": 0.1,
-}  # on the scales compared
+# The differences that matter, on the scales on which they are compared.
+TOLERANCES = {"mean": 0.1, "sd": 0.1, "skewness": 0.2, "kurtosis": 0.2, "curvature": 0.1}
 NATURAL = {"sd": np.exp, "kurtosis": np.exp, "curvature": np.tanh}
-FEWEST = 8  # rows, for a kurtosis
+FEWEST = 8  # rows that a kurtosis needs
 COLUMNS = ["variable", "statistic", "observed", "predicted", "low", "high", "gap", "p_value"]
 
 
@@ -42,16 +37,37 @@ def check_predictive(
 ) -> Check:
     """Compare every variable with what the fitted model predicts for it.
 
-    A line fails where the difference is significant after Holm's correction and larger than what matters (a mean by 0.1
-    sd, an sd by 10 %, a skewness by 0.2, a kurtosis by 20 %, a correlation by 0.1).
+    A line fails where the difference is significant after Holm's correction and larger than what
+    matters (a mean by 0.1 sd, an sd by 10 %, a skewness by 0.2, a kurtosis by 20 %, a correlation
+    by 0.1).
+
+    Parameters
+    ----------
+    post:
+        A posterior whose draws are of whole models, from at least 8 rows.
+    draws:
+        How many data sets are predicted.
+    alpha:
+        How often a true model may fail at all: p-values are corrected for their number (Holm).
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A line for every statistic of every variable: `observed`, `predicted` with 90 % of the
+        predictions between `low` and `high`, the `gap` on the scale compared, its `tolerance`, and
+        the p-value, raw and corrected. Variables that are constant or have fewer than 8 free rows
+        are not assessed.
     """
     require_posterior("check_predictive", post)
     if post.rows < FEWEST:
         raise DataError(
-            f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are needed"
+            f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are "
+            "needed"
         )
     require_draws("check_predictive", draws, post)
-    alpha = require_between("alpha", alpha, 0, 1)
+    alpha = read_share("alpha", alpha)
     table = pd.DataFrame(_lines(post, draws, as_key(key)), columns=COLUMNS)
     table["p_corrected"] = holm(table["p_value"].to_numpy())
     table["tolerance"] = table["statistic"].map(TOLERANCES)
@@ -91,7 +107,7 @@ def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object
 
 
 def _statistics(value: np.ndarray) -> dict[str, np.ndarray]:
-    """Return statistics of one variable's values (s, n), a number for each of s draws."""
+    """Return statistics of one variable's values (s, n), an array of shape (s,) by name."""
     centred = value - value.mean(axis=1, keepdims=True)
     variance = (centred**2).mean(axis=1)
     return {
@@ -103,7 +119,10 @@ def _statistics(value: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _curvatures(error: np.ndarray, rows: np.ndarray, causes: list[int]) -> np.ndarray:
-    """Return Fisher's z of the correlation of disturbances with squares of causes, (causes, s)."""
+    """Return Fisher's z of the correlations of disturbances with squares of causes.
+
+    The shape is (causes, s), for disturbances (s, n) and rows (s, n, p) of s draws.
+    """
     squares = [
         (rows[:, :, cause] - rows[:, :, cause].mean(axis=1, keepdims=True)) ** 2 for cause in causes
     ]
@@ -124,7 +143,11 @@ def _correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def _compare(
     statistic: str, seen: np.ndarray, predicted: np.ndarray, sd: float
 ) -> tuple[float, ...]:
-    """Observed, predicted, 90 % of the predictions, the gap, and a p-value from the draws' differences."""
+    """Return what a line shows of one statistic, from observed and predicted values (s,).
+
+    These are the observed and the predicted value, the ends of 90 % of the predictions, the gap,
+    and a p-value from the draws' differences.
+    """
     gaps, natural = seen - predicted, NATURAL.get(statistic, lambda value: value)
     gap, spread = abs(float(gaps.mean())), float(gaps.std(ddof=1))
     p_value = float(2 * norm.sf(gap / spread)) if spread > 0 else float(gap == 0)
@@ -144,7 +167,8 @@ def _tell(table: pd.DataFrame, rows: int) -> str:
         else ""
     )
     if not len(failed):
-        return f"All of {len(assessed)} statistics of {rows} rows lie where the model predicts them.{rest}"
+        statistics = f"{len(assessed)} statistics of {rows} rows"
+        return f"All of {statistics} lie where the model predicts them.{rest}"
     words = [
         f"the {line['statistic']} of {line['variable']} is {line['observed']:.3g}, "
         f"predicted {line['predicted']:.3g} [{line['low']:.3g}, {line['high']:.3g}]"
@@ -156,17 +180,19 @@ def _tell(table: pd.DataFrame, rows: int) -> str:
 
 def _advise(table: pd.DataFrame) -> str:
     failed = set(table.loc[table["verdict"] == FAILED, "statistic"])
-    found = []
+    advice = []
     if "curvature" in failed:
-        found.append(
+        advice.append(
             "a mechanism bends: transform the variable, or do not trust effects far from the data"
         )
     if failed & {"skewness", "kurtosis"}:
-        found.append(
-            "a variable is not Gaussian: look for outliers, bounds or several groups, or transform it"
+        advice.append(
+            "a variable is not Gaussian: look for outliers, bounds or several groups, or "
+            "transform it"
         )
     if failed & {"mean", "sd"}:
-        found.append(
-            "location or scale is off: look at the prior, known coefficients and what was set in which rows"
+        advice.append(
+            "location or scale is off: look at the prior, known coefficients and what was set in "
+            "which rows"
         )
-    return sentence(found)
+    return sentence(advice)

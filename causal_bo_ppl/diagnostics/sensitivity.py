@@ -1,4 +1,8 @@
-"""Would another prior have changed the answer? Power scaling of prior and likelihood (Kallioinen et al. 2024)."""
+"""Would another prior have changed the answer?
+
+Prior and likelihood are raised to powers near 1, one after the other, and the posterior is
+reweighted (power scaling, Kallioinen et al. 2024).
+"""
 
 import jax
 import numpy as np
@@ -20,7 +24,7 @@ from causal_bo_ppl.problem.default_queries import default_vertices
 from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
-LIMIT = 0.05  # of the distance per doubling of the prior's weight, as its authors propose
+LIMIT = 0.05  # distance per doubling of the prior's weight, as the authors of the method propose
 ALPHAS = (0.99, 1.01)
 
 
@@ -32,10 +36,27 @@ def prior_sensitivity(
     limit: float = LIMIT,
     key: jax.Array | int = 0,
 ) -> Check:
-    """How much do theta and effects move when prior or likelihood is raised to a power near 1?
+    """Measure how much theta and effects move when prior or likelihood is raised to a power near 1.
 
-    A line fails where the prior's sensitivity exceeds `limit`. `diagnosis` says why: the prior disagrees with the data
-    (the likelihood matters too), or the data say little (it does not). queries: by default up to 32 vertices.
+    Parameters
+    ----------
+    post:
+        A posterior whose draws come with their log prior.
+    queries:
+        Effects to look at; by default up to 32 vertices.
+    draws:
+        How many draws are used.
+    limit:
+        The sensitivity to the prior beyond which a line fails.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A line for every coordinate of theta and every effect, with its sensitivities to `prior` and
+        `likelihood`. `diagnosis` says why a line failed: the prior disagrees with the data (then
+        the likelihood matters too), or the data say little (then it does not).
     """
     require_posterior("prior_sensitivity", post)
     if not post.rows:
@@ -49,9 +70,9 @@ def prior_sensitivity(
     names = [*post.names, *labels(post.problem, asked)]
     if drawn.log_prior is None:
         raise ModelError("these draws come without their prior; its influence cannot be judged")
-    found = {"prior": drawn.log_prior, "likelihood": _log_likelihood(post, drawn)}
+    components = {"prior": drawn.log_prior, "likelihood": _log_likelihood(post, drawn)}
     table = pd.DataFrame(
-        {name: _sensitivities(watched, part, drawn.chains) for name, part in found.items()},
+        {name: _sensitivities(watched, part, drawn.chains) for name, part in components.items()},
         index=pd.Index(names, name="quantity"),
     )
     table["limit"] = limit
@@ -65,7 +86,7 @@ def prior_sensitivity(
 
 
 def _log_likelihood(post: Posterior, drawn: Drawn) -> np.ndarray:
-    """(n,) of all rows and outcomes."""
+    """Return the log likelihood of all rows and outcomes under each draw, of shape (n,)."""
     (values, free), model = post.learned_rows, require_rows_known("prior_sensitivity", post)
     total = np.zeros(len(drawn.theta)) if drawn.told is None else drawn.told.sum(axis=1)
     step = max(1, 20_000_000 // max(values.size, 1))
@@ -77,7 +98,10 @@ def _log_likelihood(post: Posterior, drawn: Drawn) -> np.ndarray:
 
 
 def _sensitivities(watched: np.ndarray, component: np.ndarray, chains: int) -> np.ndarray:
-    """(k,) of quantities (n, k) to a component of the log density, by ArviZ."""
+    """Return the sensitivities (k,) of quantities (n, k) to a component of the log density.
+
+    They are computed by ArviZ. A quantity that does not vary has the sensitivity 0.
+    """
     from arviz_stats.base import array_stats
 
     lower, upper = (array_stats.power_scale_lw(component, alpha=alpha) for alpha in ALPHAS)
@@ -100,16 +124,18 @@ def _tell(table: pd.DataFrame) -> str:
     if not len(failed):
         return f"{most}: another reasonable prior would give the same answers."
     words = [f"{name} ({line['diagnosis']})" for name, line in failed.iterrows()]
-    return f"{most}; the prior shapes {len(failed)} of {len(table)} quantities: {listed(words, most=4)}."
+    share = f"{len(failed)} of {len(table)} quantities"
+    return f"{most}; the prior shapes {share}: {listed(words, most=4)}."
 
 
 def _advise(table: pd.DataFrame) -> str:
     why = set(table["diagnosis"])
-    found = []
+    advice = []
     if "prior and data disagree" in why:
-        found.append(
-            "check the prior's units and centres against the data: it pulls where the data say otherwise"
+        advice.append(
+            "check the prior's units and centres against the data: it pulls where the data say "
+            "otherwise"
         )
     if "the data say little" in why:
-        found.append("add rows or experiments, or defend the prior: it decides these answers")
-    return sentence(found)
+        advice.append("add rows or experiments, or defend the prior: it decides these answers")
+    return sentence(advice)

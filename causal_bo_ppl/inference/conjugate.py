@@ -54,7 +54,7 @@ def require_no_outcomes(task: Task, method: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ExactBelief:
-    """Independent equations as the belief of a posterior; see `posterior.Belief`."""
+    """Independent equations as the belief of a posterior; see `interfaces.Belief`."""
 
     model: LinearModel
     equations: Equations

@@ -10,7 +10,17 @@ from causal_bo_ppl.errors import listed
 
 
 class Limits(NamedTuple):
-    """What a sampled posterior must keep; ess: bulk and tail, of all chains together."""
+    """What a sampled posterior must keep.
+
+    Attributes
+    ----------
+    r_hat:
+        The largest R-hat of a parameter.
+    ess:
+        The smallest effective sample size, bulk and tail, of all chains together.
+    bfmi:
+        The smallest estimated Bayesian fraction of missing information of a chain.
+    """
 
     r_hat: float = 1.01
     ess: float = 400.0
@@ -20,7 +30,7 @@ class Limits(NamedTuple):
 def summarise(draws: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
     """Return a table of draws (chains, n, d) with a row for each of d names, by ArviZ.
 
-    Mean, sd, their Monte-Carlo errors, effective sample sizes and R-hat.
+    It has mean and sd, their Monte-Carlo errors, effective sample sizes and R-hat.
     """
     from arviz_stats.base import array_stats
 
@@ -46,9 +56,9 @@ def summarise(draws: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def effective_sizes(draws: np.ndarray) -> np.ndarray:
-    """Return how many independent draws the means of draws (chains, n, d) are worth, (d,).
+    """Return how many independent draws the means of draws (chains, n, d) are worth, of shape (d,).
 
-    By ArviZ, at most all; where there are too few to tell, one for each chain.
+    They are computed by ArviZ and at most all; where there are too few to tell, one for each chain.
     """
     from arviz_stats.base import array_stats
 

@@ -15,7 +15,8 @@ from causal_bo_ppl.problem import Queries
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.posterior import Belief, Posterior, RowModel
+    from causal_bo_ppl.inference.interfaces import Belief, RowModel
+    from causal_bo_ppl.inference.posterior import Posterior
 
 
 MOST = 20_000_000  # numbers in one group: 160 MB
@@ -23,7 +24,10 @@ IID = "draws are independent; the chains are a mere division"
 
 
 def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.DataTree":
-    """Return all groups of a posterior; draws: about how many, by default all that fit."""
+    """Return all groups of a posterior as a tree.
+
+    draws: about how many draws it shall have; by default all that fit.
+    """
     nodes = post.problem.graph.ancestral(post.problem.target).nodes
     values, free = post.learned_rows
     most = max(4, MOST // free.size) if free.size else None
@@ -53,7 +57,10 @@ def _assemble(
     post: "Posterior",
     drawn: Drawn,
 ) -> "xr.DataTree":
-    """Each group with its own dimensions: a variable may be called as a parameter is."""
+    """Return the groups as a tree, each with its own dimensions.
+
+    They are assembled one by one because a variable may have the name of a parameter.
+    """
     import xarray as xr
     from arviz_base import from_dict
 

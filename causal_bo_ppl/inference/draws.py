@@ -17,10 +17,10 @@ def even(n: int | None) -> int:
 
 
 class Drawn(NamedTuple):
-    """Draws, n in all, in `chains` equal parts one after the other.
+    """Draws of a posterior, n in all, in `chains` equal parts one after the other.
 
-    theta: (n, d). models: parameters of n models, as the family makes them; None where only theta is
-    known. log_prior: (n,) up to a constant, or None. stats: {name: (chains, n / chains)} of the
+    theta: (n, d). models: parameters of n models, as the family makes them; None where only theta
+    is known. log_prior: (n,) up to a constant, or None. stats: {name: (chains, n / chains)} of the
     sampler. told: (n, m) log densities of outcomes, where there are any.
     """
 

@@ -90,10 +90,10 @@ def _remove_unlocked(part: Path) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Begin the names of temporary files for one target, written from this host.
+    """Return how the names of temporary files for one target begin, written from this host.
 
-    Hashes, because a file's name may be as long as a name can be. The host is part of it because
-    some network file systems do not show a lock to other hosts.
+    The name is hashed, because a file's name may be as long as a name can be. The host is part of
+    it because some network file systems do not show a lock to other hosts.
     """
     names = (os.fsencode(path.name), platform.node().encode())
     parts = (hashlib.sha256(name).hexdigest()[:16] for name in names)
@@ -145,7 +145,7 @@ def _replace(path: Path, pieces: Sequence[bytes | memoryview], mode: int | None)
 
 
 def _lock_new(descriptor: int) -> bool:
-    """Lock a file that was just created; False if another writer has removed it."""
+    """Lock a file that was just created; return False if another writer has removed it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -10,9 +10,10 @@ from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, listed
 from causal_bo_ppl.inference.conjugate import Conjugate
+from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS
-from causal_bo_ppl.inference.posterior import Method, Posterior, digest, require_rows_of
+from causal_bo_ppl.inference.posterior import Posterior, digest, require_rows_of
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, require_float64
 from causal_bo_ppl.mechanisms import read_mechanisms
@@ -50,14 +51,14 @@ def fit(
         A name or a record. "conjugate", `cb.Conjugate()`: a normal-inverse-gamma posterior of every
         equation upstream of the target, in closed form, from observational and interventional rows;
         refused where a latent cause joins two of them. "wishart", `cb.Wishart()`: a
-        normal-inverse-Wishart posterior of the observational mean and covariance, pushed through the
-        verified estimands; valid under latent confounding, from observational rows only. "nuts",
-        `cb.NUTS(chains=4, warmup=1000, draws=1000)`: draws of the whole model, with correlated
-        disturbances where latent causes join variables. "laplace", `cb.Laplace()`: a Gaussian at the
-        mode of the same model. Or a method of your own.
+        normal-inverse-Wishart posterior of the observational mean and covariance, pushed through
+        the verified estimands; valid under latent confounding, from observational rows only.
+        "nuts", `cb.NUTS(chains=4, warmup=1000, draws=1000)`: draws of the whole model, with
+        correlated disturbances where latent causes join variables. "laplace", `cb.Laplace()`: a
+        Gaussian at the mode of the same model. Or a method of your own.
     parameters:
-        "structural", "total_effect" or "estimand", for linear mechanisms; by default what the method
-        is at home in.
+        "structural", "total_effect" or "estimand", for linear mechanisms; by default what the
+        method is at home in.
     intercepts:
         False: linear equations have none, so the rows must be centred.
     prior:

@@ -38,7 +38,7 @@ class UnknownPrior:
 
 @dataclass(frozen=True, eq=False)
 class GivenDraws:
-    """Draws of theta alone; see `posterior.Belief`.
+    """Draws of theta alone; see `interfaces.Belief`.
 
     chains: (chains, n, d); draws that are independent may come as one chain or as several.
     """

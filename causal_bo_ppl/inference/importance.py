@@ -19,8 +19,8 @@ WHOLE, COEFFICIENTS = "the whole model", "coefficients"
 class Importance(NamedTuple):
     """Importance weights of n draws from a Gaussian.
 
-    pareto_k: tail of the density ratios; NaN where they cannot be had. lost: share of the draws that
-    the weights cost. over: what the ratios are densities of. weights: (n,), summing to 1.
+    pareto_k: tail of the density ratios; NaN where they cannot be had. lost: share of the draws
+    that the weights cost. over: what the ratios are densities of. weights: (n,), summing to 1.
     """
 
     pareto_k: float
@@ -30,7 +30,7 @@ class Importance(NamedTuple):
 
 
 def not_assessed(draws: int, reason: str) -> Importance:
-    """Return equal weights, and why there are no ratios."""
+    """Return equal weights, with the reason why there are no ratios."""
     return Importance(np.nan, np.nan, reason, np.full(draws, 1 / draws))
 
 

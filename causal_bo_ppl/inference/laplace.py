@@ -59,10 +59,10 @@ class Laplace:
 
 @dataclass(frozen=True, eq=False)
 class GaussianBelief:
-    """A Gaussian in the coordinates of a model as the belief of a posterior; see `posterior.Belief`.
+    """A Gaussian in a model's coordinates as the belief of a posterior; see `interfaces.Belief`.
 
-    mode: (k,). factor: (k, k) of the covariance. decrement: how far the mode still is. condition:
-    number of the Hessian.
+    mode: the coordinates at the mode, (k,). factor: a factor of the covariance, (k, k). decrement:
+    how far the mode still is. condition: the condition number of the Hessian.
     """
 
     model: Model

@@ -1,11 +1,10 @@
-"""Does a netCDF file hold only what a posterior has, and all of it itself? Asked before loading.
+"""How are draws kept in a file, and may a file from elsewhere be believed?
 
-How are draws kept in a file, and may a file from elsewhere be believed?
-
-netCDF, made in memory, with the SHA-256 of all its bytes in a last line after them. Readers of
-netCDF ignore that line; `read_datatree` compares it before anything in the file is interpreted.
-The checksum shows damage and edits. It is no signature: a file that was made to deceive can have
-a right one, so what the file says is checked against the problem too.
+A file is netCDF, made in memory, with the SHA-256 of all its bytes in a last line after them.
+Readers of netCDF ignore that line; `read_datatree` compares it before anything in the file is
+interpreted. The checksum shows damage and edits. It is no signature: a file that was made to
+deceive can have a right one. So before its data are loaded, a file is refused that holds more than
+a posterior has, or refers to data elsewhere, and what it says is checked against the problem too.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-TEXTS = 100_000  # of variable length, in one array
+TEXTS = 100_000  # texts of variable length that one array may have
 GROUPS = {
     "posterior",
     "prior",
@@ -54,7 +53,7 @@ def measure(file: Any) -> int:
 
 
 def _members(group: Any, kind: type) -> list[str]:
-    """Names within a group, all of one kind and none a link to elsewhere."""
+    """Return the names within a group, all of one kind and none a link to elsewhere."""
     import h5py
 
     for name in group:
@@ -118,7 +117,8 @@ def write_datatree(tree: "xr.DataTree", path: str | Path) -> Path:
 
     Returns
     -------
-    The path of the file that was written, links resolved.
+    Path
+        The path of the file that was written, links resolved.
 
     Raises
     ------
@@ -225,7 +225,9 @@ def read_datatree(path: str | Path, problem: Problem, *, largest: int = LARGEST)
 
     Returns
     -------
-    The tree as it was written; its root attributes also name the format and the package's version.
+    xr.DataTree
+        The tree as it was written; its root attributes also name the format and the package's
+        version.
 
     Raises
     ------
@@ -327,5 +329,5 @@ def _require_version(form: object, version: object) -> None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (0, 1, 0) of "0.1.0.dev3"."""
+    """Return the leading numbers of a version: (0, 1, 0) of "0.1.0.dev3"."""
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -1,7 +1,7 @@
 """Draws by NUTS: chains side by side, one program for all, with the rows as its argument.
 
-A chain advances in blocks; between blocks the progress bar moves and an interrupt is heard. New rows
-of the same shape compile nothing.
+A chain advances in blocks; between blocks the progress bar moves and an interrupt is heard. New
+rows of the same shape compile nothing.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The posterior of theta: one result for every method of inference, and what a method must provide."""
+"""The posterior of theta: one result for every method of inference."""
 
 import hashlib
 import html
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -17,16 +17,13 @@ from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import DataError, ModelError, NumericalError, listed
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.inference.convergence import Limits
 from causal_bo_ppl.inference.datatree import to_datatree
-from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.inference.given_draws import GivenDraws, read_draws
-from causal_bo_ppl.inference.importance import Importance
+from causal_bo_ppl.inference.interfaces import Belief
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
 from causal_bo_ppl.mechanisms import read_response
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
-from causal_bo_ppl.mechanisms.linear.equations import Equations
 from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
@@ -36,129 +33,28 @@ if TYPE_CHECKING:
 TRUSTED = ("exact", "passed")
 
 
-class RowModel(Protocol):
-    """What n models say about rows of the variables in `nodes`; a part of `interfaces.Model`."""
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The variables, the target last."""
-
-    def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return the log density of each value given its causes, (n, rows, p)."""
-
-    def replicate(self, draws: Any, queries: Queries, key: jax.Array) -> np.ndarray:
-        """Draw one row for each model and query, (n, rows, p)."""
-
-
-class Belief(Protocol):
-    """What a method of inference knows about theta.
-
-    Kernels and checks ask a belief these questions through `Posterior`; none of them asks which
-    method it came from. Queries are over the variables of `model.nodes`.
-    """
-
-    @property
-    def response(self) -> ResponseMap:
-        """The map from theta to effects."""
-
-    @property
-    def model(self) -> RowModel | None:
-        """What draws of whole models say about rows; None where only theta is known."""
-
-    @property
-    def prior(self) -> Prior:
-        """What was believed before the rows."""
-
-    @property
-    def moments_by(self) -> str:
-        """How mean and covariance were found, in words."""
-
-    @property
-    def verdict(self) -> str:
-        """Whether the computation worked: "exact", "passed", "failed" or "not assessed"."""
-
-    @property
-    def learned(self) -> np.ndarray:
-        """Whether the density of each variable is known, (p,); the others' rows are given."""
-
-    @property
-    def settings(self) -> str:
-        """What the numbers depend on besides problem, prior and rows; empty if nothing is drawn."""
-
-    @property
-    def chains(self) -> np.ndarray | None:
-        """Draws of theta that depend on each other, (chains, n, d); None where draws do not."""
-
-    @property
-    def summary(self) -> pd.DataFrame | None:
-        """Convergence of every coordinate of theta; None where nothing was sampled."""
-
-    @property
-    def worth(self) -> float:
-        """How many independent draws the covariance is made of; infinite in closed form."""
-
-    @property
-    def tail_degrees(self) -> float:
-        """Fewest degrees of freedom of a coordinate that is Student's t; infinite for others."""
-
-    @property
-    def is_gaussian(self) -> bool:
-        """Whether theta is Gaussian by construction."""
-
-    @property
-    def equations(self) -> Equations | None:
-        """Linear equations that are independent given the rows; None where there are none."""
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
-
-    def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """Draw theta (n, d)."""
-
-    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
-        """Draw theta about n times with the whole models; by default all there are, or 4,000."""
-
-    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where that is impossible."""
-
-    def importance(self, draws: int, key: jax.Array) -> Importance:
-        """Return weights of N(mean, covariance) as a proposal for the posterior."""
-
-    def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return what the computation's success is judged by: value, limit and verdict."""
-
-    def describe(self, lines: pd.DataFrame) -> str:
-        """Say in words how the posterior was computed, and how well."""
-
-    def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """Return the variance of one outcome under each query, (M,)."""
-
-    def update(self, rows: Data) -> "Belief":
-        """Return the belief after more rows."""
-
-
-class Method(Protocol):
-    """A method of inference: from a task, its mechanisms and a key to a belief about theta."""
-
-    @property
-    def name(self) -> str:
-        """The name of the method, for tables and messages."""
-
-    @property
-    def needs_key(self) -> bool:
-        """Whether it draws at random."""
-
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
-        """Return the posterior of theta given the rows and outcomes of the task."""
-
-
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """The posterior of theta_Y, the parameters that all effects share.
 
-    method: how it was found. belief: what the method knows beyond theta_Y. parts: the rows that it
-    was learned from. digest: a sum of their hashes, whatever their order. accepted: why the analyst
-    goes on with it whatever its verdict. mechanisms: the name of the family.
+    `cb.fit` and `Posterior.from_draws` make it.
+
+    Attributes
+    ----------
+    problem:
+        The problem whose effects theta_Y determines.
+    method:
+        The name of the method that found it.
+    belief:
+        What the method knows beyond theta_Y; see `inference.interfaces.Belief`.
+    parts:
+        The rows that it was learned from.
+    digest:
+        A sum of their hashes, whatever their order.
+    accepted:
+        Why the analyst goes on with it whatever its verdict; empty where it was not accepted.
+    mechanisms:
+        The name of the family of mechanisms.
     """
 
     problem: Problem
@@ -181,7 +77,10 @@ class Posterior:
 
     @property
     def verdict(self) -> str:
-        """Did the computation work? "exact" for a closed form; else "passed", "failed" or "not assessed"."""
+        """Whether the computation worked: "passed", "failed" or "not assessed".
+
+        It is "exact" for a closed form.
+        """
         return self.belief.verdict
 
     @property
@@ -239,8 +138,8 @@ class Posterior:
         finite = np.isfinite(mean) & np.isfinite(covariance).all(axis=1)
         if not finite.all() and self.verdict in ("exact", "passed"):
             raise NumericalError(
-                f"the mean or variance of {self.names[int(finite.argmin())]} is not finite, so the verdict "
-                f"{self.verdict!r} does not hold; change the units of its variables"
+                f"the mean or variance of {self.names[int(finite.argmin())]} is not finite, so the "
+                f"verdict {self.verdict!r} does not hold; change the units of its variables"
             )
         for part in (mean, factor, covariance):
             part.flags.writeable = False
@@ -248,27 +147,30 @@ class Posterior:
 
     @property
     def mean(self) -> np.ndarray:
-        """(d,) posterior mean; where the covariance is by the delta method, theta_Y of the mean equations."""
+        """Posterior mean of theta_Y, an array of shape (d,).
+
+        Where the covariance is by the delta method, it is theta_Y of the mean equations.
+        """
         return self._moments[0]
 
     @property
     def covariance(self) -> np.ndarray:
-        """(d, d) posterior covariance; `moments_by` says how it was found."""
+        """Posterior covariance of theta_Y, of shape (d, d); `moments_by` says how it was found."""
         return self._moments[2]
 
     @property
     def factor(self) -> np.ndarray:
-        """(d, r) with factor factor' the covariance."""
+        """A factor of the covariance, of shape (d, r): factor factor' is the covariance."""
         return self._moments[1]
 
     @property
     def sd(self) -> np.ndarray:
-        """(d,) posterior standard deviations."""
+        """Posterior standard deviations of theta_Y, an array of shape (d,)."""
         return np.asarray(np.sqrt(np.diagonal(self.covariance)))
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance were found: "closed form", "delta method", or from how many draws."""
+        """How mean and covariance were found: by a closed form, the delta method, or draws."""
         return self.belief.moments_by
 
     @property
@@ -296,7 +198,10 @@ class Posterior:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def draws(self, n: int, key: jax.Array | int) -> np.ndarray:
-        """Draw theta_Y n times, (n, d); draws by a sampler are chosen among those it made."""
+        """Draw theta_Y n times, an array of shape (n, d).
+
+        Draws by a sampler are chosen among those it made.
+        """
         return self.belief.draw(read_count("n", n, 1), as_key(key))
 
     def quantiles(
@@ -305,14 +210,28 @@ class Posterior:
         """Return quantiles of every coordinate, from draws.
 
         They are infinite where too many draws have no value.
+
+        Parameters
+        ----------
+        levels:
+            One or several numbers between 0 and 1.
+        draws:
+            How many draws are used.
+        key:
+            A JAX key or an int seed.
+
+        Returns
+        -------
+        pd.DataFrame
+            A row for every coordinate and a column for every level.
         """
         levels = [
             read_number("level", level) for level in np.atleast_1d(np.asarray(levels, dtype=object))
         ]
         if not all(0 < level < 1 for level in levels):
             raise ModelError(f"levels must lie between 0 and 1, got {levels}")
-        found = self.draws(draws, key)
-        ends = [np.nan_to_num(found, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
+        theta = self.draws(draws, key)
+        ends = [np.nan_to_num(theta, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
         columns = {
             level: np.quantile(end, level, axis=0, method="inverted_cdf")
             for level, end in zip(levels, ends, strict=True)
@@ -324,7 +243,8 @@ class Posterior:
         require_float64()
         if not isinstance(rows, Data):
             raise DataError(
-                f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame"
+                f"a posterior learns from Data, got {type(rows).__name__}; read it with "
+                "Data.from_frame"
             )
         require_rows_of(self.problem, rows)
         require_sizes(rows, self.parts)
@@ -336,7 +256,7 @@ class Posterior:
         )
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """Return the variance of one outcome under each query, (M,), as the model implies it."""
+        """Return the variance of one outcome under each query as the model implies it, (M,)."""
         return self.belief.outcome_variances(self.upstream(queries))
 
     def to_datatree(self, *, draws: int | None = None, key: jax.Array | int = 0) -> "xr.DataTree":
@@ -347,8 +267,8 @@ class Posterior:
         Parameters
         ----------
         draws:
-            About how many; by default all there are, unless groups with a number for every row would
-            grow beyond 160 MB: then every so-many-th.
+            About how many; by default all there are, unless groups with a number for every row
+            would grow beyond 160 MB: then every so-many-th.
         key:
             For what is drawn anew. The group `prior` is there for priors that can be drawn from.
         """
@@ -412,8 +332,8 @@ class Posterior:
     ) -> "Posterior":
         """Make a posterior of draws of theta that come from elsewhere.
 
-        Kernels, checks and surrogates take it as any other. It cannot learn from more rows, and does
-        not know how noisy outcomes are.
+        Kernels, checks and surrogates take it as any other. It cannot learn from more rows, and
+        does not know how noisy outcomes are.
 
         Parameters
         ----------
@@ -464,8 +384,8 @@ def require_rows_of(problem: Problem, rows: Data) -> None:
     """Refuse rows of another graph."""
     if (rows.nodes, rows.target) != (problem.graph.nodes, problem.target):
         raise DataError(
-            f"the rows are of {listed(rows.nodes)} with the target {rows.target!r}, the problem has "
-            f"{listed(problem.graph.nodes)} and {problem.target!r}; read them for this problem"
+            f"the rows are of {listed(rows.nodes)} with the target {rows.target!r}, the problem "
+            f"has {listed(problem.graph.nodes)} and {problem.target!r}; read them for this problem"
         )
 
 

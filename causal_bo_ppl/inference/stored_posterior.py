@@ -62,8 +62,8 @@ def _recorded(
 ) -> tuple[tuple[str, ...], np.ndarray | None]:
     """Return the names of theta's coordinates, and which variables were learned, (p,) or None.
 
-    A family that is known by its name says both; of others the file's own names are taken, and there
-    may be no standard deviations.
+    A family that is known by its name says both. For others the file's own names are taken, and
+    there may be no standard deviations.
     """
     family = FAMILIES.get(_word(tree, "mechanisms"))
     recorded = None if family is None else offered(family, "recorded")
@@ -131,7 +131,7 @@ def _require_sd(right: np.ndarray, group: str, nodes: tuple[str, ...]) -> None:
 
 
 def _require_sizes(tree: "xr.DataTree") -> None:
-    """Every group about the posterior's draws has the same chains and draws, at least one."""
+    """Refuse groups whose chains and draws are not those of the posterior's, at least one."""
     chains, draws = tree["posterior"]["theta"].shape[:2]
     for name, group in tree.children.items():
         allowed = {(chains, draws)} if name != "prior" else {tuple(group["theta"].shape[:2])}
@@ -145,7 +145,10 @@ def _require_sizes(tree: "xr.DataTree") -> None:
 
 
 def _require_rows(group: Any, name: str, problem: Problem) -> None:
-    """A group with a number for every row has variables of the graph, each with its own rows."""
+    """Refuse a group with a number for every row unless its variables are of the graph.
+
+    Each of them must have its own dimension of rows.
+    """
     known = {*problem.graph.ancestral(problem.target).nodes, f"do({problem.target})"}
     if strange := sorted(set(map(str, group.data_vars)) - known):
         raise StoreError(f"has variables in {name} that the graph does not: {listed(strange)}")

@@ -1,11 +1,10 @@
-"""How large is a block of a gram, and how large would Monte-Carlo error alone make it?
+"""How far are the kernels from each other, and how much of that is Monte-Carlo error?
 
-Covariances of batches of draws differ by that error. Their differences, mixed with random normal weights, are errors
-as a new set of draws would have them (a multiplier bootstrap); batches of consecutive draws keep their dependence.
+With f = J d + r, d = theta - mean and r what linearization misses, a covariance has the terms
 
-What do all kernels say about two intervention sets, and what of their difference is Monte-Carlo error?
+    Cov(f, f') = Cov(J d, J d') + [Cov(J d, r') + Cov(r, J d')] + Cov(r, r'):
 
-How far are the kernels from each other, and what of it is Monte-Carlo error?
+leading, mixed and remainder.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,17 @@ from tqdm import tqdm
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import as_key, host_generator, read_count
+from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count
+from causal_bo_ppl.kernels.bootstrap import (
+    MEASURES,
+    Parts,
+    cut,
+    frobenius,
+    multipliers,
+    noise,
+    products,
+    score,
+)
 from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.kernels.monte_carlo import (
@@ -36,89 +45,6 @@ from causal_bo_ppl.responses import response
 if TYPE_CHECKING:
     import xarray as xr
 
-
-BATCHES, REPLICATES = 48, 100  # an error is known to 1 / sqrt(2 * 48) = 10 %
-
-
-class Parts(NamedTuple):
-    """Centred draws in batches, (B, n, M) each: of the linearized effects, and of what linearization misses."""
-
-    linear: np.ndarray
-    missed: np.ndarray
-
-    def columns(self, chosen: np.ndarray) -> "Parts":
-        """Of some queries."""
-        return Parts(self.linear[:, :, chosen], self.missed[:, :, chosen])
-
-
-def cut(draws: np.ndarray, chains: int) -> np.ndarray:
-    """(B, n, M) consecutive draws of (S, M), `chains` parts one after the other; the last few may be left out."""
-    parts = max(chains, 1)
-    each = max(1, min(BATCHES // parts, len(draws) // parts // 2))
-    length = len(draws) // parts // each
-    kept = draws.reshape(parts, -1, draws.shape[1])[:, : each * length]
-    return kept.reshape(parts * each, length, draws.shape[1])
-
-
-def multipliers(batches: int, generator: np.random.Generator) -> np.ndarray:
-    """(R, B) weights that turn batches' covariances into Monte-Carlo errors of their mean."""
-    weights = generator.standard_normal((REPLICATES, batches))
-    weights -= weights.mean(axis=1, keepdims=True)
-    return np.asarray(weights / np.sqrt(batches * (batches - 1)))
-
-
-def products(left: Parts, right: Parts) -> dict[str, np.ndarray]:
-    """(B, I, J) covariances in every batch: leading, mixed and remainder; the last two, what is curved; and all."""
-    turned = Parts(*(np.swapaxes(part, 1, 2) / left.linear.shape[1] for part in left))
-    leading, remainder = turned.linear @ right.linear, turned.missed @ right.missed
-    mixed = turned.linear @ right.missed + turned.missed @ right.linear
-    curved = mixed + remainder
-    return {
-        "leading": leading,
-        "mixed": mixed,
-        "remainder": remainder,
-        "curved": curved,
-        "all": leading + curved,
-    }
-
-
-def noise(batches: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(R, I, J) Monte-Carlo errors of the mean of covariances (B, I, J)."""
-    return np.tensordot(weights, batches, axes=1)
-
-
-def frobenius(blocks: np.ndarray) -> np.ndarray:
-    """(...) root of the sum of squares of blocks (..., I, J)."""
-    return np.asarray(np.sqrt((blocks**2).sum(axis=(-2, -1))))
-
-
-def maximum(blocks: np.ndarray) -> np.ndarray:
-    """(...) largest absolute entry."""
-    return np.asarray(np.abs(blocks).max(axis=(-2, -1)))
-
-
-def spectral(blocks: np.ndarray) -> np.ndarray:
-    """(...) largest singular value."""
-    small = blocks if blocks.shape[-2] <= blocks.shape[-1] else np.swapaxes(blocks, -1, -2)
-    squares = np.linalg.eigvalsh(small @ np.swapaxes(small, -1, -2))[..., -1]
-    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
-
-
-MEASURES = {"frobenius": frobenius, "maximum": maximum, "spectral": spectral}
-
-
-def score(size: float, errors: np.ndarray) -> tuple[float, float]:
-    """The root mean square of a measure of Monte-Carlo errors (R,), and where a size lies among them in sds.
-
-    In powers of 2/3, cube roots of squares, in which norms of errors are nearly normal (Wilson and Hilferty 1931).
-    """
-    powers = errors ** (2 / 3)
-    spread = powers.std(ddof=1)
-    distance = float((size ** (2 / 3) - powers.mean()) / spread) if spread > 0 else np.nan
-    return float(np.sqrt((errors**2).mean())), distance
-
-
-PATIENCE = 3.0  # seconds without a progress bar
 COMPARED = {
     "jacobian - exact": ("jacobian", "exact"),
     "monte_carlo - exact": ("monte_carlo", "exact"),
@@ -129,12 +55,13 @@ Grams = dict[str, np.ndarray]
 
 
 class Kernels(NamedTuple):
-    """All kernels on one batch.
+    """All kernels on one batch of M queries.
 
-    grams: (M, M) by name; without independent equations there is no "exact", and terms are known by draws only.
-    parts: draws in batches. weights: (R, B) multipliers. common: is the Jacobian kernel made of the same draws? Then
-    errors of the linear term are common to both, and only those of what is curved tell them apart. light: have the
-    effects fourth moments, without which Monte-Carlo errors cannot be estimated?
+    grams: covariances (M, M) by name; without independent equations there is no "exact", and terms
+    are known by draws only. parts: draws in batches. weights: multipliers (R, B). common: whether
+    the Jacobian kernel is made of the same draws. Then errors of the linear term are common to
+    both, and only those of the curved part tell them apart. light: whether the effects have fourth
+    moments, without which Monte-Carlo errors cannot be estimated.
     """
 
     grams: Grams
@@ -145,10 +72,12 @@ class Kernels(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Of two sets. In the last axis: value, standard error, z-score.
+    """The comparison of all kernels for the effects of two sets.
 
-    errors: {measure: (comparison, 3)}. terms: (term, 3), Frobenius norms by draws. known: (term,) the same, exact where
-    it can be. largest: entry of the remainder. noise: {term: (R,)} squared Frobenius norms of Monte-Carlo errors.
+    An axis of length 3 holds value, standard error and z-score. errors: {measure: (comparison, 3)}.
+    terms: Frobenius norms of the terms by draws, (term, 3). known: the same norms (term,), exact
+    where they can be. largest: the largest absolute entry of the remainder. noise: {term: (R,)},
+    squared Frobenius norms of Monte-Carlo errors.
     """
 
     errors: dict[str, np.ndarray]
@@ -159,7 +88,10 @@ class Pair(NamedTuple):
 
 
 def compare_sets(kernels: Kernels, sets: Sets) -> dict[tuple[int, int], Pair]:
-    """Every pair of sets, the earlier one first: covariances are symmetric."""
+    """Compare the kernels for every pair of sets, the earlier one first.
+
+    Covariances are symmetric, so no pair is needed in the other order.
+    """
     pairs = [
         (left, right) for left in range(len(sets.rows)) for right in range(left, len(sets.rows))
     ]
@@ -171,7 +103,7 @@ def compare_sets(kernels: Kernels, sets: Sets) -> dict[tuple[int, int], Pair]:
 
 
 def compare_pair(kernels: Kernels, left: np.ndarray, right: np.ndarray) -> Pair:
-    """Two sets of queries, given by their rows."""
+    """Compare the kernels for two sets of queries, given by their rows."""
     grams = {name: gram[np.ix_(left, right)] for name, gram in kernels.grams.items()}
     batches = products(kernels.parts.columns(left), kernels.parts.columns(right))
     errors = {name: noise(each, kernels.weights) for name, each in batches.items()}
@@ -196,11 +128,12 @@ def compare_pair(kernels: Kernels, left: np.ndarray, right: np.ndarray) -> Pair:
 def compare_grams(
     kernels: Kernels, grams: Grams, errors: dict[str, dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """{measure: (comparison, 3)} against what Monte-Carlo error alone gives; Frobenius norms are relative.
+    """Compare grams with each other, and with what Monte-Carlo error alone gives.
 
-    errors: {"all" or "curved": {measure: (R,)}}, of whole covariances and of what linearization misses.
+    The result is {measure: (comparison, 3)}; Frobenius norms are relative to the reference. errors:
+    {"all" or "curved": {measure: (R,)}}, of whole covariances and of what linearization misses.
     """
-    found = {name: np.full((len(COMPARED), 3), np.nan) for name in errors["all"]}
+    compared = {name: np.full((len(COMPARED), 3), np.nan) for name in errors["all"]}
     for place, (one, reference) in enumerate(COMPARED.values()):
         if not {one, reference} <= grams.keys():
             continue
@@ -208,19 +141,19 @@ def compare_grams(
         for name, alone in errors[part].items():
             size = float(MEASURES[name](grams[one] - grams[reference]))
             drawn = "monte_carlo" in (one, reference)
-            found[name][place] = size, *(judge(kernels, size, alone) if drawn else (0.0, np.nan))
+            compared[name][place] = size, *(judge(kernels, size, alone) if drawn else (0.0, np.nan))
         scale = np.linalg.norm(grams[reference])
-        found["frobenius"][place, :2] /= scale if scale > 0 else np.nan
-    return found
+        compared["frobenius"][place, :2] /= scale if scale > 0 else np.nan
+    return compared
 
 
 def judge(kernels: Kernels, size: float, errors: np.ndarray) -> tuple[float, float]:
-    """Standard error and z-score of a size."""
+    """Return the standard error and the z-score of a size."""
     return score(size, errors) if kernels.light else (np.inf, np.nan)
 
 
-LEAST = 100  # draws
-ROUNDING = 256 * np.finfo(float).eps  # of the terms of an effect
+LEAST = 100  # draws that a comparison needs
+ROUNDING = 256 * np.finfo(float).eps  # relative to the terms that an effect is the sum of
 SETS, PARTS = ("left", "right"), ("", "_se", "_z")
 Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
@@ -235,19 +168,42 @@ def compare_kernels(
 ) -> "xr.Dataset":
     """Compare the Jacobian, exact and Monte-Carlo kernels for every pair of intervention sets.
 
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries:
+        The effects whose covariances are compared.
+    draws:
+        How many draws of theta the Monte-Carlo kernel is made of, at least 100.
+    level:
+        The level of the credible ellipsoid within which a local bound holds.
+    key:
+        A JAX key or an int seed.
+
     Returns
     -------
-    Dataset over `left` and `right`, sets in the order of the graph.
-        `frobenius` (relative to the reference), `maximum` and `spectral` error of each `comparison`. With `_se`: the
-        root mean square that Monte-Carlo error alone would give; with `_z`: by how many sds the error exceeds what that
-        gives (nearly normal: 4 is rare). An error without Monte-Carlo part has `_se` 0 and no z. NaN where there is no
-        exact kernel, and of a relative error where the reference is 0. `_se` is infinite where tails are too heavy.
-        `size` of each `term` of Cov(f, f'): leading Cov(J d, J d'), mixed Cov(J d, r') + Cov(r, J d') and remainder
-        Cov(r, r'), d = theta - mean, r what linearization misses; Frobenius norms, exact where equations are
-        independent. `drawn`, `drawn_se` and `drawn_z`: the same by draws, always.
-        `remainder_maximum`: the largest |Cov(r, r')|. `bound`: the paper's on it, and `bound_kind`: "rigorous", "if
-        theta were Gaussian", or "local" (of `level`), where it need not hold.
-        `overall_frobenius`, `overall_size` and `overall_drawn` are of all sets together. `rows`: of the posterior.
+    xr.Dataset
+        Over `left` and `right`, the sets in the order of the graph.
+
+        `frobenius` (relative to the reference), `maximum` and `spectral` are the errors of each
+        `comparison`. With `_se` they are the root mean square that Monte-Carlo error alone would
+        give, infinite where tails are too heavy; with `_z`, by how many sds the error exceeds what
+        Monte-Carlo error gives (nearly normal, so that 4 is rare). An error without Monte-Carlo
+        part has `_se` 0 and no z. Errors are NaN where there is no exact kernel, and relative ones
+        where the reference is 0.
+
+        `size` is the Frobenius norm of each `term` of Cov(f, f'), exact where equations are
+        independent. With d = theta - mean and r what linearization misses, the terms are leading,
+        Cov(J d, J d'); mixed, Cov(J d, r') + Cov(r, J d'); and remainder, Cov(r, r'). `drawn`,
+        `drawn_se` and `drawn_z` are the same by draws, always.
+
+        `remainder_maximum` is the largest |Cov(r, r')|, and `bound` the paper's bound on it.
+        `bound_kind` is "rigorous", "if theta were Gaussian", or "local" (of `level`), where the
+        bound need not hold.
+
+        `overall_frobenius`, `overall_size` and `overall_drawn` are of all sets together, and `rows`
+        is the number of rows of the posterior.
     """
     import xarray as xr
 
@@ -260,8 +216,8 @@ def compare_kernels(
     kernels = _kernels(post, queries, draws, as_key(key))
     warn_of_tails(post)
     pairs = compare_sets(kernels, sets)
-    found = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
-    found |= {"bound": (SETS, bounds.bounds), "bound_kind": (SETS, bounds.kinds)}
+    variables = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
+    variables |= {"bound": (SETS, bounds.bounds), "bound_kind": (SETS, bounds.kinds)}
     labels = list(sets.labels)
     coordinates = {
         "left": labels,
@@ -269,7 +225,8 @@ def compare_kernels(
         "comparison": list(COMPARED),
         "term": list(TERMS),
     }
-    return xr.Dataset(found, coordinates | {"rows": post.rows}, _attributes(post, kernels, level))
+    attributes = _attributes(post, kernels, level)
+    return xr.Dataset(variables, coordinates | {"rows": post.rows}, attributes)
 
 
 def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> Kernels:
@@ -277,7 +234,8 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     theta, chains = draw_theta(post, draws, for_theta)
     if len(theta) < LEAST:
         raise ModelError(
-            f"a comparison needs at least {LEAST} draws, the posterior has {len(theta)}; draw longer"
+            f"a comparison needs at least {LEAST} draws, the posterior has {len(theta)}; "
+            "draw longer"
         )
     effects = centred_effects(post, theta, queries, 0).values
     linear, missed = _split(post, theta, queries, effects)
@@ -295,20 +253,25 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
 def _split(
     post: Posterior, theta: np.ndarray, queries: Queries, effects: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(S, M) centred linearized effects, and what they miss; rounding is nothing."""
+    """Return the centred linearized effects (S, M), and what linearization misses, (S, M).
+
+    What is missed counts as 0 where it is no more than rounding.
+    """
     values, jacobian = map(np.asarray, response(post.problem, post).linearize(post.mean, queries))
     linear = (theta - post.mean) @ jacobian.T
     linear -= linear.mean(axis=0)
     missed = effects - linear
-    scale = (
-        np.abs(values) + np.abs(theta).max(axis=0) @ np.abs(jacobian).T
-    )  # what effects are sums of
+    # The size of the terms that each effect is the sum of.
+    scale = np.abs(values) + np.abs(theta).max(axis=0) @ np.abs(jacobian).T
     missed[:, np.abs(missed).max(axis=0) <= ROUNDING * scale] = 0.0
     return linear, missed
 
 
 def _exact(post: Posterior, queries: Queries, linear: np.ndarray) -> dict[str, np.ndarray]:
-    """The exact kernel and its terms; where effects are linear in theta, nothing is left out."""
+    """Return the exact kernel and its terms, by name.
+
+    Where effects are linear in theta, linearization leaves nothing out.
+    """
     exact = np.asarray(exact_gram(post, queries).gram)
     nothing = np.zeros(exact.shape)
     if post.belief.response.is_linear:
@@ -322,7 +285,7 @@ def _exact(post: Posterior, queries: Queries, linear: np.ndarray) -> dict[str, n
 
 
 def _by_pair(pairs: dict[tuple[int, int], Pair], count: int) -> Variables:
-    """Variables over both sets, from pairs of which the earlier set comes first."""
+    """Return the variables over both sets, from pairs of which the earlier set comes first."""
 
     def grid(pick: Callable[[Pair], Any]) -> np.ndarray:
         cells = [[pick(pairs[min(i, j), max(i, j)]) for j in range(count)] for i in range(count)]
@@ -340,7 +303,10 @@ def _by_pair(pairs: dict[tuple[int, int], Pair], count: int) -> Variables:
 
 
 def _overall(kernels: Kernels, pairs: dict[tuple[int, int], Pair]) -> Variables:
-    """Of all sets together: squares are summed over pairs, those of different sets twice."""
+    """Return the variables of all sets together.
+
+    Squares are summed over pairs, those of two different sets twice.
+    """
 
     def total(pick: Callable[[Pair], Any]) -> np.ndarray:
         return np.asarray(

@@ -1,31 +1,29 @@
-"""What couples with what: how do doubts about the effects of different sets go together?
+"""How do doubts about effects of different sets go together, and what does one experiment teach?
 
-What does one experiment teach about all others?
+An outcome at z, with noise of variance s2, lowers the variance of the effect of z' by
 
-An outcome at z, with noise of variance s2, lowers the variance of the effect of z' by k(z, z')^2 / (k(z, z) + s2).
+    k(z, z')^2 / (k(z, z) + s2).
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import read_count, read_number
 from causal_bo_ppl.kernels.estimates import KernelEstimate
-from causal_bo_ppl.kernels.jacobian import jacobian_gram
+from causal_bo_ppl.kernels.jacobian import jacobian_features, jacobian_gram
+from causal_bo_ppl.kernels.remainders import remainders
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.default_queries import affine_anchors
 from causal_bo_ppl.problem.queries import Sets, labels, split_sets
 
 if TYPE_CHECKING:
     import xarray as xr
-from causal_bo_ppl.errors import DataError
-from causal_bo_ppl.inputs import read_count, read_number
-from causal_bo_ppl.kernels.jacobian import jacobian_features
-from causal_bo_ppl.kernels.remainders import remainders
 
-ROUNDING = 1e-9  # of the largest eigenvalue of a set's covariances
+ROUNDING = 1e-9  # share of the largest eigenvalue of a set's covariances
 
 
 def coupling(
@@ -34,17 +32,26 @@ def coupling(
     *,
     kernel: KernelEstimate | None = None,
 ) -> "xr.Dataset":
-    """Correlations between the effects of all sets, in the order of the graph.
+    """Return the correlations between the effects of all sets, in the order of the graph.
 
-    queries: by default so many vertices of every set that its effects follow from them (its size + 1). kernel: of these
-    queries; by default the Jacobian kernel.
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries:
+        The effects to correlate. By default so many vertices of every set that its effects follow
+        from them, which is its size + 1.
+    kernel:
+        The kernel of these queries; by default the Jacobian kernel.
 
     Returns
     -------
-    Dataset
-        `correlation` of every `effect` with every `other`; NaN where an effect is known. `set`: of each effect. `sd`.
-        `between` sets `left` and `right`: the root mean square correlation of their effects. `explained`: the share of
-        the variance of `right`'s effects that would go, were those of `left` known: tr(K_rl K_ll^+ K_lr) / tr K_rr.
+    xr.Dataset
+        For every `effect`: its `set`, its `sd`, and its `correlation` with every `other` effect,
+        NaN where an effect is known. For every two sets `left` and `right`: `between`, the root
+        mean square correlation of their effects, and `explained`, the share of the variance of the
+        effects of `right` that would go if those of `left` were known, tr(K_rl K_ll^+ K_lr) / tr
+        K_rr.
     """
     import xarray as xr
 
@@ -90,7 +97,8 @@ def _read_gram(queries: Queries, kernel: KernelEstimate) -> np.ndarray:
             f"{kernel.gram.shape}" if isinstance(kernel, KernelEstimate) else type(kernel).__name__
         )
         raise ModelError(
-            f"the kernel must be of these {len(queries)} queries, as cb.exact_gram gives it; got {got}"
+            f"the kernel must be of these {len(queries)} queries, as cb.exact_gram gives it; "
+            f"got {got}"
         )
     return np.asarray(kernel.gram)
 
@@ -102,7 +110,10 @@ def _correlations(gram: np.ndarray) -> np.ndarray:
 
 
 def _between(correlations: np.ndarray, sets: Sets) -> np.ndarray:
-    """(S, S) root mean squares; NaN where a set's effects are all known."""
+    """Return the root mean square correlations between S sets, of shape (S, S).
+
+    They are NaN where a set's effects are all known.
+    """
     squares, counted = np.nan_to_num(correlations) ** 2, np.isfinite(correlations)
     member = np.zeros((len(sets.rows), len(correlations)))
     for place, rows in enumerate(sets.rows):
@@ -112,8 +123,11 @@ def _between(correlations: np.ndarray, sets: Sets) -> np.ndarray:
 
 
 def _explained(gram: np.ndarray, sets: Sets) -> np.ndarray:
-    """(S, S) shares: with U the whitened directions of the left set, |U'K_lr|^2 / tr K_rr."""
-    found, variances = np.full((len(sets.rows),) * 2, np.nan), np.diagonal(gram)
+    """Return the explained shares of variance between S sets, of shape (S, S).
+
+    With U the whitened directions of the left set, a share is |U'K_lr|^2 / tr K_rr.
+    """
+    shares, variances = np.full((len(sets.rows),) * 2, np.nan), np.diagonal(gram)
     for place, rows in enumerate(sets.rows):
         sizes, directions = np.linalg.eigh(gram[np.ix_(rows, rows)])
         kept = sizes > ROUNDING * sizes.max()
@@ -122,8 +136,8 @@ def _explained(gram: np.ndarray, sets: Sets) -> np.ndarray:
         removed = (((directions[:, kept] / np.sqrt(sizes[kept])).T @ gram[rows]) ** 2).sum(axis=0)
         for other, columns in enumerate(sets.rows):
             if variances[columns].sum() > 0:
-                found[place, other] = min(1.0, removed[columns].sum() / variances[columns].sum())
-    return found
+                shares[place, other] = min(1.0, removed[columns].sum() / variances[columns].sum())
+    return shares
 
 
 def teaching(
@@ -134,17 +148,30 @@ def teaching(
     noise: float | None = None,
     replicates: int = 1,
 ) -> "xr.Dataset":
-    """How much one outcome of each experiment would lower the doubt about every effect.
+    """Return how much one outcome of each experiment would lower the doubt about every effect.
 
-    queries: whose effects; by default as many vertices of every set as it has members, and one more. noise: the
-    variance of one outcome; by default as the model implies it. replicates: outcomes of the same experiment, of which
-    the mean is taken. What linearization leaves out of the experiment's effect counts as noise, as in the surrogate.
+    What linearization leaves out of the experiment's effect counts as noise, as in the surrogate.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    experiments:
+        The interventions that might be tried.
+    queries:
+        The effects to learn about. By default so many vertices of every set that its effects follow
+        from them, which is its size + 1.
+    noise:
+        The variance of one outcome; by default as the model implies it.
+    replicates:
+        How many outcomes of the same experiment are averaged.
 
     Returns
     -------
-    Dataset over `experiment` and `effect`, effects by sets in the order of the graph.
-        `reduction`: the share of the effect's variance that goes; NaN where it is known already. `sd_after`, `sd`
-        (before), and `noise`: the variance that was counted.
+    xr.Dataset
+        Over `experiment` and `effect`, the effects by sets in the order of the graph: `reduction`,
+        the share of the effect's variance that goes, NaN where it is known already; `sd_after` and
+        `sd`, after and before the experiment; and `noise`, the variance that was counted.
     """
     import xarray as xr
 
@@ -183,7 +210,10 @@ def teaching(
 def _noise(
     post: Posterior, experiments: Queries, noise: float | None, replicates: int
 ) -> np.ndarray:
-    """(E,) variance of the mean of the outcomes, and what linearization leaves out."""
+    """Return the noise variance of each experiment, an array of shape (E,).
+
+    It is the variance of the mean of the outcomes plus what linearization leaves out.
+    """
     replicates = read_count("replicates", replicates, 1)
     noise = None if noise is None else read_number("noise", noise)
     if noise is not None and not (np.isfinite(noise) and noise >= 0):

@@ -8,8 +8,14 @@ import numpy as np
 class KernelEstimate(NamedTuple):
     """Covariances of effects, and how far they may be from the truth.
 
-    gram: (M, M), or (M, K) between two batches. standard_error: Monte-Carlo error of the entries; a zero that
-    broadcasts, where there is none. assumed: under which conditions the gram is the covariance.
+    Attributes
+    ----------
+    gram:
+        The covariances, of shape (M, M), or (M, K) between two batches.
+    standard_error:
+        Monte-Carlo errors of the entries; a zero that broadcasts where there are none.
+    assumed:
+        The conditions under which the gram is the covariance, in words.
     """
 
     gram: np.ndarray

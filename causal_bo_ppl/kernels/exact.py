@@ -43,9 +43,9 @@ ASSUMED = "independent equations, by {method} regressions; no linearization; ver
 def exact_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> KernelEstimate:
     """Return the covariances of all effects of a batch, or between two batches, exactly.
 
-    For linear equations that are independent given the data, whatever the shape of their posteriors;
-    others are refused. With every pair of sets once: O(S^2 p^3 + S M d + M^2 d) for M queries of S
-    sets.
+    It holds for linear equations that are independent given the data, whatever the shape of their
+    posteriors; others are refused. Every pair of sets is computed once, so that M queries of S sets
+    cost O(S^2 p^3 + S M d + M^2 d).
 
     Parameters
     ----------
@@ -82,7 +82,10 @@ def exact_gram(post: Posterior, queries: Queries, others: Queries | None = None)
 
 
 def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:
-    """Return what linearization leaves out of `exact_gram`, (M, M) or (M, K), without a difference."""
+    """Return what linearization leaves out of `exact_gram`, of shape (M, M) or (M, K).
+
+    No difference is taken, so that no digits are lost.
+    """
     require = response(post.problem, post).require
     left = require(queries)
     right = left if others is None else require(others)
@@ -133,7 +136,7 @@ def adjoint_covariances(
 ) -> np.ndarray:
     """Return covariances (P, p) of the sensitivities under P pairs of sets, masks (P, p).
 
-    They are due to the equations after each; 0 where the node is set in either.
+    That of a node is due to the equations after it; it is 0 where the node is set in either set.
     """
     covariances = np.zeros(left.T.shape)
     for start in range(0, len(left), AT_ONCE):
@@ -208,7 +211,9 @@ def _left_out(coefficients: Coefficients, left: Queries, right: Queries) -> np.n
 class _Sorted(NamedTuple):
     """Queries sorted by set.
 
-    masks: (S, p). order: (M,) rows; which, moves: of these. ends: (S,) of the sets' rows.
+    masks: the variables that each set sets, (S, p). order: rows of the queries in the order of the
+    sets, (M,). which, moves: the set of each row in that order, (M,), and how far its equations
+    move, (M, p, D). ends: where the rows of each set end, (S,).
     """
 
     masks: np.ndarray

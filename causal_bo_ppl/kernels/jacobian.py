@@ -1,8 +1,9 @@
 """The kernel of the linearized response: k(z, z') = J(z) Sigma J(z')'.
 
-Exact to first order in the posterior's spread. Its features J(z) F, with F F' = Sigma, have at most dim theta_Y
-columns, and within one intervention set a rank of at most its size + 1. Where Sigma is of n draws, an entry's error is
-about sqrt((k(z, z')^2 + k(z, z) k(z', z')) / n), as of Gaussian draws.
+It is exact to first order in the posterior's spread. Its features J(z) F, with F F' = Sigma, have
+at most dim theta_Y columns, and within one intervention set a rank of at most its size + 1. Where
+Sigma is estimated from n draws, an entry's error is about sqrt((k(z, z')^2 + k(z, z) k(z', z')) /
+n), as it is for Gaussian draws.
 """
 
 import jax
@@ -14,11 +15,27 @@ from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 
-ASSUMED = "response linearized at the posterior mean; covariance of theta by {by}{worth}; verdict {verdict}"
+ASSUMED = (
+    "response linearized at the posterior mean; covariance of theta by {by}{worth}; "
+    "verdict {verdict}"
+)
 
 
 def jacobian_features(post: Posterior, queries: Queries) -> np.ndarray:
-    """(M, r) features whose products are the kernel: J(z) F at the posterior mean."""
+    """Return features of the effects whose products are the kernel, J(z) F at the posterior mean.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries:
+        M interventions.
+
+    Returns
+    -------
+    np.ndarray
+        Features of shape (M, r), with r the number of columns of `post.factor`.
+    """
     post = require_trusted(post)
     with jax.ensure_compile_time_eval():  # nothing here is traced
         jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
@@ -30,7 +47,20 @@ def jacobian_gram(
     queries: Queries,
     others: Queries | None = None,
 ) -> KernelEstimate:
-    """Covariances of all effects of a batch, or between those of two batches, to first order.
+    """Return the covariances of all effects of a batch, or between two batches, to first order.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries, others:
+        M and K interventions; without `others` the gram is of the first batch with itself.
+
+    Returns
+    -------
+    KernelEstimate
+        The gram is (M, M) or (M, K); its standard error is 0 unless the covariance of theta was
+        estimated from draws.
 
     Examples
     --------
@@ -54,9 +84,9 @@ def jacobian_gram(
 def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, worth: float) -> np.ndarray:
     if not np.isfinite(worth):
         return no_error()
-    found = np.multiply(
+    errors = np.multiply(
         (left**2).sum(axis=1)[:, None], (right**2).sum(axis=1), out=np.empty(gram.shape)
     )
-    found += gram**2
-    found /= worth
-    return np.asarray(np.sqrt(found, out=found))
+    errors += gram**2
+    errors /= worth
+    return np.asarray(np.sqrt(errors, out=errors))

@@ -1,9 +1,13 @@
-"""The kernel by draws: the covariance of effects over draws of theta, for every posterior and without linearization.
+"""The kernel by draws: the covariance of effects over draws of theta, for every posterior.
 
-With C the centred effects of S draws, k = C'C / (S - 1). The error of an entry needs the fourth moments
-mu = E[c_i^2 c_j^2] alone, a product of squares: Var k_ij = (mu - k_ij^2) / S + (k_ij^2 + k_ii k_jj) / (S (S - 1)).
-Draws that depend on each other are worth fewer: n_i, by the squares of effect i; an entry is worth sqrt(n_i n_j), since
-sums of products of two autocovariances stay below the geometric mean of the sums of their squares.
+No response is linearized. With C the centred effects of S draws, k = C'C / (S - 1). The error of an
+entry needs the fourth moments mu = E[c_i^2 c_j^2] alone, a product of squares:
+
+    Var k_ij = (mu - k_ij^2) / S + (k_ij^2 + k_ii k_jj) / (S (S - 1)).
+
+Draws that depend on each other are worth fewer independent ones: n_i, by the squares of effect i.
+An entry is worth sqrt(n_i n_j), since sums of products of two autocovariances stay below the
+geometric mean of the sums of their squares.
 """
 
 import warnings
@@ -23,14 +27,18 @@ from causal_bo_ppl.problem.queries import labels
 from causal_bo_ppl.responses import response
 
 DRAWS = 4_000
-ROWS = 256  # of a gram, or columns of draws, at once
+ROWS = 256  # rows of a gram, or columns of draws, that are handled at once
 GOOD = 0.1  # relative error that the advice aims at
 HEAVY = 5.0  # degrees of freedom: with 4 or fewer there is no fourth moment
 ASSUMED = "{draws:,} draws by {method}{worth}; no linearization; verdict {verdict}"
 
 
 class Centred(NamedTuple):
-    """Effects of S draws, less their means. values: (S, M). worth: (M,) independent draws for squares."""
+    """Effects of S draws, less their means.
+
+    values: the centred effects, (S, M). worth: how many independent draws the mean square of each
+    effect is worth, (M,).
+    """
 
     values: np.ndarray
     worth: np.ndarray
@@ -44,9 +52,25 @@ def monte_carlo_gram(
     draws: int = DRAWS,
     key: jax.Array | int,
 ) -> KernelEstimate:
-    """Covariances of all effects of a batch, or between those of two batches, with the error of every entry.
+    """Return the covariances of all effects of a batch, or between two batches, by draws of theta.
 
-    draws: how many; of a sampled posterior at most those it has, every so-many-th of each chain.
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries, others:
+        M and K interventions; without `others` the gram is of the first batch with itself.
+    draws:
+        How many draws of theta are used. A sampled posterior gives at most those it has, evenly
+        spaced in each chain.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    KernelEstimate
+        The gram is (M, M) or (M, K), with the Monte-Carlo standard error of every entry; errors are
+        infinite where the tails of theta are too heavy for them to be estimated.
 
     Examples
     --------
@@ -85,14 +109,34 @@ def monte_carlo_features(
     draws: int = DRAWS,
     key: jax.Array | int,
 ) -> np.ndarray:
-    """(M, S) features whose products are the kernel: centred effects of the draws / sqrt(S - 1)."""
+    """Return features whose products are the kernel: centred effects of draws / sqrt(S - 1).
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries:
+        M interventions.
+    draws:
+        How many draws of theta are used; see `monte_carlo_gram`.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    np.ndarray
+        Features of shape (M, S), for the S draws that were used.
+    """
     theta, _ = draw_theta(require_trusted(post), draws, key)
     centred = centred_effects(post, theta, queries, 0).values
     return np.asarray(np.divide(centred.T, np.sqrt(len(theta) - 1)))
 
 
 def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.ndarray, int]:
-    """Return draws (S, d), chain after chain, and how many chains; 0 if they are independent."""
+    """Return draws of theta (S, d), chain after chain, and the number of chains.
+
+    The number is 0 where the draws are independent.
+    """
     count, chains = read_count("draws", draws, 2), post.belief.chains
     if chains is not None:
         step = max(1, -(-chains[..., 0].size // count))
@@ -108,14 +152,15 @@ def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.nd
 
 
 def centred_effects(post: Posterior, theta: np.ndarray, queries: Queries, chains: int) -> Centred:
-    """Effects of draws less their means, and what they are worth."""
+    """Return the effects of draws (S, d) less their means, and what the draws are worth."""
     values = np.array(response(post.problem, post)(theta, queries))
     broken = ~np.isfinite(values).all(axis=0)
     if broken.any():
         row = int(np.flatnonzero(broken)[0])
         raise NumericalError(
             f"the effect of {labels(post.problem, queries[row])[0]} is not finite in "
-            f"{int((~np.isfinite(values[:, row])).sum())} of {len(theta)} draws; narrow its domain, or add rows"
+            f"{int((~np.isfinite(values[:, row])).sum())} of {len(theta)} draws; narrow its "
+            "domain, or add rows"
         )
     values -= values[0].copy()  # a known effect becomes 0, not rounding
     values -= values.mean(axis=0)
@@ -123,12 +168,16 @@ def centred_effects(post: Posterior, theta: np.ndarray, queries: Queries, chains
 
 
 def warn_of_tails(post: Posterior) -> bool:
-    """Warn where fourth moments hardly exist: then covariances of draws have errors that draws do not show."""
+    """Warn where fourth moments hardly exist, and return whether that is so.
+
+    Covariances of such draws have errors that the draws do not show.
+    """
     if post.belief.tail_degrees > HEAVY:
         return False
     warnings.warn(
-        f"theta has the tails of Student's t with {post.belief.tail_degrees:.3g} degrees of freedom, too heavy for errors of "
-        f"covariances to be seen in draws (more than {HEAVY:g} are needed); use cb.exact_gram, or add rows",
+        f"theta has the tails of Student's t with {post.belief.tail_degrees:.3g} degrees of "
+        "freedom, too heavy for errors of covariances to be seen in draws (more than "
+        f"{HEAVY:g} are needed); use cb.exact_gram, or add rows",
         CausalBOWarning,
         stacklevel=3,
     )
@@ -139,41 +188,46 @@ def _worth(centred: np.ndarray, chains: int) -> np.ndarray:
     draws, count = centred.shape
     if not chains:
         return np.full(count, float(draws))
-    found = np.zeros(count)
+    worth = np.zeros(count)
     for start in range(0, count, ROWS):
         squares = centred[:, start : start + ROWS] ** 2
-        found[start : start + ROWS] = effective_sizes(squares.reshape(chains, -1, squares.shape[1]))
-    return found
+        worth[start : start + ROWS] = effective_sizes(squares.reshape(chains, -1, squares.shape[1]))
+    return worth
 
 
 def standard_errors(
     left: Centred, right: Centred, gram: np.ndarray, scales: tuple[np.ndarray, ...]
 ) -> np.ndarray:
-    """(M, K) standard errors; overwrites the effects by their squares."""
+    """Return the standard errors of a gram (M, K); the effects are overwritten by their squares.
+
+    scales: the standard deviations of the M and of the K effects.
+    """
     count = len(left.values)
     np.square(left.values, out=left.values)
     if right is not left:
         np.square(right.values, out=right.values)
-    found = np.empty(gram.shape)
-    np.matmul(left.values.T, right.values, out=found)
+    errors = np.empty(gram.shape)
+    np.matmul(left.values.T, right.values, out=errors)
     spare = 1 - 1 / count + 1 / (count * (count - 1))  # the entry's square holds its own error
     loss = np.sqrt(count / left.worth), np.sqrt(count / right.worth)
     for start in range(0, len(gram), ROWS):
         rows = slice(start, start + ROWS)
-        fourth, squares = found[rows], gram[rows] ** 2
-        fourth *= (
-            count / (count - 1) ** 2
-        )  # the centred draws' mean of products, made unbiased for Gaussians
+        fourth, squares = errors[rows], gram[rows] ** 2
+        # The centred draws' mean of products, made unbiased for Gaussians.
+        fourth *= count / (count - 1) ** 2
         fourth -= squares
         fourth /= count
         fourth += (squares + np.outer(scales[0][rows] ** 2, scales[1] ** 2)) / (count * (count - 1))
         fourth *= np.outer(loss[0][rows], loss[1]) / spare
         np.sqrt(np.maximum(fourth, 0.0, out=fourth), out=fourth)
-    return found
+    return errors
 
 
 def _warn_of_noise(error: np.ndarray, scales: tuple[np.ndarray, ...], draws: int) -> None:
-    """Warn where errors reach the size of what they are errors of; a covariance may be 0, so its scale counts."""
+    """Warn where errors reach the size of what they are errors of.
+
+    A covariance may be 0, so an error is compared with the product of the two standard deviations.
+    """
     worst = 0.0
     for start in range(0, len(error), ROWS):
         scale = np.outer(scales[0][start : start + ROWS], scales[1])
@@ -184,8 +238,8 @@ def _warn_of_noise(error: np.ndarray, scales: tuple[np.ndarray, ...], draws: int
     if worst > 1 - 1e-9:
         needed = int(np.ceil(draws * (worst / GOOD) ** 2))
         warnings.warn(
-            f"with {draws} draws the Monte-Carlo error of a covariance is {worst:.1f} times its scale; about "
-            f"{needed:,} such draws would bring it to {GOOD:.0%}",
+            f"with {draws} draws the Monte-Carlo error of a covariance is {worst:.1f} times its "
+            f"scale; about {needed:,} such draws would bring it to {GOOD:.0%}",
             CausalBOWarning,
             stacklevel=3,
         )

@@ -1,7 +1,7 @@
 """What does linearization leave out of the variance of an effect, and how large can that be?
 
-With r what linearization misses and H a bound on the operator norm of the Hessian, the paper's bound
-is |Cov(r, r')| <= 3/4 H H' (tr Sigma)^2.
+With r what linearization misses and H a bound on the operator norm of the Hessian, the paper's
+bound is |Cov(r, r')| <= 3/4 H H' (tr Sigma)^2.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ RIGOROUS, ASSUMES, LOCAL, UNKNOWN = "rigorous", "if theta were Gaussian", "local
 
 
 def remainders(post: Posterior, queries: Queries) -> np.ndarray:
-    """Return what linearization leaves out of each effect's variance, (M,).
+    """Return what linearization leaves out of each effect's variance, an array of shape (M,).
 
     A surrogate that counted on less than this would be falsely certain. It is exact where equations
     are independent, 0 where effects are linear in theta, and elsewhere the mean square of what
@@ -38,18 +38,18 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
 
 
 class Bounds(NamedTuple):
-    """Bounds for every pair of sets, (S, S), and what each of them assumes, in words."""
+    """Bounds for every pair of sets, of shape (S, S), and what each of them assumes, in words."""
 
     bounds: np.ndarray
     kinds: np.ndarray
 
 
 def remainder_bounds(post: Posterior, queries: Queries, sets: Sets, level: float) -> Bounds:
-    """Return the paper's bound for all effects of two sets.
+    """Return the paper's bound on |Cov(r, r')| for all effects of every two sets.
 
-    It is rigorous where effects have degree 2 at most and theta is Gaussian, and where one of two is
-    linear. Beyond, Hessians are unbounded: then H is taken within the credible ellipsoid of `level`,
-    and nothing is claimed outside it. NaN where the mechanisms know no bound.
+    It is rigorous where effects have degree 2 at most and theta is Gaussian, and where one of the
+    two is linear. Elsewhere Hessians are unbounded: then H is taken within the credible ellipsoid
+    of `level`, and nothing is claimed outside it. It is NaN where the mechanisms know no bound.
     """
     hessians = response(post.problem, post).hessian_bounds(queries, level=level)
     largest = np.array([hessians.bounds[rows].max() for rows in sets.rows])

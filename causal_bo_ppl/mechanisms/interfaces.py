@@ -100,14 +100,16 @@ class Model(Protocol):
     `draws` below stands for whatever the family makes of n coordinates psi: parameters of n models.
     Arrays of rows have a column for each of the p variables in `nodes`.
 
-    Optional: `scales(draws)`, the sds (n, p) of all disturbances; `closed_form()`, a posterior of independent linear equations; `draw_prior(n, key)`,
-    draws before any row; `disturbances(draws, rows, place)`,
-    the disturbances (n, rows) of one variable that give rows (n, rows, p); `straighten(psi)`, the same model and psi in coordinates in which theta is
-    linear; `narrowness()`, the sd of a Gaussian at the mode relative to the exact one;
-    `coefficient_ratio(draws, n, generator)`, log ratios (n,) of the exact density of coefficients to
-    the Gaussian with the moments of the draws, or None; `explain()`, why the density is not finite; `outcome_densities(draws)`, the log
-    densities (n, m) of outcomes, or None. Optional attributes: `is_correlated`, whether a sampler
-    should learn a whole covariance of psi; `theta_is_linear`, whether theta is linear in psi.
+    A model may offer more methods: `scales(draws)`, the sds (n, p) of all disturbances;
+    `closed_form()`, a posterior of independent linear equations;
+    `draw_prior(n, key)`, draws before any row; `disturbances(draws, rows, place)`, the disturbances
+    (n, rows) of one variable that give rows (n, rows, p); `straighten(psi)`, the same model and psi
+    in coordinates in which theta is linear; `narrowness()`, the sd of a Gaussian at the mode
+    relative to the exact one; `coefficient_ratio(draws, n, generator)`, log ratios (n,) of the
+    exact density of coefficients to the Gaussian with the moments of the draws, or None;
+    `explain()`, why the density is not finite; `outcome_densities(draws)`, the log densities (n, m)
+    of outcomes, or None. It may have more attributes: `is_correlated`, whether a sampler should
+    learn a whole covariance of psi; `theta_is_linear`, whether theta is linear in psi.
     """
 
     @property

@@ -1,10 +1,4 @@
-"""Which thread may use NumPyro's effect handlers? One at a time: their stack belongs to the process.
-
-A program that runs in one thread would be seeded, traced and conditioned by the handlers of another. Every use of
-handlers in this package holds this lock. A thread may take it again, since a simulated program may itself simulate.
-Code inside a traced function holds it while it is traced only: compiled programs run side by side.
-
-What values does a NumPyro program give its variables, undisturbed or under interventions?
+"""What values does a NumPyro program give its variables, undisturbed or under interventions?
 
 `numpyro.handlers.do` ignores a name that is not a site, sets one set for a whole batch, and leaves
 the natural value in the trace. Here surgery is one handler that sets, row by row, what the queries
@@ -25,14 +19,20 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inputs import require_float64
 from causal_bo_ppl.problem import Queries
 
+# NumPyro's stack of effect handlers belongs to the process: a program that runs in one thread would
+# be seeded, traced and conditioned by the handlers of another. Every use of handlers in this
+# package holds this lock. A thread may take it again, since a simulated program may itself
+# simulate. Code inside a traced function holds it only while it is traced: compiled programs run
+# side by side.
 HANDLER_LOCK = RLock()
-
-
 ROWS = "/rows"  # the plate's name; no variable may hold a slash, so it collides with none
 
 
 class Surgery(Messenger):  # type: ignore[misc]
-    """Give a site its intervened value in the rows that set it; what is downstream sees that value."""
+    """Give a site its intervened value in the rows that set it.
+
+    What is downstream of the site sees that value.
+    """
 
     def __init__(self, nodes: Sequence[str], queries: Queries) -> None:
         super().__init__()
@@ -50,32 +50,33 @@ class Surgery(Messenger):  # type: ignore[misc]
             return
         natural, value = jnp.asarray(msg["value"]), self.value[:, column]
         if jnp.issubdtype(natural.dtype, jnp.integer) and (value == np.round(value)).all():
-            value = value.astype(
-                natural.dtype
-            )  # a category stays an integer, which may index a table
+            value = value.astype(natural.dtype)  # a category may index a table
         msg["value"] = jnp.where(self.mask[:, column], value, natural)
 
 
 def simulate(
     model: Callable[[], object], nodes: Sequence[str], queries: Queries, key: jax.Array
 ) -> jax.Array:
-    """(M, p) one row for each intervention; rows that set nothing are observations.
+    """Run a NumPyro program once and return a row for each intervention, of shape (M, p).
 
-    The same key gives the same disturbances whatever is set.
+    Rows that set nothing are observations. The same key gives the same disturbances whatever is
+    set.
     """
     require_float64()
     sites = _run(model, nodes, queries, key)
     missing = [name for name in nodes if name not in sites]
     if missing:
         raise ModelError(
-            f"the model has no site for {listed(missing)}; name one sample or deterministic site after every variable "
+            f"the model has no site for {listed(missing)}; name one sample or deterministic site "
+            "after every variable "
             f"(sites: {listed(sorted(name for name in sites if name != ROWS))})"
         )
     for name in nodes:
         if jnp.shape(sites[name]["value"]) not in ((), (len(queries),)):
             raise ModelError(
-                f"the site {name!r} has shape {jnp.shape(sites[name]['value'])} for {len(queries)} rows; the program "
-                "runs once for a whole batch, so a variable is one number per row"
+                f"the site {name!r} has shape {jnp.shape(sites[name]['value'])} for "
+                f"{len(queries)} rows; the program runs once for a whole batch, so a variable is "
+                "one number per row"
             )
     return jnp.stack(
         [
@@ -89,7 +90,7 @@ def simulate(
 def _run(
     model: Callable[[], object], nodes: Sequence[str], queries: Queries, key: jax.Array
 ) -> dict[str, Any]:
-    """Return the sites of one run of the program, which no handler outside of it sees or changes."""
+    """Return the sites of one run of the program, which no outer handler sees or changes."""
     inside = numpyro.handlers.seed(rng_seed=key), Surgery(nodes, queries), numpyro.handlers.trace()
     with HANDLER_LOCK, numpyro.handlers.block(), inside[0], inside[1], inside[2] as sites:
         with numpyro.plate(ROWS, len(queries)):

@@ -1,4 +1,7 @@
-"""How fast is identification, beside y0 and as graphs and sets grow? Ratios are measured by turns in one run."""
+"""How fast is identification, beside y0 and as graphs and sets grow?
+
+Ratios are measured by turns in one run.
+"""
 
 import json
 from itertools import pairwise
@@ -46,7 +49,10 @@ def write_network(path, size, degree):
 
 
 def question(folder, size, count, degree=3):
-    """The graph of such a network, its variable with most causes, and random sets of up to five of these."""
+    """The graph of such a network, its variable with most causes, and random sets of these.
+
+    A set has up to five members.
+    """
     target = write_network(folder / "network.json", size, degree)
     problem = cb.models.gaussian_network(folder / "network.json", target=target, max_size=1).problem
     draws, sets = np.random.default_rng(1), set()
@@ -75,7 +81,8 @@ def test_ecoli70_is_identified_and_verified_faster_than_by_y0_set_by_set(say):
     theirs, ours = (min(times) for times in zip(*turns, strict=True))
     ratios = sorted(slow / fast for slow, fast in turns)
     say(
-        f"ecoli70 b1583, {len(problem.sets)} sets: y0 once per set {theirs:.2f} s, ours with verification {ours:.2f} s"
+        f"ecoli70 b1583, {len(problem.sets)} sets: y0 once per set {theirs:.2f} s, ours with "
+        f"verification {ours:.2f} s"
     )
     say(f"  ratio by turns: {ratios[0]:.1f} to {ratios[-1]:.1f}")
     assert ratios[2] >= 3
@@ -88,7 +95,8 @@ def test_500_sets_on_100_nodes_take_under_two_minutes(degree, tmp_path, say):
     took = seconds(lambda: found.append(cb.identify(graph, target, sets)))
     worst = max(one.error for one in found[0].values())
     say(
-        f"500 sets, 100 nodes, {len(graph.directed)} edges, {len(graph.ancestors(target))} causes of the target:"
+        f"500 sets, 100 nodes, {len(graph.directed)} edges, {len(graph.ancestors(target))} causes "
+        "of the target:"
     )
     say(f"  {took:.1f} s, largest relative error {worst:.0e}")
     assert took < 120 and all(one.verified for one in found[0].values())
@@ -100,9 +108,8 @@ def growth(label, sizes, questions, say):
     exponents = [
         np.log(late / early) / np.log(large / small) for (small, early), (large, late) in steps
     ]
-    say(
-        f"{label}: {', '.join(f'{size}: {took:.2f} s' for size, took in zip(sizes, times, strict=True))}"
-    )
+    taken = [f"{size}: {took:.2f} s" for size, took in zip(sizes, times, strict=True)]
+    say(f"{label}: {', '.join(taken)}")
     say(f"  exponents {', '.join(f'{exponent:.1f}' for exponent in exponents)}")
     return exponents
 

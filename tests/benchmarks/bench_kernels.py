@@ -1,4 +1,7 @@
-"""What do kernels cost beside the bare products and copies that they cannot do without? By turns, in one run."""
+"""What do kernels cost beside the bare products and copies that they cannot do without?
+
+The two are timed by turns, in one run.
+"""
 
 import subprocess
 import sys
@@ -51,7 +54,10 @@ def exponent(sizes, seconds):
 
 
 def growth_beside(work, bare, sizes, turns):
-    """Exponent of the seconds of a work, and of the bare product of the same shape, measured by turns."""
+    """Exponent of the seconds of a work, and of the bare product of the same shape.
+
+    Both are measured by turns.
+    """
     taken = np.array(
         [by_turns(lambda m=m: work(m), lambda m=m: bare(m), turns=turns) for m in sizes]
     )
@@ -65,7 +71,8 @@ def test_the_jacobian_gram_costs_little_more_than_its_product(system, post, say)
     assert len(post.names) == 19
     ours, bare = by_turns(lambda: cb.jacobian_gram(post, queries), lambda: features @ other.T)
     say(
-        f"Jacobian gram of 5,000 queries, d = 19: {1e3 * ours:.0f} ms, bare {1e3 * bare:.0f} ms: {ours / bare:.2f}"
+        f"Jacobian gram of 5,000 queries, d = 19: {1e3 * ours:.0f} ms, bare {1e3 * bare:.0f} ms: "
+        f"{ours / bare:.2f}"
     )
     assert ours <= 2 * bare
 
@@ -79,7 +86,8 @@ def test_features_cost_little_more_than_copies(system, post, say):
         lambda: (mask.copy(), value.copy(), features.copy()),
     )
     say(
-        f"features of 100,000 queries: {1e3 * ours:.0f} ms, copies {1e3 * copies:.1f} ms: {ours / copies:.1f}"
+        f"features of 100,000 queries: {1e3 * ours:.0f} ms, copies {1e3 * copies:.1f} ms: "
+        f"{ours / copies:.1f}"
     )
     assert ours <= 10 * copies
 
@@ -95,7 +103,8 @@ def test_the_monte_carlo_gram_costs_little_more_than_two_products(system, post, 
         turns=5,
     )
     say(
-        f"Monte-Carlo gram, 3,000 queries x 4,000 draws: {ours:.2f} s, two products {bare:.2f} s: {ours / bare:.2f}"
+        f"Monte-Carlo gram, 3,000 queries x 4,000 draws: {ours:.2f} s, two products {bare:.2f} s: "
+        f"{ours / bare:.2f}"
     )
     assert ours <= 2 * bare
 
@@ -103,14 +112,16 @@ def test_the_monte_carlo_gram_costs_little_more_than_two_products(system, post, 
 def test_a_large_monte_carlo_gram_fits_in_memory(say):
     done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
     say(
-        f"Monte-Carlo gram of 10,000 queries x 4,000 draws, with its error: {float(done.stdout):.2f} GB at most"
+        "Monte-Carlo gram of 10,000 queries x 4,000 draws, with its error: "
+        f"{float(done.stdout):.2f} GB at most"
     )
     assert float(done.stdout) < LIMIT_GB
 
 
 def test_growth_is_as_the_formulas_have_it(system, post, say):
-    """M^2 for grams, beside the product that they end in: large matrices cost more than their size says.
+    """M^2 for grams, beside the product that they end in.
 
+    Large matrices cost more than their size says, so the product is measured too.
     The sets stay the same, ten of them, since an exact gram has a recursion for every pair of sets.
     """
     sets = system.problem.sobol(800)[:8_000]
@@ -148,7 +159,8 @@ def test_growth_is_as_the_formulas_have_it(system, post, say):
     for name, (ours, bare) in {"Jacobian": gram, "exact": exact}.items():
         say(f"growth: {name} gram M^{ours:.2f}, the bare product beside it M^{bare:.2f}")
     say(
-        f"growth: Monte-Carlo gram draws^{by_draws:.2f}, features d^{by_width:.2f} ({widths[0]} to {widths[-1]} edges)"
+        f"growth: Monte-Carlo gram draws^{by_draws:.2f}, features d^{by_width:.2f} "
+        f"({widths[0]} to {widths[-1]} edges)"
     )
     assert (
         gram[0] < gram[1] + 0.3 and exact[0] < exact[1] + 0.3 and by_draws < 1.3 and by_width < 2.2

@@ -1,4 +1,7 @@
-"""How fast is a suggestion, beside Gaussian processes set by set, and as outcomes accumulate? One run, by turns."""
+"""How fast is a suggestion, beside Gaussian processes set by set, and as outcomes accumulate?
+
+Both are timed by turns, in one run.
+"""
 
 from time import perf_counter
 
@@ -67,10 +70,12 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
             ours.append(perf_counter() - start)
     ratio = theirs / np.median(ours)
     say(
-        f"one suggestion over {len(problem.sets)} sets after {len(queries)} outcomes: BoTorch GPs {theirs:.1f} s, "
+        f"one suggestion over {len(problem.sets)} sets after {len(queries)} outcomes: BoTorch GPs "
+        f"{theirs:.1f} s, "
     )
     say(
-        f"  ours {1e3 * np.median(ours):.1f} ms ({min(ours) * 1e3:.1f} to {max(ours) * 1e3:.1f}): ratio {ratio:.0f}"
+        f"  ours {1e3 * np.median(ours):.1f} ms ({min(ours) * 1e3:.1f} to {max(ours) * 1e3:.1f}): "
+        f"ratio {ratio:.0f}"
     )
     assert ratio >= 100
 
@@ -96,7 +101,8 @@ def test_rounds_cost_the_same_after_2000_outcomes_and_compile_nothing(system, sa
     rounds = np.diff(stamps)
     early, late = np.median(rounds[10:40]), np.median(rounds[-30:])
     say(
-        f"a round at t = 20: {1e3 * early:.1f} ms, at t = 2,000: {1e3 * late:.1f} ms, ratio {late / early:.2f}"
+        f"a round at t = 20: {1e3 * early:.1f} ms, at t = 2,000: {1e3 * late:.1f} ms, ratio "
+        f"{late / early:.2f}"
     )
     say(f"  compiled last in round {max(compiled, default=0) + 1}")
     assert late <= 1.5 * early and max(compiled, default=0) <= 2

@@ -1,4 +1,7 @@
-"""How many effective draws a second, beside BlackJAX on the same density? What does a refit cost? One run, by turns."""
+"""How many effective draws a second, beside BlackJAX on the same density?
+
+What does a refit cost? All are timed by turns, in one run.
+"""
 
 from functools import partial
 from time import perf_counter
@@ -80,8 +83,9 @@ def test_draws_a_second_beside_blackjax(system, say):
     mean = {name: float(np.median(found)) for name, found in rates.items()}
     refit = float(np.median(times))
     say(
-        f"NUTS, 19 slopes, 500 rows, {CHAINS} x ({WARMUP} + {DRAWS}): {mean['ours']:.0f} effective draws a second, "
-        f"BlackJAX on the same density {mean['BlackJAX']:.0f}: ratio {mean['ours'] / mean['BlackJAX']:.2f}; "
+        f"NUTS, 19 slopes, 500 rows, {CHAINS} x ({WARMUP} + {DRAWS}): {mean['ours']:.0f} effective "
+        f"draws a second, BlackJAX on the same density {mean['BlackJAX']:.0f}: ratio "
+        f"{mean['ours'] / mean['BlackJAX']:.2f}; "
         f"first fit {first:.1f} s, refit on new rows {refit:.2f} s: {refit / first:.2f} of it"
     )
     assert refit <= first / 3

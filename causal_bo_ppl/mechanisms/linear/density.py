@@ -32,12 +32,12 @@ Arc = tuple[int, int]
 def correlation_factor(size: int, arcs: Sequence[Arc], strengths: jax.Array) -> jax.Array:
     """Return the lower triangular factor C of the disturbances' correlations R = C C'.
 
-    Each arc has one strength t, any real number. Row j of C is (v_j, 1) divided by its length, where
-    v_j lies in the directions that leave R_ij = 0 wherever i and j, i before j, share no arc: with
-    C_< the rows before, C_< v_j must be 0 there. With Q an orthonormal basis of these directions,
-    v_j = Q t_j. So R is positive definite by construction, every correlation matrix with these zeros
-    has exactly one t, however large the district, and the share of a disturbance's variance that
-    those before it do not explain is 1 / (1 + |t_j|^2). In a district of two R_ij is
+    Each arc has one strength t, any real number. Row j of C is (v_j, 1) divided by its length,
+    where v_j lies in the directions that leave R_ij = 0 wherever i and j, i before j, share no arc:
+    with C_< the rows before, C_< v_j must be 0 there. With Q an orthonormal basis of these
+    directions, v_j = Q t_j. So R is positive definite by construction, every correlation matrix
+    with these zeros has exactly one t, however large the district, and the share of a disturbance's
+    variance that those before it do not explain is 1 / (1 + |t_j|^2). In a district of two R_ij is
     t / sqrt(1 + t^2).
 
     Parameters
@@ -227,7 +227,7 @@ def _log_outcomes(spec: Spec, rows: RowTerms, point: Point) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LinearDensity:
-    """Prior and likelihood of linear mechanisms over the coordinates psi; see `interfaces.Density`."""
+    """Prior and likelihood of linear mechanisms over coordinates psi; see `interfaces.Density`."""
 
     chart: Chart
     prior: PriorTerms

@@ -1,8 +1,8 @@
 """Effects as a function of slopes and intercepts: total effects, or values of verified estimands.
 
-An effect is linear in them, and the query's values are its Jacobian. A slope tau[i|s] is the centred
-response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0: so they are read
-off the equations.
+An effect is linear in them, and the query's values are its Jacobian. A slope tau[i|s] is the
+centred response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0: so they
+are read off the equations.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class EffectResponse:
         return self.parameters.explored.sets
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for every coordinate: cause, effect, what is set, and how many sets use it."""
+        """Return a table of the coordinates: cause, effect, what is set, how many sets use it."""
         return self.parameters.to_frame()
 
     def canonical(self) -> str:
@@ -119,7 +119,10 @@ def _place(
     used: Sequence[Sequence[Coordinate]],
     which: np.ndarray,
 ) -> Points:
-    """Place the coefficients; used: of each distinct set, which: (M,) the set of a query."""
+    """Return where the coefficients of each query stand in theta.
+
+    used: the coordinates of each distinct set. which: the set of each query, of shape (M,).
+    """
     graph = parameters.explored.graph.ancestral(parameters.explored.target)
     size, at = len(graph.nodes), {name: column for column, name in enumerate(parameters.names)}
     columns = np.full((len(used), size + 1), len(parameters))
@@ -170,7 +173,7 @@ _read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """Theta as a function of the coefficients of an ancestral graph, (p + 1, p), intercepts last."""
+    """Theta as a function of the coefficients (p + 1, p) of an ancestral graph, intercepts last."""
 
     parameters: Parameters
     graph: CausalGraph

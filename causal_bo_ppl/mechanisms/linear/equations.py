@@ -1,4 +1,4 @@
-"""Linear equations learned by their own regressions: normal-inverse-gamma posteriors, in closed form.
+"""Linear equations, each learned by its own regression in closed form.
 
 Given complete rows the equations are independent where no latent cause joins them: each is a
 regression on its parents, over the rows in which its variable was not set.

@@ -1,7 +1,7 @@
 """What is believed about an equation, or about the moments, before any row?
 
-An equation V_j = a_j + sum_i W_ij V_i + e has a normal-inverse-gamma prior: s2 = Var e ~ IG(shape, rate), and given s2
-its coefficients are N(centre, s2 precision^-1).
+An equation V_j = a_j + sum_i W_ij V_i + e has a normal-inverse-gamma prior: s2 = Var e ~ IG(shape,
+rate), and given s2 its coefficients are N(centre, s2 precision^-1).
 """
 
 import json
@@ -20,18 +20,28 @@ from causal_bo_ppl.inputs import LEAST, MOST, STEEPEST, as_float, size_fault
 
 @dataclass(frozen=True)
 class ScaledPrior:
-    """The default: scaled to the data, worth `rows` of their n rows. It moves a posterior by rows / n, in any units.
+    """The default prior, which is scaled to the data and worth `rows` of their n rows.
 
-    Equations: Zellner's g-prior. Given s2 the slopes are N(0, s2 (n / rows) (Xc'Xc)^-1), Xc the centred parents; the
-    mean of V_j at its parents' means is N(its sample mean, s2 / rows); s2 has the density of an inverse gamma with
-    shape (rows - d) / 2 and rate rows / 2 times the variance of V_j, d the number of coefficients. As rows go to 0 the
-    posterior is the classical one, Student's t with n - d degrees of freedom.
+    It moves a posterior by rows / n, in any units.
 
-    The strength t of a latent cause (`laplace`, `nuts`) is N(0, 1 / rows); see `sem.disturbances`.
+    For equations it is Zellner's g-prior. Given s2 the slopes are N(0, s2 (n / rows) (Xc'Xc)^-1),
+    with Xc the centred parents; the mean of V_j at its parents' means is N(its sample mean,
+    s2 / rows); s2 has the density of an inverse gamma with shape (rows - d) / 2 and rate rows / 2
+    times the variance of V_j, with d the number of coefficients. As rows go to 0 the posterior is
+    the classical one, Student's t with n - d degrees of freedom.
 
-    Moments (`wishart`): kappa_0 = rows, nu_0 = rows - 1, centred at the sample mean, Psi_0 = rows times the diagonal of
-    the sample covariance; as rows go to 0, Jeffreys' independent prior of mean and covariance. Under it a regression on
-    all k - 1 other variables has n - 1 degrees of freedom, not n - k: intervals are too narrow unless n >> k.
+    The strength t of a latent cause (`laplace`, `nuts`) is N(0, 1 / rows); see
+    `density.correlation_factor`.
+
+    For moments (`wishart`), kappa_0 = rows and nu_0 = rows - 1, centred at the sample mean, and
+    Psi_0 is rows times the diagonal of the sample covariance. As rows go to 0 this is Jeffreys'
+    independent prior of mean and covariance. Under it a regression on all k - 1 other variables has
+    n - 1 degrees of freedom, not n - k: intervals are too narrow unless n >> k.
+
+    Parameters
+    ----------
+    rows:
+        How many rows the prior is worth, a positive number.
     """
 
     rows: float = 0.01
@@ -55,25 +65,28 @@ class ScaledPrior:
 
 @dataclass(frozen=True)
 class FixedPrior:
-    """Proper and independent of the data: few rows, or none, are enough.
+    """A prior that is proper and independent of the data, so that few rows, or none, are enough.
 
-    Given s2, the slope of i in the equation of j is N(0, s2 (slope_sd / scale_i)^2), the mean of V_j at its parents'
-    centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(noise_rows / 2, noise_rows / 2 times (noise_sd scale_j)^2):
-    a guess of the disturbance's sd that is worth `noise_rows` rows.
+    Given s2, the slope of i in the equation of j is N(0, s2 (slope_sd / scale_i)^2), the mean of
+    V_j at its parents' centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(noise_rows / 2,
+    noise_rows / 2 times (noise_sd scale_j)^2): a guess of the disturbance's sd that is worth
+    `noise_rows` rows.
 
     Parameters
     ----------
     slope_sd, intercept_sd, noise_sd:
         Without units: what has units is in `scales` and `centres`.
     noise_rows:
-        More than 2, or s2 has no mean a priori; `math.inf` means that the disturbances' variances are known.
+        More than 2, or s2 has no mean a priori; `math.inf` means that the disturbances' variances
+        are known.
     scales, centres:
-        {variable: typical spread} and {variable: typical value}; 1 and 0 for variables that are not named.
+        {variable: typical spread} and {variable: typical value}; 1 and 0 for variables that are not
+        named.
     slopes:
         {(cause, effect): (mean, sd)} where more is known about a coefficient; sd at the guessed s2.
     latent_sd:
-        Of the strength t of a latent cause, for `laplace` and `nuts`. In a district of two the correlation is
-        t / sqrt(1 + t^2); in larger ones see `sem.disturbances`.
+        Sd of the strength t of a latent cause, for `laplace` and `nuts`. In a district of two the
+        correlation is t / sqrt(1 + t^2); for larger ones see `density.correlation_factor`.
     """
 
     slope_sd: float = 1.0
@@ -90,7 +103,8 @@ class FixedPrior:
             object.__setattr__(self, name, _read_positive(name, getattr(self, name)))
         if not (2 < _number("noise_rows", self.noise_rows) <= MOST or self.noise_rows == math.inf):
             raise ModelError(
-                f"noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got {self.noise_rows!r}"
+                "noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got "
+                f"{self.noise_rows!r}"
             )
         object.__setattr__(self, "noise_rows", float(self.noise_rows))
         read = {
@@ -137,15 +151,16 @@ class FixedPrior:
         return read_prior_json(text)
 
     def noise_guess(self, node: str) -> float:
-        """The guessed variance of a disturbance."""
+        """Return the guessed variance of a disturbance."""
         return (self.noise_sd * self.scales.get(node, 1.0)) ** 2
 
     def pseudo_rows(
         self, node: str, parents: tuple[str, ...], offset: float, intercept: bool
     ) -> np.ndarray:
-        """Rows (regressors, response) that say the same as the prior: their squares sum to its quadratic form.
+        """Return rows (regressors, response) that say the same as the prior.
 
-        offset: what known coefficients contribute at the centres.
+        Their squares sum to its quadratic form. offset: what known coefficients contribute at the
+        centres.
         """
         rows = np.zeros((len(parents) + intercept, len(parents) + intercept + 1))
         if intercept:
@@ -168,9 +183,18 @@ class FixedPrior:
 
 @dataclass(frozen=True)
 class MomentPrior:
-    """Normal-inverse-Wishart prior of `wishart`: covariance ~ IW(nu, scale), mean ~ N(centre, covariance / kappa).
+    """The normal-inverse-Wishart prior of the observed moments, for `wishart`.
 
-    scale (k, k) and centre (k,) are over the target and its causes, in the graph's order; nu > k + 1.
+    The covariance is IW(nu, scale) and, given it, the mean is N(centre, covariance / kappa).
+
+    Parameters
+    ----------
+    centre, scale:
+        Arrays of shape (k,) and (k, k) over the target and its causes, in the graph's order.
+    kappa:
+        How many rows the centre is worth, a positive number.
+    nu:
+        Degrees of freedom, more than k + 1.
     """
 
     centre: np.ndarray
@@ -182,7 +206,8 @@ class MomentPrior:
         centre, scale = (_array(name, getattr(self, name)) for name in ("centre", "scale"))
         if centre.ndim != 1 or scale.shape != (len(centre), len(centre)):
             raise ModelError(
-                f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and {scale.shape}"
+                f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and "
+                f"{scale.shape}"
             )
         _read_positive("kappa", self.kappa)
         if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
@@ -190,9 +215,8 @@ class MomentPrior:
                 f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}"
             )
         sd = np.sqrt(np.abs(np.diagonal(scale)))
-        if not (
-            np.isfinite(centre).all() and (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()
-        ):  # NaN fails
+        is_symmetric = (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()  # NaN fails
+        if not (np.isfinite(centre).all() and is_symmetric):
             raise ModelError("centre must be finite, scale symmetric and positive definite")
         for place, (middle, size) in enumerate(
             zip(np.abs(centre).tolist(), sd.tolist(), strict=True)

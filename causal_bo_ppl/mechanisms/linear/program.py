@@ -1,7 +1,9 @@
-"""The linear-Gaussian SEM as it stands on paper: parameters, disturbances, then every variable from its causes.
+"""The linear-Gaussian SEM as a NumPyro program: parameters, disturbances, then all variables.
 
-V_j = level_j + sum_i b_ij (V_i - c_i) + e_j, e ~ N(0, S R S). It is read, simulated and checked against; what fits is
-`sem.linear_density`, which has the same density.
+    V_j = level_j + sum_i b_ij (V_i - c_i) + e_j,  e ~ N(0, S R S).
+
+It is there to be read, simulated and checked against. What is fitted is `density.LinearDensity`,
+which has the same density and is faster.
 """
 
 import math
@@ -27,11 +29,14 @@ DISTURBANCES = "/disturbances"  # no variable may hold a slash
 
 
 class NodePrior(NamedTuple):
-    """What is believed of one equation. Given s2, a slope is N(mean, s2 width^2) and the level N(centre, s2 width^2).
+    """The prior of one equation.
 
-    centre: c of this variable. slopes: (parent, mean, width) of every parent; width 0 where the slope is known.
-    level: (centre, width), None for an equation without intercept. noise: shape and rate of s2 ~ IG, guess its prior
-    guess, which it is where the shape is infinite.
+    Given s2, a slope is N(mean, s2 width^2) and the level is N(centre, s2 width^2).
+
+    centre: the c of this variable. slopes: (parent, mean, width) of every parent; the width is 0
+    where the slope is known. level: (centre, width), or None for an equation without intercept.
+    noise: shape and rate of s2 ~ IG. guess: the prior guess of s2, which is its value where the
+    shape is infinite.
     """
 
     centre: float
@@ -44,7 +49,10 @@ class NodePrior(NamedTuple):
 def linear_program(
     graph: CausalGraph, priors: tuple[NodePrior, ...], latent_sd: float = 1.0
 ) -> Callable[[], LinearSEM]:
-    """The parameters' program: sites s2[X], b[X->Z], level[X] and t[X<->Y]; it returns what it drew."""
+    """Return the program of the parameters, which returns the model that it drew.
+
+    Its sites are s2[X], b[X->Z], level[X] and t[X<->Y].
+    """
 
     def variance(node: str, prior: NodePrior) -> Any:
         shape, rate = prior.noise
@@ -85,7 +93,7 @@ def linear_program(
 
 
 def generate(graph: CausalGraph, sem: LinearSEM) -> None:
-    """Rows of a linear SEM, one variable after the other: a program for `sem.simulation.simulate`."""
+    """Generate rows of a linear SEM, one variable after the other: a program for `simulate`."""
     disturbances = numpyro.sample(
         DISTURBANCES,
         dist.MultivariateNormal(jnp.zeros(len(graph.nodes)), covariance_matrix=sem.noise),
@@ -106,7 +114,7 @@ def draw_models(
     n: int,
     key: jax.Array,
 ) -> Models:
-    """Models (n) from a fixed prior, by running the NumPyro program n times at once."""
+    """Draw n models from a fixed prior, by running the NumPyro program n times at once."""
     program = _many(
         graph,
         tuple(node_prior(graph, prior, node, known, intercepts) for node in graph.nodes),
@@ -137,7 +145,7 @@ def _many(
 def node_prior(
     graph: CausalGraph, prior: FixedPrior, node: str, known: Mapping[Edge, float], intercepts: bool
 ) -> NodePrior:
-    """What a fixed prior says about one equation."""
+    """Return what a fixed prior says about one equation."""
     guess = prior.noise_guess(node)
 
     def slope(cause: str) -> tuple[str, float, float]:

@@ -27,10 +27,10 @@ class Evidence(NamedTuple):
 
 
 class NormalInverseGamma(NamedTuple):
-    """Posteriors of E equations: s2 ~ IG(shape, rate), coefficients N(mean, s2 root root') given s2.
+    """Posteriors of E equations: s2 ~ IG(shape, rate), and coefficients N(mean, s2 root root').
 
-    mean: (E, D). root: (E, D, D), zero where padded. variance: (E,) mean of s2; where s2 is known,
-    shape is infinite.
+    mean: (E, D). root: (E, D, D), zero where padded. shape, rate: (E,) each; the shape is infinite
+    where s2 is known. variance: the mean of s2, (E,).
     """
 
     mean: np.ndarray
@@ -46,10 +46,10 @@ def no_evidence(equations: int, width: int) -> Evidence:
 
 
 def compress_rows(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return fewer rows that say the same.
+    """Return fewer rows that say the same as values (n, p) with free variables (n, p).
 
-    The rows (values, 1) with the same free variables become a triangular factor. values and free
-    have the shape (n, p); the results have (m, p + 1) and (m, p).
+    The rows (values, 1) with the same free variables become a triangular factor. The results have
+    the shapes (m, p + 1) and (m, p).
     """
     whole = np.column_stack([values, np.ones(len(values))])
     first, which = distinct_rows(free)
@@ -66,7 +66,7 @@ def compress_rows(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.
 def absorb(evidence: Evidence, rows: np.ndarray, counts: np.ndarray) -> Evidence:
     """Add rows (n, E, D + 1), zero where they do not count for an equation.
 
-    counts: how many do, of shape (E,).
+    counts: how many rows count for each equation, of shape (E,).
     """
     factor = evidence.factor
     if len(rows) < factor.shape[-1]:
@@ -80,9 +80,9 @@ def absorb(evidence: Evidence, rows: np.ndarray, counts: np.ndarray) -> Evidence
 
 
 def rotate(factor: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return the factors (E, k, k) after one more row each, of shape (E, k).
+    """Return the factors (E, k, k) after one more row each, an array of shape (E, k).
 
-    By Givens rotations, O(k^2) for each equation.
+    Givens rotations do so in O(k^2) for each equation.
     """
     factor, row = factor.copy(), row.copy()
     for k in range(row.shape[-1]):
@@ -106,9 +106,7 @@ def solve_scaled(
     root, pulls, unexplained = _split(evidence, used)
     count = np.maximum(evidence.rows, 1)
     shrinkage = 1 / (1 + prior_rows / count)
-    is_slope = (
-        np.arange(used.shape[1]) >= intercept
-    )  # the sample mean is the prior's centre and stays
+    is_slope = np.arange(used.shape[1]) >= intercept  # the sample mean is the prior's centre
     explained = (pulls[:, is_slope] ** 2).sum(axis=1)
     shrunk = np.where(is_slope, shrinkage[:, None], 1.0) * pulls
     shape = (prior_rows + count - used.sum(axis=1)) / 2  # a degree of freedom for every coefficient
@@ -124,9 +122,10 @@ def solve_scaled(
 def scaled_prior(
     evidence: Evidence, used: np.ndarray, intercept: bool, prior_rows: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the g-prior itself.
+    """Return the g-prior itself, as four arrays.
 
-    half (E, D, D) and pull (E, D) of |half b - pull|^2 / s2, and shape (E,) and rate (E,) of s2.
+    They are half (E, D, D) and pull (E, D) of |half b - pull|^2 / s2, and shape (E,) and rate (E,)
+    of s2.
     """
     _, pulls, unexplained = _split(evidence, used)
     width, count = used.shape[1], np.maximum(evidence.rows, 1)
@@ -152,7 +151,8 @@ def solve_fixed(
 ) -> NormalInverseGamma:
     """Return the posteriors under a fixed prior.
 
-    The prior's pseudo-rows are in the evidence but not counted. guess: variances, of shape (E,).
+    The prior's pseudo-rows are in the evidence but not counted. guess: guessed variances, of shape
+    (E,).
     """
     root, pulls, unexplained = _split(evidence, used)
     mean = (root @ pulls[..., None])[..., 0]
@@ -167,7 +167,7 @@ def solve_fixed(
 def _split(evidence: Evidence, used: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return R_xx^-1, the response in its coordinates, and the unexplained sum of squares.
 
-    Padding gives zeros.
+    They are zero where the equations are padded.
     """
     factor, width = evidence.factor, used.shape[1]
     responses = factor[:, :width, width]

@@ -47,7 +47,7 @@ class Models(NamedTuple):
 
 
 def known_matrix(graph: CausalGraph, known: Mapping[Edge, float]) -> np.ndarray:
-    """Return the known coefficients as a (p + 1, p) matrix, 0 elsewhere and in the intercepts' row."""
+    """Return the known coefficients as a (p + 1, p) matrix, 0 elsewhere and for intercepts."""
     matrix = np.zeros((len(graph.nodes) + 1, len(graph.nodes)))
     for cause, effect in known:
         if cause in graph.nodes and effect in graph.nodes:
@@ -134,7 +134,7 @@ def outcome_densities(models: Models, queries: Queries, outcomes: np.ndarray) ->
 
 
 def _chunks(part: np.ndarray) -> list[np.ndarray]:
-    """Cut into equal parts; the last one is filled up with copies, so that one program does."""
+    """Cut rows into equal parts, the last one filled up with copies, so that one program does."""
     whole = np.concatenate([part, np.repeat(part[-1:], -len(part) % AT_ONCE, axis=0)])
     return np.split(whole, len(whole) // AT_ONCE)
 

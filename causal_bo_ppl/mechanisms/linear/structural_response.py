@@ -191,7 +191,7 @@ class StructuralResponse:
         return effects
 
     def _slopes(self, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """Return slopes (s, S, p + 1), a fixed number of models at once: few programs to compile."""
+        """Return slopes (s, S, p + 1), a fixed number of models at once to compile few programs."""
         filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
         blocks = [jnp.asarray(filled[at : at + THETAS]) for at in range(0, len(filled), THETAS)]
         work = partial(_slopes_of_many, self.program)

@@ -10,9 +10,10 @@ from causal_bo_ppl.data.learnability import ROUNDING
 class Rows(NamedTuple):
     """Rows in units of standard deviations, a constant column as zeros.
 
-    scaled: (n, p). root: (r, p) with root' root = scaled' scaled, in which regressions are cheap. rounding: (p,) by how
-    much rounding, of values and sums, may change a scaled value. is_constant: (p,). centre, unit: (p,) with
-    values = size * (centre + unit * scaled); size: (p,) keeps this from overflowing.
+    scaled: the rows, (n, p). root: a factor (r, p) with root' root = scaled' scaled, in which
+    regressions are cheap. rounding: by how much rounding, of values and sums, may change a scaled
+    value, (p,). is_constant: (p,). centre, unit, size: (p,) each, with
+    values = size * (centre + unit * scaled); size keeps this from overflowing.
     """
 
     scaled: np.ndarray
@@ -25,7 +26,10 @@ class Rows(NamedTuple):
 
 
 def scale_rows(values: np.ndarray) -> Rows:
-    """Centre and scale the columns of (n, p) values; neither their units nor their means matter afterwards."""
+    """Centre and scale the columns of values (n, p).
+
+    Neither their units nor their means matter afterwards.
+    """
     largest = np.abs(values).max(axis=0)
     size = np.where(largest > 0, largest, 1.0)
     shares = values / size
@@ -48,15 +52,22 @@ def scale_rows(values: np.ndarray) -> Rows:
 
 
 class Fit(NamedTuple):
-    """A column regressed on others: what is left of it (in the space of `root`), and how many of them count."""
+    """A column regressed on others.
+
+    residual: what is left of it, in the space of `root`. rank: how many directions of the others
+    count. is_exact: whether what is left is no more than the rounding of the values.
+    """
 
     residual: np.ndarray
     rank: int
-    is_exact: bool  # what is left is no more than the rounding of the values
+    is_exact: bool
 
 
 def regress(rows: Rows, response: int, given: list[int]) -> Fit:
-    """Least squares by singular values; directions of `given` that rounding alone can make are left out."""
+    """Regress a column on others, by singular values.
+
+    Directions of `given` that rounding alone can make are left out.
+    """
     left, sizes, right = np.linalg.svd(rows.root[:, given], full_matrices=False)
     kept = sizes > np.sqrt(len(rows.scaled)) * np.linalg.norm(rows.rounding[given])
     weights = (right[kept].T / sizes[kept]) @ (left[:, kept].T @ rows.root[:, response])

@@ -1,0 +1,131 @@
+"""What must a method of inference provide, and what must it know about theta?"""
+
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.inference.convergence import Limits
+from causal_bo_ppl.inference.draws import Drawn
+from causal_bo_ppl.inference.importance import Importance
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.linear.equations import Equations
+from causal_bo_ppl.problem import Queries
+
+
+class RowModel(Protocol):
+    """What n models say about rows of the variables in `nodes`; a part of `interfaces.Model`."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The variables, the target last."""
+
+    def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Return the log density of each value given its causes, (n, rows, p)."""
+
+    def replicate(self, draws: Any, queries: Queries, key: jax.Array) -> np.ndarray:
+        """Draw one row for each model and query, (n, rows, p)."""
+
+
+class Belief(Protocol):
+    """What a method of inference knows about theta.
+
+    Kernels and checks ask a belief these questions through `Posterior`; none of them asks which
+    method it came from. Queries are over the variables of `model.nodes`.
+    """
+
+    @property
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+
+    @property
+    def model(self) -> RowModel | None:
+        """What draws of whole models say about rows; None where only theta is known."""
+
+    @property
+    def prior(self) -> Prior:
+        """What was believed before the rows."""
+
+    @property
+    def moments_by(self) -> str:
+        """How mean and covariance were found, in words."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the computation worked: "exact", "passed", "failed" or "not assessed"."""
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Whether the density of each variable is known, (p,); the others' rows are given."""
+
+    @property
+    def settings(self) -> str:
+        """What the numbers depend on besides problem, prior and rows; empty if nothing is drawn."""
+
+    @property
+    def chains(self) -> np.ndarray | None:
+        """Draws of theta that depend on each other, (chains, n, d); None where draws do not."""
+
+    @property
+    def summary(self) -> pd.DataFrame | None:
+        """Convergence of every coordinate of theta; None where nothing was sampled."""
+
+    @property
+    def worth(self) -> float:
+        """How many independent draws the covariance is made of; infinite in closed form."""
+
+    @property
+    def tail_degrees(self) -> float:
+        """Fewest degrees of freedom of a coordinate that is Student's t; infinite for others."""
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether theta is Gaussian by construction."""
+
+    @property
+    def equations(self) -> Equations | None:
+        """Linear equations that are independent given the rows; None where there are none."""
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """Draw theta (n, d)."""
+
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """Draw theta about n times with the whole models; by default all there are, or 4,000."""
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times before any row; None where that is impossible."""
+
+    def importance(self, draws: int, key: jax.Array) -> Importance:
+        """Return weights of N(mean, covariance) as a proposal for the posterior."""
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """Return what the computation's success is judged by: value, limit and verdict."""
+
+    def describe(self, lines: pd.DataFrame) -> str:
+        """Say in words how the posterior was computed, and how well."""
+
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """Return the variance of one outcome under each query, (M,)."""
+
+    def update(self, rows: Data) -> "Belief":
+        """Return the belief after more rows."""
+
+
+class Method(Protocol):
+    """A method of inference: from a task, its mechanisms and a key to a belief about theta."""
+
+    @property
+    def name(self) -> str:
+        """The name of the method, for tables and messages."""
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether it draws at random."""
+
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
+        """Return the posterior of theta given the rows and outcomes of the task."""
