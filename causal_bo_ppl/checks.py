@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from causal_bo_ppl.errors import ModelError
+
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
 
 
@@ -61,6 +63,12 @@ class Check:
     def failures(self) -> pd.DataFrame:
         """Lines of the table that failed."""
         return self.table[self.table["verdict"] == FAILED]
+
+    def require(self) -> "Check":
+        """Return this check if no line failed; raise ModelError with its text otherwise."""
+        if self.verdict == FAILED:
+            raise ModelError(f"{self.name}: {self.text}")
+        return self
 
     def __repr__(self) -> str:
         advice = f" {self.advice}" if self.advice else ""

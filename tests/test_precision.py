@@ -31,7 +31,6 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
     ],
     "testing": [
         lambda at: cb.testing.check_system(at.system),
-        lambda at: cb.testing.check_confounding(at.system, at.key),
     ],
     "Posterior": [
         lambda at: at.post.draws(5, 0),

@@ -5,17 +5,20 @@ shipped systems and on a user's own.
 """
 
 import warnings
+from functools import partial
 
 import jax
 import numpy as np
 from scipy.stats import rankdata
 
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, listed
-from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import between
 from causal_bo_ppl.systems import CausalSystem
+from causal_bo_ppl.testing.promises import run_lines
 
 PLACES = 40  # where a direct effect is looked for: half in the population, half in the domains
 ROWS = 4_000  # in which a latent common cause is looked for: correlations above 0.09 are seen
@@ -25,8 +28,8 @@ MOST_CORRELATION = 5.5  # standard errors: one in 26 million, for there are many
 
 def check_system(
     system: CausalSystem, *, draws: int = 100_000, per_set: int = 2, key: jax.Array | int = 0
-) -> None:
-    """Raise ModelError, saying what is wrong, unless the system is consistent with itself.
+) -> Check:
+    """Check whether a system is consistent with itself.
 
     Checked are: the graph against the model's real dependences, observations and experiments
     (shape, reproducibility, values set), the exact effect against `draws` simulated outcomes of
@@ -43,19 +46,27 @@ def check_system(
         How many queries of every intervention set are looked at.
     key:
         A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A line for each promise; `check.require()` raises ModelError where one is broken.
     """
     if not isinstance(system, CausalSystem):
         raise ModelError(f"check_system checks a CausalSystem, got {type(system).__name__}")
-    for name, count, least in (("draws", draws, 2), ("per_set", per_set, 1)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ModelError(f"{name} must be a whole number, at least {least}; got {count!r}")
+    draws, per_set = read_count("draws", draws, 2), read_count("per_set", per_set, 1)
     keys = jax.random.split(as_key(key), 5)
     queries = random_queries(system, per_set, keys[0])
-    check_mechanisms(system, keys[1])
-    check_confounding(system, keys[2])
-    check_rows(system, queries, keys[3])
-    check_effects(system, queries, draws, keys[4])
-    check_optimum(system)
+    lines = {
+        "mechanisms react to their parents alone": partial(_check_dependences, system, keys[1]),
+        "disturbances depend where arcs are": partial(_check_confounding, system, keys[2]),
+        "rows are reproducible and keep what is set": partial(
+            _check_rows, system, queries, keys[3]
+        ),
+        "effects are means of outcomes": partial(_check_effects, system, queries, draws, keys[4]),
+        "the optimum is the best": partial(_check_optimum, system),
+    }
+    return run_lines(f"system {system.name}", lines, "Mend the model, the graph or the response.")
 
 
 def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Queries:
@@ -79,7 +90,7 @@ def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Querie
     return Queries(np.concatenate([nothing.mask, low.mask]), np.concatenate([nothing.value, value]))
 
 
-def check_mechanisms(system: CausalSystem, key: jax.Array) -> None:
+def _check_dependences(system: CausalSystem, key: jax.Array) -> None:
     """Require that each variable reacts to its parents and to nothing else, all others being set.
 
     Row (j, i) of a batch sets every variable but j; a second batch with the same disturbances also
@@ -145,7 +156,7 @@ def _compare_causes(system: CausalSystem, node: str, found: list[str]) -> None:
         warnings.warn(message, CausalBOWarning, stacklevel=4)
 
 
-def check_confounding(system: CausalSystem, key: jax.Array) -> None:
+def _check_confounding(system: CausalSystem, key: jax.Array) -> None:
     """Require a bidirected edge between variables whose disturbances depend on each other.
 
     Each variable is drawn with all others set, always with the same disturbances; what then moves
@@ -175,7 +186,7 @@ def check_confounding(system: CausalSystem, key: jax.Array) -> None:
             )
 
 
-def check_rows(system: CausalSystem, queries: Queries, key: jax.Array) -> None:
+def _check_rows(system: CausalSystem, queries: Queries, key: jax.Array) -> None:
     """Require observations of the right shape that a key reproduces, and experiments as set."""
     one, other = jax.random.split(key)
     data, again, fresh = (system.observe(1001, subkey) for subkey in (one, one, other))
@@ -208,7 +219,7 @@ def check_rows(system: CausalSystem, queries: Queries, key: jax.Array) -> None:
     _require(kept, f"{system.name}: an experiment did not keep the values that were set")
 
 
-def check_effects(system: CausalSystem, queries: Queries, draws: int, key: jax.Array) -> None:
+def _check_effects(system: CausalSystem, queries: Queries, draws: int, key: jax.Array) -> None:
     """Require exact effects within 4.5 standard errors of the means of simulated outcomes."""
     effects = np.asarray(system.effect(queries))
     _check_batch(system, queries, effects)
@@ -238,7 +249,7 @@ def _check_batch(system: CausalSystem, queries: Queries, effects: np.ndarray) ->
     _require(same, f"{system.name}: an effect depends on the values of variables that are not set")
 
 
-def check_optimum(system: CausalSystem) -> None:
+def _check_optimum(system: CausalSystem) -> None:
     """Require that the optimum is a query with the effect it claims, which no other query beats.
 
     The others are a Sobol design and vertices of the domains.
