@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
+from causal_bo_ppl import responses
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.mechanisms.linear import structural_response as wiring
+from causal_bo_ppl.kernels.remainders import remainders
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,9 @@ def test_the_same_key_gives_the_same_run_in_another_process(ecoli70):
 @pytest.mark.heavy
 def test_rounds_do_not_compile_anything_again(ecoli70):
     cb.optimize(ecoli70, rounds=3, observations=30, noise=1.0, key=0)
-    before = wiring.linearize._cache_size()
+    before = responses._linearize._cache_size()
     cb.optimize(ecoli70, rounds=25, observations=40, noise=1.0, key=1)
-    assert wiring.linearize._cache_size() == before
+    assert responses._linearize._cache_size() == before
 
 
 @pytest.mark.parametrize(
