@@ -353,7 +353,7 @@ def test_a_prior_against_the_data_is_noticed_and_a_weak_one_is_not(chain):
     assert sure["prior"] > 0.05 > sure["likelihood"] and sure["diagnosis"] == "the data say little"
 
 
-@pytest.mark.parametrize("method", [SHORT, "wishart"])
+@pytest.mark.parametrize("method", [SHORT, "wishart"], ids=["nuts", "wishart"])
 def test_sensitivity_and_predictions_work_for_every_method(chain, method):
     post = cb.fit(chain.problem, chain.observe(100, 0), method=method, key=0)
     assert (
@@ -400,7 +400,7 @@ def test_too_little_is_refused(chain):
         cb.check_loo(post)
     with pytest.raises(cb.DataError, match="without rows the posterior is the prior"):
         cb.prior_sensitivity(post)
-    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 1,000"):
+    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 1000; got 10"):
         cb.gaussian_error(post, draws=10, key=0)
     with pytest.raises(cb.ModelError, match="gaussian_error needs a Posterior"):
         cb.gaussian_error(None, key=0)

@@ -266,9 +266,10 @@ def test_a_refit_on_new_rows_compiles_nothing(chain):
     structure = jax.tree.structure(first.belief.model.density)
     made = program(structure, False, SHORT.warmup, SHORT.target_accept, SHORT.depth)
     before = made.begin._cache_size(), made.advance._cache_size()
+    assert all(before)
     for rows in (30, 45, 31):
         cb.fit(chain.problem, chain.observe(rows, 1), **options)
-    assert (made.begin._cache_size(), made.advance._cache_size()) == before == (1, 1)
+    assert (made.begin._cache_size(), made.advance._cache_size()) == before
     cb.fit(chain.problem, chain.observe(30, 0), method="laplace")
     hessians = hessian._cache_size()
     cb.fit(chain.problem, chain.observe(70, 0), method="laplace")
