@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "causal_bo_ppl"
 LAYERS = [
     "errors buffers",
-    "inputs checks numerics",
+    "inputs checks numerics sweeps",
     "batching",
     "graph",
     "problem",

@@ -100,9 +100,9 @@ def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
 
 @pytest.mark.slow
 def test_nuts_is_calibrated_under_latent_confounding(front_door):
-    options = {"chains": 4, "warmup": 300, "draws": 250}
+    method = cb.NUTS(warmup=300, draws=250, progress=False)
     check = cb.calibrate(
-        front_door, method="nuts", rows=40, simulations=40, posterior_draws=100, key=0, **options
+        front_door, method=method, rows=40, simulations=40, posterior_draws=100, key=0
     )
     assert check.passed
 

@@ -248,7 +248,7 @@ def test_a_comparison_can_be_stacked_over_rows_and_refuses_what_it_cannot_compar
     queries = chain.problem.grid(3)
     found = cb.compare_kernels(chain, queries, draws=200, key=0)
     assert xr.concat([found, found], "rows").sizes["rows"] == 2
-    with pytest.raises(cb.ModelError, match="whole number of draws, at least 100; got 50"):
+    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 100; got 50"):
         cb.compare_kernels(chain, queries, draws=50, key=0)
     with pytest.raises(cb.ModelError, match="nothing to compare: give at least one query"):
         cb.compare_kernels(chain, queries[:0], key=0)

@@ -14,7 +14,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.checks import Check, holm
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.gaussian import mardia_skewness, standardized
-from causal_bo_ppl.diagnostics.importance import weigh
+from causal_bo_ppl.inference.importance import weigh
 
 pytestmark = pytest.mark.heavy
 SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
@@ -81,14 +81,7 @@ def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_eve
 
 
 def test_a_sampled_posterior_of_eight_rows_fails_and_one_of_many_passes(chain):
-    options = {
-        "method": "nuts",
-        "chains": 4,
-        "warmup": 200,
-        "draws": 1_000,
-        "progress": False,
-        "key": 0,
-    }
+    options = {"method": cb.NUTS(warmup=200, progress=False), "key": 0}
     assert not cb.gaussian_error(
         cb.fit(chain.problem, chain.observe(8, 0), **options), key=0
     ).passed
@@ -184,8 +177,7 @@ def test_one_chain_is_not_assessed_by_the_check_either(chain):
     post = cb.fit(
         chain.problem,
         chain.observe(30, 0),
-        method="nuts",
-        **(SHORT | {"chains": 1, "draws": 4_000}),
+        method=replace(SHORT, chains=1, draws=4_000),
         key=0,
     )
     check = cb.check_posterior(post)
@@ -361,10 +353,9 @@ def test_a_prior_against_the_data_is_noticed_and_a_weak_one_is_not(chain):
     assert sure["prior"] > 0.05 > sure["likelihood"] and sure["diagnosis"] == "the data say little"
 
 
-@pytest.mark.parametrize("method", ["nuts", "wishart"])
+@pytest.mark.parametrize("method", [SHORT, "wishart"], ids=["nuts", "wishart"])
 def test_sensitivity_and_predictions_work_for_every_method(chain, method):
-    options = SHORT | {"key": 0} if method == "nuts" else {}
-    post = cb.fit(chain.problem, chain.observe(100, 0), method=method, **options)
+    post = cb.fit(chain.problem, chain.observe(100, 0), method=method, key=0)
     assert (
         cb.prior_sensitivity(post).passed
         and cb.check_predictive(post).passed
@@ -409,7 +400,7 @@ def test_too_little_is_refused(chain):
         cb.check_loo(post)
     with pytest.raises(cb.DataError, match="without rows the posterior is the prior"):
         cb.prior_sensitivity(post)
-    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 1,000"):
+    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 1000; got 10"):
         cb.gaussian_error(post, draws=10, key=0)
     with pytest.raises(cb.ModelError, match="gaussian_error needs a Posterior"):
         cb.gaussian_error(None, key=0)

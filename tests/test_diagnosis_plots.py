@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -7,7 +9,6 @@ from matplotlib.patches import Rectangle
 from scipy.stats import chi2, kstwo
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.inference.nuts import Sampled
 from causal_bo_ppl.plots import chains as chain_plots
 from causal_bo_ppl.plots.diagnostics import quantile_band
 
@@ -29,8 +30,8 @@ def system():
 
 @pytest.fixture(scope="module")
 def sampled(system):
-    settings = {"chains": 2, "warmup": 100, "draws": 100, "progress": False}
-    return cb.fit(system.problem, system.observe(60, 0), method="nuts", key=0, **settings)
+    method = cb.NUTS(chains=2, warmup=100, draws=100, progress=False)
+    return cb.fit(system.problem, system.observe(60, 0), method=method, key=0)
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +53,13 @@ def finish(panels):
     np.asarray(panels).flat[0].figure.draw_without_rendering()
 
 
-def replaced(post, names=None, flat=None, **stats):
+def replaced(post, names=None, psi=None, **stats):
     """The same posterior with other draws, other statistics of the sampler, or other names."""
-    belief = post.belief
-    chains = belief.chains._replace(stats=belief.chains.stats | stats)
-    chains = chains if flat is None else chains._replace(flat=flat)
-    found = Sampled(belief.model, belief.sampling, belief.key, chains)
+    drawn = post.belief._replace(stats=post.belief.stats | stats)
+    belief = replace(post.belief, sampled=drawn if psi is None else drawn._replace(psi=psi))
     if names:
-        found.__dict__["summary"] = belief.summary.rename(index=names)
-    return cb.Posterior(post.problem, post.parameters, post.method, found, post.parts, post.digest)
+        belief.__dict__["summary"] = post.belief.summary.rename(index=names)
+    return replace(post, belief=belief)
 
 
 def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(sampled):
@@ -74,13 +73,11 @@ def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(samp
         ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "b[Z->Y]"
     ]
     assert len(trace.lines) == 2
-    np.testing.assert_array_equal(trace.lines[1].get_ydata(), sampled.belief.theta[1, :, at])
+    np.testing.assert_array_equal(trace.lines[1].get_ydata(), sampled.belief.chains[1, :, at])
     [posterior] = [
         ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "log posterior"
     ]
-    np.testing.assert_array_equal(
-        posterior.lines[0].get_ydata(), sampled.belief.chains.stats["lp"][0]
-    )
+    np.testing.assert_array_equal(posterior.lines[0].get_ydata(), sampled.belief.stats["lp"][0])
     title = panels[0, 0].figure.get_suptitle()
     assert title == "2 x 100 draws: all 5 parameters, largest R-hat first"
     finish(panels)
@@ -122,19 +119,17 @@ def test_rank_has_a_curve_for_each_chain_that_starts_and_ends_at_zero(sampled):
 
 
 def test_chains_that_disagree_have_large_ranks(sampled):
-    moved = sampled.belief.chains.flat + np.array([0.0, 8.0])[:, None, None]
-    ax = cb.plots.draw_rank(replaced(sampled, flat=moved))[0]
+    moved = sampled.belief.psi + np.array([0.0, 8.0])[:, None, None]
+    ax = cb.plots.draw_rank(replaced(sampled, psi=moved))[0]
     assert max(np.abs(line.get_ydata()).max() for line in ax.lines) > 0.4
     assert "R-hat 1.0" not in ax.get_title()
 
 
 def test_ranks_are_thinned_by_the_effective_number_of_draws(sampled):
     def thinned(ess, draws=1_000):
-        sampling = type(sampled.belief.sampling)(chains=4, draws=draws)
-        belief = Sampled(sampled.belief.model, sampling, sampled.belief.key, sampled.belief.chains)
-        return chain_plots._apart(
-            belief, pd.DataFrame({"ess_bulk": [ess, 9_999.0], "ess_tail": [9_999.0, 9_999.0]})
-        )
+        chains = chain_plots.Sampled(np.zeros((4, draws, 4)), {}, sampled.belief.summary)
+        shown = pd.DataFrame({"ess_bulk": [ess, 9_999.0], "ess_tail": [9_999.0, 9_999.0]})
+        return chain_plots._apart(chains, shown)
 
     assert [thinned(ess) for ess in (6_000.0, 1_900.0, 3.0, np.nan)] == [1, 3, 10, 1]
     assert thinned(10.0, draws=50) == 1
@@ -156,7 +151,7 @@ def test_energy_shows_every_chain_beside_the_limit(sampled):
     chains, energy = cb.plots.draw_energy(sampled)
     assert [line.get_xdata()[0] for line in chains.lines] == [0.3]
     places = np.concatenate([each.get_offsets() for each in chains.collections])
-    squares = sampled.belief.chains.stats["energy"]
+    squares = sampled.belief.stats["energy"]
     ratios = (np.diff(squares, axis=1) ** 2).mean(axis=1) / squares.var(axis=1, ddof=1)
     np.testing.assert_allclose(places, np.stack([ratios, [0, 1]], axis=1), rtol=0.02)
     assert [text.get_text() for text in energy.get_legend().get_texts()] == [
@@ -184,16 +179,14 @@ def test_names_with_dollars_are_not_mathematics(sampled):
 
 
 def test_one_chain_is_drawn_without_r_hat(system):
-    settings = {"chains": 1, "warmup": 100, "draws": 100, "progress": False}
-    post = cb.fit(system.problem, system.observe(60, 0), method="nuts", key=0, **settings)
+    method = cb.NUTS(chains=1, warmup=100, draws=100, progress=False)
+    post = cb.fit(system.problem, system.observe(60, 0), method=method, key=0)
     panels = cb.plots.draw_trace(post)
     assert panels[0, 0].figure.get_suptitle().endswith("one chain has no R-hat")
     assert list(chain_plots._worst(post.belief).index) == [*post.names, "log posterior"]
     finish(panels)
     finish(cb.plots.draw_energy(post))
-    with pytest.raises(
-        cb.ModelError, match="ranks compare chains, and there is only one; fit with chains=4"
-    ):
+    with pytest.raises(cb.ModelError, match=r"only one; fit with method=cb.NUTS\(chains=4\)"):
         cb.plots.draw_rank(post)
 
 
@@ -221,10 +214,9 @@ def test_distances_of_few_rows_leave_the_band_and_those_of_many_do_not(system, f
 
 
 def test_distances_of_a_sampled_posterior_have_a_band_for_its_effective_draws(sampled):
-    independent = np.random.default_rng(0).normal(size=sampled.belief.chains.flat.shape)
+    independent = np.random.default_rng(0).normal(size=sampled.belief.psi.shape)
     fast, slow = (
-        replaced(sampled, flat=flat)
-        for flat in (independent, independent[:, :25].repeat(4, axis=1))
+        replaced(sampled, psi=psi) for psi in (independent, independent[:, :25].repeat(4, axis=1))
     )
     given = plt.figure().add_subplot()
     assert cb.plots.draw_mahalanobis(slow, given) is given

@@ -108,7 +108,7 @@ def test_no_queries_give_an_empty_gram(chain, queries):
 
 def test_too_few_draws_are_refused_or_warned_of(chain, queries):
     for draws in (1, 0, True, 2.5):
-        with pytest.raises(cb.ModelError, match="at least 2 draws, as a whole number; got"):
+        with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 2; got"):
             cb.monte_carlo_gram(chain, queries, draws=draws, key=0)
     with pytest.warns(
         cb.CausalBOWarning,
@@ -125,7 +125,7 @@ def test_a_failed_posterior_is_refused_by_every_kernel_unless_accepted(chain, qu
         with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
             kernel(failed, queries, key=0)
     assert "verdict failed" in cb.monte_carlo_gram(failed.accept("test"), queries, key=0).assumed
-    with pytest.raises(cb.ModelError, match="a kernel needs a Posterior, got Problem"):
+    with pytest.raises(cb.ModelError, match="a Posterior is needed here, got Problem"):
         cb.monte_carlo_gram(chain.problem, queries, key=0)
 
 

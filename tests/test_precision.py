@@ -39,6 +39,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: at.post.to_datatree(),
         lambda at: at.post.outcome_variances(at.queries),
         lambda at: at.post.mean,
+        lambda at: cb.Posterior.from_draws(at.problem, np.zeros((9, len(at.theta)))),
     ],
     "Response": [
         lambda at: at.response(at.theta, at.queries),
@@ -103,8 +104,8 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
     "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
-    "records and settings": "Check FixedPrior KernelEstimate Limits MagnitudeCost MomentPrior "
-    "Queries ScaledPrior Tolerances",
+    "records and settings": "Check Conjugate FixedPrior KernelEstimate Laplace Limits MagnitudeCost "
+    "MomentPrior NUTS Queries ScaledPrior Settings Tolerances Wishart",
     "symbols, graphs and designs in NumPy": "CausalGraph Problem mis pomis",
     "a table of float64 numbers in NumPy": "Data",
     "files of float64 numbers": "read_datatree write_datatree",

@@ -1,15 +1,18 @@
 """Responses and their derivatives: dense algebra, autodiff, finite differences; what theta does not hold is refused."""
 
+from dataclasses import replace
+
 import fitted_cases as cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from scipy.stats import chi2
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.linear import structural_response as wiring
-from causal_bo_ppl.mechanisms.linear import total_response as lines
+from causal_bo_ppl import responses
+from causal_bo_ppl.mechanisms.linear.structural_response import _curvature
 from causal_bo_ppl.problem import Queries
 
 KINDS = ["structural", "total_effect", "estimand"]
@@ -89,11 +92,11 @@ def test_hessian_agrees_with_autodiff(intercepts):
     upstream = post.upstream(queries)
     expected = jax.jacfwd(jax.jacfwd(lambda at: r(at, queries)))(theta)
     np.testing.assert_allclose(
-        wiring.hessian(r._constants, theta, upstream), expected, rtol=1e-9, atol=1e-10
+        r.map.program.hessian(theta, upstream), expected, rtol=1e-9, atol=1e-10
     )
     norms = np.abs(np.linalg.eigvalsh(np.asarray(expected))).max(axis=1)
     np.testing.assert_allclose(
-        wiring.curvature(r._constants, theta, upstream), norms, rtol=1e-9, atol=1e-10
+        _curvature(r.map.program, theta, upstream), norms, rtol=1e-9, atol=1e-10
     )
 
 
@@ -104,23 +107,19 @@ def test_hessian_bounds_hold_within_the_ellipsoid_and_everywhere_where_they_are_
     found = r.hessian_bounds(queries, level=0.9)
     upstream = post.upstream(queries)
     draws = np.random.default_rng(0).normal(size=(60, len(post.names)))
-    radius = np.sqrt(cb.responses.chi2.ppf(0.9, len(post.names)))
+    radius = np.sqrt(chi2.ppf(0.9, len(post.names)))
     sphere = draws / np.linalg.norm(draws, axis=1, keepdims=True)
     inside = post.mean + radius * sphere @ np.linalg.cholesky(post.covariance).T
-    largest = np.max(
-        [wiring.curvature(r._constants, jnp.asarray(at), upstream) for at in inside], axis=0
-    )
+    program = r.map.program
+    largest = np.max([_curvature(program, jnp.asarray(at), upstream) for at in inside], axis=0)
     assert (largest <= found.bounds * (1 + 1e-10)).all() and 0 < found.is_global.sum() < 30
-    reach = jnp.abs(jnp.asarray(post.mean)) + 1.0
-    flipped = r._constants._replace(
-        fixed=-r._constants.fixed
-    )  # a bound by absolute values knows no signs
-    bounds = [
-        wiring.largest_curvature(constants, reach, upstream)
-        for constants in (r._constants, flipped)
-    ]
-    assert np.asarray(r._constants.fixed).any() and np.array_equal(*bounds)
-    anywhere = wiring.curvature(r._constants, jnp.asarray(draws[0] * 100), upstream)
+    flipped = replace(r.map)  # a bound by absolute values knows no signs
+    flipped.__dict__["program"] = replace(program, fixed=-program.fixed)
+    again = flipped.hessian_bounds(-post.mean, post.sd, queries, 0.9)
+    local = ~found.is_global
+    assert np.asarray(program.fixed).any() and np.array_equal(again.is_global, found.is_global)
+    assert np.array_equal(again.bounds[local], found.bounds[local])
+    anywhere = _curvature(program, jnp.asarray(draws[0] * 100), upstream)
     np.testing.assert_allclose(
         np.asarray(anywhere)[found.is_global], found.bounds[found.is_global], rtol=1e-9
     )
@@ -160,15 +159,15 @@ def test_nothing_is_compiled_again_for_other_rows_or_data():
     problem, post = fitted(1, known=0)
     other = cb.fit(problem, cases.simulate(problem, cases.random_problem(1)[1], 55, 9))
     cb.response(problem, post).linearize(post.mean, random_queries(problem, 200, 0))
-    before = wiring.linearize._cache_size()
+    before = responses._linearize._cache_size()
     for rows in (20, 100, 256):
         cb.response(problem, other).linearize(other.mean, random_queries(problem, rows, rows))
-    assert wiring.linearize._cache_size() == before
+    assert responses._linearize._cache_size() == before
     _, third = fitted(1, "estimand", known=0)
     cb.response(problem, third).linearize(third.mean, random_queries(problem, 30, 0))
-    compiled = lines.linearize._cache_size()
+    compiled = responses._linearize._cache_size()
     cb.response(problem, third).linearize(third.mean, random_queries(problem, 90, 1))
-    assert lines.linearize._cache_size() == compiled
+    assert responses._linearize._cache_size() == compiled
 
 
 def test_chain_has_the_jacobian_of_the_paper(make_problem):

@@ -9,9 +9,8 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, NumericalError
-from causal_bo_ppl.inference import equations, moments
-from causal_bo_ppl.inference import wishart as estimands
-from causal_bo_ppl.mechanisms.linear import regressions
+from causal_bo_ppl.inference import conjugate, wishart
+from causal_bo_ppl.mechanisms.linear import equations
 
 NAMES = ("X", "Z", "Y")
 EXTREMES = [(1e48, 1e-48, 1e48), (1e-48, 1e48, 1e-48), (1e-48, 1e-48, 1e48), (1e48, 1e48, 1e-48)]
@@ -259,14 +258,14 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
 
 def test_closed_form_that_is_not_finite_is_not_called_exact(chain, rows, monkeypatch):
     good = cb.fit(chain.problem, rows), cb.fit(chain.problem, rows, method="wishart")
-    solve, moments_of = regressions.solve_scaled, moments.solve_moments
+    solve, moments_of = equations.solve_scaled, wishart.solve_moments
 
     def broken(*arguments):
         return (found := solve(*arguments))._replace(mean=found.mean * np.nan)
 
     monkeypatch.setattr(equations, "solve_scaled", broken)
     monkeypatch.setattr(
-        estimands, "solve_moments", lambda *a: moments_of(*a)._replace(centre=np.full(3, np.nan))
+        wishart, "solve_moments", lambda *a: moments_of(*a)._replace(centre=np.full(3, np.nan))
     )
     for post in good:
         with pytest.raises(NumericalError, match="not finite, so .* is not exact"):
@@ -275,7 +274,7 @@ def test_closed_form_that_is_not_finite_is_not_called_exact(chain, rows, monkeyp
             post.update(rows)
     monkeypatch.undo()
     monkeypatch.setattr(
-        equations.Equations, "moments", lambda self: (np.full(4, np.inf), np.eye(4))
+        conjugate.ExactBelief, "moments", lambda self: (np.full(4, np.inf), np.eye(4))
     )
     with pytest.raises(
         NumericalError, match=r"of b\[X->Z\] is not finite, so the verdict 'exact' does not hold"

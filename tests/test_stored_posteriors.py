@@ -105,7 +105,7 @@ def test_what_is_no_netcdf_file_is_refused(chain, tmp_path):
         ("problem", np.arange(3), "is of another problem"),
         ("verdict", "passed", "has the verdict 'passed', not one of: exact; fit and write"),
         ("verdict", "fine", "has the verdict 'fine', not one of: exact"),
-        ("method", "magic", "has the method 'magic', not one of: conjugate, wishart"),
+        ("method", "nuts", "has the verdict 'exact', not one of: passed, failed, not assessed"),
         ("method", np.arange(2), "has the method array"),
         ("parameters", "other", "has the parameters 'other', not one of: structural"),
         ("parameters", "estimand", "has the coordinate names .* this problem has est"),
@@ -117,6 +117,11 @@ def test_what_is_no_netcdf_file_is_refused(chain, tmp_path):
 def test_an_attribute_that_cannot_be_is_refused(file, chain, name, value, message):
     edit(file, lambda opened: opened.attrs.__setitem__(name, value))
     refused(file, chain.problem, message)
+
+
+def test_a_posterior_by_a_method_of_ones_own_is_read(file, chain):
+    edit(file, lambda opened: opened.attrs.__setitem__("method", "magic"))
+    assert cb.read_datatree(file, chain.problem).attrs["method"] == "magic"
 
 
 @pytest.mark.parametrize("name", ["format", "causal_bo_ppl", "verdict", "method", "linear"])

@@ -200,12 +200,11 @@ def test_two_interventions_are_not_one_outcome(post):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("method", ["laplace", "nuts"])
+@pytest.mark.parametrize("method", ["laplace", cb.NUTS(progress=False)], ids=["laplace", "nuts"])
 def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_outcomes(method):
     """f = a_Y + b (a_Z + c x): what is missed is db dm, m = a_Z + c x, whose mean square is Vb Vm + 2 Cov(b, m)^2."""
     system = cb.models.load("chain")
-    chosen = cb.NUTS(progress=False) if method == "nuts" else method
-    post = cb.fit(system.problem, system.observe(40, 0), method=chosen, key=0)
+    post = cb.fit(system.problem, system.observe(40, 0), method=method, key=0)
     place = {name: at for at, name in enumerate(post.names)}
     slope, mediator = np.zeros((2, len(post.names)))
     slope[place["b[Z->Y]"]] = mediator[place["a[Z]"]] = 1.0

@@ -80,7 +80,7 @@ def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
     ) + 0.05  # Student's t, 20 rows
     with pytest.raises(cb.ModelError, match="delta must lie between 0 and 1, got 1"):
         theory.parameter_error(post, delta=1)
-    with pytest.raises(cb.ModelError, match="needs a Posterior, got Problem"):
+    with pytest.raises(cb.ModelError, match="a Posterior is needed here, got Problem"):
         theory.parameter_error(post.problem)
 
 

@@ -11,12 +11,13 @@ import numpyro.distributions as dist
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.inference import nuts as chains
-from causal_bo_ppl.inference.prior_draws import draw_models
+from causal_bo_ppl.inference import nuts
+from causal_bo_ppl.mechanisms.linear import program
+from causal_bo_ppl.mechanisms.linear.program import draw_models
 
 pytestmark = pytest.mark.heavy
 THREADS, CALLS = 8, 40
-BUDGET = {"method": "nuts", "chains": 2, "warmup": 60, "draws": 50, "progress": False}
+SHORT = cb.NUTS(chains=2, warmup=60, draws=50, progress=False)
 
 
 def at_once(*works):
@@ -72,7 +73,7 @@ def test_program_may_itself_simulate_and_neither_changes_the_other():
     assert len(seen) == 2 and all(np.array_equal(values, expected) for values in seen)
 
 
-def test_handlers_are_used_by_one_thread_at_a_time_while_models_are_traced(monkeypatch):
+def test_handlers_are_used_by_one_thread_at_a_time_while_programs_run_and_are_traced(monkeypatch):
     inside, together = [], []
 
     def watched(work):
@@ -85,23 +86,30 @@ def test_handlers_are_used_by_one_thread_at_a_time_while_models_are_traced(monke
 
         return run
 
-    monkeypatch.setattr(potentials, "potential_energy", watched(potentials.potential_energy))
-    chains.program.cache_clear()
-    system, other = cb.models.load("chain"), cb.models.load("toy")
-    data = system.observe(30, 0)
+    linear_program, system, other = (
+        program.linear_program,
+        cb.models.load("chain"),
+        cb.models.load("toy"),
+    )
+    monkeypatch.setattr(program, "linear_program", lambda *asked: watched(linear_program(*asked)))
+    nuts.program.cache_clear()
     watched_system = replace(system, model=watched(system.model))
 
     def simulate():
         return [watched_system.observe(5, key).values for key in range(CALLS)]
 
-    def fit(problem, rows):
-        return lambda: cb.fit(problem, rows, key=0, **BUDGET).mean
+    def draw(slope_sd):
+        prior = cb.FixedPrior(slope_sd=slope_sd)  # new to the package: its program is traced here
+        return lambda: draw_models(other.problem.graph, prior, {}, True, 8, jax.random.key(0))[0]
 
-    works = fit(system.problem, data), fit(other.problem, other.observe(31, 0)), simulate, simulate
-    first, second, rows, again = at_once(*works)
-    assert len(together) > 2 * CALLS and set(together) == {1}
+    def fit(data):
+        return lambda: cb.fit(system.problem, data, method=SHORT, key=0).mean
+
+    works = fit(system.observe(30, 0)), draw(1.25), draw(1.26), simulate, simulate
+    *first, rows, again = at_once(*works)
+    assert len(together) == 2 * CALLS + 2 and set(together) == {1}
     assert np.array_equal(rows, again)
-    assert np.array_equal(first, works[0]()) and np.array_equal(second, works[1]())
+    assert all(np.array_equal(one, work()) for one, work in zip(first, works, strict=False))
 
 
 def test_prior_draws_and_simulations_do_not_disturb_each_other():

@@ -34,15 +34,8 @@ def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
 
 
 def test_one_chain_cannot_be_assessed(chain):
-    options = {
-        "method": "nuts",
-        "chains": 1,
-        "warmup": 200,
-        "draws": 4_000,
-        "progress": False,
-        "key": 0,
-    }
-    post = cb.fit(chain.problem, chain.observe(30, 0), **options)
+    alone = replace(SHORT, chains=1, draws=4_000)
+    post = cb.fit(chain.problem, chain.observe(30, 0), method=alone, key=0)
     assert (
         post.verdict == "not assessed"
         and cb.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
@@ -96,11 +89,11 @@ def test_a_start_without_a_finite_density_names_the_node(chain):
 
 def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(chain):
     model = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").belief.model
-    hessian = np.eye(model.dimension)
+    hessian = np.eye(len(model.coordinates))
     hessian[0, 0] = 1e-12
     with pytest.raises(
         cb.NumericalError,
-        match=rf"curvature along {model.names[0].replace('[', '.').replace(']', '.')}",
+        match=rf"curvature along {model.coordinates[0].replace('[', '.').replace(']', '.')}",
     ):
         _factor(model, hessian)
     with pytest.raises(cb.NumericalError, match="not finite at the mode"):
@@ -112,17 +105,11 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
     [
         ({"method": "nuts"}, "give a key, such as key=0"),
         (
-            {"method": "nuts", "key": 0, "chains": 0},
-            "chains must be a whole number, at least 1; got 0",
-        ),
-        ({"method": "nuts", "key": 0, "draws": 2.5}, "draws must be a whole number"),
-        ({"method": "nuts", "key": 0, "target_accept": 1.0}, "target_accept must lie between"),
-        (
             {"method": "laplace", "prior": cb.MomentPrior(np.zeros(3), 1, np.eye(3), 9)},
             "MomentPrior is for",
         ),
         ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
-        ({"outcomes": "both"}, "conjugate learns from whole rows only"),
+        ({"method": 3}, r"or a record such as cb.NUTS\(chains=4\); got 3"),
         ({"method": "laplace", "outcomes": "y"}, r"a pair \(queries, values\)"),
     ],
     ids=str,
@@ -130,6 +117,26 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
 def test_what_cannot_be_fitted_is_refused(chain, options, message):
     with pytest.raises(cb.CausalBOError, match=message):
         cb.fit(chain.problem, chain.observe(30, 0), **options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chains": 0}, "chains must be a whole number, at least 1; got 0"),
+        ({"draws": 2.5}, "draws must be a whole number, at least 4; got 2.5"),
+        ({"warmup": True}, "warmup must be a whole number, at least 10; got True"),
+        ({"target_accept": 1.0}, "target_accept must lie between"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(cb.ModelError, match=message):
+        cb.NUTS(**settings)
+
+
+def test_settings_belong_to_the_method_not_to_fit(chain):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'chains'"):
+        cb.fit(chain.problem, chain.observe(30, 0), method="nuts", chains=2, key=0)
 
 
 def test_a_posterior_in_32_bits_is_refused(chain):
@@ -145,6 +152,9 @@ def test_a_posterior_in_32_bits_is_refused(chain):
 def test_outcomes_that_cannot_be_used_are_refused(chain):
     problem, data = chain.problem, chain.observe(30, 0)
     q = problem.queries([{"X": 1.0}, {"X": 2.0}])
+    for method in ("conjugate", "wishart"):
+        with pytest.raises(cb.ModelError, match=f"{method} learns from whole rows only"):
+            cb.fit(problem, data, method=method, outcomes=(q, [1.0, 2.0]))
     with pytest.raises(cb.DataError, match="2 interventions need as many finite outcomes"):
         cb.fit(problem, data, method="laplace", outcomes=(q, [1.0]))
     with pytest.raises(cb.DataError, match="1 that are not finite"):

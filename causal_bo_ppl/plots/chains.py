@@ -57,7 +57,9 @@ def draw_rank(post: Posterior) -> np.ndarray:
     """
     sampled = _require_sampled("draw_rank", post)
     if sampled.chains < 2:
-        raise ModelError("ranks compare chains, and there is only one; fit with chains=4")
+        raise ModelError(
+            "ranks compare chains, and there is only one; fit with method=cb.NUTS(chains=4)"
+        )
     from arviz_plots import plot_rank
 
     shown = _worst(sampled)

@@ -40,8 +40,8 @@ def blackjax_run():
     import blackjax
 
     def one(posterior, key, start):
-        def density(flat):
-            return -potential(posterior, flat)
+        def density(psi):
+            return -potential(posterior, psi)
 
         for_warmup, for_draws = jax.random.split(key)
         warmup = blackjax.window_adaptation(blackjax.nuts, density)
@@ -65,20 +65,20 @@ def effective(draws):
 def test_draws_a_second_beside_blackjax(system, say):
     pytest.importorskip("blackjax")
     first, post = ours(system, 0)
-    run = blackjax_run(post.belief.model.shape)
+    run = blackjax_run()
     rates, times = {"ours": [], "BlackJAX": []}, []
     for turn in range(TURNS + 1):  # the first compiles
         seconds, post = ours(system, 1 + turn)
         model, keys = post.belief.model, jax.random.split(jax.random.key(turn), CHAINS)
         starts = jax.random.uniform(
-            jax.random.key(turn), (CHAINS, model.dimension), minval=-2.0, maxval=2.0
+            jax.random.key(turn), (CHAINS, len(model.coordinates)), minval=-2.0, maxval=2.0
         )
         begin = perf_counter()
-        theirs = np.asarray(run(jax.tree.map(jnp.asarray, model.arguments), keys, starts))
+        theirs = np.asarray(run(jax.tree.map(jnp.asarray, model.density), keys, starts))
         other = perf_counter() - begin
         if turn:
             times.append(seconds)
-            rates["ours"].append(effective(post.belief.sampled.psi) / seconds)
+            rates["ours"].append(effective(post.belief.psi) / seconds)
             rates["BlackJAX"].append(effective(theirs) / other)
     mean = {name: float(np.median(found)) for name, found in rates.items()}
     refit = float(np.median(times))
