@@ -12,7 +12,7 @@ import causal_bo_ppl as cb
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "causal_bo_ppl"
 LAYERS = [
-    "errors buffers",
+    "errors",
     "inputs checks numerics sweeps",
     "batching",
     "graph",
@@ -32,6 +32,18 @@ LAYERS = [
     "report",
     "cli",
 ]
+INSIDE = {  # the order within a room, from left to right
+    "graph": "notation layout admg exploration",
+    "problem": "queries costs designs validation serialization problem default_queries",
+    "data": "tables data outcomes learnability",
+    "identification": "reduction potentials y0_adapter finite_field random_models evaluation factors verification "
+    "linearity parameters results effects",
+    "mechanisms": "interfaces simulation linear",
+    "systems": "search system",
+    "kernels": "estimates jacobian exact remainders monte_carlo bootstrap comparison couplings",
+    "surrogates": "interface coupled",
+    "optimization": "acquisition candidates settings state experiments run loop",
+}
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {
     "y0": {"identification"},
@@ -57,9 +69,13 @@ def room(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(path):
-    """Full dotted names, also those inside functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def imported(path, types_too=True):
+    """Full dotted names, also those inside functions; without those that only type checkers read."""
+    tree = ast.parse(path.read_text())
+    for node in tree.body:
+        if not types_too and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,6 +101,20 @@ def test_module_imports_nothing_to_its_right(path):
         name for name in our_rooms(path) - {here} if DEPTH.get(name, len(LAYERS)) >= DEPTH[here]
     }
     assert not uphill, f"{here} reaches up the pipeline: {sorted(uphill)}"
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_modules_of_a_room_import_only_what_stands_before_them(name):
+    order = INSIDE[name].split()
+    for path in sorted((PACKAGE / name).rglob("*.py")):
+        here = path.relative_to(PACKAGE / name).parts[0].removesuffix(".py")
+        if path == PACKAGE / name / "__init__.py":
+            continue
+        assert here in order, f"{name}/{here} has no place in its room"
+        parts = [each.split(".") for each in imported(path, types_too=False)]
+        used = {each[2] for each in parts if each[:2] == ["causal_bo_ppl", name] and len(each) > 3}
+        later = {each for each in used - {here} if order.index(each) >= order.index(here)}
+        assert not later, f"{name}/{here} reaches up its room: {sorted(later)}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -55,8 +55,8 @@ def finish(panels):
 
 def replaced(post, names=None, psi=None, **stats):
     """The same posterior with other draws, other statistics of the sampler, or other names."""
-    drawn = post.belief._replace(stats=post.belief.stats | stats)
-    belief = replace(post.belief, sampled=drawn if psi is None else drawn._replace(psi=psi))
+    coordinates = post.belief.psi if psi is None else psi
+    belief = replace(post.belief, psi=coordinates, stats=post.belief.stats | stats)
     if names:
         belief.__dict__["summary"] = post.belief.summary.rename(index=names)
     return replace(post, belief=belief)

@@ -342,11 +342,7 @@ def test_the_ancestral_graph_of_b1583_mixes_well():
     data = system.observe(500, 0)
     centred = Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
     post = cb.fit(system.problem, centred, method=cb.NUTS(progress=False), intercepts=False, key=0)
-    assert (
-        len(post.names) == 19
-        and post.len(post.belief.psi) == 4
-        and post.belief.method.draws == 1_000
-    )
+    assert len(post.names) == 19 and post.belief.psi.shape[:2] == (4, 1_000)
     assert (post.belief.summary["r_hat"] <= 1.01).all() and not post.belief.stats["diverging"].any()
 
 
