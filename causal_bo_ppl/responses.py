@@ -1,4 +1,4 @@
-"""What would Y be under do(...), for given theta? A posterior's response map, checked and batched."""
+"""What would Y be under do(...), for given theta? A response map, checked and batched."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,9 +41,12 @@ def _linearize(
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """r(theta, queries): E[Y | do(...)] of a batch of queries. Made by `cb.response(problem, post)`.
+    """The function r(theta, queries) = E[Y | do(...)] of a batch of queries.
 
-    NumPy arrays give NumPy arrays; a theta that is a JAX array gives JAX arrays, also within a trace.
+    It is made by `cb.response(problem, post)`.
+
+    NumPy arrays give NumPy arrays; a theta that is a JAX array gives JAX arrays, also within a
+    trace.
     """
 
     post: Posterior
@@ -97,8 +100,8 @@ class Response:
     def hessian_bounds(self, queries: Queries, *, level: float = 0.95) -> HessianBounds:
         """Bound the curvature of each effect in theta, as the operator norm of its Hessian.
 
-        Global where the effect's degree in theta is 2 at most, local within the credible ellipsoid of
-        `level` otherwise; NaN where the mechanisms know no bound.
+        Global where the effect's degree in theta is 2 at most, local within the credible ellipsoid
+        of `level` otherwise; NaN where the mechanisms know no bound.
         """
         level, queries = read_share("level", level), self.post.problem.require(queries)
         bounds = offered(self.map, "hessian_bounds")
@@ -148,7 +151,8 @@ def response(problem: Problem, post: Posterior) -> Response:
     Returns
     -------
     Response
-        `r(theta, queries)` and `r.jacobian(theta, queries)`, compiled once for each shape of problem.
+        `r(theta, queries)` and `r.jacobian(theta, queries)`, compiled once for each shape of
+        problem.
 
     Examples
     --------

@@ -1,8 +1,9 @@
 """Means and sensitivities of a linear system under interventions, by one pass over its variables.
 
 V = a + W'V + e with W strictly upper triangular. Under do(s) the means follow in causal order, and
-the sensitivity of a target to each equation follows in the opposite order. Both passes work on NumPy
-arrays, on JAX arrays (compiled as one loop), and over a finite field with its own matrix product.
+the sensitivity of a target to each equation follows in the opposite order. Both passes work on
+NumPy arrays, on JAX arrays (compiled as one loop), and over a finite field with its own matrix
+product.
 """
 
 import operator
@@ -86,7 +87,7 @@ def _is_numpy(array: Any) -> bool:
 
 
 def _loop(count: int, visit: Callable[[Any, Any], Any], state: Any) -> Any:
-    """Apply `visit` to the places 0 to count - 1: in Python for NumPy, as one compiled loop for JAX."""
+    """Apply `visit` to the places 0 to count - 1, in Python or as one compiled loop of JAX."""
     if not _is_numpy(state):
         return jax.lax.fori_loop(0, count, visit, state)
     for place in range(count):

@@ -1,4 +1,4 @@
-"""Draw the README's pictures: a problem, a run, gains of information, and intervals under latent confounding."""
+"""Draw the README's pictures: a problem, a run, gains, and intervals under confounding."""
 
 from pathlib import Path
 

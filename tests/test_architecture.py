@@ -34,10 +34,10 @@ LAYERS = [
 ]
 INSIDE = {  # the order within a room, from left to right
     "graph": "notation layout admg exploration",
-    "problem": "queries costs designs validation serialization problem default_queries",
+    "problem": "queries costs designs validation serialization problem",
     "data": "tables data outcomes learnability",
-    "identification": "reduction potentials y0_adapter finite_field random_models evaluation factors verification "
-    "linearity parameters results effects",
+    "identification": "reduction potentials y0_adapter finite_field random_models evaluation "
+    "factors verification linearity parameters results effects",
     "mechanisms": "interfaces simulation linear",
     "systems": "search system",
     "kernels": "estimates jacobian exact remainders monte_carlo bootstrap comparison couplings",
@@ -70,7 +70,7 @@ def room(path):
 
 
 def imported(path, types_too=True):
-    """Full dotted names, also those inside functions; without those that only type checkers read."""
+    """Full dotted names, also inside functions; those for type checkers only on request."""
     tree = ast.parse(path.read_text())
     for node in tree.body:
         if not types_too and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -112,7 +112,9 @@ def test_modules_of_a_room_import_only_what_stands_before_them(name):
             continue
         assert here in order, f"{name}/{here} has no place in its room"
         parts = [each.split(".") for each in imported(path, types_too=False)]
-        used = {each[2] for each in parts if each[:2] == ["causal_bo_ppl", name] and len(each) > 3}
+        used = {
+            each[2] for each in parts if each[:2] == ["causal_bo_ppl", name] and each[2] in order
+        }
         later = {each for each in used - {here} if order.index(each) >= order.index(here)}
         assert not later, f"{name}/{here} reaches up its room: {sorted(later)}"
 

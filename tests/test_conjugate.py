@@ -287,7 +287,7 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
         matrix = (
             jnp.asarray(full.fixed).at[full.causes[used], np.nonzero(used)[0]].set(coefficients)
         )
-        queries, is_intercept = other.belief.model.readout.queries
+        queries, is_intercept = other.belief.response.reading[1:]
         values = []
         for mask, value, keeps in zip(queries.mask, queries.value, is_intercept, strict=True):
             weights = jnp.where(mask[None, :], 0.0, matrix[:-1])

@@ -144,7 +144,7 @@ def test_an_effect_that_is_known_has_no_error():
 
 
 def test_a_gaussian_posterior_passes_also_where_effects_are_long_products():
-    """Six coefficients in a row: the effects have heavy tails, and their sds large Monte-Carlo errors."""
+    """Six coefficients in a row: the effects have heavy tails, and so do their sds."""
     names = [f"V{place}" for place in range(6)]
     graph = cb.CausalGraph.from_edges([*zip(names, [*names[1:], "Y"], strict=True)])
     problem = cb.Problem(graph, "Y", domains={"V0": (-1, 1)})
@@ -303,7 +303,10 @@ def test_interventional_rows_are_predicted_under_the_same_interventions():
 
 
 def exact_loo(problem, data, node):
-    """Log predictive density of each row given the others: Student's t of the regression without it."""
+    """Log predictive density of each row given the others.
+
+    Student's t of the regression without it.
+    """
     regressors, response, _ = design(problem, data, node)
     total, prior = 0.0, 0.01
     for row in range(len(response)):

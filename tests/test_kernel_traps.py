@@ -1,4 +1,4 @@
-"""Where a kernel could be wrong without saying so: traces, heavy tails, common draws, many sets, dependence, units."""
+"""Where a kernel could be wrong without saying so: traces, heavy tails, common draws, many sets, units."""
 
 import fitted_cases as cases
 import jax

@@ -17,7 +17,6 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
 from causal_bo_ppl.inference.potentials import log_priors, potential
 from causal_bo_ppl.mechanisms.linear.density import correlation_factor
-from causal_bo_ppl.mechanisms.linear.effect_response import Readout
 from causal_bo_ppl.mechanisms.linear.model import LinearModel
 from causal_bo_ppl.mechanisms.linear.program import (
     DISTURBANCES,
@@ -27,6 +26,7 @@ from causal_bo_ppl.mechanisms.linear.program import (
     node_prior,
 )
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+from causal_bo_ppl.mechanisms.linear.structural_response import StructuralResponse
 from causal_bo_ppl.mechanisms.simulation import ROWS
 from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
 from causal_bo_ppl.problem import Queries
@@ -50,7 +50,15 @@ def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercep
     theta = identified.parameters("structural", intercepts=intercepts)
     told = no_outcomes(len(graph.nodes)) if outcomes is None else outcomes
     return LinearModel(
-        problem, graph, problem.known, intercepts, prior, Readout(theta, graph), data, told, follows
+        problem,
+        graph,
+        problem.known,
+        intercepts,
+        prior,
+        StructuralResponse(problem, theta),
+        data,
+        told,
+        follows,
     )
 
 
@@ -104,7 +112,7 @@ def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
 
 
 def test_fast_density_is_that_of_the_program_on_paper(confounded):
-    """Parameters from the program; its log density with the rows' disturbances, up to one constant."""
+    """The log density of the program, with the rows' disturbances, up to one constant."""
     problem, data = confounded
     data = data.rows(np.arange(12))
     data = Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
@@ -218,7 +226,7 @@ def test_both_charts_have_the_same_density(confounded):
 
 
 def test_scaled_prior_of_the_density_is_the_conjugate_one():
-    """Prior times likelihood, as a function of one equation, is the normal-inverse-gamma posterior."""
+    """Prior times likelihood of one equation is the normal-inverse-gamma posterior."""
     problem, truth = random_problem(1, size=4)
     data = simulate(problem, truth, 30, 1)
     model = make_model(problem, data, prior=cb.ScaledPrior(0.5))
@@ -269,7 +277,10 @@ def test_known_variances_and_coefficients_are_not_drawn():
 
 
 def test_rows_of_the_program_are_those_of_its_parameters_also_under_interventions():
-    """Simulated by NumPyro with surgery; means and covariance of the mutilated system by dense algebra."""
+    """Simulated by NumPyro with surgery.
+
+    Means and covariance of the mutilated system by dense algebra.
+    """
     graph = cb.CausalGraph.parse("A -> B -> C; A <-> C")
     weights = np.zeros((3, 3))
     weights[0, 1], weights[1, 2] = 0.8, -1.3

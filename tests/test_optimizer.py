@@ -1,4 +1,4 @@
-"""From a graph and rows to the best intervention: the loop, its bookkeeping, and the published setting."""
+"""From a graph and rows to the best intervention: the loop and the published setting."""
 
 import subprocess
 import sys
@@ -293,7 +293,8 @@ def test_what_is_recommended_is_what_report_asks_for(ecoli70, report):
         ecoli70, rounds=12, observations=30, noise=9.0, beta=9.0, report=report, key=0
     )
     tried = [tuple(sorted(each.items())) for each in ecoli70.problem.interventions(found.queries)]
-    seen = {each: np.mean([y for t, y in zip(tried, found.trace["outcome"].values, strict=True) if t == each])
+    came = found.trace["outcome"].values
+    seen = {each: np.mean([y for t, y in zip(tried, came, strict=True) if t == each])
             for each in tried}  # fmt: skip
     means = dict(zip(tried, found.surrogate.predict(found.queries).mean, strict=True))
     vertices = ecoli70.problem.vertices()
@@ -310,7 +311,10 @@ def test_what_is_recommended_is_what_report_asks_for(ecoli70, report):
 
 
 def test_a_batch_is_chosen_as_if_its_first_outcomes_were_known(ecoli70):
-    """Against the dense Gaussian process over all vertices, conditioned on what was chosen before."""
+    """Against the dense Gaussian process over all vertices.
+
+    Conditioned on what was chosen before.
+    """
     options = {"batch": 4, "kernel": "fixed", "noise": 0.1, "beta": 9.0}
     found = cb.optimize(ecoli70, rounds=1, observations=30, key=0, **options)
     post, queries = found.surrogate.post, ecoli70.problem.vertices()

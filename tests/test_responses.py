@@ -1,4 +1,7 @@
-"""Responses and their derivatives: dense algebra, autodiff, finite differences; what theta does not hold is refused."""
+"""Responses and their derivatives: dense algebra, autodiff, finite differences.
+
+What theta does not hold is refused.
+"""
 
 from dataclasses import replace
 
@@ -34,7 +37,10 @@ def fitted(seed, kind="structural", known=1, intercepts=True):
 
 
 def matrices(post):
-    """Weights and intercepts at the posterior mean of a structural posterior, by its coordinates' names."""
+    """Weights and intercepts at the posterior mean of a structural posterior.
+
+    By its coordinates' names.
+    """
     graph, known = post.problem.graph, post.problem.known
     weights, intercepts = np.zeros((len(graph.nodes),) * 2), np.zeros(len(graph.nodes))
     for (cause, effect), value in known.items():

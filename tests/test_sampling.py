@@ -82,7 +82,10 @@ def test_nuts_with_interventional_rows_and_known_coefficients_is_the_conjugate_p
 
 
 def test_laplace_is_the_closed_form_of_a_regression(chain):
-    """Mode in (b, log s): b at its posterior mean, s2 = 2 b_n / (2 a_n + d), curvature (X'X + prior) / s2."""
+    """Mode in (b, log s): b at its posterior mean, s2 = 2 b_n / (2 a_n + d).
+
+    Curvature (X'X + prior) / s2.
+    """
     data = chain.observe(40, 3)
     post = cb.fit(chain.problem, data, method="laplace", prior=cb.FixedPrior())
     exact = cb.fit(chain.problem, data, prior=cb.FixedPrior()).belief.posterior

@@ -1,4 +1,7 @@
-"""Sizes whose squares overflow or underflow are refused by name; all others give the same answers in any units."""
+"""Sizes whose squares overflow or underflow are refused by name.
+
+All others give the same answers in any units.
+"""
 
 import math
 
@@ -57,7 +60,8 @@ def posed(chain, units=(1.0, 1.0, 1.0)):
         (
             "X",
             1e155,
-            r"column 'X' has values up to .*e\+155, above 1e\+50, where squares .* overflow; change its units",
+            r"column 'X' has values up to .*e\+155, above 1e\+50, where squares .* overflow; "
+            "change its units",
         ),
         (
             "Z",

@@ -1,4 +1,7 @@
-"""The coupled surrogate: the dense Gaussian process in other words; replicates, noise and recentring."""
+"""The coupled surrogate: the dense Gaussian process in other words; replicates.
+
+Noise and recentring.
+"""
 
 import fitted_cases as cases
 import numpy as np
@@ -202,7 +205,10 @@ def test_two_interventions_are_not_one_outcome(post):
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ["laplace", cb.NUTS(progress=False)], ids=["laplace", "nuts"])
 def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_outcomes(method):
-    """f = a_Y + b (a_Z + c x): what is missed is db dm, m = a_Z + c x, whose mean square is Vb Vm + 2 Cov(b, m)^2."""
+    """f = a_Y + b (a_Z + c x): what is missed is db dm, m = a_Z + c x.
+
+    Whose mean square is Vb Vm + 2 Cov(b, m)^2.
+    """
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(40, 0), method=method, key=0)
     place = {name: at for at, name in enumerate(post.names)}

@@ -1,4 +1,7 @@
-"""What is refused before, while and after sampling: inputs, starts, flat posteriors, and chains that did not agree."""
+"""What is refused before, while and after sampling: inputs, starts, flat posteriors.
+
+And chains that did not agree.
+"""
 
 from dataclasses import replace
 

@@ -24,7 +24,7 @@ class Outcomes(NamedTuple):
     values: np.ndarray
 
     def columns(self, chosen: Sequence[int]) -> "Outcomes":
-        """Return the same outcomes with the queries cut to some variables, given by their places."""
+        """Return the same outcomes with queries cut to the variables at some places."""
         mask, value = np.asarray(self.queries.mask), np.asarray(self.queries.value)
         return Outcomes(Queries(mask[:, list(chosen)], value[:, list(chosen)]), self.values)
 
@@ -69,7 +69,8 @@ def read_outcomes(
         return no_outcomes(len(problem.graph.nodes))
     if not isinstance(given, tuple) or len(given) != 2:
         raise DataError(
-            f"outcomes are a pair (queries, values), got {type(given).__name__}; see problem.queries"
+            f"outcomes are a pair (queries, values), got {type(given).__name__}; see "
+            "problem.queries"
         )
     queries, values = problem.require(given[0]), np.array(given[1])
     if values.dtype.kind not in "iuf":

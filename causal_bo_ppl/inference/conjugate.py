@@ -93,17 +93,17 @@ class ExactBelief:
     @property
     def is_gaussian(self) -> bool:
         """Whether theta is Gaussian: coefficients whose disturbances' variances are known."""
-        return self.model.readout.is_structural and self.equations.has_known_noise
+        return not self.model.response.is_linear and self.equations.has_known_noise
 
     @property
     def moments_by(self) -> str:
         """How mean and covariance of theta were found."""
-        return "closed form" if self.model.readout.is_structural else "delta method"
+        return "delta method" if self.model.response.is_linear else "closed form"
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
-        matrix, readout = self.equations.coefficients.mean, self.model.readout
-        return readout.read(matrix[None])[0], readout.push(matrix, self.equations.directions)
+        matrix, response = self.equations.coefficients.mean, self.model.response
+        return response.read(matrix[None])[0], response.push(matrix, self.equations.directions)
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """Draw theta (n, d), exactly."""

@@ -305,7 +305,7 @@ class Posterior:
 
     @property
     def kind(self) -> str:
-        """The kind of parameters: "structural", "total_effect", "estimand", or the mechanisms' own."""
+        """The kind of parameters, such as "structural" or "estimand"."""
         return self._canonical.partition("|")[0]
 
     @property

@@ -39,9 +39,9 @@ from causal_bo_ppl.problem import Queries
 class SampledBelief:
     """Draws of a model as the belief of a posterior; see `interfaces.Belief`.
 
-    psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by: the
-    name of the method. size: how many draws there are, in words. settings: what the draws depend on
-    besides the rows. again: draws for the same model with more rows.
+    psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by:
+    the name of the method. size: how many draws there are, in words. settings: what the draws
+    depend on besides the rows. again: draws for the same model with more rows.
     """
 
     model: Model

@@ -17,7 +17,7 @@ from causal_bo_ppl.kernels.estimates import KernelEstimate
 from causal_bo_ppl.kernels.jacobian import jacobian_features, jacobian_gram
 from causal_bo_ppl.kernels.remainders import remainders
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import affine_anchors
+from causal_bo_ppl.problem.designs import affine_anchors
 from causal_bo_ppl.problem.queries import Sets, labels, split_sets
 
 if TYPE_CHECKING:

@@ -45,9 +45,10 @@ class ResponseMap(Protocol):
     """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
 
     Optional: `to_frame()`, a table with a row for every coordinate of theta; `canonical()`, a text
-    that tells this parameterization from others of the same problem; `attributes()`, what a file must
-    record for the coordinates to be known again. Where a closed form is known: `effects_of_many(theta, queries)`, the effects (s, M) of
-    many thetas (s, d); `hessian_bounds(mean, sd, queries, level)`, see `responses.HessianBounds`.
+    that tells this parameterization from others of the same problem; `attributes()`, what a file
+    must record for the coordinates to be known again. Where a closed form is known:
+    `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
+    `hessian_bounds(mean, sd, queries, level)`, see `responses.HessianBounds`.
     """
 
     @property
@@ -80,8 +81,8 @@ class ResponseMap(Protocol):
 class Density(Protocol):
     """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree.
 
-    Optional: `log_volume(psi)`, the log volume of the prior's coordinates in psi, where the prior is
-    not over psi itself.
+    Optional: `log_volume(psi)`, the log volume of the prior's coordinates in psi, where the prior
+    is not over psi itself.
     """
 
     def log_prior(self, psi: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Where do we look for the next experiment?
 
-Vertices of all sets, where effects are affine in the values: the best confidence bound of a box lies
-there. Otherwise Sobol points that fill the boxes, and their vertices.
+Vertices of all sets, where effects are affine in the values: the best confidence bound of a box
+lies there. Otherwise Sobol points that fill the boxes, and their vertices.
 """
 
 from typing import NamedTuple
@@ -10,8 +10,7 @@ import numpy as np
 
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.default_queries import vertices
-from causal_bo_ppl.problem.designs import sobol, spread
+from causal_bo_ppl.problem.designs import sobol, spread, vertices
 from causal_bo_ppl.problem.queries import stack
 
 FILL = 64  # Sobol points of every set, where effects bend

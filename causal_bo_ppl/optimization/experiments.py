@@ -1,4 +1,4 @@
-"""How does an intervention become an outcome? By a simulated system, or an experiment of one's own."""
+"""How does an intervention become an outcome? By simulation, or by one's own experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ class Measured(NamedTuple):
 class ExperimentRunner:
     """Runs experiments, and reads what they return.
 
-    experiment: from Queries to Data (whole rows) or to one outcome for each; otherwise the system is
-    simulated: rows with its own noise, its exact effects (`noise` is 0), or these with Gaussian noise
-    of a given variance.
+    experiment: from Queries to Data (whole rows) or to one outcome for each; otherwise the system
+    is simulated: rows with its own noise, its exact effects (`noise` is 0), or these with Gaussian
+    noise of a given variance.
     """
 
     problem: Problem
@@ -64,7 +64,10 @@ class ExperimentRunner:
         return self._perform(copy, key)
 
     def read(self, found: object, queries: Queries) -> Measured:
-        """Read what `run` returned for these interventions; raise DataError if that is impossible."""
+        """Read what `run` returned for these interventions.
+
+        Raises DataError if that is impossible.
+        """
         if isinstance(found, Data):
             require_rows_of(self.problem, found)
             return _read_rows(found, queries, self.problem)

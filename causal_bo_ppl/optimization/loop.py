@@ -87,9 +87,9 @@ def optimize(
     experiment:
         From Queries to Data or to one outcome for each; a system is simulated without it.
     outcomes, noise:
-        "noisy" or "exact" (the effect itself). `noise` is the variance of an outcome; by default what
-        the model implies for each set. A simulated system with a given `noise` returns its exact
-        effect plus that noise.
+        "noisy" or "exact" (the effect itself). `noise` is the variance of an outcome; by default
+        what the model implies for each set. A simulated system with a given `noise` returns its
+        exact effect plus that noise.
     acquisition, beta:
         "ucb", the confidence bound mean +- sqrt(beta) sd; or a record of your own, see
         `optimization.acquisition.Acquisition`.
@@ -108,8 +108,8 @@ def optimize(
     batch:
         Experiments per round.
     inference:
-        Method of `fit`, a name or a record; by default "conjugate", or "wishart" where latent causes
-        join causes of the target, and "laplace" for mechanisms without a closed form.
+        Method of `fit`, a name or a record; by default "conjugate", or "wishart" where latent
+        causes join causes of the target, and "laplace" for mechanisms without a closed form.
     surrogate:
         "coupled", or a record of your own, see `surrogates.SurrogateMaker`.
     accept:
@@ -131,9 +131,9 @@ def optimize(
     ------
     ExperimentFailed
         When an experiment fails or an outcome cannot be used. Whatever error escapes, also an
-        interrupt, all that was finished is in its `run`; outcomes that were measured but not learned
-        from are in `run.unlearned`. Of a batch with one bad outcome the others are learned from
-        first.
+        interrupt, all that was finished is in its `run`; outcomes that were measured but not
+        learned from are in `run.unlearned`. Of a batch with one bad outcome the others are learned
+        from first.
 
     Examples
     --------
@@ -353,7 +353,10 @@ class Loop:
 
 
 def _keep(error: BaseException, run: Run) -> None:
-    """Put the run into the error; an error that does not take it becomes the cause of one that does."""
+    """Put the run into the error.
+
+    An error that does not take it becomes the cause of one that does.
+    """
     note = f"the {len(run.steps)} experiments before it are in this error's `run`"
     if run.unlearned:
         note += (

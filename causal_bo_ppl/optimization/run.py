@@ -69,8 +69,8 @@ class Run:
     settings: what it was told. surrogate: what is believed in the end; `surrogate.predict(queries)`
     for any effect. system: the truth, where it is known. unlearned: outcomes that were measured but
     not learned from, since they were refused or since the run was cut off. Without any experiment
-    learned from, `best` is the model's own. key: the words of the key it was given. versions: of the
-    packages that computed it. data_digest: a hash of the rows it began with, in any order.
+    learned from, `best` is the model's own. key: the words of the key it was given. versions: of
+    the packages that computed it. data_digest: a hash of the rows it began with, in any order.
     """
 
     problem: Problem

@@ -31,8 +31,8 @@ from causal_bo_ppl.surrogates import Surrogate
 class Suggestion(NamedTuple):
     """A suggested intervention: what is believed of its effect, its worth and its cost.
 
-    bound: what the acquisition makes of it, in the direction of the target: the confidence bound for
-    "ucb".
+    bound: what the acquisition makes of it, in the direction of the target: the confidence bound
+    for "ucb".
     """
 
     query: Queries

@@ -12,7 +12,7 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_list, read_number
 from causal_bo_ppl.problem import costs as costing
-from causal_bo_ppl.problem import default_queries, designs, serialization, validation
+from causal_bo_ppl.problem import designs, serialization, validation
 from causal_bo_ppl.problem.queries import Interventions, Queries, distinct_rows
 from causal_bo_ppl.problem.validation import Bounds, Edge, FoundSets, Set, Sets
 
@@ -255,7 +255,7 @@ class Problem:
 
         A response that is linear in the values has its optimum there.
         """
-        return default_queries.vertices(self, self.sets)
+        return designs.vertices(self, self.sets)
 
     def _spread(self, unit: designs.Unit, rows: Sequence[int]) -> Queries:
         return designs.spread(self.graph.nodes, self.sets, self._domains, unit, sum(rows))

@@ -1,10 +1,10 @@
 """The coupled surrogate: all effects share theta, so that one outcome teaches about all of them.
 
-f(z) = g(theta, z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance. Linearized
-at a centre c: f(z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So outcomes are a Bayesian
-linear regression on the weights w: t of them cost O(t r^2 + r^3), one more O(r^2), and a t x t matrix
-is never formed. The variance of an outcome's noise is that of its replicates' mean plus what
-linearization leaves out, so that the surrogate is not falsely certain.
+f(z) = g(theta, z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance.
+Linearized at a centre c: f(z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So outcomes are a
+Bayesian linear regression on the weights w: t of them cost O(t r^2 + r^3), one more O(r^2), and a t
+x t matrix is never formed. The variance of an outcome's noise is that of its replicates' mean plus
+what linearization leaves out, so that the surrogate is not falsely certain.
 """
 
 from dataclasses import dataclass, field, replace

@@ -48,7 +48,10 @@ class Surrogate(Protocol):
         """
 
     def imagine(self, query: Queries, noise: float) -> "Surrogate":
-        """Return the surrogate as if one query had come out as predicted: same means, less doubt."""
+        """Return the surrogate as if one query had come out as predicted.
+
+        The means stay the same, and there is less doubt.
+        """
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density log p(y | all outcomes) of an outcome of one query."""

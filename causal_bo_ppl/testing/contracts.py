@@ -1,8 +1,8 @@
 """Do mechanisms, methods, surrogates and acquisitions keep their promises? Contract checks.
 
 Each check takes what a user wrote, compares every promise with an independent computation
-(simulation with its standard error, finite differences, a closed form), and returns a `Check` with a
-line for each. `check.require()` raises where a line failed.
+(simulation with its standard error, finite differences, a closed form), and returns a `Check` with
+a line for each. `check.require()` raises where a line failed.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, ResponseMap, 
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.optimization.settings import read_surrogate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.default_queries import default_vertices
+from causal_bo_ppl.problem.designs import default_vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 from causal_bo_ppl.testing.promises import run_lines
@@ -127,9 +127,9 @@ def check_mechanisms(
 ) -> Check:
     """Check a family of mechanisms on one problem with its rows.
 
-    Compared are the density with the sum of the rows' densities, its gradient with differences, theta
-    of draws with that of the density, effects with the mean of simulated outcomes, the variance of an
-    outcome with that of simulated ones, and the response map with its own contract.
+    Compared are the density with the sum of the rows' densities, its gradient with differences,
+    theta of draws with that of the density, effects with the mean of simulated outcomes, the
+    variance of an outcome with that of simulated ones, and the response map with its own contract.
     """
     family, given = read_mechanisms(mechanisms), as_key(key)
     task = Task(problem, data, no_outcomes(len(problem.graph.nodes)))
@@ -222,8 +222,8 @@ def check_method(
 ) -> Check:
     """Check a method of inference on one problem.
 
-    Compared are mean and covariance with draws, updates with a refit, keys, and what the belief says
-    about itself.
+    Compared are mean and covariance with draws, updates with a refit, keys, and what the belief
+    says about itself.
     """
     chosen, given = read_method(method), as_key(key)
     half = len(data) // 2

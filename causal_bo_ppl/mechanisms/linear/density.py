@@ -21,8 +21,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.mechanisms.linear.effect_response import Reading, read_theta
-from causal_bo_ppl.mechanisms.linear.sem import LOG_TWO_PI
+from causal_bo_ppl.mechanisms.linear.sem import LOG_TWO_PI, Reading, read_theta
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 

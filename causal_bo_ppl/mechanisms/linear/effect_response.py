@@ -17,11 +17,10 @@ import pandas as pd
 
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Coordinate, Parameters
-from causal_bo_ppl.mechanisms.linear.coverage import Coverage
-from causal_bo_ppl.mechanisms.linear.sem import known_matrix
-from causal_bo_ppl.mechanisms.linear.structural_response import HessianBounds
+from causal_bo_ppl.mechanisms.linear.sem import Reading, known_matrix, query_means, read_theta
+from causal_bo_ppl.mechanisms.linear.structural_response import Coverage, HessianBounds
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
+from causal_bo_ppl.sweeps import adjoint_sweep
 
 DRAWS = 64  # models read at once
 
@@ -100,6 +99,33 @@ class EffectResponse:
         """The queries whose effects theta determines."""
         return Coverage(self.problem, self.parameters)
 
+    @cached_property
+    def reading(self) -> Reading:
+        """How theta is read off one model: by the response to a query for every coordinate."""
+        nodes = self.problem.graph.ancestral(self.problem.target)
+        coordinates, size = self.parameters.coordinates, len(nodes.nodes)
+        mask = np.zeros((len(coordinates), size), bool)
+        value = np.zeros((len(coordinates), size))
+        for row, each in enumerate(coordinates):
+            mask[row, [nodes.index(name) for name in each.given]] = True
+            if each.cause:
+                value[row, nodes.index(each.cause)] = 1.0
+        is_intercept = np.array([not each.cause for each in coordinates], bool)
+        return Reading(None, Queries(mask, value), is_intercept)
+
+    def read(self, matrices: np.ndarray) -> np.ndarray:
+        """Return theta (n, d) of models (n, p + 1, p)."""
+        chunks = [matrices[start : start + DRAWS] for start in range(0, len(matrices), DRAWS)]
+        return np.concatenate([np.asarray(_read_many(self.reading, chunk)) for chunk in chunks])
+
+    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K).
+
+        Linearized at the coefficients `matrix`.
+        """
+        gradient = np.asarray(_gradients(matrix, self.reading.queries, self.reading.is_intercept))
+        return np.asarray(np.tensordot(gradient, factor, 2))
+
     def batch(self, queries: Queries) -> Points:
         """Return the places of the coefficients of every query, and its values."""
         upstream, used, which = self.coverage.read(queries)
@@ -148,94 +174,7 @@ def _known_slopes(parameters: Parameters, graph: CausalGraph, mask: np.ndarray) 
     return np.asarray((weights @ loads).T)
 
 
-class Reading(NamedTuple):
-    """How theta is read off one model.
-
-    places: rows and columns of coefficients, (d,) each; None where the coordinates are responses to
-    queries over the p nodes: then is_intercept (d,) says which are not centred.
-    """
-
-    places: tuple[np.ndarray, np.ndarray] | None
-    queries: Queries | None
-    is_intercept: np.ndarray | None
-
-
-def read_theta(reading: Reading, matrix: jax.Array) -> jax.Array:
-    """Return theta (d,) of a model (p + 1, p); traceable."""
-    if reading.places is not None:
-        return matrix[reading.places[0], reading.places[1]]
-    assert reading.queries is not None and reading.is_intercept is not None  # noqa: S101
-    return _means(matrix, reading.queries, jnp.asarray(reading.is_intercept))[-2]
-
-
 _read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
-
-
-@dataclass(frozen=True, eq=False)
-class Readout:
-    """Theta as a function of the coefficients (p + 1, p) of an ancestral graph, intercepts last."""
-
-    parameters: Parameters
-    graph: CausalGraph
-
-    @property
-    def is_structural(self) -> bool:
-        """Whether the coordinates are coefficients themselves."""
-        return self.parameters.kind == "structural"
-
-    @cached_property
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of the structural coordinates, (d,) each; row p for an intercept."""
-        size, coordinates = len(self.graph.nodes), self.parameters.coordinates
-        rows = [self.graph.index(each.cause) if each.cause else size for each in coordinates]
-        columns = [self.graph.index(each.effect) for each in coordinates]
-        return np.array(rows, int), np.array(columns, int)
-
-    @cached_property
-    def queries(self) -> tuple[Queries, np.ndarray]:
-        """The query of every other coordinate, and whether it is an intercept, (d,)."""
-        coordinates, size = self.parameters.coordinates, len(self.graph.nodes)
-        mask = np.zeros((len(coordinates), size), bool)
-        value = np.zeros((len(coordinates), size))
-        for row, each in enumerate(coordinates):
-            mask[row, [self.graph.index(name) for name in each.given]] = True
-            if each.cause:
-                value[row, self.graph.index(each.cause)] = 1.0
-        return Queries(mask, value), np.array([not each.cause for each in coordinates], bool)
-
-    @cached_property
-    def reading(self) -> Reading:
-        """The arrays by which theta is read."""
-        if self.is_structural:
-            return Reading(self.places, None, None)
-        return Reading(None, *self.queries)
-
-    def read(self, matrices: np.ndarray) -> np.ndarray:
-        """Return theta (n, d) of models (n, p + 1, p)."""
-        if self.is_structural:
-            return np.asarray(matrices[:, *self.places])
-        chunks = [matrices[start : start + DRAWS] for start in range(0, len(matrices), DRAWS)]
-        return np.concatenate([np.asarray(_read_many(self.reading, chunk)) for chunk in chunks])
-
-    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
-        """Return a factor (d, K) of theta's covariance from one of the coefficients.
-
-        factor: (p + 1, p, K). Exact for structural coordinates, otherwise linearized at `matrix`.
-        """
-        if self.is_structural:
-            return np.asarray(factor[self.places])
-        gradient = np.asarray(_gradients(matrix, *self.queries))
-        return np.asarray(np.tensordot(gradient, factor, 2))
-
-
-def _means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
-    """Return means (p + 1, d): with intercepts where one is asked for, centred elsewhere."""
-    mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
-    centred = forward_sweep(matrix.at[-1].set(0.0), mask, value).at[-1].set(0.0)
-    means: jax.Array = jnp.where(
-        jnp.asarray(is_intercept)[None], forward_sweep(matrix, mask, value), centred
-    )
-    return means
 
 
 @jax.jit
@@ -244,7 +183,7 @@ def _gradients(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> 
 
     The constant has m = 1, or 0 where centred.
     """
-    means = _means(jnp.asarray(matrix), queries, is_intercept)
+    means = query_means(jnp.asarray(matrix), queries, is_intercept)
     mask = jnp.asarray(queries.mask).T
     loads: jax.Array = adjoint_sweep(jnp.asarray(matrix)[:-1], mask, matrix.shape[1] - 1)
     return means.T[:, :, None] * loads.T[:, None, :]

@@ -28,12 +28,12 @@ from causal_bo_ppl.mechanisms.linear.density import (
     Spec,
     noise_root,
 )
-from causal_bo_ppl.mechanisms.linear.effect_response import Readout
 from causal_bo_ppl.mechanisms.linear.equations import Equations, learn_equations
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.program import draw_models
 from causal_bo_ppl.mechanisms.linear.sem import Models
 from causal_bo_ppl.mechanisms.linear.tasks import (
+    LinearResponse,
     identified,
     make_response,
     needed_equations,
@@ -80,7 +80,7 @@ class Linear:
             parameters.explored.known,
             task.intercepts,
             prior,
-            Readout(parameters, graph),
+            make_response(task.problem, parameters),
             task.data,
             outcomes,
         )
@@ -120,7 +120,7 @@ class LinearModel:
     known: Mapping[Edge, float]
     intercepts: bool
     prior: ScaledPrior | FixedPrior
-    readout: Readout
+    response: LinearResponse
     data: Data
     outcomes: Outcomes
     follows: bool = True
@@ -133,12 +133,7 @@ class LinearModel:
     @cached_property
     def learned(self) -> np.ndarray:
         """Whether each variable's equation is learned, of shape (p,)."""
-        return needed_equations(self.readout.parameters, self.graph)
-
-    @cached_property
-    def response(self) -> ResponseMap:
-        """The map from theta to effects."""
-        return make_response(self.problem, self.readout.parameters)
+        return needed_equations(self.response.parameters, self.graph)
 
     @cached_property
     def equations(self) -> Equations:
@@ -159,7 +154,7 @@ class LinearModel:
             self._chart(),
             self.equations.prior_terms,
             self._row_terms(),
-            self.readout.reading,
+            self.response.reading,
             self.spec,
         )
 
@@ -205,7 +200,7 @@ class LinearModel:
     @property
     def theta_is_linear(self) -> bool:
         """Whether theta is linear in psi."""
-        return self.readout.is_structural and (not self.follows or self.spec.known_noise)
+        return (not self.response.is_linear) and (not self.follows or self.spec.known_noise)
 
     def draws(self, psi: np.ndarray) -> Models:
         """Return the models at coordinates (n, k)."""
@@ -214,7 +209,7 @@ class LinearModel:
 
     def theta(self, draws: Models) -> np.ndarray:
         """Return theta (n, d) of models."""
-        return self.readout.read(draws.matrices)
+        return self.response.read(draws.matrices)
 
     def scales(self, draws: Models) -> np.ndarray:
         """Return the sds of the disturbances (n, p)."""

@@ -197,3 +197,33 @@ def replicate(models: Models, queries: Queries, key: jax.Array) -> np.ndarray:
     mask, value = np.asarray(queries.mask).T, np.asarray(queries.value).T
     rows = forward_sweep(models.matrices, mask, value, disturbances)
     return np.asarray(np.swapaxes(rows[:, :-1], 1, 2))
+
+
+class Reading(NamedTuple):
+    """How theta is read off one model.
+
+    places: rows and columns of coefficients, (d,) each; None where the coordinates are responses to
+    queries over the p nodes: then is_intercept (d,) says which are not centred.
+    """
+
+    places: tuple[np.ndarray, np.ndarray] | None
+    queries: Queries | None
+    is_intercept: np.ndarray | None
+
+
+def read_theta(reading: Reading, matrix: jax.Array) -> jax.Array:
+    """Return theta (d,) of a model (p + 1, p); traceable."""
+    if reading.places is not None:
+        return matrix[reading.places[0], reading.places[1]]
+    assert reading.queries is not None and reading.is_intercept is not None  # noqa: S101
+    return query_means(matrix, reading.queries, jnp.asarray(reading.is_intercept))[-2]
+
+
+def query_means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
+    """Return means (p + 1, d): with intercepts where one is asked for, centred elsewhere."""
+    mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
+    centred = forward_sweep(matrix.at[-1].set(0.0), mask, value).at[-1].set(0.0)
+    means: jax.Array = jnp.where(
+        jnp.asarray(is_intercept)[None], forward_sweep(matrix, mask, value), centred
+    )
+    return means

@@ -12,7 +12,7 @@ from causal_bo_ppl.errors import CausalBOWarning, DataError, ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Identifications, Parameters, identify
 from causal_bo_ppl.identification.reduction import reduce_effect
-from causal_bo_ppl.mechanisms.interfaces import ResponseMap, Task
+from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.mechanisms.linear.effect_response import EffectResponse
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.structural_response import StructuralResponse
@@ -89,7 +89,10 @@ def needed_equations(parameters: Parameters, graph: CausalGraph) -> np.ndarray:
     return np.isin(graph.nodes, [name for each in opened for name in graph.district(each)])
 
 
-def make_response(problem: Problem, parameters: Parameters) -> ResponseMap:
+LinearResponse = StructuralResponse | EffectResponse
+
+
+def make_response(problem: Problem, parameters: Parameters) -> LinearResponse:
     """Return the map from parameters of any kind to effects."""
     found = _identified(problem)
     linear = not all(found[members].identifiable for members in parameters.explored.sets)

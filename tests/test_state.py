@@ -1,0 +1,86 @@
+"""Ask and tell as pure functions: any order and grouping of telling gives the same belief."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.optimization.state import Entry, ask, begin, recommend, tell
+
+
+@pytest.fixture(scope="module")
+def post():
+    system = cb.models.load("chain")
+    return cb.fit(system.problem, system.observe(40, 0))
+
+
+def entries(post, update):
+    """Five outcomes, two of them replicates, with whole rows where they are used."""
+    system = cb.models.load("chain")
+    queries = post.problem.queries([{"X": 5.0}, {"Z": 2.0}, {"X": 5.0}, {"Z": -1.0}, {"X": -3.0}])
+    rows = system.experiment(queries, 3)
+    each = [rows.rows(slice(at, at + 1)) if update == "full" else None for at in range(5)]
+    noises = [1.0, 0.5, 2.0, 0.5, 1.0]
+    return [
+        Entry(query, float(outcome), noise, row, 1.0)
+        for query, outcome, noise, row in zip(queries, rows.outcomes, noises, each, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("update", ["target", "full"])
+@pytest.mark.parametrize("kernel", ["adaptive", "fixed"])
+def test_the_order_and_the_grouping_of_telling_do_not_matter(post, update, kernel):
+    if (update, kernel) == ("full", "fixed"):
+        return
+    start, told = begin(post, cb.Settings(update=update, kernel=kernel)), entries(post, update)
+    candidates = post.problem.vertices()
+    whole = tell(start, told)
+    expected = whole.surrogate.predict(candidates)
+    for order in list(permutations(range(5)))[::17]:
+        state = tell(start, [told[order[0]], told[order[1]]])
+        for place in order[2:]:
+            state = tell(state, [told[place]])
+        predicted = state.surrogate.predict(candidates)
+        assert np.array_equal(predicted.mean, expected.mean)
+        assert np.array_equal(predicted.sd, expected.sd)
+        assert state.spent == whole.spent == 5.0
+        assert recommend(state)[1:] == recommend(whole)[1:]
+        assert ask(state)[0].mean == ask(whole)[0].mean
+
+
+def test_asking_changes_nothing_and_pending_experiments_are_imagined(post):
+    state = tell(begin(post, cb.Settings()), entries(post, "target"))
+    first, again = ask(state), ask(state)
+    assert first[0].mean == again[0].mean
+    assert np.array_equal(first[0].query.value, again[0].query.value)
+    batch = ask(state, 2)
+    after = ask(state, pending=[batch[0].query])
+    assert np.array_equal(after[0].query.value, batch[1].query.value)
+    assert after[0].bound == pytest.approx(batch[1].bound)
+
+
+def test_a_budget_pays_for_what_is_left(post):
+    state = begin(post, cb.Settings(budget=2.0))
+    assert len(ask(state, 5)) == 2
+    spent = tell(state, [entries(post, "target")[0]])
+    assert len(ask(spent, 5)) == 1 and len(ask(spent, 5, pending=[ask(spent)[0].query])) == 0
+
+
+def test_a_refused_outcome_leaves_the_state_as_it_was(post):
+    state = begin(post, cb.Settings(outcomes="exact"))
+    query = post.problem.queries([{"X": 1.0}])
+    told = tell(state, [Entry(query, 1.0, 0.0)])
+    with pytest.raises(cb.DataError, match="the same intervention gave 1 and 2"):
+        tell(told, [Entry(query, 2.0, 0.0)])
+    assert len(told.ledger) == 1 and len(tell(told, [Entry(query, 1.0, 0.0)]).ledger) == 2
+
+
+def test_the_predictive_density_is_that_of_the_dense_gaussian(post):
+    surrogate = cb.couple(post).tell(post.problem.queries([{"X": 2.0}]), -1.5, 0.7)
+    query = post.problem.queries([{"Z": 1.0}])
+    mean, sd = surrogate.predict(query)
+    left_out = surrogate._left_out(query)[0]
+    variance = sd[0] ** 2 + 0.4 + left_out
+    expected = -0.5 * ((0.3 - mean[0]) ** 2 / variance + np.log(2 * np.pi * variance))
+    assert surrogate.log_density(query, 0.3, 0.4) == pytest.approx(expected)
