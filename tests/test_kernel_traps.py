@@ -1,4 +1,4 @@
-"""Where a kernel could be wrong without saying so: traces, heavy tails, common draws, many sets, units."""
+"""Where a kernel could be wrong without saying so: traces, tails, common draws, sets, units."""
 
 import fitted_cases as cases
 import jax
