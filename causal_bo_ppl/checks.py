@@ -1,10 +1,11 @@
-"""What does a check say?
+"""The record of a check: what was looked at, whether it passed, and what to do about it.
 
-One record holds what was looked at, whether it passed, the evidence, and what to do. Where many
-p-values are looked at in one check, Holm's correction says how small the smallest must be.
+Where many p-values are looked at in one check, Holm's correction says how small the smallest must
+be.
 """
 
 import html
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -102,3 +103,24 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     steps = p_values[order] * np.arange(len(order), 0, -1)
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return corrected
+
+
+def run_lines(name: str, lines: Mapping[str, Callable[[], object]], advice: str) -> Check:
+    """Run every promise of a contract and return a check with a line for each.
+
+    lines: {promise: function}, which returns "" or None, says what is wrong, or raises.
+    """
+    rows = []
+    for promise, work in lines.items():
+        try:
+            fault = work() or ""
+        except Exception as error:  # the code under test is somebody else's
+            fault = str(error) or type(error).__name__
+        rows.append((promise, FAILED if fault else PASSED, str(fault)))
+    table = pd.DataFrame(rows, columns=["promise", "verdict", "fault"]).set_index("promise")
+    broken = table[table["verdict"] == FAILED]
+    if broken.empty:
+        return Check(name, table, f"All {len(table)} promises are kept.")
+    first = f"{broken.index[0]}: {broken['fault'].iloc[0]}"
+    text = f"{len(broken)} of {len(table)} promises are broken; the first: {first}."
+    return Check(name, table, text, advice)

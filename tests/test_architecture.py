@@ -36,13 +36,13 @@ INSIDE = {  # the order within a room, from left to right
     "graph": "notation layout admg exploration",
     "problem": "queries costs designs validation serialization problem",
     "data": "tables data outcomes learnability",
-    "identification": "reduction potentials y0_adapter finite_field random_models evaluation "
-    "factors verification linearity parameters results effects",
+    "identification": "reduction potentials y0_adapter finite_field evaluation "
+    "verification factors linearity parameters results effects",
     "mechanisms": "interfaces simulation linear",
     "systems": "search system",
     "kernels": "estimates jacobian exact remainders monte_carlo bootstrap comparison couplings",
     "surrogates": "interface coupled",
-    "optimization": "acquisition candidates settings state experiments run loop",
+    "optimization": "acquisition settings state experiments run loop",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

@@ -20,10 +20,16 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.factors import Factor, identify_factor
 from causal_bo_ppl.identification.potentials import Potential, evaluate
-from causal_bo_ppl.identification.random_models import TRIALS, Trials, draw_trials, true_effects
 from causal_bo_ppl.identification.reduction import Names, Reduction, reduce_effect
 from causal_bo_ppl.identification.results import Answer, Identification, Identifications
-from causal_bo_ppl.identification.verification import TOLERANCE, discrepancy
+from causal_bo_ppl.identification.verification import (
+    TOLERANCE,
+    TRIALS,
+    Trials,
+    discrepancy,
+    draw_trials,
+    true_effects,
+)
 from causal_bo_ppl.identification.y0_adapter import arranged, joint, product, to_text, total
 from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.problem import Problem, validation

@@ -18,8 +18,8 @@ from causal_bo_ppl.errors import UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.finite_field import is_exact_factor
 from causal_bo_ppl.identification.potentials import Potential, evaluate
-from causal_bo_ppl.identification.random_models import Trials
 from causal_bo_ppl.identification.reduction import Names, closure, district_within, surroundings
+from causal_bo_ppl.identification.verification import Trials
 from causal_bo_ppl.identification.y0_adapter import (
     arranged,
     ask,

@@ -1,15 +1,25 @@
-"""How does ArviZ see a posterior? As a DataTree with the usual groups and named coordinates.
+"""How does ArviZ see a posterior, and may a tree from a file be believed?
 
-Every variable that was learned has its own dimension of rows, those in which it was not set.
+A DataTree with the usual groups and named coordinates. Every variable that was learned has its own
+dimension of rows, those in which it was not set.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from causal_bo_ppl.inference.draws import Drawn
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
+from causal_bo_ppl.errors import ModelError, StoreError, listed
+from causal_bo_ppl.mechanisms import FAMILIES
 from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.problem import Problem
+
+if TYPE_CHECKING:
+    import xarray as xr
+import jax
+
+from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.problem import Queries
 
 if TYPE_CHECKING:
@@ -17,6 +27,150 @@ if TYPE_CHECKING:
 
     from causal_bo_ppl.inference.interfaces import Belief, RowModel
     from causal_bo_ppl.inference.posterior import Posterior
+
+
+AGAIN = "fit and write it again"
+SAMPLED = (PASSED, FAILED, UNKNOWN)
+VERDICTS = {"conjugate": ("exact",), "wishart": ("exact",), "laplace": SAMPLED, "nuts": SAMPLED}
+BY_ROW = ("log_likelihood", "posterior_predictive", "observed_data")
+
+
+def require_posterior(tree: "xr.DataTree", problem: Problem) -> None:
+    """Refuse a tree that no posterior of this problem has; the file's checksum is not enough.
+
+    Raises
+    ------
+    StoreError
+        Says what is wrong; begins with a verb, so that the caller can put the path before it.
+    """
+    if "posterior" not in tree.children or "theta" not in tree["posterior"].data_vars:
+        raise StoreError("holds no posterior of theta; write it with post.to_netcdf(path)")
+    if str(tree.attrs.get("problem")) != problem.fingerprint:
+        raise StoreError(
+            "is of another problem (graph, target, domains, sets or known coefficients differ); "
+            "read it with the problem it was fitted for"
+        )
+    method = _word(tree, "method")
+    _word(tree, "verdict", VERDICTS.get(method, ("exact", *SAMPLED)))
+    names, learned = _recorded(tree, problem, method)
+    for name in ("posterior", "prior"):
+        if name in tree.children:
+            _require_names(tree[name], name, names, problem, learned)
+    _require_numbers(tree, names, problem, method, learned)
+    _require_sizes(tree)
+    for name in BY_ROW:
+        if name in tree.children:
+            _require_rows(tree[name], name, problem)
+
+
+def _word(tree: "xr.DataTree", name: str, known: Iterable[str] = ()) -> str:
+    """Return a root attribute that must be a text, one of a few where these are given."""
+    value = tree.attrs.get(name)
+    if not isinstance(value, str) or (known and value not in known):
+        raise StoreError(f"has the {name} {value!r}, not one of: {listed(known)}; {AGAIN}")
+    return value
+
+
+def _recorded(
+    tree: "xr.DataTree", problem: Problem, method: str
+) -> tuple[tuple[str, ...], np.ndarray | None]:
+    """Return the names of theta's coordinates, and which variables were learned, (p,) or None.
+
+    A family that is known by its name says both. For others the file's own names are taken, and
+    there may be no standard deviations.
+    """
+    family = FAMILIES.get(_word(tree, "mechanisms"))
+    recorded = None if family is None else offered(family, "recorded")
+    if recorded is None or method == "given draws":
+        own = tree["posterior"]["theta"].coords.get("coordinate")
+        has_sd = "sd" in tree["posterior"].data_vars
+        size = len(problem.graph.ancestral(problem.target).nodes)
+        names = () if own is None else tuple(map(str, own.values))
+        return names, np.ones(size, bool) if has_sd else None
+    try:
+        names, learned = recorded(problem, dict(tree.attrs))
+    except ModelError as error:
+        raise StoreError(f"{error}; {AGAIN}") from None
+    return names, learned | (method == "wishart")
+
+
+def _require_names(
+    group: Any, name: str, names: tuple[str, ...], problem: Problem, learned: np.ndarray | None
+) -> None:
+    nodes = problem.graph.ancestral(problem.target).nodes
+    expected = [("theta", "coordinate", names)]
+    expected += [] if learned is None else [("sd", "variable", nodes)]
+    for variable, dimension, labels in expected:
+        found = group.data_vars.get(variable)
+        if found is None or found.dims != ("chain", "draw", dimension) or found.dtype != np.float64:
+            shown = "none" if found is None else f"dimensions {found.dims} and type {found.dtype}"
+            raise StoreError(f"has {variable} in {name} with {shown}; expected float64 draws")
+        if tuple(map(str, found[dimension].values)) != labels:
+            raise StoreError(
+                f"has the {dimension} names {listed(found[dimension].values, 8)} in {name}; "
+                f"this problem has {listed(labels, 8)}, in this order"
+            )
+
+
+def _require_numbers(
+    tree: Any, names: tuple[str, ...], problem: Problem, method: str, learned: np.ndarray | None
+) -> None:
+    """Check theta and the standard deviations of the disturbances, draw by draw.
+
+    Only wishart may draw NaN for theta: a ratio whose denominator passes zero has no value there.
+    A prior is as wide as it was made, so its draws may overflow.
+    """
+    theta = tree["posterior"]["theta"].values
+    wrong = np.isinf(theta) if method == "wishart" else ~np.isfinite(theta)
+    if wrong.any():
+        name = names[int(np.argwhere(wrong)[0][-1])]
+        raise StoreError(f"has draws of {name} that are not finite; {AGAIN}")
+    if learned is None:
+        return
+    nodes, sd = problem.graph.ancestral(problem.target).nodes, tree["posterior"]["sd"].values
+    positive = np.isfinite(sd) & (sd > 0)
+    _require_sd(np.where(learned, positive, np.isnan(sd)), "posterior", nodes)
+    if "prior" in tree.children:
+        before = tree["prior"]["sd"].values
+        _require_sd(np.where(learned, before > 0, np.isnan(before)), "prior", nodes)
+
+
+def _require_sd(right: np.ndarray, group: str, nodes: tuple[str, ...]) -> None:
+    if not right.all():
+        name = nodes[int(np.argwhere(~right)[0][-1])]
+        raise StoreError(
+            f"has standard deviations of {name!r} in {group} that are not positive, or NaN though "
+            f"it was learned, or a number though it was not; {AGAIN}"
+        )
+
+
+def _require_sizes(tree: "xr.DataTree") -> None:
+    """Refuse groups whose chains and draws are not those of the posterior's, at least one."""
+    chains, draws = tree["posterior"]["theta"].shape[:2]
+    for name, group in tree.children.items():
+        allowed = {(chains, draws)} if name != "prior" else {tuple(group["theta"].shape[:2])}
+        for variable, values in group.data_vars.items() if name != "observed_data" else ():
+            sizes = values.shape[:2]
+            if values.dims[:2] != ("chain", "draw") or 0 in sizes or sizes not in allowed:
+                raise StoreError(
+                    f"has {variable!r} in {name} with sizes {dict(values.sizes)}; theta has "
+                    f"{chains} chains of {draws} draws, and every group needs at least one; {AGAIN}"
+                )
+
+
+def _require_rows(group: Any, name: str, problem: Problem) -> None:
+    """Refuse a group with a number for every row unless its variables are of the graph.
+
+    Each of them must have its own dimension of rows.
+    """
+    known = {*problem.graph.ancestral(problem.target).nodes, f"do({problem.target})"}
+    if strange := sorted(set(map(str, group.data_vars)) - known):
+        raise StoreError(f"has variables in {name} that the graph does not: {listed(strange)}")
+    drawn = () if name == "observed_data" else ("chain", "draw")
+    for variable, values in group.data_vars.items():
+        if values.dims != (*drawn, f"row[{variable}]"):
+            expected = "one number for every row"
+            raise StoreError(f"has {variable!r} in {name} over {values.dims}, not {expected}")
 
 
 MOST = 20_000_000  # numbers in one group: 160 MB

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from causal_bo_ppl.errors import StoreError
-from causal_bo_ppl.inference.stored_posterior import require_posterior
+from causal_bo_ppl.inference.datatree import require_posterior
 from causal_bo_ppl.problem import Problem
 
 if TYPE_CHECKING:

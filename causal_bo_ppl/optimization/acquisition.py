@@ -1,20 +1,24 @@
-"""How much is an experiment worth?
+"""How much is an experiment worth, and where do we look for the next one?
 
 The confidence bound of an effect: mu + sqrt(beta) sd for `max`, mu - sqrt(beta) sd for `min`. Where
 the response is affine in the values, mu is affine and sd convex, so the best bound over a box lies
-at a vertex: enumerating all vertices of all sets solves this step exactly.
+at a vertex: enumerating all vertices of all sets solves this step exactly. Otherwise Sobol points
+that fill the boxes are tried too.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from causal_bo_ppl.errors import DomainError, ModelError, listed
+from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.numerics import first_smallest
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.designs import sobol, spread, vertices
+from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.surrogates import Prediction, Surrogate
 
 
@@ -72,3 +76,23 @@ def read_acquisition(given: object, beta: float) -> Acquisition:
             f"`worth`; got {given!r}"
         )
     return given  # type: ignore[return-value]
+
+
+FILL = 64  # Sobol points of every set, where effects bend
+
+
+class Candidates(NamedTuple):
+    """Interventions to choose from, and what each costs, (M,)."""
+
+    queries: Queries
+    costs: np.ndarray
+
+
+def find_candidates(post: Posterior) -> Candidates:
+    """Return the interventions among which a posterior's problem is optimized."""
+    problem, sets = post.problem, post.sets
+    queries = vertices(problem, sets)
+    if not post.belief.response.is_affine:
+        inside = spread(problem.graph.nodes, sets, problem.domains, sobol(FILL), FILL * len(sets))
+        queries = stack([queries, inside])
+    return Candidates(queries, problem.cost(queries))

@@ -20,8 +20,7 @@ from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, Explor
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.numerics import TIE
-from causal_bo_ppl.optimization.acquisition import first_best
-from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
+from causal_bo_ppl.optimization.acquisition import Candidates, find_candidates, first_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import stack

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from causal_bo_ppl.checks import Check
+from causal_bo_ppl.checks import Check, run_lines
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError
@@ -30,7 +30,6 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import default_vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
-from causal_bo_ppl.testing.promises import run_lines
 
 MOST_ERRORS = 4.5  # standard errors: a right number fails one comparison in 150,000
 ROWS = 20_000  # simulated for each query

@@ -11,14 +11,13 @@ import jax
 import numpy as np
 from scipy.stats import rankdata
 
-from causal_bo_ppl.checks import Check
+from causal_bo_ppl.checks import Check, run_lines
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, listed
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import between
 from causal_bo_ppl.systems import CausalSystem
-from causal_bo_ppl.testing.promises import run_lines
 
 PLACES = 40  # where a direct effect is looked for: half in the population, half in the domains
 ROWS = 4_000  # in which a latent common cause is looked for: correlations above 0.09 are seen
