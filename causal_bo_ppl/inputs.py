@@ -16,7 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from causal_bo_ppl.errors import DataError, DomainError, GraphError, ModelError, SeedError
+from causal_bo_ppl.errors import (
+    CausalBOError,
+    DataError,
+    DomainError,
+    GraphError,
+    ModelError,
+    SeedError,
+)
 
 PATIENCE = 3.0  # seconds without a progress bar
 
@@ -58,10 +65,12 @@ def read_number(name: object, number: object) -> float:
         raise DomainError(f"the value of {name!r} must be a real number, got {number!r}") from None
 
 
-def read_count(name: str, number: object, least: int) -> int:
-    """Return a whole number that is at least `least`; raise ModelError otherwise."""
+def read_count(
+    name: str, number: object, least: int, error: type[CausalBOError] = ModelError
+) -> int:
+    """Return a whole number that is at least `least`, as a Python int; raise `error` otherwise."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
-        raise ModelError(f"{name} must be a whole number, at least {least}; got {number!r}")
+        raise error(f"{name} must be a whole number, at least {least}; got {number!r}")
     return int(number)
 
 

@@ -14,7 +14,6 @@ Transfer is measured from outcomes on TRAINING to responses on HELD_OUT.
 from collections.abc import Mapping
 from functools import partial
 from itertools import combinations
-from numbers import Integral
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,7 @@ from scipy.special import jv
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
 from causal_bo_ppl.models.gaussian_network import (
     ancestral_part,
@@ -51,9 +51,7 @@ Coefficients = Mapping[tuple[str, str], float]
 
 def draw_coefficients(seed: int) -> dict[tuple[str, str], float]:
     """Draw one coefficient for each directed edge, uniform in +-[0.5, 1.5]."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        raise ModelError(f"the seed of the funnel must be a whole number, 0 or more; got {seed!r}")
-    draws = np.random.default_rng(seed)
+    draws = np.random.default_rng(read_count("the seed of the funnel", seed, 0))
     sizes = draws.uniform(0.5, 1.5, len(GRAPH.directed))
     signs = draws.choice([-1.0, 1.0], len(GRAPH.directed))
     return dict(zip(GRAPH.directed, (signs * sizes).tolist(), strict=True))

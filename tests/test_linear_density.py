@@ -19,9 +19,7 @@ from causal_bo_ppl.inference.potentials import log_priors, potential
 from causal_bo_ppl.mechanisms.linear.density import correlation_factor
 from causal_bo_ppl.mechanisms.linear.model import LinearModel
 from causal_bo_ppl.mechanisms.linear.program import (
-    DISTURBANCES,
     draw_models,
-    generate,
     linear_program,
     node_prior,
 )
@@ -40,6 +38,25 @@ PRIOR = cb.FixedPrior(
     centres={"V1": 2.0},
     scales={"V2": 3.0},
 )
+
+
+DISTURBANCES = "/disturbances"  # no variable may hold a slash
+
+
+def generate(graph, sem):
+    """Generate rows of a linear SEM, one variable after the other: a program for `simulate`."""
+    disturbances = numpyro.sample(
+        DISTURBANCES,
+        numpyro.distributions.MultivariateNormal(
+            jnp.zeros(len(graph.nodes)), covariance_matrix=sem.noise
+        ),
+    )
+    values = {}
+    for place, node in enumerate(graph.nodes):
+        total = sem.intercepts[place] + disturbances[..., place]
+        for cause in graph.parents(node):
+            total = total + sem.weights[graph.index(cause), place] * values[cause]
+        values[node] = numpyro.deterministic(node, total)
 
 
 def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercepts=True):

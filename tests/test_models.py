@@ -240,9 +240,13 @@ def test_system_or_option_that_does_not_exist_is_refused():
 def test_observations_and_experiments_refuse_bad_requests():
     system = load("toy")
     assert len(system.observe(0, 0)) == 0
-    with pytest.raises(cb.DataError, match="cannot observe -1 rows"):
+    with pytest.raises(
+        cb.DataError, match="number of rows must be a whole number, at least 0; got -1"
+    ):
         system.observe(-1, 0)
-    with pytest.raises(cb.DataError, match="cannot observe 2.7 rows"):
+    with pytest.raises(
+        cb.DataError, match="number of rows must be a whole number, at least 0; got 2.7"
+    ):
         system.observe(2.7, 0)
     with pytest.raises(TypeError, match="key must be one JAX key or an int seed .*, got 1.5"):
         system.observe(1, 1.5)
@@ -265,7 +269,7 @@ def test_observations_and_experiments_refuse_bad_requests():
         with pytest.raises(cb.SeedError, match="key must be one JAX key"):
             system.observe(1, strange)
     with pytest.raises(
-        ModelError, match="seed of the funnel must be a whole number, 0 or more; got -1"
+        ModelError, match="seed of the funnel must be a whole number, at least 0; got -1"
     ):
         load("funnel", seed=-1)
     assert np.array_equal(system.observe(5, 3).values, system.observe(5, jax.random.key(3)).values)

@@ -42,6 +42,7 @@ def identify(
     *,
     identifiable_only: bool = False,
     linear: bool = False,
+    progress: bool = True,
 ) -> Identifications:
     """Identify E[Y | do(s)] for every intervention set, and verify each formula.
 
@@ -56,6 +57,8 @@ def identify(
         With a graph: leave sets that cannot be learned out, instead of refusing to go on.
     linear:
         Count sets as usable that linear mechanisms identify though ID does not.
+    progress:
+        Whether a progress bar is shown when this takes more than a few seconds.
 
     Examples
     --------
@@ -89,14 +92,18 @@ def identify(
         validation.read_flag(name, flag)
         for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
     )
-    results = _identify_all(graph, target, chosen, known)
+    results = _identify_all(graph, target, chosen, known, progress)
     return Identifications(
         graph, target, results, identifiable_only=identifiable_only, linear=linear
     )
 
 
 def _identify_all(
-    graph: CausalGraph, target: str, sets: tuple[Names, ...], known: Mapping[Edge, float]
+    graph: CausalGraph,
+    target: str,
+    sets: tuple[Names, ...],
+    known: Mapping[Edge, float],
+    progress: bool,
 ) -> list[Identification]:
     """Return the result of every set; equal effects and equal factors are identified once."""
     causes = graph.ancestral(target)
@@ -108,7 +115,7 @@ def _identify_all(
     )
     factors = {district: identify_factor(causes, district, trials) for district in districts}
     answers = dict(
-        zip(effects, _assemble_all(causes, target, effects, factors, trials), strict=True)
+        zip(effects, _assemble_all(causes, target, effects, factors, trials, progress), strict=True)
     )
     return [
         Identification(graph, target, members, reduction, answers[reduction], known)
@@ -122,6 +129,7 @@ def _assemble_all(
     effects: Sequence[Reduction],
     factors: Mapping[Names, Factor],
     trials: Trials,
+    progress: bool,
 ) -> list[Answer]:
     """Return the verified estimand of every effect, or its hedge.
 
@@ -131,7 +139,8 @@ def _assemble_all(
     masks = np.array([[name in chosen for name in graph.nodes] for chosen in members])
     truth, at = true_effects(trials, graph.index(target), masks), graph.index(target)
     answers = []
-    shown = tqdm(effects, desc="verifying", unit="effect", delay=PATIENCE, leave=False)
+    bar = {"desc": "verifying", "unit": "effect", "delay": PATIENCE, "leave": False}
+    shown = tqdm(effects, disable=not progress, **bar)
     for place, reduction in enumerate(shown):
         needed = [factors[district] for district in reduction.districts if reduction.effective]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())

@@ -87,7 +87,7 @@ class Pair(NamedTuple):
     noise: dict[str, np.ndarray]
 
 
-def compare_sets(kernels: Kernels, sets: Sets) -> dict[tuple[int, int], Pair]:
+def compare_sets(kernels: Kernels, sets: Sets, progress: bool) -> dict[tuple[int, int], Pair]:
     """Compare the kernels for every pair of sets, the earlier one first.
 
     Covariances are symmetric, so no pair is needed in the other order.
@@ -95,7 +95,8 @@ def compare_sets(kernels: Kernels, sets: Sets) -> dict[tuple[int, int], Pair]:
     pairs = [
         (left, right) for left in range(len(sets.rows)) for right in range(left, len(sets.rows))
     ]
-    shown = tqdm(pairs, desc="comparing kernels", unit="pair", delay=PATIENCE, leave=False)
+    bar = {"desc": "comparing kernels", "unit": "pair", "delay": PATIENCE, "leave": False}
+    shown = tqdm(pairs, disable=not progress, **bar)
     return {
         (left, right): compare_pair(kernels, sets.rows[left], sets.rows[right])
         for left, right in shown
@@ -164,6 +165,7 @@ def compare_kernels(
     *,
     draws: int = DRAWS,
     level: float = 0.95,
+    progress: bool = True,
     key: jax.Array | int,
 ) -> "xr.Dataset":
     """Compare the Jacobian, exact and Monte-Carlo kernels for every pair of intervention sets.
@@ -178,6 +180,8 @@ def compare_kernels(
         How many draws of theta the Monte-Carlo kernel is made of, at least 100.
     level:
         The level of the credible ellipsoid within which a local bound holds.
+    progress:
+        Whether a progress bar is shown when this takes more than a few seconds.
     key:
         A JAX key or an int seed.
 
@@ -215,7 +219,7 @@ def compare_kernels(
     bounds = remainder_bounds(post, queries, sets, level)
     kernels = _kernels(post, queries, draws, as_key(key))
     warn_of_tails(post)
-    pairs = compare_sets(kernels, sets)
+    pairs = compare_sets(kernels, sets, progress)
     variables = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
     variables |= {"bound": (SETS, bounds.bounds), "bound_kind": (SETS, bounds.kinds)}
     labels = list(sets.labels)

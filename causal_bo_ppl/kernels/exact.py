@@ -40,7 +40,9 @@ PAIRS = 4_096  # of sets at once
 ASSUMED = "independent equations, by {method} regressions; no linearization; verdict {verdict}"
 
 
-def exact_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> KernelEstimate:
+def exact_gram(
+    post: Posterior, queries: Queries, others: Queries | None = None, *, progress: bool = True
+) -> KernelEstimate:
     """Return the covariances of all effects of a batch, or between two batches, exactly.
 
     It holds for linear equations that are independent given the data, whatever the shape of their
@@ -53,6 +55,8 @@ def exact_gram(post: Posterior, queries: Queries, others: Queries | None = None)
         A posterior by "conjugate".
     queries, others:
         M and K interventions; without `others` the gram is of the first batch with itself.
+    progress:
+        Whether a progress bar is shown when this takes more than a few seconds.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def exact_gram(post: Posterior, queries: Queries, others: Queries | None = None)
     left = require(queries)
     right = left if others is None else require(others)
     gram = _linear(coefficients, left) @ _linear(coefficients, right).T
-    gram += _left_out(coefficients, left, right)
+    gram += _left_out(coefficients, left, right, progress)
     if others is None:
         gram = (gram + gram.T) / 2
     assumed = ASSUMED.format(method=post.method, verdict=post.status)
@@ -181,7 +185,9 @@ def _flat(moves: np.ndarray) -> np.ndarray:
     return moves.reshape(len(moves), moves.shape[1] * moves.shape[2])
 
 
-def _left_out(coefficients: Coefficients, left: Queries, right: Queries) -> np.ndarray:
+def _left_out(
+    coefficients: Coefficients, left: Queries, right: Queries, progress: bool = False
+) -> np.ndarray:
     """Return sum_j Cov(lambda_j, lambda_j') m'C_j m', (M, K), set by set.
 
     Of a batch with itself every pair of sets is computed once.
@@ -191,7 +197,8 @@ def _left_out(coefficients: Coefficients, left: Queries, right: Queries) -> np.n
     symmetric = left is right
     step = max(1, PAIRS // max(1, len(other.masks)))
     starts = range(0, len(one.masks), step)
-    for start in tqdm(starts, desc="exact kernel", unit="block", delay=PATIENCE, leave=False):
+    bar = {"desc": "exact kernel", "unit": "block", "delay": PATIENCE, "leave": False}
+    for start in tqdm(starts, disable=not progress, **bar):
         sets, beside = one.masks[start : start + step], other.masks[start if symmetric else 0 :]
         pairs = np.repeat(sets, len(beside), axis=0), np.tile(beside, (len(sets), 1))
         shares = adjoint_covariances(coefficients, *pairs).reshape(len(sets), *beside.shape)

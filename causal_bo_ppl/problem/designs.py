@@ -5,7 +5,6 @@ Grids, Sobol points and vertices of every set, as one batch.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,15 +76,6 @@ def sobol(n: int) -> Unit:
     from scipy.stats import qmc
 
     return lambda size: qmc.Sobol(size, scramble=False).random_base2(max(n - 1, 0).bit_length())[:n]
-
-
-def read_count(n: int, least: int) -> int:
-    """Return the number of points of a design as a Python int, which does not overflow."""
-    if isinstance(n, bool) or not isinstance(n, Integral) or n < least:
-        raise ExplorationError(
-            f"a design needs a whole number of points, at least {least}; got {n!r}"
-        )
-    return int(n)
 
 
 def vertices(problem: "Problem", sets: tuple[tuple[str, ...], ...]) -> Queries:

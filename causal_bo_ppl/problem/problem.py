@@ -10,7 +10,7 @@ import pandas as pd
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import draw_svg
-from causal_bo_ppl.inputs import read_list, read_number
+from causal_bo_ppl.inputs import read_count, read_list, read_number
 from causal_bo_ppl.problem import costs as costing
 from causal_bo_ppl.problem import designs, serialization, validation
 from causal_bo_ppl.problem.queries import Interventions, Queries, distinct_rows
@@ -242,12 +242,12 @@ class Problem:
 
         More than a million rows are refused.
         """
-        n = designs.read_count(n, least=2)
+        n = read_count("the number of points", n, 2, ExplorationError)
         return self._spread(designs.lattice(n), [n ** len(members) for members in self.sets])
 
     def sobol(self, n: int) -> Queries:
         """Take n Sobol points for every set, in the order of `sets`; nothing random."""
-        n = designs.read_count(n, least=1)
+        n = read_count("the number of points", n, 1, ExplorationError)
         return self._spread(designs.sobol(n), [n] * len(self.sets))
 
     def vertices(self) -> Queries:

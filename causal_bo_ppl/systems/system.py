@@ -4,7 +4,6 @@ import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ModelError
-from causal_bo_ppl.inputs import as_key, require_float64
+from causal_bo_ppl.inputs import as_key, read_count, require_float64
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.numerics import first_smallest
 from causal_bo_ppl.problem import Problem, Queries
@@ -52,9 +51,8 @@ class CausalSystem:
 
     def observe(self, n: int, key: jax.Array | int) -> Data:
         """Draw n observational rows."""
-        if isinstance(n, bool) or not isinstance(n, Integral) or n < 0:
-            raise DataError(f"cannot observe {n!r} rows; ask for a whole number, 0 or more")
-        return self._rows(self.problem.baseline().repeat(int(n)), key)
+        rows = read_count("the number of rows", n, 0, DataError)
+        return self._rows(self.problem.baseline().repeat(rows), key)
 
     def experiment(self, queries: Queries | Interventions, key: jax.Array | int) -> Data:
         """Draw one row under each intervention."""

@@ -25,8 +25,6 @@ from causal_bo_ppl.mechanisms.linear.priors import FixedPrior
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, Models
 from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
 
-DISTURBANCES = "/disturbances"  # no variable may hold a slash
-
 
 class NodePrior(NamedTuple):
     """The prior of one equation.
@@ -90,20 +88,6 @@ def linear_program(
         return LinearSEM(weights, intercepts, root @ root.T)
 
     return parameters
-
-
-def generate(graph: CausalGraph, sem: LinearSEM) -> None:
-    """Generate rows of a linear SEM, one variable after the other: a program for `simulate`."""
-    disturbances = numpyro.sample(
-        DISTURBANCES,
-        dist.MultivariateNormal(jnp.zeros(len(graph.nodes)), covariance_matrix=sem.noise),
-    )
-    values: dict[str, Any] = {}
-    for place, node in enumerate(graph.nodes):
-        total = sem.intercepts[place] + disturbances[..., place]
-        for cause in graph.parents(node):
-            total = total + sem.weights[graph.index(cause), place] * values[cause]
-        values[node] = numpyro.deterministic(node, total)
 
 
 def draw_models(
