@@ -54,7 +54,10 @@ def require_no_outcomes(task: Task, method: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ExactBelief:
-    """Independent equations as the belief of a posterior; see `interfaces.Belief`."""
+    """Independent equations as the belief of a posterior; see `interfaces.Belief`.
+
+    model: the mechanisms; its rows are those of the first fit, the equations know all of them.
+    """
 
     model: LinearModel
     equations: Equations
@@ -144,4 +147,4 @@ class ExactBelief:
 
     def update(self, rows: Data) -> "ExactBelief":
         """Return the belief after more rows: exactly that of all rows together."""
-        return ExactBelief(self.model.with_rows(rows), self.equations.update(rows))
+        return ExactBelief(self.model, self.equations.update(rows))

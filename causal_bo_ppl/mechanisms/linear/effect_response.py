@@ -5,7 +5,7 @@ centred response to x_i = 1 with the rest of s at 0, an intercept the response t
 are read off the equations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -64,7 +64,7 @@ class EffectResponse:
 
     problem: Problem
     parameters: Parameters
-    needs_linearity: bool = False
+    needs_linearity: Callable[[], bool] = bool  # False
 
     is_affine = True
     is_linear = True
@@ -90,7 +90,7 @@ class EffectResponse:
 
     def attributes(self) -> dict[str, str]:
         """Return what a file must record for the coordinates to be known again."""
-        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity}
+        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity()}
         words = {name: "yes" if flag else "no" for name, flag in flags.items()}
         return {"parameters": self.parameters.kind} | words
 

@@ -6,6 +6,7 @@ m_i T_jk l_l + m_k T_li l_j, with T the total effects after surgery: on a path o
 before the other.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -186,7 +187,7 @@ class StructuralResponse:
 
     problem: Problem
     parameters: Parameters
-    needs_linearity: bool = False
+    needs_linearity: Callable[[], bool] = bool  # False
 
     is_affine = True
     is_linear = False
@@ -211,7 +212,7 @@ class StructuralResponse:
 
     def attributes(self) -> dict[str, str]:
         """Return what a file must record for the coordinates to be known again."""
-        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity}
+        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity()}
         words = {name: "yes" if flag else "no" for name, flag in flags.items()}
         return {"parameters": self.parameters.kind} | words
 

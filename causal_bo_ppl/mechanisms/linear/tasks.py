@@ -94,10 +94,13 @@ LinearResponse = StructuralResponse | EffectResponse
 
 def make_response(problem: Problem, parameters: Parameters) -> LinearResponse:
     """Return the map from parameters of any kind to effects."""
-    found = _identified(problem)
-    linear = not all(found[members].identifiable for members in parameters.explored.sets)
+
+    def needs_linearity() -> bool:
+        found = _identified(problem)
+        return not all(found[members].identifiable for members in parameters.explored.sets)
+
     kind = StructuralResponse if parameters.kind == "structural" else EffectResponse
-    return kind(problem, parameters, linear)
+    return kind(problem, parameters, needs_linearity)
 
 
 def require_learned(parameters: Parameters, nodes: tuple[str, ...], outcomes: Outcomes) -> None:
