@@ -63,7 +63,7 @@ class Response:
 
     def __call__(self, theta: ArrayLike, queries: Queries) -> Any:
         """Return effects (M,) at theta (d,), or (s, M) at several thetas (s, d)."""
-        at = self._read(theta, (1, 2))
+        at, queries = self._read(theta, (1, 2)), self.post.problem.require(queries)
         if at.ndim == 1:
             return _like(theta, self._apply(_effects, at, queries))
         if not len(at):
@@ -71,7 +71,7 @@ class Response:
         if isinstance(at, jax.core.Tracer):
             return self._apply(_effects_of_many, at, queries)
         many = offered(self.map, "effects_of_many") or self._in_blocks
-        return _like(theta, many(np.asarray(at), self.post.problem.require(queries)))
+        return _like(theta, many(np.asarray(at), queries))
 
     def _in_blocks(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return effects (s, M), a fixed number of thetas at once: few programs are compiled."""
@@ -89,12 +89,14 @@ class Response:
 
     def linearize(self, theta: ArrayLike, queries: Queries) -> tuple[Any, Any]:
         """Return effects (M,) and their derivatives (M, d) at theta (d,)."""
-        values, jacobian = self._apply(_linearize, self._read(theta, (1,)), queries)
+        at, queries = self._read(theta, (1,)), self.post.problem.require(queries)
+        values, jacobian = self._apply(_linearize, at, queries)
         return _like(theta, values), _like(theta, jacobian)
 
     def require(self, queries: Queries) -> Queries:
         """Return the queries cut to the target and its causes; refuse what theta does not hold."""
-        self.map.batch(self.post.problem.require(queries))
+        queries = self.post.problem.require(queries)
+        self.map.batch(queries)
         return self.post.upstream(queries)
 
     def hessian_bounds(self, queries: Queries, *, level: float = 0.95) -> HessianBounds:
@@ -130,7 +132,7 @@ class Response:
         return at
 
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
-        batch = self.map.batch(self.post.problem.require(queries))
+        batch = self.map.batch(queries)
         bound = partial(work, self.map.program, theta)
         return in_pieces(bound, batch, len(queries), theta.ndim - 1)
 

@@ -48,7 +48,8 @@ def forward_sweep(
             natural = natural + disturbances[..., node, :]
         return _put(means, node, _where(mask[node], value[node], natural))
 
-    start = np.zeros(shape, np.asarray(value).dtype) if _is_numpy(matrix) else jnp.zeros(shape)
+    kind = np.result_type(matrix, value) if _is_numpy(matrix) else None
+    start = jnp.zeros(shape) if kind is None else np.zeros(shape, kind)
     return _loop(size, visit, _put(start, size, 1))
 
 
@@ -66,6 +67,8 @@ def adjoint_sweep(weights: Any, mask: Any, target: int, product: Product = opera
         Which variables are set, of shape (p, M).
     target:
         The place of the target among the variables.
+    product:
+        The matrix product.
 
     Returns
     -------

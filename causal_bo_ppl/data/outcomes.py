@@ -109,7 +109,7 @@ def merge_replicates(queries: Queries, values: np.ndarray, variances: np.ndarray
         m interventions, their outcomes, and the variances of their noise. An outcome without noise
         decides; two that differ are refused.
     """
-    mask, value = np.asarray(queries.mask), np.where(queries.mask, queries.value, 0.0)
+    mask, value = np.asarray(queries.mask), np.where(queries.mask, queries.value, 0.0) + 0.0
     groups: dict[bytes, list[int]] = {}
     for row, (kind, at) in enumerate(zip(mask, value, strict=True)):
         groups.setdefault(kind.tobytes() + at.tobytes(), []).append(row)

@@ -8,7 +8,7 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import read_outcomes
-from causal_bo_ppl.errors import DataError, DomainError, ModelError, listed
+from causal_bo_ppl.errors import DataError, DomainError, ModelError
 from causal_bo_ppl.inference.conjugate import Conjugate
 from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.laplace import Laplace
@@ -17,7 +17,7 @@ from causal_bo_ppl.inference.posterior import Posterior, digest, require_rows_of
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, require_float64
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, Task, offered
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, Task, read_record
 from causal_bo_ppl.problem import Problem, Queries
 
 METHODS: dict[str, Method] = {
@@ -96,7 +96,7 @@ def fit(
     """
     require_float64()
     family, chosen = read_mechanisms(mechanisms), read_method(method)
-    if chosen.needs_key and key is None:
+    if getattr(chosen, "needs_key", False) and key is None:
         raise ModelError(f"{chosen.name} draws at random: give a key, such as key=0")
     given_key = None if key is None else as_key(key)
     _require_inputs(problem, data, parameters, intercepts, linear)
@@ -113,15 +113,9 @@ def fit(
 
 
 def read_method(given: object) -> Method:
-    """Return a method of inference, given by its name or as a record of its own."""
-    if isinstance(given, str) and given in METHODS:
-        return METHODS[given]
-    if offered(given, "infer") is None or not isinstance(getattr(given, "name", None), str):
-        raise ModelError(
-            f"method must be one of {listed(METHODS)}, or a record such as cb.NUTS(chains=4); "
-            f"got {given!r}"
-        )
-    return given  # type: ignore[return-value]
+    """Return a method of inference, given by its name or as a record of one's own."""
+    method: Method = read_record("method", given, METHODS, "infer")
+    return method
 
 
 def _require_inputs(

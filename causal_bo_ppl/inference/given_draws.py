@@ -144,7 +144,10 @@ def read_draws(draws: object, names: tuple[str, ...]) -> np.ndarray:
         missing = [name for name in names if name not in draws]
         if missing:
             raise ModelError(f"the draws lack the coordinates {listed(missing)}")
-        draws = np.stack([np.asarray(draws[name]) for name in names], axis=-1)
+        columns = [np.asarray(draws[name]) for name in names]
+        if len({column.shape for column in columns}) != 1:
+            raise ModelError("the coordinates have draws of different shapes; give each as many")
+        draws = np.stack(columns, axis=-1)
     array = np.asarray(draws)
     if array.dtype.kind not in "iuf" or array.ndim not in (2, 3) or array.shape[-1] != len(names):
         raise ModelError(

@@ -332,8 +332,9 @@ class Posterior:
     ) -> "Posterior":
         """Make a posterior of draws of theta that come from elsewhere.
 
-        Kernels, checks and surrogates take it as any other. It cannot learn from more rows, and
-        does not know how noisy outcomes are.
+        Kernels, checks and surrogates take it as any other, once it is judged: draws in at least
+        two chains, (chains, n, d), are; one chain must be accepted by `post.accept("why")`. It
+        cannot learn from more rows, and does not know how noisy outcomes are.
 
         Parameters
         ----------

@@ -212,6 +212,7 @@ def compare_kernels(
     import xarray as xr
 
     post = require_trusted(post)
+    queries = post.problem.require(queries)
     draws = read_count("draws", draws, LEAST)
     sets = split_sets(post.problem, queries)
     if not len(queries):

@@ -26,7 +26,7 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     are independent, 0 where effects are linear in theta, and elsewhere the mean square of what
     linearization misses in draws.
     """
-    effect = response(post.problem, post)
+    effect, queries = response(post.problem, post), post.problem.require(queries)
     if post.belief.equations is not None:
         return left_out_variances(post.belief.equations.coefficients, effect.require(queries))
     if effect.map.is_linear:

@@ -1,12 +1,13 @@
 """How is every variable made from its causes? Families of mechanisms, by name or by record."""
 
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.mechanisms.interfaces import (
     Mechanisms,
     Model,
     ResponseMap,
     Task,
     offered,
+    read_record,
 )
 from causal_bo_ppl.mechanisms.linear.model import Linear
 
@@ -16,15 +17,9 @@ FAMILIES: dict[str, Mechanisms] = {"linear": Linear()}
 
 
 def read_mechanisms(given: object) -> Mechanisms:
-    """Return a family of mechanisms, given by its name or as a record of its own."""
-    if isinstance(given, str) and given in FAMILIES:
-        return FAMILIES[given]
-    if offered(given, "bind") is None or not isinstance(getattr(given, "name", None), str):
-        raise ModelError(
-            f"mechanisms must be one of {listed(map(repr, FAMILIES))}, or a family with a name and "
-            f"a method `bind`; got {given!r}"
-        )
-    return given  # type: ignore[return-value]
+    """Return a family of mechanisms, given by its name or as a record of one's own."""
+    family: Mechanisms = read_record("mechanisms", given, FAMILIES, "bind")
+    return family
 
 
 def read_response(given: object, task: Task) -> tuple[str, ResponseMap]:

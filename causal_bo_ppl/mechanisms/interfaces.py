@@ -7,7 +7,7 @@ all that a program is compiled for are their static fields, so that new rows com
 Some families know more in closed form. Such methods are optional; `offered` finds them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
+from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.problem import Problem, Queries
 
 Set = tuple[str, ...]
@@ -197,3 +198,29 @@ def offered(giver: object, name: str) -> Callable[..., Any] | None:
     """Return an optional method, or None where it is not offered."""
     method = getattr(giver, name, None)
     return method if callable(method) else None
+
+
+def read_record(what: str, given: object, known: Mapping[str, Any], method: str) -> Any:
+    """Return a record that is given by its name or as a record of one's own.
+
+    Parameters
+    ----------
+    what:
+        What it is, for messages.
+    known:
+        {name: record} of those that have names.
+    method:
+        The method that a record must have, besides a text `name`.
+    """
+    if isinstance(given, str) and given in known:
+        return known[given]
+    if isinstance(given, type):
+        raise ModelError(
+            f"{what} must be a record, got the class {given.__name__}; write {given.__name__}()"
+        )
+    if offered(given, method) is None or not isinstance(getattr(given, "name", None), str):
+        raise ModelError(
+            f"{what} must be one of {listed(known)}, or a record with a name and a method "
+            f"`{method}`; got {given!r}"
+        )
+    return given

@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError, ModelError, listed
+from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_size
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.interfaces import read_record
 from causal_bo_ppl.numerics import first_smallest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import sobol, spread, vertices
@@ -67,15 +67,9 @@ def first_best(values: np.ndarray, objective: str) -> int:
 
 
 def read_acquisition(given: object, beta: float) -> Acquisition:
-    """Return an acquisition, given by its name or as a record of its own."""
-    if given == "ucb":
-        return ConfidenceBound(beta)
-    if offered(given, "worth") is None or not isinstance(getattr(given, "name", None), str):
-        raise ModelError(
-            f"acquisition must be one of {listed(['ucb'])}, or a record with a name and a method "
-            f"`worth`; got {given!r}"
-        )
-    return given  # type: ignore[return-value]
+    """Return an acquisition, given by its name or as a record of one's own."""
+    rule: Acquisition = read_record("acquisition", given, {"ucb": ConfidenceBound(beta)}, "worth")
+    return rule
 
 
 FILL = 64  # Sobol points of every set, where effects bend

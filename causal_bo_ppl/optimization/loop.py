@@ -40,7 +40,7 @@ from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.systems import CausalSystem
 
 REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
-PACKAGES = ("causal_bo_ppl", "jax", "numpy", "numpyro")
+PACKAGES = ("jax", "numpy", "numpyro")
 
 
 def optimize(
@@ -116,7 +116,7 @@ def optimize(
         Why a posterior whose verdict failed is used all the same, as in `post.accept(why)`; by
         default such a posterior is refused. It is recorded with the run.
     settings:
-        All of the above from `method` on, as one record, instead of keywords.
+        The keywords above, other than `data` and `experiment`, as one record instead.
     progress:
         Whether a progress bar is shown when the run takes more than a few seconds.
     key:
@@ -161,7 +161,7 @@ def optimize(
     rows = _start(system, data, chosen, for_rows)
     post, experiments = _learn(posed, rows, chosen, jax.random.fold_in(for_rows, 1))
     start = begin(post, chosen, experiments)
-    loop = Loop(runner, chosen, system, given, rows)
+    loop = Loop(runner, chosen, system, given, rows, _versions())
     progressed = begun = Progress(start, ())
     try:
         with tqdm(
@@ -185,6 +185,14 @@ def optimize(
             f"{cheapest:g}"
         )
     return loop.finish(progressed)
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Return the versions of the packages that compute a run."""
+    import causal_bo_ppl
+
+    others = ((name, version(name)) for name in PACKAGES)
+    return (("causal_bo_ppl", causal_bo_ppl.__version__), *others)
 
 
 def _read_settings(settings: object, keywords: Settings) -> Settings:
@@ -232,6 +240,7 @@ class Loop:
     system: CausalSystem | None
     key: jax.Array
     data: Data
+    versions: tuple[tuple[str, str], ...]
 
     def play(self, progress: Progress, key: jax.Array) -> Iterator[Progress]:
         """Ask, run and tell, round after round, until rounds or budget are used up.
@@ -296,6 +305,8 @@ class Loop:
     def _absorb(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
         if not trials:
             return progress
+        if self.settings.update == "full" and any(trial.row is None for trial in trials):
+            raise DataError('update="full" needs whole rows: let the experiment return Data')
         state = tell(progress.state, [trial.entry() for trial in trials])
         best = recommend(state)
         steps = [
@@ -347,7 +358,7 @@ class Loop:
             self.system,
             tuple(unlearned),
             tuple(int(word) for word in np.ravel(jax.random.key_data(self.key))),
-            tuple((name, version(name)) for name in PACKAGES),
+            self.versions,
             hashlib.sha256(f"{digest(self.data):x}".encode()).hexdigest(),
         )
 
@@ -374,7 +385,8 @@ def _start(
     system: CausalSystem | None, data: Data | None, settings: Settings, key: jax.Array
 ) -> Data:
     """Return the rows to begin with."""
-    if system is not None and not system.is_affine and settings.mechanisms == "linear":
+    is_linear = read_mechanisms(settings.mechanisms).name == "linear"
+    if system is not None and not system.is_affine and is_linear:
         message = f"{system.name} is not linear; linear mechanisms are fitted to it"
         warnings.warn(message, CausalBOWarning, stacklevel=3)
     if data is not None:
@@ -390,7 +402,9 @@ def _learn(
     """Return the posterior, and rows of earlier experiments that it did not use."""
     confounded = bool(problem.graph.ancestral(problem.target).bidirected)
     family = read_mechanisms(settings.mechanisms)
-    default = "wishart" if confounded else "conjugate" if family.name == "linear" else "laplace"
+    default = "laplace"
+    if family.name == "linear":
+        default = "wishart" if confounded else "conjugate"
     method = read_method(settings.inference or default)
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     if method.name != "wishart":

@@ -11,7 +11,7 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.fitting import METHODS, read_method
 from causal_bo_ppl.inputs import MOST, as_float, read_count
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.interfaces import offered, read_record
 from causal_bo_ppl.mechanisms.linear.priors import prior_from_record, prior_to_record
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.surrogates import CoupledMaker, SurrogateMaker
@@ -91,6 +91,10 @@ class Settings:
                 self._number(name, getattr(self, name))
         if self.accept is not None and not (isinstance(self.accept, str) and self.accept.strip()):
             raise ModelError(f"accept says in words why a posterior is used; got {self.accept!r}")
+        if self.prior is not None and offered(self.prior, "canonical") is None:
+            raise ModelError(f"prior must be a prior such as cb.FixedPrior(), got {self.prior!r}")
+        if self.acquisition != "ucb" and self.beta != Settings.beta:
+            raise ModelError("beta belongs to acquisition='ucb'; your own acquisition has its own")
         self._require_consistent()
 
     def _number(self, name: str, value: object) -> float:
@@ -176,15 +180,9 @@ class Settings:
 
 
 def read_surrogate(given: object) -> SurrogateMaker:
-    """Return the maker of a surrogate, given by its name or as a record of its own."""
-    if isinstance(given, str) and given in SURROGATES:
-        return SURROGATES[given]
-    if offered(given, "begin") is None or not isinstance(getattr(given, "name", None), str):
-        raise ModelError(
-            f"surrogate must be one of {listed(map(repr, SURROGATES))}, or a record with a name "
-            f"and a method `begin`; got {given!r}"
-        )
-    return given  # type: ignore[return-value]
+    """Return the maker of a surrogate, given by its name or as a record of one's own."""
+    maker: SurrogateMaker = read_record("surrogate", given, SURROGATES, "begin")
+    return maker
 
 
 def _write_method(method: Any) -> object:

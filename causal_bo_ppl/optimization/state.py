@@ -16,11 +16,17 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
-from causal_bo_ppl.errors import CausalBOWarning, DataError, DomainError, ExplorationError
+from causal_bo_ppl.errors import CausalBOWarning, DomainError, ExplorationError, ModelError
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.numerics import TIE
-from causal_bo_ppl.optimization.acquisition import Candidates, find_candidates, first_best
+from causal_bo_ppl.optimization.acquisition import (
+    Acquisition,
+    Candidates,
+    find_candidates,
+    first_best,
+)
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import stack
@@ -146,15 +152,15 @@ def ask(state: State, n: int = 1, pending: Iterable[Queries] = ()) -> tuple[Sugg
         surrogate = surrogate.imagine(query, state.noise(query))
         spent.append(float(state.problem.cost(query)[0]))
     chosen: list[Suggestion] = []
-    for place in range(n):
+    for place in range(read_count("n", n, 1)):
         affordable = np.flatnonzero(_is_affordable(state.settings, costs, spent))
         if not len(affordable):
             break
-        worth = state.settings.rule.worth(surrogate, queries, objective)
-        if not np.ptp(worth) > TIE * np.abs(worth).max():
+        worth = _read_worth(state.settings.rule, surrogate, queries, objective)
+        if not np.ptp(worth[affordable]) > TIE * np.abs(worth[affordable]).max():
             message = (
-                f"all {len(worth)} interventions look equally good; the first of a smallest set is "
-                "taken"
+                f"all {len(affordable)} interventions look equally good; the first of a smallest "
+                "set is taken"
             )
             warnings.warn(message, CausalBOWarning, stacklevel=4)
         at = int(affordable[first_best(worth[affordable], "max")])
@@ -165,6 +171,20 @@ def ask(state: State, n: int = 1, pending: Iterable[Queries] = ()) -> tuple[Sugg
         if place + 1 < n:
             surrogate = surrogate.imagine(queries[at], state.noise(queries[at]))
     return tuple(chosen)
+
+
+def _read_worth(
+    rule: Acquisition, surrogate: Surrogate, queries: Queries, objective: str
+) -> np.ndarray:
+    """Return what an acquisition says; refuse what is not one finite number for each query."""
+    worth = np.asarray(rule.worth(surrogate, queries, objective))
+    if worth.shape != (len(queries),) or not np.isfinite(worth).all():
+        raise ModelError(
+            f"the acquisition {rule.name!r} gave an array of shape {worth.shape} for "
+            f"{len(queries)} queries, {int((~np.isfinite(worth)).sum())} of them not finite; it "
+            "must give one finite number for each"
+        )
+    return worth
 
 
 def _is_affordable(settings: Settings, costs: np.ndarray, spent: Sequence[float]) -> np.ndarray:
@@ -180,10 +200,11 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
     CausalBOError
         If an outcome cannot be used; the state itself is unchanged.
     """
-    ledger = tuple(sorted((*state.ledger, *entries), key=Entry.order))
+    checked = [entry._replace(query=state.problem.require(entry.query)) for entry in entries]
+    ledger = tuple(sorted((*state.ledger, *checked), key=Entry.order))
     posterior = _posterior(state, ledger)
     surrogate = state.settings.maker.begin(posterior)
-    alone = [entry for entry in ledger if state.settings.update != "full" or entry.is_earlier]
+    alone = [entry for entry in ledger if not _is_row(state, entry)]
     if alone:
         queries = stack([entry.query for entry in alone])
         values, noises = (np.array([entry[at] for entry in alone], float) for at in (1, 2))
@@ -198,16 +219,14 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
 
 def _posterior(state: State, ledger: Sequence[Entry]) -> Posterior:
     """Return the posterior after the whole rows of the ledger, where the settings use them."""
-    if state.settings.update != "full":
-        return state.base
-    rows = [_whole(entry) for entry in ledger if not entry.is_earlier]
+    rows = [entry.row for entry in ledger if _is_row(state, entry) and entry.row is not None]
     return state.base.update(reduce(Data.join, rows)) if rows else state.base
 
 
-def _whole(entry: Entry) -> Data:
-    if entry.row is None:
-        raise DataError('update="full" needs whole rows: let the experiment return Data')
-    return entry.row
+def _is_row(state: State, entry: Entry) -> bool:
+    """Return whether an entry teaches the posterior by its whole row, not the surrogate."""
+    is_used = state.settings.update == "full" and not entry.is_earlier
+    return is_used and entry.row is not None
 
 
 def recommend(state: State) -> Best:
@@ -216,6 +235,8 @@ def recommend(state: State) -> Best:
     by_model = state.settings.report == "model" or not len(tried.counts)
     among = state.candidates.queries if by_model else tried.queries
     predicted = state.surrogate.predict(among)
+    if not np.isfinite(predicted.mean).all():
+        raise ModelError("the surrogate's predictions are not finite; nothing can be recommended")
     is_observed = state.settings.report == "observed" and not by_model
     at = first_best(tried.means if is_observed else predicted.mean, state.problem.objective)
     return Best(among[at], float(predicted.mean[at]), float(predicted.sd[at]))

@@ -140,6 +140,7 @@ class Coupled:
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
+        queries = self.post.problem.require(queries)
         offsets, features = self._linearize(queries)
         variance = ((features @ self.weights.covariance) * features).sum(axis=1)
         variance = clip_rounding(variance, (features**2).sum(axis=1))
@@ -161,7 +162,7 @@ class Coupled:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all that was told."""
-        told = self._read(query, outcome, noise)
+        told = _require_one(self._read(query, outcome, noise))
         mean, sd = self.predict(told.queries)
         spread = np.sqrt(sd**2 + told.variances + self._left_out(told.queries))
         return float(norm.logpdf(told.values[0], mean[0], spread[0]))
@@ -218,7 +219,7 @@ class Coupled:
 
     def imagine(self, query: Queries, noise: float) -> "Coupled":
         """Return the surrogate as if a query had come out as predicted: less doubt, same means."""
-        told = self._read(query, 0.0, noise)
+        told = _require_one(self._read(query, 0.0, noise))
         told = told._replace(variances=np.maximum(told.variances, np.finfo(float).tiny))
         predicted = self.predict(told.queries).mean
         joined = self.told.join(told._replace(values=predicted))
@@ -321,6 +322,12 @@ class CoupledMaker:
     def begin(self, post: Posterior) -> Coupled:
         """Return the surrogate before any outcome."""
         return couple(post)
+
+
+def _require_one(told: Told) -> Told:
+    if len(told.values) != 1:
+        raise DataError(f"this is about one intervention; got {told.queries!r}")
+    return told
 
 
 def _row_of(merged: Replicates, query: Queries) -> int:

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.data import Data
@@ -67,7 +66,7 @@ class CausalSystem:
         )
         return Data(nodes, self.problem.target, np.asarray(values), np.asarray(queries.mask))
 
-    def effect(self, queries: Queries | Interventions) -> jax.Array:
+    def effect(self, queries: Queries | Interventions) -> np.ndarray:
         """Return the exact effects E[Y | do(...)], an array of shape (M,).
 
         The effect of a query that sets nothing is the observational mean.
@@ -80,7 +79,7 @@ class CausalSystem:
                 f"the response of {self.name!r} has shape {raw.shape} and dtype {raw.dtype} for "
                 f"{len(queries)} queries; it must return one real number for each"
             )
-        effects = jnp.asarray(raw, float)
+        effects = raw.astype(float)
         bad = np.flatnonzero(~np.isfinite(effects))
         if len(bad):
             [intervention] = self.problem.interventions(queries[bad[0]])

@@ -33,7 +33,8 @@ def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
     the queries. rho_schematic: the theory's schematic drift term, jacobian |Sigma_t| + sigma. It
     leaves constants out and mixes units, so it shows what shrinks and is no bound.
     """
-    posts, queries = _read_posts(posts, 2), require_queries(queries)
+    posts = _read_posts(posts, 2)
+    queries = require_queries(posts[0].problem, queries)
     lines = [_step(before, after, queries) for before, after in zip(posts, posts[1:], strict=False)]
     return pd.DataFrame(lines, columns=COLUMNS, index=pd.RangeIndex(1, len(posts), name="step"))
 

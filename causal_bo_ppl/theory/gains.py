@@ -13,7 +13,7 @@ from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.kernels import KernelEstimate
 from causal_bo_ppl.numerics import first_largest
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem import Problem, Queries
 
 # Relative to the trace: sums of thousands of products, and their differences, are exact to this.
 ROUNDING = 1e-10
@@ -227,13 +227,9 @@ def read_noise(noise: Any, count: int) -> np.ndarray:
     return np.broadcast_to(variances, (count,))
 
 
-def require_queries(queries: Queries) -> Queries:
-    """Return the queries if there are any; raise ModelError otherwise."""
-    if not isinstance(queries, Queries):
-        raise ModelError(
-            f"queries must be Queries, got {type(queries).__name__}; "
-            "build them with problem.queries"
-        )
+def require_queries(problem: Problem, queries: Queries) -> Queries:
+    """Return the queries, checked, if there are any; raise ModelError otherwise."""
+    queries = problem.require(queries)
     if not len(queries):
         raise ModelError("there are no queries; take some, such as problem.vertices()")
     return queries

@@ -66,7 +66,7 @@ def independent_gain(features: Any, blocks: Any, noise: Any, rounds: int) -> Ind
 
 def set_labels(problem: Problem, queries: Queries) -> np.ndarray:
     """Return the set of each query as a text such as "X, Z", an array of shape (M,)."""
-    mask = np.asarray(problem.require(require_queries(queries)).mask)
+    mask = np.asarray(require_queries(problem, queries).mask)
     first, which = distinct_rows(mask)
     names = np.array(problem.graph.nodes)
     return np.asarray(

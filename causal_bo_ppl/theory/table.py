@@ -49,7 +49,7 @@ def gain_curves(
     kappa^2 among others.
     """
     rounds, variance = read_count("rounds", rounds, 1), read_size("noise", noise)
-    queries = corners(post) if queries is None else require_queries(queries)
+    queries = corners(post) if queries is None else require_queries(post.problem, queries)
     features = jacobian_features(post, queries)
     rank, dimension = causal_rank(post, queries), len(post.names)
     largest, blocks = kappa2(post).value, set_labels(post.problem, queries)

@@ -63,7 +63,7 @@ class ScaledPrior:
         return read_prior_json(text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FixedPrior:
     """A prior that is proper and independent of the data, so that few rows, or none, are enough.
 
@@ -141,6 +141,12 @@ class FixedPrior:
         """Return a text that is the same for equal priors only."""
         return _canonical(self)
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.canonical() == other.canonical()
+
+    def __hash__(self) -> int:
+        return hash(self.canonical())
+
     def to_json(self) -> str:
         """Return a JSON text that `from_json` reads back."""
         return json.dumps(prior_to_record(self))
@@ -181,7 +187,7 @@ class FixedPrior:
         return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MomentPrior:
     """The normal-inverse-Wishart prior of the observed moments, for `wishart`.
 
@@ -232,6 +238,12 @@ class MomentPrior:
     def canonical(self) -> str:
         """Return a text that is the same for equal priors only."""
         return _canonical(self)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.canonical() == other.canonical()
+
+    def __hash__(self) -> int:
+        return hash(self.canonical())
 
     def to_json(self) -> str:
         """Return a JSON text that `from_json` reads back."""
@@ -312,6 +324,8 @@ def _require_size(name: str, size: float, least: float = LEAST, most: float = MO
 
 def prior_to_record(prior: Prior) -> dict[str, object]:
     """Return a prior as a dictionary that JSON can hold; infinity is written as a text."""
+    if not isinstance(prior, ScaledPrior | FixedPrior | MomentPrior):
+        raise ModelError(f"a prior of one's own cannot be written as JSON; got {prior!r}")
 
     def write(value: Any) -> object:
         if isinstance(value, np.ndarray):

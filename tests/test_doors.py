@@ -1,0 +1,106 @@
+"""Interventions as dictionaries at every door, and records of the wrong kind."""
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+
+
+@pytest.fixture(scope="module")
+def post():
+    system = cb.models.load("chain")
+    return cb.fit(system.problem, system.observe(60, 0))
+
+
+BOTH = {"X": 1.0, "Z": -2.0}
+
+
+def test_one_intervention_on_two_variables_is_one_query_at_every_door(post):
+    queries, r = post.problem.queries([BOTH]), cb.response(post.problem, post)
+    surrogate = cb.couple(post)
+    doors = {
+        "response": lambda at: r(post.mean, at),
+        "many": lambda at: r(post.draws(3, 0), at),
+        "jacobian": lambda at: r.jacobian(post.mean, at),
+        "bounds": lambda at: r.hessian_bounds(at).bounds,
+        "jacobian gram": lambda at: cb.jacobian_gram(post, at).gram,
+        "exact gram": lambda at: cb.exact_gram(post, at).gram,
+        "monte carlo gram": lambda at: cb.monte_carlo_gram(post, at, key=0).gram,
+        "variances": lambda at: post.outcome_variances(at),
+        "predict": lambda at: surrogate.predict(at).mean,
+        "covariance": lambda at: surrogate.covariance(at),
+        "sample": lambda at: surrogate.sample(at, 2, 0),
+        "tell": lambda at: surrogate.tell(at, 1.0, 0.5).predict(at).mean,
+        "comparison": lambda at: cb.compare_kernels(post, at, key=0)["overall_frobenius"].values,
+        "rank": lambda at: np.array([cb.causal_rank(post, at)]),
+        "gaussian": lambda at: cb.gaussian_error(post, at, key=0).details.to_numpy(),
+        "teaching": lambda at: cb.teaching(post, at, at)["reduction"].values,
+    }
+    for name, door in doors.items():
+        expected = door(queries)
+        for given in (BOTH, [BOTH]):
+            np.testing.assert_array_equal(door(given), expected, err_msg=name)
+    assert cb.theory_table(post, [BOTH, {"X": 3.0}], noise=1.0, rounds=2) is not None
+    assert r(np.zeros((0, len(post.names))), BOTH).shape == (0, 1)
+    with pytest.raises(cb.DomainError, match="unknown manipulable variable 'Q'"):
+        r(np.zeros((0, len(post.names))), [{"Q": 1.0}])
+
+
+def test_a_zero_has_no_sign(post):
+    surrogate = cb.couple(post).tell({"X": 0.0}, 1.0, 0.5)
+    signed, plain = (surrogate.tell({"X": zero}, 3.0, 0.5) for zero in (-0.0, 0.0))
+    np.testing.assert_array_equal(signed.weights.mean, plain.weights.mean)
+    assert signed.outcomes.counts.tolist() == [2]
+
+
+def test_what_is_about_one_intervention_refuses_two(post):
+    surrogate, two = cb.couple(post), [{"X": 1.0}, {"Z": 1.0}]
+    with pytest.raises(cb.DataError, match="about one intervention; got Queries\\(2"):
+        surrogate.log_density(two, [1.0, 2.0], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": cb.NUTS}, r"got the class NUTS; write NUTS\(\)"),
+        ({"method": cb.Laplace}, r"got the class Laplace; write Laplace\(\)"),
+        ({"method": "magic"}, "method must be one of conjugate, wishart, laplace, nuts"),
+        ({"mechanisms": 3}, "mechanisms must be one of linear, or a record with a name"),
+    ],
+)
+def test_a_class_or_something_else_is_no_record(post, options, message):
+    with pytest.raises(cb.ModelError, match=message):
+        cb.fit(post.problem, post.data, **options)
+
+
+def test_an_acquisition_that_gives_no_numbers_is_named():
+    class Odd:
+        name = "odd"
+
+        def worth(self, surrogate, queries, objective):
+            return np.full(len(queries), np.nan)
+
+    class Short(Odd):
+        def worth(self, surrogate, queries, objective):
+            return np.zeros(2)
+
+    for rule in (Odd(), Short()):
+        with pytest.raises(cb.ModelError, match="the acquisition 'odd' gave an array of shape"):
+            cb.optimize(cb.models.load("chain"), acquisition=rule, rounds=1, key=0)
+    with pytest.raises(cb.ModelError, match="beta belongs to acquisition='ucb'"):
+        cb.Settings(acquisition=Odd(), beta=3.0)
+    with pytest.raises(cb.ModelError, match=r"prior must be a prior such as cb.FixedPrior\(\)"):
+        cb.Settings(prior=3)
+
+
+def test_whole_rows_and_outcomes_alone_may_be_mixed_in_the_ledger(post):
+    from causal_bo_ppl.optimization.state import Entry, begin, tell
+
+    system, state = cb.models.load("chain"), begin(post, cb.Settings(update="full"))
+    query = post.problem.queries([{"Z": 1.0}])
+    row = system.experiment(query, 5)
+    entries = [Entry(query, float(row.outcomes[0]), 1.0, row), Entry(query, -1.0, 0.3)]
+    mixed = tell(state, entries)
+    assert mixed.posterior.rows == post.rows + 1
+    again = cb.couple(post.update(row)).tell(query, -1.0, 0.3).recentre()
+    np.testing.assert_allclose(mixed.surrogate.predict(query).mean, again.predict(query).mean)
