@@ -125,9 +125,9 @@ def _average(values: np.ndarray, variances: np.ndarray, largest: float) -> tuple
     """Return the mean weighted by precision, and its variance."""
     exact = values[variances == 0]
     if not len(exact):
-        precision = 1 / variances
-        share = precision / precision.sum()
-        return float(share @ values), float(1 / precision.sum())
+        least = variances.min()
+        relative = least / variances  # precisions, in units that cannot overflow
+        return float(relative @ values / relative.sum()), float(least / relative.sum())
     if np.ptp(exact) > SAME * largest:
         raise DataError(
             f"the same intervention gave {exact.min():.9g} and {exact.max():.9g}, though outcomes "
