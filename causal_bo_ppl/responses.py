@@ -14,8 +14,7 @@ from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share, require_float64
-from causal_bo_ppl.mechanisms.interfaces import ResponseMap, ResponseProgram, offered
-from causal_bo_ppl.mechanisms.linear.structural_response import HessianBounds
+from causal_bo_ppl.mechanisms.interfaces import HessianBounds, ResponseMap, ResponseProgram, offered
 from causal_bo_ppl.problem import Problem, Queries
 
 THETAS = 64  # models at once

@@ -9,7 +9,7 @@ Some families know more in closed form. Such methods are optional; `offered` fin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -42,6 +42,19 @@ class ResponseProgram(Protocol):
         """Return the effects (M,) and their derivatives in theta, of shape (M, d)."""
 
 
+class HessianBounds(NamedTuple):
+    """Bounds on the operator norm of each effect's Hessian in theta.
+
+    bounds: (M,). is_global: (M,), whether a bound holds for every theta (the effect has degree 2 at
+    most, its Hessian is constant and the bound is its norm) or only within the Gaussian credible
+    ellipsoid of `level`.
+    """
+
+    bounds: np.ndarray
+    is_global: np.ndarray
+    level: float
+
+
 class ResponseMap(Protocol):
     """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
 
@@ -49,7 +62,7 @@ class ResponseMap(Protocol):
     that tells this parameterization from others of the same problem; `attributes()`, what a file
     must record for the coordinates to be known again. Where a closed form is known:
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
-    `hessian_bounds(mean, sd, queries, level)`, see `responses.HessianBounds`.
+    `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`.
     """
 
     @property
@@ -102,16 +115,21 @@ class Model(Protocol):
     `draws` below stands for whatever the family makes of n coordinates psi: parameters of n models.
     Arrays of rows have a column for each of the p variables in `nodes`.
 
-    A model may offer more methods: `scales(draws)`, the sds (n, p) of all disturbances;
-    `closed_form()`, a posterior of independent linear equations;
-    `draw_prior(n, key)`, draws before any row; `disturbances(draws, rows, place)`, the disturbances
-    (n, rows) of one variable that give rows (n, rows, p); `straighten(psi)`, the same model and psi
-    in coordinates in which theta is linear; `narrowness()`, the sd of a Gaussian at the mode
-    relative to the exact one; `coefficient_ratio(draws, n, generator)`, log ratios (n,) of the
-    exact density of coefficients to the Gaussian with the moments of the draws, or None;
-    `explain()`, why the density is not finite; `outcome_densities(draws)`, the log densities (n, m)
-    of outcomes, or None. It may have more attributes: `is_correlated`, whether a sampler should
-    learn a whole covariance of psi; `theta_is_linear`, whether theta is linear in psi.
+    A model may offer more, which others look up by `offered` and by `getattr`:
+
+    - `scales(draws)`: the sds of all disturbances, (n, p).
+    - `disturbances(draws, rows, place)`: the disturbances (n, rows) of one variable that give rows
+      of shape (n, rows, p).
+    - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
+    - `draw_prior(n, key)`: draws before any row; None under a prior that cannot be drawn from.
+    - `closed_form()`: a posterior of independent linear equations.
+    - `straighten(psi)`: the same model and psi in coordinates in which theta is linear.
+    - `narrowness()`: the sd of a Gaussian at the mode, relative to the exact one.
+    - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
+      to the Gaussian with the moments of the draws; None where that density is not known.
+    - `explain()`: a sentence that says why the density is not finite.
+    - `is_correlated`: whether a sampler should learn a whole covariance of psi.
+    - `theta_is_linear`: whether theta is linear in psi.
     """
 
     @property
@@ -171,7 +189,9 @@ class Model(Protocol):
 class Task:
     """What is to be learned: a problem, its rows and outcomes, and the options of `fit`.
 
-    parameters, intercepts, linear: options of linear mechanisms, which others refuse.
+    parameters, intercepts, linear: options of linear mechanisms, which others refuse: the kind of
+    coordinates, whether equations have intercepts, and whether sets count that only linear
+    mechanisms identify.
     """
 
     problem: Problem

@@ -60,7 +60,10 @@ def confidence_bound(predicted: Prediction, beta: float, objective: str) -> np.n
 
 
 def first_best(values: np.ndarray, objective: str) -> int:
-    """Return the place of the best value; of equally good ones the first, of a smallest set."""
+    """Return the place of the best value, the first one where several are equally good.
+
+    Candidates come smallest set first, so that a smaller set wins a tie.
+    """
     if not len(values):
         raise DomainError("there is no intervention to choose from")
     return first_smallest(values if objective == "min" else -values)

@@ -58,9 +58,10 @@ class Best(NamedTuple):
 class Entry(NamedTuple):
     """One outcome in the ledger.
 
-    noise: variance of its noise. row: the whole row, where it was measured. cost: what was paid.
-    is_earlier: whether it was known before the optimization began, so that it cost nothing here and
-    is not recommended.
+    query: the intervention, in one row. outcome: what the target came out as. noise: the variance
+    of its noise. row: the whole row, where it was measured. cost: what was paid. is_earlier:
+    whether it was known before the optimization began, so that it cost nothing here and is not
+    recommended.
     """
 
     query: Queries
@@ -82,7 +83,9 @@ class Entry(NamedTuple):
 class State:
     """All that is known at some point of an optimization; immutable.
 
-    base: the posterior before any entry of the ledger. posterior, surrogate: what is believed now.
+    candidates: the interventions to choose from, with their costs. base: the posterior before any
+    entry of the ledger. ledger: all that was told, in canonical order. posterior, surrogate: what
+    is believed now.
     """
 
     problem: Problem

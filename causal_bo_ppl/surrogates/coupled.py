@@ -42,7 +42,8 @@ LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has
 class Weights(NamedTuple):
     """The posterior N(covariance information, covariance) of r weights.
 
-    covariance: (r, r). information: (r,), the sum of phi y / variance.
+    covariance: the posterior covariance (r, r). information: the sum of phi y / variance over all
+    outcomes, (r,).
     """
 
     covariance: np.ndarray
@@ -95,8 +96,10 @@ class Told(NamedTuple):
 class Coupled:
     """The coupled surrogate in weight space; made by `couple(post)`; see `interface.Surrogate`.
 
-    centre: (r,) weights at which the response is linearized. told: all outcomes. outcomes: the same
-    with replicates merged. remainders: (t,) of the distinct interventions.
+    centre: the weights (r,) at which the response is linearized. weights: the posterior of all
+    weights. told: every outcome as it was told. outcomes: the same outcomes with the replicates of
+    each of t interventions merged. remainders: what linearization leaves out of the variance of
+    each of these t effects.
     """
 
     response: Response
@@ -118,16 +121,16 @@ class Coupled:
 
     @property
     def mean_theta(self) -> np.ndarray:
-        """What is now believed of theta_Y, (d,)."""
+        """Posterior mean of theta_Y after all outcomes, (d,)."""
         return self.theta(self.weights.mean)
 
     @property
     def covariance_theta(self) -> np.ndarray:
-        """What is left of doubt about theta_Y, (d, d)."""
+        """Posterior covariance of theta_Y after all outcomes, (d, d)."""
         return np.asarray(self.post.factor @ self.weights.covariance @ self.post.factor.T)
 
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-        """Return what phi'w is added to, (M,), and features phi (M, r)."""
+        """Return offsets (M,) and features phi (M, r): effects are offset + phi'w."""
         values, jacobian = self.response.linearize(self.theta(self.centre), queries)
         features = jacobian @ self.post.factor
         if not np.isfinite(values).all():

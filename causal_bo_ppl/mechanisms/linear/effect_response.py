@@ -17,8 +17,9 @@ import pandas as pd
 
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Coordinate, Parameters
+from causal_bo_ppl.mechanisms.interfaces import HessianBounds
 from causal_bo_ppl.mechanisms.linear.sem import Reading, known_matrix, query_means, read_theta
-from causal_bo_ppl.mechanisms.linear.structural_response import Coverage, HessianBounds
+from causal_bo_ppl.mechanisms.linear.structural_response import Coverage
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.sweeps import adjoint_sweep
 

@@ -9,7 +9,6 @@ before the other.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.identification import Coordinate, Parameters
 from causal_bo_ppl.identification.parameters import Explored, collect
 from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.mechanisms.interfaces import HessianBounds
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, Reading, known_matrix, total_effects
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows
@@ -29,19 +29,6 @@ from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
 Set = tuple[str, ...]
 THETAS, CELLS = 64, 4_000_000  # models at once, and numbers kept for them
-
-
-class HessianBounds(NamedTuple):
-    """Bounds on the operator norm of each effect's Hessian in theta.
-
-    bounds: (M,). is_global: (M,), whether a bound holds for every theta (the effect has degree 2 at
-    most, its Hessian is constant and the bound is its norm) or only within the Gaussian credible
-    ellipsoid of `level`.
-    """
-
-    bounds: np.ndarray
-    is_global: np.ndarray
-    level: float
 
 
 @jax.tree_util.register_dataclass
