@@ -112,7 +112,7 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
             "MomentPrior is for",
         ),
         ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
-        ({"method": 3}, r"or a record such as cb.NUTS\(chains=4\); got 3"),
+        ({"method": 3}, "or a record with a name and a method `infer`; got 3"),
         ({"method": "laplace", "outcomes": "y"}, r"a pair \(queries, values\)"),
     ],
     ids=str,
