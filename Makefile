@@ -12,7 +12,7 @@ export OMP_NUM_THREADS := 1
 KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help setup demo test tests quick portable portable-full golden lint types slow bench notebooks notebooks-save pictures clean
+.PHONY: help setup demo test tests quick portable portable-full lint types slow bench notebooks notebooks-save pictures clean
 
 help:
 	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70"
@@ -20,7 +20,6 @@ help:
 	@echo "make quick     the fast tests only"
 	@echo "make portable  the fast tests as four kinds of processor would run them, and with fewer instructions in JAX"
 	@echo "               (make portable-full: all tests)"
-	@echo "make golden    compare with the numbers recorded before the redesign (tests/golden)"
 	@echo "make slow      the long proofs"
 	@echo "make bench     speed, as ratios measured in one run (installs BoTorch, several gigabytes, and BlackJAX for comparison)"
 	@echo "make notebooks run the notebooks with small budgets (make notebooks-save: in full, outputs kept)"
@@ -58,9 +57,6 @@ portable: setup
 
 portable-full: setup
 	$(KEPT) $(BIN)/python tests/portable.py all
-
-golden: setup
-	$(KEPT) $(BIN)/python tests/golden/record.py --compare
 
 lint: setup
 	$(BIN)/ruff check .
