@@ -266,7 +266,7 @@ def gaps(system, observations, seeds, rounds=15):
         [
             cb.optimize(
                 system, rounds=rounds, observations=observations, noise=1.0, beta=2.0, key=seed
-            ).regret()[-1]
+            ).regret("tried")[-1]
             for seed in range(seeds)
         ]
     )
