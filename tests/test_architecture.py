@@ -40,7 +40,7 @@ INSIDE = {  # the order within a room, from left to right
     "verification factors linearity parameters results effects",
     "mechanisms": "interfaces simulation linear",
     "systems": "search system",
-    "kernels": "estimates jacobian exact remainders monte_carlo bootstrap comparison couplings",
+    "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface coupled",
     "optimization": "acquisition settings state experiments run loop",
 }

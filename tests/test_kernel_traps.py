@@ -8,8 +8,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels import comparison as blocks
 from causal_bo_ppl.kernels import exact
-from causal_bo_ppl.kernels.exact import left_out_gram
-from causal_bo_ppl.kernels.remainders import remainders
+from causal_bo_ppl.kernels.exact import left_out_gram, remainders
 
 pytestmark = pytest.mark.heavy
 

@@ -8,7 +8,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.kernels.remainders import remainders
+from causal_bo_ppl.kernels.exact import remainders
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.kernels.remainders import remainders
+from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.problem.queries import stack
 
 

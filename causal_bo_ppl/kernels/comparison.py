@@ -18,26 +18,23 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count
-from causal_bo_ppl.kernels.bootstrap import (
-    MEASURES,
-    Parts,
-    cut,
-    frobenius,
-    multipliers,
-    noise,
-    products,
-    score,
-)
-from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram
+from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram, remainder_bounds
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.kernels.monte_carlo import (
     DRAWS,
     HEAVY,
+    MEASURES,
+    Parts,
+    batch_covariances,
+    batch_errors,
+    bootstrap_weights,
     centred_effects,
+    cut_batches,
     draw_theta,
+    frobenius,
+    score_size,
     warn_of_tails,
 )
-from causal_bo_ppl.kernels.remainders import remainder_bounds
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import Sets, split_sets
 from causal_bo_ppl.responses import response
@@ -106,8 +103,8 @@ def compare_sets(kernels: Kernels, sets: Sets, progress: bool) -> dict[tuple[int
 def compare_pair(kernels: Kernels, left: np.ndarray, right: np.ndarray) -> Pair:
     """Compare the kernels for two sets of queries, given by their rows."""
     grams = {name: gram[np.ix_(left, right)] for name, gram in kernels.grams.items()}
-    batches = products(kernels.parts.columns(left), kernels.parts.columns(right))
-    errors = {name: noise(each, kernels.weights) for name, each in batches.items()}
+    batches = batch_covariances(kernels.parts.columns(left), kernels.parts.columns(right))
+    errors = {name: batch_errors(each, kernels.weights) for name, each in batches.items()}
     drawn = {term: batches[term].mean(axis=0) for term in TERMS}
     sizes = {term: float(np.linalg.norm(drawn[term])) for term in TERMS}
     norms = {name: frobenius(each) for name, each in errors.items()}
@@ -150,7 +147,7 @@ def compare_grams(
 
 def judge(kernels: Kernels, size: float, errors: np.ndarray) -> tuple[float, float]:
     """Return the standard error and the z-score of a size."""
-    return score(size, errors) if kernels.light else (np.inf, np.nan)
+    return score_size(size, errors) if kernels.light else (np.inf, np.nan)
 
 
 LEAST = 100  # draws that a comparison needs
@@ -244,14 +241,14 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
         )
     effects = centred_effects(post, theta, queries, 0).values
     linear, missed = _split(post, theta, queries, effects)
-    parts = Parts(cut(linear, chains), cut(missed, chains))
+    parts = Parts(cut_batches(linear, chains), cut_batches(missed, chains))
     grams = {"jacobian": np.asarray(jacobian_gram(post, queries).gram)}
     grams["monte_carlo"] = effects.T @ effects / (len(effects) - 1)
     if post.belief.equations is not None:
         grams |= _exact(post, queries, grams["jacobian"])
     chain_draws = post.belief.chains
     common = chain_draws is not None and len(theta) == chain_draws[..., 0].size
-    weights = multipliers(len(parts.linear), host_generator(for_weights))
+    weights = bootstrap_weights(len(parts.linear), host_generator(for_weights))
     return Kernels(grams, parts, weights, common, post.belief.tail_degrees > HEAVY)
 
 

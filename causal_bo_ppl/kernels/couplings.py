@@ -13,9 +13,8 @@ from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_number
-from causal_bo_ppl.kernels.estimates import KernelEstimate
-from causal_bo_ppl.kernels.jacobian import jacobian_features, jacobian_gram
-from causal_bo_ppl.kernels.remainders import remainders
+from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.kernels.jacobian import KernelEstimate, jacobian_features, jacobian_gram
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import affine_anchors
 from causal_bo_ppl.problem.queries import Sets, labels, split_sets

@@ -1,19 +1,50 @@
-"""The kernel of the linearized response: k(z, z') = J(z) Sigma J(z')'.
+"""The record in which every kernel is returned, and the kernel of the linearized response.
 
-It is exact to first order in the posterior's spread. Its features J(z) F, with F F' = Sigma, have
-at most dim theta_Y columns, and within one intervention set a rank of at most its size + 1. Where
-Sigma is estimated from n draws, an entry's error is about sqrt((k(z, z')^2 + k(z, z) k(z', z')) /
-n), as it is for Gaussian draws.
+k(z, z') = J(z) Sigma J(z')' is exact to first order in the posterior's spread. Its features J(z) F,
+with F F' = Sigma, have at most dim theta_Y columns, and within one intervention set a rank of at
+most its size + 1. Where Sigma is estimated from n draws, an entry's error is about
+sqrt((k(z, z')^2 + k(z, z) k(z', z')) / n), as it is for Gaussian draws.
 """
+
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.kernels.estimates import KernelEstimate, no_error
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
+
+
+class KernelEstimate(NamedTuple):
+    """Covariances of effects, and how far they may be from the truth.
+
+    Attributes
+    ----------
+    gram:
+        The covariances, of shape (M, M), or (M, K) between two batches.
+    standard_error:
+        Monte-Carlo errors of the entries; a zero that broadcasts where there are none.
+    assumed:
+        The conditions under which the gram is the covariance, in words.
+    """
+
+    gram: np.ndarray
+    standard_error: np.ndarray
+    assumed: str
+
+    def __repr__(self) -> str:
+        rows, columns = self.gram.shape
+        error = float(np.max(self.standard_error, initial=0.0))
+        noise = f"standard errors up to {error:.3g}" if error > 0 else "no Monte-Carlo error"
+        return f"KernelEstimate({rows} x {columns} covariances of effects, {noise}; {self.assumed})"
+
+
+def no_error() -> np.ndarray:
+    """Return a zero that broadcasts, the standard error of a gram without Monte-Carlo error."""
+    return np.zeros(())
+
 
 ASSUMED = (
     "response linearized at the posterior mean; covariance of theta by {by}{worth}; "

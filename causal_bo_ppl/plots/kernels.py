@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from causal_bo_ppl.errors import ModelError, unknown
-from causal_bo_ppl.kernels.bootstrap import MEASURES
 from causal_bo_ppl.kernels.comparison import COMPARED, TERMS
+from causal_bo_ppl.kernels.monte_carlo import MEASURES
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, draw_squares, equal_runs, plain, short
 
 if TYPE_CHECKING:

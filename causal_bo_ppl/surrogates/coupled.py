@@ -28,7 +28,7 @@ from causal_bo_ppl.inputs import (
     require_outcomes,
     size_fault,
 )
-from causal_bo_ppl.kernels.remainders import remainders
+from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.numerics import clip_rounding
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
