@@ -13,7 +13,7 @@ from causal_bo_ppl.errors import CausalBOError, ModelError
 from causal_bo_ppl.identification import identify
 from causal_bo_ppl.optimization import Run, optimize
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.designs import vertices
+from causal_bo_ppl.problem.queries import vertices
 from causal_bo_ppl.surrogates import couple
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory import causal_rank

@@ -6,7 +6,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.acquisition import confidence_bound, first_best
-from causal_bo_ppl.problem.designs import vertices
+from causal_bo_ppl.problem.queries import vertices
 from causal_bo_ppl.surrogates import Prediction
 
 

@@ -34,12 +34,11 @@ LAYERS = [
 ]
 INSIDE = {  # the order within a room, from left to right
     "graph": "notation layout admg exploration",
-    "problem": "queries costs designs validation serialization problem",
-    "data": "tables data outcomes learnability",
+    "problem": "queries costs validation serialization problem",
+    "data": "data outcomes learnability",
     "identification": "reduction potentials y0_adapter finite_field evaluation "
     "verification factors linearity parameters results effects",
     "mechanisms": "interfaces simulation linear",
-    "systems": "search system",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface coupled",
     "optimization": "acquisition settings state experiments run loop",

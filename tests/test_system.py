@@ -11,7 +11,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.errors import CausalBOWarning, ModelError
 from causal_bo_ppl.mechanisms.simulation import simulate
-from causal_bo_ppl.systems.search import CELLS
+from causal_bo_ppl.systems import CELLS
 
 load = cb.models.load
 SMALL = [("chain", {}), ("toy", {}), ("toy", {"variant": "confounded"}), ("healthcare", {})]

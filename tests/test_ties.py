@@ -14,7 +14,7 @@ from causal_bo_ppl.numerics import (
     invert_definite,
     tie_width,
 )
-from causal_bo_ppl.systems.search import best_of_each_set, best_vertices
+from causal_bo_ppl.systems import best_of_each_set, best_vertices
 
 
 def rounded(values, seed):

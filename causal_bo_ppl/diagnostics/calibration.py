@@ -31,8 +31,7 @@ from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.designs import default_vertices
-from causal_bo_ppl.problem.queries import labels
+from causal_bo_ppl.problem.queries import default_vertices, labels
 from causal_bo_ppl.responses import response
 
 CLEARLY = 0.03  # lack of coverage by which intervals are called too narrow

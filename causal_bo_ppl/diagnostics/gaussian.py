@@ -25,8 +25,7 @@ from causal_bo_ppl.inference.importance import (
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.designs import default_vertices
-from causal_bo_ppl.problem.queries import labels
+from causal_bo_ppl.problem.queries import default_vertices, labels
 from causal_bo_ppl.responses import response
 
 NOISY = 3.0  # a Monte-Carlo error of so many tolerances says nothing

@@ -22,7 +22,8 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.numerics import first_largest
-from causal_bo_ppl.problem import Problem, designs
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.problem.queries import between, lattice, sobol
 
 SHOWN = 3  # variables named in the text; the table has all sets
 HIGH_CORRELATION = 0.9  # correlation of two members that the text mentions
@@ -299,12 +300,12 @@ def _distance(
             )
 
     inner = np.quantile(np.linalg.norm(rows.scaled[:, columns] @ whiten, axis=1), INNER)
-    corners = designs.between(low, high, _corners(directions))
+    corners = between(low, high, _corners(directions))
     far = lengths(corners)
     farthest = tuple(corners[first_largest(far)].tolist())
     if not (sizes > least).all():
         return np.inf, 0.0, farthest
-    inside = lengths(designs.between(low, high, _sobol(len(names)))) <= inner
+    inside = lengths(between(low, high, _sobol(len(names)))) <= inner
     return float(far.max() / inner), float(inside.mean()), farthest
 
 
@@ -322,8 +323,8 @@ def _corners(directions: np.ndarray) -> np.ndarray:
 
 
 # Designs by dimension.
-_all_corners = cache(designs.lattice(2))
-_sobol = cache(lambda size: designs.sobol(POINTS)(size))
+_all_corners = cache(lattice(2))
+_sobol = cache(lambda size: sobol(POINTS)(size))
 
 
 def _tabulate(

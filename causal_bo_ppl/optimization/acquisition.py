@@ -17,8 +17,7 @@ from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.mechanisms.interfaces import read_record
 from causal_bo_ppl.numerics import first_smallest
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.designs import sobol, spread, vertices
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.queries import sobol, spread, stack, vertices
 from causal_bo_ppl.surrogates import Prediction, Surrogate
 
 

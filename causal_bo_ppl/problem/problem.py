@@ -12,8 +12,17 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_count, read_list, read_number
 from causal_bo_ppl.problem import costs as costing
-from causal_bo_ppl.problem import designs, serialization, validation
-from causal_bo_ppl.problem.queries import Interventions, Queries, distinct_rows
+from causal_bo_ppl.problem import serialization, validation
+from causal_bo_ppl.problem.queries import (
+    Interventions,
+    Queries,
+    Unit,
+    distinct_rows,
+    lattice,
+    sobol,
+    spread,
+    vertices,
+)
 from causal_bo_ppl.problem.validation import Bounds, Edge, FoundSets, Set, Sets
 
 PROBES = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
@@ -243,22 +252,22 @@ class Problem:
         More than a million rows are refused.
         """
         n = read_count("the number of points", n, 2, ExplorationError)
-        return self._spread(designs.lattice(n), [n ** len(members) for members in self.sets])
+        return self._spread(lattice(n), [n ** len(members) for members in self.sets])
 
     def sobol(self, n: int) -> Queries:
         """Take n Sobol points for every set, in the order of `sets`; nothing random."""
         n = read_count("the number of points", n, 1, ExplorationError)
-        return self._spread(designs.sobol(n), [n] * len(self.sets))
+        return self._spread(sobol(n), [n] * len(self.sets))
 
     def vertices(self) -> Queries:
         """Return every corner of every set's box.
 
         A response that is linear in the values has its optimum there.
         """
-        return designs.vertices(self, self.sets)
+        return vertices(self, self.sets)
 
-    def _spread(self, unit: designs.Unit, rows: Sequence[int]) -> Queries:
-        return designs.spread(self.graph.nodes, self.sets, self._domains, unit, sum(rows))
+    def _spread(self, unit: Unit, rows: Sequence[int]) -> Queries:
+        return spread(self.graph.nodes, self.sets, self._domains, unit, sum(rows))
 
     def _fingerprint(self) -> str:
         """Return a hash of all that changes an answer.

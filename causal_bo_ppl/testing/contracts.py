@@ -27,7 +27,7 @@ from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, ResponseMap, 
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.optimization.settings import read_surrogate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.designs import default_vertices
+from causal_bo_ppl.problem.queries import default_vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 

@@ -22,8 +22,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_share, read_size
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.designs import vertices
-from causal_bo_ppl.problem.queries import set_label
+from causal_bo_ppl.problem.queries import set_label, vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.sweeps import adjoint_sweep
 from causal_bo_ppl.systems import CausalSystem, Optimum

@@ -13,7 +13,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.designs import MOST_ROWS, default_vertices
+from causal_bo_ppl.problem.queries import MOST_ROWS, default_vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.gains import spectrum
 

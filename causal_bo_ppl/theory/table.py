@@ -13,7 +13,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.designs import sobol, spread
+from causal_bo_ppl.problem.queries import sobol, spread
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners, kappa2, lipschitz
 from causal_bo_ppl.theory.drift import largest_gap

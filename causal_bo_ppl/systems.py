@@ -1,25 +1,128 @@
-"""Where is a response best over the box of each set?
+"""What is a causal system whose truth is known, and which of its interventions is best?
 
-At a vertex, if it is affine. Otherwise a grid (or Sobol points, for many variables) finds the
+A system has a problem, a generator of rows and exact effects. Over the box of a set an affine
+response is best at a vertex. For others a grid (or Sobol points, for many variables) finds the
 basins, and a pattern search goes down the best few of every set, all sets of one size as one batch.
 What it finds is as good as the grid is fine: a basin narrower than a cell can be missed.
 """
 
+import html
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, product
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from scipy.ndimage import minimum_filter
 
-from causal_bo_ppl.numerics import tie_width
-from causal_bo_ppl.problem import Problem, Queries, designs
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.inputs import as_key, read_count, require_float64
+from causal_bo_ppl.mechanisms.simulation import simulate
+from causal_bo_ppl.numerics import first_smallest, tie_width
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import Interventions, between, lattice, sobol, spread, stack
 
 Effect = Callable[[Queries], jax.Array | np.ndarray]
 CELLS = 4_096  # points of the first design, whatever the number of variables
 BASINS = 5  # of every set, from which the search goes down
 NARROWEST = 1e-9  # of a domain's width: the last step
+
+
+class Optimum(NamedTuple):
+    """The best intervention of a problem, its exact effect, and how it was found."""
+
+    value: float
+    intervention: dict[str, float]
+    how: str
+
+
+@dataclass(frozen=True, eq=False)
+class CausalSystem:
+    """A causal system with known truth.
+
+    model: NumPyro program of the truth; every variable of the graph is a site of its name. It runs
+        once for a whole batch, inside a plate: each site holds one number per row, shape (M,).
+        Several threads may simulate; their programs run one after the other.
+    response: returns the exact E[Y | do(...)] of a batch of legal queries, an array of shape (M,);
+        `effect` calls it and checks what goes in and comes out.
+    is_affine: whether the response is affine in the values of each set, so that its optimum is at
+        a vertex.
+    source: where the numbers come from.
+    """
+
+    name: str
+    problem: Problem
+    model: Callable[[], object]
+    response: Callable[[Queries], jax.Array]
+    is_affine: bool
+    source: str
+
+    def observe(self, n: int, key: jax.Array | int) -> Data:
+        """Draw n observational rows."""
+        rows = read_count("the number of rows", n, 0, DataError)
+        return self._rows(self.problem.baseline().repeat(rows), key)
+
+    def experiment(self, queries: Queries | Interventions, key: jax.Array | int) -> Data:
+        """Draw one row under each intervention."""
+        return self._rows(self.problem.require(queries), key)
+
+    def _rows(self, queries: Queries, key: jax.Array | int) -> Data:
+        nodes = self.problem.graph.nodes
+        values = (
+            simulate(self.model, nodes, queries, as_key(key))
+            if len(queries)
+            else np.empty((0, len(nodes)))
+        )
+        return Data(nodes, self.problem.target, np.asarray(values), np.asarray(queries.mask))
+
+    def effect(self, queries: Queries | Interventions) -> np.ndarray:
+        """Return the exact effects E[Y | do(...)], an array of shape (M,).
+
+        The effect of a query that sets nothing is the observational mean.
+        """
+        require_float64()
+        queries = self.problem.require(queries)
+        raw = np.asarray(self.response(queries))
+        if raw.shape != (len(queries),) or raw.dtype.kind not in "iuf":
+            raise ModelError(
+                f"the response of {self.name!r} has shape {raw.shape} and dtype {raw.dtype} for "
+                f"{len(queries)} queries; it must return one real number for each"
+            )
+        effects = raw.astype(float)
+        bad = np.flatnonzero(~np.isfinite(effects))
+        if len(bad):
+            [intervention] = self.problem.interventions(queries[bad[0]])
+            raise ModelError(
+                f"the response of {self.name!r} to {intervention} is {effects[bad[0]]}; "
+                "it must be finite"
+            )
+        return effects
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """Best intervention over all sets; of equally good ones the first in order of `sets`."""
+        if self.is_affine:
+            queries = best_vertices(self.problem, self.effect)
+            count = sum(2 ** len(members) for members in self.problem.sets)
+            how = f"exact, over the {count:,} vertices of {len(self.problem.sets)} sets"
+        else:
+            queries = best_of_each_set(self.problem, self.effect)
+            how = (
+                f"grid and pattern search of the exact response over {len(self.problem.sets)} sets"
+            )
+        effects = np.asarray(self.effect(queries))
+        best = first_smallest(effects if self.problem.objective == "min" else -effects)
+        return Optimum(float(effects[best]), self.problem.interventions(queries[best])[0], how)
+
+    def __repr__(self) -> str:
+        return f"CausalSystem({self.name!r}, {self.problem!r})"
+
+    def _repr_html_(self) -> str:
+        title = f"<h4>{html.escape(self.name)}</h4><p>{html.escape(self.source)}</p>"
+        return title + self.problem._repr_html_()
 
 
 def best_vertices(problem: Problem, effect: Effect) -> Queries:
@@ -81,9 +184,9 @@ def _basins(
     """
     size = len(members)
     ticks = round(CELLS ** (1 / size))
-    unit = designs.lattice(ticks) if ticks >= 5 else designs.sobol(CELLS)
+    unit = lattice(ticks) if ticks >= 5 else sobol(CELLS)
     cube = unit(size)
-    losses = loss(designs.spread(problem.graph.nodes, [members], problem.domains, unit, len(cube)))
+    losses = loss(spread(problem.graph.nodes, [members], problem.domains, unit, len(cube)))
     if ticks >= 5:
         table = losses.reshape([ticks] * size)
         losses = np.where(
@@ -134,7 +237,7 @@ def _place(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) 
         for end in (0, 1)
     )
     low, high = (np.expand_dims(bound, tuple(range(1, cube.ndim - 1))) for bound in (low, high))
-    values = designs.between(low, high, cube).reshape(len(mask), -1)
+    values = between(low, high, cube).reshape(len(mask), -1)
     columns = np.repeat(
         [[problem.graph.index(name) for name in members] for members in sets],
         len(mask) // len(sets),
