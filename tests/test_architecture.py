@@ -36,8 +36,8 @@ INSIDE = {  # the order within a room, from left to right
     "graph": "notation layout admg exploration",
     "problem": "queries costs validation serialization problem",
     "data": "data outcomes learnability",
-    "identification": "reduction potentials y0_adapter finite_field evaluation "
-    "verification factors linearity parameters results effects",
+    "identification": "reduction evaluation y0_adapter finite_field verification "
+    "linearity parameters results effects",
     "mechanisms": "interfaces simulation linear",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface coupled",

@@ -7,6 +7,7 @@ import pytest
 from y0.dsl import P, Sum, Variable
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.identification.evaluation import Unsound, evaluate
 from causal_bo_ppl.identification.finite_field import (
     PRIME,
     Residues,
@@ -17,7 +18,6 @@ from causal_bo_ppl.identification.finite_field import (
     reciprocal,
     times,
 )
-from causal_bo_ppl.identification.potentials import Unsound, evaluate
 
 X, Y, Z = map(Variable, "XYZ")
 

@@ -177,10 +177,10 @@ def test_right_slope_with_wrong_variance_would_pass_a_check_of_slopes():
 
 
 def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
-    from causal_bo_ppl.identification import factors
+    from causal_bo_ppl.identification import effects
 
     for broken in BROKEN.values():
-        monkeypatch.setattr(factors, "ask", lambda *_, broken=broken: broken)
+        monkeypatch.setattr(effects, "ask", lambda *_, broken=broken: broken)
         found = identify(TWO_COVARIATES + "; W -> X")
         assert (
             found.route == "rederived"
@@ -189,16 +189,16 @@ def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
 
 
 def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
-    from causal_bo_ppl.identification import factors
+    from causal_bo_ppl.identification import effects
 
-    monkeypatch.setattr(factors, "ask", lambda *_: P(Y | X))
-    monkeypatch.setattr(factors, "derive", lambda *_: P(Y | X))
+    monkeypatch.setattr(effects, "ask", lambda *_: P(Y | X))
+    monkeypatch.setattr(effects, "derive", lambda *_: P(Y | X))
     with pytest.raises(
         cb.UnverifiedEstimand, match="no formula for the district .* could be verified"
     ):
         identify(TWO_COVARIATES)
     monkeypatch.undo()
-    monkeypatch.setattr(factors, "ask", lambda *_: P(Y | X))
+    monkeypatch.setattr(effects, "ask", lambda *_: P(Y | X))
     with pytest.raises(cb.UnverifiedEstimand, match="contradict each other on Y"):
         identify("X -> Y; X <-> Y")
 

@@ -15,7 +15,14 @@ import numpy as np
 from y0.dsl import Expression
 
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.identification.potentials import Places, Unsound, evaluate, split, spread, union
+from causal_bo_ppl.identification.evaluation import (
+    Places,
+    Unsound,
+    evaluate,
+    placement,
+    split,
+    union,
+)
 from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.identification.y0_adapter import all_names
 from causal_bo_ppl.sweeps import adjoint_sweep
@@ -134,7 +141,7 @@ def as_residue(value: float) -> int:
 
 def on_places(piece: Residue, places: Places) -> Residue:
     """Return the same potential over more variables, on which it does not depend."""
-    put = spread(piece.places, places)
+    put = placement(piece.places, places)
     return piece._replace(
         places=places, precision=put.T @ piece.precision @ put, information=piece.information @ put
     )
