@@ -10,7 +10,7 @@ import numpy as np
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.given_draws import GivenDraws
+from causal_bo_ppl.inference.sampled import GivenDraws
 
 
 def random_problem(seed, size=5, known=0, confounded=False, **options):

@@ -14,7 +14,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.checks import Check, holm
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.gaussian import mardia_skewness, standardized
-from causal_bo_ppl.inference.importance import weigh
+from causal_bo_ppl.inference.potentials import weigh
 
 pytestmark = pytest.mark.heavy
 SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)

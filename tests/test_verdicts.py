@@ -12,7 +12,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference import Limits
-from causal_bo_ppl.inference.convergence import judge_chains, overall, summarise
+from causal_bo_ppl.inference.draws import judge_chains, overall, summarise
 from causal_bo_ppl.inference.laplace import _factor, approximate
 from causal_bo_ppl.inference.nuts import sample
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import FAILED, Check, holm, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import read_outcomes
-from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior, fit

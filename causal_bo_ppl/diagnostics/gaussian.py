@@ -11,11 +11,11 @@ import pandas as pd
 from scipy.stats import chi2, kstwo, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
-from causal_bo_ppl.diagnostics.inputs import require_draws, require_posterior
+from causal_bo_ppl.diagnostics.convergence import require_draws, require_posterior
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.convergence import summarise
-from causal_bo_ppl.inference.importance import (
+from causal_bo_ppl.inference.draws import summarise
+from causal_bo_ppl.inference.potentials import (
     EQUAL,
     PROPOSALS,
     TOO_FEW,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
-from causal_bo_ppl.diagnostics.inputs import require_between, require_draws, require_posterior
+from causal_bo_ppl.diagnostics.convergence import require_between, require_draws, require_posterior
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inference import Posterior
 

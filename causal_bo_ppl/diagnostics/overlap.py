@@ -15,8 +15,8 @@ import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.inputs import require_between, require_inputs
-from causal_bo_ppl.diagnostics.partial_regression import Rows, regress, scale_rows
+from causal_bo_ppl.data.learnability import Rows, regress, scale_rows
+from causal_bo_ppl.diagnostics.convergence import require_between, require_inputs
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior

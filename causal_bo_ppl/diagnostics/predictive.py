@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, holm, judge, sentence
-from causal_bo_ppl.diagnostics.inputs import (
+from causal_bo_ppl.diagnostics.convergence import (
     require_draws,
     require_posterior,
     require_rows_known,

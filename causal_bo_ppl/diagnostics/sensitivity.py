@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, Check, judge, sentence
-from causal_bo_ppl.diagnostics.inputs import (
+from causal_bo_ppl.diagnostics.convergence import (
     require_between,
     require_draws,
     require_posterior,

@@ -1,7 +1,7 @@
 """What do the data say about theta, and did the computation work?"""
 
 from causal_bo_ppl.inference.conjugate import Conjugate as Conjugate
-from causal_bo_ppl.inference.convergence import Limits as Limits
+from causal_bo_ppl.inference.draws import Limits as Limits
 from causal_bo_ppl.inference.fitting import fit as fit
 from causal_bo_ppl.inference.laplace import Laplace as Laplace
 from causal_bo_ppl.inference.netcdf import read_datatree as read_datatree

@@ -8,9 +8,8 @@ import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.inference.convergence import Limits, exact_lines
-from causal_bo_ppl.inference.draws import CHAINS, Drawn, even
-from causal_bo_ppl.inference.importance import COEFFICIENTS, Importance, weigh
+from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
+from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
 from causal_bo_ppl.mechanisms.linear.equations import Equations

@@ -7,20 +7,15 @@ dimension of rows, those in which it was not set.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.errors import ModelError, StoreError, listed
+from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.mechanisms import FAMILIES
 from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.problem import Problem
-
-if TYPE_CHECKING:
-    import xarray as xr
-import jax
-
-from causal_bo_ppl.inference.draws import Drawn
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,6 +28,8 @@ AGAIN = "fit and write it again"
 SAMPLED = (PASSED, FAILED, UNKNOWN)
 VERDICTS = {"conjugate": ("exact",), "wishart": ("exact",), "laplace": SAMPLED, "nuts": SAMPLED}
 BY_ROW = ("log_likelihood", "posterior_predictive", "observed_data")
+MOST = 20_000_000  # numbers in one group: 160 MB
+IID = "draws are independent; the chains are a mere division"
 
 
 def require_posterior(tree: "xr.DataTree", problem: Problem) -> None:
@@ -171,10 +168,6 @@ def _require_rows(group: Any, name: str, problem: Problem) -> None:
         if values.dims != (*drawn, f"row[{variable}]"):
             expected = "one number for every row"
             raise StoreError(f"has {variable!r} in {name} over {values.dims}, not {expected}")
-
-
-MOST = 20_000_000  # numbers in one group: 160 MB
-IID = "draws are independent; the chains are a mere division"
 
 
 def to_datatree(post: "Posterior", draws: int | None, key: jax.Array) -> "xr.DataTree":

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.convergence import Limits
-from causal_bo_ppl.inference.draws import Drawn
-from causal_bo_ppl.inference.importance import Importance
+from causal_bo_ppl.inference.draws import Drawn, Limits
+from causal_bo_ppl.inference.potentials import Importance
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear.equations import Equations
 from causal_bo_ppl.problem import Queries

@@ -18,14 +18,25 @@ from scipy.optimize import minimize
 from causal_bo_ppl.checks import FAILED, PASSED
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
-from causal_bo_ppl.inference.convergence import Limits, overall
-from causal_bo_ppl.inference.draws import CHAINS, Drawn, drawn_at, drawn_before, even
-from causal_bo_ppl.inference.importance import PROPOSALS, WHOLE, Importance, resample, weigh
+from causal_bo_ppl.inference.draws import (
+    CHAINS,
+    Drawn,
+    Limits,
+    drawn_at,
+    drawn_before,
+    even,
+    overall,
+)
 from causal_bo_ppl.inference.potentials import (
+    PROPOSALS,
+    WHOLE,
+    Importance,
     explain,
     hessian,
     potentials,
+    resample,
     value_and_gradient,
+    weigh,
 )
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.interfaces import (

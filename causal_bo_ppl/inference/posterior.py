@@ -18,9 +18,9 @@ from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import DataError, ModelError, NumericalError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference.datatree import to_datatree
-from causal_bo_ppl.inference.given_draws import GivenDraws, read_draws
 from causal_bo_ppl.inference.interfaces import Belief
 from causal_bo_ppl.inference.netcdf import write_datatree
+from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
 from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
 from causal_bo_ppl.mechanisms import read_response
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered

@@ -1,6 +1,9 @@
-"""Draws of a model's coordinates, by any method, as the belief of a posterior."""
+"""Draws as the belief of a posterior: of a model's coordinates, or of theta alone.
 
-from collections.abc import Callable
+The former are made here by any method, the latter were made elsewhere.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,16 +13,20 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.convergence import (
+from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.inference.draws import (
+    Drawn,
     Limits,
+    choose_draws,
     describe_chains,
+    drawn_at,
+    drawn_before,
     effective_sizes,
     judge_chains,
     overall,
     summarise,
 )
-from causal_bo_ppl.inference.draws import Drawn, choose_draws, drawn_at, drawn_before
-from causal_bo_ppl.inference.importance import (
+from causal_bo_ppl.inference.potentials import (
     COEFFICIENTS,
     ENOUGH,
     TOO_FEW,
@@ -33,6 +40,8 @@ from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.interfaces import Model, Prior, ResponseMap, offered
 from causal_bo_ppl.numerics import factor_draws
 from causal_bo_ppl.problem import Queries
+
+NO_DENSITY = "the density that given draws come from is not known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,3 +176,135 @@ class SampledBelief:
     def update(self, rows: Data) -> "SampledBelief":
         """Return draws after more rows."""
         return self.again(self.model.with_rows(rows))
+
+
+class UnknownPrior:
+    """The prior of draws that were made elsewhere."""
+
+    def canonical(self) -> str:
+        """Return a text that says that nothing is known."""
+        return "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class GivenDraws:
+    """Draws of theta alone; see `interfaces.Belief`.
+
+    chains: (chains, n, d); draws that are independent may come as one chain or as several.
+    """
+
+    response: ResponseMap
+    chains: np.ndarray
+    size: int  # number of variables upstream of the target, itself included
+
+    model = None
+    equations = None
+    tail_degrees = np.inf
+    is_gaussian = False
+    prior = UnknownPrior()
+
+    @property
+    def settings(self) -> str:
+        """The draws themselves are what the numbers depend on."""
+        return self.chains.tobytes().hex()
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Whether the density of each variable is known, (p,): none is."""
+        return np.zeros(self.size, bool)
+
+    @property
+    def moments_by(self) -> str:
+        """How mean and covariance were found."""
+        return f"{self.chains.shape[0]} x {self.chains.shape[1]} given draws"
+
+    @property
+    def _theta(self) -> np.ndarray:
+        return self.chains.reshape(-1, self.chains.shape[-1])
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
+        return self._theta.mean(axis=0), factor_draws(self._theta)
+
+    @cached_property
+    def worth(self) -> float:
+        """How many independent draws the covariance is made of."""
+        squares = (self.chains - self._theta.mean(axis=0)) ** 2
+        return float(effective_sizes(squares).min(initial=np.inf))
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """Choose n of the draws of theta (n, d) at random."""
+        return choose_draws(self._theta, n, host_generator(key))
+
+    def drawn(self, n: int | None, key: jax.Array) -> Drawn:
+        """Return all draws, or every so-many-th of each chain so that about n remain."""
+        return Drawn(len(self.chains), self._theta).thinned(n)
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Return None: the prior is not known."""
+        return None
+
+    def importance(self, draws: int, key: jax.Array) -> Importance:
+        """Return equal weights: the density is not known."""
+        return not_assessed(draws, NO_DENSITY)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Convergence of every coordinate of theta."""
+        return summarise(self.chains, self.response.names)
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """Return what the draws are judged by."""
+        return judge_chains(self.summary, {}, limits)
+
+    @cached_property
+    def verdict(self) -> str:
+        """Whether the chains agree and are long enough."""
+        return overall(self.lines(Limits()))
+
+    def describe(self, lines: pd.DataFrame) -> str:
+        """Say how many draws there are, and how good they are."""
+        chains, draws, _ = self.chains.shape
+        return describe_chains(f"{chains} chains of {draws} given draws", lines)
+
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """Refuse: draws of theta do not say how noisy an outcome is."""
+        raise ModelError(
+            "draws of theta alone do not say how noisy an outcome is; give its variance as `noise`"
+        )
+
+    def update(self, rows: Data) -> "GivenDraws":
+        """Refuse: draws that were made elsewhere cannot learn from more rows here."""
+        raise ModelError(
+            "draws that were made elsewhere cannot be updated; draw again with all rows, or use "
+            "cb.fit"
+        )
+
+
+def read_draws(draws: object, names: tuple[str, ...]) -> np.ndarray:
+    """Return draws of theta as an array (chains, n, d), all finite.
+
+    draws: an array (n, d) or (chains, n, d) in the order of the names, or {name: (n,) or
+    (chains, n)}.
+    """
+    if isinstance(draws, Mapping):
+        for name in draws:
+            if name not in names:
+                raise ModelError(f"the draws hold an {unknown('coordinate', name, names)}")
+        missing = [name for name in names if name not in draws]
+        if missing:
+            raise ModelError(f"the draws lack the coordinates {listed(missing)}")
+        columns = [np.asarray(draws[name]) for name in names]
+        if len({column.shape for column in columns}) != 1:
+            raise ModelError("the coordinates have draws of different shapes; give each as many")
+        draws = np.stack(columns, axis=-1)
+    array = np.asarray(draws)
+    if array.dtype.kind not in "iuf" or array.ndim not in (2, 3) or array.shape[-1] != len(names):
+        raise ModelError(
+            f"draws need the shape (n, {len(names)}) or (chains, n, {len(names)}) for "
+            f"{listed(names, most=6)}; got {array.dtype} of shape {array.shape}"
+        )
+    array = array.astype(float).reshape(-1, *array.shape[-2:])
+    if array.shape[1] < 4 or not np.isfinite(array).all():
+        raise ModelError("draws must be finite, and at least 4 in each chain")
+    return array

@@ -29,9 +29,7 @@ from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.identification.evaluation import effects_of
 from causal_bo_ppl.identification.reduction import reduce_effect
 from causal_bo_ppl.inference.conjugate import require_no_outcomes
-from causal_bo_ppl.inference.convergence import Limits, exact_lines
-from causal_bo_ppl.inference.draws import CHAINS, Drawn, even
-from causal_bo_ppl.inference.importance import UNKNOWN_DENSITY, Importance, not_assessed
+from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
 from causal_bo_ppl.inference.moments import (
     POINTS,
     NormalInverseWishart,
@@ -43,6 +41,7 @@ from causal_bo_ppl.inference.moments import (
     spread_moments,
     summarise_rows,
 )
+from causal_bo_ppl.inference.potentials import UNKNOWN_DENSITY, Importance, not_assessed
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear import sem
 from causal_bo_ppl.mechanisms.linear.effect_response import EffectResponse

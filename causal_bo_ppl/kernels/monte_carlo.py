@@ -23,7 +23,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import CausalBOWarning, NumericalError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.convergence import effective_sizes
+from causal_bo_ppl.inference.draws import effective_sizes
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.kernels.jacobian import KernelEstimate

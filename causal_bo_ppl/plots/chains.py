@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from causal_bo_ppl.diagnostics.inputs import require_posterior
+from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Limits, Posterior
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, plain

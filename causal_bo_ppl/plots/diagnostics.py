@@ -13,12 +13,12 @@ from scipy.stats import beta, chi2, kstwo
 
 from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.diagnostics.convergence import require_inputs, require_posterior
 from causal_bo_ppl.diagnostics.gaussian import standardized
-from causal_bo_ppl.diagnostics.inputs import require_inputs, require_posterior
 from causal_bo_ppl.errors import DataError, DomainError, ModelError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.convergence import summarise
-from causal_bo_ppl.inference.importance import PROPOSALS
+from causal_bo_ppl.inference.draws import summarise
+from causal_bo_ppl.inference.potentials import PROPOSALS
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain

@@ -17,7 +17,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.convergence import Limits
+from causal_bo_ppl.inference.draws import Limits
 from causal_bo_ppl.inference.fitting import read_method
 from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.potentials import potential, value_and_gradient

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.inputs import require_posterior
-from causal_bo_ppl.diagnostics.partial_regression import scale_rows
+from causal_bo_ppl.data.learnability import scale_rows
+from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inputs import read_count, read_number, read_size

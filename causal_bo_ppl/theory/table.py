@@ -17,11 +17,12 @@ from causal_bo_ppl.problem.queries import sobol, spread
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import corners, kappa2, lipschitz
 from causal_bo_ppl.theory.drift import largest_gap
-from causal_bo_ppl.theory.gains import greedy_gain, require_queries
-from causal_bo_ppl.theory.independent import (
+from causal_bo_ppl.theory.gains import (
     BlockFeatures,
+    greedy_gain,
     independent_gain,
     rbf_features,
+    require_queries,
     set_labels,
 )
 from causal_bo_ppl.theory.ranks import causal_rank, information_gain_bound

@@ -13,7 +13,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.convergence import summarise
+from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import potential
 
 CHAINS, WARMUP, DRAWS, TURNS = 4, 1_000, 1_000, 3

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from causal_bo_ppl.inference.importance import WHOLE, resample, weigh
 from causal_bo_ppl.inference.laplace import approximate
-from causal_bo_ppl.inference.potentials import potentials
+from causal_bo_ppl.inference.potentials import WHOLE, potentials, resample, weigh
 from causal_bo_ppl.inference.sampled import SampledBelief
 from causal_bo_ppl.inputs import host_generator
 
