@@ -11,7 +11,14 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.interfaces import (
+    Coefficients,
+    Mechanisms,
+    Prior,
+    ResponseMap,
+    Task,
+    offered,
+)
 from causal_bo_ppl.mechanisms.linear.equations import Equations
 from causal_bo_ppl.mechanisms.linear.model import LinearModel
 from causal_bo_ppl.problem import Queries
@@ -86,6 +93,10 @@ class ExactBelief:
     def learned(self) -> np.ndarray:
         """Whether the density of each variable is learned, of shape (p,)."""
         return self.model.learned
+
+    def coefficients(self) -> Coefficients:
+        """Return the moments of the equations, which are independent given the rows."""
+        return self.equations.coefficients
 
     @property
     def tail_degrees(self) -> float:

@@ -10,7 +10,6 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import Drawn, Limits
 from causal_bo_ppl.inference.potentials import Importance
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
-from causal_bo_ppl.mechanisms.linear.equations import Equations
 from causal_bo_ppl.problem import Queries
 
 
@@ -33,6 +32,9 @@ class Belief(Protocol):
 
     Kernels and checks ask a belief these questions through `Posterior`; none of them asks which
     method it came from. Queries are over the variables of `model.nodes`.
+
+    Optional, found by `offered`: `coefficients()`, the `Coefficients` of linear equations that are
+    independent given the rows; see `mechanisms.interfaces`.
     """
 
     @property
@@ -82,10 +84,6 @@ class Belief(Protocol):
     @property
     def is_gaussian(self) -> bool:
         """Whether theta is Gaussian by construction."""
-
-    @property
-    def equations(self) -> Equations | None:
-        """Linear equations that are independent given the rows; None where there are none."""
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""

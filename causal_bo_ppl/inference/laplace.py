@@ -85,7 +85,6 @@ class GaussianBelief:
     settings = ""
     chains = None
     summary = None
-    equations = None
     worth = np.inf
     tail_degrees = np.inf
 

@@ -61,7 +61,6 @@ class SampledBelief:
     settings: str
     again: Callable[[Model], "SampledBelief"]
 
-    equations = None
     tail_degrees = np.inf
     is_gaussian = False
 
@@ -198,7 +197,6 @@ class GivenDraws:
     size: int  # number of variables upstream of the target, itself included
 
     model = None
-    equations = None
     tail_degrees = np.inf
     is_gaussian = False
     prior = UnknownPrior()

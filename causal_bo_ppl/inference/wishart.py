@@ -155,7 +155,6 @@ class MomentBelief:
     moments_by = f"{SPREADS} even spreads of {POINTS} draws"
     chains = None
     summary = None
-    equations = None
     worth = float(SPREADS * POINTS)  # even spreads are worth more
     tail_degrees = np.inf
     is_gaussian = False

@@ -18,7 +18,12 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count
-from causal_bo_ppl.kernels.exact import exact_gram, left_out_gram, remainder_bounds
+from causal_bo_ppl.kernels.exact import (
+    exact_gram,
+    independent_coefficients,
+    left_out_gram,
+    remainder_bounds,
+)
 from causal_bo_ppl.kernels.jacobian import jacobian_gram
 from causal_bo_ppl.kernels.monte_carlo import (
     DRAWS,
@@ -244,7 +249,7 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     parts = Parts(cut_batches(linear, chains), cut_batches(missed, chains))
     grams = {"jacobian": np.asarray(jacobian_gram(post, queries).gram)}
     grams["monte_carlo"] = effects.T @ effects / (len(effects) - 1)
-    if post.belief.equations is not None:
+    if independent_coefficients(post) is not None:
         grams |= _exact(post, queries, grams["jacobian"])
     chain_draws = post.belief.chains
     common = chain_draws is not None and len(theta) == chain_draws[..., 0].size

@@ -34,7 +34,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.kernels.jacobian import KernelEstimate, no_error
-from causal_bo_ppl.mechanisms.linear.equations import Coefficients
+from causal_bo_ppl.mechanisms.interfaces import Coefficients, offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import Sets, distinct_rows
 from causal_bo_ppl.responses import response
@@ -112,10 +112,17 @@ def left_out_variances(coefficients: Coefficients, queries: Queries) -> np.ndarr
     return np.asarray((shares[which] * squares).sum(axis=1))
 
 
+def independent_coefficients(post: Posterior) -> Coefficients | None:
+    """Return the moments of a posterior's independent equations; None where it has none."""
+    offer = offered(post.belief, "coefficients")
+    return None if offer is None else offer()
+
+
 def require_coefficients(post: Posterior) -> Coefficients:
     """Return the independent equations of a posterior; refuse one that has none."""
-    if post.belief.equations is not None:
-        return post.belief.equations.coefficients
+    found = independent_coefficients(post)
+    if found is not None:
+        return found
     together = (
         "its equations are learned together, so latent causes and outcomes of experiments "
         "correlate them"
@@ -254,8 +261,9 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     linearization misses in draws.
     """
     effect, queries = response(post.problem, post), post.problem.require(queries)
-    if post.belief.equations is not None:
-        return left_out_variances(post.belief.equations.coefficients, effect.require(queries))
+    coefficients = independent_coefficients(post)
+    if coefficients is not None:
+        return left_out_variances(coefficients, effect.require(queries))
     if effect.map.is_linear:
         return np.zeros(len(queries))
     theta = post.draws(DRAWS, jax.random.key(0))

@@ -92,6 +92,17 @@ class ResponseMap(Protocol):
         """
 
 
+class Coefficients(NamedTuple):
+    """Moments of linear equations that are independent of each other given the rows.
+
+    mean: (p + 1, p) coefficients, intercepts last. roots: (p + 1, p, D) of each equation's
+    covariance C_j = root_j root_j'.
+    """
+
+    mean: np.ndarray
+    roots: np.ndarray
+
+
 class Density(Protocol):
     """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree.
 

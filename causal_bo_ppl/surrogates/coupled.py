@@ -119,16 +119,6 @@ class Coupled:
         """Return the parameters (d,) with these weights."""
         return np.asarray(self.post.mean + self.post.factor @ weights)
 
-    @property
-    def mean_theta(self) -> np.ndarray:
-        """Posterior mean of theta_Y after all outcomes, (d,)."""
-        return self.theta(self.weights.mean)
-
-    @property
-    def covariance_theta(self) -> np.ndarray:
-        """Posterior covariance of theta_Y after all outcomes, (d, d)."""
-        return np.asarray(self.post.factor @ self.weights.covariance @ self.post.factor.T)
-
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         """Return offsets (M,) and features phi (M, r): effects are offset + phi'w."""
         values, jacobian = self.response.linearize(self.theta(self.centre), queries)

@@ -16,7 +16,7 @@ from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import KernelEstimate
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import distinct_rows, set_label
+from causal_bo_ppl.problem.queries import split_sets
 
 # Relative to the trace: sums of thousands of products, and their differences, are exact to this.
 ROUNDING = 1e-10
@@ -286,12 +286,9 @@ def independent_gain(features: Any, blocks: Any, noise: Any, rounds: int) -> Ind
 
 def set_labels(problem: Problem, queries: Queries) -> np.ndarray:
     """Return the set of each query as a text such as "X, Z", an array of shape (M,)."""
-    mask = np.asarray(require_queries(problem, queries).mask)
-    first, which = distinct_rows(mask)
-    names = np.array(problem.graph.nodes)
-    return np.asarray(
-        np.array([set_label(tuple(names[row].tolist())) for row in mask[first]])[which]
-    )
+    sets = split_sets(problem, require_queries(problem, queries))
+    counts = [len(rows) for rows in sets.rows]
+    return np.repeat(np.array(sets.labels), counts)[np.argsort(sets.order)]
 
 
 def rbf_features(

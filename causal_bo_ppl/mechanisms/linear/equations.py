@@ -7,7 +7,6 @@ regression on its parents, over the rows in which its variable was not set.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.mechanisms.interfaces import Coefficients
 from causal_bo_ppl.mechanisms.linear.density import PriorTerms, Spec
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.regressions import (
@@ -29,17 +29,6 @@ from causal_bo_ppl.mechanisms.linear.regressions import (
     solve_scaled,
 )
 from causal_bo_ppl.mechanisms.linear.sem import Models, known_matrix
-
-
-class Coefficients(NamedTuple):
-    """Moments of independent equations.
-
-    mean: (p + 1, p) coefficients, intercepts last. roots: (p + 1, p, D) of each equation's
-    covariance C_j = root_j root_j'.
-    """
-
-    mean: np.ndarray
-    roots: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
