@@ -24,12 +24,11 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
 from causal_bo_ppl.inference.fitting import read_method
-from causal_bo_ppl.inference.interfaces import Method, RowModel
-from causal_bo_ppl.inference.nuts import NUTS
+from causal_bo_ppl.inference.interfaces import Method, RowModel, trait
 from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count, read_share
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import default_vertices, labels
 from causal_bo_ppl.responses import response
@@ -38,7 +37,6 @@ CLEARLY = 0.03  # lack of coverage by which intervals are called too narrow
 LEVEL = 0.9  # level of the intervals whose coverage is counted
 SURE = 3.3  # standard errors: 1 in 1,000
 EFFECTS = 16  # effects that are looked at where none are named
-SHORT = NUTS(warmup=500, draws=500, progress=False)
 
 Fitting = Callable[[Data, jax.Array], Posterior]
 
@@ -108,39 +106,45 @@ def calibrate(
     counts = {"rows": rows, "simulations": simulations, "posterior_draws": posterior_draws}
     rows, simulations, posterior_draws = (read_count(*each, 20) for each in counts.items())
     alpha, key = read_share("alpha", alpha), as_key(key)
-    chosen = SHORT if method == "nuts" else read_method(method)
-    if chosen.name == "wishart" and not intercepts:
-        raise ModelError("wishart always learns means; calibrate it with intercepts=True")
-    prior = _default_prior(problem, chosen.name) if prior is None else prior
+    chosen, family = _shortened(method), read_mechanisms(mechanisms)
+    if trait(chosen, "learns_moments") and not intercepts:
+        raise ModelError(f"{chosen.name} always learns means; calibrate it with intercepts=True")
+    prior = _proper_prior(problem, chosen, family) if prior is None else prior
     if isinstance(prior, ScaledPrior):
         raise ModelError(
             f"calibration draws models from the prior, which must be proper; got {prior!r}"
         )
     for_truth, for_fits = jax.random.split(key)
-    before = _before(problem, chosen, mechanisms, prior, intercepts)
+    before = _before(problem, chosen, family, prior, intercepts)
     asked = default_vertices(problem, before.sets, queries, EFFECTS)
     truths = _simulate(before, asked, (simulations, rows), for_truth)
 
     def learn(data: Data, each: jax.Array) -> Posterior:
-        options = {"mechanisms": mechanisms, "prior": prior, "intercepts": intercepts}
+        options = {"mechanisms": family, "prior": prior, "intercepts": intercepts}
         return fit(problem, data, method=chosen, key=each, **options)  # type: ignore[arg-type]
 
     places, untrusted = _place(
         problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress
     )
-    tolerance = None if fitting or chosen.name != "laplace" else coverage_tolerance
+    is_exact = fitting is not None or not trait(chosen, "is_approximate")
+    tolerance = None if is_exact else coverage_tolerance
     table = _judge(places, labels(problem, asked), tolerance, alpha)
     details = pd.DataFrame(places, columns=table.index)
     text = _tell(table, simulations, untrusted)
     return Check("calibration", table, text, _advise(table), details)
 
 
-def _default_prior(problem: Problem, method: str) -> FixedPrior | MomentPrior:
-    if method != "wishart":
-        return FixedPrior()
-    size = len(problem.graph.ancestral(problem.target).nodes)
-    mean_is_identity = 4.0 * np.eye(size), size + 5.0
-    return MomentPrior(np.zeros(size), 1.0, *mean_is_identity)
+def _shortened(method: str | Method) -> Method:
+    """Return the method; one that is given by its name is as short as many fits need."""
+    chosen = read_method(method)
+    shortened = offered(chosen, "shortened") if isinstance(method, str) else None
+    return chosen if shortened is None else shortened()
+
+
+def _proper_prior(problem: Problem, method: Method, family: Mechanisms) -> Prior | None:
+    """Return a prior that can be drawn from, the method's or else the family's; None without any."""
+    proper = offered(method, "proper_prior") or offered(family, "proper_prior")
+    return None if proper is None else proper(problem)
 
 
 class Before(NamedTuple):
@@ -154,20 +158,20 @@ class Before(NamedTuple):
 
 
 def _before(
-    problem: Problem, method: Method, mechanisms: str | Mechanisms, prior: Prior, intercepts: bool
+    problem: Problem, method: Method, family: Mechanisms, prior: Prior | None, intercepts: bool
 ) -> Before:
-    """Bind the mechanisms, or the moments of wishart, to no rows at all."""
+    """Bind the mechanisms, or the moments of the variables, to no rows at all."""
     nothing = np.zeros((0, len(problem.graph.nodes)))
     data = Data(problem.graph.nodes, problem.target, nothing, nothing.astype(bool))
-    if method.name == "wishart":
+    if trait(method, "learns_moments"):
         belief = fit(problem, data, method=method, prior=prior).belief
         if belief.model is None:
-            raise ModelError("wishart draws moments from a MomentPrior only")
+            raise ModelError(f"{method.name} knows no rows before any are seen")
         return Before(
             belief.response.sets, belief.model, belief.draw_prior, belief.response, problem
         )
     task = Task(problem, data, read_outcomes(problem, None), prior, None, intercepts)
-    model = read_mechanisms(mechanisms).bind(task)
+    model = family.bind(task)
     draw = partial(drawn_before, model)
     return Before(model.response.sets, model, draw, model.response, problem)
 

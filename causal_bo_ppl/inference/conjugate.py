@@ -34,6 +34,8 @@ class Conjugate:
 
     name = "conjugate"
     needs_key = False
+    uses_linearity = False
+    verdicts = ("exact",)
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "ExactBelief":
         """Return the posterior of all equations."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.errors import ModelError, StoreError, listed
 from causal_bo_ppl.inference.draws import Drawn
+from causal_bo_ppl.inference.interfaces import trait
 from causal_bo_ppl.mechanisms import FAMILIES
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Problem, Queries
@@ -20,13 +20,11 @@ from causal_bo_ppl.problem import Problem, Queries
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.interfaces import Belief, RowModel
+    from causal_bo_ppl.inference.interfaces import Belief, Method, RowModel
     from causal_bo_ppl.inference.posterior import Posterior
 
 
 AGAIN = "fit and write it again"
-SAMPLED = (PASSED, FAILED, UNKNOWN)
-VERDICTS = {"conjugate": ("exact",), "wishart": ("exact",), "laplace": SAMPLED, "nuts": SAMPLED}
 BY_ROW = ("log_likelihood", "posterior_predictive", "observed_data")
 MOST = 20_000_000  # numbers in one group: 160 MB
 IID = "draws are independent; the chains are a mere division"
@@ -47,8 +45,10 @@ def require_posterior(tree: "xr.DataTree", problem: Problem) -> None:
             "is of another problem (graph, target, domains, sets or known coefficients differ); "
             "read it with the problem it was fitted for"
         )
-    method = _word(tree, "method")
-    _word(tree, "verdict", VERDICTS.get(method, ("exact", *SAMPLED)))
+    from causal_bo_ppl.inference.fitting import METHODS  # which imports posteriors, and these this
+
+    method = METHODS.get(_word(tree, "method"))
+    _word(tree, "verdict", trait(method, "verdicts"))
     names, learned = _recorded(tree, problem, method)
     for name in ("posterior", "prior"):
         if name in tree.children:
@@ -69,7 +69,7 @@ def _word(tree: "xr.DataTree", name: str, known: Iterable[str] = ()) -> str:
 
 
 def _recorded(
-    tree: "xr.DataTree", problem: Problem, method: str
+    tree: "xr.DataTree", problem: Problem, method: "Method | None"
 ) -> tuple[tuple[str, ...], np.ndarray | None]:
     """Return the names of theta's coordinates, and which variables were learned, (p,) or None.
 
@@ -78,7 +78,7 @@ def _recorded(
     """
     family = FAMILIES.get(_word(tree, "mechanisms"))
     recorded = None if family is None else offered(family, "recorded")
-    if recorded is None or method == "given draws":
+    if recorded is None or tree.attrs["method"] == "given draws":
         own = tree["posterior"]["theta"].coords.get("coordinate")
         has_sd = "sd" in tree["posterior"].data_vars
         size = len(problem.graph.ancestral(problem.target).nodes)
@@ -88,7 +88,7 @@ def _recorded(
         names, learned = recorded(problem, dict(tree.attrs))
     except ModelError as error:
         raise StoreError(f"{error}; {AGAIN}") from None
-    return names, learned | (method == "wishart")
+    return names, learned | trait(method, "learns_moments")
 
 
 def _require_names(
@@ -110,15 +110,20 @@ def _require_names(
 
 
 def _require_numbers(
-    tree: Any, names: tuple[str, ...], problem: Problem, method: str, learned: np.ndarray | None
+    tree: Any,
+    names: tuple[str, ...],
+    problem: Problem,
+    method: "Method | None",
+    learned: np.ndarray | None,
 ) -> None:
     """Check theta and the standard deviations of the disturbances, draw by draw.
 
-    Only wishart may draw NaN for theta: a ratio whose denominator passes zero has no value there.
+    Only a method that learns moments may draw NaN for theta: a ratio whose denominator passes zero
+    has no value there.
     A prior is as wide as it was made, so its draws may overflow.
     """
     theta = tree["posterior"]["theta"].values
-    wrong = np.isinf(theta) if method == "wishart" else ~np.isfinite(theta)
+    wrong = np.isinf(theta) if trait(method, "learns_moments") else ~np.isfinite(theta)
     if wrong.any():
         name = names[int(np.argwhere(wrong)[0][-1])]
         raise StoreError(f"has draws of {name} that are not finite; {AGAIN}")

@@ -10,7 +10,7 @@ from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError
 from causal_bo_ppl.inference.conjugate import Conjugate
-from causal_bo_ppl.inference.interfaces import Method
+from causal_bo_ppl.inference.interfaces import Method, trait
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS
 from causal_bo_ppl.inference.posterior import Posterior, digest, require_rows_of
@@ -96,11 +96,11 @@ def fit(
     """
     require_float64()
     family, chosen = read_mechanisms(mechanisms), read_method(method)
-    if getattr(chosen, "needs_key", False) and key is None:
+    if trait(chosen, "needs_key") and key is None:
         raise ModelError(f"{chosen.name} draws at random: give a key, such as key=0")
     given_key = None if key is None else as_key(key)
     _require_inputs(problem, data, parameters, intercepts, linear)
-    if linear and chosen.name in ("conjugate", "wishart"):
+    if linear and not trait(chosen, "uses_linearity"):
         raise ModelError(
             f"{chosen.name} cannot use what only linearity identifies; take "
             'method="nuts" or "laplace"'

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pandas as pd
 
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import Drawn, Limits
 from causal_bo_ppl.inference.potentials import Importance
@@ -113,8 +114,32 @@ class Belief(Protocol):
         """Return the belief after more rows."""
 
 
+TRAITS: dict[str, Any] = {
+    "needs_key": False,
+    "takes_experiments": True,
+    "uses_linearity": True,
+    "learns_moments": False,
+    "is_approximate": False,
+    "verdicts": ("exact", PASSED, FAILED, UNKNOWN),
+}
+
+
 class Method(Protocol):
-    """A method of inference: from a task, its mechanisms and a key to a belief about theta."""
+    """A method of inference: from a task, its mechanisms and a key to a belief about theta.
+
+    What else a method may say about itself is found by `trait`, which knows what is taken where it
+    says nothing:
+
+    - `takes_experiments` (True): whether it learns from rows in which something was set.
+    - `uses_linearity` (True): whether it can learn what only linear mechanisms identify.
+    - `learns_moments` (False): whether it learns moments of all observed variables, whatever the
+      mechanisms. Theta may then have no value in some draws.
+    - `is_approximate` (False): whether its intervals may be off even where the computation worked.
+    - `verdicts` (all): the verdicts that its beliefs may have.
+
+    Optional methods are found by `offered`: `proper_prior(problem)`, a prior that can be drawn
+    from; `shortened()`, the same method with fewer draws, for many fits.
+    """
 
     @property
     def name(self) -> str:
@@ -126,3 +151,8 @@ class Method(Protocol):
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
         """Return the posterior of theta given the rows and outcomes of the task."""
+
+
+def trait(method: object, name: str) -> Any:
+    """Return what a method says about itself, or what is taken where it says nothing."""
+    return getattr(method, name, TRAITS[name])

@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
-from causal_bo_ppl.checks import FAILED, PASSED
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
 from causal_bo_ppl.inference.draws import (
@@ -62,6 +62,8 @@ class Laplace:
 
     name = "laplace"
     needs_key = False
+    is_approximate = True
+    verdicts = (PASSED, FAILED, UNKNOWN)
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "GaussianBelief":
         """Return the Gaussian at the mode."""

@@ -7,7 +7,7 @@ rows of the same shape compile nothing.
 import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from threading import Event
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 from numpyro.infer.hmc import hmc
 from tqdm import tqdm
 
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inference.sampled import SampledBelief
@@ -25,6 +26,7 @@ from causal_bo_ppl.inputs import PATIENCE, read_count
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, Task
 
 BLOCK = 250  # transitions between two movements of the bar
+SHORT = 500  # steps of warm-up, and draws, of a chain that is one of many fits
 FIELDS = {  # ArviZ's names of what the sampler says about a draw
     "lp": "potential_energy",
     "energy": "energy",
@@ -61,6 +63,7 @@ class NUTS:
 
     name = "nuts"
     needs_key = True
+    verdicts = (PASSED, FAILED, UNKNOWN)
 
     def __post_init__(self) -> None:
         for name, least in (("chains", 1), ("warmup", 10), ("draws", 4), ("depth", 1)):
@@ -75,6 +78,10 @@ class NUTS:
         if key is None:
             raise ModelError("nuts draws at random: give a key, such as key=0")
         return sample(mechanisms.bind(task), self, key)
+
+    def shortened(self) -> "NUTS":
+        """Return shorter chains without a progress bar, for many fits."""
+        return replace(self, warmup=SHORT, draws=SHORT, progress=False)
 
 
 class Chains(NamedTuple):

@@ -66,10 +66,19 @@ class Wishart:
 
     name = "wishart"
     needs_key = False
+    takes_experiments = False
+    uses_linearity = False
+    learns_moments = True
+    verdicts = ("exact",)
+
+    def proper_prior(self, problem: Problem) -> MomentPrior:
+        """Return a prior of the moments that can be drawn from: the mean covariance is 1."""
+        size = len(problem.graph.ancestral(problem.target).nodes)
+        return MomentPrior(np.zeros(size), 1.0, 4.0 * np.eye(size), size + 5.0)
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "MomentBelief":
         """Return the posterior of the verified estimands."""
-        if mechanisms.name != "linear":
+        if not getattr(mechanisms, "is_linear", False):
             raise ModelError(
                 "wishart needs no mechanisms: the estimands of a Gaussian are linear; leave out "
                 f"mechanisms={mechanisms.name!r}"

@@ -215,7 +215,18 @@ class Task:
 
 
 class Mechanisms(Protocol):
-    """A family of mechanisms, before any data: how every variable is made from its causes."""
+    """A family of mechanisms, before any data: how every variable is made from its causes.
+
+    A family may offer more, which others look up by `offered` and by `getattr`:
+
+    - `is_linear`: whether every mechanism is linear in the causes; False where it is not said.
+    - `default_method(problem)`: the name of the method of inference that is taken where none is
+      named; "laplace" where it is not offered.
+    - `proper_prior(problem)`: a prior from which models can be drawn.
+    - `response(task)`: the response map, which needs no rows.
+    - `recorded(problem, attributes)`: the names of theta and which variables were learned, as the
+      attributes of a file say.
+    """
 
     @property
     def name(self) -> str:

@@ -28,9 +28,11 @@ from causal_bo_ppl.errors import (
 )
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.interfaces import trait
 from causal_bo_ppl.inference.posterior import digest
 from causal_bo_ppl.inputs import PATIENCE, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.experiments import Experiment, ExperimentRunner
 from causal_bo_ppl.optimization.run import Recommendation, Run, Step, Unlearned
 from causal_bo_ppl.optimization.settings import Settings
@@ -385,9 +387,9 @@ def _start(
     system: CausalSystem | None, data: Data | None, settings: Settings, key: jax.Array
 ) -> Data:
     """Return the rows to begin with."""
-    is_linear = read_mechanisms(settings.mechanisms).name == "linear"
-    if system is not None and not system.is_affine and is_linear:
-        message = f"{system.name} is not linear; linear mechanisms are fitted to it"
+    family = read_mechanisms(settings.mechanisms)
+    if system is not None and not system.is_affine and getattr(family, "is_linear", False):
+        message = f"{system.name} is not linear; {family.name} mechanisms are fitted to it"
         warnings.warn(message, CausalBOWarning, stacklevel=3)
     if data is not None:
         return data
@@ -400,19 +402,17 @@ def _learn(
     problem: Problem, data: Data, settings: Settings, key: jax.Array
 ) -> tuple[Posterior, Data]:
     """Return the posterior, and rows of earlier experiments that it did not use."""
-    confounded = bool(problem.graph.ancestral(problem.target).bidirected)
     family = read_mechanisms(settings.mechanisms)
-    default = "laplace"
-    if family.name == "linear":
-        default = "wishart" if confounded else "conjugate"
-    method = read_method(settings.inference or default)
+    default = offered(family, "default_method")
+    usual = "laplace" if default is None else default(problem)
+    method = read_method(settings.inference or usual)
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
-    if method.name != "wishart":
+    if trait(method, "takes_experiments"):
         return fit(problem, data, **options), data.rows(slice(0, 0))
     if settings.update == "full":
         raise ModelError(
-            "latent causes join causes of the target, so whole rows of experiments cannot be used; "
-            'take update="target"'
+            f"{method.name}, the default here, learns from observational rows only, so whole rows "
+            'of experiments cannot be used; take update="target"'
         )
     observed = data.rows(data.is_observational)
     return fit(problem, observed, **options), data.rows(~data.is_observational)

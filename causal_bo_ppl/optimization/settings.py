@@ -9,6 +9,7 @@ from typing import Any
 
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.fitting import METHODS, read_method
+from causal_bo_ppl.inference.interfaces import trait
 from causal_bo_ppl.inputs import MOST, as_float, read_count
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered, read_record
@@ -121,8 +122,11 @@ class Settings:
                 'update="full" moves the posterior, so its kernel cannot be fixed; take '
                 'update="target"'
             )
-        if self.inference is not None and read_method(self.inference).name == "wishart":
-            raise ModelError('wishart learns from observational rows only; take update="target"')
+        method = None if self.inference is None else read_method(self.inference)
+        if method is not None and not trait(method, "takes_experiments"):
+            raise ModelError(
+                f'{method.name} learns from observational rows only; take update="target"'
+            )
 
     @property
     def known_noise(self) -> float | None:

@@ -16,6 +16,8 @@ from causal_bo_ppl.data.learnability import scale_rows
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
 from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.interfaces import Method, trait
 from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem
@@ -129,7 +131,7 @@ def concentration(
     rows: Iterable[int] | None = None,
     *,
     truth: Mapping[str, float] | Sequence[float] | np.ndarray | None = None,
-    method: str = "conjugate",
+    method: str | Method = "conjugate",
     intercepts: bool = True,
     prior: ScaledPrior | FixedPrior | MomentPrior | None = None,
     parameters: str | None = None,
@@ -148,9 +150,10 @@ def concentration(
         raise DataError(
             f"concentration needs Data, got {type(data).__name__}; read it with Data.from_frame"
         )
-    if method == "nuts":
+    if trait(chosen := read_method(method), "needs_key"):
         raise ModelError(
-            'nuts draws at random and for long; take method="laplace", a Gaussian at the same mode'
+            f'{chosen.name} draws at random and for long; take method="laplace", a Gaussian at the '
+            "same mode"
         )
     observed = data.rows(data.is_observational)
     if not len(observed):
@@ -161,11 +164,11 @@ def concentration(
     for count in _read_rows(rows, len(observed)):
         part = observed.rows(slice(count))
         post = fit(
-            problem, part, method=method, intercepts=intercepts, prior=prior, parameters=parameters
+            problem, part, method=chosen, intercepts=intercepts, prior=prior, parameters=parameters
         )
         lines[count] = _line(post, delta) | _error(post, truth)
     table = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
-    table.attrs = {"delta": delta, "method": method}
+    table.attrs = {"delta": delta, "method": chosen.name}
     return table
 
 

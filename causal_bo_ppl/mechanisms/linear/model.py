@@ -51,6 +51,16 @@ class Linear:
     """The family V = a + W'V + e with Gaussian disturbances; see `interfaces.Mechanisms`."""
 
     name = "linear"
+    is_linear = True
+
+    def default_method(self, problem: Problem) -> str:
+        """Return "conjugate", or "wishart" where latent causes join causes of the target."""
+        is_joined = bool(problem.graph.ancestral(problem.target).bidirected)
+        return "wishart" if is_joined else "conjugate"
+
+    def proper_prior(self, problem: Problem) -> FixedPrior:
+        """Return a prior from which models can be drawn."""
+        return FixedPrior()
 
     def bind(self, task: Task) -> "LinearModel":
         """Return the model of a problem with its prior and rows."""
