@@ -142,7 +142,7 @@ def _shortened(method: str | Method) -> Method:
 
 
 def _proper_prior(problem: Problem, method: Method, family: Mechanisms) -> Prior | None:
-    """Return a prior that can be drawn from, the method's or else the family's; None without any."""
+    """Return a prior that can be drawn from, the method's or else the family's."""
     proper = offered(method, "proper_prior") or offered(family, "proper_prior")
     return None if proper is None else proper(problem)
 

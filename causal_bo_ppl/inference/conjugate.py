@@ -9,13 +9,12 @@ import pandas as pd
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
+from causal_bo_ppl.inference.interfaces import ModelBelief
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.interfaces import (
     Coefficients,
     Mechanisms,
-    Prior,
-    ResponseMap,
     Task,
     offered,
 )
@@ -61,7 +60,7 @@ def require_no_outcomes(task: Task, method: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactBelief:
+class ExactBelief(ModelBelief):
     """Independent equations as the belief of a posterior; see `interfaces.Belief`.
 
     model: the mechanisms; its rows are those of the first fit, the equations know all of them.
@@ -80,21 +79,6 @@ class ExactBelief:
     def posterior(self) -> object:
         """The normal-inverse-gamma posteriors of all equations."""
         return self.equations.posterior
-
-    @property
-    def response(self) -> ResponseMap:
-        """The map from theta to effects."""
-        return self.model.response
-
-    @property
-    def prior(self) -> Prior:
-        """What was believed before."""
-        return self.model.prior
-
-    @property
-    def learned(self) -> np.ndarray:
-        """Whether the density of each variable is learned, of shape (p,)."""
-        return self.model.learned
 
     def coefficients(self) -> Coefficients:
         """Return the moments of the equations, which are independent given the rows."""
@@ -128,11 +112,6 @@ class ExactBelief:
         """Draw theta with the whole models, by default 4,000 times."""
         models, log_prior = self.equations.draw(even(n), key)
         return Drawn(CHAINS, self.model.theta(models), models, log_prior)
-
-    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where the prior is scaled to the rows."""
-        models = self.model.draw_prior(even(n), key)
-        return None if models is None else Drawn(CHAINS, self.model.theta(models), models)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of a Gaussian in the coefficients, whose density is known exactly."""

@@ -135,6 +135,12 @@ def effective_sizes(draws: np.ndarray) -> np.ndarray:
     return np.asarray(np.clip(found, chains, chains * length))
 
 
+def worth_of_chains(draws: np.ndarray) -> float:
+    """Return how many independent draws the covariance of draws (chains, n, d) is made of."""
+    centre = draws.reshape(-1, draws.shape[-1]).mean(axis=0)
+    return float(effective_sizes((draws - centre) ** 2).min(initial=np.inf))
+
+
 def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limits) -> pd.DataFrame:
     """Judge draws by a line for each thing that can go wrong: value, limit, verdict. NaN fails.
 

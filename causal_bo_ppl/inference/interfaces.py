@@ -8,9 +8,9 @@ import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference.draws import Drawn, Limits
+from causal_bo_ppl.inference.draws import Drawn, Limits, drawn_before
 from causal_bo_ppl.inference.potentials import Importance
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, Prior, ResponseMap, Task
 from causal_bo_ppl.problem import Queries
 
 
@@ -112,6 +112,31 @@ class Belief(Protocol):
 
     def update(self, rows: Data) -> "Belief":
         """Return the belief after more rows."""
+
+
+class ModelBelief:
+    """The part of a belief about the parameters of a model that the model itself knows."""
+
+    model: Model
+
+    @property
+    def response(self) -> ResponseMap:
+        """The map from theta to effects."""
+        return self.model.response
+
+    @property
+    def prior(self) -> Prior:
+        """What was believed before the rows."""
+        return self.model.prior
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Whether the density of each variable is learned, of shape (p,)."""
+        return self.model.learned
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times before any row; None where the model cannot."""
+        return drawn_before(self.model, n, key)
 
 
 TRAITS: dict[str, Any] = {

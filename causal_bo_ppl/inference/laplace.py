@@ -23,10 +23,10 @@ from causal_bo_ppl.inference.draws import (
     Drawn,
     Limits,
     drawn_at,
-    drawn_before,
     even,
     overall,
 )
+from causal_bo_ppl.inference.interfaces import ModelBelief
 from causal_bo_ppl.inference.potentials import (
     PROPOSALS,
     WHOLE,
@@ -43,8 +43,6 @@ from causal_bo_ppl.mechanisms.interfaces import (
     Density,
     Mechanisms,
     Model,
-    Prior,
-    ResponseMap,
     Task,
     offered,
 )
@@ -71,7 +69,7 @@ class Laplace:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianBelief:
+class GaussianBelief(ModelBelief):
     """A Gaussian in a model's coordinates as the belief of a posterior; see `interfaces.Belief`.
 
     mode: the coordinates at the mode, (k,). factor: a factor of the covariance, (k, k). decrement:
@@ -89,21 +87,6 @@ class GaussianBelief:
     summary = None
     worth = np.inf
     tail_degrees = np.inf
-
-    @property
-    def response(self) -> ResponseMap:
-        """The map from theta to effects."""
-        return self.model.response
-
-    @property
-    def prior(self) -> Prior:
-        """What was believed before."""
-        return self.model.prior
-
-    @property
-    def learned(self) -> np.ndarray:
-        """Whether the density of each variable is learned, of shape (p,)."""
-        return self.model.learned
 
     @property
     def verdict(self) -> str:
@@ -143,10 +126,6 @@ class GaussianBelief:
         """Draw theta with the whole models, by default 4,000 times."""
         psi = self._coordinates(even(n), key)
         return drawn_at(self.model, psi, CHAINS, {})
-
-    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where the model cannot."""
-        return drawn_before(self.model, n, key)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of the Gaussian for the density that it stands for."""

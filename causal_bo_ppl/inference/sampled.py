@@ -20,12 +20,12 @@ from causal_bo_ppl.inference.draws import (
     choose_draws,
     describe_chains,
     drawn_at,
-    drawn_before,
-    effective_sizes,
     judge_chains,
     overall,
     summarise,
+    worth_of_chains,
 )
+from causal_bo_ppl.inference.interfaces import ModelBelief
 from causal_bo_ppl.inference.potentials import (
     COEFFICIENTS,
     ENOUGH,
@@ -37,7 +37,7 @@ from causal_bo_ppl.inference.potentials import (
     weigh,
 )
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.interfaces import Model, Prior, ResponseMap, offered
+from causal_bo_ppl.mechanisms.interfaces import Model, ResponseMap, offered
 from causal_bo_ppl.numerics import factor_draws
 from causal_bo_ppl.problem import Queries
 
@@ -45,7 +45,7 @@ NO_DENSITY = "the density that given draws come from is not known"
 
 
 @dataclass(frozen=True, eq=False)
-class SampledBelief:
+class SampledBelief(ModelBelief):
     """Draws of a model as the belief of a posterior; see `interfaces.Belief`.
 
     psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by:
@@ -63,21 +63,6 @@ class SampledBelief:
 
     tail_degrees = np.inf
     is_gaussian = False
-
-    @property
-    def response(self) -> ResponseMap:
-        """The map from theta to effects."""
-        return self.model.response
-
-    @property
-    def prior(self) -> Prior:
-        """What was believed before."""
-        return self.model.prior
-
-    @property
-    def learned(self) -> np.ndarray:
-        """Whether the density of each variable is learned, of shape (p,)."""
-        return self.model.learned
 
     @property
     def moments_by(self) -> str:
@@ -110,8 +95,7 @@ class SampledBelief:
     @cached_property
     def worth(self) -> float:
         """How many independent draws the covariance of theta is made of."""
-        squares = (self.chains - self._theta.mean(axis=0)) ** 2
-        return float(effective_sizes(squares).min(initial=np.inf))
+        return worth_of_chains(self.chains)
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """Choose n of the draws of theta (n, d) at random."""
@@ -124,10 +108,6 @@ class SampledBelief:
     @cached_property
     def _all(self) -> Drawn:
         return drawn_at(self.model, self._flat, len(self.psi), self.stats)
-
-    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where the model cannot."""
-        return drawn_before(self.model, n, key)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of the Gaussian with the moments of the draws.
@@ -227,8 +207,7 @@ class GivenDraws:
     @cached_property
     def worth(self) -> float:
         """How many independent draws the covariance is made of."""
-        squares = (self.chains - self._theta.mean(axis=0)) ** 2
-        return float(effective_sizes(squares).min(initial=np.inf))
+        return worth_of_chains(self.chains)
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """Choose n of the draws of theta (n, d) at random."""

@@ -45,9 +45,9 @@ from causal_bo_ppl.inference.potentials import UNKNOWN_DENSITY, Importance, not_
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear import sem
 from causal_bo_ppl.mechanisms.linear.effect_response import EffectResponse
+from causal_bo_ppl.mechanisms.linear.parameters import identified, read_parameters, read_prior
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.sem import Models
-from causal_bo_ppl.mechanisms.linear.tasks import identified, read_parameters, read_prior
 from causal_bo_ppl.numerics import factor_draws
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows

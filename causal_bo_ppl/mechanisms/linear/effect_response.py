@@ -5,7 +5,7 @@ centred response to x_i = 1 with the rest of s at 0, an intercept the response t
 are read off the equations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,14 +13,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Coordinate, Parameters
 from causal_bo_ppl.mechanisms.interfaces import HessianBounds
+from causal_bo_ppl.mechanisms.linear.parameters import LinearParameters
 from causal_bo_ppl.mechanisms.linear.sem import Reading, known_matrix, query_means, read_theta
-from causal_bo_ppl.mechanisms.linear.structural_response import Coverage
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.sweeps import adjoint_sweep
 
 DRAWS = 64  # models read at once
@@ -57,48 +56,11 @@ class EffectProgram:
 
 
 @dataclass(frozen=True, eq=False)
-class EffectResponse:
-    """The map from slopes and intercepts to effects; see `interfaces.ResponseMap`.
+class EffectResponse(LinearParameters):
+    """The map from slopes and intercepts to effects; see `interfaces.ResponseMap`."""
 
-    needs_linearity: whether linear mechanisms alone identify some of the effects.
-    """
-
-    problem: Problem
-    parameters: Parameters
-    needs_linearity: Callable[[], bool] = bool  # False
-
-    is_affine = True
     is_linear = True
     program = EffectProgram()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the slopes and intercepts."""
-        return self.parameters.names
-
-    @property
-    def sets(self) -> tuple[tuple[str, ...], ...]:
-        """Sets whose slopes theta holds."""
-        return self.parameters.explored.sets
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table of the coordinates: cause, effect, what is set, how many sets use it."""
-        return self.parameters.to_frame()
-
-    def canonical(self) -> str:
-        """Return the kind of parameters, and whether there are intercepts."""
-        return f"{self.parameters.kind}|{self.parameters.intercepts}"
-
-    def attributes(self) -> dict[str, str]:
-        """Return what a file must record for the coordinates to be known again."""
-        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity()}
-        words = {name: "yes" if flag else "no" for name, flag in flags.items()}
-        return {"parameters": self.parameters.kind} | words
-
-    @cached_property
-    def coverage(self) -> Coverage:
-        """The queries whose effects theta determines."""
-        return Coverage(self.problem, self.parameters)
 
     @cached_property
     def reading(self) -> Reading:

@@ -18,6 +18,7 @@ from causal_bo_ppl.data.learnability import require_learnable
 from causal_bo_ppl.data.outcomes import Outcomes
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.identification.parameters import KINDS
 from causal_bo_ppl.mechanisms.interfaces import ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear import sem
@@ -28,19 +29,19 @@ from causal_bo_ppl.mechanisms.linear.density import (
     Spec,
     noise_root,
 )
+from causal_bo_ppl.mechanisms.linear.effect_response import EffectResponse
 from causal_bo_ppl.mechanisms.linear.equations import Equations, learn_equations
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
-from causal_bo_ppl.mechanisms.linear.program import draw_models
-from causal_bo_ppl.mechanisms.linear.sem import Models
-from causal_bo_ppl.mechanisms.linear.tasks import (
-    LinearResponse,
+from causal_bo_ppl.mechanisms.linear.parameters import (
     identified,
-    make_response,
     needed_equations,
     read_parameters,
     read_prior,
     require_learned,
 )
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear.program import draw_models
+from causal_bo_ppl.mechanisms.linear.sem import Models
+from causal_bo_ppl.mechanisms.linear.structural_response import StructuralResponse
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows
 
@@ -116,6 +117,20 @@ class Linear:
         parameters = found.parameters(kind, intercepts=intercepts)
         graph = problem.graph.ancestral(problem.target)
         return parameters.names, needed_equations(parameters, graph)
+
+
+LinearResponse = StructuralResponse | EffectResponse
+
+
+def make_response(problem: Problem, parameters: Parameters) -> LinearResponse:
+    """Return the map from parameters of any kind to effects."""
+
+    def needs_linearity() -> bool:
+        found = identified(problem, False)
+        return not all(found[members].identifiable for members in parameters.explored.sets)
+
+    kind = StructuralResponse if parameters.kind == "structural" else EffectResponse
+    return kind(problem, parameters, needs_linearity)
 
 
 @dataclass(frozen=True, eq=False)

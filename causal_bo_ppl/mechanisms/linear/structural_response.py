@@ -6,24 +6,19 @@ m_i T_jk l_l + m_k T_li l_j, with T the total effects after surgery: on a path o
 before the other.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from scipy.stats import chi2
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.errors import ExplorationError, listed
-from causal_bo_ppl.identification import Coordinate, Parameters
-from causal_bo_ppl.identification.parameters import Explored, collect
-from causal_bo_ppl.identification.reduction import reduce_effect
 from causal_bo_ppl.mechanisms.interfaces import HessianBounds
+from causal_bo_ppl.mechanisms.linear.parameters import LinearParameters
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, Reading, known_matrix, total_effects
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import distinct_rows
 from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
@@ -101,112 +96,10 @@ def _curvature(program: StructuralProgram, theta: jax.Array, batch: Queries) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class Coverage:
-    """The interventions whose effects follow from some parameters of a problem."""
+class StructuralResponse(LinearParameters):
+    """The map from coefficients to effects; see `interfaces.ResponseMap`."""
 
-    problem: Problem
-    parameters: Parameters
-    _used: dict[Set, tuple[Coordinate, ...]] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def nodes(self) -> Set:
-        """The causes of the target and, last, the target."""
-        return self.problem.graph.ancestral(self.problem.target).nodes
-
-    @cached_property
-    def _columns(self) -> list[int]:
-        return [self.problem.graph.index(name) for name in self.nodes]
-
-    def upstream(self, queries: Queries) -> Queries:
-        """Return the queries cut to the target and its causes."""
-        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-        return Queries(mask[:, self._columns], value[:, self._columns])
-
-    def read(self, queries: Queries) -> tuple[Queries, list[tuple[Coordinate, ...]], np.ndarray]:
-        """Return the queries upstream, the coordinates of each distinct set, and each query's set.
-
-        Raises ExplorationError where theta lacks a coordinate that a query needs.
-        """
-        upstream = self.upstream(queries)
-        mask = np.asarray(upstream.mask)
-        first, which = distinct_rows(mask)
-        names = np.array(self.nodes)
-        used = [self._require(tuple(names[row].tolist())) for row in mask[first]]
-        return upstream, used, which
-
-    def _require(self, members: Set) -> tuple[Coordinate, ...]:
-        """Return the coordinates that a set uses, all of which theta must hold."""
-        if members not in self._used:
-            graph, target, _, _, known = self.parameters.explored
-            reduction = reduce_effect(graph, target, members)
-            explored = Explored(graph, target, (members,), (reduction,), known)
-            kind, intercepts = self.parameters.kind, self.parameters.intercepts
-            used = collect(explored, kind, intercepts=intercepts).coordinates
-            missing = [each.name for each in used if each.name not in self.parameters.names]
-            if missing:
-                raise ExplorationError(self._fault(members, missing))
-            self._used[members] = used
-        return self._used[members]
-
-    def _fault(self, members: Set, missing: list[str]) -> str:
-        if not members:
-            return (
-                "the effect of doing nothing was not fitted: no set of this problem needs all of "
-                "it; it is the target's observational mean"
-            )
-        if members in self.problem.sets:
-            return (
-                f"the effect of do({listed(members)}) is not identifiable and was left out; the "
-                "sets that were learned are in post.sets"
-            )
-        return (
-            f"the effect of do({listed(members)}) needs {listed(missing, most=6)}, which no set of "
-            "this problem uses, so it was not fitted; add that set to the problem's sets"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class StructuralResponse:
-    """The map from coefficients to effects; see `interfaces.ResponseMap`.
-
-    needs_linearity: whether linear mechanisms alone identify some of the effects.
-    """
-
-    problem: Problem
-    parameters: Parameters
-    needs_linearity: Callable[[], bool] = bool  # False
-
-    is_affine = True
     is_linear = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the coefficients."""
-        return self.parameters.names
-
-    @property
-    def sets(self) -> tuple[tuple[str, ...], ...]:
-        """Sets whose effects the coefficients determine."""
-        return self.parameters.explored.sets
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row for every coefficient: cause, effect, and how many sets use it."""
-        return self.parameters.to_frame()
-
-    def canonical(self) -> str:
-        """Return the kind of parameters, and whether there are intercepts."""
-        return f"{self.parameters.kind}|{self.parameters.intercepts}"
-
-    def attributes(self) -> dict[str, str]:
-        """Return what a file must record for the coordinates to be known again."""
-        flags = {"intercepts": self.parameters.intercepts, "linear": self.needs_linearity()}
-        words = {name: "yes" if flag else "no" for name, flag in flags.items()}
-        return {"parameters": self.parameters.kind} | words
-
-    @cached_property
-    def coverage(self) -> Coverage:
-        """The queries whose effects the coefficients determine."""
-        return Coverage(self.problem, self.parameters)
 
     @cached_property
     def program(self) -> StructuralProgram:
