@@ -33,11 +33,11 @@ LAYERS = [
     "cli",
 ]
 INSIDE = {  # the order within a room, from left to right
-    "graph": "notation layout admg exploration",
-    "problem": "queries costs validation serialization problem",
+    "graph": "layout admg exploration",
+    "problem": "queries validation serialization problem",
     "data": "data outcomes learnability",
-    "identification": "reduction evaluation y0_adapter finite_field verification "
-    "linearity parameters results effects",
+    "identification": "evaluation y0_adapter finite_field verification parameters "
+    "linearity results effects",
     "mechanisms": "interfaces simulation linear",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface coupled",

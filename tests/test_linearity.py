@@ -8,7 +8,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.identification import linearity
 from causal_bo_ppl.identification.finite_field import eliminate
 from causal_bo_ppl.identification.linearity import half_trek_identified
-from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.identification.parameters import reduce_effect
 
 INSTRUMENT = "Z -> X -> Y; X <-> Y"
 CONDITIONAL = "C -> A -> X -> Y; C -> X; C -> Y; C <-> Y; X <-> Y"

@@ -7,7 +7,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.theory.ranks import _conditional_root
+from causal_bo_ppl.theory.constants import _conditional_root
 
 
 def centred(data):

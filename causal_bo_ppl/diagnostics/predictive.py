@@ -1,11 +1,15 @@
-"""Would the model have produced such rows?
+"""Would the model have produced such rows, and how well does it predict rows it has not seen?
 
 Statistics of every variable are compared with those of rows drawn from the posterior: mean, sd,
 skewness and kurtosis of the values, and for every mechanism its curvature, the correlation of its
 disturbance with the square of the cause where that is largest. They are compared on scales on which
 differences are nearly Gaussian: logarithms of sd and kurtosis, Fisher's z of the correlation.
+
+Rows are left out one by one by Pareto-smoothed importance sampling (PSIS-LOO), which also shows
+whether a single row decides a mechanism.
 """
 
+import warnings
 from collections.abc import Iterator
 
 import jax
@@ -15,6 +19,7 @@ from scipy.stats import norm
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, holm, judge, sentence
 from causal_bo_ppl.diagnostics.convergence import (
+    require_between,
     require_draws,
     require_posterior,
     require_rows_known,
@@ -30,6 +35,8 @@ TOLERANCES = {"mean": 0.1, "sd": 0.1, "skewness": 0.2, "kurtosis": 0.2, "curvatu
 NATURAL = {"sd": np.exp, "kurtosis": np.exp, "curvature": np.tanh}
 FEWEST = 8  # rows that a kurtosis needs
 COLUMNS = ["variable", "statistic", "observed", "predicted", "low", "high", "gap", "p_value"]
+WORST_K = 0.7  # beyond it the estimate for that row is not to be trusted
+LOO_COLUMNS = "mechanism rows elpd se p_loo largest_k influential which verdict".split()
 
 
 def check_predictive(
@@ -196,3 +203,80 @@ def _advise(table: pd.DataFrame) -> str:
             "which rows"
         )
     return sentence(advice)
+
+
+def check_loo(
+    post: Posterior, *, draws: int = 2_000, worst_k: float = WORST_K, key: jax.Array | int = 0
+) -> Check:
+    """Leave every row out of every mechanism, by Pareto-smoothed importance sampling.
+
+    A mechanism is the density of a variable given its causes (and the disturbances of its district
+    before it).
+
+    Parameters
+    ----------
+    post:
+        A posterior whose draws are of whole models, from at least 2 rows.
+    draws:
+        About how many draws are used.
+    worst_k:
+        A line fails where the Pareto k of a row exceeds this: then that row has great influence, or
+        the mechanism does not fit it.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A line for every mechanism: `elpd`, its expected log density for a new row, summed over the
+        rows, with the standard error `se`; `p_loo`, how many parameters it seems to have; the
+        `largest_k`; and how many rows are `influential`, and `which`.
+    """
+    require_posterior("check_loo", post)
+    if post.rows < 2:
+        raise DataError(f"leaving rows out needs at least 2 of them, got {post.rows}")
+    require_draws("check_loo", draws, post)
+    worst_k = require_between("worst_k", worst_k, 0, np.inf)
+    from arviz_stats import loo
+
+    tree, lines = post.to_datatree(draws=draws, key=key), []
+    for name in map(str, tree["observed_data"].data_vars):
+        rows = tree["log_likelihood"][name].sizes[f"row[{name}]"]
+        if rows < 2:
+            lines.append((name, rows, *[float("nan")] * 4, 0, "", UNKNOWN))
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of large k: the table reports them
+            left_out = loo(tree, var_name=name, pointwise=True)
+        shapes = left_out.pareto_k
+        bad = shapes[f"row[{name}]"].values[~(shapes <= worst_k).values]
+        numbers = map(float, (left_out.elpd, left_out.se, left_out.p, shapes.max()))
+        which = listed(bad, most=5) if len(bad) else ""
+        lines.append((name, rows, *numbers, len(bad), which, judge(not len(bad))))
+    table = pd.DataFrame(lines, columns=LOO_COLUMNS).set_index("mechanism")
+    return Check("leave one out", table, _tell_left_out(table), _advise_on_rows(table))
+
+
+def _tell_left_out(table: pd.DataFrame) -> str:
+    total = (
+        f"Expected log density of new rows: {table['elpd'].sum():.1f} over {len(table)} mechanisms."
+    )
+    failed = table[table["verdict"] == FAILED]
+    words = [
+        f"{name} (rows {line['which']}, k up to {line['largest_k']:.2f})"
+        for name, line in failed.iterrows()
+    ]
+    return (
+        f"{total} Single rows decide {listed(words, most=5)}."
+        if words
+        else f"{total} No row has undue influence."
+    )
+
+
+def _advise_on_rows(table: pd.DataFrame) -> str:
+    if FAILED not in set(table["verdict"]):
+        return ""
+    return (
+        "Look at these rows: an error in the data, or a part of the domain where the mechanism is "
+        "another."
+    )

@@ -2,5 +2,6 @@
 
 from causal_bo_ppl.graph.admg import CausalGraph as CausalGraph
 from causal_bo_ppl.graph.admg import Edge as Edge
+from causal_bo_ppl.graph.admg import Names as Names
 from causal_bo_ppl.graph.exploration import mis as mis
 from causal_bo_ppl.graph.exploration import pomis as pomis

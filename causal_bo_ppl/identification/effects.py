@@ -26,11 +26,10 @@ from causal_bo_ppl.errors import (
     UnverifiedEstimand,
     listed,
 )
-from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.evaluation import Potential, evaluate
 from causal_bo_ppl.identification.finite_field import is_exact_factor
-from causal_bo_ppl.identification.reduction import (
-    Names,
+from causal_bo_ppl.identification.parameters import (
     Reduction,
     closure,
     district_within,

@@ -18,8 +18,7 @@ import pandas as pd
 from y0.dsl import Expression, Fraction, One, Probability, Product, Sum
 
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
-from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.reduction import Names
+from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.inputs import read_number, require_float64
 from causal_bo_ppl.numerics import invert_definite
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from y0.dsl import Expression
 
-from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.evaluation import (
     Places,
     Unsound,
@@ -23,7 +23,6 @@ from causal_bo_ppl.identification.evaluation import (
     split,
     union,
 )
-from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.identification.y0_adapter import all_names
 from causal_bo_ppl.sweeps import adjoint_sweep
 

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.finite_field import PRIME, draw_residues, eliminate, invert, times
-from causal_bo_ppl.identification.reduction import Reduction, closure, moved
+from causal_bo_ppl.identification.parameters import Reduction, closure, moved
 from causal_bo_ppl.identification.verification import SEED, draw_trials
 from causal_bo_ppl.inputs import PATIENCE
 

@@ -1,6 +1,11 @@
-"""Which quantities theta_Y do all effects share, and how many directions of it can be seen?
+"""On what does an effect depend: on which part of the graph, and on which quantities theta_Y?
 
-theta_Y has three parameterizations:
+P(Y | do(s)) = sum over D minus Y of prod_j Q[C_j]. D holds Y and all that reaches it without
+passing s, the C_j are the districts of G[D], and the c-factor Q[C] = P(C | do(all else)) is a
+function of C and its parents (Tian and Pearl 2002). Sets with the same D have the same effect, and
+the factors Q[C] are shared between sets: each is identified once.
+
+theta_Y, the quantities that all effects share, has three parameterizations:
 
 structural: b[i->j], where some set leaves j free with an open path to Y and reaches i (or, with
 intercepts, leaves i free too), and the intercepts a[j].
@@ -16,7 +21,7 @@ field, without rounding: the larger one of two random models is the generic rank
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -25,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.finite_field import (
     PRIME,
     SEED,
@@ -34,12 +39,87 @@ from causal_bo_ppl.identification.finite_field import (
     eliminate,
     times,
 )
-from causal_bo_ppl.identification.reduction import Names, Reduction, closure, moved
 from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
 MODELS = 2
 ROWS = 20_000  # rows of a Jacobian that are held at once
+KINDS = ("structural", "total_effect", "estimand")
+
+
+class Reduction(NamedTuple):
+    """The part of the graph that matters under do(s), all names in graph order.
+
+    Attributes
+    ----------
+    effective:
+        The members of s that still affect the target.
+    open:
+        The set D: the target and all that reaches it without passing s.
+    districts:
+        The districts of the graph over `open`.
+    """
+
+    effective: Names
+    open: Names
+    districts: tuple[Names, ...]
+
+
+def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) -> Reduction:
+    """Return the part of the graph that matters for the target when a set is intervened on."""
+    cut = set(intervened)
+    upstream = closure(
+        [target], lambda name: [cause for cause in graph.parents(name) if cause not in cut]
+    )
+    free = graph.require(upstream)
+    return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
+
+
+def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
+    """Return the free variables that the set moves: those on open paths from it."""
+    inside = set(reduction.open)
+    return (
+        closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
+        & inside
+    )
+
+
+def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
+    """Yield the districts of the graph over `inside`, in the order of their first members."""
+    seen: set[str] = set()
+    for name in inside:
+        if name not in seen:
+            district = district_within(graph, name, inside)
+            seen.update(district)
+            yield district
+
+
+def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Names:
+    """Return the district of a variable in the graph over `inside`."""
+    allowed = set(inside)
+    return graph.require(closure([name], lambda other: allowed.intersection(graph.spouses(other))))
+
+
+def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:
+    """Return the smallest graph in which Q[district] is the same question.
+
+    It holds the district of all of G around `district`, with the parents of that one. The latent
+    projection onto these adds no edge at a member: what is projected out is neither parent nor
+    spouse of one.
+    """
+    whole = graph.district(district[0])
+    return graph.project([*whole, *graph.parents(whole)])
+
+
+def closure(start: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
+    """Return all names reached from `start` by steps of `onward`, those of `start` included."""
+    reached = set(start)
+    frontier = list(reached)
+    while frontier:
+        new = set(onward(frontier.pop())) - reached
+        reached |= new
+        frontier.extend(new)
+    return reached
 
 
 def generic_rank(
@@ -93,9 +173,6 @@ def _jacobian(
     causes = [graph.index(cause) if cause else len(graph.nodes) for cause, _ in coordinates]
     effects = [graph.index(effect) for _, effect in coordinates]
     return np.asarray((means[:, causes] * loads[:, effects] % PRIME).transpose(0, 2, 1))
-
-
-KINDS = ("structural", "total_effect", "estimand")
 
 
 class Coordinate(NamedTuple):

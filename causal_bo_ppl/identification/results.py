@@ -10,11 +10,16 @@ from tqdm import tqdm
 from y0.dsl import Expression
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, NotIdentifiable, listed
-from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification import evaluation
 from causal_bo_ppl.identification.linearity import LinearVerdict, judge
-from causal_bo_ppl.identification.parameters import Explored, Parameters, collect, require_kind
-from causal_bo_ppl.identification.reduction import Names, Reduction
+from causal_bo_ppl.identification.parameters import (
+    Explored,
+    Parameters,
+    Reduction,
+    collect,
+    require_kind,
+)
 from causal_bo_ppl.identification.verification import TOLERANCE
 from causal_bo_ppl.identification.y0_adapter import latex_name, to_latex, to_text
 from causal_bo_ppl.inputs import PATIENCE

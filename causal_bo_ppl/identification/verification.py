@@ -14,7 +14,7 @@ from y0.dsl import Expression, Variable
 
 from causal_bo_ppl.checks import FAILED, PASSED, Check, judge
 from causal_bo_ppl.errors import DomainError, ModelError
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.evaluation import (
     LOG_TWO_PI,
     Potential,
@@ -25,7 +25,6 @@ from causal_bo_ppl.identification.evaluation import (
     union,
 )
 from causal_bo_ppl.identification.finite_field import is_exact_effect, require_density
-from causal_bo_ppl.identification.reduction import Names
 from causal_bo_ppl.identification.y0_adapter import all_names, to_text
 from causal_bo_ppl.inputs import require_float64
 from causal_bo_ppl.problem import validation

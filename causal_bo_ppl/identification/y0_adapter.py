@@ -24,8 +24,7 @@ from y0.dsl import (
 )
 from y0.graph import NxMixedGraph
 
-from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification.reduction import Names
+from causal_bo_ppl.graph import CausalGraph, Names
 
 
 def variable(name: str) -> Variable:

@@ -12,7 +12,6 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError, StoreError, listed
 from causal_bo_ppl.inference.draws import Drawn
-from causal_bo_ppl.inference.interfaces import trait
 from causal_bo_ppl.mechanisms import FAMILIES
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Problem, Queries
@@ -20,7 +19,7 @@ from causal_bo_ppl.problem import Problem, Queries
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.interfaces import Belief, Method, RowModel
+    from causal_bo_ppl.inference.interfaces import Belief, RowModel
     from causal_bo_ppl.inference.posterior import Posterior
 
 
@@ -45,15 +44,17 @@ def require_posterior(tree: "xr.DataTree", problem: Problem) -> None:
             "is of another problem (graph, target, domains, sets or known coefficients differ); "
             "read it with the problem it was fitted for"
         )
-    from causal_bo_ppl.inference.fitting import METHODS  # which imports posteriors, and these this
+    # Imported here: fitting imports posteriors, and these import this module.
+    from causal_bo_ppl.inference.fitting import METHODS, trait
 
     method = METHODS.get(_word(tree, "method"))
     _word(tree, "verdict", trait(method, "verdicts"))
-    names, learned = _recorded(tree, problem, method)
+    is_moments = bool(trait(method, "learns_moments"))
+    names, learned = _recorded(tree, problem, is_moments)
     for name in ("posterior", "prior"):
         if name in tree.children:
             _require_names(tree[name], name, names, problem, learned)
-    _require_numbers(tree, names, problem, method, learned)
+    _require_numbers(tree, names, problem, is_moments, learned)
     _require_sizes(tree)
     for name in BY_ROW:
         if name in tree.children:
@@ -69,12 +70,12 @@ def _word(tree: "xr.DataTree", name: str, known: Iterable[str] = ()) -> str:
 
 
 def _recorded(
-    tree: "xr.DataTree", problem: Problem, method: "Method | None"
+    tree: "xr.DataTree", problem: Problem, is_moments: bool
 ) -> tuple[tuple[str, ...], np.ndarray | None]:
     """Return the names of theta's coordinates, and which variables were learned, (p,) or None.
 
-    A family that is known by its name says both. For others the file's own names are taken, and
-    there may be no standard deviations.
+    A family that is known by its name says both; a method that learns moments learns all. For other
+    families the file's own names are taken, and there may be no standard deviations.
     """
     family = FAMILIES.get(_word(tree, "mechanisms"))
     recorded = None if family is None else offered(family, "recorded")
@@ -88,7 +89,7 @@ def _recorded(
         names, learned = recorded(problem, dict(tree.attrs))
     except ModelError as error:
         raise StoreError(f"{error}; {AGAIN}") from None
-    return names, learned | trait(method, "learns_moments")
+    return names, learned | is_moments
 
 
 def _require_names(
@@ -113,7 +114,7 @@ def _require_numbers(
     tree: Any,
     names: tuple[str, ...],
     problem: Problem,
-    method: "Method | None",
+    is_moments: bool,
     learned: np.ndarray | None,
 ) -> None:
     """Check theta and the standard deviations of the disturbances, draw by draw.
@@ -123,7 +124,7 @@ def _require_numbers(
     A prior is as wide as it was made, so its draws may overflow.
     """
     theta = tree["posterior"]["theta"].values
-    wrong = np.isinf(theta) if trait(method, "learns_moments") else ~np.isfinite(theta)
+    wrong = np.isinf(theta) if is_moments else ~np.isfinite(theta)
     if wrong.any():
         name = names[int(np.argwhere(wrong)[0][-1])]
         raise StoreError(f"has draws of {name} that are not finite; {AGAIN}")

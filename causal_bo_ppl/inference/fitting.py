@@ -1,16 +1,18 @@
 """The door to all methods of inference: which method, on which rows, for which parameters?"""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError
 from causal_bo_ppl.inference.conjugate import Conjugate
-from causal_bo_ppl.inference.interfaces import Method, trait
+from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS
 from causal_bo_ppl.inference.posterior import Posterior, digest, require_rows_of
@@ -22,6 +24,14 @@ from causal_bo_ppl.problem import Problem, Queries
 
 METHODS: dict[str, Method] = {
     method.name: method for method in (Conjugate(), Wishart(), Laplace(), NUTS())
+}
+TRAITS: dict[str, Any] = {
+    "needs_key": False,
+    "takes_experiments": True,
+    "uses_linearity": True,
+    "learns_moments": False,
+    "is_approximate": False,
+    "verdicts": ("exact", PASSED, FAILED, UNKNOWN),
 }
 
 
@@ -116,6 +126,11 @@ def read_method(given: object) -> Method:
     """Return a method of inference, given by its name or as a record of one's own."""
     method: Method = read_record("method", given, METHODS, "infer")
     return method
+
+
+def trait(method: object, name: str) -> Any:
+    """Return what a method says about itself, or what is taken where it says nothing."""
+    return getattr(method, name, TRAITS[name])
 
 
 def _require_inputs(

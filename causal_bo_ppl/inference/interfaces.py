@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import Drawn, Limits, drawn_before
 from causal_bo_ppl.inference.potentials import Importance
@@ -139,21 +138,11 @@ class ModelBelief:
         return drawn_before(self.model, n, key)
 
 
-TRAITS: dict[str, Any] = {
-    "needs_key": False,
-    "takes_experiments": True,
-    "uses_linearity": True,
-    "learns_moments": False,
-    "is_approximate": False,
-    "verdicts": ("exact", PASSED, FAILED, UNKNOWN),
-}
-
-
 class Method(Protocol):
     """A method of inference: from a task, its mechanisms and a key to a belief about theta.
 
-    What else a method may say about itself is found by `trait`, which knows what is taken where it
-    says nothing:
+    What else a method may say about itself is found by `fitting.trait`, which knows what is taken
+    where it says nothing:
 
     - `takes_experiments` (True): whether it learns from rows in which something was set.
     - `uses_linearity` (True): whether it can learn what only linear mechanisms identify.
@@ -176,8 +165,3 @@ class Method(Protocol):
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
         """Return the posterior of theta given the rows and outcomes of the task."""
-
-
-def trait(method: object, name: str) -> Any:
-    """Return what a method says about itself, or what is taken where it says nothing."""
-    return getattr(method, name, TRAITS[name])

@@ -27,7 +27,7 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.identification.evaluation import effects_of
-from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.identification.parameters import reduce_effect
 from causal_bo_ppl.inference.conjugate import require_no_outcomes
 from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
 from causal_bo_ppl.inference.moments import (

@@ -27,8 +27,7 @@ from causal_bo_ppl.errors import (
     shown,
 )
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.fitting import read_method
-from causal_bo_ppl.inference.interfaces import trait
+from causal_bo_ppl.inference.fitting import read_method, trait
 from causal_bo_ppl.inference.posterior import digest
 from causal_bo_ppl.inputs import PATIENCE, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms

@@ -8,8 +8,7 @@ from numbers import Real
 from typing import Any
 
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.inference.fitting import METHODS, read_method
-from causal_bo_ppl.inference.interfaces import trait
+from causal_bo_ppl.inference.fitting import METHODS, read_method, trait
 from causal_bo_ppl.inputs import MOST, as_float, read_count
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered, read_record

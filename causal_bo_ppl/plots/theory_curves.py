@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
+from causal_bo_ppl.theory.constants import leading
 from causal_bo_ppl.theory.gains import spectrum
-from causal_bo_ppl.theory.ranks import leading
 from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
 
 STYLES: dict[str, dict[str, Any]] = {

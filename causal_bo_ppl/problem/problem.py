@@ -11,14 +11,16 @@ from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_count, read_list, read_number
-from causal_bo_ppl.problem import costs as costing
 from causal_bo_ppl.problem import serialization, validation
 from causal_bo_ppl.problem.queries import (
+    CostFunction,
     Interventions,
     Queries,
     Unit,
     distinct_rows,
+    evaluate_costs,
     lattice,
+    read_costs,
     sobol,
     spread,
     vertices,
@@ -62,7 +64,7 @@ class Problem:
         *,
         domains: Mapping[str, Bounds],
         sets: Sets | FoundSets = "mis",
-        costs: Mapping[str, float] | costing.CostFunction | None = None,
+        costs: Mapping[str, float] | CostFunction | None = None,
         known: Mapping[Edge, float] | None = None,
         identifiable_only: bool = False,
         units: Mapping[str, str] | None = None,
@@ -81,7 +83,7 @@ class Problem:
             graph, target, self._domains, listed_sets, self._known
         )
         self._positions = {members: position for position, members in enumerate(self.sets)}
-        self.costs = costing.read_costs(costs, graph.nodes, self.manipulable)
+        self.costs = read_costs(costs, graph.nodes, self.manipulable)
         self.fingerprint: str = self._fingerprint()
         self._sealed = True
 
@@ -244,7 +246,7 @@ class Problem:
 
     def cost(self, queries: Queries | Interventions) -> np.ndarray:
         """Return the cost of each intervention, an array of shape (M,)."""
-        return costing.evaluate(self.costs, self.require(queries))
+        return evaluate_costs(self.costs, self.require(queries))
 
     def grid(self, n: int) -> Queries:
         """Take n points per variable for every set, in the order of `sets`.
@@ -284,7 +286,7 @@ class Problem:
             "domains": [[name, *bounds] for name, bounds in self._domains.items()],
             "sets": [self.sets_are_explicit, self.sets],
             "known": [[*edge, value] for edge, value in self._known.items()],
-            "costs": costing.evaluate(self.costs, probe).tolist(),
+            "costs": evaluate_costs(self.costs, probe).tolist(),
         }
         return hashlib.sha256(json.dumps(record, allow_nan=False).encode()).hexdigest()
 
@@ -306,9 +308,7 @@ class Problem:
         return serialization.write_problem(self)
 
     @classmethod
-    def from_json(
-        cls, text: str, functions: Mapping[str, costing.CostFunction] | None = None
-    ) -> "Problem":
+    def from_json(cls, text: str, functions: Mapping[str, CostFunction] | None = None) -> "Problem":
         """Read a problem from the text that `to_json` wrote; raise DomainError for any other text.
 
         The sets are taken from the text, without a search. A text that was cut off or edited, also

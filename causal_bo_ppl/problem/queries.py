@@ -1,7 +1,8 @@
-"""Which variables does a batch of interventions set, and which batches fill the domains?
+"""Batches of interventions: what they set, which of them fill the domains, and what they cost.
 
 A batch is two arrays with a row for each intervention. Designs are batches of all sets at once:
-grids, Sobol points and vertices, which are also looked at where no intervention is named.
+grids, Sobol points and vertices, which are also looked at where no intervention is named. The cost
+is one unit per variable, a constant per variable, or any function of the interventions.
 """
 
 import json
@@ -14,7 +15,8 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.errors import ExplorationError
+from causal_bo_ppl.errors import DomainError, ExplorationError, listed
+from causal_bo_ppl.inputs import read_number
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
@@ -240,3 +242,88 @@ def affine_anchors(
             "name the queries you mean"
         )
     return spread(problem.graph.nodes, sets, problem.domains, simplex(), rows)
+
+
+CostFunction = Callable[[Queries], "np.ndarray"]
+
+
+@dataclass(frozen=True)
+class ConstantCost:
+    """The cost c(z) = sum of a constant for each variable that is set.
+
+    constants: one for each variable, in the order of the graph's nodes.
+    """
+
+    constants: tuple[float, ...]
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """Return the costs of a batch, an array of shape (M,)."""
+        mask = np.asarray(queries.mask)  # summed as it stands: products by BLAS differ by processor
+        return np.asarray(np.where(mask, np.asarray(self.constants), 0.0).sum(axis=1))
+
+
+@dataclass(frozen=True)
+class MagnitudeCost:
+    """The cost c(z) = sum of (constant + |x|) over the variables set to x."""
+
+    constant: float = 1.0
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """Return the costs of a batch, an array of shape (M,)."""
+        mask = np.asarray(queries.mask)
+        return np.asarray(
+            np.where(mask, self.constant + np.abs(np.asarray(queries.value)), 0.0).sum(axis=1)
+        )
+
+
+def read_costs(
+    costs: Mapping[str, float] | CostFunction | None,
+    nodes: tuple[str, ...],
+    manipulable: tuple[str, ...],
+) -> CostFunction:
+    """Turn what the analyst gave into a function of a batch; None means one unit per variable."""
+    if callable(costs):
+        return costs
+    if costs is not None and not isinstance(costs, Mapping):
+        raise DomainError(
+            f"costs must be {{variable: cost}} or a function of Queries, got {costs!r}"
+        )
+    given = (
+        dict.fromkeys(manipulable, 1.0)
+        if costs is None
+        else {name: read_number(name, c) for name, c in costs.items()}
+    )
+    if set(given) != set(manipulable):
+        missing, extra = (
+            listed(sorted(names, key=str))
+            for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
+        )
+        raise DomainError(
+            f"costs must name each manipulable variable; missing: {missing}; "
+            f"not manipulable: {extra}"
+        )
+    for name, cost in given.items():
+        if not (np.isfinite(cost) and cost > 0):
+            raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
+    return ConstantCost(tuple(float(given.get(name, 0.0)) for name in nodes))
+
+
+def evaluate_costs(costs: CostFunction, queries: Queries) -> np.ndarray:
+    """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
+    batch = Queries(np.array(queries.mask), np.array(queries.value))  # it may write into its copy
+    numbers = np.asarray(costs(batch))
+    if numbers.dtype.kind not in "iuf":
+        raise DomainError(f"the cost function returned {numbers.dtype}; return (M,) real numbers")
+    if numbers.shape != (len(queries),):
+        raise DomainError(
+            f"the cost function returned shape {numbers.shape} for {len(queries)} interventions; "
+            "return (M,)"
+        )
+    bad = ~(np.isfinite(numbers) & (numbers > 0))
+    bad &= np.asarray(queries.mask).any(axis=1) | ~(numbers == 0)  # doing nothing may be free
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DomainError(
+            f"the cost of intervention {row} is {numbers[row]}; costs must be positive and finite"
+        )
+    return numbers.astype(float)

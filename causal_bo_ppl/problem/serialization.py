@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import causal_bo_ppl
 from causal_bo_ppl.errors import CausalBOError, DomainError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.problem.costs import ConstantCost, CostFunction, MagnitudeCost
+from causal_bo_ppl.problem.queries import ConstantCost, CostFunction, MagnitudeCost
 from causal_bo_ppl.problem.validation import FoundSets
 
 if TYPE_CHECKING:

@@ -3,7 +3,11 @@
 from causal_bo_ppl.theory.constants import ParameterError as ParameterError
 from causal_bo_ppl.theory.constants import Supremum as Supremum
 from causal_bo_ppl.theory.constants import Unexplored as Unexplored
+from causal_bo_ppl.theory.constants import causal_rank as causal_rank
+from causal_bo_ppl.theory.constants import effective_gain_bound as effective_gain_bound
+from causal_bo_ppl.theory.constants import effective_rank as effective_rank
 from causal_bo_ppl.theory.constants import exploration_error as exploration_error
+from causal_bo_ppl.theory.constants import information_gain_bound as information_gain_bound
 from causal_bo_ppl.theory.constants import kappa2 as kappa2
 from causal_bo_ppl.theory.constants import lipschitz as lipschitz
 from causal_bo_ppl.theory.constants import parameter_error as parameter_error
@@ -28,9 +32,5 @@ from causal_bo_ppl.theory.growth import design_strength as design_strength
 from causal_bo_ppl.theory.growth import growing_data_bound as growing_data_bound
 from causal_bo_ppl.theory.growth import growing_data_sum as growing_data_sum
 from causal_bo_ppl.theory.growth import rate as rate
-from causal_bo_ppl.theory.ranks import causal_rank as causal_rank
-from causal_bo_ppl.theory.ranks import effective_gain_bound as effective_gain_bound
-from causal_bo_ppl.theory.ranks import effective_rank as effective_rank
-from causal_bo_ppl.theory.ranks import information_gain_bound as information_gain_bound
 from causal_bo_ppl.theory.table import gain_curves as gain_curves
 from causal_bo_ppl.theory.table import theory_table as theory_table

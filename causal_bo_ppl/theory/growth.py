@@ -16,8 +16,8 @@ from causal_bo_ppl.data.learnability import scale_rows
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.fitting import read_method
-from causal_bo_ppl.inference.interfaces import Method, trait
+from causal_bo_ppl.inference.fitting import read_method, trait
+from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem

@@ -15,7 +15,13 @@ from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import sobol, spread
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.theory.constants import corners, kappa2, lipschitz
+from causal_bo_ppl.theory.constants import (
+    causal_rank,
+    corners,
+    information_gain_bound,
+    kappa2,
+    lipschitz,
+)
 from causal_bo_ppl.theory.drift import largest_gap
 from causal_bo_ppl.theory.gains import (
     BlockFeatures,
@@ -25,7 +31,6 @@ from causal_bo_ppl.theory.gains import (
     require_queries,
     set_labels,
 )
-from causal_bo_ppl.theory.ranks import causal_rank, information_gain_bound
 
 FILL = 64  # Sobol points of every set, for kernels that are not affine in the values
 COUPLED, BY_RANK, BY_DIMENSION = "coupled", "bound by rank", "bound by dimension"

@@ -17,8 +17,7 @@ from causal_bo_ppl.data.outcomes import Outcomes
 from causal_bo_ppl.errors import CausalBOWarning, DataError, ExplorationError, ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Coordinate, Identifications, Parameters, identify
-from causal_bo_ppl.identification.parameters import Explored, collect
-from causal_bo_ppl.identification.reduction import reduce_effect
+from causal_bo_ppl.identification.parameters import Explored, collect, reduce_effect
 from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
