@@ -83,17 +83,15 @@ def mutilated_means(sem: LinearSEM, queries: Queries) -> jax.Array:
 def total_effects(sem: LinearSEM, mask: jax.Array) -> jax.Array:
     """Return the effect of a unit shock to the equation of j on the mean of k, of shape (M, p, p).
 
-    It is 0 where j or k is set.
+    It is 0 where j or k is set. One forward sweep without intercepts has p columns for each of the
+    M sets, with one shock in each.
     """
-    free = ~jnp.asarray(mask)
-    size = sem.weights.shape[0]
-
-    def visit(node: jax.Array, effects: jax.Array) -> jax.Array:
-        onward = jnp.eye(size)[node][None] + effects @ sem.weights[:, node]
-        return effects.at[:, :, node].set(jnp.where(free[:, node, None] & free, onward, 0.0))
-
-    effects: jax.Array = jax.lax.fori_loop(0, size, visit, jnp.zeros((*free.shape, size)))
-    return effects
+    count, size = mask.shape
+    matrix = jnp.concatenate([sem.weights, jnp.zeros((1, size))])
+    sets = jnp.repeat(jnp.asarray(mask).T, size, axis=1)
+    shocks = jnp.tile(jnp.eye(size), count)
+    effects: jax.Array = forward_sweep(matrix, sets, jnp.zeros(sets.shape), shocks)
+    return effects[:-1].reshape(size, count, size).transpose(1, 2, 0)
 
 
 @jax.jit
