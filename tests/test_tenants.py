@@ -12,6 +12,7 @@ from tenants.independent_regression import IndependentRegression
 from tenants.quadratic import Quadratic, QuadraticModel
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.mechanisms.linear.model import Linear
 from causal_bo_ppl.surrogates import CoupledMaker
 
 pytestmark = pytest.mark.heavy
@@ -130,6 +131,39 @@ def test_closed_forms_are_refused_by_name_where_there_are_none(problem, data):
         cb.fit(problem, data, mechanisms=Quadratic(), method="wishart")
     with pytest.raises(cb.ModelError, match="take whole rows and their own prior"):
         cb.fit(problem, data, mechanisms=Quadratic(), method="laplace", intercepts=False)
+
+
+class Moments(cb.Wishart):
+    """A method from outside that says the same about itself as "wishart"."""
+
+    name = "moments"
+
+
+class Mine(Linear):
+    """A family from outside with a default method of its own."""
+
+    name = "mine"
+
+    def default_method(self, problem):
+        return "laplace"
+
+
+def test_what_records_say_about_themselves_counts_not_their_names(problem):
+    system = cb.models.load("chain")
+    with pytest.raises(cb.ModelError, match="moments learns from observational rows only"):
+        cb.Settings(rounds=1, inference=Moments(), update="full")
+    with pytest.raises(cb.ModelError, match="moments cannot use what only linearity identifies"):
+        cb.fit(system.problem, system.observe(50, 0), method=Moments(), linear=True)
+    with pytest.raises(cb.ModelError, match="moments always learns means"):
+        cb.calibrate(system.problem, method=Moments(), intercepts=False, key=0)
+    with pytest.raises(cb.ModelError, match="these mechanisms cannot"):
+        cb.calibrate(problem, method="laplace", mechanisms=Quadratic(), key=0)
+    earlier = system.observe(50, 0).join(system.experiment([{"X": 1.0}], 1))
+    options = {"data": earlier, "rounds": 1, "key": 0, "progress": False}
+    run = cb.optimize(system, inference=Moments(), **options)
+    assert (run.surrogate.post.method, run.surrogate.post.rows) == ("moments", 50)
+    run = cb.optimize(system, mechanisms=Mine(), **options)
+    assert (run.surrogate.post.method, run.surrogate.post.rows) == ("laplace", 51)
 
 
 def test_optimization_runs_with_every_tenant(problem, data):
