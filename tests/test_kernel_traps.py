@@ -155,10 +155,10 @@ def test_errors_of_chains_are_larger_than_of_as_many_independent_draws(chain):
 
 def test_batches_keep_the_order_of_every_chain_and_any_number_of_chains():
     draws = np.arange(24.0)[:, None]
-    found = blocks.cut(draws, 2)
+    found = blocks.cut_batches(draws, 2)
     assert found.shape == (12, 2, 1) and (np.diff(found, axis=1) == 1).all()
-    assert blocks.cut(np.arange(98.0)[:, None], 49).shape == (49, 2, 1)
-    assert set(blocks.cut(np.arange(1000.0)[:, None], 4)[:12].ravel()) == set(
+    assert blocks.cut_batches(np.arange(98.0)[:, None], 49).shape == (49, 2, 1)
+    assert set(blocks.cut_batches(np.arange(1000.0)[:, None], 4)[:12].ravel()) == set(
         range(240)
     )  # of the first chain
 
@@ -167,14 +167,14 @@ def test_what_is_noise_is_nearly_normal_in_its_score():
     generator = np.random.default_rng(0)
     errors = np.abs(generator.normal(size=4000))
     scores = np.array(
-        [blocks.score(float(size), errors)[1] for size in np.abs(generator.normal(size=4000))]
+        [blocks.score_size(float(size), errors)[1] for size in np.abs(generator.normal(size=4000))]
     )
     assert (
         abs(scores.mean()) < 0.1
         and abs(scores.std() - 1) < 0.05
         and 2.0 < np.quantile(scores, 0.99) < 2.8
     )
-    assert blocks.score(0.0, errors)[0] == pytest.approx(1.0, rel=0.05)
+    assert blocks.score_size(0.0, errors)[0] == pytest.approx(1.0, rel=0.05)
 
 
 def test_the_exact_kernel_of_many_sets_is_that_of_few(monkeypatch):

@@ -105,7 +105,7 @@ class Linear:
     ) -> tuple[tuple[str, ...], np.ndarray]:
         """Return the names of theta and the equations learned, as a file's attributes say.
 
-        attributes: as `StructuralResponse.attributes` wrote them.
+        attributes: as `LinearParameters.attributes` wrote them.
         """
         flags = {}
         for name, known in (("parameters", KINDS), ("intercepts", FLAGS), ("linear", FLAGS)):
