@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from causal_bo_ppl.kernels import monte_carlo_features as monte_carlo_features
     from causal_bo_ppl.kernels import monte_carlo_gram as monte_carlo_gram
     from causal_bo_ppl.kernels import teaching as teaching
+    from causal_bo_ppl.mechanisms.gp.priors import GP as GP
+    from causal_bo_ppl.mechanisms.gp.priors import GPPrior as GPPrior
     from causal_bo_ppl.mechanisms.linear.priors import FixedPrior as FixedPrior
     from causal_bo_ppl.mechanisms.linear.priors import MomentPrior as MomentPrior
     from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior as ScaledPrior
@@ -137,6 +139,7 @@ _HOMES = {
         "monte_carlo_gram",
         "teaching",
     ),
+    "mechanisms.gp.priors": ("GP", "GPPrior"),
     "mechanisms.linear.priors": ("FixedPrior", "MomentPrior", "ScaledPrior"),
     "optimization": ("Run", "Settings", "optimize"),
     "problem": ("MagnitudeCost", "Problem", "Queries"),

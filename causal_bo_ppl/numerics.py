@@ -89,6 +89,17 @@ def factor_draws(draws: np.ndarray) -> np.ndarray:
     return np.asarray(scale[:, None] * directions[kept].T * sizes[kept])
 
 
+def factor_covariance(covariance: np.ndarray) -> np.ndarray:
+    """Return a factor F (d, d) of a covariance F F', standardised first so that scales may differ.
+
+    Coordinates without variance have rows of zeros.
+    """
+    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    scale = np.where(sd > 0, sd, 1.0)
+    sizes, directions = np.linalg.eigh(covariance / scale[:, None] / scale)
+    return np.asarray(sd[:, None] * directions * np.sqrt(np.maximum(sizes, 0.0)))
+
+
 def clip_rounding(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the variances with 0 for the negative ones that rounding makes of zeros.
 

@@ -9,7 +9,8 @@ import pandas as pd
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
-from causal_bo_ppl.inference.interfaces import ModelBelief
+from causal_bo_ppl.inference.interfaces import Belief, ModelBelief
+from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.interfaces import (
@@ -36,10 +37,13 @@ class Conjugate:
     uses_linearity = False
     verdicts = ("exact",)
 
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "ExactBelief":
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
         """Return the posterior of all equations."""
         require_no_outcomes(task, self.name)
         model = mechanisms.bind(task)
+        given = offered(model, "given_hyperparameters")
+        if given is not None:
+            return approximate(given())
         closed_form = offered(model, "closed_form")
         if closed_form is None or not isinstance(model, LinearModel):
             raise ModelError(

@@ -31,6 +31,7 @@ from causal_bo_ppl.inference.potentials import (
     PROPOSALS,
     WHOLE,
     Importance,
+    derivatives,
     explain,
     hessian,
     potentials,
@@ -107,10 +108,16 @@ class GaussianBelief(ModelBelief):
     @property
     def moments_by(self) -> str:
         """How mean and covariance of theta were found."""
+        if offered(self.model, "moments") is not None:
+            return "mode and curvature of the hyperparameters, averaged over them"
         return "mode and curvature" + ("" if self.is_gaussian else ", delta method")
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return theta at the mode (d,), and a factor (d, k) of its covariance."""
+        known = offered(self.model, "moments")
+        if known is not None:
+            mean, factor = known(self.mode, self.factor)
+            return np.asarray(mean), np.asarray(factor)
         theta, jacobian = map(np.asarray, _linearize_theta(self.model.density, self.mode))
         return theta.copy(), np.asarray(jacobian @ self.factor)
 
@@ -175,7 +182,7 @@ class GaussianBelief(ModelBelief):
 @jax.jit
 def _linearize_theta(density: Density, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return theta (d,) and its derivatives (d, k) at psi (k,)."""
-    return density.theta(psi), jax.jacfwd(density.theta)(psi)
+    return density.theta(psi), derivatives(density, density.theta, psi)
 
 
 def straight(model: Model) -> Model:
@@ -186,6 +193,11 @@ def straight(model: Model) -> Model:
 
 def approximate(model: Model) -> GaussianBelief:
     """Return the Gaussian at the mode of a model."""
+    known = offered(model, "mode")
+    found = None if known is None else known()
+    if found is not None:
+        mode, factor, decrement = found
+        return GaussianBelief(model, mode, factor, decrement, 1.0)
     model = straight(model)
     density = jax.tree.map(jnp.asarray, model.density)
 

@@ -4,10 +4,12 @@ It is evaluated with its derivatives, and points are found where it is finite. A
 importance sampling a Gaussian is judged by the ratios of the two densities.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.batching import in_pieces
@@ -27,6 +29,10 @@ WHOLE, COEFFICIENTS = "the whole model", "coefficients"
 
 def potential(density: Density, psi: jax.Array) -> jax.Array:
     """Return the negative log posterior density of coordinates psi (k,), up to a constant."""
+    together = offered(density, "log_posterior")
+    if together is not None:
+        whole: jax.Array = -together(psi)
+        return whole
     log_density = density.log_prior(psi) + density.log_likelihood(psi)
     log_volume = offered(density, "log_volume")
     return -(log_density if log_volume is None else log_volume(psi) + log_density)
@@ -39,22 +45,39 @@ def value_and_gradient(density: Density, psi: jax.Array) -> tuple[jax.Array, jax
     return found
 
 
+def for_each(density: Density, work: Callable[[jax.Array], Any], rows: jax.Array) -> Any:
+    """Return what the work gives for each row, all at once or one after another.
+
+    One after another where the density says `one_by_one`: it calls LAPACK more than once, and XLA
+    may wait for ever when two batches of such calls share its threads.
+    """
+    if getattr(density, "one_by_one", False):
+        return jax.lax.map(work, rows)
+    return jax.vmap(work)(rows)
+
+
+def derivatives(density: Density, work: Callable[[jax.Array], jax.Array], psi: jax.Array) -> Any:
+    """Return the derivatives (..., k) of a function of psi (k,), by forward differentiation."""
+    columns = for_each(density, lambda way: jax.jvp(work, (psi,), (way,))[1], jnp.eye(len(psi)))
+    return jnp.moveaxis(columns, 0, -1)
+
+
 @jax.jit
 def hessian(density: Density, psi: jax.Array) -> jax.Array:
     """Return the second derivatives of the potential at psi (k,)."""
-    found: jax.Array = jax.hessian(potential, argnums=1)(density, psi)
+    found: jax.Array = derivatives(density, jax.grad(partial(potential, density)), psi)
     return found
 
 
 @jax.jit
 def _potentials(density: Density, psi: jax.Array) -> jax.Array:
-    found: jax.Array = jax.vmap(partial(potential, density))(psi)
+    found: jax.Array = for_each(density, partial(potential, density), psi)
     return found
 
 
 @jax.jit
 def _log_priors(density: Density, psi: jax.Array) -> jax.Array:
-    found: jax.Array = jax.vmap(density.log_prior)(psi)
+    found: jax.Array = for_each(density, density.log_prior, psi)
     return found
 
 

@@ -1,6 +1,10 @@
 """How is every variable made from its causes? Families of mechanisms, by name or by record."""
 
+from collections.abc import Mapping
+
 from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses, read_choices
+from causal_bo_ppl.mechanisms.gp.priors import GP
 from causal_bo_ppl.mechanisms.interfaces import (
     Mechanisms,
     Model,
@@ -13,11 +17,19 @@ from causal_bo_ppl.mechanisms.linear.model import Linear
 
 __all__ = ["FAMILIES", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
 
-FAMILIES: dict[str, Mechanisms] = {"linear": Linear()}
+FAMILIES: dict[str, Mechanisms] = {"linear": Linear(), "gp": GaussianProcesses()}
 
 
 def read_mechanisms(given: object) -> Mechanisms:
-    """Return a family of mechanisms, given by its name or as a record of one's own."""
+    """Return a family of mechanisms, given by its name, by variable, or as a record of one's own.
+
+    given: "linear" or "gp"; `cb.GP(...)` for all variables; {variable: "linear", "gp" or
+    `cb.GP(...)`}; or a family.
+    """
+    if isinstance(given, GP):
+        return GaussianProcesses(others=given)
+    if isinstance(given, Mapping):
+        return read_choices(given)
     family: Mechanisms = read_record("mechanisms", given, FAMILIES, "bind")
     return family
 

@@ -107,7 +107,9 @@ class Density(Protocol):
     """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree.
 
     Optional: `log_volume(psi)`, the log volume of the prior's coordinates in psi, where the prior
-    is not over psi itself.
+    is not over psi itself; `log_posterior(psi)`, the sum of all three, where it is faster;
+    `one_by_one`, whether it must be evaluated at one psi after another, as
+    where it factors matrices more than once.
     """
 
     def log_prior(self, psi: jax.Array) -> jax.Array:
@@ -134,6 +136,10 @@ class Model(Protocol):
     - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
     - `draw_prior(n, key)`: draws before any row; None under a prior that cannot be drawn from.
     - `closed_form()`: a posterior of independent linear equations.
+    - `mode()`: the mode of psi, a factor of the covariance there, and the Newton decrement; None
+      where they must be searched for.
+    - `moments(mode, factor)`: mean and a factor of the covariance of theta, for a Gaussian psi.
+    - `given_hyperparameters()`: the model with its hyperparameters at the mode of their evidence.
     - `straighten(psi)`: the same model and psi in coordinates in which theta is linear.
     - `narrowness()`: the sd of a Gaussian at the mode, relative to the exact one.
     - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients

@@ -1,0 +1,202 @@
+"""One mechanism as a finite sum: a trend, Gaussian processes in a Hilbert-space basis, hinges.
+
+    g(v) = level + sum_i b_i (v_i - c_i) + sum_G f_G(clip(v_G)) + sum_i (l_i [k_i - v_i]_+
+           + h_i [v_i - K_i]_+)
+
+f_G is a Gaussian process of the causes in the group G, as a sum of products of sines that vanish at
+the ends of an interval twice as wide as the box (Solin and Sarkka 2020). Outside the box a process
+keeps its value at the edge; the trend goes on, and beyond the range of the data, [k, K], hinges
+give it a slope of its own: what lies there is extrapolation, and its doubt is theirs.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import gammaln
+
+WIDER = 2.0  # half-width of the interval of the sines, in half-widths of the box
+SMOOTHNESS = {"squared_exponential": math.inf, "matern52": 2.5, "matern32": 1.5}
+UNROLLED = 8  # terms of a series that are summed in one pass
+
+
+class Group(NamedTuple):
+    """Causes whose influence is one Gaussian process; hashable.
+
+    columns: their places among the causes of the mechanism. functions: how many sines each has.
+    kernel: the name of the covariance function.
+    """
+
+    columns: tuple[int, ...]
+    functions: tuple[int, ...]
+    kernel: str
+
+    @property
+    def size(self) -> int:
+        """How many basis functions the group has: all products of sines."""
+        return math.prod(self.functions)
+
+
+class Form(NamedTuple):
+    """What a mechanism is compiled for; hashable.
+
+    causes: how many causes have a trend. groups: the Gaussian processes. hinged: places of the
+    causes with hinges at both ends of the data. is_bent: whether the trend's sd is learned; it is
+    wide and fixed for a linear mechanism.
+    """
+
+    causes: int
+    groups: tuple[Group, ...]
+    hinged: tuple[int, ...]
+
+    @property
+    def is_bent(self) -> bool:
+        """Whether there is a Gaussian process at all."""
+        return bool(self.groups)
+
+    @property
+    def size(self) -> int:
+        """How many coefficients the mechanism has."""
+        return 1 + self.causes + sum(group.size for group in self.groups) + 2 * len(self.hinged)
+
+    @property
+    def scales(self) -> int:
+        """How many hyperparameters it has: log sds, then amplitude and lengthscales by group."""
+        return 1 + self.is_bent + sum(1 + len(group.columns) for group in self.groups)
+
+
+class Frame(NamedTuple):
+    """Where a mechanism's causes lie; arrays (C,) with a number for each of its causes.
+
+    origin: where the trend is 0, the mean of the data. middle, half: the box, within which Gaussian
+    processes vary. low, high: the range of the data, beyond which the hinges begin.
+    """
+
+    origin: Any
+    middle: Any
+    half: Any
+    low: Any
+    high: Any
+
+
+def angles(group: Group, frame: Frame, inputs: Sequence[Any]) -> list[Any]:
+    """Return pi (x + L) / 2L of each cause in a group, clipped at the box."""
+    found = []
+    for column in group.columns:
+        half = jnp.asarray(frame.half)[column]
+        inside = jnp.clip(inputs[column] - jnp.asarray(frame.middle)[column], -half, half)
+        found.append(jnp.pi * (inside / (2 * WIDER * half) + 0.5))
+    return found
+
+
+def heights(group: Group, frame: Frame) -> jax.Array:
+    """Return the factor of all basis functions of a group, prod L^(-1/2)."""
+    half = jnp.asarray(frame.half)[jnp.array(group.columns)]
+    return jnp.prod(1 / jnp.sqrt(WIDER * half))
+
+
+def sines(group: Group, frame: Frame, inputs: Sequence[Any]) -> jax.Array:
+    """Return the basis functions of a group at inputs of any shape, with a last axis for them."""
+    product = heights(group, frame)[None]
+    for angle, count in zip(angles(group, frame, inputs), group.functions, strict=True):
+        wave = jnp.sin(angle[..., None] * jnp.arange(1, count + 1))
+        product = (product[..., :, None] * wave[..., None, :]).reshape(*wave.shape[:-1], -1)
+    return product
+
+
+def features(form: Form, frame: Frame, inputs: Sequence[Any]) -> jax.Array:
+    """Return what the coefficients are multiplied by, (..., K), for one array for each cause."""
+    shape = jnp.shape(inputs[0]) if form.causes else ()
+    columns = [jnp.ones((*shape, 1))]
+    columns += [(value - frame.origin[at])[..., None] for at, value in enumerate(inputs)]
+    columns += [sines(group, frame, inputs) for group in form.groups]
+    for at in form.hinged:
+        columns += [part[..., None] for part in _hinges(frame, inputs[at], at)]
+    return jnp.concatenate(columns, axis=-1)
+
+
+def _hinges(frame: Frame, value: Any, at: int) -> tuple[jax.Array, jax.Array]:
+    return jnp.maximum(frame.low[at] - value, 0.0), jnp.maximum(value - frame.high[at], 0.0)
+
+
+def mean(form: Form, frame: Frame, coefficients: jax.Array, inputs: Sequence[Any]) -> Any:
+    """Return the mean of a variable given its causes: features times coefficients, faster.
+
+    A series of sines is summed by Clenshaw's recurrence, which evaluates two functions only.
+    """
+    total, used = coefficients[0], 1 + form.causes
+    for at, value in enumerate(inputs):
+        total = total + coefficients[1 + at] * (value - frame.origin[at])
+    for group in form.groups:
+        own = coefficients[used : used + group.size] * heights(group, frame)
+        used += group.size
+        if len(group.columns) == 1:
+            total = total + sine_series(own, angles(group, frame, inputs)[0])
+        else:
+            total = total + sines(group, frame, inputs) @ own / heights(group, frame)
+    for place, at in enumerate(form.hinged):
+        below, above = _hinges(frame, inputs[at], at)
+        total = total + coefficients[used + 2 * place] * below
+        total = total + coefficients[used + 2 * place + 1] * above
+    return total
+
+
+def sine_series(coefficients: jax.Array, angle: jax.Array) -> jax.Array:
+    """Return sum_j c_j sin(j t) at angles t of any shape, by Clenshaw's recurrence.
+
+    The angles of a box lie between pi / 4 and 3 pi / 4, where the recurrence loses no digits.
+    """
+    twice = 2 * jnp.cos(angle)
+    padded = jnp.pad(coefficients, (0, -len(coefficients) % UNROLLED))
+    blocks = padded.reshape(-1, UNROLLED)
+
+    def visit(step: Any, carried: Any) -> Any:
+        one, two = carried
+        block = blocks[len(blocks) - 1 - step]
+        for place in range(UNROLLED - 1, -1, -1):
+            one, two = block[place] + twice * one - two, one
+        return one, two
+
+    zero = jnp.zeros(jnp.shape(angle))
+    first, _ = jax.lax.fori_loop(0, len(blocks), visit, (zero, zero))
+    total: jax.Array = first * jnp.sin(angle)
+    return total
+
+
+def log_spectrum(group: Group, frame: Frame, scales: jax.Array) -> jax.Array:
+    """Return the log variances of a group's coefficients.
+
+    They are the spectral density of the kernel at the frequencies of the basis functions.
+
+    scales: log amplitude, and the log lengthscale of each cause, (1 + c,).
+    """
+    count, log_lengths = len(group.columns), scales[1:]
+    half = jnp.asarray(frame.half)[jnp.array(group.columns)]
+    squares = jnp.zeros(1)  # of lengthscale times frequency, summed over the causes
+    for at, functions in enumerate(group.functions):
+        frequency = jnp.pi * jnp.arange(1, functions + 1) / (2 * WIDER * half[at])
+        own = (jnp.exp(log_lengths[at]) * frequency) ** 2
+        squares = (squares[:, None] + own[None]).ravel()
+    smoothness = SMOOTHNESS[group.kernel]
+    if math.isinf(smoothness):
+        shape = 0.5 * count * math.log(2 * math.pi) - 0.5 * squares
+    else:
+        power = smoothness + 0.5 * count
+        constant = count * math.log(2) + 0.5 * count * math.log(math.pi)
+        constant += float(gammaln(power) - gammaln(smoothness))
+        constant += smoothness * math.log(2 * smoothness)
+        shape = constant - power * jnp.log(2 * smoothness + squares)
+    return 2 * scales[0] + log_lengths.sum() + shape
+
+
+def covariance(kernel: str, distance: np.ndarray) -> np.ndarray:
+    """Return the exact kernel of amplitude 1 at distances in lengthscales."""
+    smoothness = SMOOTHNESS[kernel]
+    if math.isinf(smoothness):
+        return np.asarray(np.exp(-0.5 * distance**2))
+    scaled = math.sqrt(2 * smoothness) * distance
+    polynomial = 1 + scaled + (scaled**2 / 3 if smoothness == 2.5 else 0.0)
+    return np.asarray(polynomial * np.exp(-scaled))

@@ -1,0 +1,164 @@
+"""How does one mechanism that bends look on these rows: its form, its prior and what they say?"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, Group, features
+from causal_bo_ppl.mechanisms.gp.evidence import Beliefs, Known, Rows
+from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior, Spread, read_spread, steepest_slope
+from causal_bo_ppl.mechanisms.gp.propagation import Equation, Setting
+from causal_bo_ppl.problem import Problem
+
+FEWEST, MOST, ALL = 16, 48, 192  # functions of one cause, and of all causes of a variable
+TOGETHER = {2: 12, 3: 6}  # functions of each cause in a group
+WIDE = 10.0  # sd of the slopes of linear mechanisms, in sds of the variable for one of the cause
+
+
+class Bound(NamedTuple):
+    """One equation, the numbers in it that are not learned, and what is known about the rest."""
+
+    equation: Equation
+    setting: Setting
+    known: Known
+
+
+def bind_equation(
+    problem: Problem, graph: CausalGraph, data: Data, prior: GPPrior, choice: GP | None, name: str
+) -> Bound:
+    """Return one equation with what its rows and the prior say.
+
+    Parameters
+    ----------
+    graph:
+        The target and its causes.
+    choice:
+        How the variable depends on its causes; None for a linear mechanism.
+    name:
+        The variable. Rows in which it was set say nothing about its mechanism.
+    """
+    columns = [data.nodes.index(node) for node in graph.nodes]
+    values, place = data.values[:, columns], graph.index(name)
+    own = ~data.intervened[:, columns[place]]
+    given = [cause for cause in graph.parents(name) if (cause, name) in problem.known]
+    causes = [cause for cause in graph.parents(name) if cause not in given]
+    spreads = {
+        node: read_spread(prior, node, values[:, graph.index(node)]) for node in (*causes, *given)
+    }
+    slopes = np.array([problem.known[cause, name] for cause in given])
+    outcome = (values[:, place] - values[:, [graph.index(cause) for cause in given]] @ slopes)[own]
+    spread = read_spread(prior, name, values[own, place])
+    level = spread.centre - sum(
+        slope * spreads[cause].centre for slope, cause in zip(slopes, given, strict=True)
+    )
+    frame = _frame(problem, causes, [spreads[cause] for cause in causes])
+    form = _form(name, choice, causes)
+    units = np.array([spread.scale / spreads[cause].scale for cause in causes])
+    steep = units.copy()
+    for at, cause in enumerate(causes):
+        if not {cause, name} <= set(prior.scales):
+            seen = steepest_slope(values[own, graph.index(cause)], outcome)
+            steep[at] = max(seen, units[at])
+    median = prior.target_lengthscale if name == problem.target else prior.lengthscale
+    lengths = median * np.array([spreads[cause].scale for cause in causes])
+    beliefs = _beliefs(prior, form, spread.scale, level, units, steep, lengths)
+    inputs = [jnp.asarray(values[own, graph.index(cause)]) for cause in causes]
+    found = np.asarray(features(form, frame, inputs)) if causes else np.ones((own.sum(), 1))
+    factor = _triangle(np.column_stack([found, outcome - level]))
+    places = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
+    rows = Rows(factor, np.asarray(float(own.sum())))
+    equation = Equation(place, *places, form)
+    return Bound(equation, Setting(frame, slopes), Known(frame, beliefs, rows))
+
+
+def _frame(problem: Problem, causes: Sequence[str], spreads: Sequence[Spread]) -> Frame:
+    """Return where the causes lie; the box holds the data and the domain of each."""
+    ends = []
+    for cause, spread in zip(causes, spreads, strict=True):
+        own = problem.domains.get(cause, (spread.low, spread.high))
+        ends.append((min(own[0], spread.low), max(own[1], spread.high)))
+    low, high = np.array(ends).reshape(-1, 2).T
+    origin, least, most = (
+        np.array([getattr(spread, part) for spread in spreads])
+        for part in ("centre", "low", "high")
+    )
+    return Frame(origin, (low + high) / 2, (high - low) / 2, least, most)
+
+
+def _form(name: str, choice: GP | None, causes: list[str]) -> Form:
+    """Return what a mechanism is made of."""
+    if choice is None or not causes:
+        return Form(len(causes), (), ())
+    if strange := [each for group in choice.groups for each in group if each not in causes]:
+        raise ModelError(
+            f"{strange[0]!r} is in a group of {name!r} but is none of its causes "
+            f"({listed(causes)}) whose influence is learned"
+        )
+    most = max(FEWEST, min(MOST, ALL // len(causes) // 8 * 8))
+    grouped = {each for group in choice.groups for each in group}
+    members = [*choice.groups, *((cause,) for cause in causes if cause not in grouped)]
+    groups = []
+    for group in sorted(members, key=lambda each: causes.index(each[0])):
+        columns = tuple(sorted(map(causes.index, group)))
+        functions = choice.functions or TOGETHER.get(len(group), most)
+        groups.append(Group(columns, (functions,) * len(columns), choice.kernel))
+    return Form(len(causes), tuple(groups), tuple(range(len(causes))))
+
+
+def _beliefs(
+    prior: GPPrior,
+    form: Form,
+    scale: float,
+    level: float,
+    units: np.ndarray,
+    steep: np.ndarray,
+    lengths: np.ndarray,
+) -> Beliefs:
+    """Return the prior of one mechanism in the units of its variables."""
+    log_sd = np.zeros(form.size)
+    log_sd[0] = math.log(prior.level * scale)
+    trend = slice(1, 1 + form.causes)
+    # The trend's hyperparameter is in units of the variable, for one sd of the cause.
+    log_sd[trend] = np.log(units / scale) if form.is_bent else np.log(WIDE * units)
+    for place, at in enumerate(form.hinged):
+        end = form.size - 2 * (len(form.hinged) - place)
+        log_sd[end : end + 2] = math.log(prior.hinge * steep[at])
+    noise = prior.noise if form.causes else 1.0
+    centre, width = [math.log(noise * scale)], [prior.noise_spread]
+    if form.is_bent:
+        centre.append(math.log(prior.trend * scale))
+        width.append(prior.trend_spread)
+    for group in form.groups:
+        centre.append(math.log(prior.amplitude * scale))
+        width.append(prior.amplitude_spread)
+        centre += [math.log(lengths[column]) for column in group.columns]
+        width += [prior.lengthscale_spread] * len(group.columns)
+    return Beliefs(log_sd, np.asarray(level), np.array(centre), np.array(width))
+
+
+def starts(form: Form, known: Known) -> np.ndarray:
+    """Return where the search for the mode begins: medians, wiggly, and nearly linear."""
+    centre = np.asarray(known.beliefs.centre)
+    if not form.is_bent:
+        return centre[None]
+    wiggly, straight, at = centre.copy(), centre.copy(), 2
+    wiggly[0] -= 1.0
+    for group in form.groups:
+        count = 1 + len(group.columns)
+        wiggly[at + 1 : at + count] -= 1.0
+        straight[at] -= 1.5
+        straight[at + 1 : at + count] += 1.0
+        at += count
+    return np.stack([centre, wiggly, straight])
+
+
+def _triangle(columns: np.ndarray) -> np.ndarray:
+    """Return the triangular factor of columns (n, K), of shape (K, K) whatever n is."""
+    size, factor = columns.shape[1], np.linalg.qr(columns, mode="r")
+    return np.pad(factor, ((0, size - len(factor)), (0, 0)))

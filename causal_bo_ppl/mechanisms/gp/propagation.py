@@ -1,0 +1,306 @@
+"""E[Y | do(...)] of bent mechanisms: averages over disturbances, and cheaper approximations.
+
+Disturbances are averaged over points that are the same for every query and every theta, so that
+effects are smooth in both. "qmc" takes scrambled Sobol points, mirrored and scaled so that their
+first three moments are those of a Gaussian; linear mechanisms are then averaged exactly. "sigma"
+takes two points for each disturbance at a distance of the square root of their number, exact for
+polynomials of third degree. "moments" carries means and covariances instead of points.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import norm, qmc
+
+from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, Group, features, mean
+from causal_bo_ppl.problem import Queries
+
+POINTS = 256
+TOGETHER = 16  # queries that are averaged at once, so that memory is bounded
+NODES = {0: 1, 1: 20, 2: 10, 3: 7}  # of Gauss-Hermite quadrature, by the number of causes
+
+
+class Equation(NamedTuple):
+    """One mechanism among the variables of a model; hashable.
+
+    place: of the variable. causes: places of the causes whose influence is learned. known: places
+    of causes with a known slope.
+    """
+
+    place: int
+    causes: tuple[int, ...]
+    known: tuple[int, ...]
+    form: Form
+
+    @property
+    def size(self) -> int:
+        """How many coordinates of theta belong to it: coefficients and the log sd."""
+        return self.form.size + 1
+
+
+class Setting(NamedTuple):
+    """The numbers of one equation that are not learned.
+
+    frame: where its causes lie. slopes: (k,) known slopes.
+    """
+
+    frame: Frame
+    slopes: Any
+
+
+def split(equations: tuple[Equation, ...], theta: Any) -> list[tuple[Any, Any]]:
+    """Return the coefficients and the log sd of every equation."""
+    found, start = [], 0
+    for equation in equations:
+        end = start + equation.form.size
+        found.append((theta[..., start:end], theta[..., end]))
+        start = end + 1
+    return found
+
+
+def natural(
+    equation: Equation, setting: Setting, coefficients: jax.Array, columns: list[Any], fast: bool
+) -> Any:
+    """Return the mean of a variable given all columns of values.
+
+    fast: by recurrences, for values only; else by products with the features, whose derivatives are
+    cheap.
+    """
+    inputs = [columns[cause] for cause in equation.causes]
+    if fast:
+        total = mean(equation.form, setting.frame, coefficients, inputs)
+    else:
+        total = features(equation.form, setting.frame, inputs) @ coefficients
+    for slope, cause in zip(setting.slopes, equation.known, strict=True):
+        total = total + slope * columns[cause]
+    return total
+
+
+@lru_cache(maxsize=64)
+def normal_points(count: int, size: int, seed: int = 0) -> np.ndarray:
+    """Return points (count, size) of a standard Gaussian: scrambled Sobol, mirrored, scaled."""
+    if not size:
+        return np.zeros((1, 0))
+    half = np.asarray(norm.ppf(qmc.Sobol(size, rng=seed).random(count // 2)))
+    half /= np.sqrt((half**2).mean(axis=0))
+    return np.asarray(np.concatenate([half, -half]))
+
+
+def sigma_points(size: int) -> np.ndarray:
+    """Return 2 n points (2 n, n) with the first three moments of a standard Gaussian."""
+    if not size:
+        return np.zeros((1, 0))
+    return np.asarray(np.concatenate([np.eye(size), -np.eye(size)]) * np.sqrt(size))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PointProgram:
+    """Effects as averages over points; see `interfaces.ResponseProgram`.
+
+    settings: one for each equation. points: (S, E - 1) standardized disturbances of all variables
+    but the target. size: the number of variables, the target last.
+    """
+
+    settings: tuple[Setting, ...]
+    points: jax.Array
+    equations: tuple[Equation, ...] = field(metadata={"static": True})
+    size: int = field(metadata={"static": True})
+
+    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
+        """Return the mean of the target at every point (S,), given all its causes there."""
+        blank = jnp.zeros(len(self.points))
+        columns: list[Any] = [blank + value[place] for place in range(self.size)]
+        parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
+        for at, (equation, setting, (coefficients, log_sd)) in enumerate(parts):
+            own = natural(equation, setting, coefficients, columns, fast)
+            if equation.place == self.size - 1:
+                found: jax.Array = own + blank
+                return found
+            own = own + jnp.exp(log_sd) * self.points[:, at]
+            columns[equation.place] = jnp.where(mask[equation.place], value[equation.place], own)
+        raise AssertionError("the target's equation is always learned")
+
+    def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return E[Y | do(z)] at theta (d,) for every query, of shape (M,)."""
+
+        def one(query: Queries) -> jax.Array:
+            return self.means(theta, query.mask, query.value, True).mean()
+
+        found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
+        return found
+
+    def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives (M, d), by reverse differentiation."""
+
+        def one(query: Queries) -> tuple[jax.Array, jax.Array]:
+            return jax.value_and_grad(
+                lambda at: self.means(at, query.mask, query.value, False).mean()
+            )(theta)
+
+        found: tuple[jax.Array, jax.Array] = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
+        return found
+
+    def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the effects (s, M) of several thetas (s, d)."""
+        found: jax.Array = jax.lax.map(lambda one: self.effects(one, batch), theta)
+        return found
+
+    def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the variance of one outcome under each query, (M,)."""
+        noise = jnp.exp(2 * split(self.equations, theta)[-1][1])
+
+        def one(query: Queries) -> jax.Array:
+            return self.means(theta, query.mask, query.value, True).var() + noise
+
+        found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
+        return found
+
+
+def _arrays(batch: Queries) -> Queries:
+    return Queries(jnp.asarray(batch.mask), jnp.asarray(batch.value))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MomentProgram:
+    """Effects by Gaussians with matched moments; see `interfaces.ResponseProgram`.
+
+    All variables are taken as jointly Gaussian. The mean of a mechanism, its variance and its mean
+    slopes are found by quadrature over its causes, group after group; covariances with other
+    variables follow from the mean slopes (Stein's lemma).
+    """
+
+    settings: tuple[Setting, ...]
+    equations: tuple[Equation, ...] = field(metadata={"static": True})
+    size: int = field(metadata={"static": True})
+
+    def effect(self, theta: jax.Array, mask: Any, value: Any) -> jax.Array:
+        """Return E[Y | do(z)] for one query."""
+        means, spread = jnp.asarray(value), jnp.zeros((self.size, self.size))
+        parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
+        centre = jnp.zeros(())
+        for equation, setting, (coefficients, log_sd) in parts:
+            centre, slopes, extra = _project(equation, setting, coefficients, means, spread)
+            if equation.place == self.size - 1:
+                break
+            row = slopes @ spread
+            variance = row @ slopes + extra + jnp.exp(2 * log_sd)
+            place, is_set = equation.place, mask[equation.place]
+            means = means.at[place].set(jnp.where(is_set, value[place], centre))
+            row = jnp.where(is_set, 0.0, row.at[place].set(variance))
+            spread = spread.at[place].set(row).at[:, place].set(row)
+        return centre
+
+    def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return E[Y | do(z)] at theta (d,) for every query, of shape (M,)."""
+
+        def one(query: Queries) -> jax.Array:
+            return self.effect(theta, query.mask, query.value)
+
+        found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
+        return found
+
+    def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives (M, d), by reverse differentiation."""
+
+        def one(query: Queries) -> tuple[jax.Array, jax.Array]:
+            return jax.value_and_grad(self.effect)(theta, query.mask, query.value)
+
+        found: tuple[jax.Array, jax.Array] = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
+        return found
+
+    def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the effects (s, M) of several thetas (s, d)."""
+        found: jax.Array = jax.vmap(self.effects, (0, None))(theta, batch)
+        return found
+
+
+def _project(
+    equation: Equation,
+    setting: Setting,
+    coefficients: jax.Array,
+    means: jax.Array,
+    spread: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the mean of a mechanism, its mean slopes (p,), and the variance beyond these.
+
+    The causes are Gaussian. Terms of one group are averaged together, over the causes' own
+    Gaussian; between groups, only what the slopes explain is correlated.
+    """
+    form, frame = equation.form, setting.frame
+    inputs = [means[cause] for cause in equation.causes]
+    total, used = coefficients[0], 1 + form.causes
+    slopes = jnp.zeros(len(means))
+    for at, cause in enumerate(equation.causes):
+        total = total + coefficients[1 + at] * (inputs[at] - frame.origin[at])
+        slopes = slopes.at[cause].add(coefficients[1 + at])
+    for slope, cause in zip(setting.slopes, equation.known, strict=True):
+        total = total + slope * means[cause]
+        slopes = slopes.at[cause].add(slope)
+    terms: list[tuple[tuple[int, ...], Group | None]]
+    terms = [(group.columns, group) for group in form.groups]
+    terms += [((at,), None) for at in form.hinged]
+    extra, hinge = jnp.zeros(()), len(coefficients) - 2 * len(form.hinged)
+    for columns, group in terms:
+        if group is None:
+            single = Form(form.causes, (), columns)
+            own, hinge = coefficients[hinge : hinge + 2], hinge + 2
+        else:
+            single = Form(form.causes, (group,), ())
+            own, used = coefficients[used : used + group.size], used + group.size
+        padded = jnp.concatenate([jnp.zeros(1 + form.causes), own])
+        centre, gradient, variance = _quadrature(
+            equation, single, frame, padded, columns, means, spread
+        )
+        total = total + centre
+        chosen = jnp.array([equation.causes[column] for column in columns])
+        slopes = slopes.at[chosen].add(gradient)
+        explained = gradient @ spread[chosen][:, chosen] @ gradient
+        extra = extra + jnp.maximum(variance - explained, 0.0)
+    return total, slopes, extra
+
+
+def _quadrature(
+    equation: Equation,
+    form: Form,
+    frame: Frame,
+    coefficients: jax.Array,
+    columns: tuple[int, ...],
+    means: jax.Array,
+    spread: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return mean, mean gradient (c,) and variance of one term over the Gaussian of its causes."""
+    nodes, weights = _hermite(len(columns))
+    chosen = jnp.array([equation.causes[column] for column in columns])
+    own = spread[chosen][:, chosen]
+    size = jnp.diagonal(own)
+    # Causes that are set have no variance: the root must not divide by it.
+    jitter = jnp.where(size > 0, 1e-12 * size, 1.0)
+    root = jnp.linalg.cholesky(own + jnp.diag(jitter))
+    root = jnp.where((size > 0)[:, None] & (size > 0)[None], root, 0.0)
+    at = means[chosen] + nodes @ root.T
+
+    def term(point: jax.Array) -> jax.Array:
+        inputs = [jnp.zeros(()) + means[cause] for cause in equation.causes]
+        for place, column in enumerate(columns):
+            inputs[column] = point[place]
+        return features(form, frame, inputs) @ coefficients
+
+    values, gradients = jax.vmap(jax.value_and_grad(term))(at)
+    centre = weights @ values
+    return centre, weights @ gradients, weights @ (values - centre) ** 2
+
+
+@lru_cache(maxsize=4)
+def _hermite(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (n, size) and weights (n,) of Gauss-Hermite quadrature."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES[size])
+    weights = weights / weights.sum()
+    grids = np.meshgrid(*[nodes] * size, indexing="ij")
+    products = np.meshgrid(*[weights] * size, indexing="ij")
+    return np.stack([each.ravel() for each in grids], axis=1), np.prod(products, axis=0).ravel()

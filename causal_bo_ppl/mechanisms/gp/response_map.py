@@ -1,0 +1,227 @@
+"""The map from theta to effects of mechanisms that bend: names, coverage and points."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.errors import ExplorationError, ModelError, listed
+from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.mechanisms.gp.basis import Form, Group
+from causal_bo_ppl.mechanisms.gp.propagation import (
+    POINTS,
+    Equation,
+    MomentProgram,
+    PointProgram,
+    Setting,
+    normal_points,
+    sigma_points,
+)
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import distinct_rows, set_label
+
+PROPAGATIONS = ("qmc", "sigma", "moments")
+OTHERS = 8  # sets of points by which the error of an average is judged
+THETAS = 64  # at once
+
+
+def needed_variables(graph: CausalGraph, target: str, sets: Any) -> tuple[str, ...]:
+    """Return the variables whose mechanisms some effect depends on, in the graph's order."""
+    needed = set()
+    for members in sets:
+        after = graph.do([name for name in members if name in graph.nodes])
+        needed |= ({*after.ancestors(target), target}) - set(members)
+    return tuple(name for name in graph.nodes if name in needed)
+
+
+def coordinate_names(nodes: tuple[str, ...], equation: Equation) -> list[tuple[str, str, str]]:
+    """Return (name, variable, part) of every coordinate of theta that belongs to an equation."""
+    node, form = nodes[equation.place], equation.form
+    causes = [nodes[place] for place in equation.causes]
+    names = [(f"level[{node}]", "level")]
+    names += [(f"b[{cause}->{node}]", f"slope of {cause}") for cause in causes]
+    for group in form.groups:
+        members = "*".join(causes[column] for column in group.columns)
+        names += [
+            (f"f[{members}->{node},{number}]", f"process of {members}")
+            for number in range(1, group.size + 1)
+        ]
+    for at in form.hinged:
+        names += [(f"low[{causes[at]}->{node}]", f"slope of {causes[at]} below the data")]
+        names += [(f"high[{causes[at]}->{node}]", f"slope of {causes[at]} above the data")]
+    names += [(f"log_sd[{node}]", "log sd of the disturbance")]
+    return [(name, node, part) for name, part in names]
+
+
+@dataclass(frozen=True, eq=False)
+class GPResponse:
+    """Effects as averages over disturbances; see `interfaces.ResponseMap`.
+
+    equations: of all variables that effects depend on, in causal order, the target last. settings:
+    what is fixed in each. propagation: how disturbances are averaged.
+    """
+
+    problem: Problem
+    equations: tuple[Equation, ...]
+    settings: tuple[Setting, ...]
+    propagation: str = "qmc"
+    points: int = POINTS
+
+    @cached_property
+    def graph(self) -> CausalGraph:
+        """The target and its causes."""
+        return self.problem.graph.ancestral(self.problem.target)
+
+    @cached_property
+    def _coordinates(self) -> list[tuple[str, str, str]]:
+        nodes = self.graph.nodes
+        return [each for equation in self.equations for each in coordinate_names(nodes, equation)]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coefficients and log sds."""
+        return tuple(name for name, _, _ in self._coordinates)
+
+    @property
+    def sets(self) -> tuple[tuple[str, ...], ...]:
+        """The intervention sets of the problem."""
+        return self.problem.sets
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether no mechanism bends, so that effects are affine in the values."""
+        return not any(equation.form.is_bent for equation in self.equations)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether only the target's mechanism matters, so that effects are linear in theta."""
+        return len(self.equations) == 1
+
+    @cached_property
+    def program(self) -> Any:
+        """The effects as a JAX pytree."""
+        size = len(self.graph.nodes)
+        with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
+            settings = jax.tree.map(jnp.asarray, self.settings)
+            if self.propagation == "moments":
+                return MomentProgram(settings, self.equations, size)
+            free = len(self.equations) - 1
+            chosen = sigma_points(free)
+            if self.propagation == "qmc":
+                chosen = normal_points(self.points, free)
+            return PointProgram(settings, jnp.asarray(chosen), self.equations, size)
+
+    def propagate(self, propagation: str) -> "GPResponse":
+        """Return the same map with disturbances averaged in another way."""
+        if propagation not in PROPAGATIONS:
+            raise ModelError(
+                f"propagation must be one of {listed(PROPAGATIONS)}, got {propagation!r}"
+            )
+        return replace(self, propagation=propagation)
+
+    def batch(self, queries: Queries) -> Queries:
+        """Return the queries over the target and its causes."""
+        columns = [self.problem.graph.index(name) for name in self.graph.nodes]
+        mask = np.asarray(queries.mask)[:, columns]
+        value = np.asarray(queries.value)[:, columns]
+        learned = {self.graph.nodes[equation.place] for equation in self.equations}
+        for row in distinct_rows(mask)[0]:
+            members = tuple(
+                name for name, is_set in zip(self.graph.nodes, mask[row], strict=True) if is_set
+            )
+            lacking = [
+                name
+                for name in needed_variables(self.graph, self.problem.target, [members])
+                if name not in learned
+            ]
+            if lacking:
+                raise ExplorationError(
+                    f"the effect of {set_label(members)} depends on the mechanisms of "
+                    f"{listed(lacking)}, which no set of the problem needs; add it to the sets"
+                )
+        return Queries(mask, value)
+
+    def effects_of_many(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
+        """Return the effects (s, M) of many thetas (s, d), in blocks of bounded memory."""
+        batch, count = self.batch(queries), len(theta)
+        filled = np.pad(theta, ((0, -count % THETAS), (0, 0)), mode="edge")
+        effects = np.empty((len(filled), len(batch.mask)))
+        for start in range(0, len(filled), THETAS):
+            work = partial(_of_many, self.program, jnp.asarray(filled[start : start + THETAS]))
+            effects[start : start + THETAS] = in_pieces(work, batch, len(batch.mask), 1)
+        return effects[:count]
+
+    def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
+        """Return the error (M,) of the averages over points at theta (d,), from other points."""
+        batch, found = self.batch(queries), []
+        free = len(self.equations) - 1
+        for seed in range(1, 1 + OTHERS):
+            points = jnp.asarray(normal_points(self.points, free, seed))
+            other = replace(self.propagate("qmc").program, points=points)
+            work = partial(_effects, other, jnp.asarray(theta))
+            found.append(np.asarray(in_pieces(work, batch, len(batch.mask))))
+        return np.asarray(np.std(found, axis=0, ddof=1))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for every coordinate: the variable, and which part of its mechanism."""
+        columns = ["coordinate", "variable", "part"]
+        return pd.DataFrame(self._coordinates, columns=columns).set_index("coordinate")
+
+    def canonical(self) -> str:
+        """Return a text that tells this parameterization from others of the same problem."""
+        arrays = [np.asarray(part).tolist() for part in jax.tree.leaves(self.settings)]
+        return f"gp|{self.forms}|{self.propagation} {self.points}|{arrays}"
+
+    @property
+    def forms(self) -> str:
+        """The forms of all equations as a JSON text."""
+        return json.dumps(
+            [[each.place, each.causes, each.known, each.form] for each in self.equations]
+        )
+
+    def attributes(self) -> dict[str, str]:
+        """Return what a file must record for the coordinates to be known again."""
+        return {"parameters": "gp", "forms": self.forms}
+
+
+def recorded_names(
+    problem: Problem, attributes: Mapping[str, object]
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the names of theta and the equations learned, as a file's attributes say."""
+    graph = problem.graph.ancestral(problem.target)
+    try:
+        equations = [
+            Equation(place, tuple(causes), tuple(known), _form(form))
+            for place, causes, known, form in json.loads(str(attributes.get("forms")))
+        ]
+        names = [each[0] for one in equations for each in coordinate_names(graph.nodes, one)]
+    except (ValueError, TypeError, IndexError):
+        raise ModelError("has no readable forms of its mechanisms") from None
+    learned = np.zeros(len(graph.nodes), bool)
+    learned[[each.place for each in equations]] = True
+    return tuple(names), learned
+
+
+def _form(record: Any) -> Form:
+    causes, groups, hinged = record
+    made = tuple(Group(tuple(one), tuple(many), kernel) for one, many, kernel in groups)
+    return Form(causes, made, tuple(hinged))
+
+
+@jax.jit
+def _of_many(program: Any, theta: jax.Array, batch: Queries) -> jax.Array:
+    found: jax.Array = program.of_many(theta, batch)
+    return found
+
+
+@jax.jit
+def _effects(program: Any, theta: jax.Array, batch: Queries) -> jax.Array:
+    found: jax.Array = program.effects(theta, batch)
+    return found
