@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.problem import Problem as Problem
     from causal_bo_ppl.problem import Queries as Queries
     from causal_bo_ppl.responses import Response as Response
+    from causal_bo_ppl.responses import compare_propagations as compare_propagations
     from causal_bo_ppl.responses import response as response
     from causal_bo_ppl.surrogates import couple as couple
     from causal_bo_ppl.systems import CausalSystem as CausalSystem
@@ -143,7 +144,7 @@ _HOMES = {
     "mechanisms.linear.priors": ("FixedPrior", "MomentPrior", "ScaledPrior"),
     "optimization": ("Run", "Settings", "optimize"),
     "problem": ("MagnitudeCost", "Problem", "Queries"),
-    "responses": ("Response", "response"),
+    "responses": ("Response", "compare_propagations", "response"),
     "surrogates": ("couple",),
     "systems": ("CausalSystem",),
     "theory": ("causal_rank", "information_gain", "information_gain_bound", "theory_table"),

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jax.typing import ArrayLike
 
 from causal_bo_ppl.batching import in_pieces
@@ -16,6 +17,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share, require_float64
 from causal_bo_ppl.mechanisms.interfaces import HessianBounds, ResponseMap, ResponseProgram, offered
 from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import labels
 
 THETAS = 64  # models at once
 
@@ -49,11 +51,12 @@ class Response:
     """
 
     post: Posterior
+    propagation: str | None = None
 
-    @property
+    @cached_property
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
-        return self.post.belief.response
+        return propagated(self.post, self.propagation)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +101,19 @@ class Response:
         self.map.batch(queries)
         return self.post.upstream(queries)
 
+    def standard_errors(self, theta: ArrayLike, queries: Queries) -> np.ndarray:
+        """Return the numerical error of each effect at theta (d,), an array of shape (M,).
+
+        It is that of an average over points, found from other points; 0 where effects are known in
+        closed form.
+        """
+        at, queries = self._read(theta, (1,)), self.post.problem.require(queries)
+        errors = offered(self.map, "standard_errors")
+        if errors is None:
+            self.map.batch(queries)
+            return np.zeros(len(queries))
+        return np.asarray(errors(np.asarray(at), queries))
+
     def hessian_bounds(self, queries: Queries, *, level: float = 0.95) -> HessianBounds:
         """Bound the curvature of each effect in theta, as the operator norm of its Hessian.
 
@@ -141,13 +157,32 @@ def _like(theta: ArrayLike, found: Any) -> Any:
     return jnp.asarray(found) if isinstance(theta, jax.Array) else np.asarray(found)
 
 
-def response(problem: Problem, post: Posterior) -> Response:
+def propagated(post: Posterior, propagation: str | None) -> ResponseMap:
+    """Return the response map of a posterior, with disturbances averaged in a named way."""
+    found = post.belief.response
+    if propagation is None:
+        return found
+    propagate = offered(found, "propagate")
+    if propagate is None:
+        raise ModelError(
+            f"effects of {post.mechanisms} mechanisms are not averaged over disturbances; leave "
+            f"out propagation={propagation!r}"
+        )
+    other: ResponseMap = propagate(propagation)
+    return other
+
+
+def response(problem: Problem, post: Posterior, *, propagation: str | None = None) -> Response:
     """Return the map from theta and queries to effects, in the parameters of a posterior.
 
     Parameters
     ----------
     problem, post:
         A problem, and a posterior that was fitted for it.
+    propagation:
+        How effects of mechanisms that bend are averaged over disturbances: "qmc" (the default),
+        over quasi-Monte-Carlo points; "sigma", over two points for each disturbance; "moments", by
+        Gaussians with matched moments. `cb.compare_propagations` shows their errors.
 
     Returns
     -------
@@ -173,8 +208,40 @@ def response(problem: Problem, post: Posterior) -> Response:
         )
     if not isinstance(problem, Problem) or problem != post.problem:
         raise ModelError("this posterior is of another problem; fit this one, or pass post.problem")
+    if propagation is not None:
+        propagated(post, propagation)  # refused at once
+        return Response(post, propagation)
     kept = post.__dict__.get("_response")  # kept with the posterior, which is immutable
     if isinstance(kept, Response):
         return kept
     made: Response = post.__dict__.setdefault("_response", Response(post))
     return made
+
+
+def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
+    """Compare the ways in which effects are averaged over disturbances, on the same queries.
+
+    Parameters
+    ----------
+    post:
+        A posterior of mechanisms whose effects are averages, such as mechanisms="gp".
+    queries:
+        M interventions.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for every query: the effect at the posterior mean by "qmc", its `standard_error`, the
+        effect by each other propagation with its `error` against "qmc", and the `sd` of the effect
+        under the posterior, which errors are to be compared with.
+    """
+    base = response(post.problem, post, propagation="qmc")
+    queries = post.problem.require(queries)
+    values, jacobian = base.linearize(post.mean, queries)
+    columns = {"qmc": values, "standard_error": base.standard_errors(post.mean, queries)}
+    for name in getattr(base.map, "propagations", ()):
+        if name != "qmc":
+            other = response(post.problem, post, propagation=name)(post.mean, queries)
+            columns |= {name: other, f"{name}_error": other - values}
+    columns["sd"] = np.linalg.norm(jacobian @ post.factor, axis=1)
+    return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))

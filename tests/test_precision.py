@@ -88,6 +88,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: cb.optimize(at.problem, data=at.data, experiment=lambda q: 0.0, rounds=2, key=0),
     ],
     "prior_sensitivity": [lambda at: cb.prior_sensitivity(at.post)],
+    "compare_propagations": [lambda at: cb.compare_propagations(at.post, at.queries)],
     "response": [lambda at: cb.response(at.problem, at.post)],
     "teaching": [lambda at: cb.teaching(at.post, at.queries)],
     "theory": [

@@ -35,7 +35,7 @@ class Conjugate:
     name = "conjugate"
     needs_key = False
     uses_linearity = False
-    verdicts = ("exact",)
+    verdicts = ("exact", "passed", "failed")  # hyperparameters are searched for
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
         """Return the posterior of all equations."""

@@ -62,7 +62,9 @@ class ResponseMap(Protocol):
     that tells this parameterization from others of the same problem; `attributes()`, what a file
     must record for the coordinates to be known again. Where a closed form is known:
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
-    `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`.
+    `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
+    points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
+    with another kind of average, one of `propagations`.
     """
 
     @property

@@ -373,7 +373,7 @@ def _means_of_many(
     inputs = [rows[:, cause] for cause in equation.causes]
     total = features(equation.form, setting.frame, inputs) @ coefficients.T
     shared = rows[:, jnp.array(equation.known, int)] @ jnp.asarray(setting.slopes, float)
-    return (total.T if equation.causes else total[:, None] * jnp.ones(len(rows))) + shared
+    return (total.T if equation.causes else total[:, None]) + shared[None]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -101,7 +101,7 @@ class GPPrior:
     amplitude_spread: float = 1.0
     trend: float = 1.0
     trend_spread: float = 0.5
-    hinge: float = 2.0
+    hinge: float = 1.0
     noise: float = 0.5
     noise_spread: float = 1.5
     level: float = 10.0

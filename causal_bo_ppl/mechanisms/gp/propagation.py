@@ -1,8 +1,8 @@
 """E[Y | do(...)] of bent mechanisms: averages over disturbances, and cheaper approximations.
 
 Disturbances are averaged over points that are the same for every query and every theta, so that
-effects are smooth in both. "qmc" takes scrambled Sobol points, mirrored and scaled so that their
-first three moments are those of a Gaussian; linear mechanisms are then averaged exactly. "sigma"
+effects are smooth in both. "qmc" takes scrambled Sobol points whose coordinates have the mean 0
+and the variance 1, so that linear mechanisms are averaged exactly. "sigma"
 takes two points for each disturbance at a distance of the square root of their number, exact for
 polynomials of third degree. "moments" carries means and covariances instead of points.
 """
@@ -81,13 +81,25 @@ def natural(
 
 
 @lru_cache(maxsize=64)
-def normal_points(count: int, size: int, seed: int = 0) -> np.ndarray:
-    """Return points (count, size) of a standard Gaussian: scrambled Sobol, mirrored, scaled."""
+def normal_points(count: int, size: int) -> np.ndarray:
+    """Return points (count, size) of a standard Gaussian, each coordinate well spread.
+
+    Scrambled Sobol points, of which every coordinate has one in each of `count` equally probable
+    intervals; there it is put at the interval's mean, and all are scaled to the variance 1.
+    """
     if not size:
         return np.zeros((1, 0))
-    half = np.asarray(norm.ppf(qmc.Sobol(size, rng=seed).random(count // 2)))
-    half /= np.sqrt((half**2).mean(axis=0))
-    return np.asarray(np.concatenate([half, -half]))
+    heights = np.concatenate([[0.0], norm.pdf(norm.ppf(np.arange(1, count) / count)), [0.0]])
+    means = -np.diff(heights)
+    means = (means - means[::-1]) / 2  # symmetric up to the last digit
+    means /= np.sqrt((means**2).mean())
+    return np.asarray(means[(qmc.Sobol(size, rng=0).random(count) * count).astype(int)])
+
+
+@lru_cache(maxsize=64)
+def other_points(count: int, size: int, seed: int) -> np.ndarray:
+    """Return scrambled Sobol points (count, size) of a standard Gaussian, by which to judge."""
+    return np.asarray(norm.ppf(qmc.Sobol(size, rng=1 + seed).random(count)))
 
 
 def sigma_points(size: int) -> np.ndarray:
@@ -283,7 +295,7 @@ def _quadrature(
     jitter = jnp.where(size > 0, 1e-12 * size, 1.0)
     root = jnp.linalg.cholesky(own + jnp.diag(jitter))
     root = jnp.where((size > 0)[:, None] & (size > 0)[None], root, 0.0)
-    at = means[chosen] + nodes @ root.T
+    at = means[chosen][None] + nodes @ root.T
 
     def term(point: jax.Array) -> jax.Array:
         inputs = [jnp.zeros(()) + means[cause] for cause in equation.causes]

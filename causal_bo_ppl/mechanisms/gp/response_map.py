@@ -22,13 +22,14 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
     PointProgram,
     Setting,
     normal_points,
+    other_points,
     sigma_points,
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows, set_label
 
 PROPAGATIONS = ("qmc", "sigma", "moments")
-OTHERS = 8  # sets of points by which the error of an average is judged
+OTHERS, MORE = 8, 1_024  # sets of points by which the error of an average is judged, their size
 THETAS = 64  # at once
 
 
@@ -73,6 +74,8 @@ class GPResponse:
     settings: tuple[Setting, ...]
     propagation: str = "qmc"
     points: int = POINTS
+
+    propagations = PROPAGATIONS
 
     @cached_property
     def graph(self) -> CausalGraph:
@@ -159,15 +162,20 @@ class GPResponse:
         return effects[:count]
 
     def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
-        """Return the error (M,) of the averages over points at theta (d,), from other points."""
-        batch, found = self.batch(queries), []
-        free = len(self.equations) - 1
-        for seed in range(1, 1 + OTHERS):
-            points = jnp.asarray(normal_points(self.points, free, seed))
-            other = replace(self.propagate("qmc").program, points=points)
+        """Return the error (M,) of the averages at theta (d,), judged by many other points."""
+        batch, free = self.batch(queries), len(self.equations) - 1
+        if not free:
+            return np.zeros(len(batch.mask))
+
+        def average(points: np.ndarray) -> np.ndarray:
+            other = replace(self.propagate("qmc").program, points=jnp.asarray(points))
             work = partial(_effects, other, jnp.asarray(theta))
-            found.append(np.asarray(in_pieces(work, batch, len(batch.mask))))
-        return np.asarray(np.std(found, axis=0, ddof=1))
+            return np.asarray(in_pieces(work, batch, len(batch.mask)))
+
+        own = average(normal_points(self.points, free))
+        others = [average(other_points(MORE, free, seed)) for seed in range(OTHERS)]
+        noise = np.std(others, axis=0, ddof=1) / np.sqrt(OTHERS)
+        return np.asarray(np.hypot(own - np.mean(others, axis=0), noise))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate: the variable, and which part of its mechanism."""

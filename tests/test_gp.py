@@ -1,0 +1,443 @@
+"""Mechanisms that bend: basis, density, posterior, response and kernels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pandas as pd
+import pytest
+from numpyro.contrib.hsgp.laplacian import eigenfunctions
+from numpyro.contrib.hsgp.spectral_densities import (
+    diag_spectral_density_matern,
+    diag_spectral_density_squared_exponential,
+)
+from numpyro.infer.util import log_density
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data.outcomes import no_outcomes, read_outcomes
+from causal_bo_ppl.inference.nuts import sample
+from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.gp import basis, evidence
+from causal_bo_ppl.mechanisms.gp.program import gp_program
+from causal_bo_ppl.mechanisms.gp.propagation import normal_points
+from causal_bo_ppl.mechanisms.interfaces import Task
+
+KERNELS = tuple(basis.SMOOTHNESS)
+FEW = cb.GP(functions=12)
+
+
+def bind(problem, data, mechanisms="gp", prior=None, outcomes=None):
+    told = no_outcomes(len(problem.graph.nodes)) if outcomes is None else outcomes
+    return read_mechanisms(mechanisms).bind(Task(problem, data, told, prior))
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return cb.models.load("toy")
+
+
+@pytest.fixture(scope="module")
+def rows(toy):
+    return toy.observe(100, 3)
+
+
+@pytest.fixture(scope="module")
+def post(toy, rows):
+    return cb.fit(toy.problem, rows, mechanisms="gp")
+
+
+@pytest.fixture(scope="module")
+def joined():
+    """Two causes that act together, one of them with a known slope, and rows of experiments."""
+    graph = cb.CausalGraph.parse("A -> C; B -> C; C -> Y; A -> Y; B -> Y")
+    domains = {"A": (-3.0, 3.0), "B": (-3.0, 3.0), "C": (-4.0, 4.0)}
+    problem = cb.Problem(graph, "Y", domains=domains, known={("B", "C"): 0.7})
+    rng, n = np.random.default_rng(0), 60
+    a, b = rng.normal(size=(2, n))
+    c = np.sin(a) + 0.7 * b + 0.3 * rng.normal(size=n)
+    y = a * b + np.cos(c) + 0.2 * rng.normal(size=n)
+    values = np.column_stack([a, b, c, y])
+    intervened = np.zeros((n, 4), bool)
+    intervened[:20, 2] = True
+    return problem, cb.Data(graph.nodes, "Y", values, intervened)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("columns, functions", [((0,), (6,)), ((0, 1), (3, 4))])
+def test_basis_and_spectrum_are_those_of_numpyro(kernel, columns, functions):
+    middle, half = np.array([0.5, 0.0]), np.array([2.0, 3.0])
+    frame = basis.Frame(np.zeros(2), middle, half, np.zeros(2), np.zeros(2))
+    group, chosen = basis.Group(columns, functions, kernel), list(columns)
+    x = np.random.default_rng(0).uniform(-1, 1, size=(5, 2))
+    ends = (basis.WIDER * half[chosen]).tolist()
+    theirs = eigenfunctions(jnp.asarray((x - middle)[:, chosen]), ends, list(functions))
+    np.testing.assert_allclose(basis.sines(group, frame, list(x.T)), theirs, atol=1e-13)
+    scales = np.log([1.3, 0.7, 0.9][: 1 + len(chosen)])
+    lengths = jnp.exp(jnp.asarray(scales[1:]))
+    options = (1.3**2, lengths, ends, list(functions), len(chosen))  # their alpha is a variance
+    spectrum = (
+        diag_spectral_density_squared_exponential(*options)
+        if kernel == "squared_exponential"
+        else diag_spectral_density_matern(basis.SMOOTHNESS[kernel], *options)
+    )
+    ours = np.exp(basis.log_spectrum(group, frame, jnp.asarray(scales)))
+    np.testing.assert_allclose(ours, spectrum, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_basis_has_the_covariance_of_the_exact_process_where_it_resolves_the_lengthscale(kernel):
+    half, length, count = 3.0, 1.0, 40
+    frame = basis.Frame(np.zeros(1), np.zeros(1), np.array([half]), np.zeros(1), np.zeros(1))
+    group = basis.Group((0,), (count,), kernel)
+    x = np.linspace(-half, half, 31)
+    waves = np.asarray(basis.sines(group, frame, [jnp.asarray(x)]))
+    variances = np.exp(np.asarray(basis.log_spectrum(group, frame, jnp.zeros(2))))
+    exact = basis.covariance(kernel, np.abs(x[:, None] - x) / length)
+    limit = {"squared_exponential": 1e-3, "matern52": 1e-2, "matern32": 4e-2}[kernel]
+    assert np.abs((waves * variances) @ waves.T - exact).max() < limit
+
+
+def test_fast_mean_is_features_times_coefficients(joined):
+    model = bind(*joined, {"C": FEW, "Y": cb.GP(groups=[("A", "B")], functions=6)})
+    values = jnp.asarray(1.5 * joined[1].values)  # some beyond the data and beyond the box
+    rng = np.random.default_rng(1)
+    for equation, setting, _ in model.bound:
+        if equation.causes:
+            inputs = [values[:, cause] for cause in equation.causes]
+            own = jnp.asarray(rng.normal(size=equation.form.size))
+            slow = basis.features(equation.form, setting.frame, inputs) @ own
+            fast = basis.mean(equation.form, setting.frame, own, inputs)
+            np.testing.assert_allclose(fast, slow, atol=1e-11)
+
+
+def sites(model, psi):
+    """Parameters of the NumPyro program at psi, and the log volume between the two."""
+    found, volume = {}, 0.0
+    for (equation, _, _), part in zip(model.bound, model.density.parts(psi), strict=True):
+        name, form = model.nodes[equation.place], equation.form
+        causes = [model.nodes[place] for place in equation.causes]
+        eta, own = iter(np.asarray(part.eta)), iter(np.asarray(part.coefficients))
+        white = np.asarray(part.white)[1 + form.causes :]
+        widths = np.log(np.asarray(part.given.sd))
+        volume += np.asarray(part.eta).sum() + widths[: 1 + form.causes].sum()
+        volume += widths[form.size - 2 * len(form.hinged) :].sum()
+        found[f"sd[{name}]"] = np.exp(next(eta))
+        if form.is_bent:
+            found[f"trend[{name}]"] = np.exp(next(eta))
+        found[f"level[{name}]"] = next(own)
+        found |= {f"b[{cause}->{name}]": next(own) for cause in causes}
+        for group in form.groups:
+            members = [causes[column] for column in group.columns]
+            label = f"{'*'.join(members)}->{name}"
+            found[f"amplitude[{label}]"] = np.exp(next(eta))
+            found |= {f"lengthscale[{each}->{name}]": np.exp(next(eta)) for each in members}
+            found[f"f[{label}]/beta"], white = white[: group.size], white[group.size :]
+            for _ in range(group.size):
+                next(own)
+        for at in form.hinged:
+            found[f"low[{causes[at]}->{name}]"] = next(own)
+            found[f"high[{causes[at]}->{name}]"] = next(own)
+    return found, volume
+
+
+def test_density_is_that_of_the_numpyro_program(joined):
+    problem, data = joined
+    choices = {"C": cb.GP(kernel="matern52", functions=6), "A": "gp", "B": "linear"}
+    choices["Y"] = cb.GP(groups=[("A", "B")], functions=4)
+    model = bind(problem, data, choices)
+    density = jax.tree.map(jnp.asarray, model.density)
+    program = gp_program(model)
+    given = {name: jnp.asarray(data.column(name)) for name in model.nodes}
+    free = {name: jnp.asarray(~data.intervened[:, data.nodes.index(name)]) for name in model.nodes}
+    parts = ("log_prior", "log_likelihood", "log_volume", "log_posterior")
+    evaluate = jax.jit(lambda psi: [getattr(density, name)(psi) for name in parts])
+    gaps = []
+    for psi in jnp.asarray(0.4 * np.random.default_rng(2).normal(size=(3, len(model.coordinates)))):
+        parameters, volume = sites(model, psi)
+        with jax.numpy_rank_promotion("allow"):  # NumPyro's bases broadcast
+            paper, trace = log_density(program, (given, free), {}, parameters)
+        sampled = {name for name, site in trace.items() if site["type"] == "sample"}
+        assert sampled - set(model.nodes) == set(parameters)
+        prior, likelihood, inside, together = map(float, evaluate(psi))
+        gaps.append(prior + likelihood - float(paper) - volume)
+        assert together - inside == pytest.approx(prior + likelihood, rel=1e-9)
+    assert np.ptp(gaps) < 1e-8 * abs(gaps[0])
+
+
+def test_program_draws_rows_before_any_are_seen(toy, rows):
+    program = gp_program(bind(toy.problem, rows, FEW))
+    seeded, promoted = numpyro.handlers.seed(rng_seed=0), jax.numpy_rank_promotion("allow")
+    with promoted, seeded, numpyro.handlers.trace() as trace:
+        program({"X": jnp.zeros(7)})
+    assert trace["Y"]["value"].shape == (7,) and np.isfinite(trace["Y"]["value"]).all()
+
+
+def test_derivatives_of_the_evidence_are_those_of_its_values(toy, rows):
+    equation, _, known = bind(toy.problem, rows, FEW).bound[0]
+    eta, step = jnp.asarray(known.beliefs.centre) + 0.3, 1e-5
+    known = jax.tree.map(jnp.asarray, known)
+    loss = jax.jit(lambda at: evidence.loss(equation.form, known, at))
+    slope = jax.jit(jax.grad(loss))
+    ends = [float(loss(eta + step * way)) for way in np.eye(4)]
+    others = [float(loss(eta - step * way)) for way in np.eye(4)]
+    np.testing.assert_allclose(slope(eta), np.subtract(ends, others) / (2 * step), rtol=1e-5)
+    hessian = np.asarray(jax.jit(jax.jacfwd(slope))(eta))
+    differences = [
+        (slope(eta + step * way) - slope(eta - step * way)) / (2 * step) for way in np.eye(4)
+    ]
+    np.testing.assert_allclose(hessian, differences, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_posterior_of_one_mechanism_is_that_of_exact_regression(kernel):
+    problem = cb.Problem(cb.CausalGraph.parse("B -> C"), "C", domains={"B": (-2.0, 2.0)})
+    rng = np.random.default_rng(3)
+    b = rng.uniform(-2, 2, size=80)
+    c = np.sin(2 * b) + b + 0.3 * rng.normal(size=80)
+    data = cb.Data.from_frame(problem, pd.DataFrame({"B": b, "C": c}))
+    model = bind(problem, data, cb.GP(kernel=kernel, functions=64))
+    [(equation, setting, known)], [mode] = model.bound, model.modes
+    mean, spread = evidence.mix(equation.form, known, mode.eta[None])
+    grid = np.linspace(b.min(), b.max(), 21)
+    row = np.asarray(basis.features(equation.form, setting.frame, [jnp.asarray(grid)]))
+    ours = row @ mean[:-1], np.sqrt(np.einsum("ik,kl,il->i", row, spread[:-1, :-1], row))
+
+    sd, trend, amplitude, length = np.exp(mode.eta)
+    level = np.exp(2 * known.beliefs.log_sd[0])
+    slope = np.exp(2 * known.beliefs.log_sd[1]) * trend**2
+
+    def prior(one, other):
+        bent = amplitude**2 * basis.covariance(kernel, np.abs(one[:, None] - other) / length)
+        return level + slope * np.outer(one - b.mean(), other - b.mean()) + bent
+
+    noisy = prior(b, b) + sd**2 * np.eye(len(b))
+    cross = prior(grid, b)
+    exact_mean = known.beliefs.level + cross @ np.linalg.solve(noisy, c - known.beliefs.level)
+    exact = prior(grid, grid) - cross @ np.linalg.solve(noisy, cross.T)
+    exact_sd = np.sqrt(np.diagonal(exact))
+    # Matern processes are rougher: their sines converge more slowly.
+    limit = {"squared_exponential": 0.01, "matern52": 0.02, "matern32": 0.05}[kernel]
+    assert (np.abs(ours[0] - exact_mean) / exact_sd).max() < limit
+    assert np.abs(ours[1] / exact_sd - 1).max() < limit
+
+
+def test_effects_agree_with_one_dimensional_quadrature(toy, post):
+    theta, model = post.draws(3, 0), post.belief.model
+    (z, z_setting, _), (y, y_setting, _) = model.bound
+    queries = toy.problem.queries([{"X": value} for value in (-1.5, 0.0, 1.0)])
+    found = cb.response(toy.problem, post)(theta, queries)
+    errors = cb.response(toy.problem, post).standard_errors(theta[0], queries)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    for at, row in enumerate(theta):
+        first, second = row[: z.form.size], row[z.size : z.size + y.form.size]
+        for column, x in enumerate((-1.5, 0.0, 1.0)):
+            centre = np.asarray(basis.features(z.form, z_setting.frame, [jnp.asarray(x)])) @ first
+            values = jnp.asarray(centre + np.exp(row[z.form.size]) * nodes)
+            means = np.asarray(basis.features(y.form, y_setting.frame, [values])) @ second
+            gap = abs(found[at, column] - weights @ means / weights.sum())
+            assert gap < 6 * errors.max() + 1e-9
+    assert (errors < 0.01 * np.sqrt(np.diagonal(cb.jacobian_gram(post, queries).gram))).all()
+
+
+def test_common_points_are_symmetric_so_that_linear_mechanisms_are_averaged_exactly(toy, rows):
+    linear = cb.fit(toy.problem, rows, mechanisms={"Z": "linear"})
+    assert linear.belief.response.is_affine and not linear.belief.response.is_linear
+    theta, queries = linear.mean, toy.problem.queries([{"X": 2.0}, {"Z": -1.0}])
+    level, slope, _, other, other_slope, _ = theta
+    x_mean, z_mean = rows.values[:, :2].mean(axis=0)
+    expected = [other + other_slope * (level + slope * (2.0 - x_mean) - z_mean)]
+    expected.append(other + other_slope * (-1.0 - z_mean))
+    for name in ("qmc", "sigma", "moments"):
+        r = cb.response(toy.problem, linear, propagation=name)
+        np.testing.assert_allclose(r(theta, queries), expected, rtol=1e-9)
+    assert np.abs(normal_points(256, 3).mean(axis=0)).max() < 1e-15
+    straight = cb.fit(toy.problem, rows)
+    own = cb.response(toy.problem, straight)(straight.mean, queries)
+    np.testing.assert_allclose(expected, own, rtol=1e-3)
+
+
+def test_propagations_are_compared_in_one_table(toy, post):
+    queries = toy.problem.queries([{"X": value} for value in (-1.0, 0.0, 1.0)] + [{"Z": 1.0}])
+    table = cb.compare_propagations(post, queries)
+    assert list(table.index[:1]) == ["do(X = -1)"]
+    # One step before the target the Gaussian is exact, so only the points' error is left.
+    assert (table["moments_error"].abs() < 6 * table["standard_error"] + 1e-6).all()
+    assert (table["sigma_error"].abs() < table["sd"]).all()
+    np.testing.assert_allclose(table["sigma"] - table["qmc"], table["sigma_error"])
+    assert table.loc["do(Z = 1)", "standard_error"] < 1e-12
+    with pytest.raises(cb.ModelError, match="propagation must be one of qmc, sigma, moments"):
+        cb.response(toy.problem, post, propagation="particles")
+    with pytest.raises(cb.ModelError, match="linear mechanisms are not averaged"):
+        cb.compare_propagations(cb.fit(toy.problem, toy.observe(20, 0)), queries)
+
+
+@pytest.mark.heavy
+def test_moments_and_points_agree_on_groups_and_on_causes_that_share_a_cause(joined):
+    choices = {"C": FEW, "Y": cb.GP(groups=[("A", "B")], functions=6)}
+    post = cb.fit(*joined, mechanisms=choices)
+    queries = joined[0].queries([{"A": 0.5}, {"A": -1.0, "B": 0.5}, {"B": 1.0}])
+    table = cb.compare_propagations(post, queries)
+    assert (table["moments_error"].abs() < 0.1 * table["sd"] + 6 * table["standard_error"]).all()
+
+
+@pytest.mark.heavy
+def test_nuts_agrees_with_the_closed_form_at_fixed_hyperparameters(toy, rows):
+    model = bind(toy.problem, rows, FEW).given_hyperparameters()
+    found = sample(
+        model, cb.NUTS(chains=2, warmup=300, draws=500, progress=False), jax.random.key(0)
+    )
+    assert not found.stats["diverging"].any()
+    mean, factor = model.moments(*model.mode()[:2])
+    theta = found.chains.reshape(-1, len(mean))
+    sd = np.sqrt((factor**2).sum(axis=1))
+    moves = sd > 1e-6 * sd.max()
+    gap = np.abs(theta.mean(axis=0) - mean)[moves] / sd[moves]
+    assert gap.max() < 5 / np.sqrt(400)
+    assert np.abs(theta.std(axis=0)[moves] / sd[moves] - 1).max() < 5 / np.sqrt(2 * 400)
+
+
+@pytest.mark.heavy
+def test_laplace_draws_have_its_moments_and_conjugate_is_narrower(toy, rows, post):
+    wide = cb.fit(toy.problem, rows, mechanisms="gp", method="laplace")
+    queries = toy.problem.queries([{"Z": value} for value in (-1.0, 0.0, 2.0, 5.0)])
+    r = cb.response(toy.problem, wide)
+    drawn = r(wide.draws(4_000, 0), queries)
+    gram = np.sqrt(np.diagonal(cb.jacobian_gram(wide, queries).gram))
+    np.testing.assert_allclose(drawn.std(axis=0), gram, rtol=0.1)
+    np.testing.assert_allclose(drawn.mean(axis=0), r(wide.mean, queries), atol=0.1 * gram.max())
+    narrow = np.sqrt(np.diagonal(cb.jacobian_gram(post, queries).gram))
+    assert np.median(gram / narrow) > 1.0
+    assert post.verdict == wide.verdict == "passed"
+
+
+def test_rows_in_which_a_variable_was_set_say_nothing_about_its_mechanism(toy, rows):
+    queries = toy.problem.sobol(8)
+    more = toy.experiment(queries, 5)
+    model = bind(toy.problem, rows.join(more), FEW)
+    set_there = more.intervened.sum(axis=0)
+    counts = [float(known.rows.count) for _, _, known in model.bound]
+    assert counts == [len(rows) + len(more) - set_there[1], len(rows) + len(more)]
+
+
+def test_update_is_a_refit_and_compiles_nothing(toy, rows):
+    options = {"mechanisms": FEW, "method": "conjugate"}
+    first = cb.fit(toy.problem, rows.rows(slice(0, 60)), **options)
+    queries = toy.problem.queries([{"X": 0.5}, {"Z": 1.0}])
+    cb.jacobian_gram(first, queries)
+    whole = cb.fit(toy.problem, rows, **options)
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    after = first.update(rows.rows(slice(60, None)))
+    cb.jacobian_gram(after, queries)
+    jax.monitoring.clear_event_listeners()
+    assert not compiled
+    np.testing.assert_allclose(after.mean, whole.mean, rtol=1e-9)
+    np.testing.assert_allclose(after.covariance, whole.covariance, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.heavy
+def test_density_of_an_outcome_of_the_target_alone_is_a_mixture_over_the_points(toy, rows):
+    queries = toy.problem.queries([{"X": 0.5}, {"Z": 1.0}])
+    told = read_outcomes(toy.problem, (queries, [0.3, -1.0]))
+    model = bind(toy.problem, rows, FEW, outcomes=told)
+    theta = model.draws(0.3 * np.random.default_rng(0).normal(size=(2, len(model.coordinates))))
+    found = model.outcome_densities(theta)
+    drawn = model.replicate(np.repeat(theta, 40_000, axis=0), queries, jax.random.key(1))
+    outcomes = drawn[:, :, -1].reshape(2, 40_000, 2)
+    near = np.abs(outcomes - np.array([0.3, -1.0])) < 0.1
+    density = near.mean(axis=1) / 0.2
+    error = np.sqrt(near.mean(axis=1) / 40_000) / 0.2
+    assert (np.abs(np.exp(found) - density) < 5 * error + 0.02 * density).all()
+    base = bind(toy.problem, rows, FEW)
+    psi = jnp.asarray(0.3 * np.random.default_rng(0).normal(size=len(model.coordinates)))
+    logs = [jax.jit(each.density.log_likelihood)(psi) for each in (model, base)]
+    own = model.outcome_densities(model.draws(psi[None]))
+    assert float(logs[0] - logs[1]) == pytest.approx(float(own.sum()), rel=1e-6)
+
+
+@pytest.mark.heavy
+def test_laplace_learns_from_outcomes_of_the_target_alone(toy, rows):
+    few = cb.GP(functions=6)
+    queries = toy.problem.queries([{"Z": -4.0}] * 6)
+    before = cb.fit(toy.problem, rows, mechanisms=few, method="laplace")
+    after = cb.fit(
+        toy.problem, rows, mechanisms=few, method="laplace", outcomes=(queries, [-1.5] * 6)
+    )
+    asked = toy.problem.queries([{"Z": -4.0}])
+    sds = [cb.jacobian_gram(post, asked).gram[0, 0] ** 0.5 for post in (before, after)]
+    assert sds[1] < 0.6 * sds[0]
+    assert abs(cb.response(toy.problem, after)(after.mean, asked)[0] + 1.5) < 1.0
+    with pytest.raises(cb.ModelError, match="learns from whole rows only"):
+        cb.fit(toy.problem, rows, mechanisms=few, outcomes=(queries, [-1.5] * 6))
+
+
+@pytest.mark.heavy
+def test_monte_carlo_kernel_shows_where_linearization_fails(toy, post):
+    near = toy.problem.queries([{"X": value} for value in (-0.5, 0.0, 0.5)])
+    far = toy.problem.queries([{"X": -4.0}])
+    for queries, is_close in ((near, True), (far, False)):
+        drawn = np.sqrt(np.diagonal(cb.monte_carlo_gram(post, queries, draws=1_000, key=0).gram))
+        linear = np.sqrt(np.diagonal(cb.jacobian_gram(post, queries).gram))
+        assert (np.abs(linear / drawn - 1) < 0.2).all() == is_close
+    with pytest.raises(cb.ModelError, match="exact kernel needs independent equations"):
+        cb.exact_gram(post, near)
+
+
+def test_tree_of_a_posterior_is_written_and_read(toy, post, tmp_path):
+    path = post.to_netcdf(tmp_path / "post.nc", draws=40)
+    tree = cb.read_datatree(path, toy.problem)
+    assert tuple(tree["posterior"]["coordinate"].values) == post.names
+    assert tree["prior"]["theta"].shape[-1] == len(post.names)
+    frame = post.to_frame()
+    assert frame.loc["b[X->Z]", "part"] == "slope of X" and "low[Z->Y]" in frame.index
+
+
+@pytest.mark.heavy
+def test_contract_of_mechanisms_is_kept(toy, rows):
+    check = cb.testing.check_mechanisms(cb.GP(functions=4), toy.problem, rows.rows(slice(0, 40)))
+    check.require()
+
+
+def test_prior_is_written_and_read():
+    prior = cb.GPPrior(hinge=2.0, scales={"X": 2.0}, ranges={"X": (-1.0, 1.0)})
+    again = cb.GPPrior.from_json(prior.to_json())
+    assert again.canonical() == prior.canonical() != cb.GPPrior().canonical()
+    with pytest.raises(cb.ModelError, match="exactly the fields"):
+        cb.GPPrior.from_json('{"hinge": 1.0}')
+
+
+def test_what_cannot_be_is_refused(toy, rows):
+    confounded = cb.models.load("toy", variant="confounded")
+    with pytest.raises(cb.ModelError, match="latent cause joins 'X' and 'Y'"):
+        cb.fit(confounded.problem, confounded.observe(50, 0), mechanisms="gp")
+    for options, message in (
+        ({"parameters": "structural"}, "is for linear mechanisms"),
+        ({"intercepts": False}, "these have levels"),
+        ({"linear": True, "method": "laplace"}, "these are not linear"),
+        ({"prior": cb.FixedPrior()}, "take a cb.GPPrior"),
+        ({"mechanisms": {"W": "gp"}}, "W"),
+        ({"mechanisms": {"Z": "cubic"}}, 'must be "linear", "gp" or cb.GP'),
+        ({"mechanisms": {"Y": cb.GP(groups=[("X", "Z")])}}, "none of its causes"),
+        ({"method": "wishart"}, "linear"),
+    ):
+        with pytest.raises(cb.ModelError, match=message):
+            cb.fit(toy.problem, rows, **{"mechanisms": "gp", **options})
+    for options, message in (
+        ({"groups": ["DE"]}, "groups are lists of names"),
+        ({"groups": [("A", "B", "C", "D")]}, "two or three different causes"),
+        ({"groups": [("A", "B"), ("B", "C")]}, "one group only"),
+        ({"kernel": "linear"}, "kernel must be one of"),
+        ({"functions": 1}, "functions"),
+    ):
+        with pytest.raises(cb.CausalBOError, match=message):
+            cb.GP(**options)
+    for options, message in (
+        ({"hinge": 0.0}, "hinge must be positive"),
+        ({"scales": {"X": -1.0}}, "must be positive"),
+        ({"ranges": {"X": (1.0, 0.0)}}, r"must be \(low, high\)"),
+    ):
+        with pytest.raises(cb.CausalBOError, match=message):
+            cb.GPPrior(**options)
