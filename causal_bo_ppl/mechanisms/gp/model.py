@@ -41,6 +41,7 @@ from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.numerics import factor_covariance, factor_draws
 from causal_bo_ppl.problem import Problem, Queries
 
+REACH = (-2.5, 2.5)  # range of the data under a prior that no rows decide
 MIXED, DRAWS = 64, 1_024  # hyperparameters, or draws, that moments of theta are averaged over
 
 
@@ -83,6 +84,12 @@ class GaussianProcesses:
         if not isinstance(prior, GPPrior):
             raise ModelError(f"mechanisms that bend take a cb.GPPrior, got {prior!r}")
         return GPModel(self, replace(task, prior=prior))
+
+    def proper_prior(self, problem: Problem) -> GPPrior:
+        """Return a prior that no rows decide: all variables vary around 0 by about 1."""
+        nodes = problem.graph.nodes
+        around = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 1.0)
+        return GPPrior(centres=around[0], scales=around[1], ranges=dict.fromkeys(nodes, REACH))
 
     def recorded(
         self, problem: Problem, attributes: Mapping[str, object]
