@@ -57,9 +57,9 @@ def prior_sensitivity(
     Check
         A line for every coordinate of theta and every effect, with its sensitivities to `prior` and
         `likelihood`. Where theta has coordinates that move no effect, as those of mechanisms that
-        bend have, there are lines for effects alone, by default also inside the boxes: the prior
-        of such coefficients is meant to act. `diagnosis` says why a line failed: the prior disagrees with the data (then
-        the likelihood matters too), or the data say little (then it does not).
+        bend have, there are lines for effects alone, by default also inside the boxes: the prior of
+        such coefficients is meant to act. `diagnosis` says why a line failed: the prior disagrees
+        with the data (then the likelihood matters too), or the data say little (then it does not).
     """
     require_posterior("prior_sensitivity", post)
     if not post.rows:

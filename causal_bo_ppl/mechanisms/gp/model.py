@@ -28,7 +28,7 @@ from causal_bo_ppl.mechanisms.gp.evidence import (
     log_sds,
     mix,
 )
-from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
+from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior, proper_prior, read_spread
 from causal_bo_ppl.mechanisms.gp.propagation import (
     Equation,
     Setting,
@@ -60,6 +60,7 @@ class GaussianProcesses:
     others: GP | str = "gp"
 
     name = "gp"
+    proper_prior = staticmethod(proper_prior)
 
     def choice(self, variable: str) -> GP | None:
         """Return how a variable depends on its causes; None for a linear mechanism."""
@@ -296,10 +297,17 @@ class GPModel:
         return found
 
     def replicate(self, draws: np.ndarray, queries: Queries, key: jax.Array) -> np.ndarray:
-        """Draw one row for each of n models and each query, (n, rows, p)."""
+        """Draw one row for each of n models and each query, (n, rows, p).
+
+        Variables that are not learned are drawn from Gaussians with their mean and sd.
+        """
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         rows = np.zeros((len(draws), *mask.shape)) + np.where(mask, value, 0.0)
         generator = host_generator(key)
+        for place in np.flatnonzero(~self.learned & ~mask.all(axis=0)):
+            spread = read_spread(self.prior, self.nodes[place], self.data.values[:, self._columns[place]])
+            own = spread.centre + spread.scale * generator.standard_normal(rows.shape[:2])
+            rows[:, :, place] = np.where(mask[:, place], value[:, place], own)
         for at, equation in enumerate(self.equations):
             place, sd = equation.place, np.exp(split(self.equations, draws)[at][1])[:, None]
             noise = generator.standard_normal(rows.shape[:2])
