@@ -65,7 +65,7 @@ def check_extrapolation(
     >>> far = post.problem.queries([{"Z": 1.0}, {"Z": 20.0}])
     >>> cb.check_extrapolation(post, far).table[["outside", "mechanism", "cause", "verdict"]]
                 outside mechanism cause verdict
-    query                                      
+    query
     do(Z = 1)       0.0                  passed
     do(Z = 20)      1.0         Y     Z  failed
     """

@@ -292,9 +292,7 @@ class LeftOut(NamedTuple):
     size: float
 
 
-def leave_out(
-    who: str, post: Posterior, draws: int, key: jax.Array | int
-) -> dict[str, LeftOut]:
+def leave_out(who: str, post: Posterior, draws: int, key: jax.Array | int) -> dict[str, LeftOut]:
     """Leave every row out of every mechanism by PSIS-LOO, with the variables' names as keys."""
     if post.rows < 2:
         raise DataError(f"leaving rows out needs at least 2 of them, got {post.rows}")

@@ -305,7 +305,9 @@ class GPModel:
         rows = np.zeros((len(draws), *mask.shape)) + np.where(mask, value, 0.0)
         generator = host_generator(key)
         for place in np.flatnonzero(~self.learned & ~mask.all(axis=0)):
-            spread = read_spread(self.prior, self.nodes[place], self.data.values[:, self._columns[place]])
+            spread = read_spread(
+                self.prior, self.nodes[place], self.data.values[:, self._columns[place]]
+            )
             own = spread.centre + spread.scale * generator.standard_normal(rows.shape[:2])
             rows[:, :, place] = np.where(mask[:, place], value[:, place], own)
         for at, equation in enumerate(self.equations):

@@ -177,7 +177,6 @@ class PointProgram:
         found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
         return found
 
-
     def beyond(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return how many paths leave the data: (M,) at all, (M, k) by input, and by how much.
 
