@@ -302,7 +302,7 @@ def leave_out(who: str, post: Posterior, draws: int, key: jax.Array | int) -> di
 
     tree, found = post.to_datatree(draws=draws, key=key), {}
     for name in map(str, tree["observed_data"].data_vars):
-        rows = tree["log_likelihood"][name][f"row[{name}]"].values
+        rows = np.asarray(tree["log_likelihood"][name].coords[f"row[{name}]"])
         if len(rows) < 2:
             unknown = np.full(len(rows), np.nan)
             found[name] = LeftOut(rows, unknown, unknown, np.nan, np.nan)

@@ -28,7 +28,7 @@ from causal_bo_ppl.mechanisms.gp.evidence import (
     log_sds,
     mix,
 )
-from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior, proper_prior, read_spread
+from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior, read_spread
 from causal_bo_ppl.mechanisms.gp.propagation import (
     Equation,
     Setting,
@@ -60,7 +60,6 @@ class GaussianProcesses:
     others: GP | str = "gp"
 
     name = "gp"
-    proper_prior = staticmethod(proper_prior)
 
     def choice(self, variable: str) -> GP | None:
         """Return how a variable depends on its causes; None for a linear mechanism."""
@@ -304,7 +303,7 @@ class GPModel:
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         rows = np.zeros((len(draws), *mask.shape)) + np.where(mask, value, 0.0)
         generator = host_generator(key)
-        for place in np.flatnonzero(~self.learned & ~mask.all(axis=0)):
+        for place in map(int, np.flatnonzero(~self.learned & ~mask.all(axis=0))):
             spread = read_spread(
                 self.prior, self.nodes[place], self.data.values[:, self._columns[place]]
             )

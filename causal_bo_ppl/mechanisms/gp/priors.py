@@ -14,7 +14,6 @@ import numpy as np
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inputs import read_count, read_number
 from causal_bo_ppl.mechanisms.gp.basis import SMOOTHNESS
-from causal_bo_ppl.problem import Problem
 
 MOST_TOGETHER = 3  # causes of one group
 BINS = 6  # of equally many rows, between whose means the steepest slope is looked for
@@ -141,23 +140,6 @@ class GPPrior:
         if not isinstance(record, dict) or set(record) != known:
             raise ModelError(f"a GPPrior has exactly the fields {listed(sorted(known))}")
         return GPPrior(**record)
-
-
-def proper_prior(problem: Problem) -> GPPrior:
-    """Return a prior that does not depend on rows, from which models can be drawn.
-
-    A variable is centred in its domain, which is six of its sds wide; one without a domain has mean
-    0 and sd 1. Data lie within 2.5 sds. Levels and sds of disturbances are less wide than usual, so
-    that most of the rows lie there.
-    """
-    domains = {name: problem.domains.get(name, (-3.0, 3.0)) for name in problem.graph.nodes}
-    centres = {name: (low + high) / 2 for name, (low, high) in domains.items()}
-    scales = {name: (high - low) / 6 for name, (low, high) in domains.items()}
-    ranges = {
-        name: (centres[name] - 2.5 * scale, centres[name] + 2.5 * scale)
-        for name, scale in scales.items()
-    }
-    return GPPrior(noise_spread=0.5, level=0.5, scales=scales, centres=centres, ranges=ranges)
 
 
 def _read_scale(name: str, value: object) -> float:

@@ -197,9 +197,9 @@ class PointProgram:
                     excess.append(jnp.where(acting[equation.place] & out, far, 0.0))
             gone = jnp.stack(excess) if excess else jnp.zeros((0, len(self.points)))
             outside = gone > 0
-            share = outside.mean(axis=1)
+            share = outside.mean(axis=1, dtype=float)
             distance = gone.mean(axis=1) / jnp.where(share > 0, share, 1.0)
-            return outside.any(axis=0).mean(), share, distance
+            return outside.any(axis=0).mean(dtype=float), share, distance
 
         found: tuple[jax.Array, jax.Array, jax.Array]
         found = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)

@@ -187,7 +187,7 @@ class GPResponse:
         """
         batch, nodes = self.batch(queries), self.graph.nodes
         work = partial(_beyond, self.propagate("qmc").program, jnp.asarray(theta))
-        found = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
+        outside, shares, far = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
         inputs = tuple(
             (nodes[equation.place], nodes[cause])
             for equation in self.equations
@@ -199,7 +199,7 @@ class GPResponse:
         ]
         for each in hinges:
             each[-1] = False  # the log sd
-        return Extrapolation(inputs, *found, np.concatenate(hinges))
+        return Extrapolation(inputs, outside, shares, far, np.concatenate(hinges))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate: the variable, and which part of its mechanism."""
