@@ -304,10 +304,8 @@ class GPModel:
         rows = np.zeros((len(draws), *mask.shape)) + np.where(mask, value, 0.0)
         generator = host_generator(key)
         for place in map(int, np.flatnonzero(~self.learned & ~mask.all(axis=0))):
-            spread = read_spread(
-                self.prior, self.nodes[place], self.data.values[:, self._columns[place]]
-            )
-            own = spread.centre + spread.scale * generator.standard_normal(rows.shape[:2])
+            spread = read_spread(self.prior, self.nodes[place], self.data.column(self.nodes[place]))
+            own = spread.draw(rows.shape[:2], generator)
             rows[:, :, place] = np.where(mask[:, place], value[:, place], own)
         for at, equation in enumerate(self.equations):
             place, sd = equation.place, np.exp(split(self.equations, draws)[at][1])[:, None]
