@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from causal_bo_ppl.data import Data as Data
     from causal_bo_ppl.diagnostics import Tolerances as Tolerances
     from causal_bo_ppl.diagnostics import calibrate as calibrate
+    from causal_bo_ppl.diagnostics import check_extrapolation as check_extrapolation
     from causal_bo_ppl.diagnostics import check_graph as check_graph
+    from causal_bo_ppl.diagnostics import check_linearity as check_linearity
     from causal_bo_ppl.diagnostics import check_loo as check_loo
     from causal_bo_ppl.diagnostics import check_overlap as check_overlap
     from causal_bo_ppl.diagnostics import check_posterior as check_posterior
@@ -93,7 +95,9 @@ _HOMES = {
     "diagnostics": (
         "Tolerances",
         "calibrate",
+        "check_extrapolation",
         "check_graph",
+        "check_linearity",
         "check_loo",
         "check_overlap",
         "check_posterior",

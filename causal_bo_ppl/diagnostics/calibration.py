@@ -76,7 +76,8 @@ def calibrate(
         The problem whose effects are looked at.
     method, mechanisms, prior, intercepts:
         As in `fit`; "nuts" means `cb.NUTS(warmup=500, draws=500)` here. The prior must be proper: a
-        `FixedPrior` (the default), or a `MomentPrior` for wishart.
+        `FixedPrior` (the default), a `MomentPrior` for wishart, or a `GPPrior` whose centres,
+        scales and ranges are given.
     rows, simulations:
         Rows of each data set, and how many data sets.
     queries:
@@ -84,8 +85,9 @@ def calibrate(
     posterior_draws:
         Among how many draws of each posterior the true effect is placed.
     coverage_tolerance:
-        Laplace is an approximation: it is judged by the coverage of its 90 % intervals alone, which
-        may be off by this. Exact methods are judged by the uniformity of all places.
+        Laplace is an approximation, and so is "conjugate" for mechanisms with hyperparameters: they
+        are judged by the coverage of their 90 % intervals alone, which may be off by this. Exact
+        methods are judged by the uniformity of all places.
     alpha:
         How often a calibrated posterior may fail at all: p-values are corrected for their number
         (Holm).
@@ -123,10 +125,10 @@ def calibrate(
         options = {"mechanisms": family, "prior": prior, "intercepts": intercepts}
         return fit(problem, data, method=chosen, key=each, **options)  # type: ignore[arg-type]
 
-    places, untrusted = _place(
+    places, untrusted, is_approximate = _place(
         problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress
     )
-    is_exact = fitting is not None or not trait(chosen, "is_approximate")
+    is_exact = fitting is not None or not (is_approximate or trait(chosen, "is_approximate"))
     tolerance = None if is_exact else coverage_tolerance
     table = _judge(places, labels(problem, asked), tolerance, alpha)
     details = pd.DataFrame(places, columns=table.index)
@@ -209,13 +211,14 @@ def _place(
     draws: int,
     key: jax.Array,
     progress: bool,
-) -> tuple[np.ndarray, int]:
+) -> tuple[np.ndarray, int, bool]:
     """Fit every data set, and place the true effects among the posterior's draws.
 
-    Returns the places (s, M), and how many posteriors did not pass their own check.
+    Returns the places (s, M), how many posteriors did not pass their own check, and whether they
+    were approximations: neither sampled nor exact.
     """
     graph = problem.graph.ancestral(problem.target)
-    places, untrusted = np.empty(truths.effects.shape), 0
+    places, untrusted, is_approximate = np.empty(truths.effects.shape), 0, False
     ties = host_generator(key).uniform(size=places.shape)
     pairs = zip(truths.rows, truths.effects, jax.random.split(key, len(places)), strict=True)
     bar = tqdm(
@@ -232,9 +235,10 @@ def _place(
         post = learn(_table(problem, graph, values), for_fit)
         require_posterior("calibrate", post)
         untrusted += post.verdict not in ("exact", "passed")
+        is_approximate |= post.verdict != "exact" and post.belief.chains is None
         effects = np.asarray(response(problem, post)(post.draws(draws, for_draws), queries))
         places[at] = ((effects < true).sum(axis=0) + ties[at]) / (draws + 1)
-    return places, untrusted
+    return places, untrusted, is_approximate
 
 
 def _judge(

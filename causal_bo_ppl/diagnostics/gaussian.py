@@ -12,6 +12,7 @@ from scipy.stats import chi2, kstwo, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
 from causal_bo_ppl.diagnostics.convergence import require_draws, require_posterior
+from causal_bo_ppl.diagnostics.relevance import Relevance, find_relevance
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
@@ -91,7 +92,10 @@ def gaussian_error(
         Lines about theta: Pareto k and efficiency of the Gaussian as a proposal, Mahalanobis
         distances against chi-square, marginals with Holm's correction, Mardia's skewness and
         kurtosis. Lines about the effects: the largest error in any effect's mean, sd and 90 %
-        interval. `details` has every effect, with what linearization makes of it.
+        interval. `details` has every effect, with what linearization makes of it. Where theta has
+        coordinates that move no effect, as those of mechanisms that bend have, these are left out
+        of the lines about theta, its directions are those that effects show, and the verdict is
+        that of the lines about effects alone.
     """
     require_posterior("gaussian_error", post)
     read_count("draws", draws, 1_000)  # tails are compared
@@ -109,10 +113,11 @@ def gaussian_error(
     if not len(asked):
         raise ModelError("there is no effect to compare: give at least one query")
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)
+    relevance = find_relevance(post, asked)
     lines = [
         _pareto_line(weights, tolerances.pareto_k),
         _line("lost to importance weights", weights.lost, 0.0, tolerances.lost, weights.over),
-        *_shape_lines(post, theta, independent, tolerances),
+        *_shape_lines(post, relevance, theta, independent, tolerances),
         *_effect_lines(effects, independent, tolerances),
     ]
     if len(theta) < len(drawn):
@@ -122,9 +127,16 @@ def gaussian_error(
         lines, columns=["line", "value", "noise", "tolerance", "verdict", "where"]
     ).set_index("line")
     failed = [str(name) for name in table.index[table["verdict"] == FAILED]]
-    return Check(
-        "Gaussian error", table, _tell(table, failed, len(asked)), _advise(table, failed), effects
+    text = _tell(table, failed, len(asked))
+    if relevance.is_whole:
+        return Check("Gaussian error", table, text, _advise(table), effects)
+    about = table[[str(name).startswith(("effect", "undefined")) for name in table.index]]
+    text += (
+        f" Of {len(post.names)} coordinates {(~relevance.moves).sum()} hardly move an effect, or "
+        "none: the verdict is that of the effects."
     )
+    whole = Check("effects", about, "").verdict
+    return Check("Gaussian error", table, text, _advise(about), effects, whole)
 
 
 def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
@@ -184,12 +196,14 @@ def _pareto_line(weights: Importance, tolerance: float) -> tuple[object, ...]:
 
 
 def _shape_lines(
-    post: Posterior, theta: np.ndarray, n: float, tolerances: Tolerances
+    post: Posterior, relevance: Relevance, theta: np.ndarray, n: float, tolerances: Tolerances
 ) -> list[tuple[object, ...]]:
-    z = standardized(post, theta)
+    """Return the lines about theta, of what effects show of it."""
+    whole = relevance.is_whole
+    z = standardized(post, theta) if whole else relevance.directions(post, theta)
     size, squares = z.shape[1], np.sort((z**2).sum(axis=1))
     distance = _distance(chi2.cdf(squares, size))
-    moves = np.flatnonzero(post.sd > 0)
+    moves = np.flatnonzero((post.sd > 0) & relevance.moves)
     scaled = np.sort((theta[:, moves] - post.mean[moves]) / post.sd[moves], axis=0)
     marginals = [_distance(column) for column in norm.cdf(scaled).T]
     worst = int(np.argmax(marginals))
@@ -339,7 +353,8 @@ def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
     )
 
 
-def _advise(table: pd.DataFrame, failed: list[str]) -> str:
+def _advise(table: pd.DataFrame) -> str:
+    failed = [str(name) for name in table.index[table["verdict"] == FAILED]]
     unsure = (table["verdict"] == UNKNOWN) & ~table["where"].eq(UNKNOWN_DENSITY)
     if unsure.any():
         return f"Draw longer: Monte-Carlo error hides {listed(table.index[unsure])}."

@@ -4,12 +4,17 @@ Two variables without an edge are independent given a separator, if the graph ha
 that set nothing, the partial correlation r of the two given k others then follows Student's t:
 
     r sqrt(df / (1 - r^2)) ~ t(df) with df = n - 2 - k.
+
+Mechanisms that bend make variables dependent given a separator that enters linearly. The
+disturbance of a fitted mechanism is independent of all that is no descendant of its variable,
+however the mechanism bends, so it is tested in place of the variable.
 """
 
 from collections.abc import Hashable
 from itertools import combinations
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
@@ -23,13 +28,15 @@ from causal_bo_ppl.diagnostics.convergence import require_inputs
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.inputs import as_key, read_share
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Problem
 
 COLUMNS = (
     "left right given correlation low high p_value p_corrected explained rows verdict reason"
 ).split()
 NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the standard normal
+DRAWS = 200  # of models, over which disturbances are averaged
 SHOWN = 3  # violated implications named in the text; the table has all
 # Share of a variance beyond which residuals may be no more than the misfit of a line.
 NEARLY_EXPLAINED = 0.95
@@ -42,6 +49,7 @@ def check_graph(
     *,
     alpha: float = 0.01,
     least_correlation: float = 0.1,
+    key: jax.Array | int = 0,
 ) -> Check:
     """Test every independence that the graph implies, on the rows in which nothing was set.
 
@@ -49,12 +57,15 @@ def check_graph(
     ----------
     problem, data:
         The graph, and rows of its variables, or a posterior, which has both; interventional rows
-        are not used.
+        are not used. Of a posterior of mechanisms that bend, the mean disturbances of the later of
+        two variables are tested given its causes, where no latent cause joins it to others.
     alpha:
         How often a true graph may fail at all: p-values are corrected for their number (Holm).
     least_correlation:
         A partial correlation up to this size is harmless, however many rows show that it is not
         zero.
+    key:
+        For draws of disturbances: a JAX key or an int seed.
 
     Returns
     -------
@@ -64,6 +75,7 @@ def check_graph(
         and how much of the two is `explained` by the separator at most. What is constant or a
         combination of its separator, or has too few rows, is not assessed; `reason` says why.
     """
+    errors = _disturbances(problem, key) if data is None else {}
     problem, data = require_inputs("check_graph", problem, data)
     alpha = read_share("alpha", alpha)
     least_correlation = read_share("least_correlation", least_correlation)
@@ -73,10 +85,51 @@ def check_graph(
             f"none of the {len(data)} rows is observational; the graph is checked on rows that set "
             "nothing"
         )
-    rows = scale_rows(observed)
-    tested = [_test(problem.graph, rows, *pair) for pair in separated_pairs(problem.graph)]
+    graph, rows = problem.graph, scale_rows(observed)
+    changed = {name: _replaced(graph, observed, name, error) for name, error in errors.items()}
+    pairs = separated_pairs(graph)
+    tested = [
+        _test(graph, changed[right], left, right, graph.parents(right))
+        if right in changed
+        else _test(graph, rows, left, right, given)
+        for left, right, given in pairs
+    ]
     table = _judge_all(pd.DataFrame(tested, columns=COLUMNS), alpha, least_correlation)
-    return Check("causal graph", table, _describe(table, len(observed)), _advise(table))
+    text = _describe(table, len(observed))
+    if used := [name for name in changed if any(right == name for _, right, _ in pairs)]:
+        text += f" Disturbances were tested in place of {listed(used, most=6)}."
+    return Check("causal graph", table, text, _advise(table))
+
+
+def _disturbances(post: object, key: jax.Array | int) -> dict[str, np.ndarray]:
+    """Return the mean disturbances, in rows that set nothing, of mechanisms that may bend.
+
+    They are those of variables with causes and without latent ones; none for a problem, and none
+    where mechanisms do not bend or do not know their disturbances.
+    """
+    if not isinstance(post, Posterior) or post.belief.response.is_affine:
+        return {}
+    errors = offered(post.belief.model, "disturbances")
+    upstream = post.problem.graph.ancestral(post.problem.target)
+    joined = {name for arc in post.problem.graph.bidirected for name in arc}
+    chosen = post.data.is_observational
+    if errors is None or not chosen.any():
+        return {}
+    models = post.belief.drawn(DRAWS, as_key(key)).thinned(DRAWS).models
+    values, free = (part[chosen] for part in post.learned_rows)
+    rows = np.broadcast_to(values, (len(jax.tree.leaves(models)[0]), *values.shape))
+    return {
+        name: errors(models, rows, at).mean(axis=0)
+        for at, name in enumerate(upstream.nodes)
+        if free[:, at].all() and upstream.parents(name) and name not in joined
+    }
+
+
+def _replaced(graph: CausalGraph, observed: np.ndarray, name: str, column: np.ndarray) -> Rows:
+    """Return rows with the disturbance of a variable in its place."""
+    values = observed.copy()
+    values[:, graph.index(name)] = column
+    return scale_rows(values)
 
 
 def separated_pairs(graph: CausalGraph) -> list[tuple[str, str, tuple[str, ...]]]:

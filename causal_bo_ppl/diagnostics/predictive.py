@@ -1,9 +1,10 @@
 """Would the model have produced such rows, and how well does it predict rows it has not seen?
 
 Statistics of every variable are compared with those of rows drawn from the posterior: mean, sd,
-skewness and kurtosis of the values, and for every mechanism its curvature, the correlation of its
-disturbance with the square of the cause where that is largest. They are compared on scales on which
-differences are nearly Gaussian: logarithms of sd and kurtosis, Fisher's z of the correlation.
+skewness and kurtosis of the values, for every mechanism skewness and kurtosis of its disturbances,
+and its curvature, the correlation of the disturbance with the square of the cause where that is
+largest. They are compared on scales on which differences are nearly Gaussian: logarithms of sd and
+kurtosis, Fisher's z of the correlation.
 
 Rows are left out one by one by Pareto-smoothed importance sampling (PSIS-LOO), which also shows
 whether a single row decides a mechanism.
@@ -11,6 +12,7 @@ whether a single row decides a mechanism.
 
 import warnings
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -31,8 +33,16 @@ from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.problem import Queries
 
 # The differences that matter, on the scales on which they are compared.
-TOLERANCES = {"mean": 0.1, "sd": 0.1, "skewness": 0.2, "kurtosis": 0.2, "curvature": 0.1}
-NATURAL = {"sd": np.exp, "kurtosis": np.exp, "curvature": np.tanh}
+TOLERANCES = {
+    "mean": 0.1,
+    "sd": 0.1,
+    "skewness": 0.2,
+    "kurtosis": 0.2,
+    "residual skewness": 0.2,
+    "residual kurtosis": 0.2,
+    "curvature": 0.1,
+}
+NATURAL = {"sd": np.exp, "kurtosis": np.exp, "residual kurtosis": np.exp, "curvature": np.tanh}
 FEWEST = 8  # rows that a kurtosis needs
 COLUMNS = ["variable", "statistic", "observed", "predicted", "low", "high", "gap", "p_value"]
 WORST_K = 0.7  # beyond it the estimate for that row is not to be trusted
@@ -46,7 +56,8 @@ def check_predictive(
 
     A line fails where the difference is significant after Holm's correction and larger than what
     matters (a mean by 0.1 sd, an sd by 10 %, a skewness by 0.2, a kurtosis by 20 %, a correlation
-    by 0.1).
+    by 0.1). Residual skewness and kurtosis are those of the disturbances of a mechanism that has
+    causes: its disturbances are Gaussian however much the mechanism bends.
 
     Parameters
     ----------
@@ -83,7 +94,8 @@ def check_predictive(
     table["verdict"] = [
         judge(not each) if is_known else UNKNOWN for each, is_known in zip(bad, known, strict=True)
     ]
-    return Check("posterior predictive", table, _tell(table, post.rows), _advise(table))
+    advice = _advise(table, post.belief.response.is_affine)
+    return Check("posterior predictive", table, _tell(table, post.rows), advice)
 
 
 def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object, ...]]:
@@ -104,10 +116,12 @@ def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object
         seen, predicted = (_statistics(part[:, :, place]) for part in (same, rows[:, chosen]))
         causes = [graph.index(cause) for cause in graph.parents(name)]
         if causes and errors is not None:
-            curved = _curvatures(errors(models, same, place), same, causes)
+            ours, theirs = (errors(models, each, place) for each in (same, rows[:, chosen]))
+            seen, predicted = seen | _residual(ours), predicted | _residual(theirs)
+            curved = _curvatures(ours, same, causes)
             worst = int(np.abs(curved.mean(axis=1)).argmax())
-            seen["curvature"], new = curved[worst], rows[:, chosen]
-            [predicted["curvature"]] = _curvatures(errors(models, new, place), new, [causes[worst]])
+            seen["curvature"] = curved[worst]
+            [predicted["curvature"]] = _curvatures(theirs, rows[:, chosen], [causes[worst]])
         sd = float(values[chosen, place].std())
         for statistic in seen:
             yield name, statistic, *_compare(statistic, seen[statistic], predicted[statistic], sd)
@@ -123,6 +137,12 @@ def _statistics(value: np.ndarray) -> dict[str, np.ndarray]:
         "skewness": (centred**3).mean(axis=1) / variance**1.5,
         "kurtosis": np.log((centred**4).mean(axis=1) / variance**2),
     }
+
+
+def _residual(error: np.ndarray) -> dict[str, np.ndarray]:
+    """Return skewness and kurtosis of disturbances (s, n), of shape (s,) each."""
+    found = _statistics(error)
+    return {f"residual {name}": found[name] for name in ("skewness", "kurtosis")}
 
 
 def _curvatures(error: np.ndarray, rows: np.ndarray, causes: list[int]) -> np.ndarray:
@@ -185,14 +205,24 @@ def _tell(table: pd.DataFrame, rows: int) -> str:
     return f"The model would not have produced these rows ({count}): {'; '.join(words)}.{rest}"
 
 
-def _advise(table: pd.DataFrame) -> str:
+def _advise(table: pd.DataFrame, is_affine: bool) -> str:
+    """Say what to do; is_affine: whether the effects of these mechanisms cannot bend."""
     failed = set(table.loc[table["verdict"] == FAILED, "statistic"])
     advice = []
     if "curvature" in failed:
         advice.append(
-            "a mechanism bends: transform the variable, or do not trust effects far from the data"
+            'a mechanism bends: take mechanisms="gp" for it, transform the variable, or do not '
+            "trust effects far from the data"
+            if is_affine
+            else "a mechanism bends more than these mechanisms follow: give it more functions or a "
+            "shorter lengthscale, let causes that act together share a group, or look for outliers"
         )
-    if failed & {"skewness", "kurtosis"}:
+    if failed & {"residual skewness", "residual kurtosis"}:
+        advice.append(
+            "a disturbance is not Gaussian: look for outliers, bounds or several groups in what "
+            "the causes leave unexplained; averages over it are off where a later mechanism bends"
+        )
+    elif failed & {"skewness", "kurtosis"}:
         advice.append(
             "a variable is not Gaussian: look for outliers, bounds or several groups, or "
             "transform it"
@@ -233,28 +263,56 @@ def check_loo(
         `largest_k`; and how many rows are `influential`, and `which`.
     """
     require_posterior("check_loo", post)
-    if post.rows < 2:
-        raise DataError(f"leaving rows out needs at least 2 of them, got {post.rows}")
-    require_draws("check_loo", draws, post)
-    worst_k = require_between("worst_k", worst_k, 0, np.inf)
-    from arviz_stats import loo
-
-    tree, lines = post.to_datatree(draws=draws, key=key), []
-    for name in map(str, tree["observed_data"].data_vars):
-        rows = tree["log_likelihood"][name].sizes[f"row[{name}]"]
-        if rows < 2:
-            lines.append((name, rows, *[float("nan")] * 4, 0, "", UNKNOWN))
+    worst_k, lines = require_between("worst_k", worst_k, 0, np.inf), []
+    for name, each in leave_out("check_loo", post, draws, key).items():
+        if len(each.rows) < 2:
+            lines.append((name, len(each.rows), *[float("nan")] * 4, 0, "", UNKNOWN))
             continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of large k: the table reports them
-            left_out = loo(tree, var_name=name, pointwise=True)
-        shapes = left_out.pareto_k
-        bad = shapes[f"row[{name}]"].values[~(shapes <= worst_k).values]
-        numbers = map(float, (left_out.elpd, left_out.se, left_out.p, shapes.max()))
+        bad = each.rows[~(each.pareto_k <= worst_k)]
+        numbers = (each.elpd.sum(), each.standard_error, each.size, each.pareto_k.max())
         which = listed(bad, most=5) if len(bad) else ""
-        lines.append((name, rows, *numbers, len(bad), which, judge(not len(bad))))
+        line = (name, len(each.rows), *map(float, numbers), len(bad), which)
+        lines.append((*line, judge(not len(bad))))
     table = pd.DataFrame(lines, columns=LOO_COLUMNS).set_index("mechanism")
     return Check("leave one out", table, _tell_left_out(table), _advise_on_rows(table))
+
+
+class LeftOut(NamedTuple):
+    """What a mechanism says about each of n rows when it has not learned from that row.
+
+    rows: (n,) places among the posterior's rows. elpd: (n,) log densities. pareto_k: (n,) tails of
+    the importance weights. standard_error: of the sum of `elpd`. size: how many parameters the
+    mechanism seems to have. A single row cannot be left out; then nothing else is known.
+    """
+
+    rows: np.ndarray
+    elpd: np.ndarray
+    pareto_k: np.ndarray
+    standard_error: float
+    size: float
+
+
+def leave_out(who: str, post: Posterior, draws: int, key: jax.Array | int) -> dict[str, LeftOut]:
+    """Leave every row out of every mechanism by PSIS-LOO, with the variables' names as keys."""
+    if post.rows < 2:
+        raise DataError(f"leaving rows out needs at least 2 of them, got {post.rows}")
+    require_draws(who, draws, post)
+    require_rows_known(who, post)
+    from arviz_stats import loo
+
+    tree, found = post.to_datatree(draws=draws, key=key), {}
+    for name in map(str, tree["observed_data"].data_vars):
+        rows = np.asarray(tree["log_likelihood"][name].coords[f"row[{name}]"])
+        if len(rows) < 2:
+            unknown = np.full(len(rows), np.nan)
+            found[name] = LeftOut(rows, unknown, unknown, np.nan, np.nan)
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of large k: tables report them
+            each = loo(tree, var_name=name, pointwise=True)
+        parts = (np.asarray(each.elpd_i), np.asarray(each.pareto_k))
+        found[name] = LeftOut(rows, *parts, float(each.se), float(each.p))
+    return found
 
 
 def _tell_left_out(table: pd.DataFrame) -> str:

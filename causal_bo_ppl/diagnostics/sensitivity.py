@@ -15,15 +15,17 @@ from causal_bo_ppl.diagnostics.convergence import (
     require_posterior,
     require_rows_known,
 )
+from causal_bo_ppl.diagnostics.relevance import find_relevance
 from causal_bo_ppl.errors import DataError, ModelError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import default_vertices, labels
+from causal_bo_ppl.problem.queries import default_design, default_vertices, labels
 from causal_bo_ppl.responses import response
 
 LIMIT = 0.05  # distance per doubling of the prior's weight, as the authors of the method propose
+MOST = 32  # effects that are looked at where none are named
 ALPHAS = (0.99, 1.01)
 
 
@@ -42,7 +44,7 @@ def prior_sensitivity(
     post:
         A posterior whose draws come with their log prior.
     queries:
-        Effects to look at; by default up to 32 vertices.
+        Effects to look at; by default up to 32 vertices, or half as many and points inside.
     draws:
         How many draws are used.
     limit:
@@ -54,8 +56,10 @@ def prior_sensitivity(
     -------
     Check
         A line for every coordinate of theta and every effect, with its sensitivities to `prior` and
-        `likelihood`. `diagnosis` says why a line failed: the prior disagrees with the data (then
-        the likelihood matters too), or the data say little (then it does not).
+        `likelihood`. Where theta has coordinates that move no effect, as those of mechanisms that
+        bend have, there are lines for effects alone, by default also inside the boxes: the prior of
+        such coefficients is meant to act. `diagnosis` says why a line failed: the prior disagrees
+        with the data (then the likelihood matters too), or the data say little (then it does not).
     """
     require_posterior("prior_sensitivity", post)
     if not post.rows:
@@ -63,10 +67,15 @@ def prior_sensitivity(
     require_draws("prior_sensitivity", draws, post)
     limit = require_between("limit", limit, 0, np.inf)
     drawn = post.belief.drawn(draws, as_key(key))
-    asked = default_vertices(post.problem, post.sets, queries, most=32)
-    effects = np.asarray(response(post.problem, post)(drawn.theta, asked))
-    watched = np.concatenate([drawn.theta, effects], axis=1)
-    names = [*post.names, *labels(post.problem, asked)]
+    asked = default_vertices(post.problem, post.sets, queries, most=MOST)
+    is_whole = find_relevance(post, asked).is_whole
+    if not is_whole:
+        asked = default_design(post.problem, post.sets, queries, MOST // 2)
+    watched = np.asarray(response(post.problem, post)(drawn.theta, asked))
+    names = labels(post.problem, asked)
+    if is_whole:
+        watched = np.concatenate([drawn.theta, watched], axis=1)
+        names = [*post.names, *names]
     if drawn.log_prior is None:
         raise ModelError("these draws come without their prior; its influence cannot be judged")
     components = {"prior": drawn.log_prior, "likelihood": _log_likelihood(post, drawn)}

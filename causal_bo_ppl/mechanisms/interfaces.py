@@ -55,6 +55,23 @@ class HessianBounds(NamedTuple):
     level: float
 
 
+class Extrapolation(NamedTuple):
+    """Where paths from M queries to the target leave the range of the data.
+
+    inputs: (variable, cause) of every input of a mechanism that is learned, k in all. outside: (M,)
+    the share of averaged paths on which an input lies outside the range of its data. shares: (M, k)
+    the same for each input; 0 where its mechanism has no influence under the query. distances: (M,
+    k) how far those paths lie beyond, on average, in ranges of the data. beyond: (d,) whether a
+    coordinate of theta acts outside the data only.
+    """
+
+    inputs: tuple[tuple[str, str], ...]
+    outside: np.ndarray
+    shares: np.ndarray
+    distances: np.ndarray
+    beyond: np.ndarray
+
+
 class ResponseMap(Protocol):
     """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
 
@@ -64,7 +81,8 @@ class ResponseMap(Protocol):
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
     `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
     points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
-    with another kind of average, one of `propagations`.
+    with another kind of average, one of `propagations`. Where the range of the data is known:
+    `extrapolation(theta, queries)`, see `Extrapolation`.
     """
 
     @property

@@ -217,12 +217,30 @@ def default_vertices(
 
     Of more than `most` vertices, `most` that are evenly spaced in their order are taken.
     """
+    return problem.require(queries) if queries is not None else _some(vertices(problem, sets), most)
+
+
+def default_design(
+    problem: "Problem", sets: tuple[tuple[str, ...], ...], queries: Queries | None, most: int
+) -> Queries:
+    """Return the queries that were given, checked, or else vertices and points inside the boxes.
+
+    There are at most `most` of either kind, the points inside from a Sobol sequence, as many for
+    every set.
+    """
     if queries is not None:
         return problem.require(queries)
-    corners = vertices(problem, sets)
-    if len(corners) <= most:
-        return corners
-    return corners[np.unique(np.linspace(0, len(corners) - 1, most).round().astype(int))]
+    # The first Sobol point is a corner.
+    inside = sobol(1 + max(1, most // max(1, len(sets))))
+    points = spread(problem.graph.nodes, sets, problem.domains, lambda size: inside(size)[1:], 0)
+    return stack([_some(vertices(problem, sets), most), _some(points, most)])
+
+
+def _some(queries: Queries, most: int) -> Queries:
+    """Return all queries, or `most` of them that are evenly spaced in their order."""
+    if len(queries) <= most:
+        return queries
+    return queries[np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))]
 
 
 def affine_anchors(

@@ -28,7 +28,7 @@ from causal_bo_ppl.mechanisms.gp.evidence import (
     log_sds,
     mix,
 )
-from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
+from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior, read_spread
 from causal_bo_ppl.mechanisms.gp.propagation import (
     Equation,
     Setting,
@@ -303,10 +303,17 @@ class GPModel:
         return found
 
     def replicate(self, draws: np.ndarray, queries: Queries, key: jax.Array) -> np.ndarray:
-        """Draw one row for each of n models and each query, (n, rows, p)."""
+        """Draw one row for each of n models and each query, (n, rows, p).
+
+        Variables that are not learned are drawn from Gaussians with their mean and sd.
+        """
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         rows = np.zeros((len(draws), *mask.shape)) + np.where(mask, value, 0.0)
         generator = host_generator(key)
+        for place in map(int, np.flatnonzero(~self.learned & ~mask.all(axis=0))):
+            spread = read_spread(self.prior, self.nodes[place], self.data.column(self.nodes[place]))
+            own = spread.draw(rows.shape[:2], generator)
+            rows[:, :, place] = np.where(mask[:, place], value[:, place], own)
         for at, equation in enumerate(self.equations):
             place, sd = equation.place, np.exp(split(self.equations, draws)[at][1])[:, None]
             noise = generator.standard_normal(rows.shape[:2])

@@ -171,6 +171,10 @@ class Spread(NamedTuple):
     low: float
     high: float
 
+    def draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+        """Draw values of this mean and sd from a Gaussian."""
+        return self.centre + self.scale * generator.standard_normal(shape)
+
 
 def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
     """Return where a variable lies, as the prior says or, where it does not, as the rows do."""

@@ -21,6 +21,7 @@ from causal_bo_ppl.problem import Queries
 
 POINTS = 256
 TOGETHER = 16  # queries that are averaged at once, so that memory is bounded
+NEAR = 0.1  # ranges beyond the data within which an input that is not set counts as inside
 NODES = {0: 1, 1: 20, 2: 10, 3: 7}  # of Gauss-Hermite quadrature, by the number of causes
 
 
@@ -123,19 +124,23 @@ class PointProgram:
     equations: tuple[Equation, ...] = field(metadata={"static": True})
     size: int = field(metadata={"static": True})
 
-    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
-        """Return the mean of the target at every point (S,), given all its causes there."""
+    def paths(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> list[Any]:
+        """Return all variables at every point, (S,) each; of the target its mean given the rest."""
         blank = jnp.zeros(len(self.points))
         columns: list[Any] = [blank + value[place] for place in range(self.size)]
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
         for at, (equation, setting, (coefficients, log_sd)) in enumerate(parts):
             own = natural(equation, setting, coefficients, columns, fast)
             if equation.place == self.size - 1:
-                found: jax.Array = own + blank
-                return found
+                return [*columns[:-1], own + blank]
             own = own + jnp.exp(log_sd) * self.points[:, at]
             columns[equation.place] = jnp.where(mask[equation.place], value[equation.place], own)
         raise AssertionError("the target's equation is always learned")
+
+    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
+        """Return the mean of the target at every point (S,), given all its causes there."""
+        found: jax.Array = self.paths(theta, mask, value, fast)[-1]
+        return found
 
     def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return E[Y | do(z)] at theta (d,) for every query, of shape (M,)."""
@@ -171,6 +176,43 @@ class PointProgram:
 
         found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
         return found
+
+    def beyond(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return how many paths leave the data: (M,) at all, (M, k) by input, and by how much.
+
+        Inputs are the causes of all equations, one after the other. An input counts where its
+        equation has an influence on the target under the query. Distances are in ranges of the
+        data, averaged over the paths outside.
+        """
+
+        def one(query: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
+            columns = self.paths(theta, query.mask, query.value, True)
+            acting, excess = _acting(self.equations, self.size, query.mask), []
+            for equation, setting in zip(self.equations, self.settings, strict=True):
+                low, high = jnp.asarray(setting.frame.low), jnp.asarray(setting.frame.high)
+                for at, cause in enumerate(equation.causes):
+                    over = jnp.maximum(low[at] - columns[cause], columns[cause] - high[at])
+                    far = over / (high[at] - low[at])
+                    out = far > jnp.where(query.mask[cause], 0.0, NEAR)
+                    excess.append(jnp.where(acting[equation.place] & out, far, 0.0))
+            gone = jnp.stack(excess) if excess else jnp.zeros((0, len(self.points)))
+            outside = gone > 0
+            share = outside.mean(axis=1, dtype=float)
+            distance = gone.mean(axis=1) / jnp.where(share > 0, share, 1.0)
+            return outside.any(axis=0).mean(dtype=float), share, distance
+
+        found: tuple[jax.Array, jax.Array, jax.Array]
+        found = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
+        return found
+
+
+def _acting(equations: tuple[Equation, ...], size: int, mask: Any) -> list[Any]:
+    """Return whether each variable's mechanism has an influence on the target under a query."""
+    acting = [jnp.zeros((), bool)] * (size - 1) + [jnp.ones((), bool)]
+    for equation in reversed(equations):
+        for cause in (*equation.causes, *equation.known):
+            acting[cause] = acting[cause] | (acting[equation.place] & ~mask[cause])
+    return acting
 
 
 def _arrays(batch: Queries) -> Queries:

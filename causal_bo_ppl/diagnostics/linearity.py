@@ -1,0 +1,141 @@
+"""Does a mechanism bend, or would a straight line predict as well?
+
+Every mechanism of a posterior is compared with a linear one that learned from the same rows, by the
+log density of rows that were left out (PSIS-LOO). The two see the same rows, so that the standard
+error of their difference is that of n paired differences:
+
+    difference = sum_i d_i,    standard error = sqrt(n) sd(d_i).
+"""
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
+from causal_bo_ppl.diagnostics.convergence import require_between, require_posterior
+from causal_bo_ppl.diagnostics.predictive import WORST_K, LeftOut, leave_out
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.inference import Posterior, fit
+
+STRAIGHT, BENT, UNCLEAR = "linear is enough", "bends", "cannot tell"
+ENOUGH = 0.9  # of the rows must be judged where a mechanism is said to bend
+COLUMNS = "mechanism rows difference se largest_k linear_k finding verdict".split()
+
+
+def check_linearity(
+    post: Posterior,
+    *,
+    margin: float = 4.0,
+    least: float = 1.0,
+    draws: int = 2_000,
+    key: jax.Array | int = 0,
+) -> Check:
+    """Compare every mechanism with a linear one on rows that were left out.
+
+    Linear mechanisms are fitted to the same problem and rows in closed form. Outcomes of the target
+    alone, if the posterior learned from any, are not used for them.
+
+    Parameters
+    ----------
+    post:
+        A posterior whose draws are of whole models, such as one of `mechanisms="gp"`.
+    margin:
+        By how much, in log density summed over the rows, a bent mechanism may at most be better
+        where a linear one is called enough. Differences below 4 are commonly held to be small.
+    least:
+        By how much it must be better where it is said to bend.
+    draws:
+        About how many draws of either posterior are used.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A line for every mechanism with causes: the `difference` of expected log densities of new
+        rows, the posterior's minus the linear one's, summed over the rows; its standard error `se`;
+        the largest Pareto k of the posterior's rows, `largest_k`, and of the linear one's,
+        `linear_k`. Where k exceeds 0.7 the log density of that row is too high, more often than
+        not. So the `finding` is "bends" where the difference exceeds `least` and two standard
+        errors on the rows that the posterior's k allows to judge, at least nine tenths of all;
+        else "linear is enough" where difference plus two standard errors stay below `margin` and
+        no k of the linear mechanism is too large; else "cannot tell". The verdict of a line is
+        "passed" where there is a finding and "not assessed" where there is none: a bend is no fault
+        of mechanisms that may bend, and neither is a straight line. No line fails.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("toy")
+    >>> post = cb.fit(system.problem, system.observe(100, 0), mechanisms=cb.GP(functions=8))
+    >>> cb.check_linearity(post).table.loc["Z", "finding"]
+    'bends'
+    """
+    require_posterior("check_linearity", post)
+    margin = require_between("margin", margin, 0, np.inf)
+    least = require_between("least", least, 0, np.inf)
+    ours = leave_out("check_linearity", post, draws, key)
+    straight = fit(post.problem, post.data, mechanisms="linear", method="conjugate")
+    theirs = leave_out("check_linearity", straight, draws, key)
+    graph = post.problem.graph
+    names = [name for name in ours if name in theirs and graph.parents(name)]
+    if not names:
+        raise ModelError("no mechanism with causes was learned; there is nothing to compare")
+    lines = [(name, *_compare(ours[name], theirs[name], margin, least)) for name in names]
+    table = pd.DataFrame(lines, columns=COLUMNS).set_index("mechanism")
+    return Check("linearity", table, _tell(table), _advise(table))
+
+
+def _compare(ours: LeftOut, theirs: LeftOut, margin: float, least: float) -> tuple[object, ...]:
+    """Return what a line says about one mechanism."""
+    gaps, rows = ours.elpd - theirs.elpd, len(ours.rows)
+    if rows < 2:
+        return rows, *[np.nan] * 4, UNCLEAR, UNKNOWN
+    difference, error = _sum(gaps)
+    sure = ours.pareto_k <= WORST_K
+    gain, doubt = _sum(gaps[sure])
+    if sure.mean() >= ENOUGH and gain > max(least, 2 * doubt):
+        finding = BENT
+    elif difference + 2 * error < margin and bool((theirs.pareto_k <= WORST_K).all()):
+        finding = STRAIGHT
+    else:
+        finding = UNCLEAR
+    shapes = float(ours.pareto_k.max()), float(theirs.pareto_k.max())
+    return rows, difference, error, *shapes, finding, UNKNOWN if finding == UNCLEAR else PASSED
+
+
+def _sum(gaps: np.ndarray) -> tuple[float, float]:
+    """Return the sum of differences (n,) and its standard error, infinite for less than two."""
+    error = np.sqrt(len(gaps)) * gaps.std(ddof=1) if len(gaps) > 1 else np.inf
+    return float(gaps.sum()), float(error)
+
+
+def _tell(table: pd.DataFrame) -> str:
+    parts = []
+    for finding, words in (
+        (BENT, "These mechanisms bend"),
+        (STRAIGHT, "A line predicts as well for"),
+        (UNCLEAR, "The rows cannot tell for"),
+    ):
+        found = table[table["finding"] == finding]
+        if len(found):
+            numbers = [
+                f"{name} ({line['difference']:+.1f} +- {line['se']:.1f})"
+                for name, line in found.iterrows()
+            ]
+            parts.append(f"{words}: {listed(numbers, most=6)}.")
+    parts.append("In brackets: log density of new rows, compared with a linear mechanism.")
+    return " ".join(parts)
+
+
+def _advise(table: pd.DataFrame) -> str:
+    straight = [str(name) for name in table.index[table["finding"] == STRAIGHT]]
+    if len(straight) == len(table):
+        return 'Linear mechanisms predict as well: mechanisms="linear" is simpler and exact.'
+    if straight:
+        chosen = ", ".join(f'"{name}": "linear"' for name in straight[:4])
+        more = ", ..." if len(straight) > 4 else ""
+        return f"Some may as well be linear: mechanisms={{{chosen}{more}}} beside the others."
+    if (table["finding"] == UNCLEAR).any():
+        return "Keep mechanisms that may bend where the rows cannot tell, or add rows."
+    return ""

@@ -1,0 +1,395 @@
+"""What the checks say about mechanisms that bend."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.diagnostics.predictive import leave_out
+from causal_bo_ppl.diagnostics.relevance import find_relevance
+from causal_bo_ppl.problem.queries import default_design
+
+FEW = cb.GP(functions=8)
+PAIR = cb.Problem(cb.CausalGraph.parse("B -> C"), target="C", domains={"B": (-5.0, 5.0)})
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return cb.models.load("toy")
+
+
+@pytest.fixture(scope="module")
+def rows(toy):
+    return toy.observe(100, 0)
+
+
+@pytest.fixture(scope="module")
+def conjugate(toy, rows):
+    return cb.fit(toy.problem, rows, mechanisms=FEW)
+
+
+@pytest.fixture(scope="module")
+def laplace(toy, rows):
+    return cb.fit(toy.problem, rows, mechanisms=FEW, method="laplace")
+
+
+@pytest.fixture(scope="module")
+def sampled(toy, rows):
+    nuts = cb.NUTS(chains=2, warmup=300, draws=600)
+    return cb.fit(toy.problem, rows, mechanisms=FEW, method=nuts, key=0)
+
+
+def pairs(cause, effect):
+    return cb.Data.from_frame(PAIR, pd.DataFrame({"B": cause, "C": effect}))
+
+
+def decay(seed, rows=100, noise=None):
+    """Rows of C = exp(-B) + e with B of variance 2."""
+    draws = np.random.default_rng(seed)
+    cause = draws.normal(0, np.sqrt(2), rows)
+    error = draws.normal(size=rows) if noise is None else noise(draws)
+    return pairs(cause, np.exp(-cause) + error)
+
+
+# Does a mechanism bend?
+
+
+def test_bends_of_toy_are_found_and_a_straight_chain_is_left_straight(conjugate):
+    check = cb.check_linearity(conjugate)
+    assert check.table.loc["Z", "finding"] == "bends" and check.passed
+    assert "These mechanisms bend: Z (+" in check.text
+    chain = cb.models.load("chain")
+    post = cb.fit(chain.problem, chain.observe(100, 0), mechanisms=FEW)
+    straight = cb.check_linearity(post)
+    assert set(straight.table["finding"]) == {"linear is enough"}
+    assert 'mechanisms="linear" is simpler' in straight.advice
+
+
+def test_difference_of_a_mechanism_is_that_of_log_densities_of_left_out_rows(toy, rows, conjugate):
+    """By hand from both posteriors, and against refits without a row for some rows."""
+    line = cb.check_linearity(conjugate, key=3).table.loc["Z"]
+    straight = cb.fit(toy.problem, rows)
+    ours, theirs = (leave_out("test", post, 2_000, 3)["Z"] for post in (conjugate, straight))
+    gaps = ours.elpd - theirs.elpd
+    assert line["difference"] == pytest.approx(gaps.sum())
+    assert line["se"] == pytest.approx(np.sqrt(len(gaps) * np.var(gaps, ddof=1)))
+    for row in np.argsort(ours.pareto_k)[:3]:
+        rest = cb.Data(
+            rows.nodes,
+            rows.target,
+            np.delete(rows.values, row, axis=0),
+            np.delete(rows.intervened, row, axis=0),
+        )
+        without = cb.fit(toy.problem, rest, mechanisms=FEW)
+        drawn = without.belief.drawn(2_000, jax.random.key(1))
+        values, free = rows.values[[row]], np.ones((1, 3), bool)
+        logs = without.belief.model.log_densities(drawn.models, values, free)[:, 0, 1]
+        # Without the row the hyperparameters at the mode of their evidence differ a little.
+        assert ours.elpd[row] == pytest.approx(np.log(np.exp(logs).mean()), abs=0.1)
+
+
+def test_a_bend_is_judged_on_rows_with_a_trusted_estimate_only(conjugate, monkeypatch):
+    """A large k of the linear mechanism hides no bend; of the bent one in many rows it does."""
+    from causal_bo_ppl.diagnostics import linearity
+
+    real = linearity.leave_out
+
+    def spoiled(share, of_linear):
+        def leave(who, post, draws, key):
+            found = real(who, post, draws, key)
+            if (post.mechanisms == "linear") != of_linear:
+                return found
+            k = {name: each.pareto_k.copy() for name, each in found.items()}
+            for name in k:
+                k[name][: int(share * len(k[name]))] = 2.0
+            return {name: each._replace(pareto_k=k[name]) for name, each in found.items()}
+
+        return leave
+
+    for share, of_linear, finding in [
+        (1.0, True, "bends"),
+        (0.05, False, "bends"),
+        (0.5, False, "cannot tell"),
+    ]:
+        monkeypatch.setattr(linearity, "leave_out", spoiled(share, of_linear))
+        check = cb.check_linearity(conjugate)
+        assert check.table.loc["Z", "finding"] == finding
+    assert check.table.loc["Z", "verdict"] == "not assessed"
+
+
+def test_linearity_of_a_linear_posterior_is_no_surprise(toy, rows):
+    check = cb.check_linearity(cb.fit(toy.problem, rows))
+    assert check.table["difference"].abs().max() < 0.5
+    with pytest.raises(cb.ModelError, match="margin must lie between"):
+        cb.check_linearity(cb.fit(toy.problem, rows), margin=-1.0)
+
+
+@pytest.mark.slow
+def test_rates_of_findings_about_linearity():
+    """20 seeds of 100 rows: toy's two mechanisms bend, the chain's two do not."""
+    found = {}
+    for name in ("toy", "chain"):
+        system, found[name] = cb.models.load(name), Counter()
+        for seed in range(20):
+            post = cb.fit(system.problem, system.observe(100, seed), mechanisms="gp")
+            found[name].update(cb.check_linearity(post, key=seed).table["finding"])
+    assert found["toy"]["bends"] >= 36 and not found["toy"]["linear is enough"]
+    assert found["chain"]["linear is enough"] >= 28 and not found["chain"]["bends"]
+
+
+# Are disturbances Gaussian?
+
+
+def test_skewed_disturbances_under_a_bent_mechanism_are_seen():
+    data = decay(0, 200, lambda draws: draws.exponential(size=200) - 1)
+    check = cb.check_predictive(cb.fit(PAIR, data, mechanisms=FEW))
+    assert "residual skewness" in set(check.failures["statistic"])
+    assert "A disturbance is not Gaussian" in check.advice and "transform" not in check.advice
+    fine = cb.check_predictive(cb.fit(PAIR, decay(0, 200), mechanisms=FEW))
+    assert fine.passed
+
+
+def test_residual_lines_are_statistics_of_the_disturbances(conjugate, rows):
+    """Observed skewness, by hand from the features of the fitted mechanism."""
+    check = cb.check_predictive(conjugate, draws=2_000)
+    table = check.table.set_index(["variable", "statistic"])
+    model = conjugate.belief.model
+    drawn = conjugate.belief.drawn(2_000, jax.random.key(5)).models
+    same = np.broadcast_to(rows.values, (len(drawn), *rows.values.shape))
+    error = model.disturbances(drawn, same, 1)
+    assert table.loc[("Z", "residual skewness"), "observed"] == pytest.approx(
+        stats.skew(error, axis=1).mean(), abs=0.02
+    )
+    assert table.loc[("Z", "residual kurtosis"), "observed"] == pytest.approx(
+        np.exp(np.log(3 + stats.kurtosis(error, axis=1)).mean()), abs=0.05
+    )
+
+
+def test_advice_about_curvature_depends_on_whether_mechanisms_may_bend(toy, rows):
+    """A basis of two functions cannot follow a wave."""
+    draws = np.random.default_rng(0)
+    cause = draws.uniform(-3, 3, 300)
+    wave = pairs(cause, 3 * np.cos(2 * cause) + 0.3 * draws.normal(size=300))
+    straight = cb.check_predictive(cb.fit(PAIR, decay(0, 300)))
+    assert 'take mechanisms="gp" for it, transform' in straight.advice
+    stiff = cb.check_predictive(cb.fit(PAIR, wave, mechanisms=cb.GP(functions=2)))
+    assert "transform" not in stiff.advice
+
+
+@pytest.mark.slow
+def test_rates_of_alarms_about_disturbances():
+    """40 seeds of 200 rows: one false alarm at most per 20, and no exponential one is missed."""
+    rates = {}
+    for name, noise in [
+        ("gaussian", None),
+        ("exponential", lambda draws: draws.exponential(size=200) - 1),
+        ("student", lambda draws: draws.standard_t(3, size=200)),
+    ]:
+        checks = [
+            cb.check_predictive(cb.fit(PAIR, decay(seed, 200, noise), mechanisms="gp"), key=seed)
+            for seed in range(40)
+        ]
+        rates[name] = sum(not check.passed for check in checks)
+    assert rates["gaussian"] <= 2 and rates["exponential"] >= 38 and rates["student"] >= 36
+
+
+# Where does do() leave the data?
+
+
+def test_extrapolation_is_named_with_mechanism_cause_and_distance():
+    data = decay(0)
+    post = cb.fit(PAIR, data, mechanisms=FEW)
+    asked = PAIR.queries([{"B": -5.0}, {"B": -4.0}, {"B": 0.0}])
+    check = cb.check_extrapolation(post, asked)
+    assert check.table["verdict"].tolist() == ["failed", "failed", "passed"]
+    far = (data.column("B").min() + 5.0) / np.ptp(data.column("B"))
+    line = check.table.loc["do(B = -5)"]
+    assert line["ranges"] == pytest.approx(far) and line["outside"] == 1.0
+    said = (
+        f"do(B = -5): 100% of the answer rests on C's mechanism beyond the data of B (by {far:.2g}"
+    )
+    assert said in check.text and "do(B = -4): 100%" in check.text
+    assert check.table["variance_share"].iloc[:2].min() > 0.3
+    assert check.table["variance_share"].iloc[2] == 0.0
+
+
+def test_share_of_paths_outside_is_that_of_simulated_paths(toy, rows, conjugate):
+    """Of do(X = -1.5) the paths of Z are drawn from the model at the mean of theta."""
+    asked = toy.problem.queries([{"X": -1.5}, {"X": 0.0}, {"Z": 3.0}])
+    table = cb.check_extrapolation(conjugate, asked).table
+    model, theta = conjugate.belief.model, np.repeat(conjugate.mean[None], 20_000, axis=0)
+    low, high = rows.column("Z").min(), rows.column("Z").max()
+    paths = model.replicate(theta, conjugate.upstream(asked), jax.random.key(0))[:, :2, 1]
+    beyond = np.maximum(low - paths, paths - high) / (high - low)
+    assert np.allclose(table["outside"].iloc[:2], (beyond > 0.1).mean(axis=0), atol=0.01)
+    assert table["outside"].iloc[2] == 0.0  # what X does has no influence where Z is set
+
+
+def test_share_of_variance_is_that_of_hinges_in_the_jacobian_kernel(toy, conjugate):
+    asked = toy.problem.queries([{"X": -4.0}, {"X": 0.5}, {"Z": 15.0}])
+    hinges = [name.startswith(("low[", "high[")) for name in conjugate.names]
+    jacobian = np.asarray(cb.response(toy.problem, conjugate).jacobian(conjugate.mean, asked))
+    whole = np.diagonal(jacobian @ conjugate.covariance @ jacobian.T)
+    part = jacobian * hinges
+    share = np.diagonal(part @ conjugate.covariance @ part.T) / whole
+    found = cb.check_extrapolation(conjugate, asked).table["variance_share"]
+    assert np.allclose(found, share, atol=1e-8)
+
+
+def test_extrapolation_without_queries_looks_at_corners_and_inside(toy, conjugate):
+    check = cb.check_extrapolation(conjugate)
+    assert len(check.table) == 4 + 64 and check.verdict == "failed"
+    assert {"do(X = -5)", "do(X = 0)", "do(Z = 20)"} <= set(check.table.index)
+    assert cb.check_extrapolation(conjugate, most=0.999).verdict == "failed"
+    inside = toy.problem.queries([{"Z": 1.0}, {"X": 0.0}])
+    assert "none sends more than 5%" in cb.check_extrapolation(conjugate, inside).text
+
+
+def test_extrapolation_is_refused_where_mechanisms_do_not_know_their_data(toy, rows, conjugate):
+    with pytest.raises(cb.ModelError, match="do not say where their data end; cb.check_overlap"):
+        cb.check_extrapolation(cb.fit(toy.problem, rows))
+    with pytest.raises(cb.ModelError, match="there is no intervention"):
+        cb.check_extrapolation(conjugate, toy.problem.queries([]))
+    with pytest.raises(cb.CausalBOError, match="most must lie between"):
+        cb.check_extrapolation(conjugate, most=2.0)
+
+
+@pytest.mark.slow
+def test_extrapolation_of_the_exponential_is_named_in_every_seed():
+    """Whenever b lies outside the data of 100 rows, for b = -5 and -4, over 40 seeds."""
+    for seed in range(40):
+        data = decay(seed)
+        table = cb.check_extrapolation(
+            cb.fit(PAIR, data, mechanisms="gp"), PAIR.queries([{"B": -5.0}, {"B": -4.0}])
+        ).table
+        outside = data.column("B").min() > np.array([-5.0, -4.0])
+        assert ((table["verdict"] == "failed").to_numpy() == outside).all()
+
+
+# The checks of posteriors
+
+
+def test_theta_holds_what_no_effect_shows(conjugate, toy, rows):
+    """The sd of the target's disturbance moves no effect; all of linear theta does."""
+    asked = toy.problem.vertices()
+    found = find_relevance(conjugate, asked)
+    assert not found.is_whole and not found.moves[conjugate.names.index("log_sd[Y]")]
+    assert found.moves[conjugate.names.index("high[Z->Y]")]
+    straight = find_relevance(cb.fit(toy.problem, rows), asked)
+    assert straight.is_whole and straight.moves.all()
+
+
+def test_directions_that_effects_show_are_standard_under_the_gaussian(conjugate, toy):
+    found = find_relevance(conjugate, toy.problem.vertices())
+    standard = np.random.default_rng(0).normal(size=(20_000, conjugate.factor.shape[1]))
+    z = found.directions(conjugate, conjugate.mean + standard @ conjugate.factor.T)
+    assert 4 < z.shape[1] < len(conjugate.names)
+    assert np.allclose(np.cov(z.T), np.eye(z.shape[1]), atol=0.06)
+
+
+@pytest.mark.parametrize("method", ["laplace", "sampled"])
+def test_gaussian_error_is_judged_in_the_effects(request, method):
+    post = request.getfixturevalue(method)
+    check = cb.gaussian_error(post, draws=1_000, key=0)
+    about = check.table[check.table.index.str.startswith("effect")]
+    assert check.verdict == ("failed" if "failed" in set(about["verdict"]) else "passed")
+    assert check.passed and "the verdict is that of the effects" in check.text
+    assert np.isfinite(check.table.loc["Mardia kurtosis", "value"])
+
+
+@pytest.mark.parametrize("method", ["conjugate", "laplace", "sampled"])
+def test_prior_decides_effects_far_outside_the_data(request, toy, method):
+    """Sensitivities are of effects alone, and those far outside rest on the prior of hinges."""
+    post = request.getfixturevalue(method)
+    asked = toy.problem.queries([{"Z": 20.0}, {"Z": 1.0}, {"X": 0.0}])
+    table = cb.prior_sensitivity(post, asked, draws=2_000).table
+    assert list(table.index) == ["do(Z = 20)", "do(Z = 1)", "do(X = 0)"]
+    assert table.loc["do(Z = 20)", "verdict"] == "failed"
+    if method != "sampled":  # its few draws are noisy
+        assert table["likelihood"].idxmin() == "do(Z = 20)"
+
+
+@pytest.mark.parametrize("method", ["conjugate", "laplace", "sampled"])
+def test_all_other_checks_run(request, method):
+    post = request.getfixturevalue(method)
+    assert cb.check_posterior(post).name == "posterior"
+    assert cb.check_loo(post).table.index.tolist() == ["Z", "Y"]
+    assert cb.check_predictive(post).passed and cb.check_graph(post).passed
+    assert cb.check_overlap(post).verdict == "failed"  # Z may be set to 20
+
+
+def test_a_graph_whose_mechanisms_bend_is_not_contradicted(toy):
+    """Partial correlations given Z alone contradict toy's true graph in these rows."""
+    data = next(
+        data
+        for seed in range(40)
+        if cb.check_graph(toy.problem, data := toy.observe(1_000, seed)).verdict == "failed"
+    )
+    post = cb.fit(toy.problem, data, mechanisms=FEW)
+    check = cb.check_graph(post)
+    assert check.passed and "Disturbances were tested in place of Y" in check.text
+    values = data.values.copy()
+    values[:, 2] += 0.5 * values[:, 0]
+    bypassed = cb.Data(data.nodes, data.target, values, data.intervened)
+    wrong = cb.check_graph(cb.fit(toy.problem, bypassed, mechanisms=FEW))
+    assert wrong.verdict == "failed" and wrong.failures[["left", "right"]].values.tolist() == [
+        ["X", "Y"]
+    ]
+
+
+@pytest.mark.slow
+def test_true_graphs_of_bent_mechanisms_fail_seldom(toy):
+    """40 seeds of 1,000 rows; nearly half fail by partial correlations given Z alone."""
+    failed = [
+        cb.check_graph(cb.fit(toy.problem, toy.observe(1_000, seed), mechanisms="gp")).verdict
+        for seed in range(40)
+    ]
+    assert failed.count("failed") <= 2
+
+
+def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
+    """The coverage of intervals decides, not the uniformity of all places."""
+    prior = cb.GPPrior(
+        level=0.5,
+        noise_spread=0.5,
+        centres={"X": 0.0, "Z": 7.5, "Y": 0.0},
+        scales={"X": 1.7, "Z": 4.0, "Y": 1.0},
+        ranges={"X": (-4.0, 4.0), "Z": (-3.0, 18.0), "Y": (-2.5, 2.5)},
+    )
+    asked = toy.problem.queries([{"Z": 5.0}, {"X": 0.0}])
+    check = cb.calibrate(
+        toy.problem,
+        mechanisms=FEW,
+        prior=prior,
+        rows=40,
+        simulations=20,
+        queries=asked,
+        coverage_tolerance=0.2,
+        progress=False,
+        key=0,
+    )
+    exact = cb.calibrate(toy.problem, rows=40, simulations=20, queries=asked, key=0, progress=False)
+    assert check.passed and check.table["coverage"].between(0.6, 1.0).all()
+    assert check.table["distance"].notna().all() and exact.passed
+
+
+def test_unlearned_variables_of_new_rows_have_their_mean_and_sd(conjugate, rows):
+    """No effect of toy depends on how X is made, so its mechanism is not learned."""
+    blank = np.zeros((4_000, 3))
+    queries = cb.Queries(jnp.asarray(blank, bool), jnp.asarray(blank))
+    new = conjugate.belief.model.replicate(conjugate.mean[None], queries, jax.random.key(0))[0]
+    x = rows.column("X")
+    assert new[:, 0].mean() == pytest.approx(x.mean(), abs=0.1)
+    assert new[:, 0].std() == pytest.approx(x.std(), rel=0.1)
+
+
+def test_default_design_has_corners_and_points_inside(toy):
+    design = default_design(toy.problem, toy.problem.sets, None, 8)
+    assert len(design) == 4 + 8 and np.asarray(design.mask).sum() == 12
+    given = toy.problem.queries([{"X": 1.0}])
+    assert len(default_design(toy.problem, toy.problem.sets, given, 8)) == 1
