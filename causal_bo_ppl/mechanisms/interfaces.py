@@ -63,6 +63,15 @@ class ResponseMap(Protocol):
     must record for the coordinates to be known again. Where a closed form is known:
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
     `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`.
+
+    Where theta determines the mechanisms themselves, V = g(causes) + e:
+
+    - `mechanism(theta, variable, values)`: the mean g (s, n) of a variable given its causes, for
+      many thetas (s, d) and values (n, p) of all variables of the problem's graph.
+    - `slopes(theta)`: {(cause, effect): largest |dg/dcause| over all values of the causes} at theta
+      (d,), for the mechanisms that effects depend on.
+    - `scales(theta)`: {variable: sd of its disturbance} at theta (d,); not offered where effects do
+      not depend on sds.
     """
 
     @property

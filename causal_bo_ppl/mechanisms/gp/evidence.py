@@ -97,7 +97,7 @@ def _solve(
     factor: jax.Array, log_sd: jax.Array, log_noise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return mean (K,) and root (K, K) of the whitened coefficients, and the rows' misfit."""
-    scaled = factor[:, :-1] * jnp.exp(log_sd - log_noise)
+    scaled = factor[:, :-1] * jnp.exp(log_sd - log_noise)[None]
     values = factor[:, -1] * jnp.exp(-log_noise)
     root = jnp.linalg.cholesky(jnp.eye(len(log_sd)) + scaled.T @ scaled)
     half = solve_triangular(root, scaled.T @ values, lower=True)
@@ -271,7 +271,7 @@ def mix(form: Form, known: Known, etas: jax.Array) -> tuple[jax.Array, jax.Array
 
     means, spreads = jax.lax.map(one, etas)
     centre = means.mean(axis=0)
-    apart = means - centre
+    apart = means - centre[None]
     within = jnp.einsum("nkl,nkm->lm", spreads, spreads)
     covariance = (jnp.pad(within, (0, 1)) + apart.T @ apart) / len(etas)
     return centre.at[0].add(known.beliefs.level), covariance

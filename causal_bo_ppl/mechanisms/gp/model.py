@@ -16,7 +16,7 @@ from causal_bo_ppl.data.outcomes import Outcomes
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, features
+from causal_bo_ppl.mechanisms.gp.basis import Form, Frame
 from causal_bo_ppl.mechanisms.gp.binding import Bound, bind_equation, starts
 from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told, log_outcomes
 from causal_bo_ppl.mechanisms.gp.evidence import (
@@ -36,7 +36,12 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
     normal_points,
     split,
 )
-from causal_bo_ppl.mechanisms.gp.response_map import GPResponse, needed_variables, recorded_names
+from causal_bo_ppl.mechanisms.gp.response_map import (
+    GPResponse,
+    means_of_many,
+    needed_variables,
+    recorded_names,
+)
 from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.numerics import factor_covariance, factor_draws
 from causal_bo_ppl.problem import Problem, Queries
@@ -271,7 +276,7 @@ class GPModel:
         """Return the means (n, rows) of one equation's variable given rows (n or 1, rows, p)."""
         equation, setting = self.bound[at][:2]
         coefficients = split(self.equations, draws)[at][0]
-        work = partial(_means_of_many, equation)
+        work = partial(means_of_many, equation)
         if rows.shape[0] == 1:
             shared = jnp.asarray(rows[0])
             return np.asarray(
@@ -363,17 +368,6 @@ def _first(mode: Mode) -> np.ndarray:
 def _thetas(density: GPDensity, psi: jax.Array) -> jax.Array:
     found: jax.Array = jax.lax.map(density.theta, psi)
     return found
-
-
-@partial(jax.jit, static_argnums=0)
-def _means_of_many(
-    equation: Equation, setting: Setting, coefficients: jax.Array, rows: jax.Array
-) -> jax.Array:
-    """Return means (n, rows) for coefficients (n, K) and the same rows (rows, p)."""
-    inputs = [rows[:, cause] for cause in equation.causes]
-    total = features(equation.form, setting.frame, inputs) @ coefficients.T
-    shared = rows[:, jnp.array(equation.known, int)] @ jnp.asarray(setting.slopes, float)
-    return (total.T if equation.causes else total[:, None] * jnp.ones(len(rows))) + shared
 
 
 @partial(jax.jit, static_argnums=0)
