@@ -145,7 +145,7 @@ def mechanism_errors(post: Posterior, system: CausalSystem) -> pd.DataFrame:
     """
     post, graph = _require_truth(post, system), post.problem.graph
     lines = {}
-    for variable in _learned(post):
+    for variable in learned_variables(post):
         values = _box(post, graph.parents(variable))
         gaps, off = _gaps(post, system, variable, values)
         lines[variable] = (float(gaps.max()), float(off.max()), float(gaps.max() + off.max()))
@@ -220,7 +220,7 @@ def _pointwise(
     matrix = _slope_matrix(post.problem, slopes)
     loads = adjoint_sweep(matrix, mask.T, graph.index(post.problem.target)).T
     total = np.zeros((len(mask), len(values) // len(mask)))
-    for variable in _learned(post):
+    for variable in learned_variables(post):
         gaps, off = _gaps(post, system, variable, values)
         total += loads[:, [graph.index(variable)]] * (gaps + off).reshape(total.shape)
     return total.mean(axis=1), total.std(axis=1, ddof=1) / sqrt(total.shape[1])
@@ -239,7 +239,7 @@ def _gaps(
     return gaps, MEAN_SIZE * np.abs(scales(post.mean)[variable] - truth.sd[:, place])
 
 
-def _learned(post: Posterior) -> list[str]:
+def learned_variables(post: Posterior) -> list[str]:
     """Return the variables whose mechanisms some effect depends on, in causal order."""
     after = [post.problem.graph.do(members) for members in post.sets]
     target = post.problem.target
@@ -282,7 +282,7 @@ def _outside(post: Posterior, queries: Queries, values: np.ndarray) -> np.ndarra
     """Return the share (M,) of true rows in which a cause of a free variable leaves its box."""
     graph, mask = post.problem.graph, np.asarray(queries.mask)
     left = np.zeros((len(mask), len(values) // len(mask)), bool)
-    for variable in _learned(post):
+    for variable in learned_variables(post):
         causes = graph.parents(variable)
         if causes:
             low, high = _ends(post, causes)
