@@ -248,3 +248,14 @@ def test_response_of_a_set_is_drawn_along_one_of_its_variables(three):
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
     with pytest.raises(cb.DomainError, match="'X' may not be set; choose one of Z"):
         cb.plots.draw_response(three, "X", at={"X": 1.0})
+
+
+def test_axes_that_share_their_heights_all_show_what_must_be_seen(line, bent):
+    figure, (left, right) = plt.subplots(1, 2, sharey=True)
+    cb.plots.draw_response(line, "Z", left, draws=50)
+    alone = left.get_ylim()
+    cb.plots.draw_response(bent, "Z", right, draws=50)
+    assert left.get_ylim()[0] <= alone[0] and left.get_ylim()[1] >= alone[1]
+    seen = np.append(bent.data.outcomes, drawn(right, "posterior mean").get_ydata())
+    assert right.get_ylim()[0] < seen.min() and seen.max() < right.get_ylim()[1]
+    assert len(figure.axes) == 2

@@ -63,14 +63,18 @@ def set_heights(ax: Axes, shown: np.ndarray, band: Any) -> None:
     """Choose the vertical range: all numbers of `shown` (k,), and a band as far as there is room.
 
     A band that leaves them by more than FARTHEST times their range is cut off, since they would
-    else be too small to see.
+    else be too small to see. Axes that share this range keep what they show.
     """
     least, most = float(np.min(shown)), float(np.max(shown))
     room = FARTHEST * (most - least) or np.inf
     low = min(least, max(float(np.min(band)), least - room))
     high = max(most, min(float(np.max(band)), most + room))
     margin = 0.06 * ((high - low) or 1.0)
-    ax.set_ylim(low - 1.5 * margin, high + margin)
+    ends = [low - 1.5 * margin, high + margin]
+    for other in ax.get_shared_y_axes().get_siblings(ax):
+        if other is not ax and other.has_data():
+            ends += other.get_ylim()
+    ax.set_ylim(min(ends), max(ends))
 
 
 def draw_squares(

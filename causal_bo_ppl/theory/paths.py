@@ -30,6 +30,7 @@ from causal_bo_ppl.theory.constants import design
 from causal_bo_ppl.theory.gains import require_queries
 
 CELLS, FEWEST = 16_384, 8  # points of a box, and of each cause, where errors are looked at
+PIECE = 65_536  # true rows that are held in memory at once
 MEAN_SIZE = sqrt(2 / pi)  # of a standard Gaussian's absolute value
 
 
@@ -190,13 +191,15 @@ def path_errors(
     post, count = _require_truth(post, system), read_count("rows", rows, 2)
     asked = design(post).queries if queries is None else require_queries(post.problem, queries)
     slopes = mechanism_slopes(post)
-    values = np.asarray(system.experiment(asked.repeat(count), as_key(key)).values)
     table = mechanism_errors(post, system)
     largest = {str(name): float(table.loc[name, "error"]) for name in table.index}
     worst = path_lipschitz_bound(post.problem, slopes, largest)
-    bounds, errors = _pointwise(post, system, asked, slopes, values)
+    parts, step = [], max(1, PIECE // count)
+    for start in range(0, len(asked), step):
+        piece, fresh = asked[start : start + step], jax.random.fold_in(as_key(key), start)
+        parts.append(_pointwise(post, system, piece, slopes, count, fresh))
+    bounds, errors, outside = np.concatenate(parts, axis=1)
     truth = np.abs(response(post.problem, post)(post.mean, asked) - system.effect(asked))
-    outside = _outside(post, asked, values)
     lines = {}
     sets = split_sets(post.problem, asked)
     for label, own in zip(sets.labels, sets.rows, strict=True):
@@ -213,17 +216,24 @@ def _pointwise(
     system: CausalSystem,
     queries: Queries,
     slopes: Mapping[Edge, float],
-    values: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bound (M,) at each query by errors at true rows, and its Monte-Carlo error."""
+    rows: int,
+    key: jax.Array,
+) -> np.ndarray:
+    """Return what true rows say about each query, (3, M).
+
+    The bound by errors averaged over these rows, its Monte-Carlo error, and the share of rows in
+    which a cause leaves its box.
+    """
+    values = np.asarray(system.experiment(queries.repeat(rows), key).values)
     graph, mask = post.problem.graph, np.asarray(queries.mask)
     matrix = _slope_matrix(post.problem, slopes)
     loads = adjoint_sweep(matrix, mask.T, graph.index(post.problem.target)).T
-    total = np.zeros((len(mask), len(values) // len(mask)))
+    total = np.zeros((len(mask), rows))
     for variable in learned_variables(post):
         gaps, off = _gaps(post, system, variable, values)
         total += loads[:, [graph.index(variable)]] * (gaps + off).reshape(total.shape)
-    return total.mean(axis=1), total.std(axis=1, ddof=1) / sqrt(total.shape[1])
+    outside = _outside(post, queries, values)
+    return np.stack([total.mean(axis=1), total.std(axis=1, ddof=1) / sqrt(rows), outside])
 
 
 def _gaps(
