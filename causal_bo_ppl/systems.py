@@ -20,7 +20,7 @@ from scipy.ndimage import minimum_filter
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
-from causal_bo_ppl.mechanisms.simulation import simulate
+from causal_bo_ppl.mechanisms.simulation import Conditionals, conditionals, simulate
 from causal_bo_ppl.numerics import first_smallest, tie_width
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import Interventions, between, lattice, sobol, spread, stack
@@ -100,6 +100,14 @@ class CausalSystem:
                 "it must be finite"
             )
         return effects
+
+    def mechanisms(self, values: np.ndarray) -> Conditionals:
+        """Return the true means and sds (n, p) of every variable given its causes.
+
+        values: (n, p), in the order of the graph's nodes. Every variable must be drawn from a
+        Normal; where latent causes join two, their means hold the latent causes of one draw.
+        """
+        return conditionals(self.model, self.problem.graph.nodes, values)
 
     @cached_property
     def optimum(self) -> Optimum:

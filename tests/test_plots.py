@@ -145,7 +145,7 @@ def test_response_is_drawn_over_its_domain_before_and_after_experiments(chain_ru
     system = cb.models.load("chain")
     before = cb.plots.draw_response(chain_run.surrogate.post, "Z", truth=system.effect)
     after = cb.plots.draw_response(chain_run.surrogate, "Z")
-    (mean, truth), band = before.lines, before.collections[0]
+    (*_, mean, truth), band = before.lines, before.collections[0]
     np.testing.assert_allclose(truth.get_ydata(), -1.3 * np.asarray(truth.get_xdata()), rtol=1e-9)
     assert mean.get_xdata()[[0, -1]].tolist() == [-5.0, 5.0] and before.get_xlabel() == "do(Z)"
     heights = [

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses, read_choices
+from causal_bo_ppl.mechanisms.gp.family import GaussianProcesses, read_choices
 from causal_bo_ppl.mechanisms.gp.priors import GP
 from causal_bo_ppl.mechanisms.interfaces import (
     Mechanisms,

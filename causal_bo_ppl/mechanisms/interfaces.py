@@ -83,6 +83,15 @@ class ResponseMap(Protocol):
     points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
     with another kind of average, one of `propagations`. Where the range of the data is known:
     `extrapolation(theta, queries)`, see `Extrapolation`.
+
+    Where theta determines the mechanisms themselves, V = g(causes) + e:
+
+    - `mechanism(theta, variable, values)`: the mean g (s, n) of a variable given its causes, for
+      many thetas (s, d) and values (n, p) of all variables of the problem's graph.
+    - `slopes(theta)`: {(cause, effect): largest |dg/dcause| over all values of the causes} at theta
+      (d,), for the mechanisms that effects depend on.
+    - `scales(theta)`: {variable: sd of its disturbance} at theta (d,); not offered where effects do
+      not depend on sds.
     """
 
     @property

@@ -7,7 +7,7 @@ say; the trace holds the values set, and a program whose sites do not cover the 
 
 from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +85,37 @@ def simulate(
         ],
         axis=1,
     )
+
+
+class Conditionals(NamedTuple):
+    """Means and sds (n, p) of every variable given its causes, which are Gaussian."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+
+
+def conditionals(
+    model: Callable[[], object], nodes: Sequence[str], values: np.ndarray
+) -> Conditionals:
+    """Return what a NumPyro program says about every variable given the others' values (n, p).
+
+    Raises ModelError where a variable is not drawn from a Normal.
+    """
+    require_float64()
+    rows = np.asarray(values, float)
+    everything = Queries(np.ones(rows.shape, bool), rows)
+    sites, columns = _run(model, nodes, everything, jax.random.key(0)), []
+    for name in nodes:
+        drawn = sites.get(name, {}).get("fn")
+        drawn = getattr(drawn, "base_dist", drawn)
+        if not isinstance(drawn, numpyro.distributions.Normal):
+            raise ModelError(
+                f"the mechanism of {name!r} is not known: the program does not draw it from a "
+                f"Normal but {'not at all' if drawn is None else type(drawn).__name__}"
+            )
+        columns.append([np.broadcast_to(part, len(rows)) for part in (drawn.loc, drawn.scale)])
+    means, sds = zip(*columns, strict=True)
+    return Conditionals(np.stack(means, axis=1), np.stack(sds, axis=1))
 
 
 def _run(

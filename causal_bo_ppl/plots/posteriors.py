@@ -2,17 +2,30 @@
 
 from collections.abc import Callable, Mapping
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import DataError, DomainError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
+from causal_bo_ppl.inputs import as_key, read_count
+from causal_bo_ppl.plots.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    half_width,
+    mark_data,
+    plain,
+    set_heights,
+)
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Coupled, couple
+from causal_bo_ppl.systems import CausalSystem
 
-POINTS = 60  # of a curve
+POINTS, DRAWS = 101, 400  # of a curve
 
 
 def draw_posterior(post: Posterior, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
@@ -41,42 +54,86 @@ def draw_response(
     ax: Axes | None = None,
     *,
     level: float = 0.9,
-    truth: Callable[[Queries], np.ndarray] | None = None,
+    truth: CausalSystem | Callable[[Queries], np.ndarray] | None = None,
+    at: Mapping[str, float] | None = None,
+    draws: int = DRAWS,
+    key: jax.Array | int = 0,
 ) -> Axes:
     """Draw E[Y | do(X = x)] over the domain of one variable, with its interval.
 
-    For a posterior this is what it says before any experiment, for a surrogate what is believed
-    after its outcomes. truth: a function from queries to true effects.
+    For a posterior this is what it says before any experiment: the mean and the interval of its
+    draws, and as thin lines the interval of the Jacobian kernel, which linearizes the effect in
+    theta. For a surrogate it is what is believed after its outcomes. Where the rows of a posterior
+    lie is marked; what is shaded is extrapolation. An interval that is far wider than what rows and
+    mean span is cut off.
+
+    Parameters
+    ----------
+    believed:
+        A posterior or a surrogate.
+    name:
+        The variable that is set along the horizontal axis.
+    level:
+        The probability of the interval.
+    truth:
+        A system, or a function from queries to true effects.
+    at:
+        {variable: value} of others that are set at the same time.
+    draws, key:
+        How many draws of the posterior the interval is made of, and their key.
     """
     surrogate = couple(believed) if isinstance(believed, Posterior) else believed
     problem, width = surrogate.post.problem, half_width(level)
-    if name not in problem.domains:
-        raise DomainError(
-            f"{name!r} may not be set; choose one of {', '.join(problem.manipulable)}"
-        )
+    others = dict(at or {})
+    if name not in problem.domains or name in others:
+        free = [each for each in problem.manipulable if each not in others]
+        raise DomainError(f"{name!r} may not be set; choose one of {', '.join(free)}")
     places = np.linspace(*problem.domains[name], POINTS)
-    queries = problem.queries([{name: float(place)} for place in places])
+    queries = problem.queries([{name: float(place), **others} for place in places])
     mean, sd = surrogate.predict(queries)
+    low, high = mean - width * sd, mean + width * sd
     if ax is None:
-        ax = plt.figure(figsize=(5.2, 3.6), layout="constrained").add_subplot()
-    ax.fill_between(
-        places,
-        mean - width * sd,
-        mean + width * sd,
-        color=BLUE,
-        alpha=0.2,
-        lw=0,
-        label=f"{level:.0%}",
-    )
+        ax = plt.figure(figsize=(5.6, 3.8), layout="constrained").add_subplot()
+    if isinstance(believed, Posterior):
+        for end, label in ((low, "linearized in theta"), (high, "_")):
+            ax.plot(places, end, color=BLUE, lw=0.9, ls=":", label=label)
+        theta = believed.draws(read_count("draws", draws, 2), as_key(key))
+        theta = theta[np.isfinite(theta).all(axis=1)]
+        effects = response(problem, believed)(theta, queries)
+        mean = effects.mean(axis=0)
+        low, high = np.quantile(effects, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    ax.fill_between(places, low, high, color=BLUE, alpha=0.2, lw=0, label=f"{level:.0%}")
     ax.plot(places, mean, color=BLUE, label="posterior mean")
+    shown = np.append(mean, surrogate.post.data.outcomes)
     if truth is not None:
-        ax.plot(places, np.asarray(truth(queries)), "--", color=INK, label="truth")
+        exact = truth.effect if isinstance(truth, CausalSystem) else truth
+        effects = np.asarray(exact(queries))
+        ax.plot(places, effects, "--", color=INK, label="truth")
+        shown = np.append(shown, effects)
+    seen = surrogate.post.data.column(name)
+    mark_data(ax, seen, (float(places[0]), float(places[-1])), None)
+    _rug(ax, seen)
+    set_heights(ax, shown, [low, high])
+    given = "".join(f", {problem.label(other)} = {value:.4g}" for other, value in others.items())
     ax.set(
-        xlabel=plain(f"do({problem.label(name)})"),
+        xlabel=plain(f"do({problem.label(name)}{given})"),
         ylabel=plain(f"E[{problem.label(problem.target)}]"),
     )
-    ax.legend(frameon=False, fontsize="small")
+    told = "" if isinstance(believed, Posterior) else f", {len(believed.told.values)} outcomes"
+    ax.set_title(f"{surrogate.post.method}, {surrogate.post.rows} rows{told}", fontsize="medium")
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize="small"
+    )
     return ax
+
+
+def _rug(ax: Axes, seen: np.ndarray) -> None:
+    """Draw a tick at the bottom for the value of every row."""
+    if len(seen):
+        ends, across = ax.get_xlim(), ax.get_xaxis_transform()
+        ticks = ax.vlines(seen, 0.0, 0.03, color=INK, lw=0.6, alpha=0.5, transform=across)
+        ticks.set_label("rows")
+        ax.set_xlim(*ends)
 
 
 def draw_coverage(

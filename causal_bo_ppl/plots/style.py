@@ -13,6 +13,7 @@ from causal_bo_ppl.errors import DomainError
 BLUE, AMBER, INK, GREY = "#2563eb", "#f59e0b", "#0f172a", "#94a3b8"
 NO_COLOUR = "#e2e8f0"  # of cells that the colour scale does not hold
 MOST_LABELS = 45  # rows with a label each; above, every second, third, ... has one
+FARTHEST = 1.5  # ranges of what must be seen, which a picture shows above and below it
 WRITTEN = 8  # rows up to which cells hold their numbers
 
 
@@ -32,6 +33,48 @@ def half_width(level: float) -> float:
     if not 0 < level < 1:
         raise DomainError(f"level must lie between 0 and 1, got {level!r}")
     return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def mark_data(
+    ax: Axes, seen: np.ndarray, ends: tuple[float, float], domain: tuple[float, float] | None
+) -> None:
+    """Mark along the horizontal axis where rows lie and where do() goes.
+
+    What lies between `ends` but beyond the values `seen` (m,) is shaded; a bar at the bottom is the
+    domain of the variable.
+    """
+    if len(seen):
+        sides = ((ends[0], seen.min()), (seen.max(), ends[1]))
+        for place, (low, high) in enumerate(sides):
+            if high > low:
+                label = "_" if place and sides[0][1] > sides[0][0] else "beyond the rows"
+                ax.axvspan(low, high, color=GREY, alpha=0.18, lw=0, zorder=0, label=label)
+    if domain is not None:
+        bar: dict[str, Any] = {
+            "transform": ax.get_xaxis_transform(),
+            "color": AMBER,
+            "solid_capstyle": "butt",
+        }
+        ax.plot(domain, (0.012, 0.012), lw=4, zorder=4, label="where do() goes", **bar)
+    ax.set_xlim(*ends)
+
+
+def set_heights(ax: Axes, shown: np.ndarray, band: Any) -> None:
+    """Choose the vertical range: all numbers of `shown` (k,), and a band as far as there is room.
+
+    A band that leaves them by more than FARTHEST times their range is cut off, since they would
+    else be too small to see. Axes that share this range keep what they show.
+    """
+    least, most = float(np.min(shown)), float(np.max(shown))
+    room = FARTHEST * (most - least) or np.inf
+    low = min(least, max(float(np.min(band)), least - room))
+    high = max(most, min(float(np.max(band)), most + room))
+    margin = 0.06 * ((high - low) or 1.0)
+    ends = [low - 1.5 * margin, high + margin]
+    for other in ax.get_shared_y_axes().get_siblings(ax):
+        if other is not ax and other.has_data():
+            ends += other.get_ylim()
+    ax.set_ylim(min(ends), max(ends))
 
 
 def draw_squares(

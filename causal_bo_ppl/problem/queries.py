@@ -26,6 +26,7 @@ Interventions = Mapping[str, float] | Sequence[Mapping[str, float]]
 Unit = Callable[[int], np.ndarray]  # from a dimension d to (k, d) points of the unit cube
 Domains = Mapping[str, tuple[float, float]]
 MOST_ROWS = 1_000_000
+FILLED = 129  # points of one set where vertices do not suffice
 MOST, MOST_ANCHORS = 256, 4_096  # vertices, and anchors, where no query is named
 
 
@@ -205,6 +206,22 @@ def vertices(problem: "Problem", sets: tuple[tuple[str, ...], ...]) -> Queries:
     """
     rows = sum(2 ** len(members) for members in sets)
     return spread(problem.graph.nodes, sets, problem.domains, lattice(2), rows)
+
+
+def fill_boxes(problem: "Problem", sets: tuple[tuple[str, ...], ...]) -> Queries:
+    """Return points that fill the box of each of these sets, vertices included, set after set.
+
+    They are a grid of about 129 points; for more than three variables, Sobol points and vertices.
+    """
+
+    def unit(size: int) -> np.ndarray:
+        ticks = round(FILLED ** (1 / max(size, 1)))
+        if ticks >= 5:
+            return lattice(ticks)(size)
+        return np.concatenate([lattice(2)(size), sobol(FILLED - 1)(size)])
+
+    rows = sum(max(FILLED, 2 ** len(members)) for members in sets)
+    return spread(problem.graph.nodes, sets, problem.domains, unit, rows)
 
 
 def default_vertices(

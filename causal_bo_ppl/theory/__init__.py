@@ -11,8 +11,6 @@ from causal_bo_ppl.theory.constants import information_gain_bound as information
 from causal_bo_ppl.theory.constants import kappa2 as kappa2
 from causal_bo_ppl.theory.constants import lipschitz as lipschitz
 from causal_bo_ppl.theory.constants import parameter_error as parameter_error
-from causal_bo_ppl.theory.constants import path_lipschitz_bound as path_lipschitz_bound
-from causal_bo_ppl.theory.constants import path_sensitivities as path_sensitivities
 from causal_bo_ppl.theory.drift import kernel_drift as kernel_drift
 from causal_bo_ppl.theory.drift import variance_sum_ceiling as variance_sum_ceiling
 from causal_bo_ppl.theory.drift import variance_sum_ratio as variance_sum_ratio
@@ -32,5 +30,10 @@ from causal_bo_ppl.theory.growth import design_strength as design_strength
 from causal_bo_ppl.theory.growth import growing_data_bound as growing_data_bound
 from causal_bo_ppl.theory.growth import growing_data_sum as growing_data_sum
 from causal_bo_ppl.theory.growth import rate as rate
+from causal_bo_ppl.theory.paths import mechanism_errors as mechanism_errors
+from causal_bo_ppl.theory.paths import mechanism_slopes as mechanism_slopes
+from causal_bo_ppl.theory.paths import path_errors as path_errors
+from causal_bo_ppl.theory.paths import path_lipschitz_bound as path_lipschitz_bound
+from causal_bo_ppl.theory.paths import path_sensitivities as path_sensitivities
 from causal_bo_ppl.theory.table import gain_curves as gain_curves
 from causal_bo_ppl.theory.table import theory_table as theory_table

@@ -1,31 +1,28 @@
 """How large are the rank, kappa^2 and L, what do they allow, and how far may effects be off?
 
 A kernel of rank r allows gamma_T <= r/2 log(1 + T kappa^2 / (s2 r)). Effects are off because theta
-is not known (eps_param), because mechanisms are off (the bound along directed paths), and the best
-effect is missed where a set was not explored (eps_E).
+is not known (eps_param), and the best effect is missed where a set was not explored (eps_E).
 
 For linear mechanisms an effect is affine in the values of its set, and so is J(z): k(z, z) and
-|J(z)| are convex in the values, hence largest at a vertex of the set's box.
+|J(z)| are convex in the values, hence largest at a vertex of the set's box. For others the largest
+of points that fill the box is taken, which may be less than the supremum; results say so.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy.stats import chi2
 
-from causal_bo_ppl.errors import ModelError, NumericalError, listed, unknown
-from causal_bo_ppl.graph import Edge
+from causal_bo_ppl.errors import ModelError, NumericalError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import MOST_ROWS, default_vertices, set_label, vertices
+from causal_bo_ppl.problem.queries import fill_boxes, vertices
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.sweeps import adjoint_sweep
 from causal_bo_ppl.systems import CausalSystem, Optimum
 from causal_bo_ppl.theory.gains import spectrum
 
@@ -35,10 +32,15 @@ RANK_ROUNDING = 1e-9  # of the largest singular value; rounding leaves about 1e-
 
 
 class Supremum(NamedTuple):
-    """The largest value over the domains, and the intervention where it is attained."""
+    """The largest value over the domains, and the intervention where it is attained.
+
+    how: among which interventions it was found. Over all vertices it is exact, since effects are
+    affine in the values; among points that fill the domains it is a lower bound of the supremum.
+    """
 
     value: float
     intervention: dict[str, float]
+    how: str = "over all vertices"
 
 
 class ParameterError(NamedTuple):
@@ -66,16 +68,30 @@ class Unexplored(NamedTuple):
     explored: Optimum
 
 
-def corners(post: Posterior) -> Queries:
-    """Return the vertices of every set whose effect was learned; refuse more than a million."""
-    return vertices(post.problem, post.sets)
+class Design(NamedTuple):
+    """Interventions over which suprema are taken, and in words what they are."""
+
+    queries: Queries
+    how: str
+
+
+def design(post: Posterior) -> Design:
+    """Return interventions of every set whose effect was learned; refuse more than a million.
+
+    They are all vertices where effects are affine in the values, so that nothing is larger
+    elsewhere; otherwise points that fill the box of every set.
+    """
+    if post.belief.response.is_affine:
+        return Design(vertices(post.problem, post.sets), "over all vertices")
+    queries = fill_boxes(post.problem, post.sets)
+    return Design(queries, f"among {len(queries):,} points that fill the domains")
 
 
 def kappa2(post: Posterior) -> Supremum:
     """Compute kappa^2 = sup_z k(z, z) = sup_z J(z) Sigma J(z)'.
 
     It is the largest variance of the Jacobian kernel. The supremum is over the domains of all sets
-    that were learned.
+    that were learned; `how` says whether it is exact.
 
     Examples
     --------
@@ -85,8 +101,8 @@ def kappa2(post: Posterior) -> Supremum:
     >>> round(largest.value, 3), sorted(largest.intervention)
     (0.277, ['X'])
     """
-    length, where = _longest(require_trusted(post), post.factor)
-    return Supremum(length**2, where)
+    longest = _longest(require_trusted(post), post.factor)
+    return longest._replace(value=longest.value**2)
 
 
 def lipschitz(post: Posterior) -> Supremum:
@@ -95,7 +111,7 @@ def lipschitz(post: Posterior) -> Supremum:
     L says how fast effects change with theta, in the units of theta. It is local: where effects are
     not linear in theta, the Jacobian at another theta may be longer.
     """
-    return Supremum(*_longest(require_trusted(post), np.eye(len(post.names))))
+    return _longest(require_trusted(post), np.eye(len(post.names)))
 
 
 def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
@@ -103,7 +119,8 @@ def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
 
     q is the 1 - delta quantile of chi^2 with dim theta_Y degrees of freedom. Where the posterior is
     normal, theta lies within sqrt(q l_max(Sigma)) of its mean with probability at least 1 - delta;
-    to first order no effect is then off by more than eps_param. The field `pointwise` is the
+    to first order no effect is then off by more than eps_param. L and kappa are those of
+    `lipschitz` and `kappa2`. The field `pointwise` is the
     sharper bound sup_z sqrt(q J Sigma J') = sqrt(q) kappa.
     """
     post = require_trusted(post)
@@ -115,83 +132,15 @@ def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
     return ParameterError(float(slope * radius), float(radius), float(np.sqrt(quantile * largest)))
 
 
-def _longest(post: Posterior, root: np.ndarray) -> tuple[float, dict[str, float]]:
-    """Return the largest |J(z) root| over the vertices, and the intervention that has it."""
-    effect, queries, pieces = response(post.problem, post), corners(post), []
+def _longest(post: Posterior, root: np.ndarray) -> Supremum:
+    """Return the largest |J(z) root| over the domains, and the intervention that has it."""
+    effect, (queries, how), pieces = response(post.problem, post), design(post), []
     for start in range(0, len(queries), PIECE):
         jacobian = effect.jacobian(post.mean, queries[start : start + PIECE])
         pieces.append(np.linalg.norm(jacobian @ root, axis=1))
     lengths = np.concatenate(pieces)
     best = first_largest(lengths)
-    return float(lengths[best]), post.problem.interventions(queries[best])[0]
-
-
-def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.DataFrame:
-    """Compute L_{i->y}^(s) for every set s (rows) and variable i (columns).
-
-    It is the sum, over directed paths from i to the target without arrows into s, of the products
-    of L_ab along the path: 1 for the target itself, and 0 for members of s, whose equations are
-    replaced, so that their errors play no part. One sweep against the causal order serves all sets;
-    no path is listed.
-
-    slopes: {(cause, effect): L_ab >= 0} for every edge between the target and its causes, where
-    |g_b(u) - g_b(u')| <= sum_a L_ab |u_a - u'_a| for the mechanism g_b of b.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> problem = cb.models.load("chain").problem
-    >>> path_sensitivities(problem, {("X", "Z"): 0.8, ("Z", "Y"): 1.3}).loc["X"].to_dict()
-    {'X': 0.0, 'Z': 1.3, 'Y': 1.0}
-    """
-    graph, matrix = problem.graph, _slope_matrix(problem, slopes)
-    masks = np.array([np.isin(graph.nodes, members) for members in problem.sets])
-    loads = adjoint_sweep(matrix, masks.T, graph.index(problem.target)).T
-    index = pd.Index(map(set_label, problem.sets), name="set")
-    return pd.DataFrame(loads, index=index, columns=list(graph.nodes))
-
-
-def path_lipschitz_bound(
-    problem: Problem, slopes: Mapping[Edge, float], errors: Mapping[str, float]
-) -> pd.Series:
-    """Bound the error of the effects of every set by sum_i L_{i->y}^(s) eps_i, at any values.
-
-    The mechanisms may be of any shape. slopes: as for `path_sensitivities`. errors: {variable:
-    eps_i >= 0}, the largest error of each mechanism over all that its parents may be, for every
-    variable that some set leaves free on its way to the target; for a root, the error of its mean.
-    """
-    loads = path_sensitivities(problem, slopes)
-    _require_no_other("variable", errors, problem.graph.nodes)
-    needed = [name for name in loads.columns if loads[name].any()]
-    if missing := [name for name in needed if name not in errors]:
-        raise ModelError(
-            f"errors lack the mechanisms of {listed(missing)}; "
-            "give a bound for each, 0 where it is known"
-        )
-    sizes = [read_size(f"the error of {name!r}", errors[name], positive=False) for name in needed]
-    return pd.Series(loads[needed].to_numpy() @ np.array(sizes), index=loads.index, name="bound")
-
-
-def _slope_matrix(problem: Problem, slopes: Mapping[Edge, float]) -> np.ndarray:
-    """Return the slopes of the edges upstream of the target, an array of shape (p, p)."""
-    graph, upstream = problem.graph, problem.graph.ancestral(problem.target).directed
-    _require_no_other("edge", slopes, graph.directed)
-    if missing := [" -> ".join(edge) for edge in upstream if edge not in slopes]:
-        raise ModelError(
-            f"slopes lack {listed(missing)}; give one for every edge upstream of the target"
-        )
-    matrix = np.zeros((len(graph.nodes), len(graph.nodes)))
-    for cause, effect in upstream:
-        size = read_size(f"the slope of {cause} -> {effect}", slopes[cause, effect], positive=False)
-        matrix[graph.index(cause), graph.index(effect)] = size
-    return matrix
-
-
-def _require_no_other(what: str, given: Iterable[object], known: Iterable[object]) -> None:
-    names = list(map(str, known))
-    for each in given:
-        if str(each) not in names:
-            raise ModelError(unknown(what, each, names))
+    return Supremum(float(lengths[best]), post.problem.interventions(queries[best])[0], how)
 
 
 def exploration_error(system: CausalSystem) -> Unexplored:
@@ -236,10 +185,11 @@ def causal_rank(
 
     It is the number of directions of theta that the queries can see, at most dim theta_Y, and is
     found by the singular values of the features J F, F F' = Sigma, so units of theta do not matter.
-    queries: by default all vertices. known: names of coordinates that are taken as known exactly,
-    at their posterior means. The rank is then that of J_o F_o N, where o are the other coordinates
-    and N the directions in which the known ones do not move: F_o N is a root of the others'
-    covariance given the known ones, found without an inverse.
+    queries: by default all vertices, or points that fill the domains where effects are not affine
+    in the values: the rank over all interventions may then be larger. known: names of coordinates
+    that are taken as known exactly, at their posterior means. The rank is then that of J_o F_o N,
+    where o are the other coordinates and N the directions in which the known ones do not move:
+    F_o N is a root of the others' covariance given the known ones, found without an inverse.
 
     Examples
     --------
@@ -253,7 +203,7 @@ def causal_rank(
     """
     post = require_trusted(post)
     fixed = _places(post.names, known)
-    queries = default_vertices(post.problem, post.sets, queries, MOST_ROWS)
+    queries = design(post).queries if queries is None else post.problem.require(queries)
     jacobian = response(post.problem, post).jacobian(post.mean, queries)
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
     # Rows of unit length, so that the size of a query's values does not matter.

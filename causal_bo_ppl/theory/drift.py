@@ -18,7 +18,7 @@ from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.theory.constants import corners
+from causal_bo_ppl.theory.constants import design
 from causal_bo_ppl.theory.gains import greedy_gain, require_queries
 
 TILE = 2_048  # rows and columns of a gram that are held in memory at once
@@ -68,7 +68,8 @@ def variance_sum_ratio(
     This is the C that the adaptive theory assumes to be bounded; it is 0 where nothing is in doubt.
     posts[t] is in use at round t, when query t is tried; sigma_{t-1}^(t) is the standard deviation
     under kernel k_t after outcomes at the queries before. candidates: the queries among which
-    gamma_T is sought, by default all vertices. Compare it with `variance_sum_ceiling`, which holds
+    gamma_T is sought, by default all vertices, or points that fill the domains where effects are
+    not affine in the values. Compare it with `variance_sum_ceiling`, which holds
     for a kernel that does not change.
     """
     posts, variance = _read_posts(posts, 1), read_size("noise", noise)
@@ -78,7 +79,7 @@ def variance_sum_ratio(
             "give one of each per round"
         )
     total = sum(_doubt(post, queries[: t + 1], variance) for t, post in enumerate(posts))
-    candidates = corners(posts[0]) if candidates is None else candidates
+    candidates = design(posts[0]).queries if candidates is None else candidates
     gain = worst_gain(posts, candidates, variance, len(posts))
     return total / gain if gain > 0 else 0.0
 

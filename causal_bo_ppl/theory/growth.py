@@ -6,7 +6,7 @@ stays unknown however many rows there are; it is weakly identified.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,11 +15,12 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.learnability import scale_rows
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
+from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.fitting import read_method, trait
 from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inputs import read_count, read_number, read_size
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.interfaces import Prior
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.theory.constants import lipschitz, parameter_error
@@ -41,7 +42,8 @@ def design_strength(post: Posterior) -> pd.DataFrame:
     eigenvalue.
 
     Where latent causes join a variable to others, its regressors are those of its factor in the
-    observational density: the earlier variables so joined, and all their parents.
+    observational density: the earlier variables so joined, and all their parents. Where mechanisms
+    are not linear, this still says how well the rows tell the influences of the causes apart.
 
     Examples
     --------
@@ -60,20 +62,28 @@ def _learned(post: Posterior) -> list[str]:
 
     An unknown is an intercept or the coefficient of a parent.
     """
-    explored = post.parameters.explored
-    opened = explored.graph.require(
-        {name for reduction in explored.reductions for name in reduction.open}
-    )
-    return [node for node in opened if post.parameters.intercepts or _parents(post, node)]
+    graph = post.problem.graph.ancestral(post.problem.target)
+    parameters = _linear_parameters(post)
+    if parameters is None:
+        return [node for node, own in zip(graph.nodes, post.belief.learned, strict=True) if own]
+    reductions = parameters.explored.reductions
+    opened = graph.require({name for reduction in reductions for name in reduction.open})
+    return [node for node in opened if parameters.intercepts or _parents(post, node)]
+
+
+def _linear_parameters(post: Posterior) -> Parameters | None:
+    """Return the coordinates of linear mechanisms; None for other mechanisms."""
+    found = getattr(post.belief.response, "parameters", None)
+    return found if isinstance(found, Parameters) else None
 
 
 def _parents(post: Posterior, node: str) -> tuple[str, ...]:
     """Return the regressors of a variable whose coefficients are unknown, in causal order."""
-    explored = post.parameters.explored
-    graph = explored.graph.ancestral(explored.target)
+    graph = post.problem.graph.ancestral(post.problem.target)
     joined = [name for name in graph.district(node) if graph.index(name) < graph.index(node)]
     if not joined:
-        return tuple(cause for cause in graph.parents(node) if (cause, node) not in explored.known)
+        known = post.problem.known
+        return tuple(cause for cause in graph.parents(node) if (cause, node) not in known)
     together = {*joined, *(cause for name in (node, *joined) for cause in graph.parents(name))} - {
         node
     }
@@ -82,7 +92,8 @@ def _parents(post: Posterior, node: str) -> tuple[str, ...]:
 
 def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
     """Return a row of `design_strength`, in the order of COLUMNS."""
-    data, names, intercepts = post.data, _parents(post, node), post.parameters.intercepts
+    data, names, parameters = post.data, _parents(post, node), _linear_parameters(post)
+    intercepts = parameters is None or parameters.intercepts
     used = ~data.intervened[:, data.nodes.index(node)]
     values = data.values[used][:, [data.nodes.index(name) for name in names]]
     raw, _ = _smallest(np.column_stack([np.ones(len(values)), values]) if intercepts else values)
@@ -133,8 +144,9 @@ def concentration(
     truth: Mapping[str, float] | Sequence[float] | np.ndarray | None = None,
     method: str | Method = "conjugate",
     intercepts: bool = True,
-    prior: ScaledPrior | FixedPrior | MomentPrior | None = None,
+    prior: Prior | None = None,
     parameters: str | None = None,
+    mechanisms: Any = "linear",
     delta: float = 0.05,
 ) -> pd.DataFrame:
     """Fit the first N observational rows for several N, and tabulate what should fall with N.
@@ -144,7 +156,8 @@ def concentration(
     equation. error: |theta_hat - theta|, where the truth is given.
 
     rows: the values of N, by default 25, 50, 100, ... as far as there are rows. truth: {coordinate:
-    value}, or an array of shape (d,).
+    value}, or an array of shape (d,). mechanisms: as in `cb.fit`; where theta means something else
+    for other rows, as the coefficients of bases that are scaled to the rows, compare eps_pointwise.
     """
     if not isinstance(data, Data):
         raise DataError(
@@ -164,7 +177,13 @@ def concentration(
     for count in _read_rows(rows, len(observed)):
         part = observed.rows(slice(count))
         post = fit(
-            problem, part, method=chosen, intercepts=intercepts, prior=prior, parameters=parameters
+            problem,
+            part,
+            mechanisms=mechanisms,
+            method=chosen,
+            intercepts=intercepts,
+            prior=prior,
+            parameters=parameters,
         )
         lines[count] = _line(post, delta) | _error(post, truth)
     table = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")

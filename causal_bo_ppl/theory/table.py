@@ -17,7 +17,7 @@ from causal_bo_ppl.problem.queries import sobol, spread
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import (
     causal_rank,
-    corners,
+    design,
     information_gain_bound,
     kappa2,
     lipschitz,
@@ -32,6 +32,7 @@ from causal_bo_ppl.theory.gains import (
     set_labels,
 )
 
+NARROW, AGREE = 1e-5, 1e-6  # of a coordinate's size: a narrow step, and what two steps may differ
 FILL = 64  # Sobol points of every set, for kernels that are not affine in the values
 COUPLED, BY_RANK, BY_DIMENSION = "coupled", "bound by rank", "bound by dimension"
 CONTROL, RBF = "independent, causal", "independent, RBF"
@@ -51,11 +52,11 @@ def gain_curves(
     independent, causal: the control, the same kernel without covariances between sets. independent,
     RBF: an RBF kernel for every set, with that set's largest causal variance and a lengthscale in
     widths of the domains; greedy among Sobol points that fill them. queries: by default all
-    vertices. noise: the variance of one outcome. The table's `attrs` hold rank, dimension and
-    kappa^2 among others.
+    vertices, or points that fill the domains where effects are not affine in the values. noise: the
+    variance of one outcome. The table's `attrs` hold rank, dimension and kappa^2 among others.
     """
     rounds, variance = read_count("rounds", rounds, 1), read_size("noise", noise)
-    queries = corners(post) if queries is None else require_queries(post.problem, queries)
+    queries = design(post).queries if queries is None else require_queries(post.problem, queries)
     features = jacobian_features(post, queries)
     rank, dimension = causal_rank(post, queries), len(post.names)
     largest, blocks = kappa2(post).value, set_labels(post.problem, queries)
@@ -87,9 +88,9 @@ def _rbf(post: Posterior, lengthscale: float) -> BlockFeatures:
     They are those of points that fill the set's box. The variance of a set's kernel is its largest
     causal variance.
     """
-    vertices, sets = corners(post), post.sets
-    variances = (jacobian_features(post, vertices) ** 2).sum(axis=1)
-    labels = set_labels(post.problem, vertices)
+    queries, sets = design(post).queries, post.sets
+    variances = (jacobian_features(post, queries) ** 2).sum(axis=1)
+    labels = set_labels(post.problem, queries)
     own = {name: float(variances[labels == name].max()) for name in np.unique(labels).tolist()}
     points = spread(
         post.problem.graph.nodes, sets, post.problem.domains, sobol(FILL), FILL * len(sets)
@@ -115,12 +116,13 @@ def theory_table(
 ) -> pd.DataFrame:
     """Return a table of the theory's quantities over these queries, by default all vertices.
 
-    Its columns are quantity, value and how. It holds rank(K) and dim theta_Y; the largest error of
-    a covariance; the greedy information gain of `rounds` outcomes with noise of this variance, and
+    Where effects are not affine in the values, they are points that fill the domains. The columns
+    are quantity, value and how. The table holds rank(K) and dim theta_Y; the largest error of a
+    covariance; the greedy information gain of `rounds` outcomes with noise of this variance, and
     its bounds; the same for independent sets, with RBF kernels and, as control, with the causal
     kernel itself, which tells coupling from the choice of a kernel; kappa^2, L and tr Sigma.
     """
-    queries = corners(post) if queries is None else queries
+    queries = design(post).queries if queries is None else queries
     curves = gain_curves(
         post,
         queries,
@@ -142,7 +144,7 @@ def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line
     how = "largest |k - J Sigma J'| of two queries, J by differences of effects at theta"
     return [
         Line("rank", curves.attrs["rank"], f"of K over {len(queries)} queries"),
-        Line("dimension", len(post.names), f"of theta_Y, {post.parameters.kind}"),
+        Line("dimension", len(post.names), f"of theta_Y, {post.kind}"),
         Line(
             "covariance error",
             error,
@@ -154,15 +156,24 @@ def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line
 def _differences(post: Posterior, queries: Queries) -> np.ndarray:
     """Return the derivatives of the effects by central differences, an array of shape (M, d).
 
-    They are exact up to rounding, since effects are affine in every single coefficient.
+    Wide steps are exact up to rounding where effects are affine in every single coordinate, as for
+    linear mechanisms; where narrow ones disagree with them, the narrow ones are taken.
     """
-    effect, steps = response(post.problem, post), np.maximum(np.abs(post.mean), post.sd)
-    columns = []
-    for place, step in enumerate(np.where(steps > 0, steps, 1.0).tolist()):
+    steps = np.maximum(np.abs(post.mean), post.sd)
+    steps = np.where(steps > 0, steps, 1.0)
+    wide, narrow = (_central(post, queries, size * steps) for size in (1.0, NARROW))
+    same = np.abs(wide - narrow) <= AGREE * np.abs(wide).max(axis=0, initial=0.0)
+    return np.where(same.all(axis=0), wide, narrow)
+
+
+def _central(post: Posterior, queries: Queries, steps: np.ndarray) -> np.ndarray:
+    """Return central differences of the effects (M, d) with a step for every coordinate."""
+    effect, columns = response(post.problem, post), [np.zeros((len(queries), 0))]
+    for place, step in enumerate(steps.tolist()):
         move = step * (np.arange(len(post.mean)) == place)
         ends = [effect(post.mean + sign * move, queries) for sign in (1.0, -1.0)]
-        columns.append((ends[0] - ends[1]) / (2 * step))
-    return np.column_stack([np.zeros((len(queries), 0)), *columns])
+        columns.append((ends[0] - ends[1])[:, None] / (2 * step))
+    return np.concatenate(columns, axis=1)
 
 
 def _gains(curves: pd.DataFrame) -> list[Line]:
@@ -202,9 +213,9 @@ def _constants(post: Posterior) -> list[Line]:
         Line(
             "kappa^2",
             largest.value,
-            f"largest k(z, z) over all vertices, at {largest.intervention}",
+            f"largest k(z, z) {largest.how}, at {largest.intervention}",
         ),
-        Line("L", slope.value, f"largest |J(z)| over all vertices, at {slope.intervention}"),
+        Line("L", slope.value, f"largest |J(z)| {slope.how}, at {slope.intervention}"),
         Line(
             "trace",
             float(np.trace(post.covariance)),

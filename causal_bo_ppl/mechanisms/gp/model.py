@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,10 +13,10 @@ import numpy as np
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
-from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.errors import listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, features
+from causal_bo_ppl.mechanisms.gp.basis import Form, Frame
 from causal_bo_ppl.mechanisms.gp.binding import Bound, bind_equation, starts
 from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told, log_outcomes
 from causal_bo_ppl.mechanisms.gp.evidence import (
@@ -36,99 +36,27 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
     normal_points,
     split,
 )
-from causal_bo_ppl.mechanisms.gp.response_map import GPResponse, needed_variables, recorded_names
+from causal_bo_ppl.mechanisms.gp.response_map import (
+    GPResponse,
+    means_of_many,
+    needed_variables,
+)
 from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.numerics import factor_covariance, factor_draws
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem import Queries
 
-REACH = (-2.5, 2.5)  # range of the data under a prior that no rows decide
 MIXED, DRAWS = 64, 1_024  # hyperparameters, or draws, that moments of theta are averaged over
-
-
-@dataclass(frozen=True)
-class GaussianProcesses:
-    """The family V = g(causes) + e of a trend plus Gaussian processes; see `interfaces.Mechanisms`.
-
-    Parameters
-    ----------
-    variables:
-        {variable: `cb.GP(...)`, "gp" or "linear"}.
-    others:
-        The same for variables that are not named.
-    """
-
-    variables: Mapping[str, GP | str] = field(default_factory=dict)
-    others: GP | str = "gp"
-
-    name = "gp"
-
-    def choice(self, variable: str) -> GP | None:
-        """Return how a variable depends on its causes; None for a linear mechanism."""
-        chosen = self.variables.get(variable, self.others)
-        return GP() if chosen == "gp" else chosen if isinstance(chosen, GP) else None
-
-    def bind(self, task: Task) -> "GPModel":
-        """Return the model of a problem with its prior and rows."""
-        _require_options(task)
-        graph = task.problem.graph.ancestral(task.problem.target)
-        if graph.bidirected:
-            one, other = graph.bidirected[0]
-            raise ModelError(
-                f"a latent cause joins {one!r} and {other!r}, upstream of the target, so that "
-                "regressions on the causes would be biased; nonlinear mechanisms need graphs "
-                'without such arcs, mechanisms="linear" takes method="wishart" or "nuts"'
-            )
-        if strange := [name for name in self.variables if name not in task.problem.graph.nodes]:
-            raise ModelError(unknown("variable", strange[0], task.problem.graph.nodes))
-        prior = GPPrior() if task.prior is None else task.prior
-        if not isinstance(prior, GPPrior):
-            raise ModelError(f"mechanisms that bend take a cb.GPPrior, got {prior!r}")
-        return GPModel(self, replace(task, prior=prior))
-
-    def proper_prior(self, problem: Problem) -> GPPrior:
-        """Return a prior that no rows decide: all variables vary around 0 by about 1."""
-        nodes = problem.graph.nodes
-        around = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 1.0)
-        return GPPrior(centres=around[0], scales=around[1], ranges=dict.fromkeys(nodes, REACH))
-
-    def recorded(
-        self, problem: Problem, attributes: Mapping[str, object]
-    ) -> tuple[tuple[str, ...], np.ndarray]:
-        """Return the names of theta and the equations learned, as a file's attributes say."""
-        return recorded_names(problem, attributes)
-
-
-def read_choices(given: Mapping[Any, Any]) -> GaussianProcesses:
-    """Return the family of a dictionary by variable; variables not named are linear."""
-    for name, choice in given.items():
-        if not isinstance(choice, GP) and choice not in ("gp", "linear"):
-            raise ModelError(
-                f'the mechanism of {name!r} must be "linear", "gp" or cb.GP(...), got {choice!r}'
-            )
-    return GaussianProcesses(dict(given), "linear")
-
-
-def _require_options(task: Task) -> None:
-    if task.parameters is not None:
-        raise ModelError(
-            f"parameters={task.parameters!r} is for linear mechanisms; theta of mechanisms that "
-            "bend are their coefficients and log sds"
-        )
-    if not task.intercepts:
-        raise ModelError("intercepts=False is for linear mechanisms; these have levels")
-    if task.linear:
-        raise ModelError("linear=True is for linear mechanisms; these are not linear")
 
 
 @dataclass(frozen=True, eq=False)
 class GPModel:
     """The mechanisms of the target's ancestral graph with their rows; see `interfaces.Model`.
 
-    fixed: whether the hyperparameters, but the sds of disturbances, are held at the mode of their
-    evidence.
+    choices: how each variable depends on its causes; None for a linear mechanism. fixed: whether
+    the hyperparameters, but the sds of disturbances, are held at the mode of their evidence.
     """
 
-    family: GaussianProcesses
+    choices: Mapping[str, GP | None]
     task: Task
     fixed: bool = False
 
@@ -170,7 +98,7 @@ class GPModel:
         """The equations that are learned, in causal order, with what is known about each."""
         problem, graph = self.task.problem, self.graph
         return tuple(
-            bind_equation(problem, graph, self.data, self.prior, self.family.choice(name), name)
+            bind_equation(problem, graph, self.data, self.prior, self.choices[name], name)
             for name in needed_variables(graph, problem.target, problem.sets)
         )
 
@@ -278,7 +206,7 @@ class GPModel:
         """Return the means (n, rows) of one equation's variable given rows (n or 1, rows, p)."""
         equation, setting = self.bound[at][:2]
         coefficients = split(self.equations, draws)[at][0]
-        work = partial(_means_of_many, equation)
+        work = partial(means_of_many, equation)
         if rows.shape[0] == 1:
             shared = jnp.asarray(rows[0])
             return np.asarray(
@@ -377,17 +305,6 @@ def _first(mode: Mode) -> np.ndarray:
 def _thetas(density: GPDensity, psi: jax.Array) -> jax.Array:
     found: jax.Array = jax.lax.map(density.theta, psi)
     return found
-
-
-@partial(jax.jit, static_argnums=0)
-def _means_of_many(
-    equation: Equation, setting: Setting, coefficients: jax.Array, rows: jax.Array
-) -> jax.Array:
-    """Return means (n, rows) for coefficients (n, K) and the same rows (rows, p)."""
-    inputs = [rows[:, cause] for cause in equation.causes]
-    total = features(equation.form, setting.frame, inputs) @ coefficients.T
-    shared = rows[:, jnp.array(equation.known, int)] @ jnp.asarray(setting.slopes, float)
-    return (total.T if equation.causes else total[:, None]) + shared[None]
 
 
 @partial(jax.jit, static_argnums=0)

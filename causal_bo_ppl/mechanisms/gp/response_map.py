@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.errors import ExplorationError, ModelError, listed
-from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.mechanisms.gp.basis import Form, Group
+from causal_bo_ppl.errors import ExplorationError, ModelError, listed, unknown
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.mechanisms.gp.basis import Form, Group, features, steepest
 from causal_bo_ppl.mechanisms.gp.propagation import (
     POINTS,
     Equation,
@@ -24,6 +24,7 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
     normal_points,
     other_points,
     sigma_points,
+    split,
 )
 from causal_bo_ppl.mechanisms.interfaces import Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
@@ -201,6 +202,40 @@ class GPResponse:
             each[-1] = False  # the log sd
         return Extrapolation(inputs, outside, shares, far, np.concatenate(hinges))
 
+    def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
+        """Return the mean (s, n) of a variable given its causes, for thetas (s, d).
+
+        values: (n, p), all variables of the problem's graph.
+        """
+        learned = [self.graph.nodes[equation.place] for equation in self.equations]
+        if variable not in learned:
+            raise ModelError(unknown("variable with a learned mechanism", variable, learned))
+        at = learned.index(variable)
+        columns = [self.problem.graph.index(name) for name in self.graph.nodes]
+        coefficients = split(self.equations, np.asarray(theta))[at][0]
+        rows = jnp.asarray(np.asarray(values)[:, columns])
+        work = partial(means_of_many, self.equations[at], self.settings[at], rows=rows)
+        return np.asarray(in_pieces(work, coefficients, len(coefficients)))
+
+    def slopes(self, theta: np.ndarray) -> dict[Edge, float]:
+        """Return the largest slope of every mechanism in each cause, over all values."""
+        found, nodes = {}, self.graph.nodes
+        parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
+        for equation, setting, (coefficients, _) in parts:
+            effect = nodes[equation.place]
+            for cause, slope in zip(equation.known, np.abs(setting.slopes), strict=True):
+                found[nodes[cause], effect] = float(slope)
+            sizes = steepest(equation.form, setting.frame, np.asarray(coefficients))
+            for cause, slope in zip(equation.causes, sizes, strict=True):
+                found[nodes[cause], effect] = float(slope)
+        return found
+
+    def scales(self, theta: np.ndarray) -> dict[str, float]:
+        """Return the sds of the disturbances."""
+        sds = [float(np.exp(log_sd)) for _, log_sd in split(self.equations, np.asarray(theta))]
+        names = [self.graph.nodes[equation.place] for equation in self.equations]
+        return dict(zip(names, sds, strict=True))
+
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate: the variable, and which part of its mechanism."""
         columns = ["coordinate", "variable", "part"]
@@ -264,4 +299,17 @@ def _of_many(program: Any, theta: jax.Array, batch: Queries) -> jax.Array:
 @jax.jit
 def _effects(program: Any, theta: jax.Array, batch: Queries) -> jax.Array:
     found: jax.Array = program.effects(theta, batch)
+    return found
+
+
+@partial(jax.jit, static_argnums=0)
+def means_of_many(
+    equation: Equation, setting: Setting, coefficients: jax.Array, rows: jax.Array
+) -> jax.Array:
+    """Return means (n, rows) for coefficients (n, K) and the same rows (rows, p)."""
+    inputs = [rows[:, cause] for cause in equation.causes]
+    total = features(equation.form, setting.frame, inputs) @ coefficients.T
+    shared = rows[:, jnp.array(equation.known, int)] @ jnp.asarray(setting.slopes, float)
+    whole = total.T if equation.causes else total[:, None] * jnp.ones((1, len(rows)))
+    found: jax.Array = whole + shared[None]
     return found

@@ -15,6 +15,8 @@ import numpy as np
 from scipy.stats import chi2
 
 from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.mechanisms.interfaces import HessianBounds
 from causal_bo_ppl.mechanisms.linear.parameters import LinearParameters
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, Reading, known_matrix, total_effects
@@ -181,6 +183,36 @@ class StructuralResponse(LinearParameters):
         local = in_pieces(partial(_curvature, positive, jnp.asarray(reach)), sizes, len(queries))
         is_global = self._degrees(np.asarray(batch.mask)) <= 2
         return HessianBounds(np.where(is_global, exact, local), is_global, level)
+
+    def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
+        """Return the mean (s, n) of a variable given its causes, for thetas (s, d).
+
+        values: (n, p), all variables of the problem's graph.
+        """
+        nodes, learned = self.coverage.nodes, self._learned
+        if variable not in learned:
+            raise ModelError(unknown("variable with a learned mechanism", variable, learned))
+        rows = np.asarray(values)[:, [self.problem.graph.index(name) for name in nodes]]
+        matrices = np.zeros((len(theta), 1, 1)) + np.asarray(self.program.fixed)
+        matrices[:, np.asarray(self.program.causes), np.asarray(self.program.effects_of)] = theta
+        own = matrices[:, :, nodes.index(variable)]
+        return np.asarray(own[:, :-1] @ rows.T + own[:, -1:])
+
+    def slopes(self, theta: np.ndarray) -> dict[Edge, float]:
+        """Return the absolute coefficients of the mechanisms that effects depend on."""
+        sizes = np.abs(np.asarray(self.program.matrix(jnp.asarray(theta))))
+        graph = self.problem.graph.ancestral(self.problem.target)
+        return {
+            (cause, effect): float(sizes[graph.index(cause), graph.index(effect)])
+            for cause, effect in graph.directed
+            if effect in self._learned
+        }
+
+    @cached_property
+    def _learned(self) -> tuple[str, ...]:
+        """The variables that some set leaves free on the way to the target."""
+        opened = {name for each in self.parameters.explored.reductions for name in each.open}
+        return tuple(name for name in self.coverage.nodes if name in opened)
 
     def _degrees(self, mask: np.ndarray) -> np.ndarray:
         """Return each effect's degree in theta: most unknown coefficients on one open path."""

@@ -1,0 +1,92 @@
+"""The family of mechanisms that bend: which variable depends how on its causes?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.mechanisms.gp.model import GPModel
+from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
+from causal_bo_ppl.mechanisms.gp.response_map import recorded_names
+from causal_bo_ppl.mechanisms.interfaces import Task
+from causal_bo_ppl.problem import Problem
+
+REACH = (-2.5, 2.5)  # range of the data under a prior that no rows decide
+
+
+@dataclass(frozen=True)
+class GaussianProcesses:
+    """The family V = g(causes) + e of a trend plus Gaussian processes; see `interfaces.Mechanisms`.
+
+    Parameters
+    ----------
+    variables:
+        {variable: `cb.GP(...)`, "gp" or "linear"}.
+    others:
+        The same for variables that are not named.
+    """
+
+    variables: Mapping[str, GP | str] = field(default_factory=dict)
+    others: GP | str = "gp"
+
+    name = "gp"
+
+    def choice(self, variable: str) -> GP | None:
+        """Return how a variable depends on its causes; None for a linear mechanism."""
+        chosen = self.variables.get(variable, self.others)
+        return GP() if chosen == "gp" else chosen if isinstance(chosen, GP) else None
+
+    def bind(self, task: Task) -> "GPModel":
+        """Return the model of a problem with its prior and rows."""
+        _require_options(task)
+        graph = task.problem.graph.ancestral(task.problem.target)
+        if graph.bidirected:
+            one, other = graph.bidirected[0]
+            raise ModelError(
+                f"a latent cause joins {one!r} and {other!r}, upstream of the target, so that "
+                "regressions on the causes would be biased; nonlinear mechanisms need graphs "
+                'without such arcs, mechanisms="linear" takes method="wishart" or "nuts"'
+            )
+        if strange := [name for name in self.variables if name not in task.problem.graph.nodes]:
+            raise ModelError(unknown("variable", strange[0], task.problem.graph.nodes))
+        prior = GPPrior() if task.prior is None else task.prior
+        if not isinstance(prior, GPPrior):
+            raise ModelError(f"mechanisms that bend take a cb.GPPrior, got {prior!r}")
+        choices = {name: self.choice(name) for name in graph.nodes}
+        return GPModel(choices, replace(task, prior=prior))
+
+    def proper_prior(self, problem: Problem) -> GPPrior:
+        """Return a prior that no rows decide: all variables vary around 0 by about 1."""
+        nodes = problem.graph.nodes
+        around = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 1.0)
+        return GPPrior(centres=around[0], scales=around[1], ranges=dict.fromkeys(nodes, REACH))
+
+    def recorded(
+        self, problem: Problem, attributes: Mapping[str, object]
+    ) -> tuple[tuple[str, ...], np.ndarray]:
+        """Return the names of theta and the equations learned, as a file's attributes say."""
+        return recorded_names(problem, attributes)
+
+
+def read_choices(given: Mapping[Any, Any]) -> GaussianProcesses:
+    """Return the family of a dictionary by variable; variables not named are linear."""
+    for name, choice in given.items():
+        if not isinstance(choice, GP) and choice not in ("gp", "linear"):
+            raise ModelError(
+                f'the mechanism of {name!r} must be "linear", "gp" or cb.GP(...), got {choice!r}'
+            )
+    return GaussianProcesses(dict(given), "linear")
+
+
+def _require_options(task: Task) -> None:
+    if task.parameters is not None:
+        raise ModelError(
+            f"parameters={task.parameters!r} is for linear mechanisms; theta of mechanisms that "
+            "bend are their coefficients and log sds"
+        )
+    if not task.intercepts:
+        raise ModelError("intercepts=False is for linear mechanisms; these have levels")
+    if task.linear:
+        raise ModelError("linear=True is for linear mechanisms; these are not linear")

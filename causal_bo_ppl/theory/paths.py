@@ -1,0 +1,322 @@
+"""How far are effects off because mechanisms are off? The bound along directed paths.
+
+Let g be the true and h the fitted mechanisms, and let both systems have the same standardized
+disturbances. Then |V'_b - V_b| <= sum_a L_ab |V'_a - V_a| + |h_b(V) - g_b(V)| + |s'_b - s_b| |u_b|,
+where L_ab is the largest slope of h_b in a and s are the sds. In causal order, under do(s), the
+error of an effect is at most sum_i L_{i->y}^(s) eps_i: L_{i->y} sums products of slopes over paths,
+and eps_i is the error of the mechanism of i, at worst or on average over true values.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import pi, sqrt
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.graph import Edge
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import as_key, read_count, read_size
+from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import between, lattice, set_label, sobol, split_sets
+from causal_bo_ppl.responses import response
+from causal_bo_ppl.sweeps import adjoint_sweep
+from causal_bo_ppl.systems import CausalSystem
+from causal_bo_ppl.theory.constants import design
+from causal_bo_ppl.theory.gains import require_queries
+
+CELLS, FEWEST = 16_384, 8  # points of a box, and of each cause, where errors are looked at
+PIECE = 65_536  # true rows that are held in memory at once
+MEAN_SIZE = sqrt(2 / pi)  # of a standard Gaussian's absolute value
+
+
+def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.DataFrame:
+    """Compute L_{i->y}^(s) for every set s (rows) and variable i (columns).
+
+    It is the sum, over directed paths from i to the target without arrows into s, of the products
+    of L_ab along the path: 1 for the target itself, and 0 for members of s, whose equations are
+    replaced, so that their errors play no part. One sweep against the causal order serves all sets;
+    no path is listed.
+
+    slopes: {(cause, effect): L_ab >= 0} for every edge between the target and its causes, where
+    |g_b(u) - g_b(u')| <= sum_a L_ab |u_a - u'_a| for the mechanism g_b of b.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> problem = cb.models.load("chain").problem
+    >>> path_sensitivities(problem, {("X", "Z"): 0.8, ("Z", "Y"): 1.3}).loc["X"].to_dict()
+    {'X': 0.0, 'Z': 1.3, 'Y': 1.0}
+    """
+    graph, matrix = problem.graph, _slope_matrix(problem, slopes)
+    masks = np.array([np.isin(graph.nodes, members) for members in problem.sets])
+    loads = adjoint_sweep(matrix, masks.T, graph.index(problem.target)).T
+    index = pd.Index(map(set_label, problem.sets), name="set")
+    return pd.DataFrame(loads, index=index, columns=list(graph.nodes))
+
+
+def path_lipschitz_bound(
+    problem: Problem, slopes: Mapping[Edge, float], errors: Mapping[str, float]
+) -> pd.Series:
+    """Bound the error of the effects of every set by sum_i L_{i->y}^(s) eps_i, at any values.
+
+    The mechanisms may be of any shape. slopes: as for `path_sensitivities`. errors: {variable:
+    eps_i >= 0}, the largest error of each mechanism over all that its parents may be, for every
+    variable that some set leaves free on its way to the target; for a root, the error of its mean.
+    """
+    loads = path_sensitivities(problem, slopes)
+    _require_no_other("variable", errors, problem.graph.nodes)
+    needed = [name for name in loads.columns if loads[name].any()]
+    if missing := [name for name in needed if name not in errors]:
+        raise ModelError(
+            f"errors lack the mechanisms of {listed(missing)}; "
+            "give a bound for each, 0 where it is known"
+        )
+    sizes = [read_size(f"the error of {name!r}", errors[name], positive=False) for name in needed]
+    return pd.Series(loads[needed].to_numpy() @ np.array(sizes), index=loads.index, name="bound")
+
+
+def _slope_matrix(problem: Problem, slopes: Mapping[Edge, float]) -> np.ndarray:
+    """Return the slopes of the edges upstream of the target, an array of shape (p, p)."""
+    graph, upstream = problem.graph, problem.graph.ancestral(problem.target).directed
+    _require_no_other("edge", slopes, graph.directed)
+    if missing := [" -> ".join(edge) for edge in upstream if edge not in slopes]:
+        raise ModelError(
+            f"slopes lack {listed(missing)}; give one for every edge upstream of the target"
+        )
+    matrix = np.zeros((len(graph.nodes), len(graph.nodes)))
+    for cause, effect in upstream:
+        size = read_size(f"the slope of {cause} -> {effect}", slopes[cause, effect], positive=False)
+        matrix[graph.index(cause), graph.index(effect)] = size
+    return matrix
+
+
+def _require_no_other(what: str, given: Iterable[object], known: Iterable[object]) -> None:
+    names = list(map(str, known))
+    for each in given:
+        if str(each) not in names:
+            raise ModelError(unknown(what, each, names))
+
+
+def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
+    """Return L_ab, the largest slope of every fitted mechanism, at the posterior mean.
+
+    {(cause, effect): largest |dg/dcause| over all values of the causes}, for every edge upstream of
+    the target; 0 for mechanisms that no effect of the problem depends on. Slopes of mechanisms that
+    bend are the largest on a fine grid. Give them to `path_sensitivities` and
+    `path_lipschitz_bound`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> {edge: round(slope, 2) for edge, slope in mechanism_slopes(post).items()}
+    {('X', 'Z'): 0.76, ('Z', 'Y'): 1.29}
+    """
+    post = require_trusted(post)
+    found = _offer(post, "slopes")(post.mean)
+    upstream = post.problem.graph.ancestral(post.problem.target).directed
+    return {edge: float(found.get(edge, 0.0)) for edge in upstream}
+
+
+def _offer(post: Posterior, name: str) -> Any:
+    """Return a method of the response map that knows the mechanisms; refuse a map without it."""
+    method = offered(post.belief.response, name)
+    if method is None:
+        raise ModelError(
+            f"theta of this posterior ({post.kind} parameters) does not hold the mechanisms, so "
+            f"their {name} are not known; fit structural parameters or mechanisms of another family"
+        )
+    return method
+
+
+def mechanism_errors(post: Posterior, system: CausalSystem) -> pd.DataFrame:
+    """Compare every fitted mechanism, at the posterior mean, with the true one.
+
+    Returns a row for each variable whose mechanism was learned. mean: the largest |h - g| over the
+    box of its causes, each in its domain and the range of its rows, on a grid of up to 16,384
+    points. disturbance: E|s' u - s u|, by how much the fitted disturbance differs on average; 0 for
+    the target, whose disturbance does not move its mean, and where effects do not depend on sds.
+    error: their sum, eps_i of `path_lipschitz_bound`.
+    """
+    post, graph = _require_truth(post, system), post.problem.graph
+    lines = {}
+    for variable in learned_variables(post):
+        values = _box(post, graph.parents(variable))
+        gaps, off = _gaps(post, system, variable, values)
+        lines[variable] = (float(gaps.max()), float(off.max()), float(gaps.max() + off.max()))
+    columns = ["mean", "disturbance", "error"]
+    return pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("variable")
+
+
+def path_errors(
+    post: Posterior,
+    system: CausalSystem,
+    queries: Queries | None = None,
+    *,
+    rows: int = 256,
+    key: jax.Array | int,
+) -> pd.DataFrame:
+    """Put the path-Lipschitz bound of the fitted mechanisms beside the true error of the effects.
+
+    Parameters
+    ----------
+    post:
+        A posterior whose response map knows its mechanisms; they are taken at its mean.
+    system:
+        The truth, without latent causes upstream of the target.
+    queries:
+        Interventions that are looked at; by default all vertices, or points that fill the domains
+        where effects are not affine in the values.
+    rows:
+        True rows drawn under each of them.
+    key:
+        A JAX key or an int, for these rows.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for each set. error: the largest true error of an effect. expected: the largest bound
+        sum_i L_{i->y} E|h_i(V) - g_i(V)| over the same interventions, with the errors of mechanisms
+        averaged over true rows; standard_error: its Monte-Carlo error. bound: the theory's, with
+        the largest errors over the boxes of the causes, as in `mechanism_errors`. outside: the
+        share of true rows in which a cause of a free variable leaves its box, where the errors may
+        be larger still. `attrs` holds the slopes.
+    """
+    post, count = _require_truth(post, system), read_count("rows", rows, 2)
+    asked = design(post).queries if queries is None else require_queries(post.problem, queries)
+    slopes = mechanism_slopes(post)
+    table = mechanism_errors(post, system)
+    largest = {str(name): float(table.loc[name, "error"]) for name in table.index}
+    worst = path_lipschitz_bound(post.problem, slopes, largest)
+    parts, step = [], max(1, PIECE // count)
+    for start in range(0, len(asked), step):
+        piece, fresh = asked[start : start + step], jax.random.fold_in(as_key(key), start)
+        parts.append(_pointwise(post, system, piece, slopes, count, fresh))
+    bounds, errors, outside = np.concatenate(parts, axis=1)
+    truth = np.abs(response(post.problem, post)(post.mean, asked) - system.effect(asked))
+    lines = {}
+    sets = split_sets(post.problem, asked)
+    for label, own in zip(sets.labels, sets.rows, strict=True):
+        at = own[bounds[own].argmax()]
+        lines[label] = (truth[own].max(), bounds[at], errors[at], worst[label], outside[own].mean())
+    columns = ["error", "expected", "standard_error", "bound", "outside"]
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("set")
+    table.attrs = {"slopes": {" -> ".join(edge): slope for edge, slope in slopes.items()}}
+    return table
+
+
+def _pointwise(
+    post: Posterior,
+    system: CausalSystem,
+    queries: Queries,
+    slopes: Mapping[Edge, float],
+    rows: int,
+    key: jax.Array,
+) -> np.ndarray:
+    """Return what true rows say about each query, (3, M).
+
+    The bound by errors averaged over these rows, its Monte-Carlo error, and the share of rows in
+    which a cause leaves its box.
+    """
+    values = np.asarray(system.experiment(queries.repeat(rows), key).values)
+    graph, mask = post.problem.graph, np.asarray(queries.mask)
+    matrix = _slope_matrix(post.problem, slopes)
+    loads = adjoint_sweep(matrix, mask.T, graph.index(post.problem.target)).T
+    total = np.zeros((len(mask), rows))
+    for variable in learned_variables(post):
+        gaps, off = _gaps(post, system, variable, values)
+        total += loads[:, [graph.index(variable)]] * (gaps + off).reshape(total.shape)
+    outside = _outside(post, queries, values)
+    return np.stack([total.mean(axis=1), total.std(axis=1, ddof=1) / sqrt(rows), outside])
+
+
+def _gaps(
+    post: Posterior, system: CausalSystem, variable: str, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the error (n,) of a mechanism at values (n, p), and that of its disturbance (n,)."""
+    place, truth = post.problem.graph.index(variable), system.mechanisms(values)
+    fitted = _offer(post, "mechanism")(post.mean[None], variable, values)[0]
+    gaps = np.abs(fitted - truth.mean[:, place])
+    scales = offered(post.belief.response, "scales")
+    if variable == post.problem.target or scales is None:
+        return gaps, np.zeros(len(values))
+    return gaps, MEAN_SIZE * np.abs(scales(post.mean)[variable] - truth.sd[:, place])
+
+
+def learned_variables(post: Posterior) -> list[str]:
+    """Return the variables whose mechanisms some effect depends on, in causal order."""
+    after = [post.problem.graph.do(members) for members in post.sets]
+    target = post.problem.target
+    free = [
+        {*graph.ancestors(target), target} - set(members)
+        for graph, members in zip(after, post.sets, strict=True)
+    ]
+    return [name for name in post.problem.graph.nodes if any(name in each for each in free)]
+
+
+def _ends(post: Posterior, causes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the box of some variables: the domain of each and the range of its rows."""
+    boxes = []
+    for name in causes:
+        seen = [*post.problem.domains.get(name, ()), *post.data.column(name).tolist()]
+        if not seen:
+            raise ModelError(
+                f"{name!r} has no domain and no rows, so its box is not known; give rows to cb.fit"
+            )
+        boxes.append((min(seen), max(seen)))
+    low, high = np.array(boxes).T
+    return low, high
+
+
+def _box(post: Posterior, causes: tuple[str, ...]) -> np.ndarray:
+    """Return values (n, p) that fill the box of some variables; others are 0."""
+    values = np.zeros((1, len(post.problem.graph.nodes)))
+    if not causes:
+        return values
+    ticks = int(CELLS ** (1 / len(causes)) + 1e-9)
+    unit = lattice(ticks) if ticks >= FEWEST else sobol(CELLS)
+    cube = unit(len(causes))
+    values = np.repeat(values, len(cube), axis=0)
+    places = [post.problem.graph.index(name) for name in causes]
+    values[:, places] = between(*_ends(post, causes), cube)
+    return values
+
+
+def _outside(post: Posterior, queries: Queries, values: np.ndarray) -> np.ndarray:
+    """Return the share (M,) of true rows in which a cause of a free variable leaves its box."""
+    graph, mask = post.problem.graph, np.asarray(queries.mask)
+    left = np.zeros((len(mask), len(values) // len(mask)), bool)
+    for variable in learned_variables(post):
+        causes = graph.parents(variable)
+        if causes:
+            low, high = _ends(post, causes)
+            own = values[:, [graph.index(name) for name in causes]]
+            gone = ((own < low) | (own > high)).any(axis=1).reshape(left.shape)
+            left |= gone & ~mask[:, [graph.index(variable)]]
+    return np.asarray(left.mean(axis=1))
+
+
+def _require_truth(post: Posterior, system: CausalSystem) -> Posterior:
+    """Return the posterior if the system is the truth of its problem; refuse any other."""
+    post = require_trusted(post)
+    if not isinstance(system, CausalSystem):
+        raise ModelError(
+            f"the truth must be a CausalSystem, got {type(system).__name__}; without one, bound "
+            "the errors yourself and call path_lipschitz_bound"
+        )
+    if system.problem.graph != post.problem.graph:
+        raise ModelError("the system has another graph than the posterior's problem")
+    graph = post.problem.graph.ancestral(post.problem.target)
+    if graph.bidirected:
+        one, other = graph.bidirected[0]
+        raise ModelError(
+            f"a latent cause joins {one!r} and {other!r}, upstream of the target: their mechanisms "
+            "are not functions of observed causes alone"
+        )
+    return post

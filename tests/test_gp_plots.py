@@ -1,0 +1,261 @@
+"""Pictures of mechanisms and responses, of bent and of linear mechanisms."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.plots import mechanisms as mechanism_plots
+
+FEW = cb.GP(functions=8)
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return cb.models.load("toy")
+
+
+@pytest.fixture(scope="module")
+def bent(toy):
+    return cb.fit(toy.problem, toy.observe(60, 0), mechanisms=FEW, method="conjugate")
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Y is linear in three causes, Z bends in one; Z was set in the last ten rows."""
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X -> Y; W -> Y")
+    domains = {"X": (-3, 3), "Z": (-6, 2)}
+    problem = cb.Problem(
+        graph, "Y", domains=domains, sets=[("X",), ("X", "Z")], units={"Z": "mg/l"}
+    )
+    draws = np.random.default_rng(0)
+    noise = draws.normal(size=(70, 4))
+    w, x = noise[:, 0], noise[:, 1]
+    is_set = np.arange(70) >= 60
+    z = np.where(is_set, -5.0, np.sin(x) + 0.5 * noise[:, 2])
+    y = z + 0.5 * x - w + 0.5 * noise[:, 3]
+    rows = np.stack([{"W": w, "X": x, "Z": z, "Y": y}[name] for name in graph.nodes], axis=1)
+    intervened = np.zeros(rows.shape, bool)
+    intervened[:, graph.nodes.index("Z")] = is_set
+    data = cb.Data(graph.nodes, "Y", rows, intervened)
+    return cb.fit(problem, data, mechanisms={"Z": FEW}, method="conjugate")
+
+
+@pytest.fixture(scope="module")
+def line():
+    system = cb.models.load("chain")
+    return cb.fit(system.problem, system.observe(60, 0))
+
+
+def drawn(ax, label):
+    """The line with a label."""
+    [found] = [each for each in ax.lines if each.get_label() == label]
+    return found
+
+
+def band(ax):
+    """Lower and upper end of the band, at the places of the curve, (n,) each."""
+    [shape] = [each for each in ax.collections if each.get_label() == "90% of draws"]
+    vertices = shape.get_paths()[0].vertices
+    places = drawn(ax, "posterior mean").get_xdata()
+    at = [vertices[np.isclose(vertices[:, 0], place), 1] for place in places]
+    return np.array([heights.min() for heights in at]), np.array([each.max() for each in at])
+
+
+def finish(panels):
+    """Lay the figure out, as on paper; warnings are errors."""
+    np.atleast_1d(np.asarray(panels)).flat[0].figure.draw_without_rendering()
+
+
+def texts_overlap(figure):
+    """Whether two texts that are seen share a place."""
+    figure.draw_without_rendering()
+    boxes = [
+        text.get_window_extent()
+        for text in figure.findobj(plt.Text)
+        if text.get_text() and text.get_visible() and text.axes is not None
+    ]
+    shown = [box for box in boxes if box.width > 0 and figure.bbox.overlaps(box)]
+    return any(
+        one.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9))
+        for place, one in enumerate(shown)
+        for other in shown[:place]
+    )
+
+
+def test_every_mechanism_is_drawn_over_rows_and_domain_with_its_band(bent, toy):
+    panels = cb.plots.draw_mechanisms(bent, truth=toy, key=1)
+    assert [ax.get_title() for ax in panels] == ["X → Z", "Z → Y"]
+    ax = panels[1]
+    places = drawn(ax, "posterior mean").get_xdata()
+    assert places[0] == -5.0 and places[-1] == 20.0 and ax.get_xlim() == (-5.0, 20.0)
+    np.testing.assert_allclose(
+        drawn(ax, "truth").get_ydata(), np.cos(places) - np.exp(-places / 20), rtol=1e-9
+    )
+    values = np.stack([0 * places, places, 0 * places], axis=1)
+    curves = bent.belief.response.mechanism(bent.draws(400, 1), "Y", values)
+    low, high = band(ax)
+    np.testing.assert_allclose(low, np.quantile(curves, 0.05, axis=0), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(high, np.quantile(curves, 0.95, axis=0), rtol=1e-6, atol=1e-9)
+    finish(panels)
+    assert not texts_overlap(panels[0].figure)
+
+
+def test_rows_with_one_cause_are_drawn_as_they_were_seen(bent):
+    [ax] = cb.plots.draw_mechanisms(bent, edges=[("X", "Z")])
+    rows = drawn(ax, "rows")
+    np.testing.assert_allclose(rows.get_xdata(), bent.data.column("X"))
+    np.testing.assert_allclose(rows.get_ydata(), bent.data.column("Z"), rtol=1e-9, atol=1e-9)
+
+
+def test_where_do_goes_and_where_rows_end_is_marked(bent):
+    [ax] = cb.plots.draw_mechanisms(bent, edges=[("Z", "Y")])
+    assert list(drawn(ax, "where do() goes").get_xdata()) == [-5.0, 20.0]
+    seen = bent.data.column("Z")
+    spans = [patch.get_window_extent().transformed(ax.transData.inverted()) for patch in ax.patches]
+    ends = sorted((box.x0, box.x1) for box in spans)
+    np.testing.assert_allclose(ends, [(-5.0, seen.min()), (seen.max(), 20.0)], atol=1e-6)
+
+
+def test_rows_are_moved_to_the_means_of_their_other_causes(three):
+    """The mechanism of Y is linear: its residual plus the line along one cause, by hand."""
+    panels = {ax.get_title(): ax for ax in cb.plots.draw_mechanisms(three)}
+    assert list(panels) == ["X → Z", "W → Y", "X → Y", "Z → Y"]
+    at = dict(zip(three.names, three.mean, strict=True))
+    column = {name: three.data.column(name) for name in three.data.nodes}
+    others = sum(at[f"b[{name}->Y]"] * (column[name] - column[name].mean()) for name in "WX")
+    rows = drawn(panels["Z → Y"], "rows")
+    np.testing.assert_allclose(rows.get_ydata(), column["Y"] - others, rtol=1e-8, atol=1e-9)
+    assert panels["Z → Y"].get_xlabel() == "Z [mg/l]"
+    free = drawn(panels["X → Z"], "rows")
+    assert len(free.get_xdata()) == 60  # rows in which Z was set say nothing about it
+    with_bar = [title for title, ax in panels.items() if "where do() goes" in labels(ax)]
+    assert with_bar == ["X → Z", "X → Y", "Z → Y"]
+    figure = panels["X → Z"].figure
+    assert figure.get_suptitle() == "conjugate, 70 rows: all mechanisms, cause by cause"
+    assert not texts_overlap(figure)
+
+
+def labels(ax):
+    return ax.get_legend_handles_labels()[1]
+
+
+def test_mechanisms_go_into_the_axes_they_are_given(bent):
+    figure, (left, right) = plt.subplots(1, 2)
+    [ax] = cb.plots.draw_mechanisms(bent, right, edges=[("X", "Z")], level=0.5)
+    assert ax is right and not left.lines and ax.get_legend() is not None
+    assert "50% of draws" in labels(ax) and len(figure.axes) == 2
+    with pytest.raises(cb.ModelError, match=r"there are 1 Axes for 2 panels \(X -> Z, Z -> Y\)"):
+        cb.plots.draw_mechanisms(bent, right)
+
+
+def test_only_the_mechanisms_nearest_to_the_target_are_drawn_where_there_are_many(
+    three, monkeypatch
+):
+    assert mechanism_plots.MOST == 12
+    monkeypatch.setattr(mechanism_plots, "MOST", 2)
+    panels = cb.plots.draw_mechanisms(three)
+    assert [ax.get_title() for ax in panels] == ["X → Y", "Z → Y"]
+    title = panels[0].figure.get_suptitle()
+    assert title == "conjugate, 70 rows: 2 of 4 pairs of cause and effect"
+
+
+def test_linear_mechanisms_are_drawn_as_lines(line):
+    [ax] = cb.plots.draw_mechanisms(line, edges=[("Z", "Y")])
+    at = dict(zip(line.names, line.mean, strict=True))
+    curve = drawn(ax, "posterior mean")
+    np.testing.assert_allclose(
+        curve.get_ydata(), at["a[Y]"] + at["b[Z->Y]"] * curve.get_xdata(), rtol=1e-9
+    )
+    total = cb.fit(line.problem, line.data, parameters="total_effect")
+    with pytest.raises(cb.ModelError, match="theta of this posterior .* does not hold them"):
+        cb.plots.draw_mechanisms(total)
+
+
+def test_odd_requests_for_mechanisms_are_refused(bent):
+    for options, match in [
+        ({"edges": [("X", "Y")]}, "'X -> Y' is no mechanism that was learned; choose among X -> Z"),
+        ({"edges": []}, "'nothing' is no mechanism that was learned"),
+        ({"draws": 1}, "draws"),
+    ]:
+        with pytest.raises(cb.CausalBOError, match=match):
+            cb.plots.draw_mechanisms(bent, **options)
+    with pytest.raises(cb.DomainError, match="level must lie between 0 and 1, got 90"):
+        cb.plots.draw_mechanisms(bent, level=90)
+    with pytest.raises(cb.ModelError, match="draw_mechanisms needs a Posterior, got Problem"):
+        cb.plots.draw_mechanisms(bent.problem)
+
+
+def test_prior_is_drawn_as_lines_beside_the_rows(bent):
+    panels = cb.plots.draw_prior(bent, n=7, key=3)
+    ax = panels[0]
+    curves = [each for each in ax.lines if len(each.get_xdata()) == mechanism_plots.POINTS]
+    assert len(curves) == 7
+    before = bent.belief.draw_prior(7, as_key(3))
+    values = np.zeros((mechanism_plots.POINTS, 3))
+    values[:, 0] = curves[0].get_xdata()
+    expected = bent.belief.response.mechanism(before.theta[:7], "Z", values)
+    np.testing.assert_allclose([each.get_ydata() for each in curves], expected, rtol=1e-9)
+    np.testing.assert_allclose(drawn(ax, "rows").get_ydata(), bent.data.column("Z"))
+    low, high = ax.get_ylim()
+    seen = bent.data.column("Z")
+    assert low < seen.min() and seen.max() < high <= seen.max() + 2 * np.ptp(seen)
+    finish(panels)
+    assert not texts_overlap(ax.figure)
+
+
+def test_prior_that_cannot_be_drawn_from_is_refused(line):
+    with pytest.raises(cb.ModelError, match=r"from the prior of this posterior \(ScaledPrior\)"):
+        cb.plots.draw_prior(line)
+    fixed = cb.fit(line.problem, line.data, prior=cb.FixedPrior())
+    [ax] = cb.plots.draw_prior(fixed, edges=[("X", "Z")], n=5)
+    assert "a draw of the prior" in labels(ax)
+
+
+def test_response_shows_draws_linearization_truth_and_rows(bent, toy):
+    ax = cb.plots.draw_response(bent, "X", truth=toy, draws=100, key=2)
+    places = drawn(ax, "posterior mean").get_xdata()
+    queries = toy.problem.queries([{"X": float(place)} for place in places])
+    effects = cb.response(toy.problem, bent)(bent.draws(100, 2), queries)
+    np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
+    np.testing.assert_allclose(drawn(ax, "truth").get_ydata(), toy.effect(queries))
+    mean, jacobian = cb.response(toy.problem, bent).linearize(bent.mean, queries)
+    sd = np.sqrt(((jacobian @ bent.covariance) * jacobian).sum(axis=1))
+    np.testing.assert_allclose(
+        drawn(ax, "linearized in theta").get_ydata(), mean - 1.6448536 * sd, rtol=1e-6
+    )
+    [ticks] = [each for each in ax.collections if each.get_label() == "rows"]
+    marked = sorted(path.vertices[0, 0] for path in ticks.get_paths())
+    np.testing.assert_allclose(marked, np.sort(bent.data.column("X")))
+    assert "beyond the rows" in labels(ax) and ax.get_title() == "conjugate, 60 rows"
+    finish(ax)
+    assert not texts_overlap(ax.figure)
+
+
+def test_response_of_a_set_is_drawn_along_one_of_its_variables(three):
+    ax = cb.plots.draw_response(three, "Z", at={"X": 1.0}, draws=50)
+    assert ax.get_xlabel() == "do(Z [mg/l], X = 1)"
+    places = drawn(ax, "posterior mean").get_xdata()
+    queries = three.problem.queries([{"X": 1.0, "Z": float(place)} for place in places])
+    effects = cb.response(three.problem, three)(three.draws(50, 0), queries)
+    np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
+    with pytest.raises(cb.DomainError, match="'X' may not be set; choose one of Z"):
+        cb.plots.draw_response(three, "X", at={"X": 1.0})
+
+
+def test_axes_that_share_their_heights_all_show_what_must_be_seen(line, bent):
+    figure, (left, right) = plt.subplots(1, 2, sharey=True)
+    cb.plots.draw_response(line, "Z", left, draws=50)
+    alone = left.get_ylim()
+    cb.plots.draw_response(bent, "Z", right, draws=50)
+    assert left.get_ylim()[0] <= alone[0] and left.get_ylim()[1] >= alone[1]
+    seen = np.append(bent.data.outcomes, drawn(right, "posterior mean").get_ydata())
+    assert right.get_ylim()[0] < seen.min() and seen.max() < right.get_ylim()[1]
+    assert len(figure.axes) == 2
