@@ -23,7 +23,7 @@ from causal_bo_ppl.mechanisms.gp.propagation import normal_points
 from causal_bo_ppl.mechanisms.interfaces import Task
 
 KERNELS = tuple(basis.SMOOTHNESS)
-FEW = cb.GP(functions=12)
+FEW = cb.GP(functions=8)
 
 
 def bind(problem, data, mechanisms="gp", prior=None, outcomes=None):
@@ -140,6 +140,7 @@ def sites(model, psi):
     return found, volume
 
 
+@pytest.mark.heavy
 def test_density_is_that_of_the_numpyro_program(joined):
     problem, data = joined
     choices = {"C": cb.GP(kernel="matern52", functions=6), "A": "gp", "B": "linear"}
@@ -188,8 +189,14 @@ def test_derivatives_of_the_evidence_are_those_of_its_values(toy, rows):
     np.testing.assert_allclose(hessian, differences, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param("squared_exponential", marks=pytest.mark.heavy),
+        pytest.param("matern52", marks=pytest.mark.slow),
+        pytest.param("matern32", marks=pytest.mark.slow),
+    ],
+)
 def test_posterior_of_one_mechanism_is_that_of_exact_regression(kernel):
     problem = cb.Problem(cb.CausalGraph.parse("B -> C"), "C", domains={"B": (-2.0, 2.0)})
     rng = np.random.default_rng(3)
@@ -222,6 +229,7 @@ def test_posterior_of_one_mechanism_is_that_of_exact_regression(kernel):
     assert np.abs(ours[1] / exact_sd - 1).max() < limit
 
 
+@pytest.mark.heavy
 def test_effects_agree_with_one_dimensional_quadrature(toy, post):
     theta, model = post.draws(3, 0), post.belief.model
     (z, z_setting, _), (y, y_setting, _) = model.bound
@@ -257,6 +265,7 @@ def test_common_points_are_symmetric_so_that_linear_mechanisms_are_averaged_exac
     np.testing.assert_allclose(expected, own, rtol=1e-3)
 
 
+@pytest.mark.heavy
 def test_propagations_are_compared_in_one_table(toy, post):
     queries = toy.problem.queries([{"X": value} for value in (-1.0, 0.0, 1.0)] + [{"Z": 1.0}])
     table = cb.compare_propagations(post, queries)
@@ -272,7 +281,7 @@ def test_propagations_are_compared_in_one_table(toy, post):
         cb.compare_propagations(cb.fit(toy.problem, toy.observe(20, 0)), queries)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_moments_and_points_agree_on_groups_and_on_causes_that_share_a_cause(joined):
     choices = {"C": FEW, "Y": cb.GP(groups=[("A", "B")], functions=6)}
     post = cb.fit(*joined, mechanisms=choices)
@@ -360,8 +369,7 @@ def test_density_of_an_outcome_of_the_target_alone_is_a_mixture_over_the_points(
 
 @pytest.mark.heavy
 def test_laplace_learns_from_outcomes_of_the_target_alone(toy, rows):
-    few = cb.GP(functions=6)
-    queries = toy.problem.queries([{"Z": -4.0}] * 6)
+    few, queries = FEW, toy.problem.queries([{"Z": -4.0}] * 6)
     before = cb.fit(toy.problem, rows, mechanisms=few, method="laplace")
     after = cb.fit(
         toy.problem, rows, mechanisms=few, method="laplace", outcomes=(queries, [-1.5] * 6)
@@ -386,6 +394,7 @@ def test_monte_carlo_kernel_shows_where_linearization_fails(toy, post):
         cb.exact_gram(post, near)
 
 
+@pytest.mark.heavy
 def test_tree_of_a_posterior_is_written_and_read(toy, post, tmp_path):
     path = post.to_netcdf(tmp_path / "post.nc", draws=40)
     tree = cb.read_datatree(path, toy.problem)
@@ -397,7 +406,7 @@ def test_tree_of_a_posterior_is_written_and_read(toy, post, tmp_path):
 
 @pytest.mark.heavy
 def test_contract_of_mechanisms_is_kept(toy, rows):
-    check = cb.testing.check_mechanisms(cb.GP(functions=4), toy.problem, rows.rows(slice(0, 40)))
+    check = cb.testing.check_mechanisms(cb.GP(functions=3), toy.problem, rows.rows(slice(0, 40)))
     check.require()
 
 

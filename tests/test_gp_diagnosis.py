@@ -14,6 +14,7 @@ from causal_bo_ppl.diagnostics.predictive import leave_out
 from causal_bo_ppl.diagnostics.relevance import find_relevance
 from causal_bo_ppl.problem.queries import default_design
 
+pytestmark = pytest.mark.heavy
 FEW = cb.GP(functions=8)
 PAIR = cb.Problem(cb.CausalGraph.parse("B -> C"), target="C", domains={"B": (-5.0, 5.0)})
 

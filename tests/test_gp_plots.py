@@ -8,6 +8,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.plots import mechanisms as mechanism_plots
 
+pytestmark = pytest.mark.heavy
 FEW = cb.GP(functions=8)
 
 

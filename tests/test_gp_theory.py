@@ -9,6 +9,7 @@ from causal_bo_ppl import theory
 from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, Group, features, steepest
 from causal_bo_ppl.theory import constants
 
+pytestmark = pytest.mark.heavy
 FEW = cb.GP(functions=8)
 
 
