@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.data import Data as Data
     from causal_bo_ppl.diagnostics import Tolerances as Tolerances
     from causal_bo_ppl.diagnostics import calibrate as calibrate
+    from causal_bo_ppl.diagnostics import check_basis as check_basis
     from causal_bo_ppl.diagnostics import check_extrapolation as check_extrapolation
     from causal_bo_ppl.diagnostics import check_graph as check_graph
     from causal_bo_ppl.diagnostics import check_linearity as check_linearity
@@ -95,6 +96,7 @@ _HOMES = {
     "diagnostics": (
         "Tolerances",
         "calibrate",
+        "check_basis",
         "check_extrapolation",
         "check_graph",
         "check_linearity",

@@ -394,3 +394,15 @@ def test_default_design_has_corners_and_points_inside(toy):
     assert len(design) == 4 + 8 and np.asarray(design.mask).sum() == 12
     given = toy.problem.queries([{"X": 1.0}])
     assert len(default_design(toy.problem, toy.problem.sets, given, 8)) == 1
+
+
+def test_basis_is_reported_and_a_coarse_one_is_found():
+    system = cb.models.load("toy")
+    rows = system.observe(100, 3)
+    fine = cb.check_basis(cb.fit(system.problem, rows, mechanisms="gp"))
+    assert fine.verdict == "passed" and (fine.table["functions"] == 48).all()
+    assert (fine.table["lengthscale"] > fine.table["resolved"]).all()
+    coarse = cb.check_basis(cb.fit(system.problem, rows, mechanisms=FEW))
+    assert coarse.verdict == "failed" and "more basis functions" in coarse.advice
+    with pytest.raises(cb.ModelError, match="linear mechanisms have no basis"):
+        cb.check_basis(cb.fit(system.problem, rows))

@@ -52,6 +52,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
     "calibrate": [lambda at: cb.calibrate(at.problem, key=0)],
     "causal_rank": [lambda at: cb.causal_rank(at.post, at.queries)],
     "check_estimand": [lambda at: cb.check_estimand(at.problem.graph, "Y", "Z", P(Y | Z))],
+    "check_basis": [lambda at: cb.check_basis(at.post)],
     "check_extrapolation": [lambda at: cb.check_extrapolation(at.post)],
     "check_graph": [lambda at: cb.check_graph(at.problem, at.data)],
     "check_linearity": [lambda at: cb.check_linearity(at.post)],

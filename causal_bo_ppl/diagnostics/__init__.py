@@ -1,6 +1,7 @@
 """May we believe that posterior, its Gaussian approximation, and the graph?"""
 
 from causal_bo_ppl.checks import Check as Check
+from causal_bo_ppl.diagnostics.basis import check_basis as check_basis
 from causal_bo_ppl.diagnostics.calibration import calibrate as calibrate
 from causal_bo_ppl.diagnostics.convergence import check_posterior as check_posterior
 from causal_bo_ppl.diagnostics.extrapolation import check_extrapolation as check_extrapolation

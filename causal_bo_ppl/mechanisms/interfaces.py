@@ -173,6 +173,7 @@ class Model(Protocol):
     - `narrowness()`: the sd of a Gaussian at the mode, relative to the exact one.
     - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
       to the Gaussian with the moments of the draws; None where that density is not known.
+    - `basis()`: a table of finite bases with their errors, a line for each.
     - `explain()`: a sentence that says why the density is not finite.
     - `is_correlated`: whether a sampler should learn a whole covariance of psi.
     - `theta_is_linear`: whether theta is linear in psi.

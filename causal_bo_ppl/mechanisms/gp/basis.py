@@ -18,9 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
+from scipy.stats import qmc
 
 WIDER = 2.0  # half-width of the interval of the sines, in half-widths of the box
 SMOOTHNESS = {"squared_exponential": math.inf, "matern52": 2.5, "matern32": 1.5}
+PROBES = 64  # points of the box at which kernels are compared
+RULE = 1.75  # functions that a squared exponential needs, for L in lengthscales
 UNROLLED = 8  # terms of a series that are summed in one pass
 TICKS = {1: 2_048, 2: 64, 3: 16}  # of each cause in a group, between which slopes are looked at
 INSIDE = 1 - 1e-9  # of the half-width of a box
@@ -255,3 +258,22 @@ def covariance(kernel: str, distance: np.ndarray) -> np.ndarray:
     scaled = math.sqrt(2 * smoothness) * distance
     polynomial = 1 + scaled + (scaled**2 / 3 if smoothness == 2.5 else 0.0)
     return np.asarray(polynomial * np.exp(-scaled))
+
+
+def kernel_error(group: Group, frame: Frame, scales: np.ndarray) -> float:
+    """Return by how much the basis misses the exact kernel within the box, of amplitude 1.
+
+    scales: log amplitude, and the log lengthscale of each cause, (1 + c,).
+    """
+    columns = np.array(group.columns)
+    middle, half = (np.asarray(part)[columns] for part in (frame.middle, frame.half))
+    points = middle + half * (2 * qmc.Sobol(len(columns), scramble=False).random(PROBES) - 1)
+    inputs: list[Any] = [None] * (max(group.columns) + 1)
+    for place, column in enumerate(group.columns):
+        inputs[column] = jnp.asarray(points[:, place])
+    waves = np.asarray(sines(group, frame, inputs))
+    unit = jnp.asarray(np.append(0.0, scales[1:]))
+    variances = np.exp(np.asarray(log_spectrum(group, frame, unit)))
+    apart = (points[:, None] - points[None]) / np.exp(np.asarray(scales[1:]))
+    exact = covariance(group.kernel, np.linalg.norm(apart, axis=2))
+    return float(np.abs((waves * variances) @ waves.T - exact).max())

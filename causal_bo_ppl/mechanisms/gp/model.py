@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
@@ -16,7 +17,7 @@ from causal_bo_ppl.data.outcomes import Outcomes
 from causal_bo_ppl.errors import listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.gp.basis import Form, Frame
+from causal_bo_ppl.mechanisms.gp.basis import RULE, WIDER, Form, Frame, kernel_error
 from causal_bo_ppl.mechanisms.gp.binding import Bound, bind_equation, starts
 from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told, log_outcomes
 from causal_bo_ppl.mechanisms.gp.evidence import (
@@ -286,6 +287,30 @@ class GPModel:
             coefficients[:, 0] += beliefs.level
             parts += [coefficients, eta[:, :1]]
         return np.concatenate(parts, axis=1)
+
+    def basis(self) -> pd.DataFrame:
+        """Return a line for every Gaussian process: its basis, and how well it is resolved."""
+        lines = []
+        for (equation, setting, _), mode in zip(self.bound, self.modes, strict=True):
+            at, names = 2, [self.nodes[place] for place in equation.causes]
+            for group in equation.form.groups:
+                own = mode.eta[at : at + 1 + len(group.columns)]
+                at += len(own)
+                half = WIDER * np.asarray(setting.frame.half)[list(group.columns)]
+                resolved = RULE * half / np.array(group.functions)
+                lines.append(
+                    {
+                        "variable": self.nodes[equation.place],
+                        "causes": ", ".join(names[column] for column in group.columns),
+                        "kernel": group.kernel,
+                        "functions": group.size,
+                        "amplitude": float(np.exp(own[0])),
+                        "lengthscale": float(np.exp(own[1:]).min()),
+                        "resolved": float(resolved.max()),
+                        "error": kernel_error(group, setting.frame, own),
+                    }
+                )
+        return pd.DataFrame(lines)
 
     def explain(self) -> str:
         """Say why the density is not finite."""
