@@ -133,6 +133,12 @@ def require_coefficients(post: Posterior) -> Coefficients:
         "nuts": together,
     }
     reason = why.get(post.method, "its equations are not known to be independent")
+    if not response(post.problem, post).map.is_affine:
+        raise ModelError(
+            "the exact kernel needs independent equations that are linear in the causes, and "
+            f"{post.mechanisms} mechanisms bend: second moments of their effects have no closed "
+            "form; use cb.monte_carlo_gram(post, queries, key=...)"
+        )
     raise ModelError(
         f"the exact kernel needs independent equations, and {post.method!r} has none: {reason}; "
         "use cb.monte_carlo_gram(post, queries, key=...), or fit with method='conjugate' where no "
