@@ -38,7 +38,7 @@ INSIDE = {  # the order within a room, from left to right
     "data": "data outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
     "linearity results effects",
-    "mechanisms": "interfaces simulation linear gp",
+    "mechanisms": "interfaces simulation linear gp serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface coupled",
     "optimization": "acquisition settings state experiments run loop",

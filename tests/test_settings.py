@@ -8,6 +8,7 @@ import pytest
 from tenants.exploration import PureExploration
 from tenants.importance_resampling import ImportanceResampling
 from tenants.independent_regression import IndependentRegression
+from tenants.quadratic import Quadratic
 
 import causal_bo_ppl as cb
 
@@ -18,6 +19,7 @@ PRIORS = [
         slope_sd=0.1, noise_rows=math.inf, scales={"X": 3.0}, slopes={("X", "Z"): (0.8, 0.1)}
     ),
     cb.MomentPrior(np.array([0.1, -0.2]), 1.0, np.array([[2.0, 0.3], [0.3, 1.0]]), 6.5),
+    cb.GPPrior(lengthscale=0.1 + 0.2, scales={"X": 3.0, "Z": 0.1}, ranges={"X": (-1.5, 2.0)}),
 ]
 
 
@@ -34,11 +36,32 @@ def test_a_prior_is_read_back_with_all_its_digits(prior):
         cb.Settings(method="gc-cbo-fixed", rounds=7, noise=0.1),
         cb.Settings(budget=3.5, inference="laplace", prior=PRIORS[2], accept="a dry run"),
         cb.Settings(rounds=2, inference=cb.NUTS(chains=2, target_accept=0.9)),
+        cb.Settings(rounds=2, mechanisms="gp", prior=PRIORS[4]),
+        cb.Settings(rounds=2, mechanisms=cb.GP(groups=[("D", "E")], functions=8)),
+        cb.Settings(mechanisms={"name": "linear", "Y": cb.GP(kernel="matern52"), "Z": "gp"}),
+        cb.Settings(mechanisms={}, prior=cb.GPPrior()),
     ],
 )
 def test_settings_are_read_back(settings):
     again = cb.Settings.from_json(settings.to_json())
     assert again == settings and again.to_json() == settings.to_json()
+    assert again.prior == settings.prior and type(again.mechanisms) is type(settings.mechanisms)
+
+
+def test_priors_of_bent_mechanisms_are_equal_where_their_parts_are():
+    one, other = (cb.GPPrior(scales=scales) for scales in ({"X": 2, "Z": 1}, {"Z": 1, "X": 2}))
+    assert one == other and hash(one) == hash(other) and one != cb.GPPrior()
+    with pytest.raises(cb.ModelError, match="a prior is read from a JSON text"):
+        cb.GPPrior.from_json("{")
+
+
+def test_a_family_of_ones_own_is_given_back_by_name():
+    settings = cb.Settings(rounds=1, mechanisms=Quadratic())
+    text = settings.to_json()
+    given = {settings.mechanisms.name: settings.mechanisms}
+    assert cb.Settings.from_json(text, given).mechanisms is settings.mechanisms
+    with pytest.raises(cb.ModelError, match="a text cannot hold; give it back with from_json"):
+        cb.Settings.from_json(text)
 
 
 def test_records_of_ones_own_are_written_by_name_and_given_back():
@@ -60,6 +83,11 @@ def test_records_of_ones_own_are_written_by_name_and_given_back():
         (lambda record: record.update(format=2), "no text of settings in format 1"),
         (lambda record: record.update(method="magic"), "method must be one of"),
         (lambda record: record.update(prior={"prior": "os.system"}), "a prior is one of"),
+        (lambda record: record.update(prior={"prior": "GPPrior"}), "has exactly the fields"),
+        (lambda record: record.update(mechanisms={"gp": {"x": 1}}), "options of cb.GP cannot be"),
+        (lambda record: record.update(mechanisms={"Y": "gp"}), "mechanisms are a name, variables"),
+        (lambda record: record.update(mechanisms={"variables": {"Y": 1}}), "mechanism of 'Y' must"),
+        (lambda record: record.update(mechanisms=None), "mechanisms must be"),
         (lambda record: record.update(rounds=-1), "rounds must be a whole number"),
         (lambda record: record.update(inference={"name": "nuts", "options": {"x": 1}}), "options"),
     ],

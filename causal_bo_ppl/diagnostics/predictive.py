@@ -214,8 +214,9 @@ def _advise(table: pd.DataFrame, is_affine: bool) -> str:
             'a mechanism bends: take mechanisms="gp" for it, transform the variable, or do not '
             "trust effects far from the data"
             if is_affine
-            else "a mechanism bends more than these mechanisms follow: give it more functions or a "
-            "shorter lengthscale, let causes that act together share a group, or look for outliers"
+            else "a mechanism bends more than these mechanisms follow: let it bend where it was "
+            "kept linear, give it more functions or a shorter lengthscale, let causes that act "
+            "together share a group, or look for outliers"
         )
     if failed & {"residual skewness", "residual kurtosis"}:
         advice.append(

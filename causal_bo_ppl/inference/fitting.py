@@ -18,8 +18,8 @@ from causal_bo_ppl.inference.nuts import NUTS
 from causal_bo_ppl.inference.posterior import Posterior, digest, require_rows_of
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, require_float64
-from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, Task, read_record
+from causal_bo_ppl.mechanisms import Choice, read_mechanisms
+from causal_bo_ppl.mechanisms.interfaces import Prior, Task, read_record
 from causal_bo_ppl.problem import Problem, Queries
 
 METHODS: dict[str, Method] = {
@@ -39,7 +39,7 @@ def fit(
     problem: Problem,
     data: Data,
     *,
-    mechanisms: str | Mechanisms = "linear",
+    mechanisms: Choice = "linear",
     method: str | Method = "conjugate",
     parameters: str | None = None,
     intercepts: bool = True,
@@ -55,12 +55,19 @@ def fit(
     problem, data:
         What is asked, and rows of all variables.
     mechanisms:
-        "linear", V = a + W'V + e with Gaussian disturbances; or a family of your own, see
+        "linear": V = a + W'V + e with Gaussian disturbances. "gp": V = g(causes) + e, where g is
+        a linear trend plus a Gaussian process of every cause (a Hilbert-space basis, so that theta
+        is finite); disturbances are additive and Gaussian, and a latent cause upstream of the
+        target is refused. `cb.GP(...)`: the same with options, such as causes that interact. A
+        dictionary chooses by variable, {"Z": "linear", "Y": cb.GP(kernel="matern52")}; variables
+        that it does not name are linear. Or a family of your own, see
         `causal_bo_ppl.mechanisms.interfaces`.
     method:
         A name or a record. "conjugate", `cb.Conjugate()`: a normal-inverse-gamma posterior of every
         equation upstream of the target, in closed form, from observational and interventional rows;
-        refused where a latent cause joins two of them. "wishart", `cb.Wishart()`: a
+        refused where a latent cause joins two of them. For "gp": the coefficients in closed form,
+        given the hyperparameters at the mode of their evidence, whose uncertainty is ignored;
+        "nuts" draws them too. "wishart", `cb.Wishart()`: a
         normal-inverse-Wishart posterior of the observational mean and covariance, pushed through
         the verified estimands; valid under latent confounding, from observational rows only.
         "nuts", `cb.NUTS(chains=4, warmup=1000, draws=1000)`: draws of the whole model, with
@@ -72,8 +79,9 @@ def fit(
     intercepts:
         False: linear equations have none, so the rows must be centred.
     prior:
-        `ScaledPrior` (the default: scaled to the data, worth 1/100 of a row), `FixedPrior`, or
-        `MomentPrior`. Each says what is believed about the strength of latent causes.
+        For linear mechanisms `ScaledPrior` (the default: scaled to the data, worth 1/100 of a row),
+        `FixedPrior`, or `MomentPrior`; each says what is believed about the strength of latent
+        causes. For "gp" and dictionaries `cb.GPPrior`, by default scaled to the data.
     outcomes:
         (queries, values): experiments of which only the target is known; for "laplace" and "nuts".
         Tell a surrogate about them, or the posterior, never both.
@@ -103,6 +111,8 @@ def fit(
     Posterior(2 structural parameters of Y, conjugate, 200 rows, exact)
     >>> post.names, post.mean.round(2).tolist()
     (('b[X->Z]', 'b[Z->Y]'), [0.76, -1.29])
+    >>> cb.fit(system.problem, system.observe(50, 0), mechanisms={"Y": cb.GP(functions=8)}).verdict
+    'passed'
     """
     require_float64()
     family, chosen = read_mechanisms(mechanisms), read_method(method)

@@ -15,8 +15,9 @@ from causal_bo_ppl.mechanisms.interfaces import (
 )
 from causal_bo_ppl.mechanisms.linear.model import Linear
 
-__all__ = ["FAMILIES", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
+__all__ = ["FAMILIES", "Choice", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
 
+Choice = str | GP | Mapping[str, str | GP] | Mechanisms  # what `mechanisms=` takes
 FAMILIES: dict[str, Mechanisms] = {"linear": Linear(), "gp": GaussianProcesses()}
 
 

@@ -82,7 +82,8 @@ def optimize(
     method:
         "gc-cbo", or "gc-cbo-fixed" (kernel="fixed").
     mechanisms, prior:
-        As in `fit`.
+        As in `fit`: "linear", "gp", `cb.GP(...)`, a dictionary of these by variable, or a family
+        of your own, with a prior of that family.
     data, observations:
         Rows to start from; of a system, how many to observe where none are given.
     experiment:

@@ -12,7 +12,12 @@ from causal_bo_ppl.inference.fitting import METHODS, read_method, trait
 from causal_bo_ppl.inputs import MOST, as_float, read_count
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered, read_record
-from causal_bo_ppl.mechanisms.linear.priors import prior_from_record, prior_to_record
+from causal_bo_ppl.mechanisms.serialization import (
+    read_prior,
+    read_written_mechanisms,
+    write_mechanisms,
+    write_prior,
+)
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.surrogates import CoupledMaker, SurrogateMaker
 
@@ -36,7 +41,8 @@ class Settings:
     """What an optimization is told; `optimize`'s keywords build one, see there for their meaning.
 
     A method's name is a preset: "gc-cbo-fixed" is "gc-cbo" with kernel="fixed". Settings that
-    contradict each other are refused.
+    contradict each other are refused. `mechanisms` and `prior` are those of `fit`: a name, a
+    dictionary by variable or `cb.GP(...)`, and a prior of that family.
 
     Examples
     --------
@@ -44,6 +50,9 @@ class Settings:
     >>> settings = cb.Settings(rounds=20, inference=cb.NUTS(chains=2))
     >>> cb.Settings.from_json(settings.to_json()) == settings
     True
+    >>> chosen = cb.Settings(rounds=20, mechanisms={"Y": cb.GP(kernel="matern52")})
+    >>> cb.Settings.from_json(chosen.to_json()).mechanisms["Y"].kernel
+    'matern52'
     """
 
     method: str = "gc-cbo"
@@ -145,13 +154,14 @@ class Settings:
     def to_json(self) -> str:
         """Return a JSON text without code, which `from_json` reads back.
 
-        Records of your own (mechanisms, methods, surrogates, acquisitions) are written by their
-        names, and must be given to `from_json` again.
+        Records of your own (families of mechanisms, methods, surrogates, acquisitions) are written
+        by their names, and must be given to `from_json` again.
         """
         record = {each.name: getattr(self, each.name) for each in fields(self)}
-        record["prior"] = None if self.prior is None else prior_to_record(self.prior)
+        record["prior"] = None if self.prior is None else write_prior(self.prior)
         record["inference"] = _write_method(self.inference)
-        for name in ("mechanisms", "acquisition", "surrogate"):
+        record["mechanisms"] = write_mechanisms(self.mechanisms)
+        for name in ("acquisition", "surrogate"):
             if not isinstance(record[name], str):
                 record[name] = {"name": record[name].name}
         return json.dumps({"format": FORMAT, **record}, allow_nan=False)
@@ -174,11 +184,12 @@ class Settings:
             )
         given = dict(functions or {})
         for name in ("mechanisms", "acquisition", "surrogate"):
-            if isinstance(record[name], dict):
+            if isinstance(record[name], dict) and (name != "mechanisms" or "name" in record[name]):
                 record[name] = _find(record[name].get("name"), given, name)
+        record["mechanisms"] = read_written_mechanisms(record["mechanisms"])
         record["inference"] = _read_method_record(record["inference"], given)
         if record["prior"] is not None:
-            record["prior"] = prior_from_record(record["prior"])
+            record["prior"] = read_prior(record["prior"])
         return cls(**record)
 
 

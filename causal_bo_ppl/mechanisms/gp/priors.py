@@ -126,7 +126,14 @@ class GPPrior:
 
     def canonical(self) -> str:
         """Return a text that is the same for equal priors only."""
-        return f"GPPrior {self.to_json()}"
+        record = json.loads(self.to_json())
+        return f"GPPrior {json.dumps(record, sort_keys=True)}"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.canonical() == other.canonical()
+
+    def __hash__(self) -> int:
+        return hash(self.canonical())
 
     def to_json(self) -> str:
         """Return a JSON text that `from_json` reads back."""
@@ -135,7 +142,10 @@ class GPPrior:
     @staticmethod
     def from_json(text: str) -> "GPPrior":
         """Return the prior of a JSON text that `to_json` wrote."""
-        record = json.loads(text)
+        try:
+            record = json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"a prior is read from a JSON text: {error}") from None
         known = {each.name for each in fields(GPPrior)}
         if not isinstance(record, dict) or set(record) != known:
             raise ModelError(f"a GPPrior has exactly the fields {listed(sorted(known))}")

@@ -1,0 +1,51 @@
+"""Priors and choices of mechanisms as records that JSON can hold, of every family."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
+from causal_bo_ppl.mechanisms.linear.priors import prior_from_record, prior_to_record
+
+VARIABLES, OPTIONS = "variables", "gp"  # keys of a dictionary by variable, and of a `cb.GP`
+
+
+def write_prior(prior: Any) -> dict[str, object]:
+    """Return a prior as a dictionary that JSON can hold; refuses a prior of one's own."""
+    if isinstance(prior, GPPrior):
+        return {"prior": "GPPrior", **json.loads(prior.to_json())}
+    return prior_to_record(prior)
+
+
+def read_prior(record: object) -> Any:
+    """Return the prior of such a dictionary; raises ModelError where it is none."""
+    if isinstance(record, dict) and record.get("prior") == "GPPrior":
+        return GPPrior.from_json(json.dumps({k: v for k, v in record.items() if k != "prior"}))
+    return prior_from_record(record)
+
+
+def write_mechanisms(given: Any) -> object:
+    """Return what `mechanisms=` was given, for JSON; a family of one's own by its name."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, GP):
+        return {OPTIONS: asdict(given)}
+    if isinstance(given, Mapping):
+        return {VARIABLES: {name: write_mechanisms(choice) for name, choice in given.items()}}
+    return {"name": given.name}
+
+
+def read_written_mechanisms(record: Any) -> Any:
+    """Return what `write_mechanisms` was given, but for a family of one's own."""
+    if not isinstance(record, dict):
+        return record
+    if set(record) == {VARIABLES} and isinstance(record[VARIABLES], dict):
+        return {name: read_written_mechanisms(each) for name, each in record[VARIABLES].items()}
+    if set(record) != {OPTIONS} or not isinstance(record[OPTIONS], dict):
+        raise ModelError(f"mechanisms are a name, {VARIABLES} or {OPTIONS}; got {listed(record)}")
+    try:
+        return GP(**record[OPTIONS])
+    except TypeError as error:
+        raise ModelError(f"the options of cb.GP cannot be read: {error}") from None
