@@ -235,6 +235,8 @@ def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
         effect by each other propagation with its `error` against "qmc", and the `sd` of the effect
         under the posterior, which errors are to be compared with.
     """
+    if not isinstance(post, Posterior):
+        raise ModelError(f"propagations are compared for a Posterior, got {type(post).__name__}")
     base = response(post.problem, post, propagation="qmc")
     queries = post.problem.require(queries)
     values, jacobian = base.linearize(post.mean, queries)

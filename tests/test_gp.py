@@ -418,6 +418,39 @@ def test_prior_is_written_and_read():
         cb.GPPrior.from_json('{"hinge": 1.0}')
 
 
+def test_the_order_of_names_in_a_group_does_not_matter(joined):
+    problem, data = joined
+    names = [
+        bind(problem, data, {"Y": cb.GP(groups=[group], functions=4)}).response.names
+        for group in (("A", "C"), ("C", "A"))
+    ]
+    assert names[0] == names[1]
+
+
+def test_rows_that_teach_nothing_are_refused(toy, rows):
+    with pytest.raises(cb.DataError, match="rows"):
+        cb.fit(toy.problem, rows.rows(slice(0, 2)), mechanisms="gp")
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    problem = cb.Problem(graph, "Y", domains={"A": (-1.0, 1.0), "B": (-1.0, 1.0)})
+    a = np.random.default_rng(0).normal(size=40)
+    table = pd.DataFrame({"A": a, "B": 2 * a + 1, "Y": np.sin(a)})
+    with pytest.raises(cb.DataError, match="collinear"):
+        cb.fit(problem, cb.Data.from_frame(problem, table), mechanisms="gp")
+
+
+def test_many_rows_do_not_fail_by_rounding(toy):
+    assert cb.fit(toy.problem, toy.observe(30_000, 0), mechanisms=FEW).verdict == "passed"
+
+
+def test_error_of_a_propagation_is_its_own(toy, rows):
+    post = cb.fit(toy.problem, rows, mechanisms=FEW)
+    queries = toy.problem.queries([{"X": 0.0}, {"X": 1.0}])
+    table = cb.compare_propagations(post, queries)
+    sigma = cb.response(toy.problem, post, propagation="sigma")
+    found = sigma.standard_errors(post.mean, queries)
+    np.testing.assert_allclose(found, table["sigma_error"].abs(), atol=0.01)
+
+
 def test_what_cannot_be_is_refused(toy, rows):
     confounded = cb.models.load("toy", variant="confounded")
     with pytest.raises(cb.ModelError, match="latent cause joins 'X' and 'Y'"):
@@ -431,6 +464,7 @@ def test_what_cannot_be_is_refused(toy, rows):
         ({"mechanisms": {"Z": "cubic"}}, 'must be "linear", "gp" or cb.GP'),
         ({"mechanisms": {"Y": cb.GP(groups=[("X", "Z")])}}, "none of its causes"),
         ({"method": "wishart"}, "linear"),
+        ({"prior": cb.GPPrior(scales={"typo": 3.0})}, "typo"),
     ):
         with pytest.raises(cb.ModelError, match=message):
             cb.fit(toy.problem, rows, **{"mechanisms": "gp", **options})
@@ -439,6 +473,8 @@ def test_what_cannot_be_is_refused(toy, rows):
         ({"groups": [("A", "B", "C", "D")]}, "two or three different causes"),
         ({"groups": [("A", "B"), ("B", "C")]}, "one group only"),
         ({"kernel": "linear"}, "kernel must be one of"),
+        ({"groups": 5}, "groups are lists of names"),
+        ({"groups": [("A", "B", "C")], "functions": 48}, "basis functions for one process"),
         ({"functions": 1}, "functions"),
     ):
         with pytest.raises(cb.CausalBOError, match=message):

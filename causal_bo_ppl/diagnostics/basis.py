@@ -27,7 +27,8 @@ def check_basis(post: Posterior, *, most: float = 0.05) -> Check:
         A line for every process: how many basis `functions` it has, its `amplitude` and shortest
         `lengthscale` at the mode of the hyperparameters, the lengthscale that is `resolved` by the
         rule of thumb for a squared exponential, and the `error`, the largest difference between the
-        kernel of the basis and the exact one within the box of data and domain.
+        kernel of the basis and the exact one within the box of data and domain, apart from
+        constants and linear functions, which level and trend hold.
 
     Examples
     --------

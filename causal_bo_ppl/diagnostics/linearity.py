@@ -72,6 +72,11 @@ def check_linearity(
     'bends'
     """
     require_posterior("check_linearity", post)
+    if post.belief.response.is_affine:
+        raise ModelError(
+            f"these {post.mechanisms} mechanisms cannot bend, so that there is nothing to compare; "
+            'fit with mechanisms="gp" first'
+        )
     margin = require_between("margin", margin, 0, np.inf)
     least = require_between("least", least, 0, np.inf)
     ours = leave_out("check_linearity", post, draws, key)
@@ -133,9 +138,10 @@ def _advise(table: pd.DataFrame) -> str:
     if len(straight) == len(table):
         return 'Linear mechanisms predict as well: mechanisms="linear" is simpler and exact.'
     if straight:
-        chosen = ", ".join(f'"{name}": "linear"' for name in straight[:4])
-        more = ", ..." if len(straight) > 4 else ""
-        return f"Some may as well be linear: mechanisms={{{chosen}{more}}} beside the others."
+        bent = [str(name) for name in table.index if name not in straight]
+        chosen = ", ".join(f'"{name}": "gp"' for name in bent[:6])
+        more = ", ..." if len(bent) > 6 else ""
+        return f"Some may as well be linear: mechanisms={{{chosen}{more}}} keeps the others linear."
     if (table["finding"] == UNCLEAR).any():
         return "Keep mechanisms that may bend where the rows cannot tell, or add rows."
     return ""

@@ -28,6 +28,9 @@ from causal_bo_ppl.problem import Queries
 class Conjugate:
     """A normal-inverse-gamma posterior of every equation upstream of the target, in closed form.
 
+    For mechanisms with hyperparameters it gives the coefficients in closed form, with the
+    hyperparameters at the mode of their evidence; the doubt about these is ignored.
+
     It takes observational and interventional rows, and is refused where a latent cause joins two
     equations, and for mechanisms that have no closed form.
     """

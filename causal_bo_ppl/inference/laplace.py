@@ -51,6 +51,7 @@ from causal_bo_ppl.problem import Queries
 
 NEWTON = 50  # steps at most
 CLOSE = 1e-10  # Newton decrement, in log density: the mode is found
+ENOUGH = 1e-5  # decrement that still passes, where rounding or a kink stops the search
 NARROW, NARROWEST = 0.9, 0.8  # sd relative to the exact one: warned of, and refused
 WORST = 1e10  # condition number of the Hessian in whitened coordinates: half of the digits are left
 
@@ -113,7 +114,10 @@ class GaussianBelief(ModelBelief):
         return "mode and curvature" + ("" if self.is_gaussian else ", delta method")
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return theta at the mode (d,), and a factor (d, k) of its covariance."""
+        """Return the mean of theta (d,), and a factor (d, r) of its covariance.
+
+        At the mode and to first order, unless the model offers better.
+        """
         known = offered(self.model, "moments")
         if known is not None:
             mean, factor = known(self.mode, self.factor)
@@ -153,7 +157,7 @@ class GaussianBelief(ModelBelief):
 
     def lines(self, limits: Limits) -> pd.DataFrame:
         """Return what the computation's success is judged by."""
-        rows = [("newton decrement", self.decrement, f"<= {CLOSE:g}", self.decrement <= CLOSE)]
+        rows = [("newton decrement", self.decrement, f"<= {ENOUGH:g}", self.decrement <= ENOUGH)]
         if self.width is not None:
             rows.append(("width", self.width, f">= {NARROWEST:g}", self.width >= NARROWEST))
         rows.append(("condition number", self.condition, f"<= {WORST:g}", self.condition <= WORST))
@@ -162,6 +166,8 @@ class GaussianBelief(ModelBelief):
 
     def describe(self, lines: pd.DataFrame) -> str:
         """Say what was found at the mode."""
+        if not self.decrement <= ENOUGH:
+            return f"The mode was not found: the log density could rise by {self.decrement:.3g}."
         text = (
             "The mode was found and its curvature is positive definite, condition number "
             f"{self.condition:.3g}."
@@ -220,8 +226,10 @@ def approximate(model: Model) -> GaussianBelief:
         size = 1.0
         while evaluate(mode - size * step)[0] > value and size > 1e-8:
             size /= 2
+        if size <= 1e-8:  # no step leads down: rounding, or a kink of the density
+            break
         mode = mode - size * step
-    if not decrement <= CLOSE:
+    if not decrement <= ENOUGH:
         raise NumericalError(
             f"the mode was not found: after {NEWTON} Newton steps the log density could still rise "
             f'by {decrement:.3g}; use method="nuts", or a stronger prior'
@@ -254,6 +262,6 @@ def _factor(model: Model, curvature: np.ndarray) -> np.ndarray:
         raise NumericalError(
             f"the posterior has no Gaussian around its mode: its curvature along {listed(flat)} is "
             f"{sizes[0]:.3g} (largest {sizes[-1]:.3g}); the data do not tell these apart: use "
-            'method="nuts", or a FixedPrior'
+            'method="nuts", or a stronger prior'
         )
     return np.linalg.cholesky(curvature)

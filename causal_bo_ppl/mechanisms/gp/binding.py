@@ -48,15 +48,15 @@ def bind_equation(
     own = ~data.intervened[:, columns[place]]
     given = [cause for cause in graph.parents(name) if (cause, name) in problem.known]
     causes = [cause for cause in graph.parents(name) if cause not in given]
-    spreads = {
-        node: read_spread(prior, node, values[:, graph.index(node)]) for node in (*causes, *given)
-    }
+    spreads = {node: read_spread(prior, node, values[:, graph.index(node)]) for node in causes}
+    centres = [
+        prior.centres.get(node, float(values[:, graph.index(node)].mean()) if len(values) else 0.0)
+        for node in given
+    ]
     slopes = np.array([problem.known[cause, name] for cause in given])
     outcome = (values[:, place] - values[:, [graph.index(cause) for cause in given]] @ slopes)[own]
     spread = read_spread(prior, name, values[own, place])
-    level = spread.centre - sum(
-        slope * spreads[cause].centre for slope, cause in zip(slopes, given, strict=True)
-    )
+    level = spread.centre - float(slopes @ centres)
     frame = _frame(problem, causes, [spreads[cause] for cause in causes])
     form = _form(name, choice, causes)
     units = np.array([spread.scale / spreads[cause].scale for cause in causes])
@@ -98,13 +98,14 @@ def _form(name: str, choice: GP | None, causes: list[str]) -> Form:
     if strange := [each for group in choice.groups for each in group if each not in causes]:
         raise ModelError(
             f"{strange[0]!r} is in a group of {name!r} but is none of its causes "
-            f"({listed(causes)}) whose influence is learned"
+            f"({listed(causes) or 'it has none'}) whose influence is learned; give groups by "
+            f"variable, such as mechanisms={{{name!r}: cb.GP(...)}}"
         )
     most = max(FEWEST, min(MOST, ALL // len(causes) // 8 * 8))
     grouped = {each for group in choice.groups for each in group}
     members = [*choice.groups, *((cause,) for cause in causes if cause not in grouped)]
     groups = []
-    for group in sorted(members, key=lambda each: causes.index(each[0])):
+    for group in sorted(members, key=lambda each: min(map(causes.index, each))):
         columns = tuple(sorted(map(causes.index, group)))
         functions = choice.functions or TOGETHER.get(len(group), most)
         groups.append(Group(columns, (functions,) * len(columns), choice.kernel))

@@ -114,8 +114,14 @@ def log_evidence(
     factor, count: the rows, which are not differentiated.
     """
     mean, root, misfit = _solve(factor, log_sd, log_noise)
+    return _sum(mean, root, misfit, count, log_noise)
+
+
+def _sum(mean: Any, root: Any, misfit: Any, count: Any, log_noise: Any) -> jax.Array:
+    """Return the log evidence from the solution."""
     noise = count * (log_noise + 0.5 * LOG_TWO_PI)
-    return -0.5 * (misfit + (mean**2).sum()) - jnp.log(jnp.diagonal(root)).sum() - noise
+    total: jax.Array = -0.5 * (misfit + (mean**2).sum()) - noise
+    return total - jnp.log(jnp.diagonal(root)).sum()
 
 
 @log_evidence.defjvp
@@ -131,9 +137,7 @@ def _evidence_slope(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     left = (inverse**2).sum(axis=0)
     by_sd = left + mean**2 - 1
     by_noise = len(log_sd) - left.sum() + misfit - count
-    noise = count * (log_noise + 0.5 * LOG_TWO_PI)
-    value = -0.5 * (misfit + (mean**2).sum()) - jnp.log(jnp.diagonal(root)).sum() - noise
-    return value, by_sd @ tangents[2] + by_noise * tangents[3]
+    return _sum(mean, root, misfit, count, log_noise), by_sd @ tangents[2] + by_noise * tangents[3]
 
 
 def loss(form: Form, known: Known, eta: jax.Array) -> jax.Array:
@@ -245,7 +249,8 @@ def find_mode(form: Form, known: Known, starts: np.ndarray) -> Mode:
         if not np.isfinite(step).all() or 0.5 * slope @ step <= CLOSE:
             break
         moved = _curvature(form, known, eta - step)
-        if not moved[0] <= value:
+        rounding = 1e-12 * (1 + abs(value))  # a loss of 1e5 cannot show a fall of 1e-9
+        if not moved[0] <= value + rounding:
             break
         eta, (value, slope, hessian) = eta - step, moved
     try:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.data.learnability import require_learnable
+from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.mechanisms.gp.model import GPModel
 from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
-from causal_bo_ppl.mechanisms.gp.response_map import recorded_names
+from causal_bo_ppl.mechanisms.gp.response_map import needed_variables, recorded_names
 from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.problem import Problem
 
@@ -49,11 +50,14 @@ class GaussianProcesses:
                 "regressions on the causes would be biased; nonlinear mechanisms need graphs "
                 'without such arcs, mechanisms="linear" takes method="wishart" or "nuts"'
             )
-        if strange := [name for name in self.variables if name not in task.problem.graph.nodes]:
-            raise ModelError(unknown("variable", strange[0], task.problem.graph.nodes))
         prior = GPPrior() if task.prior is None else task.prior
         if not isinstance(prior, GPPrior):
             raise ModelError(f"mechanisms that bend take a cb.GPPrior, got {prior!r}")
+        _require_names(self, prior, task.problem)
+        needed = needed_variables(graph, task.problem.target, task.problem.sets)
+        if not set(graph.nodes) <= set(prior.scales) & set(prior.ranges):
+            known = task.problem.known
+            require_learnable(task.data, task.problem.graph, known, nodes=needed, spare=3)
         choices = {name: self.choice(name) for name in graph.nodes}
         return GPModel(choices, replace(task, prior=prior))
 
@@ -78,6 +82,22 @@ def read_choices(given: Mapping[Any, Any]) -> GaussianProcesses:
                 f'the mechanism of {name!r} must be "linear", "gp" or cb.GP(...), got {choice!r}'
             )
     return GaussianProcesses(dict(given), "linear")
+
+
+def _require_names(family: GaussianProcesses, prior: GPPrior, problem: Problem) -> None:
+    """Refuse names that are no variables of the graph, and groups of other than causes."""
+    graph = problem.graph
+    for name in (*family.variables, *prior.scales, *prior.centres, *prior.ranges):
+        if name not in graph.nodes:
+            raise ModelError(unknown("variable", name, graph.nodes))
+    for name, choice in family.variables.items():
+        groups = choice.groups if isinstance(choice, GP) else ()
+        for each in (member for group in groups for member in group):
+            if each not in graph.parents(name):
+                raise ModelError(
+                    f"{each!r} is in a group of {name!r} but is none of its causes "
+                    f"({listed(graph.parents(name)) or 'it has none'})"
+                )
 
 
 def _require_options(task: Task) -> None:

@@ -138,8 +138,7 @@ class GPModel:
     def density(self) -> GPDensity:
         """Prior and likelihood; new rows change its arrays only."""
         charts = tuple(
-            Chart(mode.eta, mode.root[:, :1] * 0 + _first(mode) if self.fixed else mode.root)
-            for mode in self.modes
+            Chart(mode.eta, _first(mode) if self.fixed else mode.root) for mode in self.modes
         )
         told = Told(*self.outcomes.padded())
         return GPDensity(self.known, charts, self.response.program, told, self.equations)
@@ -159,7 +158,7 @@ class GPModel:
 
         Without outcomes of the target alone all are known from the evidence; None with outcomes.
         """
-        size, left = len(self.coordinates), sum(mode.decrement for mode in self.modes)
+        size, left = len(self.coordinates), max(mode.decrement for mode in self.modes)
         return None if len(self.outcomes.values) else (np.zeros(size), np.eye(size), left)
 
     def moments(self, mode: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -357,7 +356,7 @@ def _variances(program: Any, theta: jax.Array, batch: Queries) -> jax.Array:
 def _outcomes_of_many(
     program: Any, queries: Queries, values: jax.Array, theta: jax.Array
 ) -> jax.Array:
-    found: jax.Array = jax.vmap(lambda one: log_outcomes(program, one, queries, values))(theta)
+    found: jax.Array = jax.lax.map(lambda one: log_outcomes(program, one, queries, values), theta)
     return found
 
 

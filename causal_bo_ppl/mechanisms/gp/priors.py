@@ -16,6 +16,7 @@ from causal_bo_ppl.inputs import read_count, read_number
 from causal_bo_ppl.mechanisms.gp.basis import SMOOTHNESS
 
 MOST_TOGETHER = 3  # causes of one group
+MOST_PRODUCTS = 1_000  # basis functions of one group
 BINS = 6  # of equally many rows, between whose means the steepest slope is looked for
 
 
@@ -31,8 +32,9 @@ class GP:
     kernel:
         "squared_exponential", "matern52" or "matern32".
     functions:
-        How many basis functions each cause has; by default as many as the shortest plausible
-        lengthscale needs, at most 64, and fewer where a variable has many causes.
+        How many basis functions each cause has, at most 256; by default 48, fewer (at least 16)
+        where a variable has more than four causes, and 12 or 6 for each cause in a group of two or
+        three. `cb.check_basis` says whether they are enough. A group has at most 1,000 products.
 
     Examples
     --------
@@ -46,7 +48,11 @@ class GP:
     functions: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.groups, str) or any(isinstance(each, str) for each in self.groups):
+        given = self.groups
+        nested = isinstance(given, (list, tuple)) and all(
+            isinstance(each, (list, tuple)) for each in given
+        )
+        if not nested:
             raise ModelError(
                 f"groups are lists of names, such as [('D', 'E')]; got {self.groups!r}"
             )
@@ -61,10 +67,18 @@ class GP:
         if len(set(members)) != len(members):
             raise ModelError(f"a cause belongs to one group only, got {groups!r}")
         object.__setattr__(self, "groups", groups)
-        if self.kernel not in SMOOTHNESS:
+        if not isinstance(self.kernel, str) or self.kernel not in SMOOTHNESS:
             raise ModelError(f"kernel must be one of {listed(SMOOTHNESS)}, got {self.kernel!r}")
         if self.functions is not None:
-            object.__setattr__(self, "functions", read_count("functions", self.functions, 2))
+            functions = read_count("functions", self.functions, 2)
+            largest = max((len(each) for each in groups), default=1)
+            if functions > 256 or functions**largest > MOST_PRODUCTS and largest > 1:
+                raise ModelError(
+                    f"functions={functions} gives {functions**largest:,} basis functions for one "
+                    f"process; at most 256 for one cause and {MOST_PRODUCTS:,} for a group are "
+                    "possible"
+                )
+            object.__setattr__(self, "functions", functions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +127,7 @@ class GPPrior:
         for each in fields(self)[:11]:
             value = read_number(each.name, getattr(self, each.name))
             if not 1e-6 <= value <= 1e6:
-                raise ModelError(f"{each.name} must be positive, got {value!r}")
+                raise ModelError(f"{each.name} must be positive, 1e-6 to 1e6, got {value!r}")
             object.__setattr__(self, each.name, value)
         readers = {"scales": _read_scale, "centres": _read_centre, "ranges": _read_range}
         for name, read in readers.items():

@@ -17,6 +17,7 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.mechanisms.gp.basis import Form, Group, features, steepest
 from causal_bo_ppl.mechanisms.gp.propagation import (
     POINTS,
+    TOGETHER,
     Equation,
     MomentProgram,
     PointProgram,
@@ -155,13 +156,18 @@ class GPResponse:
 
     def effects_of_many(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the effects (s, M) of many thetas (s, d), in blocks of bounded memory."""
-        batch, count = self.batch(queries), len(theta)
-        filled = np.pad(theta, ((0, -count % THETAS), (0, 0)), mode="edge")
-        effects = np.empty((len(filled), len(batch.mask)))
+        batch, counts = self.batch(queries), (len(theta), len(queries.mask))
+        filled = np.pad(theta, ((0, -counts[0] % THETAS), (0, 0)), mode="edge")
+        fill = ((0, -counts[1] % TOGETHER), (0, 0))
+        mask, value = np.pad(batch.mask, fill), np.pad(batch.value, fill)
+        effects = np.empty((len(filled), len(mask)))
         for start in range(0, len(filled), THETAS):
-            work = partial(_of_many, self.program, jnp.asarray(filled[start : start + THETAS]))
-            effects[start : start + THETAS] = in_pieces(work, batch, len(batch.mask), 1)
-        return effects[:count]
+            block = jnp.asarray(filled[start : start + THETAS])
+            for first in range(0, len(mask), TOGETHER):
+                chosen = slice(first, first + TOGETHER)
+                part = _of_many(self.program, block, Queries(mask[chosen], value[chosen]))
+                effects[start : start + THETAS, chosen] = part
+        return effects[: counts[0], : counts[1]]
 
     def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the error (M,) of the averages at theta (d,), judged by many other points."""
@@ -174,7 +180,8 @@ class GPResponse:
             work = partial(_effects, other, jnp.asarray(theta))
             return np.asarray(in_pieces(work, batch, len(batch.mask)))
 
-        own = average(normal_points(self.points, free))
+        work = partial(_effects, self.program, jnp.asarray(theta))
+        own = np.asarray(in_pieces(work, batch, len(batch.mask)))
         others = [average(other_points(MORE, free, seed)) for seed in range(OTHERS)]
         noise = np.std(others, axis=0, ddof=1) / np.sqrt(OTHERS)
         return np.asarray(np.hypot(own - np.mean(others, axis=0), noise))
@@ -255,7 +262,8 @@ class GPResponse:
 
     def attributes(self) -> dict[str, str]:
         """Return what a file must record for the coordinates to be known again."""
-        return {"parameters": "gp", "forms": self.forms}
+        arrays = [np.asarray(part).tolist() for part in jax.tree.leaves(self.settings)]
+        return {"parameters": "gp", "forms": self.forms, "settings": json.dumps(arrays)}
 
 
 def recorded_names(
