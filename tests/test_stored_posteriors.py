@@ -103,7 +103,7 @@ def test_what_is_no_netcdf_file_is_refused(chain, tmp_path):
         ("causal_bo_ppl", "99.1.0", "was written by version 99.1.0 of .* upgrade causal_bo_ppl"),
         ("causal_bo_ppl", "x", "was written by version x of .* upgrade causal_bo_ppl"),
         ("problem", np.arange(3), "is of another problem"),
-        ("verdict", "passed", "has the verdict 'passed', not one of: exact; fit and write"),
+        ("verdict", "not assessed", "has the verdict 'not assessed', not one of: exact, passed"),
         ("verdict", "fine", "has the verdict 'fine', not one of: exact"),
         ("method", "nuts", "has the verdict 'exact', not one of: passed, failed, not assessed"),
         ("method", np.arange(2), "has the method array"),
