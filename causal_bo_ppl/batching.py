@@ -11,7 +11,9 @@ import numpy as np
 LARGE, MIDDLE, SMALL = 4_096, 256, 16  # rows
 
 
-def in_pieces(work: Callable[[Any], Any], batch: Any, rows: int, axis: int = 0) -> Any:
+def in_pieces(
+    work: Callable[[Any], Any], batch: Any, rows: int, axis: int = 0, each: int | None = None
+) -> Any:
     """Do the work on pieces of a batch, and join the results.
 
     A piece is filled up with rows of zeros to one of three sizes; what comes of them is cut off
@@ -23,20 +25,21 @@ def in_pieces(work: Callable[[Any], Any], batch: Any, rows: int, axis: int = 0) 
     batch: a tree of arrays with `rows` rows each.
     rows: the number of rows.
     axis: the axis of the results along which their rows lie.
+    each: the size of every piece, where it is given.
     """
     parts = []
-    for start, end, size in _cuts(rows):
+    for start, end, size in _cuts(rows, each):
         result = work(jax.tree.map(partial(_take, start=start, size=size), batch))
         parts.append(jax.tree.map(partial(_cut, rows=end - start, axis=axis), result))
     return jax.tree.map(lambda *pieces: _join(pieces, axis), *parts)
 
 
-def _cuts(rows: int) -> Iterator[tuple[int, int, int]]:
+def _cuts(rows: int, each: int | None) -> Iterator[tuple[int, int, int]]:
     """Yield the start, end and size of each piece; for no rows one empty piece."""
     start = 0
     while start < rows or start == 0:
         left = rows - start
-        size = SMALL if left <= SMALL else MIDDLE if left <= 8 * MIDDLE else LARGE
+        size = each or (SMALL if left <= SMALL else MIDDLE if left <= 8 * MIDDLE else LARGE)
         yield start, min(start + size, rows), size
         start += size
 

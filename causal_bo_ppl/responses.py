@@ -28,9 +28,10 @@ def _effects(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax.Arra
 
 
 @jax.jit
-@partial(jax.vmap, in_axes=(None, 0, None))
 def _effects_of_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax.Array:
-    return program.effects(theta, batch)
+    many = offered(program, "of_many") or jax.vmap(program.effects, (0, None))
+    found: jax.Array = many(theta, batch)
+    return found
 
 
 @jax.jit
@@ -82,7 +83,8 @@ class Response:
         for start in range(0, len(filled), THETAS):
             block = jnp.asarray(filled[start : start + THETAS])
             work = partial(_effects_of_many, self.map.program, block)
-            effects[start : start + THETAS] = in_pieces(work, batch, len(queries), 1)
+            each = getattr(self.map.program, "together", None)
+            effects[start : start + THETAS] = in_pieces(work, batch, len(queries), 1, each)
         return effects[: len(theta)]
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> Any:

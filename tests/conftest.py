@@ -4,6 +4,7 @@ import os
 
 import jax
 import matplotlib
+import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
@@ -44,3 +45,19 @@ def make_problem(chain_graph):
         return cb.Problem(graph, target, **({"domains": {"X": (-5, 5), "Z": (-5, 20)}} | options))
 
     return build
+
+
+@pytest.fixture(scope="session")
+def joined():
+    """Two causes that act together, one of them with a known slope, and rows of experiments."""
+    graph = cb.CausalGraph.parse("A -> C; B -> C; C -> Y; A -> Y; B -> Y")
+    domains = {"A": (-3.0, 3.0), "B": (-3.0, 3.0), "C": (-4.0, 4.0)}
+    problem = cb.Problem(graph, "Y", domains=domains, known={("B", "C"): 0.7})
+    rng, n = np.random.default_rng(0), 60
+    a, b = rng.normal(size=(2, n))
+    c = np.sin(a) + 0.7 * b + 0.3 * rng.normal(size=n)
+    y = a * b + np.cos(c) + 0.2 * rng.normal(size=n)
+    values = np.column_stack([a, b, c, y])
+    intervened = np.zeros((n, 4), bool)
+    intervened[:20, 2] = True
+    return problem, cb.Data(graph.nodes, "Y", values, intervened)

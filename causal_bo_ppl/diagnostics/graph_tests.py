@@ -117,9 +117,8 @@ def _disturbances(post: object, key: jax.Array | int) -> dict[str, np.ndarray]:
         return {}
     models = post.belief.drawn(DRAWS, as_key(key)).thinned(DRAWS).models
     values, free = (part[chosen] for part in post.learned_rows)
-    rows = np.broadcast_to(values, (len(jax.tree.leaves(models)[0]), *values.shape))
     return {
-        name: errors(models, rows, at).mean(axis=0)
+        name: errors(models, values[None], at).mean(axis=0)
         for at, name in enumerate(upstream.nodes)
         if free[:, at].all() and upstream.parents(name) and name not in joined
     }

@@ -112,7 +112,7 @@ def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[tuple[object
                 why = "constant" if chosen.sum() >= FEWEST else f"{chosen.sum()} rows"
                 yield name, why, *[np.nan] * 6
             continue
-        same = np.broadcast_to(values[chosen], (len(rows), *values[chosen].shape))
+        same = values[chosen][None]
         seen, predicted = (_statistics(part[:, :, place]) for part in (same, rows[:, chosen]))
         causes = [graph.index(cause) for cause in graph.parents(name)]
         if causes and errors is not None:

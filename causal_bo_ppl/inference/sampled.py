@@ -44,8 +44,63 @@ from causal_bo_ppl.problem import Queries
 NO_DENSITY = "the density that given draws come from is not known"
 
 
+class OfDraws:
+    """What beliefs that are draws of theta share; see `interfaces.Belief`.
+
+    chains: draws of theta, (chains, n, d).
+    """
+
+    response: Any
+    chains: Any
+
+    tail_degrees = np.inf
+    is_gaussian = False
+
+    @property
+    def _theta(self) -> np.ndarray:
+        """All draws of theta, chain after chain, of shape (n, d)."""
+        return np.asarray(self.chains.reshape(-1, self.chains.shape[-1]))
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
+        return self._theta.mean(axis=0), factor_draws(self._theta)
+
+    @cached_property
+    def worth(self) -> float:
+        """How many independent draws the covariance of theta is made of."""
+        return worth_of_chains(self.chains)
+
+    def draw(self, n: int, key: jax.Array) -> np.ndarray:
+        """Choose n of the draws of theta (n, d) at random."""
+        return choose_draws(self._theta, n, host_generator(key))
+
+    @property
+    def recorded(self) -> dict[str, np.ndarray]:
+        """What the sampler recorded of every draw, {name: (chains, n)}."""
+        return {}
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Convergence of every coordinate of theta, and of the log posterior where it is kept."""
+        if "lp" not in self.recorded:
+            return summarise(self.chains, self.response.names)
+        names = (*self.response.names, "log posterior")
+        return summarise(
+            np.concatenate([self.chains, self.recorded["lp"][..., None]], axis=-1), names
+        )
+
+    def lines(self, limits: Limits) -> pd.DataFrame:
+        """Return what the computation's success is judged by."""
+        return judge_chains(self.summary, self.recorded, limits)
+
+    @cached_property
+    def verdict(self) -> str:
+        """Whether the chains agree, and are long enough."""
+        return overall(self.lines(Limits()))
+
+
 @dataclass(frozen=True, eq=False)
-class SampledBelief(ModelBelief):
+class SampledBelief(OfDraws, ModelBelief):
     """Draws of a model as the belief of a posterior; see `interfaces.Belief`.
 
     psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by:
@@ -60,9 +115,6 @@ class SampledBelief(ModelBelief):
     size: str
     settings: str
     again: Callable[[Model], "SampledBelief"]
-
-    tail_degrees = np.inf
-    is_gaussian = False
 
     @property
     def moments_by(self) -> str:
@@ -80,26 +132,14 @@ class SampledBelief(ModelBelief):
         return self.model.draws(self._flat)
 
     @cached_property
-    def _theta(self) -> np.ndarray:
-        return self.model.theta(self.models)
-
-    @cached_property
     def chains(self) -> np.ndarray:
         """Draws of theta, of shape (chains, n, d)."""
-        return self._theta.reshape(*self.psi.shape[:2], -1)
+        return self.model.theta(self.models).reshape(*self.psi.shape[:2], -1)
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
-        return self._theta.mean(axis=0), factor_draws(self._theta)
-
-    @cached_property
-    def worth(self) -> float:
-        """How many independent draws the covariance of theta is made of."""
-        return worth_of_chains(self.chains)
-
-    def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """Choose n of the draws of theta (n, d) at random."""
-        return choose_draws(self._theta, n, host_generator(key))
+    @property
+    def recorded(self) -> dict[str, np.ndarray]:
+        """What the sampler recorded of every draw."""
+        return self.stats
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Return all draws, or every so-many-th of each chain so that about n remain."""
@@ -127,23 +167,6 @@ class SampledBelief(ModelBelief):
         model, psi = straighten(self._flat) if straighten else (self.model, self._flat)
         return weigh(ratios_of_model(model, psi, generator.standard_normal((draws, size))), WHOLE)
 
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Convergence of every coordinate of theta, and of the log posterior where it is kept."""
-        if "lp" not in self.stats:
-            return summarise(self.chains, self.response.names)
-        names = (*self.response.names, "log posterior")
-        return summarise(np.concatenate([self.chains, self.stats["lp"][..., None]], axis=-1), names)
-
-    def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return what the computation's success is judged by."""
-        return judge_chains(self.summary, self.stats, limits)
-
-    @cached_property
-    def verdict(self) -> str:
-        """Whether the chains agreed, and explored."""
-        return overall(self.lines(Limits()))
-
     def describe(self, lines: pd.DataFrame) -> str:
         """Say how many draws there are, and how good they are."""
         return describe_chains(self.size, lines)
@@ -166,7 +189,7 @@ class UnknownPrior:
 
 
 @dataclass(frozen=True, eq=False)
-class GivenDraws:
+class GivenDraws(OfDraws):
     """Draws of theta alone; see `interfaces.Belief`.
 
     chains: (chains, n, d); draws that are independent may come as one chain or as several.
@@ -177,8 +200,6 @@ class GivenDraws:
     size: int  # number of variables upstream of the target, itself included
 
     model = None
-    tail_degrees = np.inf
-    is_gaussian = False
     prior = UnknownPrior()
 
     @property
@@ -196,23 +217,6 @@ class GivenDraws:
         """How mean and covariance were found."""
         return f"{self.chains.shape[0]} x {self.chains.shape[1]} given draws"
 
-    @property
-    def _theta(self) -> np.ndarray:
-        return self.chains.reshape(-1, self.chains.shape[-1])
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
-        return self._theta.mean(axis=0), factor_draws(self._theta)
-
-    @cached_property
-    def worth(self) -> float:
-        """How many independent draws the covariance is made of."""
-        return worth_of_chains(self.chains)
-
-    def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """Choose n of the draws of theta (n, d) at random."""
-        return choose_draws(self._theta, n, host_generator(key))
-
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Return all draws, or every so-many-th of each chain so that about n remain."""
         return Drawn(len(self.chains), self._theta).thinned(n)
@@ -224,20 +228,6 @@ class GivenDraws:
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return equal weights: the density is not known."""
         return not_assessed(draws, NO_DENSITY)
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Convergence of every coordinate of theta."""
-        return summarise(self.chains, self.response.names)
-
-    def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return what the draws are judged by."""
-        return judge_chains(self.summary, {}, limits)
-
-    @cached_property
-    def verdict(self) -> str:
-        """Whether the chains agree and are long enough."""
-        return overall(self.lines(Limits()))
 
     def describe(self, lines: pd.DataFrame) -> str:
         """Say how many draws there are, and how good they are."""

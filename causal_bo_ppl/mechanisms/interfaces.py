@@ -33,6 +33,9 @@ class ResponseProgram(Protocol):
     """Effects as pure functions of theta; a JAX pytree with this class as its type.
 
     `batch` is what `ResponseMap.batch` made of the queries: arrays with one row for each query.
+
+    Optional, where effects are dear: `of_many(theta, batch)`, the effects (s, M) of thetas (s, d);
+    `together`, how many queries a batch should hold.
     """
 
     def effects(self, theta: jax.Array, batch: Any) -> jax.Array:
@@ -161,7 +164,7 @@ class Model(Protocol):
 
     - `scales(draws)`: the sds of all disturbances, (n, p).
     - `disturbances(draws, rows, place)`: the disturbances (n, rows) of one variable that give rows
-      of shape (n, rows, p).
+      of shape (n, rows, p), or (1, rows, p) where all models share them.
     - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
     - `draw_prior(n, key)`: draws before any row; None under a prior that cannot be drawn from.
     - `closed_form()`: a posterior of independent linear equations.

@@ -250,10 +250,9 @@ class GPModel:
         return rows
 
     def disturbances(self, draws: np.ndarray, rows: np.ndarray, place: int) -> np.ndarray:
-        """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
+        """Return the disturbances (n, rows) of one variable that give rows (n or 1, rows, p)."""
         [at] = [at for at, equation in enumerate(self.equations) if equation.place == place]
-        same = rows[:1] if rows.strides[0] == 0 else rows
-        return np.asarray(rows[:, :, place] - self._means(draws, same, at))
+        return np.asarray(rows[:, :, place] - self._means(draws, rows, at))
 
     def outcome_variances(self, draws: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""

@@ -2,14 +2,15 @@
 
 Disturbances are averaged over points that are the same for every query and every theta, so that
 effects are smooth in both. "qmc" takes scrambled Sobol points whose coordinates have the mean 0
-and the variance 1, so that linear mechanisms are averaged exactly. "sigma"
-takes two points for each disturbance at a distance of the square root of their number, exact for
-polynomials of third degree. "moments" carries means and covariances instead of points.
+and the variance 1, so that linear mechanisms are averaged exactly. "sigma" takes two points for
+each disturbance at a distance of the square root of their number, exact for polynomials of third
+degree. "moments" carries means and covariances instead of points.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ POINTS = 256
 TOGETHER = 16  # queries that are averaged at once, so that memory is bounded
 NEAR = 0.1  # ranges beyond the data within which an input that is not set counts as inside
 NODES = {0: 1, 1: 20, 2: 10, 3: 7}  # of Gauss-Hermite quadrature, by the number of causes
+
+Result = TypeVar("Result")
 
 
 class Equation(NamedTuple):
@@ -110,9 +113,40 @@ def sigma_points(size: int) -> np.ndarray:
     return np.asarray(np.concatenate([np.eye(size), -np.eye(size)]) * np.sqrt(size))
 
 
+class Program:
+    """What the ways of averaging share; see `interfaces.ResponseProgram`."""
+
+    together = TOGETHER  # queries
+
+    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
+        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
+        raise NotImplementedError
+
+    def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return E[Y | do(z)] at theta (d,) for every query, of shape (M,)."""
+        return one_by_one(lambda query: self.effect(theta, query, True), batch)
+
+    def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives (M, d), by reverse differentiation."""
+        slope = jax.value_and_grad(self.effect)
+        return one_by_one(lambda query: slope(theta, query, False), batch)
+
+    def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the effects (s, M) of several thetas (s, d)."""
+        found: jax.Array = jax.lax.map(lambda one: self.effects(one, batch), theta)
+        return found
+
+
+def one_by_one(work: Callable[[Queries], Result], batch: Queries) -> Result:
+    """Do the work on every query, a fixed number at once."""
+    arrays = Queries(jnp.asarray(batch.mask), jnp.asarray(batch.value))
+    found: Result = jax.lax.map(work, arrays, batch_size=TOGETHER)
+    return found
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PointProgram:
+class PointProgram(Program):
     """Effects as averages over points; see `interfaces.ResponseProgram`.
 
     settings: one for each equation. points: (S, E - 1) standardized disturbances of all variables
@@ -142,30 +176,9 @@ class PointProgram:
         found: jax.Array = self.paths(theta, mask, value, fast)[-1]
         return found
 
-    def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
-        """Return E[Y | do(z)] at theta (d,) for every query, of shape (M,)."""
-
-        def one(query: Queries) -> jax.Array:
-            return self.means(theta, query.mask, query.value, True).mean()
-
-        found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
-        return found
-
-    def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
-        """Return the effects (M,) and their derivatives (M, d), by reverse differentiation."""
-
-        def one(query: Queries) -> tuple[jax.Array, jax.Array]:
-            return jax.value_and_grad(
-                lambda at: self.means(at, query.mask, query.value, False).mean()
-            )(theta)
-
-        found: tuple[jax.Array, jax.Array] = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
-        return found
-
-    def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
-        """Return the effects (s, M) of several thetas (s, d)."""
-        found: jax.Array = jax.lax.map(lambda one: self.effects(one, batch), theta)
-        return found
+    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
+        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
+        return self.means(theta, query.mask, query.value, fast).mean()
 
     def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return the variance of one outcome under each query, (M,)."""
@@ -174,8 +187,7 @@ class PointProgram:
         def one(query: Queries) -> jax.Array:
             return self.means(theta, query.mask, query.value, True).var() + noise
 
-        found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
-        return found
+        return one_by_one(one, batch)
 
     def beyond(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return how many paths leave the data: (M,) at all, (M, k) by input, and by how much.
@@ -201,9 +213,7 @@ class PointProgram:
             distance = gone.mean(axis=1) / jnp.where(share > 0, share, 1.0)
             return outside.any(axis=0).mean(dtype=float), share, distance
 
-        found: tuple[jax.Array, jax.Array, jax.Array]
-        found = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
-        return found
+        return one_by_one(one, batch)
 
 
 def _acting(equations: tuple[Equation, ...], size: int, mask: Any) -> list[Any]:
@@ -215,13 +225,9 @@ def _acting(equations: tuple[Equation, ...], size: int, mask: Any) -> list[Any]:
     return acting
 
 
-def _arrays(batch: Queries) -> Queries:
-    return Queries(jnp.asarray(batch.mask), jnp.asarray(batch.value))
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MomentProgram:
+class MomentProgram(Program):
     """Effects by Gaussians with matched moments; see `interfaces.ResponseProgram`.
 
     All variables are taken as jointly Gaussian. The mean of a mechanism, its variance and its mean
@@ -233,8 +239,9 @@ class MomentProgram:
     equations: tuple[Equation, ...] = field(metadata={"static": True})
     size: int = field(metadata={"static": True})
 
-    def effect(self, theta: jax.Array, mask: Any, value: Any) -> jax.Array:
-        """Return E[Y | do(z)] for one query."""
+    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
+        """Return E[Y | do(z)] for one query, with or without derivatives."""
+        mask, value = query.mask, query.value
         means, spread = jnp.asarray(value), jnp.zeros((self.size, self.size))
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
         centre = jnp.zeros(())
@@ -249,29 +256,6 @@ class MomentProgram:
             row = jnp.where(is_set, 0.0, row.at[place].set(variance))
             spread = spread.at[place].set(row).at[:, place].set(row)
         return centre
-
-    def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
-        """Return E[Y | do(z)] at theta (d,) for every query, of shape (M,)."""
-
-        def one(query: Queries) -> jax.Array:
-            return self.effect(theta, query.mask, query.value)
-
-        found: jax.Array = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
-        return found
-
-    def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
-        """Return the effects (M,) and their derivatives (M, d), by reverse differentiation."""
-
-        def one(query: Queries) -> tuple[jax.Array, jax.Array]:
-            return jax.value_and_grad(self.effect)(theta, query.mask, query.value)
-
-        found: tuple[jax.Array, jax.Array] = jax.lax.map(one, _arrays(batch), batch_size=TOGETHER)
-        return found
-
-    def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
-        """Return the effects (s, M) of several thetas (s, d)."""
-        found: jax.Array = jax.vmap(self.effects, (0, None))(theta, batch)
-        return found
 
 
 def _project(

@@ -17,7 +17,6 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.mechanisms.gp.basis import Form, Group, features, steepest
 from causal_bo_ppl.mechanisms.gp.propagation import (
     POINTS,
-    TOGETHER,
     Equation,
     MomentProgram,
     PointProgram,
@@ -33,7 +32,6 @@ from causal_bo_ppl.problem.queries import distinct_rows, set_label
 
 PROPAGATIONS = ("qmc", "sigma", "moments")
 OTHERS, MORE = 8, 1_024  # sets of points by which the error of an average is judged, their size
-THETAS = 64  # at once
 
 
 def needed_variables(graph: CausalGraph, target: str, sets: Any) -> tuple[str, ...]:
@@ -153,21 +151,6 @@ class GPResponse:
                     f"{listed(lacking)}, which no set of the problem needs; add it to the sets"
                 )
         return Queries(mask, value)
-
-    def effects_of_many(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
-        """Return the effects (s, M) of many thetas (s, d), in blocks of bounded memory."""
-        batch, counts = self.batch(queries), (len(theta), len(queries.mask))
-        filled = np.pad(theta, ((0, -counts[0] % THETAS), (0, 0)), mode="edge")
-        fill = ((0, -counts[1] % TOGETHER), (0, 0))
-        mask, value = np.pad(batch.mask, fill), np.pad(batch.value, fill)
-        effects = np.empty((len(filled), len(mask)))
-        for start in range(0, len(filled), THETAS):
-            block = jnp.asarray(filled[start : start + THETAS])
-            for first in range(0, len(mask), TOGETHER):
-                chosen = slice(first, first + TOGETHER)
-                part = _of_many(self.program, block, Queries(mask[chosen], value[chosen]))
-                effects[start : start + THETAS, chosen] = part
-        return effects[: counts[0], : counts[1]]
 
     def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the error (M,) of the averages at theta (d,), judged by many other points."""
@@ -295,12 +278,6 @@ def _beyond(
     program: Any, theta: jax.Array, batch: Queries
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     found: tuple[jax.Array, jax.Array, jax.Array] = program.beyond(theta, batch)
-    return found
-
-
-@jax.jit
-def _of_many(program: Any, theta: jax.Array, batch: Queries) -> jax.Array:
-    found: jax.Array = program.of_many(theta, batch)
     return found
 
 

@@ -171,7 +171,7 @@ def whitened(models: Models, values: np.ndarray, free: np.ndarray) -> tuple[np.n
 
 
 def disturbances(models: Models, rows: np.ndarray, place: int) -> np.ndarray:
-    """Return the disturbances (s, n) of one variable that give rows (s, n, p) in s models."""
+    """Return the disturbances (s, n) of one variable that give rows (s or 1, n, p) in s models."""
     weights = models.matrices[:, :, place]
     mean = (rows @ weights[:, :-1, None])[..., 0] + weights[:, -1:]
     return np.asarray(rows[:, :, place] - mean)

@@ -1,0 +1,165 @@
+"""Mechanisms that bend: their basis, and the density of what is learned of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.contrib.hsgp.laplacian import eigenfunctions
+from numpyro.contrib.hsgp.spectral_densities import (
+    diag_spectral_density_matern,
+    diag_spectral_density_squared_exponential,
+)
+from numpyro.infer.util import log_density
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data.outcomes import no_outcomes
+from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.gp import basis, evidence
+from causal_bo_ppl.mechanisms.gp.program import gp_program
+from causal_bo_ppl.mechanisms.interfaces import Task
+
+KERNELS = tuple(basis.SMOOTHNESS)
+FEW = cb.GP(functions=8)
+
+
+def bind(problem, data, mechanisms="gp", prior=None, outcomes=None):
+    told = no_outcomes(len(problem.graph.nodes)) if outcomes is None else outcomes
+    return read_mechanisms(mechanisms).bind(Task(problem, data, told, prior))
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return cb.models.load("toy")
+
+
+@pytest.fixture(scope="module")
+def rows(toy):
+    return toy.observe(100, 3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("columns, functions", [((0,), (6,)), ((0, 1), (3, 4))])
+def test_basis_and_spectrum_are_those_of_numpyro(kernel, columns, functions):
+    middle, half = np.array([0.5, 0.0]), np.array([2.0, 3.0])
+    frame = basis.Frame(np.zeros(2), middle, half, np.zeros(2), np.zeros(2))
+    group, chosen = basis.Group(columns, functions, kernel), list(columns)
+    x = np.random.default_rng(0).uniform(-1, 1, size=(5, 2))
+    ends = (basis.WIDER * half[chosen]).tolist()
+    theirs = eigenfunctions(jnp.asarray((x - middle)[:, chosen]), ends, list(functions))
+    np.testing.assert_allclose(basis.sines(group, frame, list(x.T)), theirs, atol=1e-13)
+    scales = np.log([1.3, 0.7, 0.9][: 1 + len(chosen)])
+    lengths = jnp.exp(jnp.asarray(scales[1:]))
+    options = (1.3**2, lengths, ends, list(functions), len(chosen))  # their alpha is a variance
+    spectrum = (
+        diag_spectral_density_squared_exponential(*options)
+        if kernel == "squared_exponential"
+        else diag_spectral_density_matern(basis.SMOOTHNESS[kernel], *options)
+    )
+    ours = np.exp(basis.log_spectrum(group, frame, jnp.asarray(scales)))
+    np.testing.assert_allclose(ours, spectrum, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_basis_has_the_covariance_of_the_exact_process_where_it_resolves_the_lengthscale(kernel):
+    half, length, count = 3.0, 1.0, 40
+    frame = basis.Frame(np.zeros(1), np.zeros(1), np.array([half]), np.zeros(1), np.zeros(1))
+    group = basis.Group((0,), (count,), kernel)
+    x = np.linspace(-half, half, 31)
+    waves = np.asarray(basis.sines(group, frame, [jnp.asarray(x)]))
+    variances = np.exp(np.asarray(basis.log_spectrum(group, frame, jnp.zeros(2))))
+    exact = basis.covariance(kernel, np.abs(x[:, None] - x) / length)
+    limit = {"squared_exponential": 1e-3, "matern52": 1e-2, "matern32": 4e-2}[kernel]
+    assert np.abs((waves * variances) @ waves.T - exact).max() < limit
+
+
+def test_fast_mean_is_features_times_coefficients(joined):
+    model = bind(*joined, {"C": FEW, "Y": cb.GP(groups=[("A", "B")], functions=6)})
+    values = jnp.asarray(1.5 * joined[1].values)  # some beyond the data and beyond the box
+    rng = np.random.default_rng(1)
+    for equation, setting, _ in model.bound:
+        if equation.causes:
+            inputs = [values[:, cause] for cause in equation.causes]
+            own = jnp.asarray(rng.normal(size=equation.form.size))
+            slow = basis.features(equation.form, setting.frame, inputs) @ own
+            fast = basis.mean(equation.form, setting.frame, own, inputs)
+            np.testing.assert_allclose(fast, slow, atol=1e-11)
+
+
+def sites(model, psi):
+    """Parameters of the NumPyro program at psi, and the log volume between the two."""
+    found, volume = {}, 0.0
+    for (equation, _, _), part in zip(model.bound, model.density.parts(psi), strict=True):
+        name, form = model.nodes[equation.place], equation.form
+        causes = [model.nodes[place] for place in equation.causes]
+        eta, own = iter(np.asarray(part.eta)), iter(np.asarray(part.coefficients))
+        white = np.asarray(part.white)[1 + form.causes :]
+        widths = np.log(np.asarray(part.given.sd))
+        volume += np.asarray(part.eta).sum() + widths[: 1 + form.causes].sum()
+        volume += widths[form.size - 2 * len(form.hinged) :].sum()
+        found[f"sd[{name}]"] = np.exp(next(eta))
+        if form.is_bent:
+            found[f"trend[{name}]"] = np.exp(next(eta))
+        found[f"level[{name}]"] = next(own)
+        found |= {f"b[{cause}->{name}]": next(own) for cause in causes}
+        for group in form.groups:
+            members = [causes[column] for column in group.columns]
+            label = f"{'*'.join(members)}->{name}"
+            found[f"amplitude[{label}]"] = np.exp(next(eta))
+            found |= {f"lengthscale[{each}->{name}]": np.exp(next(eta)) for each in members}
+            found[f"f[{label}]/beta"], white = white[: group.size], white[group.size :]
+            for _ in range(group.size):
+                next(own)
+        for at in form.hinged:
+            found[f"low[{causes[at]}->{name}]"] = next(own)
+            found[f"high[{causes[at]}->{name}]"] = next(own)
+    return found, volume
+
+
+@pytest.mark.heavy
+def test_density_is_that_of_the_numpyro_program(joined):
+    problem, data = joined
+    choices = {"C": cb.GP(kernel="matern52", functions=6), "A": "gp", "B": "linear"}
+    choices["Y"] = cb.GP(groups=[("A", "B")], functions=4)
+    model = bind(problem, data, choices)
+    density = jax.tree.map(jnp.asarray, model.density)
+    program = gp_program(model)
+    given = {name: jnp.asarray(data.column(name)) for name in model.nodes}
+    free = {name: jnp.asarray(~data.intervened[:, data.nodes.index(name)]) for name in model.nodes}
+    parts = ("log_prior", "log_likelihood", "log_volume", "log_posterior")
+    evaluate = jax.jit(lambda psi: [getattr(density, name)(psi) for name in parts])
+    gaps = []
+    for psi in jnp.asarray(0.4 * np.random.default_rng(2).normal(size=(3, len(model.coordinates)))):
+        parameters, volume = sites(model, psi)
+        with jax.numpy_rank_promotion("allow"):  # NumPyro's bases broadcast
+            paper, trace = log_density(program, (given, free), {}, parameters)
+        sampled = {name for name, site in trace.items() if site["type"] == "sample"}
+        assert sampled - set(model.nodes) == set(parameters)
+        prior, likelihood, inside, together = map(float, evaluate(psi))
+        gaps.append(prior + likelihood - float(paper) - volume)
+        assert together - inside == pytest.approx(prior + likelihood, rel=1e-9)
+    assert np.ptp(gaps) < 1e-8 * abs(gaps[0])
+
+
+def test_program_draws_rows_before_any_are_seen(toy, rows):
+    program = gp_program(bind(toy.problem, rows, FEW))
+    seeded, promoted = numpyro.handlers.seed(rng_seed=0), jax.numpy_rank_promotion("allow")
+    with promoted, seeded, numpyro.handlers.trace() as trace:
+        program({"X": jnp.zeros(7)})
+    assert trace["Y"]["value"].shape == (7,) and np.isfinite(trace["Y"]["value"]).all()
+
+
+def test_derivatives_of_the_evidence_are_those_of_its_values(toy, rows):
+    equation, _, known = bind(toy.problem, rows, FEW).bound[0]
+    eta, step = jnp.asarray(known.beliefs.centre) + 0.3, 1e-5
+    known = jax.tree.map(jnp.asarray, known)
+    loss = jax.jit(lambda at: evidence.loss(equation.form, known, at))
+    slope = jax.jit(jax.grad(loss))
+    ends = [float(loss(eta + step * way)) for way in np.eye(4)]
+    others = [float(loss(eta - step * way)) for way in np.eye(4)]
+    np.testing.assert_allclose(slope(eta), np.subtract(ends, others) / (2 * step), rtol=1e-5)
+    hessian = np.asarray(jax.jit(jax.jacfwd(slope))(eta))
+    differences = [
+        (slope(eta + step * way) - slope(eta - step * way)) / (2 * step) for way in np.eye(4)
+    ]
+    np.testing.assert_allclose(hessian, differences, rtol=1e-4, atol=1e-4)
