@@ -91,13 +91,15 @@ class Replicates(NamedTuple):
     """Outcomes of t distinct interventions, each with all of its replicates.
 
     counts: (t,). means: (t,) of their outcomes, weighted by precision. variances: (t,) of these
-    means' noise.
+    means' noise. squares: (t,) sums of the squared distances of the outcomes from their mean, in
+    units of their noise.
     """
 
     queries: Queries
     counts: np.ndarray
     means: np.ndarray
     variances: np.ndarray
+    squares: np.ndarray
 
 
 def merge_replicates(queries: Queries, values: np.ndarray, variances: np.ndarray) -> Replicates:
@@ -115,22 +117,25 @@ def merge_replicates(queries: Queries, values: np.ndarray, variances: np.ndarray
         groups.setdefault(kind.tobytes() + at.tobytes(), []).append(row)
     largest = float(np.abs(values).max(initial=0.0))
     merged = [_average(values[rows], variances[rows], largest) for rows in groups.values()]
-    means, noises = np.reshape(merged, (-1, 2)).T
+    means, noises, squares = np.reshape(merged, (-1, 3)).T
     first = [rows[0] for rows in groups.values()]
     counts = np.array([len(rows) for rows in groups.values()], int)
-    return Replicates(Queries(mask[first], value[first]), counts, means, noises)
+    return Replicates(Queries(mask[first], value[first]), counts, means, noises, squares)
 
 
-def _average(values: np.ndarray, variances: np.ndarray, largest: float) -> tuple[float, float]:
-    """Return the mean weighted by precision, and its variance."""
+def _average(
+    values: np.ndarray, variances: np.ndarray, largest: float
+) -> tuple[float, float, float]:
+    """Return the mean weighted by precision, its variance, and the squared distances from it."""
     exact = values[variances == 0]
     if not len(exact):
         least = variances.min()
         relative = least / variances  # precisions, in units that cannot overflow
-        return float(relative @ values / relative.sum()), float(least / relative.sum())
+        mean = float(relative @ values / relative.sum())
+        return mean, float(least / relative.sum()), float(((values - mean) ** 2 / variances).sum())
     if np.ptp(exact) > SAME * largest:
         raise DataError(
             f"the same intervention gave {exact.min():.9g} and {exact.max():.9g}, though outcomes "
             "are said to have no noise; give its variance as `noise`"
         )
-    return float(exact[0]), 0.0
+    return float(exact[0]), 0.0, 0.0

@@ -1,10 +1,11 @@
 """The coupled surrogate: all effects share theta, so that one outcome teaches about all of them.
 
-f(z) = g(theta, z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance.
-Linearized at a centre c: f(z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So outcomes are a
-Bayesian linear regression on the weights w: t of them cost O(t r^2 + r^3), one more O(r^2), and a t
-x t matrix is never formed. The variance of an outcome's noise is that of its replicates' mean plus
-what linearization leaves out, so that the surrogate is not falsely certain.
+f(z) = g(theta, z) + h(z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance,
+and a residual h = psi(z)'u that is left out until the evidence of the outcomes asks for it.
+Linearized at a centre c: g(theta, z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So
+outcomes are a Bayesian linear regression on the weights w and u: t of them cost O(t r^2 + r^3), one
+more O(r^2). The variance of an outcome's noise is that of its replicates' mean plus what
+linearization leaves out, so that the surrogate is not falsely certain.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,94 +13,63 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
-from causal_bo_ppl.errors import DataError, NumericalError
+from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import (
-    MOST,
-    as_key,
-    host_generator,
-    read_count,
-    read_number,
-    require_outcomes,
-    size_fault,
-)
+from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.numerics import clip_rounding
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.responses import Response, response
+from causal_bo_ppl.surrogates.evidence import ENOUGH, LEAST, Outcomes, judge
 from causal_bo_ppl.surrogates.interface import Prediction
+from causal_bo_ppl.surrogates.residual import Residual, begin_residual
+from causal_bo_ppl.surrogates.told import Told, no_told, read_told, require_one, row_of
+from causal_bo_ppl.surrogates.weights import Weights, condition, extend, no_outcome
 
 STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
-LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
+FEWEST = 4.0  # degrees of freedom of the noise's variance
 
 
-class Weights(NamedTuple):
-    """The posterior N(covariance information, covariance) of r weights.
+class Options(NamedTuple):
+    """What a coupled surrogate may learn besides theta.
 
-    covariance: the posterior covariance (r, r). information: the sum of phi y / variance over all
-    outcomes, (r,).
+    residual: False, True, or "auto": as soon as the evidence of the outcomes asks for it.
+    learns_noise: whether the variance of the outcomes' noise is known up to a common factor only.
     """
 
-    covariance: np.ndarray
-    information: np.ndarray
+    residual: bool | str = False
+    learns_noise: bool = False
 
     @property
-    def mean(self) -> np.ndarray:
-        """Posterior mean of the weights, (r,)."""
-        return np.asarray(self.covariance @ self.information)
+    def is_plain(self) -> bool:
+        """Whether only theta is learned."""
+        return self.residual is False and not self.learns_noise
 
 
-def condition(features: np.ndarray, residuals: np.ndarray, precisions: np.ndarray) -> Weights:
-    """Return the weights given residuals (t,) with features (t, r) and precisions (t,).
+class Learned(NamedTuple):
+    """What the evidence of all outcomes says besides theta.
 
-    The precision matrix is I + Phi' P Phi.
+    residual: None where there is none. noise: the factor of the noise's variance. log_factor: the
+    logarithm of the Bayes factor of a residual against none.
     """
-    weighted = features * precisions[:, None]
-    factor = cho_factor(np.eye(features.shape[1]) + features.T @ weighted, lower=True)
-    inverse = cho_solve(factor, np.eye(features.shape[1]))
-    return Weights((inverse + inverse.T) / 2, residuals @ weighted)
 
-
-def extend(weights: Weights, feature: np.ndarray, precision: float, information: float) -> Weights:
-    """Return the weights after a rank-one update.
-
-    `precision` and `information` are the increases in 1 / variance and in residual / variance that
-    one more outcome brings; a replicate brings both too, since it changes an earlier mean.
-    """
-    pull = weights.covariance @ feature
-    shrink = precision / (1 + precision * (feature @ pull))
-    covariance = weights.covariance - shrink * np.outer(pull, pull)
-    return Weights(covariance, weights.information + information * feature)
-
-
-class Told(NamedTuple):
-    """Outcomes as they were told: queries in m rows, values (m,) and variances (m,) of noise."""
-
-    queries: Queries
-    values: np.ndarray
-    variances: np.ndarray
-
-    def join(self, other: "Told") -> "Told":
-        """Return these outcomes followed by others."""
-        values = np.append(self.values, other.values)
-        variances = np.append(self.variances, other.variances)
-        return Told(stack([self.queries, other.queries]), values, variances)
+    residual: Residual | None = None
+    noise: float = 1.0
+    log_factor: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Coupled:
     """The coupled surrogate in weight space; made by `couple(post)`; see `interface.Surrogate`.
 
-    centre: the weights (r,) at which the response is linearized. weights: the posterior of all
-    weights. told: every outcome as it was told. outcomes: the same outcomes with the replicates of
-    each of t interventions merged. remainders: what linearization leaves out of the variance of
-    each of these t effects.
+    centre: the weights at which the response is linearized: those of theta, then the residual's.
+    weights: the posterior of all weights. told: every outcome as it was told. outcomes: the same
+    outcomes with the replicates of each of t interventions merged. remainders: what linearization
+    leaves out of the variance of each of these t effects. learned: a residual and the noise.
     """
 
     response: Response
@@ -108,6 +78,8 @@ class Coupled:
     told: Told
     outcomes: Replicates
     remainders: np.ndarray
+    options: Options = Options()
+    learned: Learned = Learned()
     _kept: dict[bytes, float] = field(default_factory=dict, repr=False)  # remainders by query
 
     @property
@@ -115,50 +87,80 @@ class Coupled:
         """The posterior that was believed before the outcomes."""
         return self.response.post
 
+    @property
+    def residual(self) -> Residual | None:
+        """What is added to the mechanisms' effects; None where the evidence does not ask for it."""
+        return self.learned.residual
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether means are affine and sds convex in the values, so that a vertex is best."""
+        return self.residual is None and self.post.belief.response.is_affine
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of Student's t, whose quantiles intervals of effects need."""
+        return _degrees(self.post) + len(self.told.values) if self.options.learns_noise else np.inf
+
     def theta(self, weights: np.ndarray) -> np.ndarray:
         """Return the parameters (d,) with these weights."""
-        return np.asarray(self.post.mean + self.post.factor @ weights)
+        factor = self.post.factor
+        return np.asarray(self.post.mean + factor @ weights[: factor.shape[1]])
 
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-        """Return offsets (M,) and features phi (M, r): effects are offset + phi'w."""
-        values, jacobian = self.response.linearize(self.theta(self.centre), queries)
-        features = jacobian @ self.post.factor
+        """Return offsets (M,) and features (M, r): effects are offset + phi'w."""
+        values, causal = self._causal(self.theta(self.centre), queries)
+        offsets = values - causal @ self.centre[: causal.shape[1]]
+        if self.residual is None:
+            return offsets, causal
+        return offsets, np.concatenate([causal, self.residual.features(queries)], axis=1)
+
+    def _causal(self, theta: np.ndarray, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+        """Return effects (M,) at theta, and the features (M, r) of theta's weights there."""
+        values, jacobian = self.response.linearize(theta, queries)
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             [intervention] = self.post.problem.interventions(queries[row])
             raise NumericalError(
                 f"the effect of {intervention} is {values[row]}; theta has run away"
             )
-        return values - features @ self.centre, features
+        return values, jacobian @ self.post.factor
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
         queries = self.post.problem.require(queries)
         offsets, features = self._linearize(queries)
-        variance = ((features @ self.weights.covariance) * features).sum(axis=1)
-        variance = clip_rounding(variance, (features**2).sum(axis=1))
+        variance = self.weights.variances(features)
+        if self.residual is not None:
+            variance = variance + self.residual.unexplored_variances(queries)
         return Prediction(offsets + features @ self.weights.mean, np.sqrt(variance))
 
     def covariance(self, queries: Queries) -> np.ndarray:
         """Return the joint covariance of the effects of a batch, (M, M)."""
         features = self._linearize(queries)[1]
-        return np.asarray(features @ self.weights.covariance @ features.T)
+        found = np.asarray(features @ self.weights.covariance @ features.T)
+        for rows, own in [] if self.residual is None else self.residual.unexplored(queries):
+            found[np.ix_(rows, rows)] += own @ own.T
+        return found
 
     def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
         """Draw all effects of a batch at once, n times, (n, M)."""
+        generator, count = host_generator(as_key(key)), read_count("n", n, 1)
         offsets, features = self._linearize(queries)
-        sizes, directions = np.linalg.eigh(self.weights.covariance)
-        root = directions * np.sqrt(np.maximum(sizes, 0.0))
-        standard = host_generator(as_key(key)).standard_normal((read_count("n", n, 1), len(root)))
-        weights = self.weights.mean + standard @ root.T
-        return np.asarray(offsets + weights @ features.T)
+        found = np.asarray(offsets + self.weights.draw(count, generator) @ features.T)
+        for rows, own in [] if self.residual is None else self.residual.unexplored(queries):
+            found[:, rows] += generator.standard_normal((count, own.shape[1])) @ own.T
+        return found
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all that was told."""
-        told = _require_one(self._read(query, outcome, noise))
+        told = require_one(self._read(query, outcome, noise))
         mean, sd = self.predict(told.queries)
-        spread = np.sqrt(sd**2 + told.variances + self._left_out(told.queries))
-        return float(norm.logpdf(told.values[0], mean[0], spread[0]))
+        noises = self.learned.noise * told.variances + self._left_out(told.queries)
+        spread, gap = float(np.sqrt(sd**2 + noises)[0]), float(told.values[0] - mean[0])
+        if np.isfinite(self.degrees):
+            return float(student.logpdf(gap, self.degrees, scale=spread))
+        return float(norm.logpdf(gap, scale=spread))
 
     def tell(
         self,
@@ -184,9 +186,9 @@ class Coupled:
         merged = merge_replicates(*told)
         left_out = self._left_out(merged.queries)
         after = replace(self, told=told, outcomes=merged, remainders=left_out)
-        if len(new.values) != 1:
-            return after._centred_at(self.centre)
-        row = _row_of(merged, new.queries)
+        if len(new.values) != 1 or not self.options.is_plain:
+            return after._judge()
+        row = row_of(merged, new.queries)
         offsets, features = self._linearize(new.queries)
         (before, old), (now, more) = (
             each._evidence(row, offsets[0], features[0]) for each in (self, after)
@@ -210,22 +212,60 @@ class Coupled:
             self._kept.update(zip((keys[row] for row in new), found.tolist(), strict=True))
         return np.array([self._kept[key] for key in keys])
 
+    def _judge(self) -> "Coupled":
+        """Return the surrogate after the evidence of all outcomes was weighed."""
+        causal = self.centre[: self.post.factor.shape[1]]
+        if self.options.is_plain:
+            return self._centred_at(causal)
+        merged, residual = self.outcomes, None
+        values, features = self._causal(self.post.mean, merged.queries)
+        if self.options.residual is not False:
+            residual = begin_residual(self.post.problem).having(merged.queries)
+        outcomes = Outcomes(
+            features,
+            merged.means - values,
+            merged.variances,
+            self.remainders,
+            int(merged.counts.sum()) - len(merged.counts),
+            float(merged.squares.sum()),
+            _scale(self.post, features),
+            _degrees(self.post) if self.options.learns_noise else np.inf,
+        )
+        found = judge(outcomes, residual, merged.queries)
+        is_on = self.options.residual is True or found.log_factor > np.log(ENOUGH)
+        learned = Learned(None, found.noise_alone, found.log_factor)
+        if is_on and found.residual is not None:
+            learned = Learned(found.residual, found.noise_with, found.log_factor)
+        return replace(self, learned=learned)._centred_at(causal)
+
     def imagine(self, query: Queries, noise: float) -> "Coupled":
         """Return the surrogate as if a query had come out as predicted: less doubt, same means."""
-        told = _require_one(self._read(query, 0.0, noise))
+        told = require_one(self._read(query, 0.0, noise))
         told = told._replace(variances=np.maximum(told.variances, np.finfo(float).tiny))
-        predicted = self.predict(told.queries).mean
-        joined = self.told.join(told._replace(values=predicted))
+        here = self._widened(told.queries)
+        joined = self.told.join(told._replace(values=here.predict(told.queries).mean))
         merged = merge_replicates(*joined)
         after = replace(
-            self, told=joined, outcomes=merged, remainders=self._left_out(merged.queries)
+            here, told=joined, outcomes=merged, remainders=self._left_out(merged.queries)
         )
-        row = _row_of(merged, told.queries)
-        offsets, features = self._linearize(told.queries)
-        before, now = (each._evidence(row, offsets[0], features[0])[0] for each in (self, after))
+        row = row_of(merged, told.queries)
+        offsets, features = here._linearize(told.queries)
+        before, now = (each._evidence(row, offsets[0], features[0])[0] for each in (here, after))
         gained = now - before
-        pull = gained * float(features[0] @ self.weights.mean)
-        return replace(after, weights=extend(self.weights, features[0], gained, pull))
+        pull = gained * float(features[0] @ here.weights.mean)
+        return replace(after, weights=extend(here.weights, features[0], gained, pull))
+
+    def _widened(self, queries: Queries) -> "Coupled":
+        """Return the same beliefs, with weights for the residuals of more sets."""
+        if self.residual is None or not self.residual.unexplored(queries):
+            return self
+        wider = self.residual.having(queries)
+        old, more = len(self.centre), np.zeros(wider.size - self.residual.size)
+        covariance = np.eye(old + len(more))
+        covariance[:old, :old] = self.weights.covariance
+        weights = Weights(covariance, np.append(self.weights.mean, more))
+        learned = self.learned._replace(residual=wider)
+        return replace(self, learned=learned, centre=np.append(self.centre, more), weights=weights)
 
     def _evidence(self, row: int, offset: float, feature: np.ndarray) -> tuple[float, float]:
         """Return precision of an intervention's mean outcome, and precision times residual.
@@ -235,6 +275,7 @@ class Coupled:
         if row >= len(self.outcomes.counts):
             return 0.0, 0.0
         noise, left_out = self.outcomes.variances[row], self.remainders[row]
+        noise = self.learned.noise * noise
         precision = float(_precisions(noise, left_out, feature[None])[0])
         return precision, precision * float(self.outcomes.means[row] - offset)
 
@@ -259,32 +300,51 @@ class Coupled:
     def _loss(self, centre: np.ndarray) -> float:
         """Return minus the log posterior of the weights, up to a constant."""
         queries = self.outcomes.queries
-        values, jacobian = self.response.linearize(self.theta(centre), queries)
-        features = jacobian @ self.post.factor
-        precisions = _precisions(self.outcomes.variances, self.remainders, features)
+        values, features = self._causal(self.theta(centre), queries)
+        if self.residual is not None:
+            own = self.residual.features(queries)
+            values = values + own @ centre[features.shape[1] :]
+            features = np.concatenate([features, own], axis=1)
+        precisions = self._precisions(features)
         misfit = precisions @ (self.outcomes.means - values) ** 2
         return float(centre @ centre + misfit) / 2
 
+    def _precisions(self, features: np.ndarray) -> np.ndarray:
+        noises = self.learned.noise * self.outcomes.variances
+        return _precisions(noises, self.remainders, features)
+
     def _centred_at(self, centre: np.ndarray) -> "Coupled":
-        moved = replace(self, centre=centre)
+        size = self.post.factor.shape[1]
+        more = 0 if self.residual is None else self.residual.size
+        whole = centre if len(centre) == size + more else np.append(centre[:size], np.zeros(more))
+        moved = replace(self, centre=whole)
         offsets, features = moved._linearize(self.outcomes.queries)
-        precisions = _precisions(self.outcomes.variances, self.remainders, features)
-        weights = condition(features, self.outcomes.means - offsets, precisions)
-        return replace(moved, weights=weights)
+        precisions = self._precisions(features)
+        return replace(
+            moved, weights=condition(features, self.outcomes.means - offsets, precisions)
+        )
 
     def __repr__(self) -> str:
         distinct = len(self.outcomes.counts)
         outcomes = f"{self.outcomes.counts.sum()} outcomes of {distinct} interventions"
-        return f"Coupled({outcomes}, {len(self.centre)} directions; {self.post!r})"
+        rest = "" if self.residual is None else f", residual {self.residual.amplitude:.3g}"
+        size = self.post.factor.shape[1]
+        return f"Coupled({outcomes}, {size} directions{rest}; {self.post!r})"
 
 
-def couple(post: Posterior) -> Coupled:
+def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool = False) -> Coupled:
     """Return the coupled surrogate of a posterior, before any outcome.
 
     Parameters
     ----------
     post:
         A posterior whose verdict did not fail, or that was accepted.
+    residual:
+        Whether every set has a smooth function of its own, added to the effect that the mechanisms
+        imply: "auto" as soon as the outcomes favour it by a Bayes factor above 20.
+    learns_noise:
+        Whether the noise's variance is known up to a common factor only, which is then learned from
+        the outcomes. Intervals need Student's quantiles with `surrogate.degrees`.
 
     Examples
     --------
@@ -297,36 +357,48 @@ def couple(post: Posterior) -> Coupled:
     True
     """
     post = require_trusted(post)
-    size, nodes = post.factor.shape[1], len(post.problem.graph.nodes)
-    blank = np.zeros((0, nodes))
-    nothing = Told(Queries(blank.astype(bool), blank), np.zeros(0), np.zeros(0))
-    weights, effects = Weights(np.eye(size), np.zeros(size)), response(post.problem, post)
-    merged = merge_replicates(*nothing)
+    if residual not in (True, False, "auto") or not isinstance(residual, bool | str):
+        raise ModelError(f'residual must be True, False or "auto"; got {residual!r}')
+    size, nothing = post.factor.shape[1], no_told(len(post.problem.graph.nodes))
     kept = post.__dict__.setdefault("_remainders", {})  # gone with the posterior
-    return Coupled(effects, np.zeros(size), weights, nothing, merged, np.zeros(0), kept)
+    return Coupled(
+        response(post.problem, post),
+        np.zeros(size),
+        no_outcome(size),
+        nothing,
+        merge_replicates(*nothing),
+        np.zeros(0),
+        Options(residual, bool(learns_noise)),
+        _kept=kept,
+    )
 
 
 @dataclass(frozen=True)
 class CoupledMaker:
-    """Makes the coupled surrogate; see `interface.SurrogateMaker`."""
+    """Makes the coupled surrogate; see `interface.SurrogateMaker` and `couple`."""
+
+    residual: bool | str = False
+    learns_noise: bool = False
 
     name = "coupled"
 
     def begin(self, post: Posterior) -> Coupled:
         """Return the surrogate before any outcome."""
-        return couple(post)
+        return couple(post, residual=self.residual, learns_noise=self.learns_noise)
 
 
-def _require_one(told: Told) -> Told:
-    if len(told.values) != 1:
-        raise DataError(f"this is about one intervention; got {told.queries!r}")
-    return told
+def _degrees(post: Posterior) -> float:
+    """Return the degrees of freedom of the variance of an outcome's noise."""
+    graph = post.problem.graph
+    causes = max(len(graph.parents(name)) for name in graph.nodes)
+    return max(float(post.rows - causes - 1), FEWEST)
 
 
-def _row_of(merged: Replicates, query: Queries) -> int:
-    mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
-    same = (merged.queries.mask == mask) & (merged.queries.value == value)
-    return int(np.flatnonzero(np.asarray(same).all(axis=1))[0])
+def _scale(post: Posterior, features: np.ndarray) -> float:
+    """Return the sd of the target, in which amplitudes of a residual are measured."""
+    known = post.data.outcomes if post.rows > 1 else np.zeros(1)
+    sds = (float(np.std(known)), float(np.sqrt((features**2).sum(axis=1).mean())), 1.0)
+    return next(each for each in sds if each > 0)
 
 
 def _precisions(
@@ -336,37 +408,3 @@ def _precisions(
     prior = (features**2).sum(axis=1)
     noise = variances + left_out + LEAST * prior
     return np.where(prior > 0, 1 / np.where(noise > 0, noise, 1.0), 0.0)
-
-
-def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
-    """Check outcomes of queries that were checked, one finite number each, and their variances.
-
-    Raises
-    ------
-    DataError
-        If there is not one outcome and one variance for each query, or one of them cannot be used.
-    """
-    values, variances = (
-        np.array([read_number(name, each) for each in np.ravel(np.asarray(given, object))])
-        for name, given in (("outcome", outcomes), ("noise", noise))
-    )
-    if len(variances) == 1:
-        variances = np.repeat(variances, len(queries))
-    if not len(queries) or len(values) != len(queries) or len(variances) != len(queries):
-        raise DataError(
-            f"tell one outcome of each intervention; got {len(values)} outcomes and "
-            f"{len(variances)} variances of {queries!r}"
-        )
-    if not np.isfinite(values).all():
-        bad = values[~np.isfinite(values)][0]
-        raise DataError(f"the outcome is {bad}; it must be finite: leave a failed experiment out")
-    wrong = ~(np.isfinite(variances) & (variances >= 0))
-    if wrong.any():
-        raise DataError(
-            f"the variance of the outcome's noise is {variances[wrong][0]}; it must be finite, and "
-            "not negative"
-        )
-    require_outcomes(values)
-    if fault := size_fault(float(variances.max()), 0.0, MOST**2):
-        raise DataError(f"the variance of the outcome's noise is {fault}")
-    return Told(queries, values, variances)

@@ -1,0 +1,136 @@
+"""Do the outcomes ask for a residual, and how noisy are they? Both are decided by their evidence.
+
+The outcomes y of t interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal
+kernel, V the noise that the model implies and R what linearization leaves out. The factor c of the
+noise has an inverse gamma prior around 1, with the degrees of freedom of the rows. With a residual
+a^2 H(l) is added. Amplitudes a and lengthscales l lie on a grid and have a prior; so the evidence
+of both hypotheses is a sum, and their ratio is a Bayes factor: while the mechanisms are right, the
+chance that it ever exceeds 20 is at most 1 in 20 (Ville).
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import invgamma, norm
+
+from causal_bo_ppl.numerics import first_largest
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.surrogates.residual import LENGTHS, Residual
+from causal_bo_ppl.surrogates.weights import log_evidences, log_evidences_by_weights
+
+ENOUGH = 20.0  # the Bayes factor from which on a residual is used
+AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
+USUAL, SPREAD = 0.3, 1.5  # of the amplitude's prior: median, and sd of its logarithm
+FACTORS = 21  # of the noise
+MOST = 512  # interventions whose covariance is formed
+LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
+
+
+class Outcomes(NamedTuple):
+    """What is known of t mean outcomes before a residual is considered.
+
+    features: (t, r) of the causal kernel. residuals: (t,) what the posterior mean does not explain.
+    noises: (t,) variances of the means' noise, as the model implies it or as given. left_out: (t,)
+    what linearization leaves out. repeats: how many outcomes are replicates of others. within: sum
+    of their squared distances from their means, in units of their noise. scale: the target's sd.
+    degrees: of freedom of the noise's variance; infinite where it is known.
+    """
+
+    features: np.ndarray
+    residuals: np.ndarray
+    noises: np.ndarray
+    left_out: np.ndarray
+    repeats: int
+    within: float
+    scale: float
+    degrees: float
+
+
+class Judgement(NamedTuple):
+    """What the evidence says.
+
+    log_factor: the logarithm of the Bayes factor of a residual against none. residual: the most
+    probable one. noise_alone, noise_with: factor of the noise, without and with it.
+    """
+
+    log_factor: float
+    residual: Residual | None
+    noise_alone: float
+    noise_with: float
+
+
+def judge(outcomes: Outcomes, residual: Residual | None, queries: Queries) -> Judgement:
+    """Compare the mechanisms alone with the mechanisms and a residual.
+
+    residual: of the problem, with a basis for the sets of all outcomes; None where none is
+    considered. queries: the t interventions.
+    """
+    factors, chances = noise_factors(outcomes.degrees)
+    alone = np.array([_evidence(outcomes, each, None) for each in factors]).ravel()
+    alone += _within(outcomes, factors) + chances
+    noise = float(np.exp(alone - logsumexp(alone)) @ factors)
+    if residual is None:
+        return Judgement(-np.inf, None, noise, noise)
+    priors = norm.logpdf(np.log(AMPLITUDES), np.log(USUAL), SPREAD)
+    priors -= logsumexp(priors)
+    found = np.empty((len(LENGTHS), len(factors), len(AMPLITUDES)))
+    for at, (length, chance) in enumerate(LENGTHS.items()):
+        features = replace(residual, amplitude=outcomes.scale, length=length).features(queries)
+        for place, each in enumerate(factors):
+            found[at, place] = _evidence(outcomes, each, features) + priors + np.log(chance)
+    found += (_within(outcomes, factors) + chances)[:, None]
+    log_factor = float(logsumexp(found) - logsumexp(alone))
+    by_scale = logsumexp(found, axis=1)
+    row, column = divmod(first_largest(by_scale.ravel()), len(AMPLITUDES))
+    chosen = replace(
+        residual,
+        amplitude=float(outcomes.scale * AMPLITUDES[column]),
+        length=list(LENGTHS)[row],
+    )
+    weights = logsumexp(found, axis=(0, 2))
+    noise_with = float(np.exp(weights - logsumexp(weights)) @ factors)
+    return Judgement(log_factor, chosen, noise, noise_with)
+
+
+def _evidence(outcomes: Outcomes, factor: float, added: np.ndarray | None) -> np.ndarray:
+    """Return the log evidence with a factor of the noise: (1,), or (k,) for each amplitude.
+
+    added: features (t, m) of a residual of amplitude 1.
+    """
+    causal = outcomes.features
+    scales = np.zeros(1) if added is None else AMPLITUDES
+    extra = np.zeros((len(causal), 0)) if added is None else added
+    prior = (causal**2).sum(axis=1) + scales.max() ** 2 * (extra**2).sum(axis=1)
+    noises = factor * outcomes.noises + outcomes.left_out + LEAST * prior
+    noises = np.where(noises > 0, noises, LEAST * outcomes.scale**2)  # an effect that is known
+    if len(causal) <= max(MOST, causal.shape[1] + extra.shape[1]):
+        gram = causal @ causal.T + scales[:, None, None] ** 2 * (extra @ extra.T)
+        return log_evidences(gram, outcomes.residuals, noises)
+    both = np.concatenate([causal, extra], axis=1)
+    sizes = np.concatenate(
+        [
+            np.ones((len(scales), causal.shape[1])),
+            scales[:, None] * np.ones((1, extra.shape[1])),
+        ],
+        axis=1,
+    )
+    return log_evidences_by_weights(both, sizes, outcomes.residuals, noises)
+
+
+def _within(outcomes: Outcomes, factors: np.ndarray) -> np.ndarray:
+    """Return the log evidence (F,) of distances among replicates, for each factor of the noise."""
+    return np.asarray(-0.5 * (outcomes.repeats * np.log(factors) + outcomes.within / factors))
+
+
+def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return factors of the noise, and logarithms of their prior probabilities.
+
+    They reach ten prior sds to both sides of 1; where the noise is known, 1 is the only one.
+    """
+    if not np.isfinite(degrees):
+        return np.ones(1), np.zeros(1)
+    logs = np.sqrt(2 / degrees) * np.linspace(-10.0, 10.0, FACTORS)
+    priors = invgamma.logpdf(np.exp(logs), degrees / 2, scale=degrees / 2) + logs
+    return np.exp(logs), priors - logsumexp(priors)

@@ -1,0 +1,79 @@
+"""Outcomes of interventions as they are told to a surrogate, and merged."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.data.outcomes import Replicates
+from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import stack
+
+
+class Told(NamedTuple):
+    """Outcomes as they were told: queries in m rows, values (m,) and variances (m,) of noise."""
+
+    queries: Queries
+    values: np.ndarray
+    variances: np.ndarray
+
+    def join(self, other: "Told") -> "Told":
+        """Return these outcomes followed by others."""
+        values = np.append(self.values, other.values)
+        variances = np.append(self.variances, other.variances)
+        return Told(stack([self.queries, other.queries]), values, variances)
+
+
+def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
+    """Check outcomes of queries that were checked, one finite number each, and their variances.
+
+    Raises
+    ------
+    DataError
+        If there is not one outcome and one variance for each query, or one of them cannot be used.
+    """
+    values, variances = (
+        np.array([read_number(name, each) for each in np.ravel(np.asarray(given, object))])
+        for name, given in (("outcome", outcomes), ("noise", noise))
+    )
+    if len(variances) == 1:
+        variances = np.repeat(variances, len(queries))
+    if not len(queries) or len(values) != len(queries) or len(variances) != len(queries):
+        raise DataError(
+            f"tell one outcome of each intervention; got {len(values)} outcomes and "
+            f"{len(variances)} variances of {queries!r}"
+        )
+    if not np.isfinite(values).all():
+        bad = values[~np.isfinite(values)][0]
+        raise DataError(f"the outcome is {bad}; it must be finite: leave a failed experiment out")
+    wrong = ~(np.isfinite(variances) & (variances >= 0))
+    if wrong.any():
+        raise DataError(
+            f"the variance of the outcome's noise is {variances[wrong][0]}; it must be finite, and "
+            "not negative"
+        )
+    require_outcomes(values)
+    if fault := size_fault(float(variances.max()), 0.0, MOST**2):
+        raise DataError(f"the variance of the outcome's noise is {fault}")
+    return Told(queries, values, variances)
+
+
+def require_one(told: Told) -> Told:
+    """Return an outcome; refuse several."""
+    if len(told.values) != 1:
+        raise DataError(f"this is about one intervention; got {told.queries!r}")
+    return told
+
+
+def row_of(merged: Replicates, query: Queries) -> int:
+    """Return the row of one intervention among merged ones."""
+    mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
+    same = (merged.queries.mask == mask) & (merged.queries.value == value)
+    return int(np.flatnonzero(np.asarray(same).all(axis=1))[0])
+
+
+def no_told(variables: int) -> Told:
+    """Return no outcomes, of interventions on a number of variables."""
+    blank = np.zeros((0, variables))
+    return Told(Queries(blank.astype(bool), blank), np.zeros(0), np.zeros(0))

@@ -1,0 +1,101 @@
+"""Gaussian weights with standard priors, and what outcomes say about them.
+
+An outcome is y = phi'w + e with w ~ N(0, I) of r weights and e ~ N(0, v). Of t outcomes the smaller
+of two systems of equations is solved, of size t or r: O(t r min(t, r)).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from causal_bo_ppl.numerics import clip_rounding
+
+LOG_TWO_PI = float(np.log(2 * np.pi))
+
+
+class Weights(NamedTuple):
+    """The posterior N(mean, covariance) of r weights."""
+
+    covariance: np.ndarray
+    mean: np.ndarray
+
+    def variances(self, features: np.ndarray) -> np.ndarray:
+        """Return the variances (M,) of phi'w, for features (M, r)."""
+        found = ((features @ self.covariance) * features).sum(axis=1)
+        return clip_rounding(found, (features**2).sum(axis=1))
+
+    def draw(self, n: int, generator: np.random.Generator) -> np.ndarray:
+        """Draw n weights, (n, r)."""
+        sizes, directions = np.linalg.eigh(self.covariance)
+        root = directions * np.sqrt(np.maximum(sizes, 0.0))
+        return np.asarray(self.mean + generator.standard_normal((n, len(root))) @ root.T)
+
+
+def no_outcome(size: int) -> Weights:
+    """Return the weights before any outcome."""
+    return Weights(np.eye(size), np.zeros(size))
+
+
+def condition(features: np.ndarray, residuals: np.ndarray, precisions: np.ndarray) -> Weights:
+    """Return the weights given residuals (t,) with features (t, r) and precisions 1 / v (t,).
+
+    Outcomes of precision 0 teach nothing.
+    """
+    used = precisions > 0
+    phi, known, noise = features[used], residuals[used], 1 / precisions[used]
+    size = features.shape[1]
+    if len(known) <= size:
+        factor = cho_factor(phi @ phi.T + np.diag(noise), lower=True)
+        gain = cho_solve(factor, phi)
+        covariance = np.eye(size) - phi.T @ gain
+        return Weights((covariance + covariance.T) / 2, known @ gain)
+    order = np.argsort(noise, kind="stable")  # large rows first: the factorization is then stable
+    scale = 1 / np.sqrt(noise[order])
+    rows = np.concatenate([phi[order] * scale[:, None], np.eye(size)])
+    values = np.concatenate([known[order] * scale, np.zeros(size)])
+    orthogonal, triangle = np.linalg.qr(rows)
+    root = solve_triangular(triangle, np.eye(size))
+    return Weights(root @ root.T, root @ (orthogonal.T @ values))
+
+
+def extend(weights: Weights, feature: np.ndarray, precision: float, pull: float) -> Weights:
+    """Return the weights after a rank-one update.
+
+    `precision` and `pull` are the increases in 1 / v and in residual / v that one more outcome
+    brings; a replicate brings both too, since it changes an earlier mean.
+    """
+    toward = weights.covariance @ feature
+    growth = 1 + precision * float(feature @ toward)
+    covariance = weights.covariance - (precision / growth) * np.outer(toward, toward)
+    step = (pull - precision * float(feature @ weights.mean)) / growth
+    return Weights(covariance, weights.mean + step * toward)
+
+
+def log_evidences(gram: np.ndarray, residuals: np.ndarray, noises: np.ndarray) -> np.ndarray:
+    """Return log N(residuals; 0, gram + diag(noise)) for stacks (..., t, t) and (..., t)."""
+    size = len(residuals)
+    diagonal = noises[..., None] * np.eye(size)
+    root = np.linalg.cholesky(gram + diagonal)
+    values = np.broadcast_to(residuals[:, None], (*root.shape[:-1], 1))
+    white = np.linalg.solve(root, values)[..., 0]
+    logs = 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
+    return np.asarray(-0.5 * ((white**2).sum(axis=-1) + logs + size * LOG_TWO_PI))
+
+
+def log_evidences_by_weights(
+    features: np.ndarray, sizes: np.ndarray, residuals: np.ndarray, noises: np.ndarray
+) -> np.ndarray:
+    """Return the same as `log_evidences`, (k,), without forming matrices of the size t.
+
+    features: (t, r). sizes: (k, r), what the features are multiplied by in each of k hypotheses.
+    """
+    scale = 1 / np.sqrt(noises)
+    white, values = features * scale[:, None], residuals * scale
+    gram, pull = white.T @ white, white.T @ values
+    inner = np.eye(len(pull)) + sizes[:, :, None] * gram * sizes[:, None, :]
+    root = np.linalg.cholesky(inner)
+    explained = np.linalg.solve(root, (sizes * pull)[..., None])[..., 0]
+    logs = 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1) + np.log(noises).sum()
+    misfit = values @ values - (explained**2).sum(axis=-1)
+    return np.asarray(-0.5 * (misfit + logs + len(residuals) * LOG_TWO_PI))
