@@ -252,11 +252,12 @@ def _advise(table: pd.DataFrame, is_affine: bool) -> str:
             "kept linear, give it more functions or a shorter lengthscale, let causes that act "
             "together share a group, or look for outliers"
         )
-    if "uneven curvature" in failed:
+    elif "uneven curvature" in failed:
         advice.append(
             "a mechanism bends more in one part of the data than in another, and its bands are too "
-            "narrow where rows are sparse: transform the cause so that it bends evenly (its "
-            "logarithm or exponential), add rows there, or take intervals there for twice as wide; "
+            "narrow where rows are sparse: give it more functions if cb.check_basis fails, "
+            "transform the cause so that it bends evenly (its logarithm or exponential), add rows "
+            "there, or take intervals there for twice as wide; "
             "disturbances that vary in size look alike"
         )
     if failed & {"residual skewness", "residual kurtosis"}:
