@@ -65,7 +65,7 @@ def test_notebook_asks_a_question_answers_it_and_holds_no_long_function(path):
 def test_committed_outputs_are_those_of_a_fresh_run(path, tmp_path):
     """Numbers are the same apart from rounding.
 
-    Chains of a processor that rounds otherwise draw other numbers in 02 and 03.
+    Chains of a processor that rounds otherwise draw other numbers in 02, 03 and 06.
     """
     fresh = tmp_path / path.name
     fresh.write_bytes(path.read_bytes())

@@ -27,6 +27,9 @@ def check_extrapolation(
 ) -> Check:
     """Look for interventions whose effects rest on what mechanisms do beyond the data.
 
+    Inside the data bands may be too narrow too, where rows are sparse and a mechanism bends more
+    than elsewhere; `cb.check_predictive` looks for that.
+
     Parameters
     ----------
     post:

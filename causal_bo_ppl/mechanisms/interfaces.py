@@ -75,6 +75,24 @@ class Extrapolation(NamedTuple):
     beyond: np.ndarray
 
 
+class Unevenness(NamedTuple):
+    """How much better a mechanism would fit if one of its causes were stretched unevenly.
+
+    variable, cause: the mechanism, and the cause whose stretching helps most. value: of that cause
+    in the row where the fit would change most, in sds. fitted, sd: the mechanism's mean there and
+    its posterior sd. instead: the mean with the cause stretched. log_factor: the log Bayes factor
+    of all stretches, on average, against none.
+    """
+
+    variable: str
+    cause: str
+    value: float
+    fitted: float
+    sd: float
+    instead: float
+    log_factor: float
+
+
 class ResponseMap(Protocol):
     """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
 
@@ -177,6 +195,8 @@ class Model(Protocol):
     - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
       to the Gaussian with the moments of the draws; None where that density is not known.
     - `basis()`: a table of finite bases with their errors, a line for each.
+    - `unevenness()`: a list of `Unevenness`, one for each mechanism that bends, where these are
+      assumed to bend as strongly everywhere.
     - `explain()`: a sentence that says why the density is not finite.
     - `is_correlated`: whether a sampler should learn a whole covariance of psi.
     - `theta_is_linear`: whether theta is linear in psi.

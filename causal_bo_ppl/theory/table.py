@@ -187,7 +187,7 @@ def _gains(curves: pd.DataFrame) -> list[Line]:
     bound = f"r/2 log(1 + {rounds} kappa^2 / (s2 r)), kappa^2 = {curves.attrs['kappa2']:.4g}, r = "
     rbf = (
         f"RBF kernel, lengthscale {length:g} domain widths, variance the set's largest causal one; "
-        f"greedy over {FILL} "
+        "greedy over "
     )
     return [
         Line(

@@ -70,7 +70,7 @@ def bind_equation(
     beliefs = _beliefs(prior, form, spread.scale, level, units, steep, lengths)
     inputs = [jnp.asarray(values[own, graph.index(cause)]) for cause in causes]
     found = np.asarray(features(form, frame, inputs)) if causes else np.ones((own.sum(), 1))
-    factor = _triangle(np.column_stack([found, outcome - level]))
+    factor = triangle(np.column_stack([found, outcome - level]))
     places = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
     rows = Rows(factor, np.asarray(float(own.sum())))
     equation = Equation(place, *places, form)
@@ -159,7 +159,7 @@ def starts(form: Form, known: Known) -> np.ndarray:
     return np.stack([centre, wiggly, straight])
 
 
-def _triangle(columns: np.ndarray) -> np.ndarray:
+def triangle(columns: np.ndarray) -> np.ndarray:
     """Return the triangular factor of columns (n, K), of shape (K, K) whatever n is."""
     size, factor = columns.shape[1], np.linalg.qr(columns, mode="r")
     return np.pad(factor, ((0, size - len(factor)), (0, 0)))

@@ -153,13 +153,14 @@ class Mode(NamedTuple):
     """The mode of the hyperparameters.
 
     eta: (H,). root: (H, H), a factor of the inverse Hessian there. decrement: by how much the log
-    evidence could still rise. spread: by how much the starts differ in it.
+    evidence could still rise. spread: by how much the starts differ in it. loss: see `loss`.
     """
 
     eta: np.ndarray
     root: np.ndarray
     decrement: float
     spread: float
+    loss: float
 
 
 class Step(NamedTuple):
@@ -259,7 +260,8 @@ def find_mode(form: Form, known: Known, starts: np.ndarray) -> Mode:
     except np.linalg.LinAlgError:  # no maximum there
         root, decrement = np.diag(np.asarray(known.beliefs.width, float)), np.inf
     finite = usable[np.isfinite(usable)]
-    return Mode(eta, root, decrement, float(np.ptp(finite)) if len(finite) else np.inf)
+    apart = float(np.ptp(finite)) if len(finite) else np.inf
+    return Mode(eta, root, decrement, apart, value)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -10,7 +10,8 @@ from causal_bo_ppl.data.learnability import require_learnable
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.mechanisms.gp.model import GPModel
 from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
-from causal_bo_ppl.mechanisms.gp.response_map import needed_variables, recorded_names
+from causal_bo_ppl.mechanisms.gp.recording import recorded_names
+from causal_bo_ppl.mechanisms.gp.response_map import needed_variables
 from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.problem import Problem
 
@@ -91,6 +92,13 @@ def _require_names(family: GaussianProcesses, prior: GPPrior, problem: Problem) 
         if name not in graph.nodes:
             raise ModelError(unknown("variable", name, graph.nodes))
     for name, choice in family.variables.items():
+        learned = [cause for cause in graph.parents(name) if (cause, name) not in problem.known]
+        if choice != "linear" and not learned:
+            why = "has only causes with known coefficients" if graph.parents(name) else "has none"
+            raise ModelError(
+                f"the mechanism of {name!r} cannot bend in its causes: it {why}; leave {name!r} "
+                'out of `mechanisms`, or say "linear"'
+            )
         groups = choice.groups if isinstance(choice, GP) else ()
         for each in (member for group in groups for member in group):
             if each not in graph.parents(name):

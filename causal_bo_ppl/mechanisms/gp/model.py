@@ -42,7 +42,8 @@ from causal_bo_ppl.mechanisms.gp.response_map import (
     means_of_many,
     needed_variables,
 )
-from causal_bo_ppl.mechanisms.interfaces import Task
+from causal_bo_ppl.mechanisms.gp.stationarity import uneven_mechanisms
+from causal_bo_ppl.mechanisms.interfaces import Task, Unevenness
 from causal_bo_ppl.numerics import factor_covariance, factor_draws
 from causal_bo_ppl.problem import Queries
 
@@ -309,6 +310,10 @@ class GPModel:
                     }
                 )
         return pd.DataFrame(lines)
+
+    def unevenness(self) -> list[Unevenness]:
+        """Return for every mechanism that bends whether it bends as strongly everywhere."""
+        return uneven_mechanisms(self.bound, self.modes, self.data, self.nodes)
 
     def explain(self) -> str:
         """Say why the density is not finite."""

@@ -24,6 +24,11 @@ BINS = 6  # of equally many rows, between whose means the steepest slope is look
 class GP:
     """How one variable depends on its causes: a linear trend plus Gaussian processes.
 
+    A process has one lengthscale and one amplitude for all values of a cause. Where a mechanism
+    bends much more in one part of the data than in another, as C = exp(-B) does, its bands are too
+    narrow where rows are sparse, inside the data too; "uneven curvature" in `cb.check_predictive`
+    looks for that.
+
     Parameters
     ----------
     groups:
@@ -203,6 +208,12 @@ class Spread(NamedTuple):
 def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
     """Return where a variable lies, as the prior says or, where it does not, as the rows do."""
     named = (name in prior.centres, name in prior.scales, name in prior.ranges)
+    if not all(named) and not len(values):
+        raise ModelError(
+            f"{name!r} was set in every row, so that its mechanism cannot be learned; add rows in "
+            f"which it was not set, or give `centres`, `scales` and `ranges` of {name!r} in "
+            "cb.GPPrior to rest on the prior"
+        )
     if not all(named) and (len(values) < 2 or not np.ptp(values) > 0):
         raise ModelError(
             f"the rows of {name!r} do not vary, so that its scale is not known; give `centres`, "

@@ -1,7 +1,6 @@
 """The map from theta to effects of mechanisms that bend: names, coverage and points."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -14,7 +13,7 @@ import pandas as pd
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ExplorationError, ModelError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.mechanisms.gp.basis import Form, Group, features, steepest
+from causal_bo_ppl.mechanisms.gp.basis import features, steepest
 from causal_bo_ppl.mechanisms.gp.propagation import (
     POINTS,
     Equation,
@@ -145,6 +144,13 @@ class GPResponse:
                 for name in needed_variables(self.graph, self.problem.target, [members])
                 if name not in learned
             ]
+            if lacking and not members:
+                raise ExplorationError(
+                    f"the mean of {self.problem.target!r} without any intervention depends on the "
+                    f"mechanisms of {listed(lacking)}, which no set of the problem needs, so that "
+                    "they were not learned; take the mean of observed rows for it, or compare "
+                    "interventions with each other"
+                )
             if lacking:
                 raise ExplorationError(
                     f"the effect of {set_label(members)} depends on the mechanisms of "
@@ -247,30 +253,6 @@ class GPResponse:
         """Return what a file must record for the coordinates to be known again."""
         arrays = [np.asarray(part).tolist() for part in jax.tree.leaves(self.settings)]
         return {"parameters": "gp", "forms": self.forms, "settings": json.dumps(arrays)}
-
-
-def recorded_names(
-    problem: Problem, attributes: Mapping[str, object]
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of theta and the equations learned, as a file's attributes say."""
-    graph = problem.graph.ancestral(problem.target)
-    try:
-        equations = [
-            Equation(place, tuple(causes), tuple(known), _form(form))
-            for place, causes, known, form in json.loads(str(attributes.get("forms")))
-        ]
-        names = [each[0] for one in equations for each in coordinate_names(graph.nodes, one)]
-    except (ValueError, TypeError, IndexError):
-        raise ModelError("has no readable forms of its mechanisms") from None
-    learned = np.zeros(len(graph.nodes), bool)
-    learned[[each.place for each in equations]] = True
-    return tuple(names), learned
-
-
-def _form(record: Any) -> Form:
-    causes, groups, hinged = record
-    made = tuple(Group(tuple(one), tuple(many), kernel) for one, many, kernel in groups)
-    return Form(causes, made, tuple(hinged))
 
 
 @jax.jit
