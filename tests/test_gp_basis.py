@@ -119,7 +119,7 @@ def sites(model, psi):
 @pytest.mark.heavy
 def test_density_is_that_of_the_numpyro_program(joined):
     problem, data = joined
-    choices = {"C": cb.GP(kernel="matern52", functions=6), "A": "gp", "B": "linear"}
+    choices = {"C": cb.GP(kernel="matern52", functions=6), "A": "linear", "B": "linear"}
     choices["Y"] = cb.GP(groups=[("A", "B")], functions=4)
     model = bind(problem, data, choices)
     density = jax.tree.map(jnp.asarray, model.density)

@@ -74,7 +74,12 @@ def test_committed_outputs_are_those_of_a_fresh_run(path, tmp_path):
     )
 
     def texts(notebook):
-        outputs = [output for cell in cells_of(notebook) for output in cell.outputs]
+        outputs = [
+            output
+            for cell in cells_of(notebook)
+            for output in cell.outputs
+            if output.output_type != "stream"  # progress bars of a busy machine
+        ]
         found = [output.data.get("text/latex", output.data["text/plain"]) for output in outputs]
         return [
             re.sub(r"[\d.]+e-[1-9]\d|at 0x\w+", "", text) for text in found
