@@ -34,7 +34,7 @@ LAYERS = [
 ]
 INSIDE = {  # the order within a room, from left to right
     "graph": "layout admg exploration",
-    "problem": "levels constraints polytopes regions queries costs feasibility fingerprints "
+    "problem": "levels constraints polytopes regions queries search costs feasibility fingerprints "
     "display validation serialization problem",
     "data": "data outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "

@@ -273,11 +273,12 @@ def fill_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
     if problem.is_box:
         return spread(problem.graph.nodes, sets, problem.domains, sobol(n), n * len(sets))
     require_few(n * len(sets), len(sets))
-    found = ((members, _fill(problem, members, n)) for members in sets)
+    found = ((members, fill_set(problem, members, n)) for members in sets)
     return gather(problem, found, "Sobol points")
 
 
-def _fill(problem: "Problem", members: Set, n: int) -> np.ndarray:
+def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
+    """Return n Sobol points (n, d) of the region of one set, legal ones where there are any."""
     if problem.feasible_rule is None:
         return problem.region.fill(members, n)
 
@@ -300,7 +301,7 @@ def vertices_and_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Qu
     region = problem.region
     require_few(sum(n + region.count_vertices(members) for members in sets), len(sets))
     both = (
-        (members, np.concatenate([region.vertices(members), _fill(problem, members, n)]))
+        (members, np.concatenate([region.vertices(members), fill_set(problem, members, n)]))
         for members in sets
     )
     return gather(problem, both, "vertices and Sobol points")
