@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from causal_bo_ppl.optimization import Run as Run
     from causal_bo_ppl.optimization import Settings as Settings
     from causal_bo_ppl.optimization import optimize as optimize
+    from causal_bo_ppl.problem import Levels as Levels
+    from causal_bo_ppl.problem import LinearConstraint as LinearConstraint
     from causal_bo_ppl.problem import MagnitudeCost as MagnitudeCost
     from causal_bo_ppl.problem import Problem as Problem
     from causal_bo_ppl.problem import Queries as Queries
@@ -149,7 +151,7 @@ _HOMES = {
     "mechanisms.gp.priors": ("GP", "GPPrior"),
     "mechanisms.linear.priors": ("FixedPrior", "MomentPrior", "ScaledPrior"),
     "optimization": ("Run", "Settings", "optimize"),
-    "problem": ("MagnitudeCost", "Problem", "Queries"),
+    "problem": ("Levels", "LinearConstraint", "MagnitudeCost", "Problem", "Queries"),
     "responses": ("Response", "compare_propagations", "response"),
     "surrogates": ("couple",),
     "systems": ("CausalSystem",),

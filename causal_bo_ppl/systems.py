@@ -1,9 +1,11 @@
 """What is a causal system whose truth is known, and which of its interventions is best?
 
-A system has a problem, a generator of rows and exact effects. Over the box of a set an affine
+A system has a problem, a generator of rows and exact effects. Over the region of a set an affine
 response is best at a vertex. For others a grid (or Sobol points, for many variables) finds the
 basins, and a pattern search goes down the best few of every set, all sets of one size as one batch.
-What it finds is as good as the grid is fine: a basin narrower than a cell can be missed.
+What it finds is as good as the grid is fine: a basin narrower than a cell can be missed. Sets whose
+values are restricted, by levels, constraints or a function, are searched one by one: the steps of
+their search go along all planes that bound the region, and to the next levels.
 """
 
 import html
@@ -23,7 +25,16 @@ from causal_bo_ppl.inputs import as_key, read_count, require_float64
 from causal_bo_ppl.mechanisms.simulation import Conditionals, conditionals, simulate
 from causal_bo_ppl.numerics import first_smallest, tie_width
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import Interventions, between, lattice, sobol, spread, stack
+from causal_bo_ppl.problem.queries import (
+    Interventions,
+    between,
+    lattice,
+    sobol,
+    spread,
+    stack,
+    vertices,
+)
+from causal_bo_ppl.problem.search import best_of_restricted_set
 
 Effect = Callable[[Queries], jax.Array | np.ndarray]
 CELLS = 4_096  # points of the first design, whatever the number of variables
@@ -112,9 +123,10 @@ class CausalSystem:
     @cached_property
     def optimum(self) -> Optimum:
         """Best intervention over all sets; of equally good ones the first in order of `sets`."""
-        if self.is_affine:
+        if self.is_affine and self.problem.feasible_rule is None:
             queries = best_vertices(self.problem, self.effect)
-            count = sum(2 ** len(members) for members in self.problem.sets)
+            region = self.problem.region
+            count = sum(region.count_vertices(members) for members in self.problem.sets)
             how = f"exact, over the {count:,} vertices of {len(self.problem.sets)} sets"
         else:
             queries = best_of_each_set(self.problem, self.effect)
@@ -136,12 +148,16 @@ class CausalSystem:
 def best_vertices(problem: Problem, effect: Effect) -> Queries:
     """Return one query for each set: its best vertex under a response affine in the values.
 
-    The signs of the slopes choose the vertex: d + 1 queries for each set, not 2^d.
+    The signs of the slopes choose the vertex of a box: d + 1 queries for each set, not 2^d. Of a
+    set that a constraint applies to, all vertices are tried.
     """
     sign = 1.0 if problem.objective == "min" else -1.0
-    parts = []
-    for size, group in groupby(problem.sets, key=len):
+    parts, cut = [], {members for members in problem.sets if problem.region.applying(members)}
+    for (size, is_cut), group in groupby(problem.sets, key=lambda each: (len(each), each in cut)):
         sets = list(group)
+        if is_cut:
+            parts += [_first_of_best(vertices(problem, (each,)), effect, sign) for each in sets]
+            continue
         corners = np.broadcast_to(
             np.concatenate([np.zeros((1, size)), np.eye(size)]), (len(sets), size + 1, size)
         )
@@ -162,12 +178,25 @@ def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
         return sign * np.asarray(effect(queries))
 
     parts = []
-    for _, group in groupby(problem.sets, key=len):  # sets come smallest first
+
+    def kind(members: tuple[str, ...]) -> tuple[int, bool]:
+        is_free = problem.feasible_rule is None and problem.region.is_plain(members)
+        return len(members), is_free
+
+    for (_, is_free), group in groupby(problem.sets, key=kind):  # sets come smallest first
         sets = list(group)
+        if not is_free:
+            parts += [best_of_restricted_set(problem, loss, members) for members in sets]
+            continue
         starts = np.stack([_basins(problem, loss, members) for members in sets])
         places, losses = _descend(problem, loss, sets, starts)
         parts.append(_place(problem, sets, places[np.arange(len(sets)), _best(places, losses)]))
     return stack(parts)
+
+
+def _first_of_best(queries: Queries, effect: Effect, sign: float) -> Queries:
+    """Return the query with the smallest sign * effect, the first of equally good ones."""
+    return queries[first_smallest(sign * np.asarray(effect(queries)))]
 
 
 def _best(places: np.ndarray, losses: np.ndarray) -> list[int]:

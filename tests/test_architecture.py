@@ -34,7 +34,8 @@ LAYERS = [
 ]
 INSIDE = {  # the order within a room, from left to right
     "graph": "layout admg exploration",
-    "problem": "queries validation serialization problem",
+    "problem": "levels constraints polytopes regions queries search costs feasibility fingerprints "
+    "display validation serialization problem",
     "data": "data outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
     "linearity results effects",

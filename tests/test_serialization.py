@@ -253,3 +253,121 @@ def test_no_edit_of_one_character_gives_another_problem(make_problem):
             except DomainError:
                 refused += 1
     assert refused > 2.5 * len(text)
+
+
+def positive(queries):
+    return queries.value.sum(axis=1) > -3.0
+
+
+def negative(queries):
+    return queries.value.sum(axis=1) < 3.0
+
+
+BUDGET = cb.LinearConstraint({"X": 1.0, "Z": 2.0}, upper=1 / 3)
+MIXTURE = cb.LinearConstraint({"Z": 1.0, "X": 0.1 + 0.2}, lower=1.0, upper=1.0, when="all")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"domains": {"X": cb.Levels([-0.1, 0.1 + 0.2, 7]), "Z": (-5, 20)}},
+        {"constraints": [BUDGET]},
+        {"constraints": [BUDGET, MIXTURE], "sets": 2},
+        {
+            "domains": {"X": (-5, 5), "Z": cb.Levels(range(-3, 9))},
+            "constraints": [BUDGET],
+            "feasible": positive,
+            "costs": squares,
+            "sets": 2,
+        },
+        {"feasible": positive},
+    ],
+)
+def test_what_restricts_the_values_is_given_back(make_problem, options):
+    problem = make_problem(**options)
+    functions = {"positive": positive, "squares": squares}
+    again = read(problem.to_json(), functions=functions)
+    assert same(again, problem) and again.levels == problem.levels
+    assert again.constraints == problem.constraints
+    assert again.feasible_rule is problem.feasible_rule and again.to_json() == problem.to_json()
+    assert problem != make_problem(**({"sets": options["sets"]} if "sets" in options else {}))
+
+
+def test_text_of_a_problem_without_restrictions_has_no_word_of_them(make_problem):
+    record = json.loads(make_problem().to_json())
+    assert not {"levels", "constraints", "feasible"} & record.keys()
+    assert record["fingerprint"] == (
+        "2ae2aea32774e8f7baeac82b69cb319779c50688bbcf17b2d42a6975c378d0cb"
+    )
+
+
+def test_fingerprints_of_restricted_problems_differ(make_problem):
+    levels = {"X": cb.Levels([-5, 0, 5]), "Z": (-5, 20)}
+    problems = [
+        make_problem(),
+        make_problem(domains=levels),
+        make_problem(domains=levels | {"X": cb.Levels([-5, 1, 5])}),
+        make_problem(constraints=[BUDGET]),
+        make_problem(constraints=[MIXTURE]),
+        make_problem(
+            constraints=[cb.LinearConstraint({"X": 1.0, "Z": 2.0}, lower=-9, upper=1 / 3)]
+        ),
+        make_problem(
+            constraints=[cb.LinearConstraint(BUDGET.coefficients, upper=1 / 3, when="all")]
+        ),
+        make_problem(feasible=positive),
+        make_problem(feasible=negative),
+    ]
+    assert len({problem.fingerprint for problem in problems}) == len(problems)
+    swapped = cb.LinearConstraint({"Z": 2.0, "X": 1.0}, upper=1 / 3)
+    assert make_problem(constraints=[BUDGET, MIXTURE]) == make_problem(
+        constraints=[MIXTURE, swapped]
+    )
+
+
+def test_function_for_feasible_is_given_back_by_its_name(make_problem):
+    text = make_problem(feasible=positive).to_json()
+    with pytest.raises(
+        DomainError, match=r"`feasible` is the function 'positive'.*\(given: none\)"
+    ):
+        read(text)
+    with pytest.raises(DomainError, match=r"functions\['positive'\] the function that accepts"):
+        read(text, functions={"positive": negative})
+    with pytest.raises(DomainError, match="the feasible is a partial without a name"):
+        make_problem(feasible=partial(positive)).to_json()
+
+    def one(queries):
+        return np.ones(len(queries))
+
+    one.__name__ = "positive"
+    with pytest.raises(DomainError, match="are both called 'positive'.*give them different names"):
+        make_problem(feasible=positive, costs=one).to_json()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"levels": {"X": 1.0}}, "'levels' must be an object of lists of finite numbers"),
+        ({"levels": {"X": [1.0, 1.0]}}, "cannot be posed: the level 1 is repeated"),
+        ({"levels": {"X": [-5.0, 0.0, 5.0]}}, "fingerprint"),
+        (
+            {"constraints": [{"coefficients": {"X": 1.0}}]},
+            "'constraints' must be a list of objects",
+        ),
+        ({"feasible": None}, "'feasible' must be the name of a function"),
+    ],
+)
+def test_edited_restrictions_are_refused(make_problem, changes, message):
+    record = json.loads(make_problem().to_json())
+    with pytest.raises(DomainError, match=message):
+        read(sealed(record | changes))
+
+
+def test_restricted_problem_shows_what_restricts_it(make_problem):
+    problem = make_problem(
+        domains={"X": cb.Levels([-5, 0, 5]), "Z": (-5, 20)}, constraints=[BUDGET], feasible=positive
+    )
+    assert "X in {-5, 0, 5}; X + 2 Z <= 0.333333333333333; where positive" in repr(problem)
+    shown = problem._repr_html_()
+    assert "-5, 0, 5" in shown and "X + 2 Z &lt;= 0.33" in shown and "positive(queries)" in shown
+    assert problem.variables().loc["X", "levels"] == "-5, 0, 5"

@@ -300,12 +300,20 @@ def _distance(
             )
 
     inner = np.quantile(np.linalg.norm(rows.scaled[:, columns] @ whiten, axis=1), INNER)
-    corners = between(low, high, _corners(directions))
+    restricted = np.zeros((0, len(names)))
+    if not problem.region.is_plain(names):
+        restricted = problem.region.vertices(names)
+    # Members that do not act are left out here, and what is left alone may keep no constraint.
+    is_plain = not len(restricted)
+    corners = between(low, high, _corners(directions)) if is_plain else restricted
     far = lengths(corners)
     farthest = tuple(corners[first_largest(far)].tolist())
     if not (sizes > least).all():
         return np.inf, 0.0, farthest
-    inside = lengths(between(low, high, _sobol(len(names)))) <= inner
+    filled = (
+        between(low, high, _sobol(len(names))) if is_plain else problem.region.fill(names, POINTS)
+    )
+    inside = lengths(filled) <= inner
     return float(far.max() / inner), float(inside.mean()), farthest
 
 

@@ -17,7 +17,7 @@ from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.mechanisms.interfaces import read_record
 from causal_bo_ppl.numerics import first_smallest
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import sobol, spread, stack, vertices
+from causal_bo_ppl.problem.queries import vertices, vertices_and_points
 from causal_bo_ppl.surrogates import Prediction, Surrogate
 
 
@@ -87,8 +87,8 @@ class Candidates(NamedTuple):
 def find_candidates(post: Posterior) -> Candidates:
     """Return the interventions among which a posterior's problem is optimized."""
     problem, sets = post.problem, post.sets
-    queries = vertices(problem, sets)
-    if not post.belief.response.is_affine:
-        inside = spread(problem.graph.nodes, sets, problem.domains, sobol(FILL), FILL * len(sets))
-        queries = stack([queries, inside])
+    if post.belief.response.is_affine and problem.feasible_rule is None:
+        queries = vertices(problem, sets)
+    else:
+        queries = vertices_and_points(problem, sets, FILL)
     return Candidates(queries, problem.cost(queries))

@@ -22,7 +22,7 @@ from causal_bo_ppl.graph.layout import GREY as OUTLINE
 from causal_bo_ppl.identification import Identification, Parameters
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, MOST_LABELS, plain
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.problem import COLOURS
+from causal_bo_ppl.problem.display import COLOURS
 
 POINTS_PER_INCH = 90
 DASHES = (0, (4, 3))

@@ -88,7 +88,9 @@ def draw_response(
     if name not in problem.domains or name in others:
         free = [each for each in problem.manipulable if each not in others]
         raise DomainError(f"{name!r} may not be set; choose one of {', '.join(free)}")
-    places = np.linspace(*problem.domains[name], POINTS)
+    places = problem.region.ticks(name, POINTS)
+    legal = problem.feasible([{name: float(place), **others} for place in places])
+    places = places[legal] if legal.any() else places  # where none is legal, the next line says why
     queries = problem.queries([{name: float(place), **others} for place in places])
     mean, sd = surrogate.predict(queries)
     low, high = mean - width * sd, mean + width * sd

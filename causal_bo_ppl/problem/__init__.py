@@ -1,5 +1,7 @@
 """What may we change, within which limits and at what cost, to improve what?"""
 
+from causal_bo_ppl.problem.constraints import LinearConstraint as LinearConstraint
+from causal_bo_ppl.problem.costs import MagnitudeCost as MagnitudeCost
+from causal_bo_ppl.problem.levels import Levels as Levels
 from causal_bo_ppl.problem.problem import Problem as Problem
-from causal_bo_ppl.problem.queries import MagnitudeCost as MagnitudeCost
 from causal_bo_ppl.problem.queries import Queries as Queries

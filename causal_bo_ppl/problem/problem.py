@@ -1,34 +1,35 @@
 """What may we change, within which limits and at what cost, to improve what?"""
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_count, read_list, read_number
-from causal_bo_ppl.problem import serialization, validation
-from causal_bo_ppl.problem.queries import (
+from causal_bo_ppl.problem import display, feasibility, serialization, validation
+from causal_bo_ppl.problem.constraints import LinearConstraint
+from causal_bo_ppl.problem.costs import (
+    ConstantCost,
     CostFunction,
+    Costs,
+    MagnitudeCost,
+    evaluate_costs,
+    read_costs,
+)
+from causal_bo_ppl.problem.feasibility import Rule
+from causal_bo_ppl.problem.fingerprints import find_fingerprint
+from causal_bo_ppl.problem.levels import Levels
+from causal_bo_ppl.problem.queries import (
     Interventions,
     Queries,
-    Unit,
-    distinct_rows,
-    evaluate_costs,
-    lattice,
-    read_costs,
-    sobol,
-    spread,
+    fill_points,
+    grid_points,
     vertices,
 )
-from causal_bo_ppl.problem.validation import Bounds, Edge, FoundSets, Set, Sets
-
-PROBES = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
-COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
+from causal_bo_ppl.problem.regions import Region
+from causal_bo_ppl.problem.validation import Bounds, Domain, Edge, FoundSets, Set, Sets
 
 
 class Problem:
@@ -39,14 +40,16 @@ class Problem:
     graph, target, objective:
         What causes what, the variable to improve, and "min" or "max".
     domains:
-        {variable: (low, high)} for every variable that may be set.
+        {variable: (low, high)} for every variable that may be set; `cb.Levels([0, 5, 10])` instead
+        of a pair where only some values can be had.
     sets:
         "mis" (default), "pomis", an int (all sets up to that size), or the sets themselves. With
         the first three an intervention may set any manipulable variables; with explicit sets only
         those. `sets_rule` keeps which of them it was: the word, the size, or None.
     costs:
-        None (one unit per variable), {variable: cost}, or a function of `Queries` that returns an
-        array of shape (M,).
+        None (one unit per variable), {variable: cost}, "magnitude" or `cb.MagnitudeCost(constant)`
+        (constant + |x| per variable), or a function of `Queries` that returns an array of shape
+        (M,).
     known:
         {(cause, effect): coefficient} known in advance.
     identifiable_only:
@@ -54,6 +57,24 @@ class Problem:
         list it (True), or refuse the problem (False).
     units:
         {variable: unit}, shown in tables and pictures.
+    constraints:
+        `cb.LinearConstraint`s on values that are set together; see there what one means for an
+        intervention that sets only some of its variables. A set of which no values keep them is
+        refused.
+    feasible:
+        A function of `Queries` that returns a boolean array of shape (M,): which interventions are
+        possible, for whatever reason the analyst knows. It is asked about interventions that keep
+        domains, levels and constraints, and never about doing nothing. What it rejects is refused,
+        and left out of designs. Where it is given, an affine response need not be best at a vertex.
+
+    Examples
+    --------
+    >>> graph = CausalGraph.parse("X -> Z -> Y; X -> Y")
+    >>> budget = LinearConstraint({"X": 1.0, "Z": 2.0}, upper=10.0)
+    >>> domains = {"X": Levels([0, 5, 10]), "Z": (0, 4)}
+    >>> problem = Problem(graph, "Y", domains=domains, constraints=[budget], sets=[("X", "Z")])
+    >>> problem.interventions(problem.vertices())  # doctest: +NORMALIZE_WHITESPACE
+    [{'X': 0.0, 'Z': 0.0}, {'X': 0.0, 'Z': 4.0}, {'X': 5.0, 'Z': 2.5}, {'X': 10.0, 'Z': 0.0}]
     """
 
     def __init__(
@@ -62,18 +83,27 @@ class Problem:
         target: str,
         objective: str = "min",
         *,
-        domains: Mapping[str, Bounds],
+        domains: Mapping[str, Domain],
         sets: Sets | FoundSets = "mis",
-        costs: Mapping[str, float] | CostFunction | None = None,
+        costs: Costs = None,
         known: Mapping[Edge, float] | None = None,
         identifiable_only: bool = False,
         units: Mapping[str, str] | None = None,
+        constraints: Iterable[LinearConstraint] = (),
+        feasible: Rule | None = None,
     ) -> None:
         self.graph = validation.read_graph(graph)
         self.target = validation.read_target(graph, target)
         self.objective = validation.read_objective(objective)
         self.identifiable_only = validation.read_flag("identifiable_only", identifiable_only)
         self._domains = validation.read_domains(graph, target, domains)
+        self.region = Region(
+            self.graph.nodes,
+            self._domains,
+            validation.read_levels(graph, domains),
+            validation.read_constraints(self._domains, constraints),
+        )
+        self.feasible_rule = validation.read_function("feasible", feasible)
         self._known = validation.read_known(graph, known or {})
         self._units = validation.read_units(graph, units or {})
         self.sets_rule = validation.read_rule(sets)
@@ -83,8 +113,12 @@ class Problem:
             graph, target, self._domains, listed_sets, self._known
         )
         self._positions = {members: position for position, members in enumerate(self.sets)}
+        for members in self.sets:
+            self.region.require_feasible(members)
+        if self.sets_rule == "pomis" and (self.region.constraints or self.feasible_rule):
+            validation.warn_of_restricted_values()
         self.costs = read_costs(costs, graph.nodes, self.manipulable)
-        self.fingerprint: str = self._fingerprint()
+        self.fingerprint: str = find_fingerprint(self)
         self._sealed = True
 
     def __delattr__(self, name: str) -> None:
@@ -99,6 +133,21 @@ class Problem:
     def domains(self) -> dict[str, Bounds]:
         """Domains {variable: (low, high)} of the manipulable variables, in graph order (a copy)."""
         return dict(self._domains)
+
+    @property
+    def levels(self) -> dict[str, tuple[float, ...]]:
+        """Levels {variable: values} of the variables that have some, in graph order (a copy)."""
+        return dict(self.region.levels)
+
+    @property
+    def constraints(self) -> tuple[LinearConstraint, ...]:
+        """The linear constraints, in the order in which they were given."""
+        return self.region.constraints
+
+    @property
+    def is_box(self) -> bool:
+        """Whether all values in the domains may be set, each with any others."""
+        return self.region.is_box and self.feasible_rule is None
 
     @property
     def known(self) -> dict[Edge, float]:
@@ -133,8 +182,11 @@ class Problem:
     ) -> Queries:
         """Build a batch from {variable: value} mappings, in their order.
 
-        Every value must lie in its domain.
+        Every value must lie in its domain; see `feasible` for all that is required.
         """
+        return self.require(self._read(interventions))
+
+    def _read(self, interventions: Mapping[str, float] | Iterable[Mapping[str, float]]) -> Queries:
         rows = _read_rows(interventions)
         shape = (len(rows), len(self.graph.nodes))
         mask, value = np.zeros(shape, bool), np.zeros(shape)
@@ -147,7 +199,7 @@ class Problem:
             for name, number in intervention.items():
                 column = self._column(name)
                 mask[row, column], value[row, column] = True, read_number(name, number)
-        return self.require(Queries(mask, value))
+        return Queries(mask, value)
 
     def baseline(self) -> Queries:
         """Return the one query that sets nothing.
@@ -166,62 +218,21 @@ class Problem:
             isinstance(queries, list | tuple) and all(isinstance(row, Mapping) for row in queries)
         ):
             return self.queries(queries)
-        if not isinstance(queries, Queries):
-            raise DomainError(
-                f"expected Queries, got {type(queries).__name__}; "
-                "build them with problem.queries([...])"
-            )
-        if np.asarray(queries.value).dtype.kind in "iu":  # whole numbers are exact in float64
-            queries = Queries(queries.mask, np.asarray(queries.value, float))
-        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-        shape = (len(queries), len(self.graph.nodes))
-        if (
-            mask.shape != shape
-            or value.shape != shape
-            or mask.dtype != bool
-            or value.dtype != np.float64
-        ):
-            raise DomainError(
-                f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got "
-                f"{mask.dtype} {mask.shape} and {value.dtype} {value.shape}; "
-                "build them with problem.queries"
-            )
-        self._require_bounds(mask, value)
-        if self.sets_are_explicit:
-            self._require_explored(mask)
-        return queries
+        return feasibility.require_legal(self, queries)
 
-    def _require_bounds(self, mask: np.ndarray, value: np.ndarray) -> None:
-        columns = np.flatnonzero(mask.any(axis=0))
-        names = [self.graph.nodes[column] for column in columns]
-        low, high = np.reshape(
-            [self._domains.get(name, (np.nan, np.nan)) for name in names], (-1, 2)
-        ).T
-        chosen = value[:, columns]
-        is_inside = (chosen >= low) & (chosen <= high)  # not NaN, nor what is not manipulable
-        bad = mask[:, columns] & ~is_inside
-        if bad.any():
-            row, place = np.argwhere(bad)[0]
-            self._column(names[place])
-            raise DomainError(
-                f"do({names[place]} = {chosen[row, place]:.15g}) lies outside "
-                f"[{low[place]:.15g}, {high[place]:.15g}]; "
-                "widen the domain in the problem, or clip the value"
-            )
+    def feasible(self, queries: Queries | Interventions) -> np.ndarray:
+        """Return which interventions are legal, each by itself, a boolean array of shape (M,).
 
-    def _require_explored(self, mask: np.ndarray) -> None:
-        for row in mask[distinct_rows(mask)[0]]:
-            asked = tuple(
-                name for name, is_set in zip(self.graph.nodes, row, strict=True) if is_set
-            )
-            if asked and asked not in self._positions:
-                near = min(self.sets, key=lambda members: len(set(members) ^ set(asked)))
-                missing = [name for name in near if name not in asked]
-                extra = [name for name in asked if name not in near]
-                raise DomainError(
-                    f"{{{listed(asked)}}} is not a set of this problem; compared with "
-                    f"{{{listed(near)}}}, missing: {listed(missing)}; extra: {listed(extra)}"
-                )
+        That is: which rows `require` takes. Domains, levels, constraints, named sets and the
+        function `feasible` of the problem all count; doing nothing is always legal.
+        """
+        if isinstance(queries, Queries):
+            return feasibility.find_feasible(self, queries)
+        return feasibility.find_feasible(self, self._read(queries))
+
+    def has_set(self, members: Set) -> bool:
+        """Return whether these members, in graph order, are one of `sets`."""
+        return members in self._positions
 
     def _column(self, name: str) -> int:
         if name not in self._domains:
@@ -248,54 +259,81 @@ class Problem:
         """Return the cost of each intervention, an array of shape (M,)."""
         return evaluate_costs(self.costs, self.require(queries))
 
+    @property
+    def cost_is_constant(self) -> bool:
+        """Whether the cost depends on which variables are set alone, not on their values.
+
+        A function of one's own is taken to depend on the values.
+        """
+        return type(self.costs) is ConstantCost
+
+    @property
+    def cost_is_magnitude(self) -> bool:
+        """Whether the cost is a sum of constant + |x|: it bends at 0 and nowhere else."""
+        return type(self.costs) is MagnitudeCost
+
     def grid(self, n: int) -> Queries:
         """Take n points per variable for every set, in the order of `sets`.
 
-        More than a million rows are refused.
+        Of a variable with levels all are taken, or n that are evenly spaced in their order. Points
+        that break a constraint or that the function `feasible` rejects are left out; a set without
+        any other is refused. So are more than a million rows.
         """
         n = read_count("the number of points", n, 2, ExplorationError)
-        return self._spread(lattice(n), [n ** len(members) for members in self.sets])
+        return grid_points(self, self.sets, n)
 
     def sobol(self, n: int) -> Queries:
-        """Take n Sobol points for every set, in the order of `sets`; nothing random."""
+        """Take n Sobol points for every set, in the order of `sets`; nothing random.
+
+        For a variable with k levels the unit interval is cut into k equal parts, so that points
+        repeat where a set has few combinations. Points that break a constraint are replaced by
+        later ones of the sequence, and where these are too rare by mixtures of vertices, so that
+        every set has n points. There may be fewer only where the function `feasible` rejects
+        nearly all.
+        """
         n = read_count("the number of points", n, 1, ExplorationError)
-        return self._spread(sobol(n), [n] * len(self.sets))
+        return fill_points(self, self.sets, n)
 
-    def vertices(self) -> Queries:
-        """Return every corner of every set's box.
+    def vertices(self, *, kinks: bool = False) -> Queries:
+        """Return every vertex of every set's region, in the order of `sets`.
 
-        A response that is linear in the values has its optimum there.
+        A response that is linear in the values has its optimum there, unless the function
+        `feasible` is given. The region is a box, cut by the constraints that apply to the set. Of a
+        variable with levels the extreme ones are taken, unless it is constrained: then these are
+        the feasible combinations of levels that do not lie between others.
+
+        Parameters
+        ----------
+        kinks:
+            Whether every region is also split where a value passes 0: then the best of the vertices
+            maximizes any function that is convex where no sign changes, such as an upper bound
+            minus a cost of constant + |x|.
         """
-        return vertices(self, self.sets)
+        return vertices(self, self.sets, kinks)
 
-    def _spread(self, unit: Unit, rows: Sequence[int]) -> Queries:
-        return spread(self.graph.nodes, self.sets, self._domains, unit, sum(rows))
-
-    def _fingerprint(self) -> str:
-        """Return a hash of all that changes an answer.
-
-        A cost function enters by its values at some points of every set.
-        """
-        probe = self._spread(
-            lambda size: PROBES @ np.sqrt(np.arange(2, 2 + size))[None] % 1.0,
-            [len(PROBES)] * len(self.sets),
+    def explore(self, sets: Sets) -> "Problem":
+        """Return the same problem with other sets."""
+        return type(self)(
+            self.graph,
+            self.target,
+            self.objective,
+            domains=self._domains
+            | {name: Levels(values) for name, values in self.region.levels.items()},
+            sets=sets,
+            costs=self.costs,
+            known=self._known,
+            identifiable_only=self.identifiable_only,
+            units=self._units,
+            constraints=self.constraints,
+            feasible=self.feasible_rule,
         )
-        record = {
-            "edges": [self.graph.nodes, self.graph.directed, self.graph.bidirected],
-            "goal": [self.target, self.objective, self.identifiable_only],
-            "domains": [[name, *bounds] for name, bounds in self._domains.items()],
-            "sets": [self.sets_are_explicit, self.sets],
-            "known": [[*edge, value] for edge, value in self._known.items()],
-            "costs": evaluate_costs(self.costs, probe).tolist(),
-        }
-        return hashlib.sha256(json.dumps(record, allow_nan=False).encode()).hexdigest()
 
     def to_json(self) -> str:
         """Return the problem as a JSON text without code, which `from_json` reads back.
 
         The text holds all parts of the problem, numbers with all their digits, the fingerprint, and
         a checksum of everything including the units, so that no change of it goes unnoticed. A
-        cost function is held by its `__name__` only.
+        cost function, and the function `feasible`, are held by their `__name__` only.
 
         Examples
         --------
@@ -308,7 +346,9 @@ class Problem:
         return serialization.write_problem(self)
 
     @classmethod
-    def from_json(cls, text: str, functions: Mapping[str, CostFunction] | None = None) -> "Problem":
+    def from_json(
+        cls, text: str, functions: Mapping[str, CostFunction | Rule] | None = None
+    ) -> "Problem":
         """Read a problem from the text that `to_json` wrote; raise DomainError for any other text.
 
         The sets are taken from the text, without a search. A text that was cut off or edited, also
@@ -317,8 +357,9 @@ class Problem:
         Parameters
         ----------
         text: what `to_json` returned; spaces between its parts do not matter.
-        functions: {name: function}, where the costs of the problem are a function. One whose costs
-            differ from those of the problem that was written is refused: the fingerprint tells.
+        functions: {name: function}, where the costs of the problem are a function, or where it has
+            a function `feasible`. One that gives other costs or answers than that of the problem
+            that was written is refused: the fingerprint tells.
 
         Examples
         --------
@@ -338,27 +379,14 @@ class Problem:
         return hash(self.fingerprint)
 
     def __repr__(self) -> str:
-        sets = f"{len(self.sets)} sets of {listed(self.manipulable, most=8)}"
-        size = f"{len(self.graph.nodes)} variables"
-        return f"Problem({self.objective} {self.target} over {sets}; {size})"
+        return display.describe(self)
 
     def variables(self) -> pd.DataFrame:
-        """Return the manipulable variables as a table: unit, low, high."""
-        rows = [
-            (name, self._units.get(name, ""), *bounds) for name, bounds in self._domains.items()
-        ]
-        return pd.DataFrame(rows, columns=["variable", "unit", "low", "high"]).set_index("variable")
+        """Return the manipulable variables as a table: unit, low, high, and levels if there are."""
+        return display.tabulate_variables(self)
 
     def _repr_html_(self) -> str:
-        fills = dict.fromkeys(self.manipulable, COLOURS["manipulable"]) | {
-            self.target: COLOURS["target"]
-        }
-        goal = pd.DataFrame(
-            {"goal": [f"{self.objective} {self.label(self.target)}"], "sets": [len(self.sets)]}
-        )
-        causes = self.graph.ancestral(self.target)
-        picture = draw_svg(causes.nodes, causes.directed, causes.bidirected, fills)
-        return picture + goal.to_html(index=False) + self.variables().to_html()
+        return display.write_html(self)
 
 
 def _read_rows(

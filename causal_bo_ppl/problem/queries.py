@@ -1,8 +1,9 @@
-"""Batches of interventions: what they set, which of them fill the domains, and what they cost.
+"""Batches of interventions: what they set, and which of them fill the domains.
 
 A batch is two arrays with a row for each intervention. Designs are batches of all sets at once:
-grids, Sobol points and vertices, which are also looked at where no intervention is named. The cost
-is one unit per variable, a constant per variable, or any function of the interventions.
+grids, Sobol points and vertices, which are also looked at where no intervention is named. They hold
+interventions only that the problem allows: values at levels, within constraints, and accepted by
+the analyst's own function.
 """
 
 import json
@@ -16,7 +17,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed
-from causal_bo_ppl.inputs import read_number
+from causal_bo_ppl.problem.polytopes import independent_points
+from causal_bo_ppl.problem.regions import Set, sobol_points
+from causal_bo_ppl.problem.regions import between as between
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
@@ -143,36 +146,19 @@ def labels(problem: "Problem", queries: Queries) -> list[str]:
 
 
 def spread(
-    nodes: Sequence[str], sets: Sequence[tuple[str, ...]], domains: Domains, unit: Unit, rows: int
+    nodes: Sequence[str], sets: Sequence[Set], domains: Domains, unit: Unit, rows: int
 ) -> Queries:
     """Map `unit(d)`, points of the unit cube, into the box of every set; rows follow the sets.
 
     rows: how many the sets come to, checked before anything is made.
     """
-    if rows > MOST_ROWS:
-        raise ExplorationError(
-            f"this design has {rows:,} interventions over {len(sets):,} sets, more than "
-            f"{MOST_ROWS:,}; ask for fewer points or explore fewer or smaller sets"
-        )
+    require_few(rows, len(sets))
     points = {size: unit(size) for size in sorted({len(members) for members in sets})}
-    column = {name: position for position, name in enumerate(nodes)}
-    total = sum(len(points[len(members)]) for members in sets)
-    mask, value, start = np.zeros((total, len(nodes)), bool), np.zeros((total, len(nodes))), 0
+    placed = []
     for members in sets:
         low, high = np.array([domains[name] for name in members]).T
-        cube = points[len(members)]
-        where = np.ix_(range(start, start + len(cube)), [column[name] for name in members])
-        mask[where], value[where] = True, between(low, high, cube)
-        start += len(cube)
-    return Queries(mask, value)
-
-
-def between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Interpolate from both ends.
-
-    Shares 0 and 1 give the bounds to the last bit, and rounding never leads outside.
-    """
-    return np.asarray(np.clip(low * (1 - share) + high * share, low, high))
+        placed.append((members, between(low, high, points[len(members)])))
+    return place_points(nodes, placed)
 
 
 def lattice(n: int) -> Unit:
@@ -194,25 +180,141 @@ def sobol(n: int) -> Unit:
 
     Nothing in it is random: the points are the same everywhere.
     """
-    from scipy.stats import qmc
-
-    return lambda size: qmc.Sobol(size, scramble=False).random_base2(max(n - 1, 0).bit_length())[:n]
+    return lambda size: sobol_points(size, max(n - 1, 0).bit_length())[:n]
 
 
-def vertices(problem: "Problem", sets: tuple[tuple[str, ...], ...]) -> Queries:
-    """Return every corner of the box of each of these sets, set after set.
+def require_few(rows: int, sets: int) -> None:
+    """Refuse a design of more than a million rows, before it is made."""
+    if rows > MOST_ROWS:
+        raise ExplorationError(
+            f"this design has {rows:,} interventions over {sets:,} sets, more than "
+            f"{MOST_ROWS:,}; ask for fewer points or explore fewer or smaller sets"
+        )
 
-    A set of d variables has 2^d corners; more than a million in all are refused.
+
+def place_points(nodes: Sequence[str], parts: Sequence[tuple[Set, np.ndarray]]) -> Queries:
+    """Join points (k, d) of several sets into one batch."""
+    column = {name: position for position, name in enumerate(nodes)}
+    shape = (sum(len(points) for _, points in parts), len(nodes))
+    mask, value, start = np.zeros(shape, bool), np.zeros(shape), 0
+    for members, points in parts:
+        where = np.ix_(range(start, start + len(points)), [column[name] for name in members])
+        mask[where], value[where] = True, points
+        start += len(points)
+    return Queries(mask, value)
+
+
+def gather(problem: "Problem", parts: Iterable[tuple[Set, np.ndarray]], what: str) -> Queries:
+    """Join points (k, d) of several sets into one batch, without those that may not be used.
+
+    parts: the members of each set, and its points, which keep domains, levels and constraints; the
+    analyst's own function is asked here. what: the name of the points, for the error that a set
+    without any is refused with.
     """
-    rows = sum(2 ** len(members) for members in sets)
-    return spread(problem.graph.nodes, sets, problem.domains, lattice(2), rows)
+    sets = list(parts)
+    queries = place_points(problem.graph.nodes, sets)
+    lengths = [len(points) for _, points in sets]
+    kept = (
+        np.ones(len(queries), bool) if problem.feasible_rule is None else problem.feasible(queries)
+    )
+    owner = np.repeat(np.arange(len(sets)), lengths)
+    for (members, points), count in zip(
+        sets, np.bincount(owner, kept, minlength=len(sets)), strict=True
+    ):
+        if not count:
+            raise DomainError(_nothing_left(problem, members, len(points), what))
+    return queries if kept.all() else queries[kept]
 
 
-def fill_boxes(problem: "Problem", sets: tuple[tuple[str, ...], ...]) -> Queries:
-    """Return points that fill the box of each of these sets, vertices included, set after set.
+def _nothing_left(problem: "Problem", members: Set, count: int, what: str) -> str:
+    named = f"{{{listed(members)}}}"
+    if count:
+        why = f"the function `feasible` rejects all {count:,} {what} of {named}"
+    else:
+        why = f"none of the {what} of {named} keeps the constraints"
+        why = f"{why} ({'; '.join(map(str, problem.region.applying(members)))})"
+    return f"{why}; take more points, others (grid, sobol or vertices), or leave the set out"
 
-    They are a grid of about 129 points; for more than three variables, Sobol points and vertices.
+
+def vertices(problem: "Problem", sets: tuple[Set, ...], kinks: bool = False) -> Queries:
+    """Return every vertex of the region of each of these sets, set after set.
+
+    A set of d variables has the 2^d corners of its box, where no constraint cuts them off; more
+    than a million in all are refused. Of a variable with levels these are the extreme ones, unless
+    a constraint makes others matter. kinks: also split every region where a value passes 0; see
+    `Region.vertices`.
     """
+    if problem.is_box and not kinks:
+        rows = sum(2 ** len(members) for members in sets)
+        return spread(problem.graph.nodes, sets, problem.domains, lattice(2), rows)
+    region = problem.region
+    require_few(sum(region.count_vertices(members, kinks) for members in sets), len(sets))
+    found = ((members, region.vertices(members, kinks)) for members in sets)
+    return gather(problem, found, "vertices")
+
+
+def grid_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
+    """Return the legal points of a grid of n values per variable for each of these sets."""
+    region = problem.region
+    rows = sum(region.count_grid(members, n) for members in sets)
+    if problem.is_box:
+        return spread(problem.graph.nodes, sets, problem.domains, lattice(n), rows)
+    require_few(rows, len(sets))
+    return gather(
+        problem, ((members, region.grid(members, n)) for members in sets), "points of the grid"
+    )
+
+
+def fill_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
+    """Return n Sobol points of the region of each of these sets, set after set; see `Region.fill`.
+
+    There are fewer of a set where the analyst's own function rejects nearly all that were tried.
+    """
+    if problem.is_box:
+        return spread(problem.graph.nodes, sets, problem.domains, sobol(n), n * len(sets))
+    require_few(n * len(sets), len(sets))
+    found = ((members, fill_set(problem, members, n)) for members in sets)
+    return gather(problem, found, "Sobol points")
+
+
+def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
+    """Return n Sobol points (n, d) of the region of one set, legal ones where there are any."""
+    if problem.feasible_rule is None:
+        return problem.region.fill(members, n)
+
+    def keep(points: np.ndarray) -> np.ndarray:
+        return problem.feasible(place_points(problem.graph.nodes, [(members, points)]))
+
+    found = problem.region.fill(members, n, keep)
+    # Points that are all rejected are shown to `gather`, which says so.
+    return found if len(found) else problem.region.fill(members, n)
+
+
+def vertices_and_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
+    """Return the vertices of all sets, then n Sobol points of each of them.
+
+    A set needs one legal point among both kinds: the analyst's own function may reject all
+    vertices of a set, and an optimum may then lie anywhere.
+    """
+    if problem.feasible_rule is None:
+        return stack([vertices(problem, sets), fill_points(problem, sets, n)])
+    region = problem.region
+    require_few(sum(n + region.count_vertices(members) for members in sets), len(sets))
+    both = (
+        (members, np.concatenate([region.vertices(members), fill_set(problem, members, n)]))
+        for members in sets
+    )
+    return gather(problem, both, "vertices and Sobol points")
+
+
+def fill_boxes(problem: "Problem", sets: tuple[Set, ...]) -> Queries:
+    """Return points that fill the region of each of these sets, vertices included, set after set.
+
+    They are a grid of about 129 points; for more than three variables, and where values are
+    restricted, Sobol points and vertices.
+    """
+    if not problem.is_box:
+        return vertices_and_points(problem, sets, FILLED - 1)
 
     def unit(size: int) -> np.ndarray:
         ticks = round(FILLED ** (1 / max(size, 1)))
@@ -226,7 +328,7 @@ def fill_boxes(problem: "Problem", sets: tuple[tuple[str, ...], ...]) -> Queries
 
 def default_vertices(
     problem: "Problem",
-    sets: tuple[tuple[str, ...], ...],
+    sets: tuple[Set, ...],
     queries: Queries | None,
     most: int = MOST,
 ) -> Queries:
@@ -238,7 +340,7 @@ def default_vertices(
 
 
 def default_design(
-    problem: "Problem", sets: tuple[tuple[str, ...], ...], queries: Queries | None, most: int
+    problem: "Problem", sets: tuple[Set, ...], queries: Queries | None, most: int
 ) -> Queries:
     """Return the queries that were given, checked, or else vertices and points inside the boxes.
 
@@ -247,6 +349,9 @@ def default_design(
     """
     if queries is not None:
         return problem.require(queries)
+    if not problem.is_box:
+        own = max(1, most // max(1, len(sets)))
+        return _some(vertices_and_points(problem, sets, own), 2 * most)
     # The first Sobol point is a corner.
     inside = sobol(1 + max(1, most // max(1, len(sets))))
     points = spread(problem.graph.nodes, sets, problem.domains, lambda size: inside(size)[1:], 0)
@@ -260,13 +365,11 @@ def _some(queries: Queries, most: int) -> Queries:
     return queries[np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))]
 
 
-def affine_anchors(
-    problem: "Problem", sets: tuple[tuple[str, ...], ...], queries: Queries | None
-) -> Queries:
+def affine_anchors(problem: "Problem", sets: tuple[Set, ...], queries: Queries | None) -> Queries:
     """Return the queries that were given, checked, or else d + 1 vertices of each set.
 
     d is the number of variables of the set. Effects that are affine in the values of a set are
-    determined by those at these vertices.
+    determined by those at these vertices. There are fewer where constraints fix a sum of values.
     """
     if queries is not None:
         return problem.require(queries)
@@ -276,89 +379,21 @@ def affine_anchors(
             f"{len(sets):,} sets have {rows:,} such vertices, more than {MOST_ANCHORS:,}; "
             "name the queries you mean"
         )
-    return spread(problem.graph.nodes, sets, problem.domains, simplex(), rows)
+    if problem.is_box:
+        return spread(problem.graph.nodes, sets, problem.domains, simplex(), rows)
+    if problem.feasible_rule is None:
+        found = ((members, problem.region.anchors(members)) for members in sets)
+        return gather(problem, found, "vertices")
+    points = vertices_and_points(problem, sets, FILLED)
+    return stack(_anchors_among(points[rows]) for rows in _rows_by_set(points))
 
 
-CostFunction = Callable[[Queries], "np.ndarray"]
+def _rows_by_set(queries: Queries) -> list[np.ndarray]:
+    """Return the rows of each set of a batch, sets in the order of their first rows."""
+    first, which = distinct_rows(np.asarray(queries.mask))
+    return [np.flatnonzero(which == place) for place in np.argsort(first, kind="stable")]
 
 
-@dataclass(frozen=True)
-class ConstantCost:
-    """The cost c(z) = sum of a constant for each variable that is set.
-
-    constants: one for each variable, in the order of the graph's nodes.
-    """
-
-    constants: tuple[float, ...]
-
-    def __call__(self, queries: Queries) -> np.ndarray:
-        """Return the costs of a batch, an array of shape (M,)."""
-        mask = np.asarray(queries.mask)  # summed as it stands: products by BLAS differ by processor
-        return np.asarray(np.where(mask, np.asarray(self.constants), 0.0).sum(axis=1))
-
-
-@dataclass(frozen=True)
-class MagnitudeCost:
-    """The cost c(z) = sum of (constant + |x|) over the variables set to x."""
-
-    constant: float = 1.0
-
-    def __call__(self, queries: Queries) -> np.ndarray:
-        """Return the costs of a batch, an array of shape (M,)."""
-        mask = np.asarray(queries.mask)
-        return np.asarray(
-            np.where(mask, self.constant + np.abs(np.asarray(queries.value)), 0.0).sum(axis=1)
-        )
-
-
-def read_costs(
-    costs: Mapping[str, float] | CostFunction | None,
-    nodes: tuple[str, ...],
-    manipulable: tuple[str, ...],
-) -> CostFunction:
-    """Turn what the analyst gave into a function of a batch; None means one unit per variable."""
-    if callable(costs):
-        return costs
-    if costs is not None and not isinstance(costs, Mapping):
-        raise DomainError(
-            f"costs must be {{variable: cost}} or a function of Queries, got {costs!r}"
-        )
-    given = (
-        dict.fromkeys(manipulable, 1.0)
-        if costs is None
-        else {name: read_number(name, c) for name, c in costs.items()}
-    )
-    if set(given) != set(manipulable):
-        missing, extra = (
-            listed(sorted(names, key=str))
-            for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
-        )
-        raise DomainError(
-            f"costs must name each manipulable variable; missing: {missing}; "
-            f"not manipulable: {extra}"
-        )
-    for name, cost in given.items():
-        if not (np.isfinite(cost) and cost > 0):
-            raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
-    return ConstantCost(tuple(float(given.get(name, 0.0)) for name in nodes))
-
-
-def evaluate_costs(costs: CostFunction, queries: Queries) -> np.ndarray:
-    """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
-    batch = Queries(np.array(queries.mask), np.array(queries.value))  # it may write into its copy
-    numbers = np.asarray(costs(batch))
-    if numbers.dtype.kind not in "iuf":
-        raise DomainError(f"the cost function returned {numbers.dtype}; return (M,) real numbers")
-    if numbers.shape != (len(queries),):
-        raise DomainError(
-            f"the cost function returned shape {numbers.shape} for {len(queries)} interventions; "
-            "return (M,)"
-        )
-    bad = ~(np.isfinite(numbers) & (numbers > 0))
-    bad &= np.asarray(queries.mask).any(axis=1) | ~(numbers == 0)  # doing nothing may be free
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise DomainError(
-            f"the cost of intervention {row} is {numbers[row]}; costs must be positive and finite"
-        )
-    return numbers.astype(float)
+def _anchors_among(queries: Queries) -> Queries:
+    columns = np.asarray(queries.mask)[0]
+    return queries[independent_points(np.asarray(queries.value)[:, columns])]

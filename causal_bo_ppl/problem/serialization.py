@@ -1,7 +1,7 @@
 """How is a problem written as a JSON text without code, and read back as an equal one?
 
 The text holds every part of the problem, the problem's fingerprint, and a checksum of all the rest.
-The fingerprint guards what changes an answer, and so a cost function that is given back; the
+The fingerprint guards what changes an answer, and so a function that is given back; the
 checksum guards what the fingerprint leaves out: units and the way in which the sets were given.
 Both protect against accidents, not against forgery.
 """
@@ -12,12 +12,16 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import causal_bo_ppl
 from causal_bo_ppl.errors import CausalBOError, DomainError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.problem.queries import ConstantCost, CostFunction, MagnitudeCost
+from causal_bo_ppl.problem.constraints import LinearConstraint
+from causal_bo_ppl.problem.costs import ConstantCost, CostFunction, MagnitudeCost
+from causal_bo_ppl.problem.feasibility import Rule
+from causal_bo_ppl.problem.levels import Levels
 from causal_bo_ppl.problem.validation import FoundSets
 
 if TYPE_CHECKING:
@@ -47,6 +51,18 @@ def write_problem(problem: "Problem") -> str:
         "units": problem.units,
         "fingerprint": problem.fingerprint,
     }
+    if problem.levels:
+        record["levels"] = problem.levels
+    if problem.constraints:
+        record["constraints"] = [asdict(each) for each in problem.constraints]
+    if problem.feasible_rule is not None:
+        record["feasible"] = _function_name("feasible", problem.feasible_rule)
+        if record["costs"] == {"function": record["feasible"]}:
+            raise DomainError(
+                f"the cost function and the function `feasible` are both called "
+                f"{record['feasible']!r}, and a text holds functions by their names only; give "
+                "them different names"
+            )
     return json.dumps(record | {"checksum": _checksum(record)}, allow_nan=False)
 
 
@@ -58,33 +74,43 @@ def _write_costs(problem: "Problem") -> dict[str, object] | None:
         return None if set(given.values()) == {1.0} else {"constants": given}
     if type(costs) is MagnitudeCost:
         return {"magnitude": float(costs.constant)}
-    name = getattr(costs, "__name__", None)
+    return {"function": _function_name("costs", costs)}
+
+
+def _function_name(what: str, function: object) -> str:
+    name = getattr(function, "__name__", None)
     if not isinstance(name, str):
+        is_are = "are" if what == "costs" else "is"
         raise DomainError(
-            f"the costs are a {type(costs).__name__} without a name, and a text holds a cost "
+            f"the {what} {is_are} a {type(function).__name__} without a name, and a text holds a "
             "function by its name only; wrap it in a plain function: def name(queries): ..."
         )
-    return {"function": name}
+    return name
 
 
 def read_problem(
-    text: str, functions: Mapping[str, CostFunction] | None, kind: type["Problem"]
+    text: str, functions: Mapping[str, CostFunction | Rule] | None, kind: type["Problem"]
 ) -> "Problem":
     """Return the problem of this `kind` that a text describes; refuse a text that is not whole."""
     record = _read_record(text)
-    costs = _read_costs(record["costs"], functions)
+    given = _read_functions(functions)
+    costs = _read_costs(record["costs"], given)
+    feasible = _find_function("`feasible` is", record["feasible"], given)
     rule, sets = record["sets_given_as"], record["sets"]
     try:
+        levels = {name: Levels(values) for name, values in record["levels"].items()}
         problem = kind(
             CausalGraph(record["nodes"], record["directed"], record["bidirected"]),
             record["target"],
             record["objective"],
-            domains=record["domains"],
+            domains=record["domains"] | levels,
             sets=sets if rule == LISTED else FoundSets(rule, sets),
             costs=costs,
             known={(cause, effect): value for cause, effect, value in record["known"]},
             identifiable_only=record["identifiable_only"],
             units=record["units"],
+            constraints=[LinearConstraint(**each) for each in record["constraints"]],
+            feasible=feasible,
         )
     except CausalBOError as error:
         raise DomainError(f"the text describes a problem that cannot be posed: {error}") from error
@@ -101,19 +127,26 @@ def _describe_other_problem(problem: "Problem", record: Mapping[str, Any]) -> st
     if "function" in (record["costs"] or {}):
         name = record["costs"]["function"]
         return f"{differs}; give as functions[{name!r}] the function of the same costs as before"
+    if record["feasible"] is not None:
+        name = record["feasible"]
+        return f"{differs}; give as functions[{name!r}] the function that accepts the same"
     return (
         f"{differs}; it was changed, or written by another version ({record['version']}) or on a "
         f"processor that rounds differently: {AGAIN}"
     )
 
 
-def _read_costs(
-    costs: dict[str, Any] | None, functions: Mapping[str, CostFunction] | None
-) -> dict[str, float] | CostFunction | None:
-    """Return what `Problem` takes as costs; a function is looked up by its name."""
+def _read_functions(functions: Mapping[str, Any] | None) -> Mapping[str, Any]:
     given = {} if functions is None else functions
     if not isinstance(given, Mapping) or not all(callable(each) for each in given.values()):
         raise DomainError(f"functions must be {{name: cost function}}, got {functions!r}")
+    return given
+
+
+def _read_costs(
+    costs: dict[str, Any] | None, functions: Mapping[str, Any]
+) -> dict[str, float] | CostFunction | None:
+    """Return what `Problem` takes as costs; a function is looked up by its name."""
     if costs is None:
         return None
     [(what, value)] = costs.items()
@@ -121,12 +154,20 @@ def _read_costs(
         return dict(value)
     if what == "magnitude":
         return MagnitudeCost(value)
-    if value not in given:
+    found: CostFunction = _find_function("costs are", value, functions)
+    return found
+
+
+def _find_function(what: str, name: str | None, functions: Mapping[str, Any]) -> Any:
+    """Return the function of this name, None for no name."""
+    if name is None:
+        return None
+    if name not in functions:
         raise DomainError(
-            f"the problem's costs are the function {value!r}, which a text cannot hold; give it as "
-            f"from_json(text, functions={{{value!r}: function}}) (given: {listed(given)})"
+            f"the problem's {what} the function {name!r}, which a text cannot hold; give it as "
+            f"from_json(text, functions={{{name!r}: function}}) (given: {listed(functions)})"
         )
-    return given[value]
+    return functions[name]
 
 
 def _read_record(text: str) -> dict[str, Any]:
@@ -149,14 +190,15 @@ def _read_record(text: str) -> dict[str, Any]:
             f"package ({causal_bo_ppl.__version__}) reads the format {FORMAT}; read it with the "
             f"version that wrote it ({reprlib.repr(record.get('version'))})"
         )
-    missing, extra = PARTS.keys() - record.keys(), record.keys() - PARTS.keys()
+    known = PARTS | {name: part[1:] for name, part in OPTIONAL.items()}
+    missing, extra = PARTS.keys() - record.keys(), record.keys() - known.keys()
     if missing or extra:
         raise DomainError(
             f"the text is not that of a problem; missing: {listed(sorted(missing))}; "
             f"unknown: {listed(sorted(extra))}; {AGAIN}"
         )
-    for name, (description, is_right) in PARTS.items():
-        if not is_right(record[name]):
+    for name, (description, is_right) in known.items():
+        if name in record and not is_right(record[name]):
             raise DomainError(
                 f"{name!r} must be {description}, got {reprlib.repr(record[name])}; {AGAIN}"
             )
@@ -166,7 +208,7 @@ def _read_record(text: str) -> dict[str, Any]:
             f"the text was changed after it was written: its checksum is {checksum!r}, that of its "
             f"parts is {_checksum(record)!r}; make the change in a new Problem and {AGAIN}"
         )
-    return record
+    return {name: absent for name, (absent, _, _) in OPTIONAL.items()} | record
 
 
 def _checksum(record: Mapping[str, object]) -> str:
@@ -233,6 +275,16 @@ def _is_costs(part: object) -> bool:
     )
 
 
+def _is_constraint(part: object) -> bool:
+    return (
+        isinstance(part, dict)
+        and part.keys() == {"coefficients", "lower", "upper", "when"}
+        and _is_mapping(part["coefficients"], _is_number)
+        and all(part[name] is None or _is_number(part[name]) for name in ("lower", "upper"))
+        and _is_text(part["when"])
+    )
+
+
 def _are_pairs(part: object) -> bool:
     return _is_list(part, lambda pair: _is_list(pair, _is_text, 2))
 
@@ -269,4 +321,20 @@ PARTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "units": ("an object of texts", lambda part: _is_mapping(part, _is_text)),
     "fingerprint": ("a text", _is_text),
     "checksum": ("a text", _is_text),
+}
+
+# Parts that a text has only where the problem has them: what stands for them otherwise, and as in
+# PARTS.
+OPTIONAL: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
+    "levels": (
+        {},
+        "an object of lists of finite numbers such as [0.0, 1.0]",
+        lambda part: _is_mapping(part, lambda values: _is_list(values, _is_number)),
+    ),
+    "constraints": (
+        [],
+        "a list of objects with coefficients, lower, upper and when",
+        lambda part: _is_list(part, _is_constraint),
+    ),
+    "feasible": (None, "the name of a function", _is_text),
 }

@@ -5,9 +5,10 @@ Each part of a problem is checked here once, and put into the order of the graph
 
 import math
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from numbers import Integral
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from causal_bo_ppl.errors import (
     CausalBOWarning,
@@ -19,10 +20,14 @@ from causal_bo_ppl.errors import (
 )
 from causal_bo_ppl.graph import CausalGraph, mis, pomis
 from causal_bo_ppl.graph.exploration import MOST_SETS, in_order, narrow_domains, subsets
-from causal_bo_ppl.inputs import STEEPEST, read_number, size_fault
+from causal_bo_ppl.inputs import STEEPEST, read_list, read_number, size_fault
+from causal_bo_ppl.problem.constraints import LinearConstraint
+from causal_bo_ppl.problem.levels import Levels
 
 Set = tuple[str, ...]
 Bounds = tuple[float, float]
+Domain = Bounds | Levels
+Function = TypeVar("Function", bound=Callable[..., object])
 Edge = tuple[str, str]
 Sets = str | int | Iterable[str | Iterable[str]]
 
@@ -81,7 +86,7 @@ def _require_mapping(what: str, given: object, example: str) -> None:
 
 
 def read_domains(
-    graph: CausalGraph, target: str, domains: Mapping[str, Bounds]
+    graph: CausalGraph, target: str, domains: Mapping[str, Domain]
 ) -> dict[str, Bounds]:
     """Return the domains in graph order, each a finite interval of an ancestor of the target."""
     _require_mapping("domains", domains, "{'X': (-1, 1)}")
@@ -105,7 +110,8 @@ def read_domains(
     return {name: _read_bounds(name, domains[name]) for name in graph.require(domains)}
 
 
-def _read_bounds(name: str, bounds: Bounds) -> Bounds:
+def _read_bounds(name: str, bounds: Domain) -> Bounds:
+    bounds = bounds.bounds if isinstance(bounds, Levels) else bounds
     try:
         low, high = (read_number(name, bound) for bound in bounds)
     except (TypeError, ValueError):
@@ -128,6 +134,55 @@ def _read_bounds(name: str, bounds: Bounds) -> Bounds:
     if fault := size_fault(high - low, most=math.inf):
         raise DomainError(f"the domain of {name!r} has the width {fault}")
     return low, high
+
+
+def read_levels(graph: CausalGraph, domains: Mapping[str, Domain]) -> dict[str, tuple[float, ...]]:
+    """Return the levels of the variables that have some, in graph order."""
+    given = {name: domains[name] for name in graph.require(domains)}
+    return {name: each.values for name, each in given.items() if isinstance(each, Levels)}
+
+
+def read_constraints(
+    domains: Mapping[str, Bounds], constraints: Iterable[LinearConstraint]
+) -> tuple[LinearConstraint, ...]:
+    """Return the constraints, each on manipulable variables, named in graph order."""
+    given = read_list(constraints)
+    if given is None or not all(isinstance(each, LinearConstraint) for each in given):
+        raise DomainError(
+            "constraints must be a list such as [LinearConstraint({'X': 1.0}, upper=2.0)], got "
+            f"{constraints!r}"
+        )
+    for each in given:
+        for name in each.coefficients:
+            if name not in domains:
+                raise DomainError(
+                    f"the constraint {each}: {unknown('manipulable variable', name, domains)}"
+                )
+    ordered = (
+        {name: each.coefficients[name] for name in domains if name in each.coefficients}
+        for each in given
+    )
+    return tuple(
+        replace(each, coefficients=terms) for each, terms in zip(given, ordered, strict=True)
+    )
+
+
+def read_function(name: str, function: Function | None) -> Function | None:
+    """Return a function of `Queries`, or None; refuse anything else."""
+    if function is not None and not callable(function):
+        raise DomainError(f"{name} must be a function of Queries, got {function!r}")
+    return function
+
+
+def warn_of_restricted_values() -> None:
+    """Say that POMIS rests on a free choice of values."""
+    warnings.warn(
+        "POMIS assumes that every value of a set's domains may be chosen; constraints and a "
+        "function `feasible` may rule out the best of a set that it prefers: use sets='mis', or "
+        "name the sets",
+        CausalBOWarning,
+        stacklevel=3,
+    )
 
 
 def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, float]:

@@ -27,7 +27,7 @@ from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, ResponseMap, 
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.optimization.settings import read_surrogate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import default_vertices
+from causal_bo_ppl.problem.queries import default_design, default_vertices, split_sets
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 
@@ -59,6 +59,8 @@ def _around(theta: np.ndarray) -> np.ndarray:
 
 def _some_queries(problem: Problem, response_map: ResponseMap, most: int = 24) -> Queries:
     """Return vertices and inner points of the sets, at most `most` of each kind."""
+    if not problem.is_box:
+        return default_design(problem, response_map.sets, None, most)
     corners = default_vertices(problem, response_map.sets, None, most)
     rows = np.linspace(0, len(corners) - 1, min(len(corners), most)).round().astype(int)
     mask, value = np.asarray(corners.mask)[rows], np.asarray(corners.value)[rows]
@@ -70,6 +72,18 @@ def _middles(problem: Problem, mask: np.ndarray) -> np.ndarray:
     ends = [problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]
     middle = np.array([0.6 * low + 0.4 * high for low, high in ends])
     return np.where(mask, middle, 0.0)
+
+
+def _bend(problem: Problem, queries: Queries, effects: np.ndarray) -> float:
+    """Return the largest residual of a regression of each set's effects on its values."""
+    gap = 0.0
+    for rows in split_sets(problem, queries).rows:
+        values = np.asarray(queries.value)[rows][:, np.asarray(queries.mask)[rows[0]]]
+        width = np.where(np.ptp(values, axis=0) > 0, np.ptp(values, axis=0), 1.0)
+        line = np.column_stack([np.ones(len(rows)), (values - values[0]) / width])
+        left = effects[rows] - line @ np.linalg.lstsq(line, effects[rows], rcond=None)[0]
+        gap = max(gap, float(np.abs(left).max()))
+    return gap
 
 
 def _response_lines(post: Posterior, theta: np.ndarray, queries: Queries) -> Iterator[Line]:
@@ -104,6 +118,9 @@ def _response_lines(post: Posterior, theta: np.ndarray, queries: Queries) -> Ite
     def affine() -> str:
         if not effect.map.is_affine:
             return ""
+        if not post.problem.is_box:
+            gap = _bend(post.problem, queries, values)
+            return "" if gap <= 1e-7 * (1 + np.abs(values).max()) else f"bends by {gap:.2g}"
         half = len(queries) // 2
         mask, value = np.asarray(queries.mask)[:half], np.asarray(queries.value)
         middle = Queries(mask, (value[:half] + value[half:]) / 2)

@@ -16,7 +16,7 @@ from causal_bo_ppl.errors import CausalBOWarning, ModelError, listed
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import between
+from causal_bo_ppl.problem.queries import between, distinct_rows, stack, vertices_and_points
 from causal_bo_ppl.systems import CausalSystem
 
 PLACES = 40  # where a direct effect is looked for: half in the population, half in the domains
@@ -75,6 +75,8 @@ def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Querie
     manipulable variables may be set, the set of all of them comes last.
     """
     problem = system.problem
+    if not problem.is_box:
+        return _random_legal(problem, per_set, key)
     sets = problem.sets if problem.sets_are_explicit else (*problem.sets, problem.manipulable)
     low, high = (
         problem.queries(
@@ -87,6 +89,15 @@ def random_queries(system: CausalSystem, per_set: int, key: jax.Array) -> Querie
     value = between(np.asarray(low.value), np.asarray(high.value), share)
     nothing = problem.baseline()
     return Queries(np.concatenate([nothing.mask, low.mask]), np.concatenate([nothing.value, value]))
+
+
+def _random_legal(problem: Problem, per_set: int, key: jax.Array) -> Queries:
+    """Draw doing nothing, then `per_set` legal points of a design of every set."""
+    points = vertices_and_points(problem, problem.sets, 4 * per_set)
+    order = np.asarray(jax.random.permutation(key, len(points)))
+    _, which = distinct_rows(np.asarray(points.mask))
+    chosen = [order[which[order] == place][:per_set] for place in range(which.max() + 1)]
+    return stack([problem.baseline(), *(points[rows] for rows in chosen)])
 
 
 def _check_dependences(system: CausalSystem, key: jax.Array) -> None:
@@ -260,7 +271,10 @@ def _check_optimum(system: CausalSystem) -> None:
         f"{system.name}: the optimum's effect is {claimed}",
     )
     sign = 1.0 if problem.objective == "min" else -1.0
-    corners = Queries(np.asarray(problem.sobol(64).mask), _corners(problem, problem.sobol(64)))
+    if problem.is_box:
+        corners = Queries(np.asarray(problem.sobol(64).mask), _corners(problem, problem.sobol(64)))
+    else:
+        corners = vertices_and_points(problem, problem.sets, 1)
     for rivals in (problem.sobol(64), corners):
         best = (sign * np.asarray(system.effect(rivals))).min()
         beaten = best < sign * optimum.value - 1e-9 * (1 + abs(best))

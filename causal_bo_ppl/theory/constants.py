@@ -20,7 +20,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.numerics import first_largest
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import fill_boxes, vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem, Optimum
@@ -79,9 +79,10 @@ def design(post: Posterior) -> Design:
     """Return interventions of every set whose effect was learned; refuse more than a million.
 
     They are all vertices where effects are affine in the values, so that nothing is larger
-    elsewhere; otherwise points that fill the box of every set.
+    elsewhere; otherwise, and where the problem has a function `feasible`, points that fill the
+    region of every set.
     """
-    if post.belief.response.is_affine:
+    if post.belief.response.is_affine and post.problem.feasible_rule is None:
         return Design(vertices(post.problem, post.sets), "over all vertices")
     queries = fill_boxes(post.problem, post.sets)
     return Design(queries, f"among {len(queries):,} points that fill the domains")
@@ -161,9 +162,7 @@ def exploration_error(system: CausalSystem) -> Unexplored:
             f"eps_E needs a CausalSystem, whose truth is known; got {type(system).__name__}"
         )
     asked = system.problem
-    everything = Problem(
-        asked.graph, asked.target, asked.objective, domains=asked.domains, sets="mis"
-    )
+    everything = asked.explore("mis")
     best, explored = replace(system, problem=everything).optimum, system.optimum
     sign = 1.0 if asked.objective == "max" else -1.0
     gained = sign * (best.value - explored.value)

@@ -13,7 +13,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import sobol, spread
+from causal_bo_ppl.problem.queries import fill_points
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import (
     causal_rank,
@@ -92,9 +92,7 @@ def _rbf(post: Posterior, lengthscale: float) -> BlockFeatures:
     variances = (jacobian_features(post, queries) ** 2).sum(axis=1)
     labels = set_labels(post.problem, queries)
     own = {name: float(variances[labels == name].max()) for name in np.unique(labels).tolist()}
-    points = spread(
-        post.problem.graph.nodes, sets, post.problem.domains, sobol(FILL), FILL * len(sets)
-    )
+    points = fill_points(post.problem, sets, FILL)
     return rbf_features(post.problem, points, lengthscale=lengthscale, variances=own)
 
 

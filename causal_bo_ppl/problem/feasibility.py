@@ -1,0 +1,191 @@
+"""Is an intervention legal here, and if not, what is wrong with it?
+
+An intervention is legal if it sets manipulable variables to values in their domains, at levels
+where there are some, keeps the linear constraints, is accepted by the analyst's own function, and
+sets one of the problem's sets where these were named. Doing nothing is always legal.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from causal_bo_ppl.errors import DomainError, listed, unknown
+from causal_bo_ppl.problem.levels import nearest_levels, show_levels
+from causal_bo_ppl.problem.queries import Queries, distinct_rows
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem.problem import Problem
+
+Rule = Callable[[Queries], "np.ndarray"]
+
+
+def read_arrays(problem: "Problem", queries: object) -> Queries:
+    """Return a batch whose arrays have the shapes and types of this problem; refuse any other.
+
+    Whole numbers become floats, and values that are levels up to rounding these levels.
+    """
+    if not isinstance(queries, Queries):
+        raise DomainError(
+            f"expected Queries, got {type(queries).__name__}; "
+            "build them with problem.queries([...])"
+        )
+    if np.asarray(queries.value).dtype.kind in "iu":  # whole numbers are exact in float64
+        queries = Queries(queries.mask, np.asarray(queries.value, float))
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    shape = (len(queries), len(problem.graph.nodes))
+    if (
+        mask.shape != shape
+        or value.shape != shape
+        or mask.dtype != bool
+        or value.dtype != np.float64
+    ):
+        raise DomainError(
+            f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got "
+            f"{mask.dtype} {mask.shape} and {value.dtype} {value.shape}; "
+            "build them with problem.queries"
+        )
+    exact = problem.region.snap(mask, value)
+    return queries if exact is value else Queries(queries.mask, exact)
+
+
+def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:
+    """Return which interventions of a batch are legal, each by itself, an array of shape (M,)."""
+    batch = read_arrays(problem, queries)
+    mask, value = np.asarray(batch.mask), np.asarray(batch.value)
+    low, high = _bounds(problem)
+    legal = np.asarray((~mask | ((value >= low) & (value <= high))).all(axis=1))
+    if not problem.region.is_box:
+        legal &= ~problem.region.find_off_levels(mask, value).any(axis=1)
+        legal &= problem.region.find_kept(mask, value).all(axis=1)
+    if problem.sets_are_explicit:
+        first, which = distinct_rows(mask)
+        known = [_is_explored(problem, row) for row in mask[first]]
+        legal &= np.array(known, bool)[which]
+    return np.asarray(legal & _accepted(problem, batch, legal))
+
+
+def require_legal(problem: "Problem", queries: object) -> Queries:
+    """Return a batch of legal interventions; raise DomainError for the first that is not."""
+    batch = read_arrays(problem, queries)
+    mask, value = np.asarray(batch.mask), np.asarray(batch.value)
+    _require_bounds(problem, mask, value)
+    if not problem.region.is_box:
+        _require_levels(problem, mask, value)
+        _require_constraints(problem, mask, value)
+    if problem.sets_are_explicit:
+        _require_explored(problem, mask)
+    if problem.feasible_rule is not None:
+        accepted = _accepted(problem, batch, np.ones(len(batch), bool))
+        if not accepted.all():
+            row = int(np.flatnonzero(~accepted)[0])
+            raise DomainError(
+                f"do({_words(problem, mask[row], value[row])}) is rejected by the problem's own "
+                f"function {rule_name(problem.feasible_rule)!r}; choose among interventions for "
+                "which problem.feasible(queries) is True"
+            )
+    return batch
+
+
+def evaluate_rule(rule: Rule, queries: Queries) -> np.ndarray:
+    """Return which interventions the analyst's function accepts, a boolean array of shape (M,)."""
+    batch = Queries(np.array(queries.mask), np.array(queries.value))  # it may write into its copy
+    accepted = np.asarray(rule(batch))
+    if accepted.dtype != bool or accepted.shape != (len(queries),):
+        raise DomainError(
+            f"the function {rule_name(rule)!r} for `feasible` returned {accepted.dtype} of shape "
+            f"{accepted.shape} for {len(queries)} interventions; return (M,) booleans"
+        )
+    return np.array(accepted)
+
+
+def rule_name(rule: Rule) -> str:
+    """Return the name of a function for a message."""
+    return str(getattr(rule, "__name__", type(rule).__name__))
+
+
+def _accepted(problem: "Problem", batch: Queries, legal: np.ndarray) -> np.ndarray:
+    """Return which interventions the analyst's function accepts; it sees otherwise legal ones."""
+    asked = legal & np.asarray(batch.mask).any(axis=1)
+    if problem.feasible_rule is None or not asked.any():
+        return np.ones(len(batch), bool)
+    accepted = np.ones(len(batch), bool)
+    accepted[asked] = evaluate_rule(problem.feasible_rule, batch[np.flatnonzero(asked)])
+    return accepted
+
+
+def _bounds(problem: "Problem") -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds (p,) of all variables, NaN for those that are not manipulable."""
+    domains = problem.region.domains
+    low, high = np.array([domains.get(name, (np.nan, np.nan)) for name in problem.graph.nodes]).T
+    return low, high
+
+
+def _require_bounds(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
+    low, high = _bounds(problem)
+    # A comparison with NaN is false: neither NaN nor what is not manipulable is inside.
+    bad = mask & ~((value >= low) & (value <= high))
+    if bad.any():
+        row, place = np.argwhere(bad)[0]
+        name = problem.graph.nodes[place]
+        if name not in problem.region.domains:
+            raise DomainError(unknown("manipulable variable", name, problem.region.domains))
+        raise DomainError(
+            f"do({name} = {value[row, place]:.15g}) lies outside "
+            f"[{low[place]:.15g}, {high[place]:.15g}]; "
+            "widen the domain in the problem, or clip the value"
+        )
+
+
+def _require_levels(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
+    off = problem.region.find_off_levels(mask, value)
+    if off.any():
+        row, place = np.argwhere(off)[0]
+        name, number = problem.graph.nodes[place], value[row, place]
+        levels = problem.region.levels[name]
+        [near] = nearest_levels(np.array([number]), levels)
+        raise DomainError(
+            f"do({name} = {number:.15g}) is none of the levels {show_levels(levels)}; the nearest "
+            f"is {near:.15g}"
+        )
+
+
+def _require_constraints(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
+    kept = problem.region.find_kept(mask, value)
+    if not kept.all():
+        row, which = np.argwhere(~kept)[0]
+        budget = problem.region.budgets[which]
+        [total] = budget.sums(mask[[row]], value[[row]])
+        raise DomainError(
+            f"do({_words(problem, mask[row], value[row])}) breaks the constraint "
+            f"{budget.constraint}: its sum over what is set is {total:.15g}; change the values, "
+            "or relax the constraint in the problem"
+        )
+
+
+def _is_explored(problem: "Problem", row: np.ndarray) -> bool:
+    asked = _names(problem, row)
+    return not asked or problem.has_set(asked)
+
+
+def _require_explored(problem: "Problem", mask: np.ndarray) -> None:
+    for row in mask[distinct_rows(mask)[0]]:
+        if _is_explored(problem, row):
+            continue
+        asked = _names(problem, row)
+        near = min(problem.sets, key=lambda members: len(set(members) ^ set(asked)))
+        missing = [name for name in near if name not in asked]
+        extra = [name for name in asked if name not in near]
+        raise DomainError(
+            f"{{{listed(asked)}}} is not a set of this problem; compared with "
+            f"{{{listed(near)}}}, missing: {listed(missing)}; extra: {listed(extra)}"
+        )
+
+
+def _names(problem: "Problem", row: np.ndarray) -> tuple[str, ...]:
+    return tuple(name for name, is_set in zip(problem.graph.nodes, row, strict=True) if is_set)
+
+
+def _words(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> str:
+    pairs = zip(problem.graph.nodes, mask, value, strict=True)
+    return ", ".join(f"{name} = {number:.6g}" for name, is_set, number in pairs if is_set)
