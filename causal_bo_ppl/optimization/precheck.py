@@ -95,10 +95,10 @@ def to_be_said(checks: tuple[Check, ...]) -> tuple[Check, ...]:
     return tuple(failed.values())
 
 
-def warn_of(checks: tuple[Check, ...], stacklevel: int = 2) -> None:
+def warn_of(checks: tuple[Check, ...], stacklevel: int = 1) -> None:
     """Warn once of every check that should be heard of, with its text and its advice.
 
-    stacklevel: as in `warnings.warn`, counted from the caller of this function.
+    stacklevel: 1 points at the caller of this function, 2 at the caller of that one, and so on.
     """
     for check in to_be_said(checks):
         message = f"before the first experiment: {check.text} {check.advice}".strip()

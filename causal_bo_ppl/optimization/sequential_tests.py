@@ -175,8 +175,9 @@ def _lasting(groups: np.ndarray, doubts: np.ndarray, noises: np.ndarray) -> np.n
     fraction that remains of the bias is the ratio of the two.
     """
     first = np.unique(groups, return_index=True)[1][groups]
-    began, spread = doubts[first], np.sqrt((doubts + noises)[first] / (doubts + noises))
-    return np.asarray(np.where(began > 0, doubts / np.where(began > 0, began, 1.0), 1.0) * spread)
+    began, total = doubts[first], doubts + noises
+    left = np.where(began > 0, doubts / np.where(began > 0, began, 1.0), 1.0)
+    return np.asarray(left * np.sqrt(total[first] / np.where(total > 0, total, 1.0)))
 
 
 def _compare_replicates(
@@ -193,7 +194,7 @@ def _compare_replicates(
     is_later = (precision > 0) & (own > 0)
     weight = np.where(is_later, precision, 1.0)
     before = (cumulate(own * outcomes, groups) - own * outcomes) / weight
-    spread = np.sqrt(doubts + noises)
+    spread = np.sqrt(np.where(is_later, doubts + noises, 1.0))
     centre = np.where(is_later, (before - means) / spread, 0.0)[:, None]
     variance = ((noises + 1 / weight) / spread**2)[:, None] * INFLATIONS
     ratios = 0.5 * (scores[:, None] ** 2 - (scores[:, None] - centre) ** 2 / variance)

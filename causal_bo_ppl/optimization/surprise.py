@@ -9,6 +9,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -120,7 +121,9 @@ class Surprise:
     @cached_property
     def alarm(self) -> int | None:
         """The experiment, counted from 1, at which p fell below 0.001; None where it did not."""
-        below = np.flatnonzero(self.evidence.corrected < IMPROBABLE) if self.told else []
+        if not self.told:
+            return None
+        below = np.flatnonzero(self.evidence.corrected < IMPROBABLE)
         return int(below[0]) + 1 if len(below) else None
 
     @property
@@ -247,8 +250,8 @@ class Surprise:
             "Look at the experiments first: was set what was asked for? See whether a mechanism "
             f"bends ({names}): cb.check_predictive(post), or cb.check_linearity of a fit with "
             'mechanisms="gp"; if so, optimize with mechanisms="gp". See whether an arrow or a '
-            "latent cause is missing: cb.check_graph(problem, data). Until then let outcomes correct the model: "
-            'residual="auto"; do not trust the intervals.'
+            "latent cause is missing: cb.check_graph(problem, data). Until then let outcomes "
+            'correct the model: residual="auto"; do not trust the intervals.'
         )
 
     @property
@@ -269,7 +272,7 @@ class Surprise:
         return [str(name) for name in p.index[p <= max(ALIKE * p.iloc[0], 1e-300)]]
 
     def _tell(self, name: str) -> str:
-        line = self.interventions.loc[name]
+        line: Any = self.interventions.loc[name]
         rows = (self.table["intervention"] == name).to_numpy()
         spread = float(self.table.loc[rows, "spread"].iloc[0])
         count, gap = int(line["outcomes"]), float(line["came_out"] - line["believed"])

@@ -61,16 +61,16 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
 
 
 def _name_sets(ax: Axes, sets: list[str]) -> None:
-    """Name the set of every run of experiments at the bottom, where there are few runs."""
+    """Name what was set in every run of experiments at the bottom, where there are few runs."""
     starts, ends = equal_runs(sets)
     if len(starts) > MOST_SETS:
         return
     for start, end in zip(starts, ends, strict=True):
-        room = max(int(60 * (end - start) / len(sets)), 3)
+        room = max(int(60 * (end - start) / len(sets)), 5)
         ax.text(
             (start + end + 1) / 2,
             0.02,
-            short(f"do({sets[start]})", room),
+            short(sets[start], room),
             transform=ax.get_xaxis_transform(),
             ha="center",
             fontsize="x-small",
