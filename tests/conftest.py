@@ -3,8 +3,11 @@
 import os
 
 import jax
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import causal_bo_ppl as cb
@@ -61,3 +64,22 @@ def joined():
     intervened = np.zeros((n, 4), bool)
     intervened[:20, 2] = True
     return problem, cb.Data(graph.nodes, "Y", values, intervened)
+
+
+@pytest.fixture(scope="session")
+def bowl():
+    """X ~ N(0, 1), Z = X + e, Y = (Z - 0.5)^2 + e with unit e: no line describes Y."""
+
+    def model():
+        x = numpyro.sample("X", dist.Normal(0, 1))
+        z = numpyro.sample("Z", dist.Normal(x, 1))
+        numpyro.sample("Y", dist.Normal((z - 0.5) ** 2, 1))
+
+    def response(queries):
+        sets_x, sets_z = queries.mask[:, 0], queries.mask[:, 1]
+        mean = jnp.where(sets_z, queries.value[:, 1], jnp.where(sets_x, queries.value[:, 0], 0.0))
+        return (mean - 0.5) ** 2 + jnp.where(sets_z, 0.0, jnp.where(sets_x, 1.0, 2.0))
+
+    graph = cb.CausalGraph.parse("X -> Z -> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (-3.0, 3.0), "Z": (-3.0, 3.0)})
+    return cb.CausalSystem("bowl", problem, model, response, False, "test")

@@ -42,7 +42,8 @@ INSIDE = {  # the order within a room, from left to right
     "mechanisms": "interfaces simulation linear gp serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface coupled",
-    "optimization": "acquisition settings state experiments run loop",
+    "optimization": "sequential_tests predicted_outcomes surprise precheck acquisition settings "
+    "state experiments run loop",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

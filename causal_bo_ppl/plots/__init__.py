@@ -26,6 +26,7 @@ from causal_bo_ppl.plots.posteriors import draw_coverage as draw_coverage
 from causal_bo_ppl.plots.posteriors import draw_posterior as draw_posterior
 from causal_bo_ppl.plots.posteriors import draw_response as draw_response
 from causal_bo_ppl.plots.runs import draw_run as draw_run
+from causal_bo_ppl.plots.surprise import draw_surprise as draw_surprise
 from causal_bo_ppl.plots.theory_curves import draw_concentration as draw_concentration
 from causal_bo_ppl.plots.theory_curves import draw_gains as draw_gains
 from causal_bo_ppl.plots.theory_curves import draw_spectrum as draw_spectrum
