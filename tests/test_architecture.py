@@ -41,7 +41,8 @@ INSIDE = {  # the order within a room, from left to right
     "mechanisms": "interfaces simulation linear gp serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface coupled",
-    "optimization": "acquisition settings state experiments run loop",
+    "optimization": "interface confidence improvement lookahead acquisition ascent climbing "
+    "candidates search settings state experiments run loop",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {
