@@ -111,9 +111,9 @@ class _Search:
         how = f"all {len(queries):,} vertices"
         if len(first.queries):
             climbed = self.climb(first, kind)
-            queries = stack([queries, climbed])
-            costs = np.append(costs, self.space.problem.cost(climbed))
-            how = f"{how}, and larger sets one variable at a time"
+            queries = stack([queries, first.queries, climbed])
+            costs = np.concatenate([costs, first.costs, self.space.problem.cost(climbed)])
+            how = f"{how} of the smaller sets, and larger sets one variable at a time"
         return self.choose(queries, costs, self.worth(queries), how)
 
     def climb(self, first: Candidates, kind: str) -> Queries:
