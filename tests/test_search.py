@@ -21,6 +21,7 @@ from causal_bo_ppl.optimization.improvement import ExpectedImprovement, LogExpec
 from causal_bo_ppl.optimization.interface import Context, prepare
 from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.optimization.search import find_best
+from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
 from causal_bo_ppl.problem.queries import stack
 
 
@@ -325,3 +326,27 @@ def test_tried_interventions_of_other_sets_are_no_candidates():
     assert np.asarray(found.query.value)[0].tolist() == [0.5, 0.0, 0.0]
     both = Plain(lambda queries: np.asarray(queries.mask).sum(axis=1) + 0.01 * queries.value[:, 0])
     assert np.asarray(find_best(space, surrogate, both, tried=tried).query.mask).sum() == 1
+
+
+@pytest.mark.parametrize("name", ["ucb", "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead"])
+def test_asking_follows_every_acquisition(name):
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(40, 0))
+    state = begin(post, cb.Settings(acquisition=name, noise=0.5))
+    state = tell(state, [Entry(system.problem.queries([{"X": 1.0}]), 0.3, 0.5, cost=1.0)])
+    first, again = (ask(state, 2, key=jax.random.key(1)) for _ in range(2))
+    assert len(first) == 2
+    assert [each.bound for each in first] == [each.bound for each in again]
+    for each in first:
+        assert system.problem.require(each.query) is each.query and each.cost == 1.0
+
+
+def test_every_suggestion_of_a_batch_has_a_draw_of_its_own():
+    system = cb.models.load("chain")
+    state = begin(
+        cb.fit(system.problem, system.observe(40, 0)), cb.Settings(acquisition="thompson")
+    )
+    bounds = [each.bound for each in ask(state, 4, key=jax.random.key(1))]
+    assert len(set(bounds)) == 4
+    with pytest.raises(cb.ModelError, match="Thompson sampling draws"):
+        ask(state)
