@@ -73,8 +73,18 @@ if TYPE_CHECKING:
     from causal_bo_ppl.mechanisms.linear.priors import FixedPrior as FixedPrior
     from causal_bo_ppl.mechanisms.linear.priors import MomentPrior as MomentPrior
     from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior as ScaledPrior
+    from causal_bo_ppl.optimization import BetaSchedule as BetaSchedule
+    from causal_bo_ppl.optimization import ConfidenceBound as ConfidenceBound
+    from causal_bo_ppl.optimization import CostSubtracted as CostSubtracted
+    from causal_bo_ppl.optimization import ExpectedImprovement as ExpectedImprovement
+    from causal_bo_ppl.optimization import LogExpectedImprovement as LogExpectedImprovement
+    from causal_bo_ppl.optimization import LookAhead as LookAhead
+    from causal_bo_ppl.optimization import PerCost as PerCost
+    from causal_bo_ppl.optimization import PointwiseBound as PointwiseBound
+    from causal_bo_ppl.optimization import RegretSafeBound as RegretSafeBound
     from causal_bo_ppl.optimization import Run as Run
     from causal_bo_ppl.optimization import Settings as Settings
+    from causal_bo_ppl.optimization import Thompson as Thompson
     from causal_bo_ppl.optimization import optimize as optimize
     from causal_bo_ppl.problem import Levels as Levels
     from causal_bo_ppl.problem import LinearConstraint as LinearConstraint
@@ -150,7 +160,21 @@ _HOMES = {
     ),
     "mechanisms.gp.priors": ("GP", "GPPrior"),
     "mechanisms.linear.priors": ("FixedPrior", "MomentPrior", "ScaledPrior"),
-    "optimization": ("Run", "Settings", "optimize"),
+    "optimization": (
+        "BetaSchedule",
+        "ConfidenceBound",
+        "CostSubtracted",
+        "ExpectedImprovement",
+        "LogExpectedImprovement",
+        "LookAhead",
+        "PerCost",
+        "PointwiseBound",
+        "RegretSafeBound",
+        "Run",
+        "Settings",
+        "Thompson",
+        "optimize",
+    ),
     "problem": ("Levels", "LinearConstraint", "MagnitudeCost", "Problem", "Queries"),
     "responses": ("Response", "compare_propagations", "response"),
     "surrogates": ("couple",),

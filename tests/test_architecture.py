@@ -41,9 +41,10 @@ INSIDE = {  # the order within a room, from left to right
     "linearity results effects",
     "mechanisms": "interfaces simulation linear gp serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
-    "surrogates": "interface coupled",
-    "optimization": "sequential_tests predicted_outcomes surprise precheck acquisition settings "
-    "state experiments run loop",
+    "surrogates": "interface weights told residual evidence coupled",
+    "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
+    "improvement lookahead acquisition ascent climbing candidates search settings state "
+    "experiments run loop",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

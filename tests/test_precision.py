@@ -108,6 +108,9 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
     "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
+    "acquisitions, which ask a surrogate": "BetaSchedule ConfidenceBound CostSubtracted "
+    "ExpectedImprovement LogExpectedImprovement LookAhead PerCost PointwiseBound RegretSafeBound "
+    "Thompson",
     "records and settings": "Check Conjugate FixedPrior GP GPPrior KernelEstimate Laplace Levels "
     "Limits LinearConstraint MagnitudeCost MomentPrior NUTS Queries ScaledPrior Settings "
     "Tolerances Wishart",

@@ -1,94 +1,163 @@
-"""How much is an experiment worth, and where do we look for the next one?
+"""How much is an experiment worth? All acquisitions by name, and what costs make of them.
 
-The confidence bound of an effect: mu + sqrt(beta) sd for `max`, mu - sqrt(beta) sd for `min`. Where
-the response is affine in the values, mu is affine and sd convex, so the best bound over a box lies
-at a vertex: enumerating all vertices of all sets solves this step exactly. Otherwise Sobol points
-that fill the boxes are tried too.
+Bounds and draws are in `confidence`, improvement over the best in `improvement`, improvement of the
+recommendation in `lookahead`; here costs are subtracted or divided by. Where to look for the best
+query is the subject of `search`.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError
-from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.mechanisms.interfaces import read_record
-from causal_bo_ppl.numerics import first_smallest
+from causal_bo_ppl.optimization.confidence import BetaSchedule as BetaSchedule
+from causal_bo_ppl.optimization.confidence import (
+    ConfidenceBound,
+    PointwiseBound,
+    RegretSafeBound,
+    Thompson,
+)
+from causal_bo_ppl.optimization.confidence import confidence_bound as confidence_bound
+from causal_bo_ppl.optimization.improvement import ExpectedImprovement, LogExpectedImprovement
+from causal_bo_ppl.optimization.interface import Acquisition as Acquisition
+from causal_bo_ppl.optimization.interface import Context, prepare, trait
+from causal_bo_ppl.optimization.interface import first_best as first_best
+from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import vertices, vertices_and_points
-from causal_bo_ppl.surrogates import Prediction, Surrogate
+from causal_bo_ppl.surrogates import Surrogate
 
 
-class Acquisition(Protocol):
-    """How much a query is worth, given what is believed about all effects."""
+@dataclass(frozen=True, eq=False)
+class PerCost:
+    """What another acquisition gives per unit of cost: worth / cost.
+
+    rule: an acquisition that is never negative, by name or as a record; of a logarithm, the log of
+    the cost is subtracted. A confidence bound has no zero, so that its ratio to a cost would depend
+    on the units of the target: it is refused.
+
+    Over costs that are constant + |x| on a box without 0 inside, a convex worth that is never
+    negative divided by a cost that is affine is quasi-convex: it is largest at a vertex still.
+    """
+
+    rule: Acquisition | str
+
+    uses_costs = True
+
+    def __post_init__(self) -> None:
+        rule = read_acquisition(self.rule, 2.0)
+        if not (trait(rule, "is_nonnegative") or trait(rule, "is_log")):
+            raise ModelError(
+                f"{rule.name!r} can be negative, so that its worth per unit of cost means nothing; "
+                'take "ei", "log-ei" or "look-ahead", or subtract costs with CostSubtracted'
+            )
+        object.__setattr__(self, "rule", rule)
 
     @property
     def name(self) -> str:
         """The name of the acquisition, for tables and messages."""
+        return f"{self._inner.name} per cost"
+
+    @property
+    def _inner(self) -> Acquisition:
+        return self.rule  # type: ignore[return-value]
+
+    @property
+    def at_vertices(self) -> bool:
+        """Whether the worth is largest at a vertex where effects are affine."""
+        return trait(self._inner, "at_vertices")
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the worth is a logarithm."""
+        return trait(self._inner, "is_log")
+
+    @property
+    def is_nonnegative(self) -> bool:
+        """Whether the worth is never negative."""
+        return trait(self._inner, "is_nonnegative")
+
+    @property
+    def is_one_batch(self) -> bool:
+        """Whether worths can be compared within one batch only."""
+        return trait(self._inner, "is_one_batch")
+
+    def prepare(self, context: Context) -> "PerCost":
+        """Return the acquisition for one suggestion."""
+        return replace(self, rule=prepare(self._inner, context))
 
     def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
-        """Return the worth of M queries, (M,); larger is better, whatever the objective.
+        """Return the worth of each query per unit of its cost, (M,)."""
+        worth = self._inner.worth(surrogate, queries, objective)
+        costs = surrogate.post.problem.cost(queries)
+        return np.asarray(worth - np.log(costs) if self.is_log else worth / costs)
 
-        It must depend on the surrogate and the query alone, not on the other queries of the batch.
-        """
 
+@dataclass(frozen=True, eq=False)
+class CostSubtracted:
+    """What another acquisition is worth less the cost: worth - eta cost.
 
-@dataclass(frozen=True)
-class ConfidenceBound:
-    """The optimistic value of an effect, mean +- sqrt(beta) sd; see `Acquisition`."""
+    rule: an acquisition in units of the target, by name or as a record. eta: what one unit of cost
+    outweighs, in units of the target.
+    """
 
-    beta: float = 2.0
+    rule: Acquisition | str
+    eta: float
 
-    name = "ucb"
+    uses_costs = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "beta", read_size("beta", self.beta, positive=False))
+        rule = read_acquisition(self.rule, 2.0)
+        if trait(rule, "is_log"):
+            raise ModelError(
+                f"{rule.name!r} is a logarithm, from which no cost can be subtracted; take PerCost"
+            )
+        object.__setattr__(self, "rule", rule)
+        object.__setattr__(self, "eta", read_size("eta", self.eta, positive=False))
+
+    @property
+    def name(self) -> str:
+        """The name of the acquisition, for tables and messages."""
+        return f"{self._inner.name} less cost"
+
+    @property
+    def _inner(self) -> Acquisition:
+        return self.rule  # type: ignore[return-value]
+
+    @property
+    def at_vertices(self) -> bool:
+        """Whether the worth is largest at a vertex where effects are affine."""
+        return trait(self._inner, "at_vertices")
+
+    @property
+    def is_one_batch(self) -> bool:
+        """Whether worths can be compared within one batch only."""
+        return trait(self._inner, "is_one_batch")
+
+    def prepare(self, context: Context) -> "CostSubtracted":
+        """Return the acquisition for one suggestion."""
+        return replace(self, rule=prepare(self._inner, context))
 
     def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
-        """Return the bounds, their sign turned where the target is minimized."""
-        bounds = confidence_bound(surrogate.predict(queries), self.beta, objective)
-        return bounds if objective == "max" else -bounds
+        """Return the worth of each query less its cost, (M,)."""
+        worth = self._inner.worth(surrogate, queries, objective)
+        return np.asarray(worth - self.eta * surrogate.post.problem.cost(queries))
 
 
-def confidence_bound(predicted: Prediction, beta: float, objective: str) -> np.ndarray:
-    """Return the optimistic value of each effect, (M,)."""
-    sign = 1.0 if objective == "max" else -1.0
-    return np.asarray(predicted.mean + sign * np.sqrt(beta) * predicted.sd)
+def read_acquisition(given: object, beta: object) -> Acquisition:
+    """Return an acquisition, given by its name or as a record of one's own.
 
-
-def first_best(values: np.ndarray, objective: str) -> int:
-    """Return the place of the best value, the first one where several are equally good.
-
-    Candidates come smallest set first, so that a smaller set wins a tie.
+    beta: of the confidence bounds that are given by name.
     """
-    if not len(values):
-        raise DomainError("there is no intervention to choose from")
-    return first_smallest(values if objective == "min" else -values)
-
-
-def read_acquisition(given: object, beta: float) -> Acquisition:
-    """Return an acquisition, given by its name or as a record of one's own."""
-    rule: Acquisition = read_record("acquisition", given, {"ucb": ConfidenceBound(beta)}, "worth")
+    known: dict[str, Acquisition] = {
+        "ucb": ConfidenceBound(beta),  # type: ignore[arg-type]
+        "ucb-regret-safe": RegretSafeBound(beta),  # type: ignore[arg-type]
+        "ucb-pointwise": PointwiseBound(beta),  # type: ignore[arg-type]
+        "ei": ExpectedImprovement(),
+        "log-ei": LogExpectedImprovement(),
+        "thompson": Thompson(),
+        "look-ahead": LookAhead(),
+    }
+    rule: Acquisition = read_record("acquisition", given, known, "worth")
     return rule
-
-
-FILL = 64  # Sobol points of every set, where effects bend
-
-
-class Candidates(NamedTuple):
-    """Interventions to choose from, and what each costs, (M,)."""
-
-    queries: Queries
-    costs: np.ndarray
-
-
-def find_candidates(post: Posterior) -> Candidates:
-    """Return the interventions among which a posterior's problem is optimized."""
-    problem, sets = post.problem, post.sets
-    if post.belief.response.is_affine and problem.feasible_rule is None:
-        queries = vertices(problem, sets)
-    else:
-        queries = vertices_and_points(problem, sets, FILL)
-    return Candidates(queries, problem.cost(queries))

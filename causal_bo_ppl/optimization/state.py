@@ -9,9 +9,10 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from causal_bo_ppl.data import Data
@@ -20,13 +21,9 @@ from causal_bo_ppl.errors import CausalBOWarning, DomainError, ExplorationError,
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.numerics import TIE
-from causal_bo_ppl.optimization.acquisition import (
-    Acquisition,
-    Candidates,
-    find_candidates,
-    first_best,
-)
+from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
+from causal_bo_ppl.optimization.interface import Context, first_best, prepare
+from causal_bo_ppl.optimization.search import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import stack
@@ -111,8 +108,14 @@ class State:
 
     def noise(self, query: Queries) -> float:
         """Return the variance of one outcome: given, or what the model implies."""
+        return float(self.noises(query)[0])
+
+    def noises(self, queries: Queries) -> np.ndarray:
+        """Return the variances of outcomes of M queries, (M,): given, or what the model implies."""
         given = self.settings.known_noise
-        return float(self.posterior.outcome_variances(query)[0]) if given is None else given
+        if given is None:
+            return self.posterior.outcome_variances(queries)
+        return np.full(len(queries), float(given))
 
 
 def begin(post: Posterior, settings: Settings, experiments: Data | None = None) -> State:
@@ -143,51 +146,49 @@ def begin(post: Posterior, settings: Settings, experiments: Data | None = None) 
     return tell(state, entries)
 
 
-def ask(state: State, n: int = 1, pending: Iterable[Queries] = ()) -> tuple[Suggestion, ...]:
+def ask(
+    state: State,
+    n: int = 1,
+    pending: Iterable[Queries] = (),
+    key: jax.Array | None = None,
+) -> tuple[Suggestion, ...]:
     """Return the next experiments that can be paid for, at most n, the most worthwhile first.
 
-    Each is chosen as if those before it, and what is pending, had come out as predicted.
+    Each is chosen as if those before it, and what is pending, had come out as predicted. key: for
+    acquisitions that draw, another for each of the n.
     """
-    surrogate, objective = state.surrogate, state.problem.objective
-    queries, costs = state.candidates
+    surrogate, candidates = state.surrogate, state.candidates
+    objective, tried = state.problem.objective, state.tried.queries
+    by_model = state.settings.report == "model" or not len(tried)
     spent = [state.spent]
     for query in pending:
         surrogate = surrogate.imagine(query, state.noise(query))
         spent.append(float(state.problem.cost(query)[0]))
+    count = sum(not entry.is_earlier for entry in state.ledger) + len(spent)
     chosen: list[Suggestion] = []
     for place in range(read_count("n", n, 1)):
-        affordable = np.flatnonzero(_is_affordable(state.settings, costs, spent))
-        if not len(affordable):
+        pays = partial(_is_affordable, state.settings, spent=tuple(spent))
+        if not pays(candidates.costs).any():
             break
-        worth = _read_worth(state.settings.rule, surrogate, queries, objective)
-        if not np.ptp(worth[affordable]) > TIE * np.abs(worth[affordable]).max():
-            message = (
-                f"all {len(affordable)} interventions look equally good; the first of a smallest "
-                "set is taken"
-            )
-            warnings.warn(message, CausalBOWarning, stacklevel=4)
-        at = int(affordable[first_best(worth[affordable], "max")])
-        mean, sd = (float(part[0]) for part in surrogate.predict(queries[at]))
-        bound = float(worth[at] if objective == "max" else -worth[at])
-        chosen.append(Suggestion(queries[at], mean, sd, bound, float(costs[at])))
-        spent.append(float(costs[at]))
-        if place + 1 < n:
-            surrogate = surrogate.imagine(queries[at], state.noise(queries[at]))
-    return tuple(chosen)
-
-
-def _read_worth(
-    rule: Acquisition, surrogate: Surrogate, queries: Queries, objective: str
-) -> np.ndarray:
-    """Return what an acquisition says; refuse what is not one finite number for each query."""
-    worth = np.asarray(rule.worth(surrogate, queries, objective))
-    if worth.shape != (len(queries),) or not np.isfinite(worth).all():
-        raise ModelError(
-            f"the acquisition {rule.name!r} gave an array of shape {worth.shape} for "
-            f"{len(queries)} queries, {int((~np.isfinite(worth)).sum())} of them not finite; it "
-            "must give one finite number for each"
+        context = Context(
+            surrogate,
+            objective,
+            candidates.queries,
+            candidates.queries if by_model else tried,
+            round=count + place,
+            noise=state.noises,
+            key=None if key is None else jax.random.fold_in(key, place),
         )
-    return worth
+        rule = prepare(state.settings.rule, context)
+        limit = None if state.settings.budget is None else pays
+        found = find_best(candidates.space, surrogate, rule, affordable=limit, tried=tried)
+        mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
+        bound = found.worth if objective == "max" else -found.worth
+        chosen.append(Suggestion(found.query, mean, sd, bound, found.cost))
+        spent.append(found.cost)
+        if place + 1 < n:
+            surrogate = surrogate.imagine(found.query, state.noise(found.query))
+    return tuple(chosen)
 
 
 def _is_affordable(settings: Settings, costs: np.ndarray, spent: Sequence[float]) -> np.ndarray:

@@ -25,6 +25,7 @@ from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, ResponseMap, Task
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
+from causal_bo_ppl.optimization.interface import Context, prepare
 from causal_bo_ppl.optimization.settings import read_surrogate
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import default_design, default_vertices, split_sets
@@ -391,11 +392,12 @@ def check_acquisition(
     acquisition: str | Acquisition, surrogate: Surrogate, *, objective: str = "min"
 ) -> Check:
     """Check an acquisition on a surrogate: finite, of the right shape, query by query."""
-    rule = read_acquisition(acquisition, 2.0)
+    given = read_acquisition(acquisition, 2.0)
     if objective not in ("min", "max"):
         raise ModelError(f'objective must be "min" or "max", got {objective!r}')
     post = surrogate.post
     queries = _some_queries(post.problem, post.belief.response, 8)
+    rule = prepare(given, Context(surrogate, objective, queries, queries, key=jax.random.key(0)))
     worth = rule.worth(surrogate, queries, objective)
 
     def alone() -> str:
@@ -414,4 +416,4 @@ def check_acquisition(
             ("worth does not depend on the batch", alone),
         ]
     )
-    return run_lines(f"acquisition {rule.name}", lines, "See optimization.acquisition.Acquisition.")
+    return run_lines(f"acquisition {rule.name}", lines, "See optimization.interface.Acquisition.")

@@ -1,0 +1,176 @@
+"""How are many starting points improved at once, inside their boxes? Batched gradients.
+
+Coordinates are shares u of each domain's width. Gradients are differences of the worth itself, so
+that any surrogate and any acquisition can be followed; those of all starts and all coordinates are
+one batch, and so are all trial steps: along the quasi-Newton direction (BFGS), and along the
+gradient with lengths over six decades. A step is taken where it is better. Batches have the same
+shape in every step, so nothing is compiled twice.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import between
+
+STEPS = 60  # quasi-Newton steps at most
+CLOSE = 1e-7  # of a domain's width: a smaller step ends the search
+SHIFT = 2.0**-14  # of a domain's width: the step of a difference, whose error is its square
+GRID = 2.0**20  # results are rounded to this share of the width: the same on every processor
+NEWTON = (1.0, 0.5, 0.2, 0.05)  # trial lengths, in quasi-Newton steps
+STEEPEST = (0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # trial lengths, in widths
+Worth = Callable[[Queries], np.ndarray]
+Allowed = Callable[[Queries], np.ndarray]
+
+
+class Coordinates(NamedTuple):
+    """The coordinates of K starts that may move, each as a share of its domain's width.
+
+    starts: the K queries. columns: (K, D) column of each coordinate; those of sets with fewer than
+    D variables are filled up and not free. free: (K, D). low, high: (K, D) ends of the domains.
+    """
+
+    starts: Queries
+    columns: np.ndarray
+    free: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def shares(self) -> np.ndarray:
+        """Return the shares (K, D) of the starts."""
+        value = np.take_along_axis(np.asarray(self.starts.value), self.columns, axis=1)
+        width = np.where(self.high > self.low, self.high - self.low, 1.0)
+        return np.where(self.free, np.clip((value - self.low) / width, 0.0, 1.0), 0.0)
+
+    def queries(self, shares: np.ndarray) -> Queries:
+        """Return the queries at shares (K, n, D), in K n rows."""
+        many = shares.shape[1]
+        mask = np.repeat(np.asarray(self.starts.mask), many, axis=0)
+        value = np.repeat(np.asarray(self.starts.value), many, axis=0)
+        points = between(self.low[:, None], self.high[:, None], shares)
+        rows = np.arange(len(value)).reshape(len(shares), many)
+        for place in range(shares.shape[2]):  # columns that fill up do not overwrite others
+            moved = np.broadcast_to(self.free[:, None, place], rows.shape)
+            column = np.broadcast_to(self.columns[:, None, place], rows.shape)
+            value[rows[moved], column[moved]] = points[..., place][moved]
+        return Queries(mask, value)
+
+
+def coordinates(starts: Queries, low: np.ndarray, high: np.ndarray, size: int) -> Coordinates:
+    """Return the coordinates of starts that may move; low, high: (p,), equal where one may not.
+
+    size: the number of coordinates D, at least that of any start.
+    """
+    is_free = np.asarray(starts.mask) & (high > low)
+    columns = np.argsort(~is_free, axis=1, kind="stable")[:, :size]
+    free = np.take_along_axis(is_free, columns, axis=1)
+    return Coordinates(starts, columns, free, low[columns], high[columns])
+
+
+def ascend(
+    worth: Worth,
+    allowed: Allowed,
+    starts: Queries,
+    low: np.ndarray,
+    high: np.ndarray,
+    size: int,
+) -> Queries:
+    """Return K queries that are worth no less than the starts, to about 1e-6 of the widths.
+
+    Parameters
+    ----------
+    worth:
+        Function of queries that returns the worth of each, (M,).
+    allowed:
+        Function of queries that returns which may be proposed, (M,); others are never entered.
+    starts:
+        K queries that are allowed.
+    low, high:
+        Ends of all variables' domains, (p,); equal where a variable keeps its value.
+    size:
+        The largest number of variables that may move at once.
+    """
+    at = coordinates(starts, low, high, size)
+    shares, here = at.shares(), np.asarray(worth(starts), float)
+    curvature = np.broadcast_to(np.eye(shares.shape[1]), (*shares.shape, shares.shape[1])).copy()
+    slopes = _gradient(worth, at, shares, here)
+    for _ in range(STEPS):
+        trials = np.clip(shares[:, None] + _directions(at, shares, slopes, curvature), 0.0, 1.0)
+        queries = at.queries(trials)
+        found = np.where(allowed(queries), worth(queries), -np.inf).reshape(trials.shape[:2])
+        best = found.argmax(axis=1)
+        values = found[np.arange(len(best)), best]
+        is_better = values > here
+        moved = np.where(is_better[:, None], trials[np.arange(len(best)), best], shares)
+        step, here = moved - shares, np.where(is_better, values, here)
+        if not np.abs(step).max(initial=0.0) > CLOSE:
+            shares = moved
+            break
+        after = _gradient(worth, at, moved, here)
+        curvature = _update(curvature, step, slopes - after)
+        shares, slopes = moved, after
+    return _settle(worth, allowed, at, shares, here)
+
+
+def _gradient(worth: Worth, at: Coordinates, shares: np.ndarray, here: np.ndarray) -> np.ndarray:
+    """Return the slopes (K, D): central differences, at the ends one-sided ones of second order."""
+    starts, size = shares.shape
+    near, far = np.full(shares.shape, SHIFT), np.full(shares.shape, -SHIFT)
+    near = np.where(shares > 1 - SHIFT, -SHIFT, near)
+    far = np.where(shares < SHIFT, 2 * SHIFT, np.where(shares > 1 - SHIFT, -2 * SHIFT, far))
+    moves = np.zeros((starts, 2, size, size))
+    place = np.arange(size)
+    moves[:, 0, place, place], moves[:, 1, place, place] = near, far
+    points = np.clip(shares[:, None] + moves.reshape(starts, 2 * size, size), 0.0, 1.0)
+    values = np.asarray(worth(at.queries(points))).reshape(starts, 2, size)
+    with np.errstate(invalid="ignore"):
+        one, two = values[:, 0] - here[:, None], values[:, 1] - here[:, None]
+        slopes = (one * far**2 - two * near**2) / (near * far * (far - near))
+    return np.where(at.free & np.isfinite(slopes), slopes, 0.0)
+
+
+def _directions(
+    at: Coordinates, shares: np.ndarray, slopes: np.ndarray, curvature: np.ndarray
+) -> np.ndarray:
+    """Return trial steps (K, n, D): quasi-Newton ones, and ones along the gradient.
+
+    Coordinates at an end of their domain that would leave it stay.
+    """
+    stays = ~at.free | ((shares <= 0) & (slopes < 0)) | ((shares >= 1) & (slopes > 0))
+    uphill = np.where(stays, 0.0, slopes)
+    newton = np.where(stays, 0.0, (curvature * uphill[:, None, :]).sum(axis=2))
+    largest = np.abs(uphill).max(axis=1, keepdims=True, initial=0.0)
+    steepest = uphill / np.where(largest > 0, largest, 1.0)
+    steps = [length * newton for length in NEWTON] + [length * steepest for length in STEEPEST]
+    return np.stack(steps, axis=1)
+
+
+def _update(curvature: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Return the inverse curvatures (K, D, D) of -worth after steps and changes of its slopes.
+
+    They are kept where the worth does not bend downwards along the step.
+    """
+    product = (step * change).sum(axis=1)
+    sizes = np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
+    bends = product > 1e-10 * sizes
+    weight = np.where(bends, 1 / np.where(bends, product, 1.0), 0.0)[:, None, None]
+    # The first curvature that is seen sets the scale.
+    fresh = (curvature == np.eye(step.shape[1])).all(axis=(1, 2)) & bends
+    squares = (change**2).sum(axis=1)
+    scale = np.where(fresh, product / np.where(squares > 0, squares, 1.0), 1.0)
+    scaled = curvature * scale[:, None, None]
+    left = np.eye(step.shape[1]) - weight * step[:, :, None] * change[:, None, :]
+    updated = left @ scaled @ left.transpose(0, 2, 1) + weight * step[:, :, None] * step[:, None, :]
+    return np.where(bends[:, None, None], updated, curvature)
+
+
+def _settle(
+    worth: Worth, allowed: Allowed, at: Coordinates, shares: np.ndarray, here: np.ndarray
+) -> Queries:
+    """Return the queries with rounded shares, where these may be proposed, else as they are."""
+    rounded = at.queries((np.round(shares * GRID) / GRID)[:, None])
+    plain = at.queries(shares[:, None])
+    may = np.asarray(allowed(rounded))[:, None]
+    return Queries(plain.mask, np.where(may, np.asarray(rounded.value), np.asarray(plain.value)))

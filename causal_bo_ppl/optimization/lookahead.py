@@ -1,0 +1,149 @@
+"""How much better will the recommendation be after one more outcome? The knowledge gradient.
+
+Before an outcome of query z its posterior means at points j are a_j + b_j Z with Z ~ N(0, 1),
+a_j = E f_j and b_j = Cov(f_j, f(z)) / sqrt(Var f(z) + noise). What is recommended afterwards has
+the mean max_j (a_j + b_j Z), a convex piecewise linear function of Z with slopes b_1 < ... < b_k
+that change at c_1 < ... < c_{k-1}, so that (Frazier, Powell and Dayanik 2009)
+
+    E max_j (a_j + b_j Z) - max_j a_j = sum_i (b_{i+1} - b_i) h(-|c_i|),  h(x) = phi(x) + x Phi(x).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inputs import read_count
+from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.numerics import tie_width
+from causal_bo_ppl.optimization.improvement import standard_improvement
+from causal_bo_ppl.optimization.interface import Context, sign_of
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates import Surrogate
+
+BLOCK = 256  # queries whose lines are held in memory at once, and whose covariance is formed
+REACH = 6.0  # sds: what lies farther below the best mean is recommended once in 10^9 times
+
+
+def envelope_gain(intercepts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Return E[max_j (a_j + b_j Z)] - max_j a_j for M families of J lines, (M,).
+
+    intercepts, slopes: a and b of shape (M, J). The upper envelope is followed from the line with
+    the smallest slope to the next one that crosses it, for all families at once; each step costs
+    O(M J), and there are as many steps as the longest envelope has lines.
+    """
+    a, b = np.asarray(intercepts, float), np.asarray(slopes, float)
+    gains = np.zeros(len(a))
+    lowest = b == b.min(axis=1, keepdims=True)
+    current = np.where(lowest, a, -np.inf).argmax(axis=1)
+    rows = np.arange(len(a))
+    while len(rows):
+        here_a, here_b = a[rows, current][:, None], b[rows, current][:, None]
+        steeper = b[rows] - here_b
+        is_steeper = steeper > 0
+        going = is_steeper.any(axis=1)
+        if not going.any():
+            break
+        rows, steeper, is_steeper = rows[going], steeper[going], is_steeper[going]
+        with np.errstate(over="ignore"):
+            crossings = (here_a[going] - a[rows]) / np.where(is_steeper, steeper, 1.0)
+        crossings = np.where(is_steeper, crossings, np.inf)
+        first = crossings.min(axis=1, keepdims=True)
+        # Of lines that cross at one point the steepest goes on.
+        current = np.where(crossings == first, steeper, -np.inf).argmax(axis=1)
+        change = steeper[np.arange(len(rows)), current]
+        gains[rows] += change * standard_improvement(-np.abs(first[:, 0]))
+    return gains
+
+
+def cross_covariance(surrogate: Surrogate, queries: Queries, points: Queries) -> np.ndarray:
+    """Return Cov[f(z), f(z')] of M queries with J points, (M, J).
+
+    By the surrogate's own `cross_covariance(queries, points)` where it is offered, otherwise as
+    parts of the joint covariances of blocks of queries with all points.
+    """
+    own = offered(surrogate, "cross_covariance")
+    if own is not None:
+        return np.asarray(own(queries, points))
+    parts = [
+        surrogate.covariance(stack([queries[at : at + BLOCK], points]))[
+            : -len(points), -len(points) :
+        ]
+        for at in range(0, len(queries), BLOCK)
+    ]
+    return np.concatenate([np.zeros((0, len(points))), *parts])
+
+
+@dataclass(frozen=True, eq=False)
+class LookAhead:
+    """Expected improvement of what is recommended after one more outcome, in units of the target.
+
+    most: the number of points among which the recommendation may lie, beside the query itself.
+    Those farther than 6 sds below the best mean are left out, and of the others the `most` with the
+    largest mean + 2 sd are taken: leaving out points can only lower the worth. points, noise: as
+    `prepare` finds them in the context.
+    """
+
+    most: int = 128
+    points: Queries | None = None
+    noise: Callable[[Queries], np.ndarray] | None = None
+
+    name = "look-ahead"
+    at_vertices = False  # how much is learned is not convex in the values
+    uses_costs = False
+    is_nonnegative = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "most", read_count("most", self.most, 1))
+
+    def prepare(self, context: Context) -> "LookAhead":
+        """Return the acquisition with the points where the recommendation may lie."""
+        points = self.points
+        if points is None:
+            among = context.recommendable if len(context.recommendable) else context.candidates
+            points = promising(context.surrogate, among, context.objective, self.most)
+        noise = context.noise if self.noise is None else self.noise
+        return replace(self, points=points, noise=noise)
+
+    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+        """Return the expected improvements of the recommendation, (M,)."""
+        if self.points is None or not len(self.points):
+            raise ModelError(
+                "where may the recommendation lie? Call prepare(context) first, or give points="
+            )
+        sign, means = sign_of(objective), surrogate.predict(self.points).mean
+        mean, sd = surrogate.predict(queries)
+        noise = (
+            surrogate.post.outcome_variances(queries) if self.noise is None else self.noise(queries)
+        )
+        spread = np.sqrt(sd**2 + noise)
+        scale = np.where(spread > 0, spread, 1.0)
+        found = []
+        for start in range(0, len(queries), BLOCK):
+            part = slice(start, start + BLOCK)
+            taught = cross_covariance(surrogate, queries[part], self.points) / scale[part, None]
+            own = sd[part] ** 2 / scale[part]
+            lines = np.broadcast_to(means, taught.shape)
+            a = sign * np.column_stack([lines, mean[part]])
+            gain = envelope_gain(a, sign * np.column_stack([taught, own]))
+            found.append(gain + np.maximum(a[:, -1] - (sign * means).max(), 0.0))
+        return np.concatenate([np.zeros(0), *found])
+
+
+def promising(surrogate: Surrogate, queries: Queries, objective: str, most: int) -> Queries:
+    """Return the queries that may turn out best, at most `most`, in their order.
+
+    The one with the best mean is always among them.
+    """
+    mean, sd = surrogate.predict(queries)
+    mean = sign_of(objective) * mean
+    near = np.flatnonzero(mean + REACH * sd >= mean.max() - tie_width(mean))
+    if len(near) <= most:
+        return queries[near]
+    bound = mean[near] + 2 * sd[near]
+    # Of equal ones the first; the one with the best mean before all others.
+    rounded = np.round(bound / max(tie_width(bound), np.finfo(float).tiny))
+    rounded[int(np.flatnonzero(mean[near] >= mean.max() - tie_width(mean))[0])] = np.inf
+    return queries[np.sort(near[np.argsort(-rounded, kind="stable")[:most]])]

@@ -1,0 +1,116 @@
+"""The expected improvement of the recommendation, against quadrature and retold outcomes."""
+
+import numpy as np
+import pytest
+from dense_surrogate import dense_case
+from scipy.stats import norm
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.optimization.interface import Context, prepare
+from causal_bo_ppl.optimization.lookahead import (
+    LookAhead,
+    cross_covariance,
+    envelope_gain,
+    promising,
+)
+
+
+def by_grid(a, b):
+    """E max_j (a_j + b_j Z) - max_j a_j by brute force over Z."""
+    z = np.linspace(-12, 12, 200_001)
+    best = (a[:, None] + b[:, None] * z).max(axis=0)
+    return np.trapezoid((best - a.max()) * norm.pdf(z), z)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_envelope_agrees_with_quadrature(seed):
+    draws = np.random.default_rng(seed)
+    a, b = draws.normal(size=(6, 9)), draws.normal(size=(6, 9)) * 0.7
+    b[1] = 0.3  # all slopes equal
+    b[2, 4:] = b[2, 0]  # some
+    a[3] = 0.0  # all cross at one point
+    a[4, 1:], b[4, 1:] = a[4, 0], b[4, 0]  # all lines are one
+    found = envelope_gain(a, b)
+    brute = [by_grid(*lines) for lines in zip(a, b, strict=True)]
+    np.testing.assert_allclose(found, brute, atol=1e-8)
+    assert found[1] == found[4] == 0.0 and (found >= 0).all()
+
+
+def test_a_gain_far_in_the_tail_is_small_and_not_lost():
+    """Two lines that cross at Z = 30: the difference of two means would be 0."""
+    found = envelope_gain(np.array([[0.0, -30.0]]), np.array([[0.0, 1.0]]))
+    assert found[0] == pytest.approx(np.exp(-450 - 0.5 * np.log(2 * np.pi)) / 900, rel=0.01)
+
+
+def test_slopes_that_differ_by_rounding_change_nothing():
+    draws = np.random.default_rng(0)
+    a, b = draws.normal(size=(1, 5)), draws.normal(size=(1, 5))
+    noisy = np.concatenate([b, b * (1 + 2e-16)], axis=1)
+    np.testing.assert_allclose(
+        envelope_gain(np.concatenate([a, a], axis=1), noisy), envelope_gain(a, b), rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("objective", ["min", "max"])
+def test_worth_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(objective):
+    problem, surrogate = dense_case(objective)
+    queries, points, noise = problem.sobol(3)[:4], surrogate.told, 0.2
+    rule = LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
+    worth = rule.worth(surrogate, queries, objective)
+    sign, draws = 1.0 if objective == "max" else -1.0, np.random.default_rng(1)
+    now = (sign * surrogate.predict(points).mean).max()
+    for row, query in enumerate(queries):
+        mean, sd = (float(part[0]) for part in surrogate.predict(query))
+        gains = []
+        for outcome in mean + np.sqrt(sd**2 + noise) * draws.normal(size=400):
+            after = surrogate.tell(query, outcome, noise)
+            gains.append(max((sign * after.predict(each).mean).max() for each in (points, query)))
+        gains = np.array(gains) - now
+        error = gains.std(ddof=1) / np.sqrt(len(gains))
+        assert abs(gains.mean() - worth[row]) <= 4.5 * error + 1e-9
+
+
+def test_worth_does_not_depend_on_the_batch_and_is_never_negative():
+    problem, surrogate = dense_case()
+    queries = problem.grid(20)
+    context = Context(surrogate, "min", problem.vertices(), surrogate.told)
+    rule = prepare(LookAhead(), context)
+    worth = rule.worth(surrogate, queries, "min")
+    alone = [rule.worth(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
+    np.testing.assert_allclose(worth[::50], alone, atol=1e-12)
+    assert (worth >= 0).all() and worth.max() > 0
+
+
+def test_covariances_with_points_are_blocks_of_the_joint_covariance():
+    problem, surrogate = dense_case()
+    queries, points = problem.grid(18), problem.sobol(2)
+    found = cross_covariance(surrogate, queries, points)
+    assert len(queries) > 256 and found.shape == (len(queries), len(points))
+    for row in (0, 100, len(queries) - 1):
+        mean, covariance = surrogate.moments(
+            cb.Queries(
+                np.vstack([queries.mask[row : row + 1], points.mask]),
+                np.vstack([queries.value[row : row + 1], points.value]),
+            )
+        )
+        np.testing.assert_allclose(found[row], covariance[0, 1:], atol=1e-12)
+
+
+def test_only_points_that_may_turn_out_best_are_kept():
+    problem, surrogate = dense_case("max")
+    among = problem.grid(12)
+    mean, sd = surrogate.predict(among)
+    kept = promising(surrogate, among, "max", 10)
+    assert len(kept) == 10
+    assert surrogate.predict(kept).mean.max() == pytest.approx(mean.max())
+    everything = LookAhead(points=among).worth(surrogate, among[:5], "max")
+    fewer = LookAhead(points=kept).worth(surrogate, among[:5], "max")
+    assert (fewer <= everything + 1e-12).all() and (fewer > 0).any()
+
+
+def test_look_ahead_without_points_is_refused():
+    problem, surrogate = dense_case()
+    with pytest.raises(cb.ModelError, match="where may the recommendation lie"):
+        LookAhead().worth(surrogate, problem.vertices(), "min")
+    with pytest.raises(cb.ModelError, match="most must be a whole number, at least 1"):
+        LookAhead(most=0)
