@@ -40,7 +40,7 @@ INSIDE = {  # the order within a room, from left to right
     "linearity results effects",
     "mechanisms": "interfaces simulation linear gp serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
-    "surrogates": "interface coupled",
+    "surrogates": "interface coupled uncoupled effect_moments gp_regression independent plain",
     "optimization": "acquisition settings state experiments run loop",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}

@@ -13,7 +13,7 @@ medians.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.numerics import factor_covariance
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import distinct_rows, stack
+from causal_bo_ppl.problem.queries import rows_of_sets, stack
 from causal_bo_ppl.surrogates.coupled import Told, read_told
 from causal_bo_ppl.surrogates.effect_moments import effect_moments, target_moments
 from causal_bo_ppl.surrogates.gp_regression import (
@@ -47,7 +47,7 @@ from causal_bo_ppl.surrogates.gp_regression import (
 from causal_bo_ppl.surrogates.interface import Prediction
 
 WIDE = 3.0  # sds of the target: the prior sd of a constant mean
-MOST_KEPT = 4_096  # fitted sets kept with a posterior
+MOST_KEPT = 512  # fitted sets kept with a posterior
 
 
 class Beliefs(NamedTuple):
@@ -64,11 +64,26 @@ class Beliefs(NamedTuple):
     width: np.ndarray
 
 
-class Learned(NamedTuple):
-    """The outcomes of one set, and the process given them."""
+class Merged(NamedTuple):
+    """The outcomes of one set with replicates merged; the fields of `Observations`, at queries."""
 
-    seen: Observations
-    process: Conditioned
+    queries: Queries
+    values: np.ndarray
+    given: np.ndarray
+    implied: np.ndarray
+    freedom: int
+    squares: float
+
+    def at(self, points: Points) -> Observations:
+        """Return them as observations at the places of their queries."""
+        return Observations(points, *self[1:])
+
+    def digest(self, text: str) -> bytes:
+        """Return a hash of the outcomes and of a text."""
+        parts = [self.queries.mask, self.queries.value, self.values, self.given, self.implied]
+        text = repr((text, len(self.values), self.freedom, self.squares))
+        joined = b"".join(np.asarray(part).tobytes() for part in parts)
+        return hashlib.sha256(text.encode() + joined).digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +98,8 @@ class Independent:
     beliefs: Beliefs
     told: Told
     is_implied: np.ndarray
-    sets: Mapping[bytes, Learned]
-    _kept: dict[bytes, Hyperparameters] = field(default_factory=dict, repr=False)
+    sets: Mapping[bytes, Conditioned]
+    _kept: dict[bytes, Conditioned] = field(default_factory=dict, repr=False)
 
     @property
     def is_affine(self) -> bool:
@@ -94,11 +109,11 @@ class Independent:
     @property
     def jitter(self) -> float:
         """The largest jitter that the covariance of a set's outcomes needed, as a share."""
-        return max((each.process.jitter for each in self.sets.values()), default=0.0)
+        return max((each.jitter for each in self.sets.values()), default=0.0)
 
     def hyperparameters(self) -> dict[tuple[str, ...], Hyperparameters]:
         """Return the fitted hyperparameters of every set that has outcomes."""
-        return {_names(self.post, key): each.process.hyper for key, each in self.sets.items()}
+        return {_names(self.post, key): each.hyper for key, each in self.sets.items()}
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
@@ -106,9 +121,9 @@ class Independent:
         points = self._points(queries)
         variance = prior_variances(self._untold(0), points)
         mean = points.mean.copy()
-        for key, rows, columns in _split(queries):
+        for key, rows in rows_of_sets(queries):
             if key in self.sets:
-                found = self.sets[key].process.predict(_of_set(points, rows, columns))
+                found = self.sets[key].predict(_of_set(points, key, rows))
                 mean[rows], variance[rows] = found
         return Prediction(mean, np.sqrt(variance))
 
@@ -116,8 +131,8 @@ class Independent:
         """Return the joint covariance of the effects of a batch, (M, M); 0 between sets."""
         queries = self._require(queries)
         points, joint = self._points(queries), np.zeros((len(queries), len(queries)))
-        for key, rows, columns in _split(queries):
-            joint[np.ix_(rows, rows)] = self._block(key, _of_set(points, rows, columns))
+        for key, rows in rows_of_sets(queries):
+            joint[np.ix_(rows, rows)] = self._block(key, _of_set(points, key, rows))
         return joint
 
     def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
@@ -128,8 +143,8 @@ class Independent:
         queries, count = self._require(queries), read_count("n", n, 1)
         draws = host_generator(as_key(key)).standard_normal((count, len(queries)))
         points, mean = self._points(queries), self.predict(queries).mean
-        for name, rows, columns in _split(queries):
-            root = factor_covariance(self._block(name, _of_set(points, rows, columns)))
+        for name, rows in rows_of_sets(queries):
+            root = factor_covariance(self._block(name, _of_set(points, name, rows)))
             draws[:, rows] = draws[:, rows] @ root.T
         return np.asarray(mean + draws)
 
@@ -158,11 +173,8 @@ class Independent:
         variances = self.post.outcome_variances(queries) if noise is None else noise
         new = read_told(queries, outcomes, variances)
         after = self._join(new, noise is None)
-        learned = dict(self.sets)
-        for key, _, columns in _split(queries):
-            seen = after._observations(key, columns)
-            learned[key] = Learned(seen, condition(self.beliefs.kernel, self._fit(seen), seen))
-        return replace(after, sets=learned)
+        touched = [key for key, _ in rows_of_sets(queries)]
+        return replace(after, sets={**self.sets, **after._learn(touched)})
 
     def imagine(self, query: Queries, noise: float) -> "Independent":
         """Return the surrogate as if a query had come out as predicted: less doubt, same means.
@@ -174,11 +186,12 @@ class Independent:
         variances = np.maximum(told.variances, np.finfo(float).tiny)
         predicted = self.predict(told.queries).mean
         after = self._join(told._replace(values=predicted, variances=variances), False)
-        [(key, _, columns)] = _split(told.queries)
-        seen = after._observations(key, columns)
+        [(key, _)] = rows_of_sets(told.queries)
+        own = after._merged(key)
+        seen = own.at(_of_set(self._points(own.queries), key, slice(None)))
         known = key in self.sets
-        hyper = self.sets[key].process.hyper if known else self._untold(len(columns))
-        learned = Learned(seen, condition(self.beliefs.kernel, hyper, seen))
+        hyper = self.sets[key].hyper if known else self._untold(seen.variables)
+        learned = condition(self.beliefs.kernel, hyper, seen)
         return replace(after, sets={**self.sets, key: learned})
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
@@ -201,7 +214,7 @@ class Independent:
                     f"this surrogate models do({listed(self.beliefs.members)}) alone, with every "
                     f"variable set; got do({listed(found)})"
                 )
-        return queries
+        return Queries(queries.mask, np.where(queries.mask, queries.value, 0.0) + 0.0)
 
     def _read_one(self, query: Queries, outcome: float, noise: float) -> Told:
         told = read_told(self._require(query), outcome, noise)
@@ -230,51 +243,51 @@ class Independent:
 
     def _block(self, key: bytes, points: Points) -> np.ndarray:
         if key in self.sets:
-            return self.sets[key].process.covariance(points)
+            return self.sets[key].covariance(points)
         hyper = self._untold(points.x.shape[1])
         return prior_covariance(self.beliefs.kernel, hyper, points, points)
 
-    def _observations(self, key: bytes, columns: np.ndarray) -> Observations:
+    def _learn(self, keys: list[bytes]) -> dict[bytes, Conditioned]:
+        """Return the processes of some sets given all of their outcomes.
+
+        Those of the same outcomes are kept; the causal prior of all others is found at once.
+        """
+        merged = {key: self._merged(key) for key in keys}
+        names = {key: each.digest(repr(self.beliefs[:-1])) for key, each in merged.items()}
+        new = [key for key in keys if names[key] not in self._kept]
+        if new:
+            points = self._points(stack([merged[key].queries for key in new]))
+            ends = np.cumsum([len(merged[key].values) for key in new])
+            for key, rows in zip(new, np.split(np.arange(ends[-1]), ends), strict=False):
+                seen = merged[key].at(_of_set(points, key, rows))
+                hyper = most_probable(self.beliefs.kernel, seen, self.beliefs.hyperprior)
+                self._kept[names[key]] = condition(self.beliefs.kernel, hyper, seen)
+        found = {key: self._kept.pop(names[key]) for key in keys}
+        self._kept.update((names[key], found[key]) for key in keys)  # the last used stand last
+        while len(self._kept) > max(MOST_KEPT, len(keys)):
+            self._kept.pop(next(iter(self._kept)))
+        return found
+
+    def _merged(self, key: bytes) -> Merged:
         """Return all outcomes of one set, replicates merged, in an order of their own."""
-        mask = np.asarray(self.told.queries.mask)
-        own = (mask == np.frombuffer(key, bool)).all(axis=1)
-        parts = []
-        for flag in (False, True):
-            rows = np.flatnonzero(own & (self.is_implied == flag))
-            told = self.told.queries[rows], self.told.values[rows], self.told.variances[rows]
-            parts.append(merge_replicates(*told))
-        queries = stack([part.queries for part in parts])
-        values, given, implied = (
-            np.concatenate(each)
-            for each in (
-                [part.means for part in parts],
-                [parts[0].variances, np.zeros(len(parts[1].means))],
-                [np.zeros(len(parts[0].means)), parts[1].variances],
-            )
-        )
-        points = _of_set(self._points(queries), slice(None), columns)
-        order = np.lexsort([given, *points.x.T[::-1]])
-        freedom, squares = _spread_of_replicates(*told)
-        return Observations(
-            Points(*(part[order] for part in points)),
+        own = (np.asarray(self.told.queries.mask) == np.frombuffer(key, bool)).all(axis=1)
+        parts = [self._told(own & (self.is_implied == flag)) for flag in (False, True)]
+        given, implied = (merge_replicates(*part) for part in parts)
+        none = np.zeros(len(given.means)), np.zeros(len(implied.means))
+        queries = stack([given.queries, implied.queries])
+        values = np.append(given.means, implied.means)
+        variances = np.append(given.variances, none[1]), np.append(none[0], implied.variances)
+        order = np.lexsort([variances[0], *np.asarray(queries.value).T[::-1]])
+        return Merged(
+            queries[order],
             values[order],
-            given[order],
-            implied[order],
-            freedom,
-            squares,
+            *(each[order] for each in variances),
+            *_spread_of_replicates(*parts[1]),
         )
 
-    def _fit(self, seen: Observations) -> Hyperparameters:
-        """Return the most probable hyperparameters; those of the same outcomes are kept."""
-        parts = [*seen.points, seen.values, seen.given, seen.implied]
-        text = repr((self.beliefs[:-1], seen.freedom, seen.squares, seen.points.x.shape)).encode()
-        key = hashlib.sha256(text + b"".join(part.tobytes() for part in parts)).digest()
-        if key not in self._kept:
-            found = most_probable(self.beliefs.kernel, seen, self.beliefs.hyperprior)
-            while len(self._kept) >= MOST_KEPT:
-                self._kept.pop(next(iter(self._kept)), None)
-            self._kept[key] = found
-        return self._kept[key]
+    def _told(self, chosen: np.ndarray) -> Told:
+        queries, values, variances = self.told
+        return Told(queries[np.flatnonzero(chosen)], values[chosen], variances[chosen])
 
     def __repr__(self) -> str:
         outcomes = f"{len(self.told.values)} outcomes of {len(self.sets)} sets"
@@ -347,17 +360,9 @@ def begin(
     return Independent(post, beliefs, nothing, np.zeros(0, bool), {}, kept)
 
 
-def _split(queries: Queries) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-    """Yield each set of a batch: its mask as bytes, the rows of its queries, and its variables."""
-    mask = np.ascontiguousarray(queries.mask, bool)
-    first, which = distinct_rows(mask)
-    order = np.argsort(which, kind="stable")
-    ends = np.cumsum(np.bincount(which, minlength=len(first)))
-    for row, rows in zip(first, np.split(order, ends[:-1]), strict=True):
-        yield mask[row].tobytes(), rows, np.flatnonzero(mask[row])
-
-
-def _of_set(points: Points, rows: np.ndarray | slice, columns: np.ndarray) -> Points:
+def _of_set(points: Points, key: bytes, rows: np.ndarray | slice) -> Points:
+    """Return the points of one set, over its own variables."""
+    columns = np.flatnonzero(np.frombuffer(key, bool))
     return Points(points.x[rows][:, columns], points.mean[rows], points.basis[rows])
 
 
