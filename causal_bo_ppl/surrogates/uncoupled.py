@@ -171,4 +171,3 @@ class UncoupledMaker:
     def begin(self, post: Posterior) -> Uncoupled:
         """Return the surrogate before any outcome."""
         return Uncoupled(self.of.begin(post))
-
