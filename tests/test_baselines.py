@@ -25,7 +25,6 @@ from causal_bo_ppl.surrogates.gp_regression import (
     Hyperprior,
     Observations,
     Points,
-    condition,
     factorise,
     most_probable,
     negative_log_posterior,

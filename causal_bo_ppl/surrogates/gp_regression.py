@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 
 from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.numerics import clip_rounding, first_smallest
@@ -290,7 +290,7 @@ def most_probable(kernel: str, seen: Observations, prior: Hyperprior) -> Hyperpa
                 (kernel, seen, prior),
                 method="L-BFGS-B",
                 jac=True,
-                bounds=np.column_stack([centre - REACH * spread, centre + REACH * spread]),
+                bounds=Bounds(centre - REACH * spread, centre + REACH * spread),
                 options={"ftol": 1e-14, "gtol": 1e-8, "maxiter": 200},
             )
         )

@@ -276,14 +276,10 @@ class Independent:
         none = np.zeros(len(given.means)), np.zeros(len(implied.means))
         queries = stack([given.queries, implied.queries])
         values = np.append(given.means, implied.means)
-        variances = np.append(given.variances, none[1]), np.append(none[0], implied.variances)
-        order = np.lexsort([variances[0], *np.asarray(queries.value).T[::-1]])
-        return Merged(
-            queries[order],
-            values[order],
-            *(each[order] for each in variances),
-            *_spread_of_replicates(*parts[1]),
-        )
+        known, scaled = np.append(given.variances, none[1]), np.append(none[0], implied.variances)
+        order = np.lexsort([known, *np.asarray(queries.value).T[::-1]])
+        spread = _spread_of_replicates(*parts[1])
+        return Merged(queries[order], values[order], known[order], scaled[order], *spread)
 
     def _told(self, chosen: np.ndarray) -> Told:
         queries, values, variances = self.told
