@@ -41,7 +41,8 @@ INSIDE = {  # the order within a room, from left to right
     "linearity results effects",
     "mechanisms": "interfaces simulation linear gp serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
-    "surrogates": "interface weights told residual evidence coupled",
+    "surrogates": "interface weights told residual evidence coupled uncoupled "
+    "effect_moments gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
     "improvement lookahead acquisition ascent climbing candidates search settings state "
     "experiments run loop",

@@ -95,6 +95,16 @@ def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return starts[first], np.repeat(which.reshape(-1), lengths)
 
 
+def rows_of_sets(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Yield every set of a batch: its mask (p,) as bytes, and the rows of its queries."""
+    mask = np.ascontiguousarray(queries.mask, bool)
+    first, which = distinct_rows(mask)
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which, minlength=len(first)))
+    for row, rows in zip(first, np.split(order, ends)[:-1], strict=True):
+        yield mask[row].tobytes(), rows
+
+
 class Sets(NamedTuple):
     """The sets of a batch, ordered by their first member in causal order, then by the next.
 

@@ -1,0 +1,383 @@
+"""Independent surrogates: a Gaussian process for every set, which learns from its own set only.
+
+The baselines `cbo` and `cbo-noprior` of causal Bayesian optimization (Aglietti et al. 2020). The
+effect of setting the variables of a set to x is a process of its own. With the causal prior
+
+    E f(x) = m(x),   Cov[f(x), f(x')] = a^2 c(x, x') + s(x) s(x'),
+
+m and s the mean and sd of the effect that the observational rows imply by do-calculus, integrated
+over theta. Without it the mean is a constant, integrated out under a wide prior around the target's
+mean. Amplitude a, lengthscales and the scale of noise that was not given are fitted to the outcomes
+of each set, with the priors of `gp_regression.Hyperprior`; a set without outcomes has their
+medians.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from scipy.stats import norm
+
+from causal_bo_ppl.data.outcomes import merge_replicates
+from causal_bo_ppl.errors import DataError, ExplorationError, listed
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
+from causal_bo_ppl.numerics import factor_covariance
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import rows_of_sets, stack
+from causal_bo_ppl.surrogates.effect_moments import effect_moments, target_moments
+from causal_bo_ppl.surrogates.gp_regression import (
+    Conditioned,
+    Hyperparameters,
+    Hyperprior,
+    Observations,
+    Points,
+    condition,
+    most_probable,
+    prior_covariance,
+    prior_variances,
+    read_logs,
+    require_correlation,
+)
+from causal_bo_ppl.surrogates.interface import Prediction
+from causal_bo_ppl.surrogates.told import Told, no_told, read_told
+
+WIDE = 3.0  # sds of the target: the prior sd of a constant mean
+MOST_KEPT = 512  # fitted sets kept with a posterior
+
+
+class Beliefs(NamedTuple):
+    """What is believed about every set before its outcomes.
+
+    constant: mean and sd of a constant prior mean; None for the causal prior. members: the only set
+    that is modelled, where there is one. width: of each variable's domain, (p,).
+    """
+
+    hyperprior: Hyperprior
+    kernel: str
+    constant: tuple[float, float] | None
+    members: tuple[str, ...] | None
+    width: np.ndarray
+
+
+class Merged(NamedTuple):
+    """The outcomes of one set with replicates merged; the fields of `Observations`, at queries."""
+
+    queries: Queries
+    values: np.ndarray
+    given: np.ndarray
+    implied: np.ndarray
+    freedom: int
+    squares: float
+
+    def at(self, points: Points) -> Observations:
+        """Return them as observations at the places of their queries."""
+        return Observations(points, *self[1:])
+
+    def digest(self, text: str) -> bytes:
+        """Return a hash of the outcomes and of a text."""
+        parts = [self.queries.mask, self.queries.value, self.values, self.given, self.implied]
+        text = repr((text, len(self.values), self.freedom, self.squares))
+        joined = b"".join(np.asarray(part).tobytes() for part in parts)
+        return hashlib.sha256(text.encode() + joined).digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Independent:
+    """A Gaussian process for every set; made by `IndependentMaker`; see `interface.Surrogate`.
+
+    told: every outcome as it was told. is_implied: (m,) whether the variance of its noise was not
+    given, so that its scale is learned. sets: the processes of the sets that have outcomes.
+    """
+
+    post: Posterior
+    beliefs: Beliefs
+    told: Told
+    is_implied: np.ndarray
+    sets: Mapping[bytes, Conditioned]
+    _kept: dict[bytes, Conditioned] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether means are affine and sds convex in the values, so that a vertex is optimal."""
+        return False
+
+    @property
+    def jitter(self) -> float:
+        """The largest jitter that the covariance of a set's outcomes needed, as a share."""
+        return max((each.jitter for each in self.sets.values()), default=0.0)
+
+    def hyperparameters(self) -> dict[tuple[str, ...], Hyperparameters]:
+        """Return the fitted hyperparameters of every set that has outcomes."""
+        return {_names(self.post, key): each.hyper for key, each in self.sets.items()}
+
+    def predict(self, queries: Queries) -> Prediction:
+        """Return mean and sd of the effects of a batch."""
+        queries = self._require(queries)
+        points = self._points(queries)
+        variance = prior_variances(self._untold(0), points)
+        mean = points.mean.copy()
+        for key, rows in rows_of_sets(queries):
+            if key in self.sets:
+                found = self.sets[key].predict(_of_set(points, key, rows))
+                mean[rows], variance[rows] = found
+        return Prediction(mean, np.sqrt(variance))
+
+    def covariance(self, queries: Queries) -> np.ndarray:
+        """Return the joint covariance of the effects of a batch, (M, M); 0 between sets."""
+        queries = self._require(queries)
+        points, joint = self._points(queries), np.zeros((len(queries), len(queries)))
+        for key, rows in rows_of_sets(queries):
+            joint[np.ix_(rows, rows)] = self._block(key, _of_set(points, key, rows))
+        return joint
+
+    def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
+        """Draw all effects of a batch at once, n times, (n, M).
+
+        The cost grows with the cube of the number of queries of one set.
+        """
+        queries, count = self._require(queries), read_count("n", n, 1)
+        draws = host_generator(as_key(key)).standard_normal((count, len(queries)))
+        points, mean = self._points(queries), self.predict(queries).mean
+        for name, rows in rows_of_sets(queries):
+            root = factor_covariance(self._block(name, _of_set(points, name, rows)))
+            draws[:, rows] = draws[:, rows] @ root.T
+        return np.asarray(mean + draws)
+
+    def tell(
+        self,
+        queries: Queries,
+        outcomes: float | np.ndarray,
+        noise: float | np.ndarray | None = None,
+    ) -> "Independent":
+        """Return the surrogate after outcomes of some interventions.
+
+        Hyperparameters of the sets that were told are fitted again to all of their outcomes; other
+        sets stay as they are.
+
+        Parameters
+        ----------
+        queries:
+            M interventions.
+        outcomes:
+            What came out, (M,); a number for one intervention.
+        noise:
+            Variances of the outcomes' noise; where they are not given, those that the model
+            implies, times a factor that is learned for each set.
+        """
+        queries = self._require(queries)
+        variances = self.post.outcome_variances(queries) if noise is None else noise
+        new = read_told(queries, outcomes, variances)
+        after = self._join(new, noise is None)
+        touched = [key for key, _ in rows_of_sets(queries)]
+        return replace(after, sets={**self.sets, **after._learn(touched)})
+
+    def imagine(self, query: Queries, noise: float) -> "Independent":
+        """Return the surrogate as if a query had come out as predicted: less doubt, same means.
+
+        Hyperparameters stay as they are.
+        """
+        told = self._read_one(query, 0.0, noise)
+        # An outcome without noise that was told before decides; this one agrees up to rounding.
+        variances = np.maximum(told.variances, np.finfo(float).tiny)
+        predicted = self.predict(told.queries).mean
+        after = self._join(told._replace(values=predicted, variances=variances), False)
+        [(key, _)] = rows_of_sets(told.queries)
+        own = after._merged(key)
+        seen = own.at(_of_set(self._points(own.queries), key, slice(None)))
+        known = key in self.sets
+        hyper = self.sets[key].hyper if known else self._untold(seen.variables)
+        learned = condition(self.beliefs.kernel, hyper, seen)
+        return replace(after, sets={**self.sets, key: learned})
+
+    def log_density(self, query: Queries, outcome: float, noise: float) -> float:
+        """Return the log density of an outcome of one query, given all that was told."""
+        told = self._read_one(query, outcome, noise)
+        mean, sd = self.predict(told.queries)
+        spread = np.sqrt(sd**2 + told.variances)
+        return float(norm.logpdf(told.values[0], mean[0], spread[0]))
+
+    def _require(self, queries: Queries) -> Queries:
+        """Return the queries if they are legal, and of the one set that is modelled if there is."""
+        queries = self.post.problem.require(queries)
+        if self.beliefs.members is not None:
+            nodes, mask = self.post.problem.graph.nodes, np.asarray(queries.mask)
+            wanted = np.isin(nodes, self.beliefs.members)
+            if not (mask == wanted).all():
+                row = int(np.flatnonzero((mask != wanted).any(axis=1))[0])
+                found = [name for name, is_set in zip(nodes, mask[row], strict=True) if is_set]
+                raise ExplorationError(
+                    f"this surrogate models do({listed(self.beliefs.members)}) alone, with every "
+                    f"variable set; got do({listed(found)})"
+                )
+        return Queries(queries.mask, np.where(queries.mask, queries.value, 0.0) + 0.0)
+
+    def _read_one(self, query: Queries, outcome: float, noise: float) -> Told:
+        told = read_told(self._require(query), outcome, noise)
+        if len(told.values) != 1:
+            raise DataError(f"this is about one intervention; got {told.queries!r}")
+        return told
+
+    def _join(self, new: Told, is_implied: bool) -> "Independent":
+        flags = np.append(self.is_implied, np.full(len(new.values), is_implied))
+        return replace(self, told=self.told.join(new), is_implied=flags)
+
+    def _points(self, queries: Queries) -> Points:
+        """Return places over all p variables, prior means and basis of a batch."""
+        places = np.asarray(queries.value) / self.beliefs.width
+        if self.beliefs.constant is None:
+            mean, sd = effect_moments(self.post, queries)
+            return Points(places, mean, sd[:, None])
+        middle, wide = self.beliefs.constant
+        count = len(queries)
+        return Points(places, np.full(count, middle), np.full((count, 1), wide))
+
+    def _untold(self, variables: int) -> Hyperparameters:
+        """Return the hyperparameters of a set without outcomes: the medians of their priors."""
+        centre = self.beliefs.hyperprior.centre(variables, has_noise=False)
+        return read_logs(centre, variables)
+
+    def _block(self, key: bytes, points: Points) -> np.ndarray:
+        if key in self.sets:
+            return self.sets[key].covariance(points)
+        hyper = self._untold(points.x.shape[1])
+        return prior_covariance(self.beliefs.kernel, hyper, points, points)
+
+    def _learn(self, keys: list[bytes]) -> dict[bytes, Conditioned]:
+        """Return the processes of some sets given all of their outcomes.
+
+        Those of the same outcomes are kept; the causal prior of all others is found at once.
+        """
+        merged = {key: self._merged(key) for key in keys}
+        names = {key: each.digest(repr(self.beliefs[:-1])) for key, each in merged.items()}
+        new = [key for key in keys if names[key] not in self._kept]
+        if new:
+            points = self._points(stack([merged[key].queries for key in new]))
+            ends = np.cumsum([len(merged[key].values) for key in new])
+            for key, rows in zip(new, np.split(np.arange(ends[-1]), ends), strict=False):
+                seen = merged[key].at(_of_set(points, key, rows))
+                hyper = most_probable(self.beliefs.kernel, seen, self.beliefs.hyperprior)
+                self._kept[names[key]] = condition(self.beliefs.kernel, hyper, seen)
+        found = {key: self._kept.pop(names[key]) for key in keys}
+        self._kept.update((names[key], found[key]) for key in keys)  # the last used stand last
+        while len(self._kept) > max(MOST_KEPT, len(keys)):
+            self._kept.pop(next(iter(self._kept)))
+        return found
+
+    def _merged(self, key: bytes) -> Merged:
+        """Return all outcomes of one set, replicates merged, in an order of their own."""
+        own = (np.asarray(self.told.queries.mask) == np.frombuffer(key, bool)).all(axis=1)
+        parts = [self._told(own & (self.is_implied == flag)) for flag in (False, True)]
+        given, implied = (merge_replicates(*part) for part in parts)
+        none = np.zeros(len(given.means)), np.zeros(len(implied.means))
+        queries = stack([given.queries, implied.queries])
+        values = np.append(given.means, implied.means)
+        known, scaled = np.append(given.variances, none[1]), np.append(none[0], implied.variances)
+        order = np.lexsort([known, *np.asarray(queries.value).T[::-1]])
+        spread = _spread_of_replicates(*parts[1])
+        return Merged(queries[order], values[order], known[order], scaled[order], *spread)
+
+    def _told(self, chosen: np.ndarray) -> Told:
+        queries, values, variances = self.told
+        return Told(queries[np.flatnonzero(chosen)], values[chosen], variances[chosen])
+
+    def __repr__(self) -> str:
+        outcomes = f"{len(self.told.values)} outcomes of {len(self.sets)} sets"
+        return f"Independent({outcomes}; {self.post!r})"
+
+
+@dataclass(frozen=True)
+class IndependentMaker:
+    """Makes a Gaussian process for every set; see `interface.SurrogateMaker`.
+
+    Parameters
+    ----------
+    causal_prior:
+        Whether the prior mean and sd of effects are those that the rows imply ("cbo"), or the mean
+        is a constant and the process stationary ("cbo-noprior").
+    kernel:
+        The correlation of two effects of one set: "rbf" or "matern52".
+    amplitude:
+        The median of the amplitude's prior, in sds of the target in the observational rows.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("toy")
+    >>> cbo = IndependentMaker().begin(cb.fit(system.problem, system.observe(100, 0)))
+    >>> told = cbo.tell(system.problem.queries([{"Z": -3.0}]), -2.15, 0.0)
+    >>> near, other = system.problem.queries([{"Z": -2.9}, {"X": 0.0}])
+    >>> bool(told.predict(near).sd < cbo.predict(near).sd)
+    True
+    >>> bool(told.predict(other).sd < cbo.predict(other).sd)
+    False
+    """
+
+    causal_prior: bool = True
+    kernel: str = "rbf"
+    amplitude: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_correlation(self.kernel)
+        object.__setattr__(self, "amplitude", read_size("amplitude", self.amplitude))
+
+    @property
+    def name(self) -> str:
+        """The name of the baseline."""
+        return "cbo" if self.causal_prior else "cbo-noprior"
+
+    def begin(self, post: Posterior) -> Independent:
+        """Return the surrogate before any outcome."""
+        return begin(post, self.kernel, self.amplitude, causal_prior=self.causal_prior)
+
+
+def begin(
+    post: Posterior,
+    kernel: str,
+    amplitude: float,
+    *,
+    causal_prior: bool,
+    members: tuple[str, ...] | None = None,
+) -> Independent:
+    """Return independent processes before any outcome; of one set only, where it is given."""
+    problem, target = require_trusted(post).problem, target_moments(post)
+    nodes, domains = problem.graph.nodes, problem.domains
+    ends = np.array([domains.get(name, (0.0, 1.0)) for name in nodes])
+    constant = None if causal_prior else (target.mean, WIDE * target.sd)
+    hyperprior = Hyperprior(amplitude * target.sd)
+    beliefs = Beliefs(hyperprior, kernel, constant, members, np.ptp(ends, axis=1))
+    nothing = no_told(len(nodes))
+    kept = post.__dict__.setdefault("_fitted_sets", {})  # gone with the posterior
+    return Independent(post, beliefs, nothing, np.zeros(0, bool), {}, kept)
+
+
+def _of_set(points: Points, key: bytes, rows: np.ndarray | slice) -> Points:
+    """Return the points of one set, over its own variables."""
+    columns = np.flatnonzero(np.frombuffer(key, bool))
+    return Points(points.x[rows][:, columns], points.mean[rows], points.basis[rows])
+
+
+def _names(post: Posterior, key: bytes) -> tuple[str, ...]:
+    places = np.flatnonzero(np.frombuffer(key, bool))
+    return tuple(post.problem.graph.nodes[place] for place in places)
+
+
+def _spread_of_replicates(
+    queries: Queries, values: np.ndarray, variances: np.ndarray
+) -> tuple[int, float]:
+    """Return how many replicates there are beyond one of each, and their standardized spread.
+
+    It is the sum of squared distances to the mean of their place, over their variances.
+    """
+    used = variances > 0
+    if used.sum() < 2:
+        return 0, 0.0
+    weights, outcomes = 1 / variances[used], values[used]
+    _, place = np.unique(np.asarray(queries.value)[used], axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    means = np.bincount(place, weights * outcomes) / np.bincount(place, weights)
+    return int(used.sum() - len(means)), float(weights @ (outcomes - means[place]) ** 2)
