@@ -79,11 +79,13 @@ if TYPE_CHECKING:
     from causal_bo_ppl.optimization import ExpectedImprovement as ExpectedImprovement
     from causal_bo_ppl.optimization import LogExpectedImprovement as LogExpectedImprovement
     from causal_bo_ppl.optimization import LookAhead as LookAhead
+    from causal_bo_ppl.optimization import Observe as Observe
     from causal_bo_ppl.optimization import PerCost as PerCost
     from causal_bo_ppl.optimization import PointwiseBound as PointwiseBound
     from causal_bo_ppl.optimization import RegretSafeBound as RegretSafeBound
     from causal_bo_ppl.optimization import Run as Run
     from causal_bo_ppl.optimization import Settings as Settings
+    from causal_bo_ppl.optimization import Stop as Stop
     from causal_bo_ppl.optimization import Thompson as Thompson
     from causal_bo_ppl.optimization import optimize as optimize
     from causal_bo_ppl.problem import Levels as Levels
@@ -167,11 +169,13 @@ _HOMES = {
         "ExpectedImprovement",
         "LogExpectedImprovement",
         "LookAhead",
+        "Observe",
         "PerCost",
         "PointwiseBound",
         "RegretSafeBound",
         "Run",
         "Settings",
+        "Stop",
         "Thompson",
         "optimize",
     ),

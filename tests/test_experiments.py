@@ -11,6 +11,9 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.optimization.experiments import ExperimentRunner
 
+# Outcomes here are made up, and contradict the model.
+pytestmark = pytest.mark.filterwarnings("ignore:The outcomes of experiments")
+
 
 @pytest.mark.parametrize("objective", ["min", "max"])
 def test_own_experiments_in_both_directions(make_problem, objective):
@@ -82,7 +85,7 @@ def test_what_was_paid_for_survives_a_failed_experiment(make_problem):
         return [float(len(asked))]
 
     with pytest.raises(
-        cb.ExperimentFailed, match=r"round 4, do\(Z = -5\), failed: RuntimeError"
+        cb.ExperimentFailed, match=r"round 4, do\(. = .*\), failed: RuntimeError"
     ) as caught:
         cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, rounds=9, key=0)
     assert caught.value.run.trace["outcome"].values.tolist() == [1.0, 2.0, 3.0]
@@ -110,7 +113,7 @@ def test_an_interrupt_stays_one_and_keeps_what_was_paid_for(make_problem):
 
 
 def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
-    outcomes = iter([-99.0, 2.0])
+    outcomes = iter([-99.0, 1.0, 1.0, 1.0, 2.0])  # after all vertices one is tried again
     data = cb.models.load("chain").observe(40, 0)
     with pytest.raises(
         cb.ExperimentFailed, match=r"came out as \[2.0\], but cannot be used: the same intervention"
@@ -120,10 +123,11 @@ def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
             data=data,
             experiment=lambda q: next(outcomes),
             noise=0.0,
-            rounds=4,
+            residual=False,
+            rounds=6,
             key=0,
         )
-    assert len(caught.value.run.steps) == 1
+    assert len(caught.value.run.steps) == 4
     with pytest.raises(cb.ExperimentFailed, match=r"came out as \[3.0\].*needs whole rows"):
         cb.optimize(
             make_problem(), data=data, experiment=lambda q: 3.0, update="full", rounds=4, key=0

@@ -6,6 +6,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
@@ -21,7 +22,7 @@ def ecoli70():
 
 @pytest.fixture(scope="module")
 def run(ecoli70):
-    return cb.optimize(ecoli70, rounds=6, observations=50, key=0)
+    return cb.optimize(ecoli70, rounds=6, observations=50, update="target", key=0)
 
 
 def test_a_run_says_what_was_tried_and_what_is_best(run, ecoli70):
@@ -36,9 +37,8 @@ def test_a_run_says_what_was_tried_and_what_is_best(run, ecoli70):
     np.testing.assert_allclose(frame["effect"], ecoli70.effect(run.queries))
     assert run.best.intervention in tried
     low, high = run.best.interval(0.9)
-    assert low < run.best.mean < high and high - run.best.mean == pytest.approx(
-        1.6448536 * run.best.sd
-    )
+    width = student.ppf(0.95, run.best.degrees) * run.best.sd  # the noise was learned
+    assert low < run.best.mean < high and high - run.best.mean == pytest.approx(width)
     final = run.surrogate.predict(ecoli70.problem.queries([run.best.intervention]))
     assert (float(final.mean[0]), float(final.sd[0])) == pytest.approx((run.best.mean, run.best.sd))
     means = run.surrogate.predict(run.queries).mean
@@ -61,7 +61,7 @@ def test_regret_is_of_what_was_recommended_or_of_the_best_tried_so_far(run, ecol
 def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
     problem = ecoli70.problem
     post = cb.fit(problem, ecoli70.observe(50, jax.random.split(jax.random.key(0))[0]))
-    surrogate, told = cb.couple(post), []
+    surrogate, told = cb.couple(post, learns_noise=True), []
 
     def by_set(entry):
         mask, value = np.asarray(entry[0].mask)[0], np.asarray(entry[0].value)[0]
@@ -70,15 +70,15 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
     for step in run.steps:
         predicted = surrogate.predict(problem.vertices())
         bounds = predicted.mean - np.sqrt(2.0) * predicted.sd
-        query, mean, sd, bound, cost = step.suggestion
+        query, mean, sd, bound, cost, _ = step.suggestion
         assert bound == pytest.approx(bounds.min()) and bound == pytest.approx(mean - 2**0.5 * sd)
         assert (
             step.noise == pytest.approx(float(post.outcome_variances(query)[0]))
             and cost == query.mask.sum()
         )
         told.append((query, step.outcome, step.noise))
-        queries, outcomes, noises = zip(*sorted(told, key=by_set), strict=True)
-        surrogate = cb.couple(post).tell(stack(queries), np.array(outcomes), np.array(noises))
+        queries, outcomes, _ = zip(*sorted(told, key=by_set), strict=True)
+        surrogate = cb.couple(post, learns_noise=True).tell(stack(queries), np.array(outcomes))
         surrogate = surrogate.recentre()
 
 
@@ -205,7 +205,7 @@ def test_unidentifiable_sets_are_refused_or_dropped():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"method": "magic"}, "method must be one of 'gc-cbo', 'gc-cbo-fixed'; got 'magic'"),
+        ({"method": "magic"}, "method must be one of 'gc-cbo', .* 'bo'; got 'magic'"),
         ({"method": "gc-cbo-fixed", "kernel": "adaptive"}, "kernel must be one of 'fixed'"),
         ({"acquisition": "pi"}, "acquisition must be one of"),
         ({"rounds": 0}, "rounds must be a whole number, at least 1; got 0"),
@@ -214,7 +214,7 @@ def test_unidentifiable_sets_are_refused_or_dropped():
         ({"noise": 10**400}, "noise must be a finite number, at most 1e.50; got"),
         ({"rounds": None}, "when to stop"),
         ({"budget": np.nan}, "budget must be a finite number"),
-        ({"beta": -1.0}, "beta must be a finite number, at least 0"),
+        ({"beta": -1.0}, "beta must be finite and 0 or more, got -1"),
         ({"noise": -1.0}, "noise must be a finite number, at least 0"),
         ({"batch": True}, "batch must be a whole number"),
         ({"outcomes": "exact", "noise": 1.0}, "have no noise and no rows"),
@@ -223,7 +223,11 @@ def test_unidentifiable_sets_are_refused_or_dropped():
         ({"update": "full", "kernel": "fixed"}, "its kernel cannot be fixed"),
         ({"kernel": ""}, "kernel must be one of"),
         ({"inference": "wishart", "update": "full"}, "wishart learns from observational rows only"),
-        ({"residual": True}, "residual must be one of False; got True"),
+        ({"residual": "no"}, "residual must be one of 'auto', True, False; got 'no'"),
+        ({"residual": True, "update": "full"}, "residual=True and coupling=False need"),
+        ({"method": "cbo", "residual": True}, "belongs to the coupled surrogate, not to 'cbo'"),
+        ({"stop": 0.1}, "stop must be cb.Stop"),
+        ({"observe": 0.1}, "observe must be cb.Observe"),
     ],
     ids=str,
 )

@@ -127,7 +127,7 @@ def test_arc_between_boxes_of_one_column_stays_clear_of_both():
 
 @pytest.fixture(scope="module")
 def chain_run():
-    return cb.optimize(cb.models.load("chain"), rounds=4, observations=30, key=0)
+    return cb.optimize(cb.models.load("chain"), rounds=4, observations=30, update="target", key=0)
 
 
 def test_posterior_is_drawn_with_a_bar_for_every_coordinate(chain_run):

@@ -112,8 +112,8 @@ FREE = {  # public names that compute nothing with JAX, and why they need not re
     "ExpectedImprovement LogExpectedImprovement LookAhead PerCost PointwiseBound RegretSafeBound "
     "Thompson",
     "records and settings": "Check Conjugate FixedPrior GP GPPrior KernelEstimate Laplace Levels "
-    "Limits LinearConstraint MagnitudeCost MomentPrior NUTS Queries ScaledPrior Settings "
-    "Tolerances Wishart",
+    "Limits LinearConstraint MagnitudeCost MomentPrior NUTS Observe Queries ScaledPrior Settings "
+    "Stop Tolerances Wishart",
     "symbols, graphs and designs in NumPy": "CausalGraph Problem mis pomis",
     "a table of float64 numbers in NumPy": "Data",
     "files of float64 numbers": "read_datatree write_datatree",

@@ -191,12 +191,14 @@ def test_the_size_of_the_noise_is_learned_from_outcomes(post):
     query = post.problem.queries([{"V0": 1.0}])
     rng = np.random.default_rng(3)
     for wanted in (0.25, 1.0, 4.0):
-        outcomes = rng.normal(size=60) * np.sqrt(wanted)
         queries = cb.Queries(np.repeat(query.mask, 60, 0), np.repeat(query.value, 60, 0))
-        told = cb.couple(post, learns_noise=True).tell(queries, outcomes, 1.0)
+        outcomes = rng.normal(size=60) * np.sqrt(wanted * post.outcome_variances(query)[0])
+        told = cb.couple(post, learns_noise=True).tell(queries, outcomes)
         assert abs(np.log(told.learned.noise / wanted)) < 0.75
         assert np.isfinite(told.degrees) and told.degrees > 60
-    assert cb.couple(post).tell(queries, outcomes, 1.0).learned.noise == 1.0
+    assert cb.couple(post).tell(queries, outcomes).learned.noise == 1.0
+    given = cb.couple(post, learns_noise=True).tell(queries, outcomes, 1.0)
+    assert given.learned.noise == 1.0 and np.isinf(given.degrees)
     assert np.isinf(cb.couple(post).degrees)
 
 

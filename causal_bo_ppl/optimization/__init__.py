@@ -12,4 +12,6 @@ from causal_bo_ppl.optimization.improvement import LogExpectedImprovement as Log
 from causal_bo_ppl.optimization.lookahead import LookAhead as LookAhead
 from causal_bo_ppl.optimization.loop import optimize as optimize
 from causal_bo_ppl.optimization.run import Run as Run
+from causal_bo_ppl.optimization.settings import Observe as Observe
 from causal_bo_ppl.optimization.settings import Settings as Settings
+from causal_bo_ppl.optimization.settings import Stop as Stop

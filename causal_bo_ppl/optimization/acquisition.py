@@ -5,13 +5,15 @@ recommendation in `lookahead`; here costs are subtracted or divided by. Where to
 query is the subject of `search`.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_size
-from causal_bo_ppl.mechanisms.interfaces import read_record
+from causal_bo_ppl.mechanisms.interfaces import offered, read_record
 from causal_bo_ppl.optimization.confidence import BetaSchedule as BetaSchedule
 from causal_bo_ppl.optimization.confidence import (
     ConfidenceBound,
@@ -29,7 +31,7 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PerCost:
     """What another acquisition gives per unit of cost: worth / cost.
 
@@ -94,7 +96,7 @@ class PerCost:
         return np.asarray(worth - np.log(costs) if self.is_log else worth / costs)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class CostSubtracted:
     """What another acquisition is worth less the cost: worth - eta cost.
 
@@ -161,3 +163,51 @@ def read_acquisition(given: object, beta: object) -> Acquisition:
     }
     rule: Acquisition = read_record("acquisition", given, known, "worth")
     return rule
+
+
+RECORDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        ConfidenceBound,
+        RegretSafeBound,
+        PointwiseBound,
+        Thompson,
+        ExpectedImprovement,
+        LogExpectedImprovement,
+        LookAhead,
+        PerCost,
+        CostSubtracted,
+    )
+}
+
+
+def write_acquisition(rule: Any) -> dict[str, Any]:
+    """Return what a text keeps of an acquisition: of one's own only its name."""
+    kind = type(rule)
+    if RECORDS.get(kind.__name__) is not kind:
+        return {"name": rule.name}
+    options: dict[str, Any] = {}
+    for each in fields(rule):
+        value = getattr(rule, each.name)
+        if offered(value, "worth"):
+            value = write_acquisition(value)
+        elif isinstance(value, BetaSchedule):
+            value = {"delta": value.delta}
+        if isinstance(value, bool | int | float | str | dict):
+            options[each.name] = value
+    return {"record": kind.__name__, "options": options}
+
+
+def read_written_acquisition(written: Mapping[str, Any]) -> Any:
+    """Return the acquisition that `write_acquisition` wrote; None for one of one's own."""
+    if "record" not in written:
+        return None
+    options = dict(written.get("options", {}))
+    if isinstance(options.get("rule"), dict):
+        options["rule"] = read_written_acquisition(options["rule"])
+    if isinstance(options.get("beta"), dict):
+        options["beta"] = BetaSchedule(**options["beta"])
+    try:
+        return RECORDS[written["record"]](**options)
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"the acquisition {written!r} cannot be read: {error}") from None

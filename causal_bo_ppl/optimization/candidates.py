@@ -183,18 +183,18 @@ class Candidates(NamedTuple):
     space: Space
 
 
-def find_candidates(post: Posterior) -> Candidates:
+def find_candidates(post: Posterior, sets: tuple[tuple[str, ...], ...] | None = None) -> Candidates:
     """Return the interventions among which a posterior's problem is optimized.
 
     They are the vertices of all sets, and Sobol points where effects bend; of sets with too many
-    vertices some.
+    vertices some. sets: those to choose from, by default all whose effects were learned.
 
     Raises
     ------
     DomainError
         If no intervention may be proposed.
     """
-    space = find_space(post.problem, post.sets)
+    space = find_space(post.problem, post.sets if sets is None else sets)
     suffice = post.belief.response.is_affine and space.has_corners
     kind = "ends" if suffice else "levels"
     parts = [space.listed(kind), space.first(kind)]

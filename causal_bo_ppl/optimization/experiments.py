@@ -63,6 +63,21 @@ class ExperimentRunner:
         copy = Queries(np.array(queries.mask), np.array(queries.value))  # ours stays as it is
         return self._perform(copy, key)
 
+    def observe(self, rows: int, key: jax.Array) -> Data:
+        """Observe some rows in which nothing is set."""
+        if self.experiment is None and self.system is not None:
+            return self.system.observe(rows, key)
+        nothing = self.problem.baseline()
+        asked = Queries(np.repeat(nothing.mask, rows, 0), np.repeat(nothing.value, rows, 0))
+        found = self._perform(asked, key)
+        if not isinstance(found, Data):
+            raise DataError(
+                "to observe, the experiment is asked to set nothing and must return Data, whole "
+                f"rows; it returned {type(found).__name__}"
+            )
+        require_rows_of(self.problem, found)
+        return found
+
     def read(self, found: object, queries: Queries) -> Measured:
         """Read what `run` returned for these interventions.
 

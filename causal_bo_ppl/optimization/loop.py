@@ -4,21 +4,17 @@ Each round: choose the intervention that is worth most over all sets at once, ru
 outcome about every effect, and linearize again where theta has moved to.
 """
 
-import hashlib
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.metadata import version
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
-    CausalBOError,
     CausalBOWarning,
     DataError,
     DomainError,
@@ -28,20 +24,20 @@ from causal_bo_ppl.errors import (
 )
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.fitting import read_method, trait
-from causal_bo_ppl.inference.posterior import digest
 from causal_bo_ppl.inputs import PATIENCE, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.experiments import Experiment, ExperimentRunner
-from causal_bo_ppl.optimization.run import Recommendation, Run, Step, Unlearned
-from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, begin, recommend, tell
-from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.optimization.precheck import precheck, warn_of
+from causal_bo_ppl.optimization.rounds import Loop, Progress
+from causal_bo_ppl.optimization.run import Run
+from causal_bo_ppl.optimization.settings import Observe, Settings, Stop
+from causal_bo_ppl.optimization.state import State, begin
+from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.systems import CausalSystem
 
-REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
 PACKAGES = ("jax", "numpy", "numpyro")
+FEWEST = 8  # rows that the checks before the first round need
 
 
 def optimize(
@@ -53,12 +49,12 @@ def optimize(
     experiment: Experiment | None = None,
     outcomes: str = "noisy",
     noise: float | None = None,
-    acquisition: Any = "ucb",
-    beta: float = 2.0,
+    acquisition: Any = None,
+    beta: Any = 2.0,
     kernel: str | None = None,
-    coupling: bool = True,
-    residual: bool = False,
-    update: str = "target",
+    coupling: bool | None = None,
+    residual: bool | str = "auto",
+    update: str = "auto",
     report: str = "mean",
     observations: int = 100,
     rounds: int | None = None,
@@ -66,9 +62,13 @@ def optimize(
     batch: int = 1,
     inference: Any = None,
     prior: Any = None,
-    surrogate: Any = "coupled",
+    surrogate: Any = None,
     accept: str | None = None,
+    observe: Observe | None = None,
+    stop: Stop | None = None,
     settings: Settings | None = None,
+    callback: Callable[[Run], object] | None = None,
+    resume: Run | None = None,
     progress: bool = True,
     key: jax.Array | int,
 ) -> Run:
@@ -80,7 +80,11 @@ def optimize(
         A system with known truth, which is observed and simulated; or a problem, with `data` and
         `experiment`.
     method:
-        "gc-cbo", or "gc-cbo-fixed" (kernel="fixed").
+        "gc-cbo", the coupled surrogate. Its variants are "gc-cbo-ei" (expected improvement),
+        "gc-cbo-nocoupling" (coupling=False) and "gc-cbo-fixed" (kernel="fixed"). The baselines are
+        "cbo" (a Gaussian process for every set, with the effect that the rows imply as its prior
+        mean), "cbo-noprior" (without that mean) and "bo" (one process over all manipulable
+        variables), each with log expected improvement per unit of cost.
     mechanisms, prior:
         As in `fit`: "linear", "gp", `cb.GP(...)`, a dictionary of these by variable, or a family
         of your own, with a prior of that family.
@@ -93,13 +97,22 @@ def optimize(
         what the model implies for each set. A simulated system with a given `noise` returns its
         exact effect plus that noise.
     acquisition, beta:
-        "ucb", the confidence bound mean +- sqrt(beta) sd; or a record of your own, see
-        `optimization.acquisition.Acquisition`.
+        "ucb", the confidence bound mean +- sqrt(beta) sd, where beta is a number, "schedule" or
+        `cb.BetaSchedule(delta)`; "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei", "thompson",
+        "look-ahead"; `cb.PerCost(...)` or `cb.CostSubtracted(...)` of these; or a record of your
+        own, see `optimization.interface.Acquisition`.
     kernel:
         "adaptive" (the response is linearized anew after each round) or "fixed".
+    coupling:
+        Whether an outcome of one set teaches about others.
+    residual:
+        Whether every set has a smooth function of its own, added to the effect that the mechanisms
+        imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20; from then on
+        all outcomes are told to the surrogate. `run.trace["residual"]` shows when.
     update:
         "target": only the outcome is used. "full": the whole row enters the posterior of every
-        equation not set.
+        equation not set. "auto": whole rows where the experiment gives them and the method can
+        learn from them.
     report:
         What is recommended: of the interventions tried, the best by posterior "mean" or as
         "observed"; or the best of all by the "model".
@@ -113,12 +126,23 @@ def optimize(
         Method of `fit`, a name or a record; by default "conjugate", or "wishart" where latent
         causes join causes of the target, and "laplace" for mechanisms without a closed form.
     surrogate:
-        "coupled", or a record of your own, see `surrogates.SurrogateMaker`.
+        "coupled", "independent", "independent-noprior", "plain", or a record of your own, see
+        `surrogates.SurrogateMaker`.
     accept:
         Why a posterior whose verdict failed is used all the same, as in `post.accept(why)`; by
         default such a posterior is refused. It is recorded with the run.
+    observe:
+        `cb.Observe(...)`: when a round observes rows instead of running an experiment.
+    stop:
+        `cb.Stop(gain)`: the run ends when no experiment is worth its cost.
     settings:
         The keywords above, other than `data` and `experiment`, as one record instead.
+    callback:
+        A function that is called with the run so far after every round; it ends when that returns
+        something true.
+    resume:
+        An earlier run, with the same settings (other than `rounds` and `budget`), rows and key,
+        that is continued as if it had not ended.
     progress:
         Whether a progress bar is shown when the run takes more than a few seconds.
     key:
@@ -146,7 +170,8 @@ def optimize(
     """
     keywords = Settings(
         method, mechanisms, outcomes, noise, acquisition, beta, kernel, coupling, residual, update,
-        report, observations, rounds, budget, batch, inference, prior, surrogate, accept,
+        report, observations, rounds, budget, batch, inference, prior, surrogate, accept, observe,
+        stop,
     )  # fmt: skip
     chosen = keywords if settings is None else _read_settings(settings, keywords)
     if chosen.rounds is None and chosen.budget is None:
@@ -161,10 +186,11 @@ def optimize(
     for_rows, for_rounds = jax.random.split(given)
     runner = ExperimentRunner(posed, system, experiment, chosen.known_noise)
     rows = _start(system, data, chosen, for_rows)
-    post, experiments = _learn(posed, rows, chosen, jax.random.fold_in(for_rows, 1))
-    start = begin(post, chosen, experiments)
-    loop = Loop(runner, chosen, system, given, rows, _versions())
-    progressed = begun = Progress(start, ())
+    post, experiments, takes_rows = _learn(posed, rows, chosen, jax.random.fold_in(for_rows, 1))
+    start = begin(post, chosen, experiments, takes_rows=takes_rows)
+    checks = _check(start, jax.random.fold_in(for_rows, 2))
+    loop = Loop(runner, chosen, system, given, rows, _versions(), checks, callback)
+    progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
     try:
         with tqdm(
             total=chosen.rounds,
@@ -175,12 +201,12 @@ def optimize(
             disable=not progress,
         ) as bar:
             for progressed in loop.play(begun, for_rounds):
-                bar.update(0 if progressed.waiting else 1)
+                bar.update(0 if progressed.waiting or progressed.stopped else 1)
     except BaseException as error:  # whatever it is: what was paid for is kept
         if progressed.steps or progressed.waiting:
             _keep(error, loop.finish(progressed, f"cut off by {type(error).__name__}"))
         raise
-    if not progressed.steps:
+    if not progressed.steps and not progressed.observed and not progressed.idle:
         cheapest = start.candidates.costs.min()
         raise DomainError(
             f"the budget {chosen.budget} pays for no vertex of any set; the cheapest costs "
@@ -203,166 +229,6 @@ def _read_settings(settings: object, keywords: Settings) -> Settings:
     if keywords != Settings():
         raise ModelError("give `settings`, or the keywords that it holds, not both")
     return settings
-
-
-class Trial(NamedTuple):
-    """One experiment that was run.
-
-    noise: variance of its outcome's noise. row: the whole row, where it was measured. fault: why it
-    cannot be used, or "".
-    """
-
-    round: int
-    suggestion: Suggestion
-    noise: float
-    outcome: float
-    row: Data | None
-    fault: str
-
-    def entry(self) -> Entry:
-        """Return what the ledger keeps of it."""
-        suggestion = self.suggestion
-        return Entry(suggestion.query, self.outcome, self.noise, self.row, suggestion.cost)
-
-
-class Progress(NamedTuple):
-    """A state, the experiments learned from, and those that were run and not learned from."""
-
-    state: State
-    steps: tuple[Step, ...]
-    waiting: tuple[Trial, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Loop:
-    """What all rounds share."""
-
-    runner: ExperimentRunner
-    settings: Settings
-    system: CausalSystem | None
-    key: jax.Array
-    data: Data
-    versions: tuple[tuple[str, str], ...]
-
-    def play(self, progress: Progress, key: jax.Array) -> Iterator[Progress]:
-        """Ask, run and tell, round after round, until rounds or budget are used up.
-
-        Gives the progress twice in a round: when the outcomes are measured, and when they are
-        learned from. So the caller holds every outcome, whatever is raised while learning from it.
-        """
-        rounds = self.settings.rounds
-        for number in count(1) if rounds is None else range(1, rounds + 1):
-            suggestions = ask(progress.state, self.settings.batch)
-            if not suggestions:
-                return
-            trials = self.measure(progress.state, suggestions, number, key)
-            yield progress._replace(waiting=trials)
-            progress = self.learn(progress, trials)
-            yield progress
-            if progress.waiting:
-                raise self._failure(progress.waiting, len(trials))
-
-    def measure(
-        self, state: State, suggestions: tuple[Suggestion, ...], number: int, key: jax.Array
-    ) -> tuple[Trial, ...]:
-        """Run the experiments of a round."""
-        queries = stack(each.query for each in suggestions)
-        where = f"round {number}, {self.describe(queries)}"
-        noises = [state.noise(each.query) for each in suggestions]
-        try:
-            found = self.runner.run(queries, jax.random.fold_in(key, number))
-        except Exception as error:  # the analyst's code may raise anything
-            raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
-        try:
-            outcomes, rows, faults = self.runner.read(found, queries)
-        except Exception as error:  # and so may the object that it returned
-            why = str(error) if isinstance(error, CausalBOError) else shown(error)
-            message = f"{where}, came out, but cannot be read: {why}"
-            raise ExperimentFailed(message, returned=found) from error
-        each: list[Data | None] = [None] * len(suggestions)
-        if rows is not None:
-            each = [rows.rows(slice(at, at + 1)) for at in range(len(rows))]
-        parts = zip(suggestions, noises, outcomes.tolist(), each, faults, strict=True)
-        return tuple(Trial(number, *part) for part in parts)
-
-    def learn(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
-        """Learn from the outcomes of a round; those refused stay in `waiting`, with the reason.
-
-        From all at once; where one of them is refused, from one after another.
-        """
-        good = tuple(trial for trial in trials if not trial.fault)
-        try:
-            after = self._absorb(progress, good)
-            return after._replace(waiting=tuple(trial for trial in trials if trial.fault))
-        except REFUSED:
-            waiting = []
-        for trial in trials:
-            try:
-                progress = progress if trial.fault else self._absorb(progress, (trial,))
-            except REFUSED as error:
-                trial = trial._replace(fault=str(error))
-            waiting += [trial] if trial.fault else []
-        return progress._replace(waiting=tuple(waiting))
-
-    def _absorb(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
-        if not trials:
-            return progress
-        if self.settings.update == "full" and any(trial.row is None for trial in trials):
-            raise DataError('update="full" needs whole rows: let the experiment return Data')
-        state = tell(progress.state, [trial.entry() for trial in trials])
-        best = recommend(state)
-        steps = [
-            Step(trial.round, trial.suggestion, trial.outcome, trial.noise, *best)
-            for trial in trials
-        ]
-        return Progress(state, (*progress.steps, *steps))
-
-    def _failure(self, refused: tuple[Trial, ...], of: int) -> ExperimentFailed:
-        """Say which outcomes of a round were refused, and why the first of them was."""
-        queries = stack(trial.suggestion.query for trial in refused)
-        where = f"round {refused[0].round}, {self.describe(queries)}"
-        came = f"came out as {[trial.outcome for trial in refused]}, but cannot be used"
-        others = of - len(refused)
-        rest = f" (the other {others} of the round were learned from)" if others else ""
-        error = ExperimentFailed(f"{where}, {came}: {refused[0].fault}{rest}")
-        error.__cause__ = DataError(refused[0].fault)
-        return error
-
-    def describe(self, queries: Queries) -> str:
-        """Return the interventions of a round, for a message."""
-        asked = self.runner.problem.interventions(queries)
-        words = [
-            ", ".join(f"{name} = {value:.9g}" for name, value in each.items()) for each in asked
-        ]
-        return "; ".join(f"do({each})" for each in words)
-
-    def finish(self, progress: Progress, why: str = "") -> Run:
-        """Make the record of a run; why: what kept waiting trials from being learned from."""
-        problem, state = self.runner.problem, progress.state
-        best = recommend(state)
-        [intervention] = problem.interventions(best.query)
-        unlearned = [
-            Unlearned(
-                each.round,
-                problem.interventions(each.suggestion.query)[0],
-                each.outcome,
-                each.row,
-                each.fault or why,
-            )
-            for each in progress.waiting
-        ]
-        return Run(
-            problem,
-            self.settings,
-            progress.steps,
-            state.surrogate,
-            Recommendation(intervention, best.mean, best.sd),
-            self.system,
-            tuple(unlearned),
-            tuple(int(word) for word in np.ravel(jax.random.key_data(self.key))),
-            self.versions,
-            hashlib.sha256(f"{digest(self.data):x}".encode()).hexdigest(),
-        )
 
 
 def _keep(error: BaseException, run: Run) -> None:
@@ -398,21 +264,31 @@ def _start(
     return system.observe(settings.observations, key)
 
 
+def _check(state: State, key: jax.Array) -> tuple[Check, ...]:
+    """Run the cheap checks once, where the mechanisms are to be relied upon; say what failed."""
+    is_ours = offered(state.surrogate, "without_residual") is not None
+    if not is_ours or state.base.belief.model is None or state.base.rows < FEWEST:
+        return ()
+    checks = precheck(state.base, key)
+    warn_of(checks, stacklevel=3)
+    return checks
+
+
 def _learn(
     problem: Problem, data: Data, settings: Settings, key: jax.Array
-) -> tuple[Posterior, Data]:
-    """Return the posterior, and rows of earlier experiments that it did not use."""
+) -> tuple[Posterior, Data, bool]:
+    """Return the posterior, rows of earlier experiments that it did not use, and if it could."""
     family = read_mechanisms(settings.mechanisms)
     default = offered(family, "default_method")
     usual = "laplace" if default is None else default(problem)
     method = read_method(settings.inference or usual)
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     if trait(method, "takes_experiments"):
-        return fit(problem, data, **options), data.rows(slice(0, 0))
+        return fit(problem, data, **options), data.rows(slice(0, 0)), True
     if settings.update == "full":
         raise ModelError(
             f"{method.name}, the default here, learns from observational rows only, so whole rows "
             'of experiments cannot be used; take update="target"'
         )
     observed = data.rows(data.is_observational)
-    return fit(problem, observed, **options), data.rows(~data.is_observational)
+    return fit(problem, observed, **options), data.rows(~data.is_observational), False

@@ -3,18 +3,21 @@
 import html
 from dataclasses import dataclass, fields
 from functools import cached_property
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from scipy.stats import t as student
 
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import Suggestion
+from causal_bo_ppl.optimization.surprise import Surprise, assess
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import set_label, stack
 from causal_bo_ppl.surrogates import Surrogate
@@ -27,17 +30,20 @@ class Recommendation(NamedTuple):
     intervention: dict[str, float]
     mean: float
     sd: float
+    degrees: float = np.inf  # of Student's t, whose quantiles its interval needs
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect."""
-        width = NormalDist().inv_cdf((1 + read_share("level", level)) / 2) * self.sd
+        width = float(student.ppf((1 + read_share("level", level)) / 2, self.degrees)) * self.sd
         return self.mean - width, self.mean + width
 
 
 class Step(NamedTuple):
     """One experiment: why it was chosen, what came out, and what is best after its round.
 
-    noise: variance of the outcome's noise.
+    noise: variance of the outcome's noise. row: the whole row, where it was measured. predicted:
+    what the mechanisms alone predicted for the outcome. residual: the amplitude of what was added
+    to the mechanisms after the round, 0 where nothing was.
     """
 
     round: int
@@ -47,6 +53,17 @@ class Step(NamedTuple):
     best: Queries
     best_mean: float
     best_sd: float
+    row: Data | None = None
+    predicted: PredictedOutcome | None = None
+    residual: float = 0.0
+
+
+class Observed(NamedTuple):
+    """Rows that were observed in a round, and what they cost."""
+
+    round: int
+    rows: Data
+    cost: float
 
 
 class Unlearned(NamedTuple):
@@ -71,6 +88,8 @@ class Run:
     not learned from, since they were refused or since the run was cut off. Without any experiment
     learned from, `best` is the model's own. key: the words of the key it was given. versions: of
     the packages that computed it. data_digest: a hash of the rows it began with, in any order.
+    checks: what was checked before the first experiment. observed: rows observed between the
+    experiments. stopped: why it ended.
     """
 
     problem: Problem
@@ -83,11 +102,20 @@ class Run:
     key: tuple[int, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     data_digest: str = ""
+    checks: tuple[Check, ...] = ()
+    observed: tuple[Observed, ...] = ()
+    stopped: str = ""
 
     @property
     def prior(self) -> object:
         """What was believed before the rows."""
         return self.surrogate.post.prior
+
+    @cached_property
+    def surprise(self) -> Surprise:
+        """Whether the outcomes agree with what the mechanisms predicted for them."""
+        told = [step.predicted for step in self.steps if step.predicted is not None]
+        return assess(self.problem, told)
 
     @cached_property
     def queries(self) -> Queries:
@@ -109,12 +137,13 @@ class Run:
         }
         columns |= {
             name: [getattr(step, name) for step in self.steps]
-            for name in ("outcome", "noise", "best_mean", "best_sd")
+            for name in ("outcome", "noise", "best_mean", "best_sd", "residual")
         }
         columns["set"] = [
             set_label(tuple(found)) for found in self.problem.interventions(self.queries)
         ]
-        columns["total_cost"] = np.cumsum([step.suggestion.cost for step in self.steps]).tolist()
+        columns["total_cost"] = list(self._total_costs())
+        columns["why"] = [step.suggestion.why for step in self.steps]
         if self.system is not None:
             columns["effect"] = np.asarray(self.system.effect(self.queries)).tolist()
             columns["best_effect"] = np.asarray(self.system.effect(best)).tolist()
@@ -130,6 +159,13 @@ class Run:
             },
             attrs=self._attributes(),
         )
+
+    def _total_costs(self) -> list[float]:
+        """Return what was paid up to each experiment, observed rows included."""
+        seen = [(each.round, each.cost) for each in self.observed]
+        own = np.cumsum([step.suggestion.cost for step in self.steps])
+        before = [sum(cost for at, cost in seen if at < step.round) for step in self.steps]
+        return (own + np.array(before, float)).tolist() if self.steps else []
 
     def to_frame(self) -> pd.DataFrame:
         """Return the trace as a table, with a column do(X) for every manipulable variable."""

@@ -32,6 +32,7 @@ from causal_bo_ppl.surrogates import Surrogate
 
 CLIMBERS = 64  # starts that are climbed at once
 IMPROVED = 16  # points that are improved by gradients
+NEXT_TO = 1e-3  # of a domain's width: as good as the same point
 Affordable = Callable[[np.ndarray], np.ndarray]
 
 
@@ -51,6 +52,7 @@ def find_best(
     *,
     affordable: Affordable | None = None,
     tried: Queries | None = None,
+    known: Queries | None = None,
 ) -> Found:
     """Return the query that is worth most among all sets.
 
@@ -66,13 +68,15 @@ def find_best(
         Function of costs (M,) that returns which can be paid for, (M,).
     tried:
         Interventions that were tried, from which the search starts too.
+    known:
+        Interventions whose effects are known exactly: others are preferred to them.
 
     Raises
     ------
     DomainError
         If no intervention may be proposed or paid for.
     """
-    return _Search(space, surrogate, rule, affordable).run(tried)
+    return _Search(space, surrogate, rule, affordable, known).run(tried)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +87,7 @@ class _Search:
     surrogate: Surrogate
     rule: Acquisition
     affordable: Affordable | None
+    known: Queries | None = None
 
     def run(self, tried: Queries | None) -> Found:
         kind = self.exact_kind()
@@ -174,7 +179,17 @@ class _Search:
         return kept[self.space.allows(kept)]
 
     def worth(self, queries: Queries) -> np.ndarray:
-        return read_worth(self.rule, self.surrogate, queries, self.space.problem.objective)
+        """Return the worths (M,), -inf where a query is not legal."""
+        legal, objective = self.space.allows(queries), self.space.problem.objective
+        if legal.all():
+            return read_worth(self.rule, self.surrogate, queries, objective)
+        # A legal one stands for each of the others: as many are evaluated, and none is refused.
+        some = queries if legal.any() else self.space.filling().queries
+        first = int(np.flatnonzero(legal)[0]) if legal.any() else 0
+        mask = np.where(legal[:, None], queries.mask, some.mask[first])
+        value = np.where(legal[:, None], queries.value, some.value[first])
+        found = read_worth(self.rule, self.surrogate, Queries(mask, value), objective)
+        return np.where(legal, found, -np.inf)
 
     def pays(self, costs: np.ndarray) -> np.ndarray:
         given = self.affordable
@@ -202,6 +217,23 @@ class _Search:
         rest = order[~np.isin(order, heads)][: most - len(heads)]
         return queries[np.concatenate([heads, rest])]
 
+    def is_known(self, queries: Queries) -> np.ndarray:
+        """Return which queries (M,) lie at, or next to, one whose effect is known exactly."""
+        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+        found = np.zeros(len(mask), bool)
+        if self.known is None:
+            return found
+        ends = [self.space.problem.domains.get(name, (0.0, 1.0)) for name in self._nodes]
+        near = NEXT_TO * np.ptp(np.array(ends), axis=1)
+        for kind, at in zip(self.known.mask, self.known.value, strict=True):
+            same = (mask == kind).all(axis=1)
+            found |= same & (np.abs(value - at) <= near).all(axis=1)
+        return found
+
+    @property
+    def _nodes(self) -> tuple[str, ...]:
+        return self.space.problem.graph.nodes
+
     def is_flat(self, worth: np.ndarray) -> bool:
         """Return whether all worths are equal up to rounding."""
         numbers = comparable(self.rule, worth)
@@ -214,7 +246,13 @@ class _Search:
         if not len(usable):
             reason = "none can be paid for" if len(queries) else nothing_left(self.space)
             raise DomainError(f"{reason}; the cheapest costs {costs.min(initial=np.inf):g}")
-        if self.is_flat(worth[usable]):
+        fresh = usable[~self.is_known(queries[usable])]
+        usable = fresh if len(fresh) else usable
+        if (
+            len(usable) > 1
+            and self.is_flat(worth[usable])
+            and not getattr(self.surrogate, "begins_flat", False)
+        ):
             message = (
                 f"all {len(usable)} interventions look equally good; the first of a smallest "
                 "set is taken"

@@ -9,7 +9,7 @@ from typing import Any
 
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.fitting import METHODS, read_method, trait
-from causal_bo_ppl.inputs import MOST, as_float, read_count
+from causal_bo_ppl.inputs import MOST, as_float, read_count, read_share, read_size
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered, read_record
 from causal_bo_ppl.mechanisms.serialization import (
@@ -18,21 +18,110 @@ from causal_bo_ppl.mechanisms.serialization import (
     write_mechanisms,
     write_prior,
 )
-from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
-from causal_bo_ppl.surrogates import CoupledMaker, SurrogateMaker
+from causal_bo_ppl.optimization.acquisition import (
+    Acquisition,
+    BetaSchedule,
+    PerCost,
+    read_acquisition,
+    read_written_acquisition,
+    write_acquisition,
+)
+from causal_bo_ppl.optimization.confidence import read_beta
+from causal_bo_ppl.surrogates import (
+    CoupledMaker,
+    IndependentMaker,
+    PlainMaker,
+    SurrogateMaker,
+    UncoupledMaker,
+)
 
 FORMAT = 1
 MOST_ROUNDS = 10**9  # of anything that is counted: more would never end
-PRESETS: dict[str, dict[str, object]] = {"gc-cbo": {}, "gc-cbo-fixed": {"kernel": "fixed"}}
-SURROGATES: dict[str, SurrogateMaker] = {"coupled": CoupledMaker()}
+PER_COST = PerCost("log-ei")
+
+
+@dataclass(frozen=True)
+class Observe:
+    """When a row is observed instead of an experiment.
+
+    Parameters
+    ----------
+    probability:
+        The chance with which a round observes; None decides by the expected gain per unit of cost,
+        observing being one of the choices.
+    most:
+        How many rows are observed in all, at most.
+    rows:
+        How many at a time.
+    cost:
+        What one row costs; needed where the gain per cost decides.
+    """
+
+    probability: float | None = 0.1
+    most: int = 100
+    rows: int = 1
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.probability is not None:
+            object.__setattr__(self, "probability", read_share("probability", self.probability))
+        for name in ("most", "rows"):
+            object.__setattr__(self, name, read_count(name, getattr(self, name), 1))
+        object.__setattr__(self, "cost", read_size("cost", self.cost, positive=False))
+        if self.probability is None and not self.cost > 0:
+            raise ModelError(
+                "observing by expected gain per cost needs the cost of a row; give `cost`"
+            )
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When no experiment is worth its cost.
+
+    Before each round the expected improvement of the recommendation by one more outcome is computed
+    for every experiment (the acquisition "look-ahead"). The run ends when the largest, per unit of
+    cost, has been below `gain` for `patience` rounds.
+
+    Parameters
+    ----------
+    gain:
+        What a unit of cost must be expected to bring, in units of the target.
+    patience:
+        In how many rounds, one after another, it must have been less.
+    """
+
+    gain: float
+    patience: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gain", read_size("gain", self.gain))
+        object.__setattr__(self, "patience", read_count("patience", self.patience, 1))
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "gc-cbo": {},
+    "gc-cbo-ei": {"acquisition": "ei"},
+    "gc-cbo-nocoupling": {"coupling": False},
+    "gc-cbo-fixed": {"kernel": "fixed"},
+    "cbo": {"surrogate": "independent", "acquisition": PER_COST},
+    "cbo-noprior": {"surrogate": "independent-noprior", "acquisition": PER_COST},
+    "bo": {"surrogate": "plain", "acquisition": PER_COST},
+}
+USUAL = {"kernel": "adaptive", "acquisition": "ucb", "surrogate": "coupled", "coupling": True}
+SURROGATES: dict[str, SurrogateMaker] = {
+    "coupled": CoupledMaker(),
+    "independent": IndependentMaker(),
+    "independent-noprior": IndependentMaker(causal_prior=False),
+    "plain": PlainMaker(),
+}
 CHOICES: dict[str, tuple[object, ...]] = {
     "method": tuple(PRESETS),
     "kernel": ("adaptive", "fixed"),
     "outcomes": ("noisy", "exact"),
-    "update": ("target", "full"),
+    "update": ("auto", "target", "full"),
     "report": ("mean", "observed", "model"),
-    "coupling": (True,),
-    "residual": (False,),
+    "coupling": (True, False),
+    "residual": ("auto", True, False),
 }
 
 
@@ -40,8 +129,9 @@ CHOICES: dict[str, tuple[object, ...]] = {
 class Settings:
     """What an optimization is told; `optimize`'s keywords build one, see there for their meaning.
 
-    A method's name is a preset: "gc-cbo-fixed" is "gc-cbo" with kernel="fixed". Settings that
-    contradict each other are refused. `mechanisms` and `prior` are those of `fit`: a name, a
+    A method's name is a preset: "gc-cbo-fixed" is "gc-cbo" with kernel="fixed", and "cbo" is the
+    surrogate "independent" with log expected improvement per unit of cost. Settings that contradict
+    each other are refused. `mechanisms` and `prior` are those of `fit`: a name, a
     dictionary by variable or `cb.GP(...)`, and a prior of that family.
 
     Examples
@@ -59,12 +149,12 @@ class Settings:
     mechanisms: Any = "linear"
     outcomes: str = "noisy"
     noise: float | None = None
-    acquisition: Any = "ucb"
-    beta: float = 2.0
+    acquisition: Any = None
+    beta: Any = 2.0
     kernel: str | None = None
-    coupling: bool = True
-    residual: bool = False
-    update: str = "target"
+    coupling: bool | None = None
+    residual: bool | str = "auto"
+    update: str = "auto"
     report: str = "mean"
     observations: int = 100
     rounds: int | None = None
@@ -72,13 +162,16 @@ class Settings:
     batch: int = 1
     inference: Any = None
     prior: Any = None
-    surrogate: Any = "coupled"
+    surrogate: Any = None
     accept: str | None = None
+    observe: Observe | None = None
+    stop: Stop | None = None
 
     def __post_init__(self) -> None:
         preset = PRESETS.get(self.method, {}) if isinstance(self.method, str) else {}
-        kernel = preset.get("kernel", "adaptive") if self.kernel is None else self.kernel
-        object.__setattr__(self, "kernel", kernel)
+        for name, usual in USUAL.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, preset.get(name, usual))
         for name, choices in CHOICES.items():
             _require_one_of(name, getattr(self, name), choices)
         for name, value in preset.items():
@@ -88,7 +181,8 @@ class Settings:
                     f"{getattr(self, name)!r}"
                 )
         read_mechanisms(self.mechanisms)
-        read_acquisition(self.acquisition, self._number("beta", self.beta))
+        object.__setattr__(self, "beta", read_beta(self.beta))
+        read_acquisition(self.acquisition, self.beta)
         read_surrogate(self.surrogate)
         if self.inference is not None:
             read_method(self.inference)
@@ -98,11 +192,16 @@ class Settings:
         for name in ("noise", "budget"):
             if getattr(self, name) is not None:
                 self._number(name, getattr(self, name))
+        for name, kind in (("observe", Observe), ("stop", Stop)):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise ModelError(f"{name} must be cb.{kind.__name__}(...), got {given!r}")
         if self.accept is not None and not (isinstance(self.accept, str) and self.accept.strip()):
             raise ModelError(f"accept says in words why a posterior is used; got {self.accept!r}")
         if self.prior is not None and offered(self.prior, "canonical") is None:
             raise ModelError(f"prior must be a prior such as cb.FixedPrior(), got {self.prior!r}")
-        if self.acquisition != "ucb" and self.beta != Settings.beta:
+        is_bound = isinstance(self.acquisition, str) and self.acquisition.startswith("ucb")
+        if not is_bound and self.beta != Settings.beta:
             raise ModelError("beta belongs to acquisition='ucb'; your own acquisition has its own")
         self._require_consistent()
 
@@ -121,8 +220,20 @@ class Settings:
                 'outcomes="exact" have no noise and no rows; leave out `noise`, and take '
                 'update="target"'
             )
+        if self.surrogate != "coupled":
+            for name, refused in (("residual", True), ("update", "full"), ("coupling", False)):
+                if getattr(self, name) == refused:
+                    raise ModelError(
+                        f"{name}={refused!r} belongs to the coupled surrogate, not to "
+                        f"{read_surrogate(self.surrogate).name!r}"
+                    )
         if self.update != "full":
             return
+        if self.residual is True or not self.coupling:
+            raise ModelError(
+                'update="full" teaches the mechanisms that all sets share; residual=True and '
+                'coupling=False need update="target"'
+            )
         if self.noise is not None:
             raise ModelError('update="full" learns the noise from whole rows; leave `noise` out')
         if self.kernel == "fixed":
@@ -147,9 +258,20 @@ class Settings:
         return read_acquisition(self.acquisition, self.beta)
 
     @property
+    def uses_rows(self) -> bool:
+        """Whether whole rows of experiments may teach the mechanisms."""
+        if self.update == "full":
+            return True
+        is_free = self.surrogate == "coupled" and self.coupling and self.residual is not True
+        return bool(self.update == "auto" and is_free and self.kernel == "adaptive")
+
+    @property
     def maker(self) -> SurrogateMaker:
         """The surrogate as a record that makes it."""
-        return read_surrogate(self.surrogate)
+        if self.surrogate != "coupled":
+            return read_surrogate(self.surrogate)
+        made = CoupledMaker(self.residual, self.known_noise is None)
+        return made if self.coupling else UncoupledMaker(made)
 
     def to_json(self) -> str:
         """Return a JSON text without code, which `from_json` reads back.
@@ -163,7 +285,11 @@ class Settings:
         record["mechanisms"] = write_mechanisms(self.mechanisms)
         for name in ("acquisition", "surrogate"):
             if not isinstance(record[name], str):
-                record[name] = {"name": record[name].name}
+                record[name] = _write_record(record[name])
+        for name in ("observe", "stop"):
+            record[name] = None if record[name] is None else asdict(record[name])
+        if isinstance(self.beta, BetaSchedule):
+            record["beta"] = {"delta": self.beta.delta}
         return json.dumps({"format": FORMAT, **record}, allow_nan=False)
 
     @classmethod
@@ -185,7 +311,11 @@ class Settings:
         given = dict(functions or {})
         for name in ("mechanisms", "acquisition", "surrogate"):
             if isinstance(record[name], dict) and (name != "mechanisms" or "name" in record[name]):
-                record[name] = _find(record[name].get("name"), given, name)
+                record[name] = _read_record_text(record[name], given, name)
+        for name, kind in (("observe", Observe), ("stop", Stop)):
+            record[name] = None if record[name] is None else kind(**record[name])
+        if isinstance(record["beta"], dict):
+            record["beta"] = BetaSchedule(**record["beta"])
         record["mechanisms"] = read_written_mechanisms(record["mechanisms"])
         record["inference"] = _read_method_record(record["inference"], given)
         if record["prior"] is not None:
@@ -197,6 +327,15 @@ def read_surrogate(given: object) -> SurrogateMaker:
     """Return the maker of a surrogate, given by its name or as a record of one's own."""
     maker: SurrogateMaker = read_record("surrogate", given, SURROGATES, "begin")
     return maker
+
+
+def _write_record(record: Any) -> object:
+    return write_acquisition(record) if offered(record, "worth") else {"name": record.name}
+
+
+def _read_record_text(record: dict[str, Any], given: Mapping[str, object], name: str) -> object:
+    known = read_written_acquisition(record) if name == "acquisition" else None
+    return _find(record.get("name"), given, name) if known is None else known
 
 
 def _write_method(method: Any) -> object:

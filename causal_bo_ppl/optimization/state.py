@@ -2,7 +2,7 @@
 
 The ledger is the one list of what was told. Belief is a function of the ledger in canonical order,
 whatever the order and the grouping of telling: whole rows enter the posterior, where the settings
-say so, and the surrogate is then made anew of all other outcomes.
+say so and no residual is asked for, and the surrogate is then made anew of all other outcomes.
 """
 
 import math
@@ -22,6 +22,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
+from causal_bo_ppl.optimization.confidence import ConfidenceBound
 from causal_bo_ppl.optimization.interface import Context, first_best, prepare
 from causal_bo_ppl.optimization.search import find_best
 from causal_bo_ppl.optimization.settings import Settings
@@ -34,7 +35,7 @@ class Suggestion(NamedTuple):
     """A suggested intervention: what is believed of its effect, its worth and its cost.
 
     bound: what the acquisition makes of it, in the direction of the target: the confidence bound
-    for "ucb".
+    for "ucb". why: how it was chosen, in words.
     """
 
     query: Queries
@@ -42,6 +43,7 @@ class Suggestion(NamedTuple):
     sd: float
     bound: float
     cost: float
+    why: str = ""
 
 
 class Best(NamedTuple):
@@ -56,24 +58,29 @@ class Entry(NamedTuple):
     """One outcome in the ledger.
 
     query: the intervention, in one row. outcome: what the target came out as. noise: the variance
-    of its noise. row: the whole row, where it was measured. cost: what was paid. is_earlier:
-    whether it was known before the optimization began, so that it cost nothing here and is not
-    recommended.
+    of its noise; None where it is what the model implies. row: the whole row, where it was
+    measured. cost: what was paid. is_earlier: whether it was known before the optimization began,
+    so that it cost nothing here and is not recommended.
     """
 
     query: Queries
     outcome: float
-    noise: float
+    noise: float | None
     row: Data | None = None
     cost: float = 0.0
     is_earlier: bool = False
+
+    @property
+    def is_passive(self) -> bool:
+        """Whether nothing was set: a row was observed."""
+        return not np.asarray(self.query.mask).any()
 
     def order(self) -> tuple[object, ...]:
         """Return what entries are sorted by: earlier ones first, then by what was set."""
         mask, value = np.asarray(self.query.mask)[0], np.asarray(self.query.value)[0]
         row = () if self.row is None else tuple(self.row.values[0].tolist())
         what = (tuple((~mask).tolist()), tuple(np.where(mask, value, 0.0).tolist()))
-        return (not self.is_earlier, *what, self.outcome, self.noise, row)
+        return (not self.is_earlier, *what, self.outcome, self.noise or 0.0, row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +89,7 @@ class State:
 
     candidates: the interventions to choose from, with their costs. base: the posterior before any
     entry of the ledger. ledger: all that was told, in canonical order. posterior, surrogate: what
-    is believed now.
+    is believed now. takes_rows: whether the posterior can learn from whole rows of experiments.
     """
 
     problem: Problem
@@ -92,6 +99,7 @@ class State:
     ledger: tuple[Entry, ...]
     posterior: Posterior
     surrogate: Surrogate
+    takes_rows: bool = True
 
     @property
     def spent(self) -> float:
@@ -101,9 +109,12 @@ class State:
     @property
     def tried(self) -> Replicates:
         """The experiments of this optimization, replicates merged."""
-        own = [entry for entry in self.ledger if not entry.is_earlier]
+        own = [each for each in self.ledger if not (each.is_earlier or each.is_passive)]
         queries = stack([self.problem.baseline()[:0], *(entry.query for entry in own)])
-        values, noises = (np.array([entry[at] for entry in own], float) for at in (1, 2))
+        values = np.array([entry.outcome for entry in own], float)
+        noises = np.array([np.nan if each.noise is None else each.noise for each in own], float)
+        if np.isnan(noises).any():
+            noises = np.where(np.isnan(noises), self.noises(queries), noises)
         return merge_replicates(queries, values, noises)
 
     def noise(self, query: Queries) -> float:
@@ -118,15 +129,24 @@ class State:
         return np.full(len(queries), float(given))
 
 
-def begin(post: Posterior, settings: Settings, experiments: Data | None = None) -> State:
+def begin(
+    post: Posterior,
+    settings: Settings,
+    experiments: Data | None = None,
+    *,
+    takes_rows: bool = True,
+) -> State:
     """Return the state before the first question.
 
     experiments: rows of earlier experiments that the posterior did not use; their outcomes are told
     to the surrogate, with the model's noise. Those that it cannot use are left out with a warning.
+    takes_rows: whether the posterior can learn from whole rows of experiments.
     """
     post = post if settings.accept is None else post.accept(settings.accept)
-    surrogate = settings.maker.begin(post)
-    state = State(post.problem, settings, find_candidates(post), post, (), post, surrogate)
+    maker = settings.maker
+    surrogate, own_sets = maker.begin(post), offered(maker, "sets")
+    candidates = find_candidates(post, None if own_sets is None else own_sets(post.problem))
+    state = State(post.problem, settings, candidates, post, (), post, surrogate, takes_rows)
     if experiments is None or not len(experiments):
         return state
     entries, left_out = [], []
@@ -134,7 +154,7 @@ def begin(post: Posterior, settings: Settings, experiments: Data | None = None) 
         try:
             noise = float(post.outcome_variances(query)[0])
             surrogate.tell(query, outcome, noise)
-            entries.append(Entry(query, outcome, noise, is_earlier=True))
+            entries.append(Entry(query, outcome, None, is_earlier=True))
         except (DomainError, ExplorationError) as error:
             left_out.append(str(error))
     if left_out:
@@ -181,10 +201,14 @@ def ask(
         )
         rule = prepare(state.settings.rule, context)
         limit = None if state.settings.budget is None else pays
-        found = find_best(candidates.space, surrogate, rule, affordable=limit, tried=tried)
+        known = tried if state.settings.known_noise == 0 else None  # asking again teaches nothing
+        found = find_best(
+            candidates.space, surrogate, rule, affordable=limit, tried=tried, known=known
+        )
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
         bound = found.worth if objective == "max" else -found.worth
-        chosen.append(Suggestion(found.query, mean, sd, bound, found.cost))
+        why = f"{rule.name}: the best of {found.how}"
+        chosen.append(Suggestion(found.query, mean, sd, bound, found.cost, why))
         spent.append(found.cost)
         if place + 1 < n:
             surrogate = surrogate.imagine(found.query, state.noise(found.query))
@@ -206,41 +230,71 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
     """
     checked = [entry._replace(query=state.problem.require(entry.query)) for entry in entries]
     ledger = tuple(sorted((*state.ledger, *checked), key=Entry.order))
-    posterior = _posterior(state, ledger)
-    surrogate = state.settings.maker.begin(posterior)
-    alone = [entry for entry in ledger if not _is_row(state, entry)]
-    if alone:
-        queries = stack([entry.query for entry in alone])
-        values, noises = (np.array([entry[at] for entry in alone], float) for at in (1, 2))
-        surrogate = surrogate.tell(queries, values, noises)
-        recentre = offered(surrogate, "recentre")
-        if recentre is not None and state.settings.kernel == "adaptive":
-            surrogate = recentre()
+    posterior, surrogate = _believe(state, ledger)
     after = replace(state, ledger=ledger, posterior=posterior, surrogate=surrogate)
     after.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
     return after
 
 
-def _posterior(state: State, ledger: Sequence[Entry]) -> Posterior:
-    """Return the posterior after the whole rows of the ledger, where the settings use them."""
-    rows = [entry.row for entry in ledger if _is_row(state, entry) and entry.row is not None]
-    return state.base.update(reduce(Data.join, rows)) if rows else state.base
+def _believe(state: State, ledger: Sequence[Entry]) -> tuple[Posterior, Surrogate]:
+    """Return the posterior and the surrogate after all that was told; each outcome is used once.
+
+    Two hypotheses compete: whole rows teach the mechanisms, and only outcomes without a row the
+    surrogate; or all outcomes are told to the surrogate, which adds a residual to the mechanisms.
+    The first is kept until the evidence of the outcomes asks for a residual.
+    """
+    passive = [entry for entry in ledger if entry.is_passive]
+    others = [entry for entry in ledger if not entry.is_passive]
+    observed = _with_rows(state.base, passive)
+    used = [entry for entry in others if _is_row(state, entry)]
+    if used and state.settings.residual == "auto":
+        surrogate = _tell(state, observed, others)
+        if getattr(surrogate, "residual", None) is not None:
+            return observed, surrogate
+    posterior = _with_rows(observed, used)
+    return posterior, _tell(state, posterior, [each for each in others if not _is_row(state, each)])
+
+
+def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
+    rows = [entry.row for entry in entries if entry.row is not None]
+    return post.update(reduce(Data.join, rows)) if rows else post
+
+
+def _tell(state: State, posterior: Posterior, entries: Sequence[Entry]) -> Surrogate:
+    """Return a new surrogate that was told some outcomes."""
+    surrogate = state.settings.maker.begin(posterior)
+    if not entries:
+        return surrogate
+    for is_given in (False, True):
+        chosen = [entry for entry in entries if (entry.noise is not None) == is_given]
+        if chosen:
+            queries = stack([entry.query for entry in chosen])
+            values = np.array([entry.outcome for entry in chosen], float)
+            noises = np.array([entry.noise for entry in chosen], float) if is_given else None
+            surrogate = surrogate.tell(queries, values, noises)
+    recentre = offered(surrogate, "recentre")
+    if recentre is not None and state.settings.kernel == "adaptive":
+        surrogate = recentre()
+    return surrogate
 
 
 def _is_row(state: State, entry: Entry) -> bool:
     """Return whether an entry teaches the posterior by its whole row, not the surrogate."""
-    is_used = state.settings.update == "full" and not entry.is_earlier
+    is_used = state.settings.uses_rows and state.takes_rows and not entry.is_earlier
     return is_used and entry.row is not None
 
 
 def recommend(state: State) -> Best:
     """Return the best intervention as `report` understands it; before any outcome the model's."""
     tried = state.tried
-    by_model = state.settings.report == "model" or not len(tried.counts)
-    among = state.candidates.queries if by_model else tried.queries
+    if state.settings.report == "model" or not len(tried.counts):
+        rule = ConfidenceBound(0.0)
+        among = find_best(state.candidates.space, state.surrogate, rule, tried=tried.queries).query
+    else:
+        among = tried.queries
     predicted = state.surrogate.predict(among)
     if not np.isfinite(predicted.mean).all():
         raise ModelError("the surrogate's predictions are not finite; nothing can be recommended")
-    is_observed = state.settings.report == "observed" and not by_model
+    is_observed = state.settings.report == "observed" and len(among) == len(tried.means)
     at = first_best(tried.means if is_observed else predicted.mean, state.problem.objective)
     return Best(among[at], float(predicted.mean[at]), float(predicted.sd[at]))

@@ -9,7 +9,6 @@ linearization leaves out, so that the surrogate is not falsely certain.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,43 +22,24 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.responses import Response, response
-from causal_bo_ppl.surrogates.evidence import ENOUGH, LEAST, Outcomes, judge
+from causal_bo_ppl.surrogates.evidence import (
+    ENOUGH,
+    LEAST,
+    Learned,
+    Options,
+    Outcomes,
+    judge,
+    noise_degrees,
+    target_scale,
+)
 from causal_bo_ppl.surrogates.interface import Prediction
 from causal_bo_ppl.surrogates.residual import Residual, begin_residual
 from causal_bo_ppl.surrogates.told import Told, no_told, read_told, require_one, row_of
 from causal_bo_ppl.surrogates.weights import Weights, condition, extend, no_outcome
 
 STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
-FEWEST = 4.0  # degrees of freedom of the noise's variance
-
-
-class Options(NamedTuple):
-    """What a coupled surrogate may learn besides theta.
-
-    residual: False, True, or "auto": as soon as the evidence of the outcomes asks for it.
-    learns_noise: whether the variance of the outcomes' noise is known up to a common factor only.
-    """
-
-    residual: bool | str = False
-    learns_noise: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether only theta is learned."""
-        return self.residual is False and not self.learns_noise
-
-
-class Learned(NamedTuple):
-    """What the evidence of all outcomes says besides theta.
-
-    residual: None where there is none. noise: the factor of the noise's variance. log_factor: the
-    logarithm of the Bayes factor of a residual against none.
-    """
-
-    residual: Residual | None = None
-    noise: float = 1.0
-    log_factor: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +80,11 @@ class Coupled:
     @property
     def degrees(self) -> float:
         """Degrees of freedom of Student's t, whose quantiles intervals of effects need."""
-        return _degrees(self.post) + len(self.told.values) if self.options.learns_noise else np.inf
+        return (
+            noise_degrees(self.post) + len(self.told.values)
+            if self.options.learns_noise
+            else np.inf
+        )
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
         """Return the parameters (d,) with these weights."""
@@ -143,6 +127,24 @@ class Coupled:
             found[np.ix_(rows, rows)] += own @ own.T
         return found
 
+    def cross_covariance(self, queries: Queries, others: Queries) -> np.ndarray:
+        """Return the covariances (M, N) of the effects of two batches."""
+        left, right = self._linearize(queries)[1], self._linearize(others)[1]
+        found = np.asarray(left @ self.weights.covariance @ right.T)
+        if self.residual is None:
+            return found
+        both = self.residual.unexplored(stack([queries, others]))
+        for rows, own in both:
+            first = rows < len(queries)
+            found[np.ix_(rows[first], rows[~first] - len(queries))] += own[first] @ own[~first].T
+        return found
+
+    def without_residual(self) -> "Coupled":
+        """Return what the mechanisms alone make of all outcomes."""
+        if self.residual is None:
+            return self
+        return replace(self, options=self.options._replace(residual=False))._judge()
+
     def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
         """Draw all effects of a batch at once, n times, (n, M)."""
         generator, count = host_generator(as_key(key)), read_count("n", n, 1)
@@ -179,13 +181,15 @@ class Coupled:
         outcomes:
             What came out, (M,); a number for one intervention.
         noise:
-            Variances of the outcomes' noise, by default those that the model implies.
+            Variances of the outcomes' noise, by default those that the model implies. Once some are
+            given, no common factor is learned.
         """
         new = self._read(queries, outcomes, noise)
         told = self.told.join(new)
+        options = self.options if noise is None else self.options._replace(learns_noise=False)
         merged = merge_replicates(*told)
         left_out = self._left_out(merged.queries)
-        after = replace(self, told=told, outcomes=merged, remainders=left_out)
+        after = replace(self, told=told, outcomes=merged, remainders=left_out, options=options)
         if len(new.values) != 1 or not self.options.is_plain:
             return after._judge()
         row = row_of(merged, new.queries)
@@ -228,8 +232,8 @@ class Coupled:
             self.remainders,
             int(merged.counts.sum()) - len(merged.counts),
             float(merged.squares.sum()),
-            _scale(self.post, features),
-            _degrees(self.post) if self.options.learns_noise else np.inf,
+            target_scale(self.post, features),
+            noise_degrees(self.post) if self.options.learns_noise else np.inf,
         )
         found = judge(outcomes, residual, merged.queries)
         is_on = self.options.residual is True or found.log_factor > np.log(ENOUGH)
@@ -385,20 +389,6 @@ class CoupledMaker:
     def begin(self, post: Posterior) -> Coupled:
         """Return the surrogate before any outcome."""
         return couple(post, residual=self.residual, learns_noise=self.learns_noise)
-
-
-def _degrees(post: Posterior) -> float:
-    """Return the degrees of freedom of the variance of an outcome's noise."""
-    graph = post.problem.graph
-    causes = max(len(graph.parents(name)) for name in graph.nodes)
-    return max(float(post.rows - causes - 1), FEWEST)
-
-
-def _scale(post: Posterior, features: np.ndarray) -> float:
-    """Return the sd of the target, in which amplitudes of a residual are measured."""
-    known = post.data.outcomes if post.rows > 1 else np.zeros(1)
-    sds = (float(np.std(known)), float(np.sqrt((features**2).sum(axis=1).mean())), 1.0)
-    return next(each for each in sds if each > 0)
 
 
 def _precisions(

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import invgamma, norm
 
+from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates.residual import LENGTHS, Residual
@@ -24,8 +25,37 @@ ENOUGH = 20.0  # the Bayes factor from which on a residual is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
 USUAL, SPREAD = 0.3, 1.5  # of the amplitude's prior: median, and sd of its logarithm
 FACTORS = 21  # of the noise
+FEWEST = 4.0  # degrees of freedom of the noise's variance
 MOST = 512  # interventions whose covariance is formed
 LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
+
+
+class Options(NamedTuple):
+    """What a coupled surrogate may learn besides theta.
+
+    residual: False, True, or "auto": as soon as the evidence of the outcomes asks for it.
+    learns_noise: whether the variance of the outcomes' noise is known up to a common factor only.
+    """
+
+    residual: bool | str = False
+    learns_noise: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only theta is learned."""
+        return self.residual is False and not self.learns_noise
+
+
+class Learned(NamedTuple):
+    """What the evidence of all outcomes says besides theta.
+
+    residual: None where there is none. noise: the factor of the noise's variance. log_factor: the
+    logarithm of the Bayes factor of a residual against none.
+    """
+
+    residual: Residual | None = None
+    noise: float = 1.0
+    log_factor: float = -np.inf
 
 
 class Outcomes(NamedTuple):
@@ -134,3 +164,17 @@ def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
     logs = np.sqrt(2 / degrees) * np.linspace(-10.0, 10.0, FACTORS)
     priors = invgamma.logpdf(np.exp(logs), degrees / 2, scale=degrees / 2) + logs
     return np.exp(logs), priors - logsumexp(priors)
+
+
+def noise_degrees(post: Posterior) -> float:
+    """Return the degrees of freedom of the variance of an outcome's noise."""
+    graph = post.problem.graph
+    causes = max(len(graph.parents(name)) for name in graph.nodes)
+    return max(float(post.rows - causes - 1), FEWEST)
+
+
+def target_scale(post: Posterior, features: np.ndarray) -> float:
+    """Return the sd of the target, in which amplitudes of a residual are measured."""
+    known = post.data.outcomes if post.rows > 1 else np.zeros(1)
+    sds = (float(np.std(known)), float(np.sqrt((features**2).sum(axis=1).mean())), 1.0)
+    return next(each for each in sds if each > 0)

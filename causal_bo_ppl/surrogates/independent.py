@@ -107,6 +107,11 @@ class Independent:
         return False
 
     @property
+    def begins_flat(self) -> bool:
+        """Whether nothing is known yet, so that all interventions must look equally good."""
+        return self.beliefs.constant is not None and not len(self.told.values)
+
+    @property
     def jitter(self) -> float:
         """The largest jitter that the covariance of a set's outcomes needed, as a share."""
         return max((each.jitter for each in self.sets.values()), default=0.0)

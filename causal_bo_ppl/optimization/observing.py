@@ -1,0 +1,54 @@
+"""What would more rows, or the best experiment, be expected to improve?
+
+Both are the expected improvement of the mean of what is recommended, in units of the target.
+"""
+
+import numpy as np
+from scipy.stats import norm, qmc
+
+from causal_bo_ppl.optimization.acquisition import PerCost
+from causal_bo_ppl.optimization.interface import Context, prepare, sign_of
+from causal_bo_ppl.optimization.lookahead import LookAhead, promising
+from causal_bo_ppl.optimization.search import find_best
+from causal_bo_ppl.optimization.state import State
+
+POINTS = 256  # at which an expectation over what rows teach is averaged
+MOST = 128  # interventions among which the recommendation may lie
+
+
+def best_gain(state: State) -> float:
+    """Return what the best experiment is expected to improve, per unit of cost."""
+    tried = state.tried.queries
+    context = Context(
+        state.surrogate,
+        state.problem.objective,
+        state.candidates.queries,
+        state.candidates.queries if state.settings.report == "model" or not len(tried) else tried,
+        round=len(tried) + 1,
+        noise=state.noises,
+    )
+    rule = prepare(PerCost(LookAhead()), context)
+    return find_best(state.candidates.space, state.surrogate, rule, tried=tried).worth
+
+
+def gain_of_rows(state: State, rows: int) -> float:
+    """Return what some more observed rows are expected to improve.
+
+    N rows leave a covariance Sigma of theta; n more leave about N / (N + n) of it, so that means of
+    effects will move by a Gaussian with the covariance n / (N + n) of theirs.
+    """
+    objective, tried = state.problem.objective, state.tried.queries
+    by_model = state.settings.report == "model" or not len(tried)
+    among = state.candidates.queries if by_model else tried
+    points = promising(state.surrogate, among, objective, MOST)
+    mean = sign_of(objective) * state.surrogate.predict(points).mean
+    sizes, directions = np.linalg.eigh(state.surrogate.covariance(points))
+    share = rows / (state.posterior.rows + rows)
+    kept = sizes > 1e-12 * max(sizes.max(initial=0.0), np.finfo(float).tiny)
+    root = directions[:, kept] * np.sqrt(share * sizes[kept])
+    if not root.shape[1]:
+        return 0.0
+    unit = qmc.Sobol(min(root.shape[1], qmc.Sobol.MAXDIM), rng=0).random(POINTS)
+    draws = norm.ppf(np.clip(unit, 1e-9, 1 - 1e-9))
+    both = np.concatenate([draws, -draws]) @ root.T[: draws.shape[1]]
+    return float(max((mean + both).max(axis=1).mean() - mean.max(), 0.0))
