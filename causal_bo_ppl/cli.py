@@ -102,7 +102,7 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
     problem = system.problem
     console.print(escape(f"\n1  Identified: {identify(problem)!r}"), soft_wrap=True)
     run = optimize(system, rounds=rounds, observations=observations, key=key)
-    post = run.surrogate.post
+    post = run.surrogate.post if run.base is None else run.base
     console.print(escape(f"2  Learned: {post!r}; moments by {post.moments_by}"), soft_wrap=True)
     corners = vertices(problem, post.sets)
     before, after = (

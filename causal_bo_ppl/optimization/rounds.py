@@ -285,8 +285,9 @@ class Loop:
         if offered(surrogate, "without_residual") is None:
             return progress
         learned, switched = getattr(surrogate, "learned", None), progress.switched
-        residual = None if learned is None else learned.residual
-        if self.settings.residual == "auto" and residual is not None and not switched:
+        residual = getattr(learned, "residual", None)
+        is_auto = self.settings.residual == "auto"
+        if learned is not None and is_auto and residual is not None and not switched:
             message = (
                 f"The outcomes of experiments are better explained with a residual of "
                 f"{residual.amplitude:.3g} for every set (Bayes factor "
@@ -354,6 +355,7 @@ class Loop:
             self._digest(),
             self.checks,
             progress.observed,
+            progress.state.base,
             progress.stopped or self._used_up(progress),
         )
 

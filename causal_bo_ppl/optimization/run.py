@@ -13,6 +13,7 @@ from scipy.stats import t as student
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
 from causal_bo_ppl.optimization.settings import Settings
@@ -89,7 +90,7 @@ class Run:
     learned from, `best` is the model's own. key: the words of the key it was given. versions: of
     the packages that computed it. data_digest: a hash of the rows it began with, in any order.
     checks: what was checked before the first experiment. observed: rows observed between the
-    experiments. stopped: why it ended.
+    experiments. base: the posterior before any of them. stopped: why it ended.
     """
 
     problem: Problem
@@ -104,6 +105,7 @@ class Run:
     data_digest: str = ""
     checks: tuple[Check, ...] = ()
     observed: tuple[Observed, ...] = ()
+    base: Posterior | None = None
     stopped: str = ""
 
     @property
