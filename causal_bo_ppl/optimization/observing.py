@@ -16,14 +16,18 @@ POINTS = 256  # at which an expectation over what rows teach is averaged
 MOST = 128  # interventions among which the recommendation may lie
 
 
-def best_gain(state: State) -> float:
-    """Return what the best experiment is expected to improve, per unit of cost."""
+def best_gain(state: State, *, by_model: bool = False) -> float:
+    """Return what the best experiment is expected to improve, per unit of cost.
+
+    by_model: whether any intervention may be recommended, or as `report` says those tried.
+    """
     tried = state.tried.queries
+    of_all = by_model or state.settings.report == "model" or not len(tried)
     context = Context(
         state.surrogate,
         state.problem.objective,
         state.candidates.queries,
-        state.candidates.queries if state.settings.report == "model" or not len(tried) else tried,
+        state.candidates.queries if of_all else tried,
         round=len(tried) + 1,
         noise=state.noises,
     )
@@ -35,12 +39,11 @@ def gain_of_rows(state: State, rows: int) -> float:
     """Return what some more observed rows are expected to improve.
 
     N rows leave a covariance Sigma of theta; n more leave about N / (N + n) of it, so that means of
-    effects will move by a Gaussian with the covariance n / (N + n) of theirs.
+    effects will move by a Gaussian with the covariance n / (N + n) of theirs. Any intervention may
+    be recommended: of one that was tried alone, rows could not change what is recommended.
     """
-    objective, tried = state.problem.objective, state.tried.queries
-    by_model = state.settings.report == "model" or not len(tried)
-    among = state.candidates.queries if by_model else tried
-    points = promising(state.surrogate, among, objective, MOST)
+    objective = state.problem.objective
+    points = promising(state.surrogate, state.candidates.queries, objective, MOST)
     mean = sign_of(objective) * state.surrogate.predict(points).mean
     sizes, directions = np.linalg.eigh(state.surrogate.covariance(points))
     share = rows / (state.posterior.rows + rows)

@@ -193,7 +193,7 @@ class Loop:
         if policy.probability is not None:
             return bool(jax.random.uniform(jax.random.fold_in(key, 1)) < policy.probability)
         gain = gain_of_rows(progress.state, policy.rows) / (policy.rows * policy.cost)
-        return gain > best_gain(progress.state)
+        return gain > best_gain(progress.state, by_model=True)
 
     def observe(self, progress: Progress, key: jax.Array) -> Progress:
         """Observe rows, and learn from them."""

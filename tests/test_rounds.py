@@ -1,0 +1,187 @@
+"""Rounds of an optimization: methods by name, evidence, observing, stopping, and going on."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.optimization.observing import gain_of_rows
+from causal_bo_ppl.optimization.settings import PRESETS
+from causal_bo_ppl.optimization.state import Entry, begin, tell
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return cb.models.load("chain")
+
+
+def optimize(system, rounds=4, observations=50, key=0, **options):
+    return cb.optimize(
+        system, rounds=rounds, observations=observations, key=key, progress=False, **options
+    )
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_every_method_runs_by_its_name(chain, method):
+    run = optimize(chain, method=method)
+    assert len(run.steps) == 4 and np.isfinite(run.best.mean) and run.settings.method == method
+    assert (
+        all(step.suggestion.why for step in run.steps) and run.stopped == "all 4 rounds were used"
+    )
+    if method == "bo":
+        assert set(run.trace["set"].values) == {"X, Z"}
+
+
+@pytest.mark.parametrize(
+    "acquisition", ["thompson", "look-ahead", "log-ei", "ucb-pointwise", cb.PerCost("ei")]
+)
+def test_every_acquisition_runs_and_the_same_key_gives_the_same_trace(chain, acquisition):
+    one, two = (optimize(chain, acquisition=acquisition) for _ in range(2))
+    assert one.to_frame().equals(two.to_frame())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "cbo"},
+        {"acquisition": cb.CostSubtracted("ei", 0.1), "beta": 2.0},
+        {"beta": "schedule"},
+        {"acquisition": cb.ConfidenceBound(cb.BetaSchedule(0.2), causal=1.0)},
+        {"observe": cb.Observe(0.2, most=5), "stop": cb.Stop(0.01)},
+        {"residual": True, "update": "target", "coupling": False},
+    ],
+    ids=str,
+)
+def test_settings_are_written_and_read(options):
+    settings = cb.Settings(rounds=3, **options)
+    assert cb.Settings.from_json(settings.to_json()) == settings
+
+
+def test_whole_rows_teach_the_mechanisms_where_they_are_measured(chain):
+    run = optimize(chain)
+    assert run.surrogate.post.rows == 54 and run.base.rows == 50
+    assert run.to_frame().equals(optimize(chain, update="full").to_frame())
+    exact = optimize(chain, outcomes="exact")
+    assert exact.surrogate.post.rows == 50 and len(exact.surrogate.told.values) == 4
+
+
+def test_outcomes_without_noise_are_not_asked_for_twice(chain):
+    run = optimize(chain, outcomes="exact", residual=False)
+    assert len(run.problem.to_frame(run.queries).drop_duplicates()) == 4
+
+
+def test_a_right_model_has_the_same_trace_with_and_without_the_chance_of_a_residual(chain):
+    same = [
+        optimize(chain, rounds=8, key=seed)
+        .to_frame()
+        .equals(optimize(chain, rounds=8, key=seed, residual=False).to_frame())
+        for seed in range(10)
+    ]
+    assert sum(same) >= 9
+
+
+@pytest.mark.heavy
+def test_a_wrong_model_is_named_and_left(bowl):
+    """Y = (Z - 0.5)^2 + e is best at 0.5; lines see no reason to leave a corner."""
+    with pytest.warns(cb.CausalBOWarning) as said:
+        run = optimize(bowl, rounds=12, observations=400)
+    words = [str(each.message) for each in said]
+    assert any("before the first experiment: 1 of 2 mechanisms bend" in each for each in words)
+    assert any("better explained with a residual" in each for each in words)
+    residual = run.trace["residual"].values
+    assert residual[-1] > 0 and not run.surrogate.is_affine
+    assert len(run.problem.to_frame(run.queries).drop_duplicates()) > 3
+    assert [check.name for check in run.checks if check.verdict == "failed"][0] == "mechanisms"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cb.CausalBOWarning)
+        stuck = optimize(bowl, rounds=12, observations=400, residual=False)
+    assert stuck.surprise.alarm is not None and run.regret()[-1] < stuck.regret()[-1]
+
+
+def test_belief_does_not_depend_on_the_order_of_telling(bowl):
+    post = cb.fit(bowl.problem, bowl.observe(100, 0))
+    queries = bowl.problem.queries([{"Z": -3.0}, {"Z": 3.0}, {"X": 3.0}, {"Z": -3.0}])
+    entries = [
+        Entry(query, outcome, None)
+        for query, outcome in zip(queries, (12.0, 6.5, 7.0, 13.0), strict=True)
+    ]
+    state = begin(post, cb.Settings())
+    together = tell(state, entries)
+    apart = state
+    for entry in reversed(entries):
+        apart = tell(apart, [entry])
+    assert together.surrogate.residual is not None
+    at = bowl.problem.sobol(4)
+    for one, two in zip(together.surrogate.predict(at), apart.surrogate.predict(at), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_rows_are_observed_instead_of_experiments(chain):
+    run = optimize(chain, rounds=12, observe=cb.Observe(0.5, most=3, rows=2, cost=0.1))
+    assert len(run.observed) == 2 and len(run.steps) == 10  # 4 rows: no more than 3 are begun
+    assert run.surrogate.post.rows == 50 + 4 + 10 and not len(run.surrogate.told.values)
+    assert run.trace["total_cost"].values[-1] == pytest.approx(10 + 0.4)
+    genes = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
+    for cost, wanted in ((1e-9, 2), (1e9, 0)):
+        by_gain = optimize(genes, observations=30, observe=cb.Observe(None, most=2, cost=cost))
+        assert len(by_gain.observed) == wanted
+    with pytest.raises(cb.ModelError, match="needs the cost of a row"):
+        cb.Observe(None)
+
+
+def test_the_gain_of_rows_is_that_of_means_drawn_at_random():
+    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
+    post = cb.fit(system.problem, system.observe(30, 0))
+    state = begin(post, cb.Settings())
+    at = state.candidates.queries
+    mean, covariance = state.surrogate.predict(at).mean, state.surrogate.covariance(at)
+    share, rng = 30 / 60, np.random.default_rng(0)
+    draws = rng.multivariate_normal(mean, share * covariance, 40_000, method="svd")
+    best = draws.min(axis=1)
+    wanted, error = mean.min() - best.mean(), best.std() / 200
+    assert gain_of_rows(state, 30) == pytest.approx(wanted, abs=4 * error + 0.05 * wanted)
+    assert gain_of_rows(state, 1) < gain_of_rows(state, 30)
+
+
+def test_a_run_ends_when_no_experiment_is_worth_its_cost(chain):
+    run = optimize(chain, rounds=30, stop=cb.Stop(0.05))
+    assert len(run.steps) < 30 and "no experiment was worth its cost" in run.stopped
+    assert len(optimize(chain, stop=cb.Stop(1e-30, patience=9)).steps) == 4
+
+
+def test_a_callback_sees_every_round_and_may_end_the_run(chain):
+    seen = []
+
+    def watch(run):
+        seen.append(len(run.steps))
+        return len(run.steps) == 3
+
+    run = optimize(chain, rounds=9, callback=watch)
+    assert seen == [1, 2, 3] and len(run.steps) == 3 and "callback" in run.stopped
+
+
+def test_a_run_goes_on_from_its_record_as_if_it_had_not_ended(chain):
+    options = {"observe": cb.Observe(0.3), "batch": 2}
+    whole, half = (optimize(chain, rounds=rounds, **options) for rounds in (8, 4))
+    again = optimize(chain, rounds=8, resume=half, **options)
+    assert again.to_frame().equals(whole.to_frame()) and len(half.steps) < len(whole.steps)
+    with pytest.raises(cb.ModelError, match="with the same key"):
+        optimize(chain, rounds=8, resume=half, key=1, **options)
+    with pytest.raises(cb.ModelError, match="with the same settings"):
+        optimize(chain, rounds=8, resume=half)
+    with pytest.raises(cb.DataError, match="began with other rows"):
+        optimize(chain, rounds=8, resume=half, data=chain.observe(20, 3), **options)
+
+
+def test_an_experiment_that_cannot_observe_says_so(chain):
+    with pytest.raises(cb.DataError, match="must return Data, whole rows; it returned list"):
+        cb.optimize(
+            chain.problem,
+            data=chain.observe(40, 0),
+            experiment=lambda queries: [0.0] * len(queries),
+            observe=cb.Observe(0.99),
+            rounds=3,
+            progress=False,
+            key=0,
+        )
