@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate
+from causal_bo_ppl.surrogates.evidence import noise_degrees as noise_degrees
 
 ROUNDING = 1e-9  # of an outcome: differences below it are none
-FEWEST = 3.0  # degrees of freedom: with fewer a variance has no posterior mean
 
 
 class PredictedOutcome(NamedTuple):
@@ -52,16 +51,6 @@ class Arrays(NamedTuple):
         """Standardized residual of each outcome."""
         spread, gap = self.spread, self.outcome - self.mean
         return np.asarray(np.where(spread > 0, gap / np.where(spread > 0, spread, 1.0), 0.0))
-
-
-def noise_degrees(post: Posterior) -> float:
-    """Return the degrees of freedom with which a posterior knows the noise of the target.
-
-    These are the rows in which the target was not set, minus the parameters of its equation.
-    """
-    data, graph = post.data, post.problem.graph
-    free = ~data.intervened[:, graph.index(post.problem.target)]
-    return float(max(free.sum() - len(graph.parents(post.problem.target)) - 1, FEWEST))
 
 
 def predict_in_order(

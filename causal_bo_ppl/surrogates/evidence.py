@@ -25,7 +25,7 @@ ENOUGH = 20.0  # the Bayes factor from which on a residual is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
 USUAL, SPREAD = 0.3, 1.5  # of the amplitude's prior: median, and sd of its logarithm
 FACTORS = 21  # of the noise
-FEWEST = 4.0  # degrees of freedom of the noise's variance
+FEWEST = 3.0  # degrees of freedom: with fewer a variance has no posterior mean
 MOST = 512  # interventions whose covariance is formed
 LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
 
@@ -167,10 +167,15 @@ def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def noise_degrees(post: Posterior) -> float:
-    """Return the degrees of freedom of the variance of an outcome's noise."""
-    graph = post.problem.graph
-    causes = max(len(graph.parents(name)) for name in graph.nodes)
-    return max(float(post.rows - causes - 1), FEWEST)
+    """Return the degrees of freedom with which a posterior knows the noise of the target.
+
+    These are the rows in which the target was not set, minus the parameters of its equation.
+    """
+    if not post.rows:
+        return FEWEST
+    data, graph = post.data, post.problem.graph
+    free = ~data.intervened[:, graph.index(post.problem.target)]
+    return float(max(free.sum() - len(graph.parents(post.problem.target)) - 1, FEWEST))
 
 
 def target_scale(post: Posterior, features: np.ndarray) -> float:
