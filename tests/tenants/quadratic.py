@@ -10,7 +10,7 @@ from scipy.stats import norm, qmc
 
 import causal_bo_ppl as cb
 
-NORMALS = norm.ppf(qmc.Sobol(1, rng=7).random(1_024))[:, 0]
+NORMALS = norm.ppf(qmc.Sobol(1, rng=7).random(128))[:, 0]
 
 
 def step(theta, x):
