@@ -356,9 +356,9 @@ class Loop:
             self.checks,
             progress.observed,
             progress.state.base,
-            progress.stopped or self._used_up(progress),
+            progress.stopped or why or self._used_up(progress),
         )
 
     def _used_up(self, progress: Progress) -> str:
         rounds = self.settings.rounds
-        return f"all {rounds} rounds were used" if progress.number == rounds else "it was cut off"
+        return f"all {rounds} rounds were used" if progress.number == rounds else ""

@@ -90,7 +90,7 @@ class Run:
     learned from, `best` is the model's own. key: the words of the key it was given. versions: of
     the packages that computed it. data_digest: a hash of the rows it began with, in any order.
     checks: what was checked before the first experiment. observed: rows observed between the
-    experiments. base: the posterior before any of them. stopped: why it ended.
+    experiments. base: the posterior before any of them. stopped: why it ended, empty before that.
     """
 
     problem: Problem
