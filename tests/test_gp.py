@@ -15,6 +15,7 @@ from causal_bo_ppl.mechanisms.gp.propagation import normal_points
 from causal_bo_ppl.mechanisms.interfaces import Task
 
 FEW = cb.GP(functions=8)
+pytestmark = pytest.mark.heavy
 
 
 def bind(problem, data, mechanisms="gp", prior=None, outcomes=None):

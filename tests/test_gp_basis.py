@@ -21,6 +21,7 @@ from causal_bo_ppl.mechanisms.interfaces import Task
 
 KERNELS = tuple(basis.SMOOTHNESS)
 FEW = cb.GP(functions=8)
+pytestmark = pytest.mark.heavy
 
 
 def bind(problem, data, mechanisms="gp", prior=None, outcomes=None):

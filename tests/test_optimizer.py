@@ -105,6 +105,7 @@ def test_rounds_do_not_compile_anything_again(ecoli70):
     assert responses._linearize._cache_size() == before
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "options",
     [

@@ -33,6 +33,7 @@ def test_every_method_runs_by_its_name(chain, method):
         assert set(run.trace["set"].values) == {"X, Z"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "acquisition", ["thompson", "look-ahead", "log-ei", "ucb-pointwise", cb.PerCost("ei")]
 )
@@ -71,6 +72,7 @@ def test_outcomes_without_noise_are_not_asked_for_twice(chain):
     assert len(run.problem.to_frame(run.queries).drop_duplicates()) == 4
 
 
+@pytest.mark.heavy
 def test_a_right_model_has_the_same_trace_with_and_without_the_chance_of_a_residual(chain):
     same = [
         optimize(chain, rounds=8, key=seed)
@@ -117,6 +119,7 @@ def test_belief_does_not_depend_on_the_order_of_telling(bowl):
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.heavy
 def test_rows_are_observed_instead_of_experiments(chain):
     run = optimize(chain, rounds=12, observe=cb.Observe(0.5, most=3, rows=2, cost=0.1))
     assert len(run.observed) == 2 and len(run.steps) == 10  # 4 rows: no more than 3 are begun
@@ -160,6 +163,7 @@ def test_a_callback_sees_every_round_and_may_end_the_run(chain):
     assert seen == [1, 2, 3] and len(run.steps) == 3 and "callback" in run.stopped
 
 
+@pytest.mark.heavy
 def test_a_run_goes_on_from_its_record_as_if_it_had_not_ended(chain):
     options = {"observe": cb.Observe(0.3), "batch": 2}
     whole, half = (optimize(chain, rounds=rounds, **options) for rounds in (8, 4))
