@@ -128,6 +128,8 @@ def test_rows_are_observed_instead_of_experiments(chain):
     genes = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
     by_gain = optimize(genes, observations=30, observe=cb.Observe(None, 40, 20, cost=1e-9))
     assert [each.round for each in by_gain.observed][:1] == [1] and len(by_gain.observed) == 2
+    poor = optimize(chain, rounds=9, budget=2.5, observe=cb.Observe(0.9, cost=1.0))
+    assert poor.trace["total_cost"].values[-1:].sum() <= 2.5 and len(poor.observed) <= 2
     with pytest.raises(cb.ModelError, match="needs the cost of a row"):
         cb.Observe(None)
 

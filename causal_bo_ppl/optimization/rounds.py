@@ -190,9 +190,12 @@ class Loop:
         policy = self.settings.observe
         if policy is None or sum(len(each.rows) for each in progress.observed) >= policy.most:
             return False
+        budget, price = self.settings.budget, policy.rows * policy.cost
+        if budget is not None and progress.state.spent + price > budget * (1 + 1e-12):
+            return False
         if policy.probability is not None:
             return bool(jax.random.uniform(jax.random.fold_in(key, 1)) < policy.probability)
-        gain = gain_of_rows(progress.state, policy.rows) / (policy.rows * policy.cost)
+        gain = gain_of_rows(progress.state, policy.rows) / price
         return gain > best_gain(progress.state, by_model=True)
 
     def observe(self, progress: Progress, key: jax.Array) -> Progress:
