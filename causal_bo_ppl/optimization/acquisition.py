@@ -31,8 +31,38 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate
 
 
+class Wrapped:
+    """What acquisitions that change the worth of another one share.
+
+    rule: the other acquisition.
+    """
+
+    rule: Any
+
+    uses_costs = True
+
+    @property
+    def _inner(self) -> Acquisition:
+        inner: Acquisition = self.rule
+        return inner
+
+    @property
+    def at_vertices(self) -> bool:
+        """Whether the worth is largest at a vertex where effects are affine."""
+        return trait(self._inner, "at_vertices")
+
+    @property
+    def is_one_batch(self) -> bool:
+        """Whether worths can be compared within one batch only."""
+        return trait(self._inner, "is_one_batch")
+
+    def prepare(self, context: Context) -> Any:
+        """Return the acquisition for one suggestion."""
+        return replace(self, rule=prepare(self._inner, context))  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class PerCost:
+class PerCost(Wrapped):
     """What another acquisition gives per unit of cost: worth / cost.
 
     rule: an acquisition that is never negative, by name or as a record; of a logarithm, the log of
@@ -44,8 +74,6 @@ class PerCost:
     """
 
     rule: Acquisition | str
-
-    uses_costs = True
 
     def __post_init__(self) -> None:
         rule = read_acquisition(self.rule, 2.0)
@@ -62,15 +90,6 @@ class PerCost:
         return f"{self._inner.name} per cost"
 
     @property
-    def _inner(self) -> Acquisition:
-        return self.rule  # type: ignore[return-value]
-
-    @property
-    def at_vertices(self) -> bool:
-        """Whether the worth is largest at a vertex where effects are affine."""
-        return trait(self._inner, "at_vertices")
-
-    @property
     def is_log(self) -> bool:
         """Whether the worth is a logarithm."""
         return trait(self._inner, "is_log")
@@ -80,15 +99,6 @@ class PerCost:
         """Whether the worth is never negative."""
         return trait(self._inner, "is_nonnegative")
 
-    @property
-    def is_one_batch(self) -> bool:
-        """Whether worths can be compared within one batch only."""
-        return trait(self._inner, "is_one_batch")
-
-    def prepare(self, context: Context) -> "PerCost":
-        """Return the acquisition for one suggestion."""
-        return replace(self, rule=prepare(self._inner, context))
-
     def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the worth of each query per unit of its cost, (M,)."""
         worth = self._inner.worth(surrogate, queries, objective)
@@ -97,7 +107,7 @@ class PerCost:
 
 
 @dataclass(frozen=True)
-class CostSubtracted:
+class CostSubtracted(Wrapped):
     """What another acquisition is worth less the cost: worth - eta cost.
 
     rule: an acquisition in units of the target, by name or as a record. eta: what one unit of cost
@@ -106,8 +116,6 @@ class CostSubtracted:
 
     rule: Acquisition | str
     eta: float
-
-    uses_costs = True
 
     def __post_init__(self) -> None:
         rule = read_acquisition(self.rule, 2.0)
@@ -122,24 +130,6 @@ class CostSubtracted:
     def name(self) -> str:
         """The name of the acquisition, for tables and messages."""
         return f"{self._inner.name} less cost"
-
-    @property
-    def _inner(self) -> Acquisition:
-        return self.rule  # type: ignore[return-value]
-
-    @property
-    def at_vertices(self) -> bool:
-        """Whether the worth is largest at a vertex where effects are affine."""
-        return trait(self._inner, "at_vertices")
-
-    @property
-    def is_one_batch(self) -> bool:
-        """Whether worths can be compared within one batch only."""
-        return trait(self._inner, "is_one_batch")
-
-    def prepare(self, context: Context) -> "CostSubtracted":
-        """Return the acquisition for one suggestion."""
-        return replace(self, rule=prepare(self._inner, context))
 
     def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the worth of each query less its cost, (M,)."""
