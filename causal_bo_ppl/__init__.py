@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.optimization import ConfidenceBound as ConfidenceBound
     from causal_bo_ppl.optimization import CostSubtracted as CostSubtracted
     from causal_bo_ppl.optimization import ExpectedImprovement as ExpectedImprovement
+    from causal_bo_ppl.optimization import InTurn as InTurn
     from causal_bo_ppl.optimization import LogExpectedImprovement as LogExpectedImprovement
     from causal_bo_ppl.optimization import LookAhead as LookAhead
     from causal_bo_ppl.optimization import Observe as Observe
@@ -170,6 +171,7 @@ _HOMES = {
         "LogExpectedImprovement",
         "LookAhead",
         "Observe",
+        "InTurn",
         "PerCost",
         "PointwiseBound",
         "RegretSafeBound",

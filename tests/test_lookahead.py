@@ -1,5 +1,8 @@
 """The expected improvement of the recommendation, against quadrature and retold outcomes."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 from dense_surrogate import dense_case
@@ -114,3 +117,93 @@ def test_look_ahead_without_points_is_refused():
         LookAhead().worth(surrogate, problem.vertices(), "min")
     with pytest.raises(cb.ModelError, match="most must be a whole number, at least 1"):
         LookAhead(most=0)
+
+
+@pytest.fixture(scope="module")
+def fork():
+    """A system whose equations have several causes, and a posterior of it."""
+    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
+    return system, cb.fit(system.problem, system.observe(150, 3))
+
+
+def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
+    system, post = fork
+    problem, equations = post.problem, post.belief.equations
+    query = problem.vertices()[70]
+    [intervention] = problem.interventions(query)
+    graph, draws, count = equations.graph, np.random.default_rng(0), 40_000
+    values = np.ones((count, len(graph.nodes) + 1))
+    matrix, noise = equations.at_mean.matrices[0], equations.posterior.variance
+    for at, node in enumerate(graph.nodes):
+        parents = [graph.index(name) for name in graph.parents(node)]
+        own = matrix[-1, at] + values[:, parents] @ matrix[parents, at]
+        own = own + np.sqrt(noise[at]) * draws.standard_normal(count)
+        values[:, at] = intervention.get(node, own)
+    found = post.row_information(query)[0]
+    assert found.shape == (post.factor.shape[1],) * 2
+    start = 0
+    for at, node in enumerate(graph.nodes):
+        used = equations.causes[at][equations.causes[at] >= 0]
+        root = equations.posterior.root[at][: len(used), : len(used)]
+        block = found[start : start + len(used), start : start + len(used)]
+        taught = values[:, used] @ root
+        products = taught[:, :, None] * taught[:, None, :] * (node not in intervention)
+        error = products.std(axis=0) / np.sqrt(count)
+        assert (np.abs(block - products.mean(axis=0)) <= 5 * error + 1e-12).all()
+        start += len(used)
+    assert start == len(found)
+
+
+@pytest.mark.heavy
+def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
+    system, post = fork
+    problem, surrogate = post.problem, cb.couple(post)
+    points = problem.vertices()[[5, 40, 60, 90]]
+    query, best = problem.vertices()[70], points[3]
+    expected = surrogate.row_lessons(query, points, best)[0]
+    models, _ = post.belief.equations.draw(400, jax.random.key(1))
+    rows = post.belief.model.replicate(models, post.upstream(query), jax.random.key(2))[:, 0]
+    columns = [problem.graph.index(name) for name in post.belief.model.nodes]
+    moved = []
+    for row in rows:
+        whole = np.zeros((1, len(problem.graph.nodes)))
+        whole[0, columns] = row
+        data = cb.Data(problem.graph.nodes, problem.target, whole, np.asarray(query.mask))
+        after = cb.couple(post.update(data)).predict(points).mean
+        moved.append(after - after[3])
+    found = np.var(moved, axis=0)
+    assert expected[3] == pytest.approx(0, abs=1e-12) == found[3]
+    np.testing.assert_allclose(found[:3], expected[:3], rtol=5 * np.sqrt(2 / 400) + 0.1)
+
+
+def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
+    system, post = fork
+    context = Context(cb.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0])
+    plain, rows = (
+        prepare(LookAhead(), dataclasses.replace(context, rows=flag)) for flag in (False, True)
+    )
+    assert rows.rows and not plain.rows and len(rows.points) == 16
+    queries = post.problem.vertices()
+    own = [rule.worth(context.surrogate, queries, "min") for rule in (plain, rows)]
+    assert (own[1] >= 0).all() and own[1].max() > own[0].max()
+    with_residual = cb.couple(post, residual=True).tell(queries[:4], np.arange(4.0), np.ones(4))
+    after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))
+    assert not after.rows  # outcomes then teach the residual, not the mechanisms
+    with pytest.raises(cb.ModelError, match="does not know what whole rows teach"):
+        rows.worth(with_residual, queries[:2], "min")
+
+
+def test_acquisitions_take_turns_and_are_read_back():
+    rule = cb.InTurn((LookAhead(most=8), "ucb"))
+    settings = cb.Settings(rounds=4, acquisition=rule)
+    again = cb.Settings.from_json(settings.to_json()).acquisition
+    assert [each.name for each in again.rules] == ["look-ahead", "ucb"]
+    assert again.rules[0].most == 8
+    system = cb.models.load("chain")
+    run = cb.optimize(system, rounds=4, acquisition=rule, key=0, progress=False)
+    names = [why.split(":")[0] for why in run.trace["why"].values]
+    assert names == ["look-ahead", "ucb", "look-ahead", "ucb"]
+    with pytest.raises(cb.ModelError, match="whose turn is it"):
+        rule.worth(run.surrogate, run.queries, "min")
+    with pytest.raises(cb.ModelError, match="at least one"):
+        cb.InTurn(())

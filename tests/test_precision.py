@@ -109,8 +109,8 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
     "acquisitions, which ask a surrogate": "BetaSchedule ConfidenceBound CostSubtracted "
-    "ExpectedImprovement LogExpectedImprovement LookAhead PerCost PointwiseBound RegretSafeBound "
-    "Thompson",
+    "ExpectedImprovement LogExpectedImprovement InTurn LookAhead PerCost PointwiseBound "
+    "RegretSafeBound Thompson",
     "records and settings": "Check Conjugate FixedPrior GP GPPrior KernelEstimate Laplace Levels "
     "Limits LinearConstraint MagnitudeCost MomentPrior NUTS Observe Queries ScaledPrior Settings "
     "Stop Tolerances Wishart",

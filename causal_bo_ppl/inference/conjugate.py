@@ -143,6 +143,10 @@ class ExactBelief(ModelBelief):
         """Return the variance of one outcome under each query, at the posterior means."""
         return self.model.outcome_variances(self.equations.at_mean, queries)
 
+    def row_information(self, queries: Queries) -> np.ndarray:
+        """Return what one whole row of each query will say about the weights of theta."""
+        return self.equations.row_information(queries)
+
     def update(self, rows: Data) -> "ExactBelief":
         """Return the belief after more rows: exactly that of all rows together."""
         return ExactBelief(self.model, self.equations.update(rows))

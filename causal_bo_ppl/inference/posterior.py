@@ -259,6 +259,15 @@ class Posterior:
         """Return the variance of one outcome under each query as the model implies it, (M,)."""
         return self.belief.outcome_variances(self.upstream(queries))
 
+    def row_information(self, queries: Queries) -> np.ndarray | None:
+        """Return what one whole row of each query will say about theta = mean + factor w.
+
+        That is the expected information (M, r, r) about the weights w, which are standard normal.
+        None where the method of inference does not know it.
+        """
+        method = offered(self.belief, "row_information")
+        return None if method is None else np.asarray(method(self.upstream(queries)))
+
     def to_datatree(self, *, draws: int | None = None, key: jax.Array | int = 0) -> "xr.DataTree":
         """Return the draws as ArviZ's DataTree.
 

@@ -1,6 +1,7 @@
 """Which experiment next?"""
 
 from causal_bo_ppl.optimization.acquisition import CostSubtracted as CostSubtracted
+from causal_bo_ppl.optimization.acquisition import InTurn as InTurn
 from causal_bo_ppl.optimization.acquisition import PerCost as PerCost
 from causal_bo_ppl.optimization.confidence import BetaSchedule as BetaSchedule
 from causal_bo_ppl.optimization.confidence import ConfidenceBound as ConfidenceBound

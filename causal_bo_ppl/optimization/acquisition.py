@@ -137,6 +137,42 @@ class CostSubtracted(Wrapped):
         return np.asarray(worth - self.eta * surrogate.post.problem.cost(queries))
 
 
+@dataclass(frozen=True)
+class InTurn:
+    """Several acquisitions that take turns, one experiment each.
+
+    rules: acquisitions by name or as records, the first one for the first experiment. Looking ahead
+    and a confidence bound in turn learn what decides between the best interventions, and try them.
+    """
+
+    rules: tuple[Acquisition | str, ...] = ("look-ahead", "ucb")
+
+    def __post_init__(self) -> None:
+        given = (self.rules,) if isinstance(self.rules, str) else tuple(self.rules)
+        rules = tuple(read_acquisition(each, 2.0) for each in given)
+        if not rules:
+            raise ModelError("which acquisitions take turns? Give at least one")
+        object.__setattr__(self, "rules", rules)
+
+    @property
+    def _inner(self) -> tuple[Acquisition, ...]:
+        inner: Any = self.rules
+        return tuple(inner)
+
+    @property
+    def name(self) -> str:
+        """The name of the acquisition, for tables and messages."""
+        return ", ".join(rule.name for rule in self._inner) + " in turn"
+
+    def prepare(self, context: Context) -> Acquisition:
+        """Return the acquisition whose turn it is."""
+        return prepare(self._inner[(context.round - 1) % len(self._inner)], context)
+
+    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+        """Refuse: whose turn it is depends on the round."""
+        raise ModelError("whose turn is it? Call prepare(context) first")
+
+
 def read_acquisition(given: object, beta: object) -> Acquisition:
     """Return an acquisition, given by its name or as a record of one's own.
 
@@ -167,6 +203,7 @@ RECORDS: dict[str, type] = {
         LookAhead,
         PerCost,
         CostSubtracted,
+        InTurn,
     )
 }
 
@@ -183,7 +220,9 @@ def write_acquisition(rule: Any) -> dict[str, Any]:
             value = write_acquisition(value)
         elif isinstance(value, BetaSchedule):
             value = {"delta": value.delta}
-        if isinstance(value, bool | int | float | str | dict):
+        elif isinstance(value, tuple):
+            value = [write_acquisition(part) for part in value]
+        if isinstance(value, bool | int | float | str | dict | list):
             options[each.name] = value
     return {"record": kind.__name__, "options": options}
 
@@ -195,6 +234,8 @@ def read_written_acquisition(written: Mapping[str, Any]) -> Any:
     options = dict(written.get("options", {}))
     if isinstance(options.get("rule"), dict):
         options["rule"] = read_written_acquisition(options["rule"])
+    if isinstance(options.get("rules"), list):
+        options["rules"] = [read_written_acquisition(each) for each in options["rules"]]
     if isinstance(options.get("beta"), dict):
         options["beta"] = BetaSchedule(**options["beta"])
     try:

@@ -74,6 +74,8 @@ class Context:
         what the posterior's model implies.
     key:
         For what is drawn.
+    rows:
+        Whether whole rows of experiments will teach the mechanisms, not only their outcomes.
     """
 
     surrogate: Surrogate
@@ -84,6 +86,7 @@ class Context:
     best: float | None = None
     noise: Callable[[Queries], np.ndarray] | None = None
     key: jax.Array | None = None
+    rows: bool = False
 
     def incumbent(self) -> float:
         """Return the effect to improve upon."""

@@ -6,6 +6,11 @@ the mean max_j (a_j + b_j Z), a convex piecewise linear function of Z with slope
 that change at c_1 < ... < c_{k-1}, so that (Frazier, Powell and Dayanik 2009)
 
     E max_j (a_j + b_j Z) - max_j a_j = sum_i (b_{i+1} - b_i) h(-|c_i|),  h(x) = phi(x) + x Phi(x).
+
+A whole row moves the means along several directions at once. The expectation then has no closed
+form, and its upper bound is taken in which every point replaces the best one by itself (the linear
+loss of Chick and Inoue 2001): sum_j s_j h(-(a_best - a_j) / s_j), s_j the sd of the change of
+a_j - a_best. It orders experiments well also where one row alone hardly changes the choice.
 """
 
 from collections.abc import Callable
@@ -16,7 +21,7 @@ import numpy as np
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.numerics import tie_width
+from causal_bo_ppl.numerics import first_largest, tie_width
 from causal_bo_ppl.optimization.improvement import standard_improvement
 from causal_bo_ppl.optimization.interface import Context, sign_of
 from causal_bo_ppl.problem import Queries
@@ -24,6 +29,7 @@ from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.surrogates import Surrogate
 
 BLOCK = 256  # queries whose lines are held in memory at once, and whose covariance is formed
+CONTENDERS = 16  # points that compete with the best one where whole rows teach
 REACH = 6.0  # sds: what lies farther below the best mean is recommended once in 10^9 times
 
 
@@ -83,12 +89,15 @@ class LookAhead:
     most: the number of points among which the recommendation may lie, beside the query itself.
     Those farther than 6 sds below the best mean are left out, and of the others the `most` with the
     largest mean + 2 sd are taken: leaving out points can only lower the worth. points, noise: as
-    `prepare` finds them in the context.
+    `prepare` finds them in the context. rows: whether whole rows teach the mechanisms; the
+    recommendation may then lie at any of at most 16 candidates, and the worth is the upper bound.
+    What they teach is known for conjugate posteriors; otherwise the outcome alone counts.
     """
 
     most: int = 128
     points: Queries | None = None
     noise: Callable[[Queries], np.ndarray] | None = None
+    rows: bool = False
 
     name = "look-ahead"
     at_vertices = False  # how much is learned is not convex in the values
@@ -101,6 +110,12 @@ class LookAhead:
     def prepare(self, context: Context) -> "LookAhead":
         """Return the acquisition with the points where the recommendation may lie."""
         points = self.points
+        teaches = offered(context.surrogate, "row_lessons")
+        if points is None and context.rows and teaches is not None:
+            most = min(self.most, CONTENDERS)
+            leading = promising(context.surrogate, context.candidates, context.objective, most)
+            if teaches(leading[:1], leading, leading[:1]) is not None:
+                return replace(self, points=leading, noise=context.noise, rows=True)
         if points is None:
             among = context.recommendable if len(context.recommendable) else context.candidates
             points = promising(context.surrogate, among, context.objective, self.most)
@@ -114,6 +129,8 @@ class LookAhead:
                 "where may the recommendation lie? Call prepare(context) first, or give points="
             )
         sign, means = sign_of(objective), surrogate.predict(self.points).mean
+        if self.rows:
+            return _row_worth(surrogate, queries, self.points, sign * means)
         mean, sd = surrogate.predict(queries)
         noise = (
             surrogate.post.outcome_variances(queries) if self.noise is None else self.noise(queries)
@@ -130,6 +147,28 @@ class LookAhead:
             gain = envelope_gain(a, sign * np.column_stack([taught, own]))
             found.append(gain + np.maximum(a[:, -1] - (sign * means).max(), 0.0))
         return np.concatenate([np.zeros(0), *found])
+
+
+def _row_worth(
+    surrogate: Surrogate, queries: Queries, points: Queries, means: np.ndarray
+) -> np.ndarray:
+    """Return the upper bounds (M,) of what one whole row of each query improves.
+
+    means: of the points, the larger the better.
+    """
+    teaches = offered(surrogate, "row_lessons")
+    best = first_largest(means)
+    found = []
+    for start in range(0, len(queries), BLOCK):
+        lessons = teaches and teaches(queries[start : start + BLOCK], points, points[best])
+        if lessons is None:
+            raise ModelError("this surrogate does not know what whole rows teach; take rows=False")
+        spread = np.sqrt(lessons)
+        safe = np.where(spread > 0, spread, 1.0)
+        gains = safe * standard_improvement((means - means[best]) / safe)
+        others = np.arange(len(means)) != best
+        found.append(np.where(spread > 0, gains, 0.0)[:, others].sum(axis=1))
+    return np.concatenate([np.zeros(0), *found])
 
 
 def promising(surrogate: Surrogate, queries: Queries, objective: str, most: int) -> Queries:

@@ -117,6 +117,13 @@ class State:
             noises = np.where(np.isnan(noises), self.noises(queries), noises)
         return merge_replicates(queries, values, noises)
 
+    @property
+    def expects_rows(self) -> bool:
+        """Whether the next experiment's whole row will teach the posterior."""
+        own = [entry for entry in self.ledger if not (entry.is_earlier or entry.is_passive)]
+        is_used = self.settings.uses_rows and self.takes_rows
+        return is_used and all(entry.row is not None for entry in own)
+
     def noise(self, query: Queries) -> float:
         """Return the variance of one outcome: given, or what the model implies."""
         return float(self.noises(query)[0])
@@ -198,6 +205,7 @@ def ask(
             round=count + place,
             noise=state.noises,
             key=None if key is None else jax.random.fold_in(key, place),
+            rows=state.expects_rows,
         )
         rule = prepare(state.settings.rule, context)
         limit = None if state.settings.budget is None else pays

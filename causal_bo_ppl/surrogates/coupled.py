@@ -21,6 +21,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.numerics import clip_rounding
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.responses import Response, response
@@ -138,6 +139,23 @@ class Coupled:
             first = rows < len(queries)
             found[np.ix_(rows[first], rows[~first] - len(queries))] += own[first] @ own[~first].T
         return found
+
+    def row_lessons(self, queries: Queries, points: Queries, best: Queries) -> np.ndarray | None:
+        """Return how much one whole row of each query moves the effects of points, (M, J).
+
+        That is the variance of the change of E[f(point) - f(best)], over rows that may come out.
+        None where whole rows do not teach the mechanisms, or how much is not known.
+        """
+        taught = None if self.residual is not None else self.post.row_information(queries)
+        if taught is None:
+            return None
+        here, covariance = self._linearize(best)[1], self.weights.covariance
+        apart = (self._linearize(points)[1] - here) @ covariance
+        size = len(covariance)
+        gained = np.linalg.solve(np.eye(size) + taught @ covariance, taught)
+        squares = apart[:, :, None] * apart[:, None, :]
+        found = gained.reshape(len(gained), -1) @ squares.reshape(len(apart), -1).T
+        return clip_rounding(found, np.full(found.shape, (apart**2).sum(axis=1)))
 
     def without_residual(self) -> "Coupled":
         """Return what the mechanisms alone make of all outcomes."""

@@ -28,7 +28,8 @@ from causal_bo_ppl.mechanisms.linear.regressions import (
     solve_fixed,
     solve_scaled,
 )
-from causal_bo_ppl.mechanisms.linear.sem import Models, known_matrix
+from causal_bo_ppl.mechanisms.linear.sem import Models, known_matrix, second_moments
+from causal_bo_ppl.problem import Queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +156,32 @@ class Equations:
         for node in range(size):
             moves[:, node, node] = self.coefficients.roots[:, node]
         return moves.reshape(size + 1, size, equations * width)[..., (self.causes >= 0).ravel()]
+
+    def row_information(self, queries: Queries) -> np.ndarray:
+        """Return what one whole row of each of M queries will say about the K directions.
+
+        That is the expected information (M, K, K) about their standard normals: root' E[u u'] root
+        for an equation with regressors u, nothing for one that is set, or whose causes are not all
+        set or learned, and nothing between equations.
+        """
+        mask, size = np.asarray(queries.mask), len(self.graph.nodes)
+        models = self.at_mean
+        moments = second_moments(models.matrices[0], models.noises[0], queries)
+        known = np.ones((len(mask), size + 1), bool)
+        for node, parents in enumerate(map(self.graph.parents, self.graph.nodes)):
+            causes = known[:, [self.graph.index(name) for name in parents]].all(axis=1)
+            known[:, node] = mask[:, node] | (causes & self.needed[node])
+        width = self.causes.shape[1]
+        found = np.zeros((len(mask), size, width, size, width))
+        for node, causes in enumerate(self.causes):
+            used = causes[causes >= 0]
+            root = self.posterior.root[node][: len(used), : len(used)]
+            taught = np.swapaxes(root, 0, 1) @ moments[:, used[:, None], used] @ root
+            counts = known[:, node] & ~mask[:, node]
+            found[:, node, : len(used), node, : len(used)] = taught * counts[:, None, None]
+        kept = np.flatnonzero(self.causes >= 0)
+        flat = found.reshape(len(mask), size * width, size * width)
+        return np.asarray(flat[:, kept[:, None], kept])
 
     def draw(self, n: int, key: jax.Array) -> tuple[Models, np.ndarray]:
         """Draw n models exactly, with their log prior (n,) up to a constant."""

@@ -124,6 +124,22 @@ def outcome_variances(
     return np.asarray(((loads @ safe) * loads).sum(axis=1))
 
 
+def second_moments(matrix: np.ndarray, noise: np.ndarray, queries: Queries) -> np.ndarray:
+    """Return E[v v'] of a row v = (variables, 1) under each of M queries, (M, p + 1, p + 1).
+
+    matrix, noise: the model: coefficients (p + 1, p) and covariance of the disturbances (p, p).
+    """
+    model = LinearSEM(jnp.asarray(matrix[:-1]), jnp.asarray(matrix[-1]), jnp.asarray(noise))
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    rows = in_pieces(lambda batch: mutilated_means(model, batch), Queries(mask, value), len(mask))
+    means = np.column_stack([np.asarray(rows), np.ones(len(mask))])
+    first, which = distinct_rows(mask)
+    moved = np.asarray(in_pieces(partial(total_effects, model), mask[first], len(first)))
+    found = np.asarray(means[:, :, None] * means[:, None, :])
+    found[:, :-1, :-1] += (np.swapaxes(moved, 1, 2) @ noise @ moved)[which]
+    return found
+
+
 def outcome_densities(models: Models, queries: Queries, outcomes: np.ndarray) -> np.ndarray:
     """Return the log density of each of m outcomes under each of n models, of shape (n, m)."""
     chunks = zip(*map(_chunks, models), strict=True)
