@@ -24,6 +24,7 @@ from causal_bo_ppl.optimization.confidence import (
 )
 from causal_bo_ppl.optimization.improvement import ExpectedImprovement, LogExpectedImprovement
 from causal_bo_ppl.optimization.interface import Context, most_worth, prepare
+from causal_bo_ppl.optimization.state import ask, begin
 from causal_bo_ppl.problem.queries import vertices
 from causal_bo_ppl.surrogates import Prediction
 
@@ -158,6 +159,19 @@ def test_draws_of_a_batch_are_compared_within_it_only():
     problem, surrogate = dense_case()
     rule = prepare(Thompson(), context(problem, surrogate, key=jax.random.key(0)))
     assert rule.is_one_batch
+
+
+def test_a_batch_by_thompson_is_one_of_independent_draws():
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(20, 0))
+    state = begin(post, cb.Settings(rounds=1, acquisition="thompson", update="target"))
+    key = jax.random.key(3)
+    chosen = ask(state, 4, key=key)
+    among = state.candidates.queries
+    for place, each in enumerate(chosen):
+        drawn = state.surrogate.sample(among, 1, jax.random.fold_in(key, place))[0]
+        at = int(drawn.argmin() if system.problem.objective == "min" else drawn.argmax())
+        assert system.problem.interventions(each.query) == system.problem.interventions(among[at])
 
 
 def test_thompson_chooses_each_vertex_as_often_as_it_is_best(fitted):

@@ -56,6 +56,11 @@ class Wrapped:
         """Whether worths can be compared within one batch only."""
         return trait(self._inner, "is_one_batch")
 
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws."""
+        return trait(self._inner, "is_random")
+
     def prepare(self, context: Context) -> Any:
         """Return the acquisition for one suggestion."""
         return replace(self, rule=prepare(self._inner, context))  # type: ignore[type-var]

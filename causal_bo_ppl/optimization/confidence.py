@@ -255,7 +255,8 @@ class PointwiseBound:
 class Thompson:
     """One draw of all effects decides all sets at once: the worth of a query is its drawn effect.
 
-    Each suggestion has a key of its own, so that a batch is one of independent draws.
+    Each suggestion has a key of its own, so that a batch is one of independent draws: none of them
+    is imagined to have come out before the next.
     """
 
     key: jax.Array | None = None
@@ -263,6 +264,7 @@ class Thompson:
 
     name = "thompson"
     at_vertices = True
+    is_random = True
     uses_costs = False
 
     def prepare(self, context: Context) -> "Thompson":

@@ -38,6 +38,9 @@ class Acquisition(Protocol):
         Whether the worth is an amount that is never negative, so that it can be divided by a cost.
     is_one_batch = False
         Whether worths can be compared within one batch only.
+    is_random = False
+        Whether it draws, so that the suggestions of a batch differ by themselves. Otherwise each is
+        chosen as if those before it had come out as predicted.
     """
 
     @property

@@ -23,7 +23,7 @@ from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
-from causal_bo_ppl.optimization.interface import Context, first_best, prepare
+from causal_bo_ppl.optimization.interface import Context, first_best, prepare, trait
 from causal_bo_ppl.optimization.search import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
@@ -181,8 +181,8 @@ def ask(
 ) -> tuple[Suggestion, ...]:
     """Return the next experiments that can be paid for, at most n, the most worthwhile first.
 
-    Each is chosen as if those before it, and what is pending, had come out as predicted. key: for
-    acquisitions that draw, another for each of the n.
+    Each is chosen as if those before it, and what is pending, had come out as predicted; an
+    acquisition that draws takes independent draws instead. key: for these, another for each of n.
     """
     surrogate, candidates = state.surrogate, state.candidates
     objective, tried = state.problem.objective, state.tried.queries
@@ -218,7 +218,7 @@ def ask(
         why = f"{rule.name}: the best of {found.how}"
         chosen.append(Suggestion(found.query, mean, sd, bound, found.cost, why))
         spent.append(found.cost)
-        if place + 1 < n:
+        if place + 1 < n and not trait(rule, "is_random"):
             surrogate = surrogate.imagine(found.query, state.noise(found.query))
     return tuple(chosen)
 
