@@ -1,4 +1,4 @@
-"""What was known before each round of a run? Its own record is told again to the state it began with.
+"""What was known before each round of a run? Its record is told again to the state it began with.
 
 Belief is a function of the ledger, so that every state along the way is found from the run's steps
 and observed rows; nothing else is stored.
