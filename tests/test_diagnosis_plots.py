@@ -360,7 +360,9 @@ def test_rows_on_a_line_have_no_ellipse(system):
 
 def restricted(system, **options):
     given = {"domains": {"X": (-5, 5), "Z": (-5, 5)}, "sets": [("X", "Z")]} | options
-    return cb.Problem(system.problem.graph, "Y", **given)
+    graph = cb.CausalGraph.parse("X -> Z; X -> Y; Z -> Y")  # both act on Y
+    assert graph.nodes == system.problem.graph.nodes
+    return cb.Problem(graph, "Y", **given)
 
 
 def within_a_circle(queries):

@@ -105,7 +105,7 @@ def test_experiments_are_shown_by_variable_and_value_in_order(run):
         low, high = run.problem.domains[names[variable]]
         share = (values[place - 1, variable] - low) / (high - low)
         assert height == pytest.approx(variable - 0.54 * (share - 0.5))
-    assert "sets tried" in ax.get_title() and labels(ax) == ["recommended"]
+    assert "of 36 sets tried" in ax.get_title("left") and labels(ax) == ["recommended"]
     ax.figure.draw_without_rendering()
 
 
