@@ -294,7 +294,10 @@ def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
     allowed = _allowed(problem, pair, points.reshape(-1, 2)).reshape(points.shape[:2])
     ax.use_sticky_edges = False  # the box is to be seen as a box
     if any(name in problem.levels for name in pair):
-        dots = {"ms": 9 if all(name in problem.levels for name in pair) else 1.5, "color": BLUE}
+        dots: dict[str, Any] = {
+            "ms": 9 if all(name in problem.levels for name in pair) else 1.5,
+            "color": BLUE,
+        }
         ax.plot(*points[allowed].T, ".", zorder=1, label="levels that may be set", **dots)
     elif not allowed.all():
         shade: dict[str, Any] = {"levels": [-0.5, 0.5], "colors": [AMBER], "alpha": 0.2}
@@ -302,11 +305,13 @@ def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
         words = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
         words += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
         label = plain(f"forbidden by {'; '.join(words)}")
-        ax.add_patch(Rectangle(ends[:, 0], 0, 0, color=AMBER, alpha=0.2, lw=0, label=label))
+        ax.add_patch(
+            Rectangle((ends[0, 0], ends[1, 0]), 0, 0, color=AMBER, alpha=0.2, lw=0, label=label)
+        )
     members = tuple(sorted(pair, key=problem.graph.index))
     if not problem.region.is_plain(members):
         corners = problem.region.vertices(members)[:, [members.index(name) for name in pair]]
-    return corners[_allowed(problem, pair, corners)]
+    return np.asarray(corners[_allowed(problem, pair, corners)])
 
 
 def _allowed(problem: Problem, pair: tuple[str, str], points: np.ndarray) -> np.ndarray:

@@ -56,8 +56,8 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
         ax.hlines(places + offset, mean - half, mean + half, color=colour, lw=2)
         ax.plot(mean, places + offset, "o", ms=4.5, color=colour, label=label)
     if run.system is not None:
-        truth, mark = run.system.effect(shown), {"ms": 13, "mew": 2, "color": AMBER}
-        ax.plot(truth, places, "|", label="true effect", **mark)
+        truth = run.system.effect(shown)
+        ax.plot(truth, places, "|", ms=13, mew=2, color=AMBER, label="true effect")
         ax.axvline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
     ax.set_yticks(places, [_name(run.problem, each) for each in shown], fontsize="small")
     ax.set(xlabel=plain(run.problem.label(run.problem.target)), ylim=(len(shown) - 0.5, -0.5))
