@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.optimization import Settings as Settings
     from causal_bo_ppl.optimization import Stop as Stop
     from causal_bo_ppl.optimization import Thompson as Thompson
+    from causal_bo_ppl.optimization import decompose_regret as decompose_regret
     from causal_bo_ppl.optimization import optimize as optimize
     from causal_bo_ppl.problem import Levels as Levels
     from causal_bo_ppl.problem import LinearConstraint as LinearConstraint
@@ -179,6 +180,7 @@ _HOMES = {
         "Settings",
         "Stop",
         "Thompson",
+        "decompose_regret",
         "optimize",
     ),
     "problem": ("Levels", "LinearConstraint", "MagnitudeCost", "Problem", "Queries"),

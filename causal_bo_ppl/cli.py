@@ -13,6 +13,7 @@ from causal_bo_ppl.errors import CausalBOError, ModelError
 from causal_bo_ppl.identification import identify
 from causal_bo_ppl.optimization import Run, optimize
 from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.feasibility import rule_name
 from causal_bo_ppl.problem.queries import vertices
 from causal_bo_ppl.surrogates import couple
 from causal_bo_ppl.systems import CausalSystem
@@ -94,6 +95,7 @@ def show(system: CausalSystem) -> None:
     )
     console.print(escape(f"Graph{note}:\n{causes}\n"))
     console.print(_variables(problem))
+    say_limits(problem)
     console.print(_sets(problem))
 
 
@@ -153,11 +155,23 @@ def say_optimum(system: CausalSystem) -> None:
 
 def _variables(problem: Problem) -> Table:
     table = Table("variable", "unit", "low", "high", title="May be set")
-    for name, row in problem.variables().iterrows():
-        table.add_row(
-            escape(str(name)), escape(row["unit"]), f"{row['low']:.4g}", f"{row['high']:.4g}"
-        )
+    shown = problem.variables()
+    if "levels" in shown:
+        table.add_column("levels")
+    for name, row in shown.iterrows():
+        ends = (f"{row['low']:.4g}", f"{row['high']:.4g}")
+        levels = (escape(row["levels"]),) if "levels" in shown else ()
+        table.add_row(escape(str(name)), escape(row["unit"]), *ends, *levels)
     return table
+
+
+def say_limits(problem: Problem) -> None:
+    """Print the linear constraints and the function that restrict interventions, if there are."""
+    for constraint in problem.constraints:
+        when = "whenever one of them is set" if constraint.when == "any" else "where all are set"
+        console.print(escape(f"Constraint: {constraint}, {when}"), soft_wrap=True)
+    if problem.feasible_rule is not None:
+        console.print(escape(f"Only where {rule_name(problem.feasible_rule)}(queries) is true"))
 
 
 def _sets(problem: Problem) -> Table:

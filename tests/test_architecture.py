@@ -45,7 +45,7 @@ INSIDE = {  # the order within a room, from left to right
     "effect_moments gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
     "improvement lookahead acquisition ascent climbing candidates search settings state "
-    "observing experiments run rounds loop",
+    "observing experiments run replay rounds loop regret",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

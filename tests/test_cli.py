@@ -1,8 +1,12 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+import causal_bo_ppl as cb
+from causal_bo_ppl import cli
 from causal_bo_ppl.cli import app
 
 
@@ -82,6 +86,33 @@ def test_readme_shows_how_the_demo_ends():
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])
     ending = "\n".join(result.stdout.strip().splitlines()[-3:])
     assert ending in (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def positive(queries):
+    return (queries.value >= 0).all(axis=1)
+
+
+def test_levels_constraints_and_rules_of_a_problem_are_shown(monkeypatch, capsys):
+    chain = cb.models.load("chain")
+    problem = cb.Problem(
+        chain.problem.graph,
+        "Y",
+        domains={"X": cb.Levels([0, 2.5, 5]), "Z": (0, 5)},
+        sets=2,
+        constraints=[cb.LinearConstraint({"X": 1, "Z": 2}, upper=9, when="all")],
+        feasible=positive,
+    )
+    monkeypatch.setattr(cli, "console", Console(width=120, highlight=False))
+    cli.show(replace(chain, problem=problem))
+    shown = capsys.readouterr().out
+    for words in (
+        "0, 2.5, 5",
+        "X + 2 Z <= 9, where all are set",
+        "where positive(queries) is true",
+    ):
+        assert words in shown
+    cli.show(chain)
+    assert "levels" not in capsys.readouterr().out
 
 
 def test_systems_are_listed():

@@ -358,6 +358,48 @@ def test_rows_on_a_line_have_no_ellipse(system):
     assert labels(ax) == ["rows, observed", "may be set"]
 
 
+def restricted(system, **options):
+    given = {"domains": {"X": (-5, 5), "Z": (-5, 5)}, "sets": [("X", "Z")]} | options
+    graph = cb.CausalGraph.parse("X -> Z; X -> Y; Z -> Y")  # both act on Y
+    assert graph.nodes == system.problem.graph.nodes
+    return cb.Problem(graph, "Y", **given)
+
+
+def within_a_circle(queries):
+    return (np.asarray(queries.value) ** 2).sum(axis=1) <= 40
+
+
+def test_overlap_shows_what_constraints_and_functions_forbid(system):
+    data = system.observe(80, 0)
+    limit = cb.LinearConstraint({"X": 1, "Z": 1}, lower=-3)
+    problem = restricted(system, constraints=[limit])
+    ax = cb.plots.draw_overlap(problem, data, ["Z", "X"])
+    assert "forbidden by X + Z >= -3" in labels(ax)
+    reach = cb.check_overlap(problem, data).table.set_index("set")["reach"]["X, Z"]
+    assert f"lies {reach:.2g} times as far out" in ax.get_title()
+    forbidden = [
+        path for each in ax.collections if hasattr(each, "levels") for path in each.get_paths()
+    ]
+    assert any(path.contains_point((-4, -4)) for path in forbidden)
+    assert not any(path.contains_point((4, -4)) for path in forbidden)
+    finish(ax)
+    ax = cb.plots.draw_overlap(restricted(system, feasible=within_a_circle), data, ["X", "Z"])
+    assert "forbidden by within_a_circle" in labels(ax)
+    assert ax.get_title() == "no corner of the box may be set"
+    finish(ax)
+
+
+def test_overlap_shows_levels(system):
+    levels = {"X": cb.Levels([-5, 0, 5]), "Z": cb.Levels([-2, 1])}
+    limit = cb.LinearConstraint({"X": 1, "Z": 1}, upper=4)
+    problem = restricted(system, domains=levels, constraints=[limit])
+    ax = cb.plots.draw_overlap(problem, system.observe(80, 0), ["X", "Z"])
+    [dots] = [line for line in ax.lines if line.get_label() == "levels that may be set"]
+    points = set(zip(*(each.tolist() for each in dots.get_data()), strict=True))
+    assert points == {(-5, -2), (0, -2), (5, -2), (-5, 1), (0, 1)}
+    finish(ax)
+
+
 def test_overlap_refuses_what_is_no_pair_of_settable_variables(system):
     data = system.observe(20, 0)
     for names in ("XZ", ["X"], ["X", "X"]):

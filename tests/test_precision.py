@@ -69,6 +69,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: at.told.recentre(),
     ],
     "coupling": [lambda at: cb.coupling(at.post)],
+    "decompose_regret": [lambda at: cb.decompose_regret(at.run)],
     "exact_gram": [lambda at: cb.exact_gram(at.post, at.queries)],
     "fit": [
         lambda at: cb.fit(at.problem, at.data),

@@ -179,6 +179,42 @@ def test_a_run_goes_on_from_its_record_as_if_it_had_not_ended(chain):
         optimize(chain, rounds=8, resume=half, data=chain.observe(20, 3), **options)
 
 
+def said_after_the_first_round(said):
+    words = [str(each.message) for each in said]
+    return [
+        each for each in words if "before the first" not in each and "is not linear" not in each
+    ]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("residual", ["auto", False])
+def test_a_resumed_run_says_nothing_twice(bowl, residual):
+    options = {"observations": 400, "residual": residual}
+    with pytest.warns(cb.CausalBOWarning) as said:
+        half = optimize(bowl, rounds=7, **options)
+    assert said_after_the_first_round(said)
+    with pytest.warns(cb.CausalBOWarning) as again:
+        whole = optimize(bowl, rounds=9, resume=half, **options)
+    assert len(whole.steps) == 9 and not said_after_the_first_round(again)
+    with pytest.warns(cb.CausalBOWarning) as late:  # what was not said yet is said
+        optimize(bowl, rounds=9, resume=optimize(bowl, rounds=1, **options), **options)
+    assert said_after_the_first_round(late) == said_after_the_first_round(said)
+
+
+@pytest.mark.heavy
+def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
+    options = {"stop": cb.Stop(0.05, patience=3)}
+    whole = optimize(chain, rounds=30, **options)
+    assert "no experiment was worth its cost in 3 rounds" in whole.stopped
+    for rounds in range(1, len(whole.steps) + 1):
+        again = optimize(
+            chain, rounds=30, resume=optimize(chain, rounds=rounds, **options), **options
+        )
+        assert again.to_frame().equals(whole.to_frame()) and again.stopped == whole.stopped
+    ended = optimize(chain, rounds=30, resume=whole, **options)
+    assert ended.to_frame().equals(whole.to_frame()) and ended.stopped == whole.stopped
+
+
 def test_an_experiment_that_cannot_observe_says_so(chain):
     with pytest.raises(cb.DataError, match="must return Data, whole rows; it returned list"):
         cb.optimize(

@@ -12,6 +12,8 @@ from causal_bo_ppl.optimization.improvement import ExpectedImprovement as Expect
 from causal_bo_ppl.optimization.improvement import LogExpectedImprovement as LogExpectedImprovement
 from causal_bo_ppl.optimization.lookahead import LookAhead as LookAhead
 from causal_bo_ppl.optimization.loop import optimize as optimize
+from causal_bo_ppl.optimization.regret import RegretDecomposition as RegretDecomposition
+from causal_bo_ppl.optimization.regret import decompose_regret as decompose_regret
 from causal_bo_ppl.optimization.run import Run as Run
 from causal_bo_ppl.optimization.settings import Observe as Observe
 from causal_bo_ppl.optimization.settings import Settings as Settings

@@ -33,6 +33,7 @@ from causal_bo_ppl.optimization.predicted_outcomes import (
     noise_degrees,
     predict_in_order,
 )
+from causal_bo_ppl.optimization.replay import told_by_round
 from causal_bo_ppl.optimization.run import Observed, Recommendation, Run, Step, Unlearned
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, recommend, tell
@@ -146,25 +147,40 @@ class Loop:
             )
         if run.data_digest != self._digest():
             raise DataError("the run to resume began with other rows; give the same `data`")
-        is_known = self.settings.known_noise is not None
-        seen = [
-            Entry(
-                self.runner.problem.baseline(),
-                float(row.outcomes[0]),
-                0.0,
-                row,
-                each.cost / len(each.rows),
-            )
-            for each in run.observed
-            for row in (each.rows.rows(slice(at, at + 1)) for at in range(len(each.rows)))
+        told = told_by_round(run)
+        entries = [entry for _, group in told for entry in group]
+        return Progress(
+            tell(start, entries) if entries else start,
+            run.steps,
+            observed=run.observed,
+            number=told[-1][0] if told else 0,
+            idle=self._count_idle(start, told),
+            warned=self._has_warned(run.steps),
+            switched=self.settings.residual == "auto" and any(each.residual for each in run.steps),
+        )
+
+    def _count_idle(self, start: State, told: list[tuple[int, tuple[Entry, ...]]]) -> int:
+        """Return in how many of the last rounds no experiment was worth its cost."""
+        stop, idle = self.settings.stop, 0
+        if stop is None:
+            return 0
+        for last in range(len(told) - 1, max(len(told) - stop.patience, -1), -1):
+            entries = [entry for _, group in told[:last] for entry in group]
+            if not best_gain(tell(start, entries) if entries else start) < stop.gain:
+                break
+            idle += 1
+        return idle
+
+    def _has_warned(self, steps: tuple[Step, ...]) -> bool:
+        """Return whether outcomes were said to contradict the model, after some round of these."""
+        counts = [
+            sum(each.predicted is not None for each in steps[: place + 1])
+            for place, step in enumerate(steps)
+            if place + 1 == len(steps) or steps[place + 1].round != step.round
         ]
-        tried = [
-            Trial(*each[:2], each.noise, each.outcome, each.row, "").entry(is_known)
-            for each in run.steps
-        ]
-        rounds = [each.round for each in run.steps] + [each.round for each in run.observed]
-        state = tell(start, [*seen, *tried]) if seen or tried else start
-        return Progress(state, run.steps, observed=run.observed, number=max(rounds, default=0))
+        seen = max((count for count in counts if is_due(count)), default=0)
+        told = [step.predicted for step in steps if step.predicted is not None]
+        return assess(self.runner.problem, told[:seen]).alarm is not None
 
     def _digest(self) -> str:
         return hashlib.sha256(f"{digest(self.data):x}".encode()).hexdigest()
@@ -360,6 +376,8 @@ class Loop:
             progress.observed,
             progress.state.base,
             progress.stopped or why or self._used_up(progress),
+            tuple(entry for entry in state.ledger if entry.is_earlier),
+            state.takes_rows,
         )
 
     def _used_up(self, progress: Progress) -> str:

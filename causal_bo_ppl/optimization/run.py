@@ -17,7 +17,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import Suggestion
+from causal_bo_ppl.optimization.state import Entry, Suggestion
 from causal_bo_ppl.optimization.surprise import Surprise, assess
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import set_label, stack
@@ -91,6 +91,8 @@ class Run:
     the packages that computed it. data_digest: a hash of the rows it began with, in any order.
     checks: what was checked before the first experiment. observed: rows observed between the
     experiments. base: the posterior before any of them. stopped: why it ended, empty before that.
+    earlier: outcomes that were told before the first round. takes_rows: whether the posterior can
+    learn from whole rows of experiments.
     """
 
     problem: Problem
@@ -107,6 +109,8 @@ class Run:
     observed: tuple[Observed, ...] = ()
     base: Posterior | None = None
     stopped: str = ""
+    earlier: tuple[Entry, ...] = ()
+    takes_rows: bool = True
 
     @property
     def prior(self) -> object:

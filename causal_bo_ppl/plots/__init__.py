@@ -10,6 +10,8 @@ from causal_bo_ppl.plots.diagnostics import draw_calibration as draw_calibration
 from causal_bo_ppl.plots.diagnostics import draw_effect_errors as draw_effect_errors
 from causal_bo_ppl.plots.diagnostics import draw_mahalanobis as draw_mahalanobis
 from causal_bo_ppl.plots.diagnostics import draw_overlap as draw_overlap
+from causal_bo_ppl.plots.experiments import draw_experiments as draw_experiments
+from causal_bo_ppl.plots.experiments import draw_learning as draw_learning
 from causal_bo_ppl.plots.graphs import draw_effect as draw_effect
 from causal_bo_ppl.plots.graphs import draw_graph as draw_graph
 from causal_bo_ppl.plots.graphs import draw_identification as draw_identification
@@ -25,6 +27,7 @@ from causal_bo_ppl.plots.mechanisms import draw_prior as draw_prior
 from causal_bo_ppl.plots.posteriors import draw_coverage as draw_coverage
 from causal_bo_ppl.plots.posteriors import draw_posterior as draw_posterior
 from causal_bo_ppl.plots.posteriors import draw_response as draw_response
+from causal_bo_ppl.plots.runs import draw_progress as draw_progress
 from causal_bo_ppl.plots.runs import draw_run as draw_run
 from causal_bo_ppl.plots.surprise import draw_surprise as draw_surprise
 from causal_bo_ppl.plots.theory_curves import draw_concentration as draw_concentration

@@ -1,7 +1,7 @@
 """May we believe the intervals, the Gaussian, and the interventions far from the rows?"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import matplotlib.pyplot as plt
@@ -22,13 +22,15 @@ from causal_bo_ppl.inference.potentials import PROPOSALS
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
-from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.feasibility import evaluate_rule, rule_name
 
 DRAWS = 4_000  # for the distances from the Gaussian
 MOST = 20  # effects that are shown, the worst first
 POINTS, LARGEST = 100, 50  # quantiles shown: evenly spaced ones, and all of the largest
 SIMULATED = 4_000  # samples that a band is made from: its 1 % is known to 0.16 %
 INNER = 0.99  # share of the rows inside the ellipse, as in check_overlap
+TICKS = 121  # of each variable: where a picture asks what may be set
 FLAT = 1e-9  # rows narrower than this, relative to their length, lie on a line
 
 
@@ -234,7 +236,8 @@ def draw_overlap(
 
     The ellipse is around 99 % of the rows. The corner farthest from them is marked. The title says
     how far out it lies: the `reach` of `cb.check_overlap` for the set of these two, where both act
-    on the target.
+    on the target. Levels are drawn as dots, or as lines where one of the two has levels; where
+    linear constraints or `feasible` forbid setting both so, the box is shaded.
     """
     require_inputs("draw_overlap", problem, data)
     pair = _require_pair(problem, data, names)
@@ -252,7 +255,8 @@ def draw_overlap(
     ax.add_patch(
         Rectangle((low[0], low[1]), *(high - low), fill=False, ec=BLUE, lw=1.4, label="may be set")
     )
-    ax.set_title(_surround(ax, values, np.stack([low, high], axis=1)), fontsize="medium")
+    corners = _restrict(ax, problem, pair)
+    ax.set_title(_surround(ax, values, corners), fontsize="medium")
     ax.margins(0.08)
     ax.set(xlabel=plain(problem.label(pair[0])), ylabel=plain(problem.label(pair[1])))
     ax.legend(
@@ -276,10 +280,60 @@ def _require_pair(problem: Problem, data: Data, names: Sequence[str]) -> tuple[s
     return pair
 
 
-def _surround(ax: Axes, values: np.ndarray, box: np.ndarray) -> str:
-    """Draw the ellipse around the rows, mark the farthest corner of the box, and say how far it is.
+def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
+    """Draw levels and what is forbidden in the box; return the corners of what is left, (k, 2)."""
+    ends = np.array([problem.domains[name] for name in pair])
+    corners = np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 2)
+    if problem.is_box and problem.feasible_rule is None:
+        return corners
+    ticks = [
+        np.array(problem.levels.get(name, tuple(np.linspace(*problem.domains[name], TICKS))))
+        for name in pair
+    ]
+    points = np.stack(np.meshgrid(*ticks), axis=-1)
+    allowed = _allowed(problem, pair, points.reshape(-1, 2)).reshape(points.shape[:2])
+    ax.use_sticky_edges = False  # the box is to be seen as a box
+    if any(name in problem.levels for name in pair):
+        dots: dict[str, Any] = {
+            "ms": 9 if all(name in problem.levels for name in pair) else 1.5,
+            "color": BLUE,
+        }
+        ax.plot(*points[allowed].T, ".", zorder=1, label="levels that may be set", **dots)
+    elif not allowed.all():
+        shade: dict[str, Any] = {"levels": [-0.5, 0.5], "colors": [AMBER], "alpha": 0.2}
+        ax.contourf(*ticks, allowed.astype(float), zorder=0, **shade)
+        words = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
+        words += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
+        label = plain(f"forbidden by {'; '.join(words)}")
+        ax.add_patch(
+            Rectangle((ends[0, 0], ends[1, 0]), 0, 0, color=AMBER, alpha=0.2, lw=0, label=label)
+        )
+    members = tuple(sorted(pair, key=problem.graph.index))
+    if not problem.region.is_plain(members):
+        corners = problem.region.vertices(members)[:, [members.index(name) for name in pair]]
+    return np.asarray(corners[_allowed(problem, pair, corners)])
 
-    values: the rows, an array of shape (n, 2). box: the ends of the two domains, of shape (2, 2).
+
+def _allowed(problem: Problem, pair: tuple[str, str], points: np.ndarray) -> np.ndarray:
+    """Return at which points (k, 2) both variables may be set together, whichever sets there are.
+
+    The points are taken to lie in the box and at levels.
+    """
+    columns = [problem.graph.index(name) for name in pair]
+    mask, value = (np.zeros((len(points), len(problem.graph.nodes)), t) for t in (bool, float))
+    mask[:, columns], value[:, columns] = True, points
+    allowed = problem.region.contains(pair, points)
+    if problem.feasible_rule is not None and allowed.any():
+        rows = np.flatnonzero(allowed)
+        allowed[rows] = evaluate_rule(problem.feasible_rule, Queries(mask, value)[rows])
+    return allowed
+
+
+def _surround(ax: Axes, values: np.ndarray, corners: np.ndarray) -> str:
+    """Draw the ellipse around the rows, mark the farthest corner, and say how far it is.
+
+    values: the rows, an array of shape (n, 2). corners: those of the box, or of what is left of it,
+    an array of shape (k, 2).
     """
     centre, unit = (
         values.mean(axis=0),
@@ -299,7 +353,8 @@ def _surround(ax: Axes, values: np.ndarray, box: np.ndarray) -> str:
         lw=1.2,
         label="around 99 % of the rows",
     )
-    corners = np.stack(np.meshgrid(*box), axis=-1).reshape(-1, 2)
+    if not len(corners):
+        return "no corner of the box may be set"
     reaches = np.linalg.norm((corners - centre) / unit @ whiten, axis=1) / inner
     ax.plot(*corners[reaches.argmax()], "x", color=BLUE, ms=8, mew=2, label="farthest corner")
     return f"the farthest corner lies {reaches.max():.2g} times as far out as 99 % of the rows"

@@ -1,11 +1,19 @@
-"""How did an optimization go?"""
+"""How did an optimization go, and how do several compare?"""
+
+from collections.abc import Iterable
+from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.optimization import Run
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
+
+COLOURS = (BLUE, AMBER, INK, "#16a34a", "#db2777", "#7c3aed", "#0891b2", GREY)
+COST = "cost of what was done so far"
 
 
 def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
@@ -46,3 +54,120 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
         fontsize="medium",
     )
     return ax
+
+
+def draw_progress(runs: Run | Iterable[Run], ax: Axes | None = None, *, level: float = 0.9) -> Axes:
+    """Draw the best so far against what it has cost.
+
+    Of one run whose truth is known the gaps to the optimum are drawn, of what is recommended and of
+    the best that was tried, which only an oracle knows; otherwise the recommended effect with its
+    interval, and every outcome. Of several runs the median gap of what is recommended is drawn for
+    each method, with a band that holds the middle half of its runs.
+
+    Parameters
+    ----------
+    runs:
+        A run, or several runs of one problem whose truth is known.
+    ax:
+        Where to draw; by default a new figure.
+    level:
+        The probability of the interval.
+    """
+    several = (runs,) if isinstance(runs, Run) else tuple(runs)
+    require_runs("draw_progress", several)
+    half_width(level)  # refuses a level such as 99
+    if ax is None:
+        ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
+    problem, first = several[0].problem, several[0]
+    target, system = plain(problem.label(problem.target)), first.system
+    if len(several) > 1:
+        _draw_methods(ax, several)
+    elif system is not None:
+        _draw_gaps(ax, first)
+    else:
+        _draw_belief(ax, first, level)
+    known = "" if system is None else f", optimum {system.optimum.value:.4g}"
+    which = first.settings.method if len(several) == 1 else f"{len(several)} runs"
+    ax.set_title(plain(f"{which}: {problem.objective} {problem.target}{known}"), fontsize="medium")
+    ax.set(xlabel=COST, ylabel=target if system is None else f"gap to the optimum, {target}")
+    if system is not None:
+        ax.set_ylim(*_room(ax))
+    ax.set_xlim(left=0)
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
+    )
+    return ax
+
+
+def require_runs(who: str, runs: tuple[object, ...]) -> None:
+    """Refuse what are no runs with experiments, and several that cannot be compared."""
+    if not runs or not all(isinstance(run, Run) for run in runs):
+        got = ", ".join(sorted({type(run).__name__ for run in runs})) or "nothing"
+        raise DataError(f"{who} needs a Run, or several; got {got}")
+    found = [run for run in runs if isinstance(run, Run)]
+    if not all(run.steps for run in found):
+        raise DataError("a run has no experiment yet, so that nothing can be drawn")
+    if len(found) > 1 and any(run.system is None for run in found):
+        raise DataError("several runs are compared by their gaps, which need the truth")
+    if any(run.problem != found[0].problem for run in found):
+        raise DataError("the runs are of different problems; draw those of one problem together")
+
+
+def _room(ax: Axes) -> tuple[float, float]:
+    """Return a vertical range from 0, in which a gap of 0 can be seen."""
+    top = max(ax.get_ylim()[1], np.finfo(float).tiny)
+    highest = max((float(np.max(line.get_ydata())) for line in ax.lines), default=0.0)
+    top = top if highest > 0 else 1.0
+    return -0.04 * top, top
+
+
+def _draw_gaps(ax: Axes, run: Run) -> None:
+    """Draw both gaps of one run."""
+    costs = run.trace["total_cost"].to_numpy()
+    for of, colour, style, label in (
+        ("recommended", BLUE, "-", "recommended"),
+        ("tried", AMBER, "--", "best tried, as an oracle sees it"),
+    ):
+        gaps = run.regret(of)
+        name, wide = f"{label}: {gaps[-1]:.3g} at last", 3.0 if of == "recommended" else 1.5
+        look: dict[str, Any] = {"color": colour, "ls": style, "lw": wide, "marker": "o"}
+        ax.step(costs, gaps, where="post", ms=2 * wide, label=name, **look)
+
+
+def _draw_belief(ax: Axes, run: Run, level: float) -> None:
+    """Draw what is recommended with its interval, and every outcome."""
+    trace = run.trace
+    costs, mean = trace["total_cost"].to_numpy(), trace["best_mean"].to_numpy()
+    half = half_width(level) * trace["best_sd"].to_numpy()
+    ax.fill_between(costs, mean - half, mean + half, color=BLUE, alpha=0.2, lw=0, step="post")
+    ax.step(costs, mean, where="post", color=BLUE, label=f"recommended: mean, {level:.0%} interval")
+    ax.plot(costs, trace["outcome"], "o", ms=4, color=GREY, label="outcome")
+
+
+def _draw_methods(ax: Axes, runs: tuple[Run, ...]) -> None:
+    """Draw the median gap of every method against cost, and the middle half of its runs."""
+    methods = list(dict.fromkeys(run.settings.method for run in runs))
+    for place, method in enumerate(methods):
+        own = [run for run in runs if run.settings.method == method]
+        costs, gaps = _common_costs(own)
+        low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75), axis=0)
+        colour = COLOURS[place % len(COLOURS)]
+        ax.fill_between(costs, low, high, color=colour, alpha=0.15, lw=0, step="post")
+        label = plain(f"{method}, {len(own)} runs: {middle[-1]:.3g} at last")
+        ax.step(costs, middle, where="post", color=colour, lw=1.8, label=label)
+
+
+def _common_costs(runs: list[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """Return costs (n,) at which all runs have begun, and the runs' gaps there, (k, n).
+
+    They end with the run that spent least.
+    """
+    spent = [run.trace["total_cost"].to_numpy() for run in runs]
+    every = np.unique(np.concatenate(spent))
+    begun, ended = max(each[0] for each in spent), min(each[-1] for each in spent)
+    costs = every[(every >= begun) & (every <= max(ended, begun))]
+    gaps = [
+        run.regret()[np.searchsorted(each, costs, side="right") - 1]
+        for run, each in zip(runs, spent, strict=True)
+    ]
+    return costs, np.array(gaps)

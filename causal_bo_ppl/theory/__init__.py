@@ -11,6 +11,8 @@ from causal_bo_ppl.theory.constants import information_gain_bound as information
 from causal_bo_ppl.theory.constants import kappa2 as kappa2
 from causal_bo_ppl.theory.constants import lipschitz as lipschitz
 from causal_bo_ppl.theory.constants import parameter_error as parameter_error
+from causal_bo_ppl.theory.drift import Linearized as Linearized
+from causal_bo_ppl.theory.drift import drift_step as drift_step
 from causal_bo_ppl.theory.drift import kernel_drift as kernel_drift
 from causal_bo_ppl.theory.drift import variance_sum_ceiling as variance_sum_ceiling
 from causal_bo_ppl.theory.drift import variance_sum_ratio as variance_sum_ratio

@@ -5,7 +5,8 @@ slowly and that sum_t (sigma_{t-1}^(t)(z_t))^2 <= C sup_t gamma_T(k_t). This mod
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,29 @@ TILE = 2_048  # rows and columns of a gram that are held in memory at once
 COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
 
 
+class Linearized(NamedTuple):
+    """A kernel k = J Sigma J' over M queries, and what it is made of.
+
+    theta: where the response is linearized, an array of shape (d,). factor: of Sigma, an array of
+    shape (d, r). jacobian: an array of shape (M, d).
+    """
+
+    theta: np.ndarray
+    factor: np.ndarray
+    jacobian: np.ndarray
+
+    @property
+    def features(self) -> np.ndarray:
+        """Features whose products are the kernel, an array of shape (M, r)."""
+        return np.asarray(self.jacobian @ self.factor)
+
+
+def linearized(post: Posterior, queries: Queries) -> Linearized:
+    """Return the kernel of a posterior over these queries, linearized at its mean."""
+    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+    return Linearized(post.mean, post.factor, jacobian)
+
+
 def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
     """Tabulate how far everything moved, with a row for each step from one posterior to the next.
 
@@ -35,7 +59,8 @@ def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
     """
     posts = _read_posts(posts, 2)
     queries = require_queries(posts[0].problem, queries)
-    lines = [_step(before, after, queries) for before, after in zip(posts, posts[1:], strict=False)]
+    kernels = (linearized(post, queries) for post in posts)
+    lines = [drift_step(before, after) for before, after in pairwise(kernels)]
     return pd.DataFrame(lines, columns=COLUMNS, index=pd.RangeIndex(1, len(posts), name="step"))
 
 
@@ -111,24 +136,16 @@ def _tile(pair: tuple[np.ndarray, np.ndarray], row: int, column: int) -> np.ndar
     return np.asarray(pair[0][row : row + TILE] @ pair[1][column : column + TILE].T)
 
 
-def _step(before: Posterior, after: Posterior, queries: Queries) -> tuple[float, ...]:
-    """Return a row of `kernel_drift`, in the order of COLUMNS."""
-    earlier, later = (
-        np.asarray(response(post.problem, post).jacobian(post.mean, queries))
-        for post in (before, after)
-    )
-    theta = float(np.linalg.norm(after.mean - before.mean))
-    sigma = float(np.linalg.norm(after.covariance - before.covariance, 2))
-    jacobian = float(np.linalg.norm(later - earlier, axis=1).max())
-    roots = earlier @ before.factor, later @ after.factor
+def drift_step(before: Linearized, after: Linearized) -> tuple[float, ...]:
+    """Return how far two kernels lie apart, a row of `kernel_drift`, in the order of COLUMNS."""
+    covariances = [each.factor @ each.factor.T for each in (before, after)]
+    theta = float(np.linalg.norm(after.theta - before.theta))
+    sigma = float(np.linalg.norm(covariances[1] - covariances[0], 2))
+    jacobian = float(np.linalg.norm(after.jacobian - before.jacobian, axis=1).max())
+    roots = before.features, after.features
     kernel = largest_gap((roots[1], roots[1]), (roots[0], roots[0]))
-    return (
-        theta,
-        sigma,
-        jacobian,
-        kernel,
-        jacobian * float(np.linalg.norm(after.covariance, 2)) + sigma,
-    )
+    schematic = jacobian * float(np.linalg.norm(covariances[1], 2)) + sigma
+    return theta, sigma, jacobian, kernel, schematic
 
 
 def _doubt(post: Posterior, queries: Queries, noise: float) -> float:

@@ -1,0 +1,340 @@
+"""What is a run's regret made of, and how large is each term of the paper's bound along it?
+
+With r_t = f*_all - f(z_t) (mirrored for "min") the cumulative regret R_T = sum r_t is bounded by
+
+    R_T <= 2 sum sqrt(beta_t) sigma_t(z_t) + 2 sum eps_t + 2 sum rho_t + T eps_E,
+
+wherever |f - mu_t| <= sqrt(beta_t) sigma_t + eps_t + rho_t holds at every query and z_t has the
+best bound. The first term is at most 2 sqrt(T beta_T C gamma_T), with gamma_T the information gain.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.inputs import read_share, read_size
+from causal_bo_ppl.optimization.confidence import BetaSchedule
+from causal_bo_ppl.optimization.interface import sign_of
+from causal_bo_ppl.optimization.replay import restart, retrace
+from causal_bo_ppl.optimization.run import Run, Step
+from causal_bo_ppl.optimization.state import State
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates import Surrogate
+from causal_bo_ppl.surrogates.coupled import Coupled
+from causal_bo_ppl.theory import (
+    Linearized,
+    drift_step,
+    exploration_error,
+    greedy_gain,
+    parameter_error,
+    variance_sum_ceiling,
+)
+from causal_bo_ppl.theory.drift import COLUMNS
+
+NOT_COUPLED = "only the coupled surrogate has a kernel that is made of theta"
+
+
+@dataclass(frozen=True, eq=False)
+class RegretDecomposition:
+    """The regret of a run and the terms of its bound; made by `decompose_regret`.
+
+    path: a Dataset with a value of everything for every experiment. terms: a table of the totals,
+    with the columns quantity, value and how.
+    """
+
+    path: xr.Dataset
+    terms: pd.DataFrame
+
+    def __getitem__(self, quantity: str) -> float:
+        """Return one total by its name in the table."""
+        found = self.terms.set_index("quantity")["value"]
+        if quantity not in found:
+            raise ModelError(f"there is no {quantity!r}; take one of {', '.join(found.index)}")
+        return float(found[quantity])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the path as a table with a row for every experiment."""
+        return self.path.to_dataframe()
+
+    def __repr__(self) -> str:
+        return self.terms.to_string(index=False, float_format="{:.4g}".format)
+
+    def _repr_html_(self) -> str:
+        return self.terms.to_html(index=False, float_format="{:.4g}".format, na_rep="")
+
+
+class Term(NamedTuple):
+    """One total, and in words how it was computed."""
+
+    quantity: str
+    value: float
+    how: str
+
+
+def decompose_regret(
+    run: Run, *, delta: float = 0.05, eta: float | None = None
+) -> RegretDecomposition:
+    """Compute the regret of a run, and every term of the paper's bound of it.
+
+    What was known before each round is found again from the run's own record. Regrets need the
+    truth; without it they are left out, and the rest is computed.
+
+    Parameters
+    ----------
+    run:
+        A run with at least one experiment.
+    delta:
+        The probability at which theta may lie outside the ball of eps_t.
+    eta:
+        What one unit of cost outweighs, in units of the target, for the cost-adjusted regret: that
+        of f - eta c; by default the acquisition's own, 0 where it has none.
+
+    Returns
+    -------
+    RegretDecomposition
+        Its `path` has for every experiment, among others: `regret`, `cumulative`, `average` (R_t /
+        t) and `simple` (of the best tried); `exploration`, the term 2 sqrt(beta_t) sigma_t(z_t);
+        `parameter`, eps_t = L times the radius of theta, and `pointwise`, the largest when every
+        effect is judged by its own sd; `needed`, the least eps_t + rho_t with which the confidence
+        bounds hold at all candidates, and `rho`, what of it eps_t does not cover; the kernel's
+        drift since the round before, as in `cb.theory.kernel_drift`; `gain`, the greedy
+        gamma_T(k_t); `information`, that of the path so far. k_t is the causal kernel, linearized
+        where the surrogate was in that round; where a residual is used, it is no part of it.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> run = cb.optimize(cb.models.load("chain"), rounds=5, observations=50, key=0)
+    >>> found = cb.decompose_regret(run)
+    >>> found["simple regret"] <= found["R_T / T"] <= found["R_T"]
+    True
+    """
+    if not isinstance(run, Run):
+        raise DataError(f"decompose_regret needs a Run, got {type(run).__name__}")
+    if not run.steps:
+        raise DataError("this run has no experiment, so that there is no regret to decompose")
+    share, price = read_share("delta", delta), _read_eta(run, eta)
+    columns = _measure(run, price) | _along(run, share)
+    path = xr.Dataset(
+        {name: ("experiment", column) for name, column in columns.items()},
+        coords={"experiment": np.arange(1, len(run.steps) + 1)},
+        attrs={"delta": share, "eta": price, "method": run.settings.method},
+    )
+    return RegretDecomposition(path, pd.DataFrame(_terms(run, path)))
+
+
+def _read_eta(run: Run, eta: float | None) -> float:
+    given = getattr(run.settings.rule, "eta", 0.0) if eta is None else eta
+    return read_size("eta", given, positive=False)
+
+
+def _measure(run: Run, eta: float) -> dict[str, np.ndarray]:
+    """Return the regrets of the experiments; none where the truth is not known."""
+    steps = run.steps
+    columns = {
+        "round": np.array([step.round for step in steps]),
+        "cost": np.array([step.suggestion.cost for step in steps]),
+        "sd": np.array([step.suggestion.sd for step in steps]),
+        "noise": np.array([step.noise for step in steps]),
+    }
+    if run.system is None:
+        return columns
+    sign, system = sign_of(run.problem.objective), run.system
+    effects = sign * system.effect(run.queries)
+    unexplored = exploration_error(system)
+    within = sign * unexplored.explored.value - effects
+    regret = within + unexplored.value
+    counts = np.arange(1, len(steps) + 1)
+    cheapest = _best_net(run, sign, eta)
+    return columns | {
+        "regret": regret,
+        "within": within,
+        "cumulative": regret.cumsum(),
+        "average": regret.cumsum() / counts,
+        "simple": np.minimum.accumulate(regret),
+        "cost_adjusted": cheapest - (effects - eta * columns["cost"]),
+    }
+
+
+def _best_net(run: Run, sign: float, eta: float) -> float:
+    """Return the largest f - eta c over all candidates, the optimum and what was tried."""
+    assert run.system is not None  # noqa: S101  (asked before)
+    queries = stack([_candidates(run, restart(run)), run.queries])
+    net = sign * run.system.effect(queries) - eta * run.problem.cost(queries)
+    return float(net.max())
+
+
+def _candidates(run: Run, state: State) -> Queries:
+    """Return the interventions over which suprema are taken: all candidates and the optimum."""
+    if run.system is None:
+        return state.candidates.queries
+    optimum = run.problem.queries([run.system.optimum.intervention])
+    return stack([state.candidates.queries, optimum])
+
+
+def _along(run: Run, delta: float) -> dict[str, np.ndarray]:
+    """Return what the theory computes from the beliefs before each experiment."""
+    rounds, lines = [step.round for step in run.steps], list[dict[str, float]]()
+    before: Linearized | None = None
+    for number, state in retrace(run):
+        if number not in rounds:
+            continue
+        queries = _candidates(run, state)
+        now = _kernel(state.surrogate, queries)
+        line = _believed(state, queries, delta) | _drift(before, now)
+        line["gain"] = np.nan
+        if now is not None:
+            line["gain"] = _gain(now.features, state.noises(queries), len(rounds))
+        for place in range(rounds.count(number)):
+            beta = _beta(run, len(lines) + 1, state)
+            own = line | {"beta": beta} | (_drift(now, now) if place else {})
+            lines.append(own | _needed(run, state, queries, beta, line["parameter"]))
+        before = now
+    columns = {name: np.array([line[name] for line in lines]) for name in lines[0]}
+    sds, noises = (np.array(part) for part in zip(*map(_doubt, run.steps), strict=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        told = np.where(sds > 0, 0.5 * np.log1p(sds**2 / noises), 0.0)
+    widths = 2 * np.sqrt(columns["beta"]) * sds
+    return {"exploration": widths, "information": told.cumsum()} | columns
+
+
+def _doubt(step: Step) -> tuple[float, float]:
+    return step.suggestion.sd, step.noise
+
+
+def _believed(state: State, queries: Queries, delta: float) -> dict[str, float]:
+    """Return the rows of a posterior, its parameter errors, and the largest sd of an effect."""
+    error = parameter_error(state.posterior, delta=delta)
+    return {
+        "rows": float(state.posterior.rows),
+        "parameter": error.value,
+        "pointwise": error.pointwise,
+        "largest": float(state.surrogate.predict(queries).sd.max()),
+    }
+
+
+def _drift(before: Linearized | None, now: Linearized | None) -> dict[str, float]:
+    """Return how far the kernel moved; 0 at the first round, NaN where there is none."""
+    if now is None or before is None or before is now:
+        moved = (np.nan if now is None else 0.0,) * len(COLUMNS)
+    else:
+        moved = drift_step(before, now)
+    return dict(zip((f"{name}_drift" for name in COLUMNS), moved, strict=True))
+
+
+def _needed(
+    run: Run, state: State, queries: Queries, beta: float, error: float
+) -> dict[str, float]:
+    """Return the least eps_t + rho_t with which the bounds hold at all queries, and rho_t."""
+    if run.system is None:
+        return {}
+    mean, sd = state.surrogate.predict(queries)
+    gaps = np.abs(mean - run.system.effect(queries)) - np.sqrt(beta) * sd
+    needed = float(np.maximum(gaps, 0.0).max())
+    return {"needed": needed, "rho": float(np.maximum(needed - error, 0.0))}
+
+
+def _kernel(surrogate: Surrogate, queries: Queries) -> Linearized | None:
+    """Return the causal kernel in use, linearized where the surrogate is; None if it has none."""
+    if not isinstance(surrogate, Coupled):
+        return None
+    theta = surrogate.theta(surrogate.centre)
+    jacobian = surrogate.response.linearize(theta, queries)[1]
+    return Linearized(theta, surrogate.post.factor, np.asarray(jacobian))
+
+
+def _gain(features: np.ndarray, noises: np.ndarray, rounds: int) -> float:
+    """Return the greedy gamma_T of a kernel; infinite where outcomes are exact."""
+    if not (noises > 0).all():
+        return float(np.inf) if (features**2).sum() > 0 else 0.0
+    return float(greedy_gain(features, noises, rounds).gains[-1])
+
+
+def _beta(run: Run, number: int, state: State) -> float:
+    """Return beta of an experiment; NaN where the acquisition is no confidence bound."""
+    beta = getattr(run.settings.rule, "beta", np.nan)
+    if isinstance(beta, BetaSchedule):
+        return beta.at(number, len(state.candidates.queries))
+    return float(beta)
+
+
+def _terms(run: Run, path: xr.Dataset) -> list[Term]:
+    """Return the totals of a path."""
+    count, last = len(run.steps), {name: float(path[name][-1]) for name in path}
+    total = {name: float(path[name].to_numpy().sum()) for name in path}
+    closed = run.surrogate.post.belief.response.is_affine
+    supremum, squares = float(path["gain"].to_numpy().max()), float((path["sd"] ** 2).sum())
+    ceiling = _ceiling(path)
+    widest = 2 * np.sqrt(count * last["beta"] * ceiling * supremum)
+    known = run.system is not None
+    beyond = float(path["regret"][0] - path["within"][0]) if known else np.nan
+    rule = "" if np.isfinite(last["beta"]) else f"; {run.settings.rule.name} is no such bound"
+    lines = []
+    if known:
+        lines += [
+            Term("R_T", last["cumulative"], f"sum of f*_all - f(z_t) over {count} experiments"),
+            Term("R_T / T", last["average"], "the simple regret is at most this"),
+            Term("simple regret", last["simple"], "of the best that was tried"),
+            Term("recommended", float(run.regret()[-1]) + beyond, "regret of what is recommended"),
+            Term(
+                "cost-adjusted regret",
+                total["cost_adjusted"],
+                f"of f - eta c in the explored sets, eta = {path.attrs['eta']:g}",
+            ),
+        ]
+    lines += [
+        Term("exploration", total["exploration"], f"2 sum sqrt(beta_t) sigma_t(z_t){rule}"),
+        Term(
+            "information term",
+            widest,
+            "2 sqrt(T beta_T C sup gamma_T), exploration where k drifts slowly",
+        ),
+        Term("parameter error", 2 * total["parameter"], "2 sum eps_t, eps_t = L radius of theta"),
+        Term("parameter error, pointwise", 2 * total["pointwise"], "each effect by its own sd"),
+        Term(
+            "adjustment error",
+            0.0 if closed else np.nan,
+            "effects are in closed form"
+            if closed
+            else "effects are averages over disturbances; see cb.compare_propagations",
+        ),
+    ]
+    if known:
+        sharp = total["exploration"] + 2 * total["needed"] + count * beyond
+        lines += [
+            Term("drift", 2 * total["rho"], "2 sum rho_t: what the bounds lack beyond eps_t"),
+            Term("exploration error", count * beyond, "T eps_E: sets that were not explored"),
+            Term(
+                "bound",
+                sharp + 2 * (total["parameter"] + total["rho"] - total["needed"]),
+                "exploration + parameter error + drift + exploration error",
+            ),
+            Term("sharp bound", sharp, "with the least eps_t + rho_t that makes the bounds hold"),
+        ]
+    note = "" if isinstance(run.surrogate, Coupled) else f"; {NOT_COUPLED}"
+    note += "; without the residual" if any(step.residual for step in run.steps) else ""
+    return [
+        *lines,
+        Term("information", last["information"], "of the path, sum of 1/2 log(1 + sigma^2 / s2)"),
+        Term("sup gamma_T", supremum, f"over the kernels in use, greedy{note}"),
+        Term("C", ceiling, "2 kappa^2 / log(1 + kappa^2 / s2), for one kernel"),
+        Term(
+            "variance-sum ratio",
+            squares / supremum if supremum > 0 else 0.0,
+            "sum of sigma_t^2(z_t) / sup gamma_T; at most C for one kernel",
+        ),
+        Term(
+            "largest drift", float(path["kernel_drift"].to_numpy().max()), f"of k in a round{note}"
+        ),
+    ]
+
+
+def _ceiling(path: xr.Dataset) -> float:
+    """Return C for the largest variance of an effect in use and the largest noise."""
+    noise = float(path["noise"].max())
+    return variance_sum_ceiling(float(path["largest"].max()) ** 2, noise) if noise > 0 else 0.0

@@ -1,0 +1,133 @@
+"""Pictures of runs: progress against cost, what was learned, and where experiments went."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def run():
+    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
+    return cb.optimize(system, rounds=6, observations=50, progress=False, key=0)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def labels(ax):
+    return ax.get_legend_handles_labels()[1]
+
+
+def test_progress_has_both_gaps_against_cost(run):
+    ax = cb.plots.draw_progress(run)
+    recommended, tried = ax.lines
+    np.testing.assert_allclose(recommended.get_xdata(), run.trace["total_cost"])
+    np.testing.assert_allclose(recommended.get_ydata(), run.regret())
+    np.testing.assert_allclose(tried.get_ydata(), run.regret("tried"))
+    assert [each.split(":")[0] for each in labels(ax)] == [
+        "recommended",
+        "best tried, as an oracle sees it",
+    ]
+    assert ax.get_ylabel() == "gap to the optimum, b1583" and ax.get_ylim()[0] < 0
+    ax.figure.draw_without_rendering()
+
+
+def test_progress_without_the_truth_is_what_is_recommended_with_its_interval(run):
+    ax = cb.plots.draw_progress(replace(run, system=None), level=0.5)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), run.trace["best_mean"])
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), run.trace["outcome"])
+    assert labels(ax) == ["recommended: mean, 50% interval", "outcome"]
+    ax.figure.draw_without_rendering()
+
+
+def test_progress_of_several_runs_is_the_median_of_each_method(run):
+    system = cb.models.load("chain")
+    runs = [
+        cb.optimize(system, method=method, rounds=3, observations=12, progress=False, key=key)
+        for key in range(3)
+        for method in ("gc-cbo", "gc-cbo-fixed")
+    ]
+    ax = cb.plots.draw_progress(runs)
+    for line, method in zip(ax.lines, ("gc-cbo", "gc-cbo-fixed"), strict=True):
+        own = [each.regret() for each in runs if each.settings.method == method]
+        np.testing.assert_allclose(line.get_ydata(), np.median(own, axis=0))
+    assert ax.get_title() == "6 runs: min Y, optimum -6.5"
+    assert [each.split(":")[0] for each in labels(ax)] == ["gc-cbo, 3 runs", "gc-cbo-fixed, 3 runs"]
+    with pytest.raises(cb.DataError, match="different problems"):
+        cb.plots.draw_progress([run, runs[0]])
+    with pytest.raises(cb.DataError, match="compared by their gaps, which need the truth"):
+        cb.plots.draw_progress([replace(each, system=None) for each in runs])
+
+
+def test_runs_are_compared_at_costs_that_all_have_reached(run):
+    dear = [step._replace(suggestion=step.suggestion._replace(cost=5.0)) for step in run.steps]
+    ax = cb.plots.draw_progress([run, replace(run, steps=tuple(dear))])
+    costs = ax.lines[0].get_xdata()
+    assert costs[0] == 5.0 and costs[-1] == run.trace["total_cost"][-1]
+
+
+def test_what_was_learned_is_shown_before_and_after_for_every_set(run):
+    ax = cb.plots.draw_learning(run, most=2)
+    before, after, truth, _ = ax.lines
+    chosen = ax.get_yticklabels()
+    assert len(chosen) == 2 and "left out" in ax.get_title()
+    means = np.asarray(after.get_xdata())
+    assert (np.diff(means) >= 0).all()
+    tried = run.surrogate.predict(run.queries).mean
+    assert means[0] == pytest.approx(tried.min())
+    best = run.queries[int(np.argmin(tried))]
+    assert before.get_xdata()[0] == pytest.approx(cb.couple(run.base).predict(best).mean[0])
+    assert truth.get_xdata()[0] == pytest.approx(run.system.effect(best)[0])
+    assert labels(ax)[2:] == ["true effect", "true optimum"]
+    ax.figure.draw_without_rendering()
+
+
+def test_experiments_are_shown_by_variable_and_value_in_order(run):
+    ax = cb.plots.draw_experiments(run)
+    names = [text.get_text().splitlines()[1] for text in ax.get_yticklabels()]
+    assert names == list(run.problem.manipulable)
+    marks = ax.collections[1]  # after the lines that join the members of a set
+    at, heights = np.asarray(marks.get_offsets().filled(np.nan)).T
+    seen = np.isfinite(heights)
+    assert seen.sum() == np.asarray(run.queries.mask).sum()
+    values = run.trace["value"].to_numpy()
+    for place, height in zip(at[seen].astype(int), heights[seen], strict=True):
+        variable = round(height)
+        low, high = run.problem.domains[names[variable]]
+        share = (values[place - 1, variable] - low) / (high - low)
+        assert height == pytest.approx(variable - 0.54 * (share - 0.5))
+    assert "of 36 sets tried" in ax.get_title("left") and labels(ax) == ["recommended"]
+    ax.figure.draw_without_rendering()
+
+
+def test_levels_are_lines_in_the_picture_of_experiments():
+    chain = cb.models.load("chain")
+    problem = cb.Problem(
+        chain.problem.graph, "Y", domains={"X": cb.Levels([-5, 0, 5]), "Z": (-5, 5)}
+    )
+    system = replace(chain, problem=problem)
+    ax = cb.plots.draw_experiments(
+        cb.optimize(system, rounds=2, observations=20, progress=False, key=0)
+    )
+    assert [line.get_ydata()[0] for line in ax.lines] == pytest.approx([0.27, 0.0, -0.27])
+
+
+def test_what_is_no_run_cannot_be_drawn(run):
+    for draw in (cb.plots.draw_progress, cb.plots.draw_learning, cb.plots.draw_experiments):
+        with pytest.raises(cb.DataError, match="has no experiment yet"):
+            draw(replace(run, steps=()))
+    with pytest.raises(cb.DataError, match="draw_progress needs a Run, or several; got str"):
+        cb.plots.draw_progress("run")
+    with pytest.raises(cb.DataError, match="draw_learning needs a Run, or several; got int"):
+        cb.plots.draw_learning(3)
+    with pytest.raises(cb.DomainError, match="level must lie between 0 and 1"):
+        cb.plots.draw_progress(run, level=90)
