@@ -39,6 +39,7 @@ from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, reco
 from causal_bo_ppl.optimization.surprise import assess, is_due
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates.evidence import ENOUGH
 from causal_bo_ppl.systems import CausalSystem
 
 REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
@@ -290,7 +291,8 @@ class Loop:
         learned, switched = getattr(surrogate, "learned", None), progress.switched
         residual = getattr(learned, "residual", None)
         is_auto = self.settings.residual == "auto"
-        if learned is not None and is_auto and residual is not None and not switched:
+        is_asked_for = learned is not None and learned.log_factor > np.log(ENOUGH)
+        if is_asked_for and is_auto and residual is not None and not switched:
             message = (
                 f"The outcomes of experiments are better explained with a residual of "
                 f"{residual.amplitude:.3g} for every set (Bayes factor "
