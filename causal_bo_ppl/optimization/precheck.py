@@ -37,9 +37,9 @@ def precheck(post: Posterior, key: jax.Array | int = 0) -> tuple[Check, ...]:
     -------
     tuple of Check
         "causal graph": as `cb.check_graph`; a true one fails in one of 1,000 data sets. Only where
-        effects cannot bend, as are the next. "mechanisms": a line for every mechanism with causes, failed where it bends.
-        "overlap": as `cb.check_overlap`. A check that cannot be made of these
-        rows or of this posterior is left out.
+        effects cannot bend, as are the next. "mechanisms": a line for every mechanism with causes,
+        failed where it bends. "overlap": as `cb.check_overlap`. A check that cannot be made of
+        these rows or of this posterior is left out.
     """
     checks = []
     if post.belief.response.is_affine:
