@@ -291,12 +291,12 @@ class Loop:
         learned, switched = getattr(surrogate, "learned", None), progress.switched
         residual = getattr(learned, "residual", None)
         is_auto = self.settings.residual == "auto"
-        is_asked_for = learned is not None and learned.log_factor > np.log(ENOUGH)
-        if is_asked_for and is_auto and residual is not None and not switched:
+        log_factor = float(getattr(learned, "log_factor", -np.inf))
+        if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
             message = (
                 f"The outcomes of experiments are better explained with a residual of "
                 f"{residual.amplitude:.3g} for every set (Bayes factor "
-                f"{np.exp(min(learned.log_factor, 200.0)):.3g}): from here on they teach the "
+                f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they teach the "
                 "surrogate, not the mechanisms; run.surprise and cb.check_linearity help to find "
                 "what is wrong"
             )

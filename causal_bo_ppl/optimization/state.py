@@ -98,10 +98,10 @@ class Columns(NamedTuple):
     is_earlier: np.ndarray
     is_passive: np.ndarray
 
-    def insert(self, places: Sequence[int], entries: Sequence[Entry]) -> "Columns":
+    def insert(self, places: list[int], entries: Sequence[Entry]) -> "Columns":
         """Return the columns with more entries, each before the entry at its place."""
         queries = stack([self.queries[:0], *(each.query for each in entries)])
-        more = (
+        more: tuple[list[float], ...] = (
             [each.outcome for each in entries],
             [np.nan if each.noise is None else each.noise for each in entries],
             [each.cost for each in entries],
@@ -112,7 +112,8 @@ class Columns(NamedTuple):
             np.insert(np.asarray(self.queries.mask), places, np.asarray(queries.mask), axis=0),
             np.insert(np.asarray(self.queries.value), places, np.asarray(queries.value), axis=0),
         )
-        arrays = (np.insert(old, places, new) for old, new in zip(self[1:], more, strict=True))
+        old = (self.outcomes, self.noises, self.costs, self.is_earlier, self.is_passive)
+        arrays = (np.insert(each, places, new) for each, new in zip(old, more, strict=True))
         return Columns(joined, *arrays)
 
 
