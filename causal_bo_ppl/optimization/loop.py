@@ -6,6 +6,7 @@ outcome about every effect, and linearize again where theta has moved to.
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -28,7 +29,7 @@ from causal_bo_ppl.inputs import PATIENCE, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.experiments import Experiment, ExperimentRunner
-from causal_bo_ppl.optimization.precheck import precheck, warn_of
+from causal_bo_ppl.optimization.precheck import contradicts_graph, precheck, warn_of
 from causal_bo_ppl.optimization.rounds import Loop, Progress
 from causal_bo_ppl.optimization.run import Run
 from causal_bo_ppl.optimization.settings import Observe, Settings, Stop
@@ -108,7 +109,8 @@ def optimize(
     residual:
         Whether every set has a smooth function of its own, added to the effect that the mechanisms
         imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20; from then on
-        all outcomes are told to the surrogate. `run.trace["residual"]` shows when.
+        all outcomes are told to the surrogate; from the first outcome on where the rows contradict
+        an independence that the graph implies. `run.trace["residual"]` shows when.
     update:
         "target": only the outcome is used. "full": the whole row enters the posterior of every
         equation not set. "auto": whole rows where the experiment gives them and the method can
@@ -189,6 +191,9 @@ def optimize(
     post, experiments, takes_rows = _learn(posed, rows, chosen, jax.random.fold_in(for_rows, 1))
     start = begin(post, chosen, experiments, takes_rows=takes_rows)
     checks = _check(start, jax.random.fold_in(for_rows, 2))
+    if contradicts_graph(checks) and chosen.residual == "auto" and chosen.update != "full":
+        doubtful = replace(chosen, residual=True)  # the rows have asked for it already
+        start = begin(post, doubtful, experiments, takes_rows=takes_rows)
     loop = Loop(runner, chosen, system, given, rows, _versions(), checks, callback)
     progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
     try:

@@ -40,6 +40,7 @@ from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, reco
 from causal_bo_ppl.optimization.surprise import assess, is_due
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates.evidence import ENOUGH
 from causal_bo_ppl.systems import CausalSystem
 
 REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
@@ -306,11 +307,12 @@ class Loop:
         learned, switched = getattr(surrogate, "learned", None), progress.switched
         residual = getattr(learned, "residual", None)
         is_auto = self.settings.residual == "auto"
-        if learned is not None and is_auto and residual is not None and not switched:
+        log_factor = float(getattr(learned, "log_factor", -np.inf))
+        if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
             message = (
                 f"The outcomes of experiments are better explained with a residual of "
                 f"{residual.amplitude:.3g} for every set (Bayes factor "
-                f"{np.exp(min(learned.log_factor, 200.0)):.3g}): from here on they teach the "
+                f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they teach the "
                 "surrogate, not the mechanisms; run.surprise and cb.check_linearity help to find "
                 "what is wrong"
             )

@@ -7,9 +7,10 @@ say so and no residual is asked for, and the surrogate is then made anew of all 
 
 import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import NamedTuple
 
 import jax
@@ -83,13 +84,52 @@ class Entry(NamedTuple):
         return (not self.is_earlier, *what, self.outcome, self.noise or 0.0, row)
 
 
+class Columns(NamedTuple):
+    """The entries of a ledger as arrays, so that a round does not read them one by one.
+
+    queries: (t, p). outcomes, costs: (t,). noises: (t,), NaN where the model implies them.
+    is_earlier, is_passive: (t,), as in `Entry`.
+    """
+
+    queries: Queries
+    outcomes: np.ndarray
+    noises: np.ndarray
+    costs: np.ndarray
+    is_earlier: np.ndarray
+    is_passive: np.ndarray
+
+    def insert(self, places: list[int], entries: Sequence[Entry]) -> "Columns":
+        """Return the columns with more entries, each before the entry at its place."""
+        queries = stack([self.queries[:0], *(each.query for each in entries)])
+        more: tuple[list[float], ...] = (
+            [each.outcome for each in entries],
+            [np.nan if each.noise is None else each.noise for each in entries],
+            [each.cost for each in entries],
+            [each.is_earlier for each in entries],
+            [each.is_passive for each in entries],
+        )
+        joined = Queries(
+            np.insert(np.asarray(self.queries.mask), places, np.asarray(queries.mask), axis=0),
+            np.insert(np.asarray(self.queries.value), places, np.asarray(queries.value), axis=0),
+        )
+        old = (self.outcomes, self.noises, self.costs, self.is_earlier, self.is_passive)
+        arrays = (np.insert(each, places, new) for each, new in zip(old, more, strict=True))
+        return Columns(joined, *arrays)
+
+
+def _no_columns(problem: Problem) -> Columns:
+    nothing, is_none = np.zeros(0), np.zeros(0, bool)
+    return Columns(problem.baseline()[:0], nothing, nothing, nothing, is_none, is_none)
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """All that is known at some point of an optimization; immutable.
 
     candidates: the interventions to choose from, with their costs. base: the posterior before any
     entry of the ledger. ledger: all that was told, in canonical order. posterior, surrogate: what
-    is believed now. takes_rows: whether the posterior can learn from whole rows of experiments.
+    is believed now. columns: the ledger as arrays. takes_rows: whether the posterior can learn from
+    whole rows of experiments.
     """
 
     problem: Problem
@@ -99,20 +139,24 @@ class State:
     ledger: tuple[Entry, ...]
     posterior: Posterior
     surrogate: Surrogate
+    columns: Columns
     takes_rows: bool = True
 
     @property
     def spent(self) -> float:
         """What all experiments have cost."""
-        return math.fsum(entry.cost for entry in self.ledger)
+        return math.fsum(self.columns.costs.tolist())
 
-    @property
+    @cached_property
     def tried(self) -> Replicates:
         """The experiments of this optimization, replicates merged."""
-        own = [each for each in self.ledger if not (each.is_earlier or each.is_passive)]
-        queries = stack([self.problem.baseline()[:0], *(entry.query for entry in own)])
-        values = np.array([entry.outcome for entry in own], float)
-        noises = np.array([np.nan if each.noise is None else each.noise for each in own], float)
+        all_told = self.columns
+        own = ~(all_told.is_earlier | all_told.is_passive)
+        queries, values, noises = (
+            all_told.queries[own],
+            all_told.outcomes[own],
+            all_told.noises[own],
+        )
         if np.isnan(noises).any():
             noises = np.where(np.isnan(noises), self.noises(queries), noises)
         return merge_replicates(queries, values, noises)
@@ -153,7 +197,8 @@ def begin(
     maker = settings.maker
     surrogate, own_sets = maker.begin(post), offered(maker, "sets")
     candidates = find_candidates(post, None if own_sets is None else own_sets(post.problem))
-    state = State(post.problem, settings, candidates, post, (), post, surrogate, takes_rows)
+    problem, nothing = post.problem, _no_columns(post.problem)
+    state = State(problem, settings, candidates, post, (), post, surrogate, nothing, takes_rows)
     if experiments is None or not len(experiments):
         return state
     entries, left_out = [], []
@@ -191,7 +236,7 @@ def ask(
     for query in pending:
         surrogate = surrogate.imagine(query, state.noise(query))
         spent.append(float(state.problem.cost(query)[0]))
-    count = sum(not entry.is_earlier for entry in state.ledger) + len(spent)
+    count = int((~state.columns.is_earlier).sum()) + len(spent)
     chosen: list[Suggestion] = []
     for place in range(read_count("n", n, 1)):
         pays = partial(_is_affordable, state.settings, spent=tuple(spent))
@@ -237,30 +282,37 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
         If an outcome cannot be used; the state itself is unchanged.
     """
     checked = [entry._replace(query=state.problem.require(entry.query)) for entry in entries]
-    ledger = tuple(sorted((*state.ledger, *checked), key=Entry.order))
-    posterior, surrogate = _believe(state, ledger)
-    after = replace(state, ledger=ledger, posterior=posterior, surrogate=surrogate)
+    new = sorted(checked, key=Entry.order)
+    places = [bisect_right(state.ledger, each.order(), key=Entry.order) for each in new]
+    ledger = list(state.ledger)
+    for place, entry in zip(reversed(places), reversed(new), strict=True):
+        ledger.insert(place, entry)
+    told = replace(state, ledger=tuple(ledger), columns=state.columns.insert(places, new))
+    posterior, surrogate = _believe(told)
+    after = replace(told, posterior=posterior, surrogate=surrogate)
     after.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
     return after
 
 
-def _believe(state: State, ledger: Sequence[Entry]) -> tuple[Posterior, Surrogate]:
+def _believe(state: State) -> tuple[Posterior, Surrogate]:
     """Return the posterior and the surrogate after all that was told; each outcome is used once.
 
     Two hypotheses compete: whole rows teach the mechanisms, and only outcomes without a row the
     surrogate; or all outcomes are told to the surrogate, which adds a residual to the mechanisms.
     The first is kept until the evidence of the outcomes asks for a residual.
     """
-    passive = [entry for entry in ledger if entry.is_passive]
-    others = [entry for entry in ledger if not entry.is_passive]
-    observed = _with_rows(state.base, passive)
-    used = [entry for entry in others if _is_row(state, entry)]
-    if used and state.settings.residual == "auto":
-        surrogate = _tell(state, observed, others)
+    is_passive, is_row = state.columns.is_passive, _are_rows(state)
+    observed = _with_rows(state.base, _chosen(state, is_passive))
+    if is_row.any() and state.settings.residual == "auto":
+        surrogate = _tell(state, observed, ~is_passive)
         if getattr(surrogate, "residual", None) is not None:
             return observed, surrogate
-    posterior = _with_rows(observed, used)
-    return posterior, _tell(state, posterior, [each for each in others if not _is_row(state, each)])
+    posterior = _with_rows(observed, _chosen(state, is_row))
+    return posterior, _tell(state, posterior, ~is_passive & ~is_row)
+
+
+def _chosen(state: State, which: np.ndarray) -> list[Entry]:
+    return [state.ledger[at] for at in np.flatnonzero(which)]
 
 
 def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
@@ -268,28 +320,29 @@ def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
     return post.update(reduce(Data.join, rows)) if rows else post
 
 
-def _tell(state: State, posterior: Posterior, entries: Sequence[Entry]) -> Surrogate:
-    """Return a new surrogate that was told some outcomes."""
-    surrogate = state.settings.maker.begin(posterior)
-    if not entries:
+def _tell(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
+    """Return a new surrogate that was told the chosen outcomes, (t,)."""
+    surrogate, told = state.settings.maker.begin(posterior), state.columns
+    if not which.any():
         return surrogate
-    for is_given in (False, True):
-        chosen = [entry for entry in entries if (entry.noise is not None) == is_given]
-        if chosen:
-            queries = stack([entry.query for entry in chosen])
-            values = np.array([entry.outcome for entry in chosen], float)
-            noises = np.array([entry.noise for entry in chosen], float) if is_given else None
-            surrogate = surrogate.tell(queries, values, noises)
+    is_given = ~np.isnan(told.noises)
+    for chosen, noises in ((which & ~is_given, None), (which & is_given, told.noises)):
+        if chosen.any():
+            given = None if noises is None else noises[chosen]
+            surrogate = surrogate.tell(told.queries[chosen], told.outcomes[chosen], given)
     recentre = offered(surrogate, "recentre")
     if recentre is not None and state.settings.kernel == "adaptive":
         surrogate = recentre()
     return surrogate
 
 
-def _is_row(state: State, entry: Entry) -> bool:
-    """Return whether an entry teaches the posterior by its whole row, not the surrogate."""
-    is_used = state.settings.uses_rows and state.takes_rows and not entry.is_earlier
-    return is_used and entry.row is not None
+def _are_rows(state: State) -> np.ndarray:
+    """Return which entries (t,) teach the posterior by their whole rows, not the surrogate."""
+    told = state.columns
+    if not (state.settings.uses_rows and state.takes_rows):
+        return np.zeros(len(told.outcomes), bool)
+    has_row = np.array([entry.row is not None for entry in state.ledger], bool)
+    return np.asarray(has_row & ~told.is_earlier & ~told.is_passive)
 
 
 def recommend(state: State) -> Best:
