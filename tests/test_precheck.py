@@ -14,6 +14,7 @@ from causal_bo_ppl.optimization.precheck import (
     to_be_said,
     warn_of,
 )
+from causal_bo_ppl.optimization.replay import retrace
 
 
 def look(system, rows, seed=0, **options):
@@ -79,6 +80,9 @@ def test_rows_that_contradict_the_graph_are_named_and_begin_with_a_residual():
         run = cb.optimize(problem, progress=False, **options)
     assert contradicts_graph(run.checks) and run.trace["residual"].values[0] > 0
     assert run.settings.residual == "auto"
+    *_, last = retrace(run)
+    assert last.state.surrogate.residual.amplitude == run.surrogate.residual.amplitude
+    assert cb.optimize(problem, progress=False, method="cbo", **options).steps  # has no residual
 
 
 @pytest.mark.heavy

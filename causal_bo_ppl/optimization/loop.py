@@ -6,7 +6,6 @@ outcome about every effect, and linearize again where theta has moved to.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -191,8 +190,8 @@ def optimize(
     post, experiments, takes_rows = _learn(posed, rows, chosen, jax.random.fold_in(for_rows, 1))
     start = begin(post, chosen, experiments, takes_rows=takes_rows)
     checks = _check(start, jax.random.fold_in(for_rows, 2))
-    if contradicts_graph(checks) and chosen.residual == "auto" and chosen.update != "full":
-        doubtful = replace(chosen, residual=True)  # the rows have asked for it already
+    doubtful = chosen.doubting(contradicts_graph(checks))
+    if doubtful is not chosen:
         start = begin(post, doubtful, experiments, takes_rows=takes_rows)
     loop = Loop(runner, chosen, system, given, rows, _versions(), checks, callback)
     progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
