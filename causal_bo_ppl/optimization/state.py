@@ -164,9 +164,10 @@ class State:
     @property
     def expects_rows(self) -> bool:
         """Whether the next experiment's whole row will teach the posterior."""
-        own = [entry for entry in self.ledger if not (entry.is_earlier or entry.is_passive)]
-        is_used = self.settings.uses_rows and self.takes_rows
-        return is_used and all(entry.row is not None for entry in own)
+        if not (self.settings.uses_rows and self.takes_rows):
+            return False
+        is_own = ~(self.columns.is_earlier | self.columns.is_passive)
+        return all(self.ledger[at].row is not None for at in np.flatnonzero(is_own))
 
     def noise(self, query: Queries) -> float:
         """Return the variance of one outcome: given, or what the model implies."""
