@@ -149,11 +149,16 @@ class Coupled:
         taught = None if self.residual is not None else self.post.row_information(queries)
         if taught is None:
             return None
-        here, covariance = self._linearize(best)[1], self.weights.covariance
-        apart = (self._linearize(points)[1] - here) @ covariance
-        size = len(covariance)
-        gained = np.linalg.solve(np.eye(size) + taught @ covariance, taught)
-        squares = apart[:, :, None] * apart[:, None, :]
+        covariance, size = self.weights.covariance, len(self.centre)
+        apart = self._linearize(points)[1] - self._linearize(best)[1]
+        information, places = taught.blocks, taught.places
+        known = information
+        if len(self.outcomes.counts):  # outcomes have joined the weights of all groups
+            information, places = taught.whole(size)[:, None], np.arange(size)[None]
+            known, apart = information @ covariance, apart @ covariance
+        groups = np.where(places >= 0, apart[:, places], 0.0)
+        gained = np.linalg.solve(np.eye(places.shape[1]) + known, information)
+        squares = groups[..., :, None] * groups[..., None, :]
         found = gained.reshape(len(gained), -1) @ squares.reshape(len(apart), -1).T
         return clip_rounding(found, np.full(found.shape, (apart**2).sum(axis=1)))
 
