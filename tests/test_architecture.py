@@ -38,14 +38,14 @@ INSIDE = {  # the order within a room, from left to right
     "display validation serialization problem",
     "data": "data outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
-    "linearity results effects",
+    "linearity results formulas",
     "mechanisms": "interfaces simulation linear gp serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface weights told residual evidence coupled uncoupled "
     "effect_moments gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
     "improvement lookahead acquisition ascent climbing candidates search settings state "
-    "observing experiments run replay rounds loop regret",
+    "beginnings contradictions observing experiments run replay rounds loop regret",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

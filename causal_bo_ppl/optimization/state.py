@@ -23,8 +23,14 @@ from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
-from causal_bo_ppl.optimization.interface import Context, first_best, prepare, trait
-from causal_bo_ppl.optimization.search import find_best
+from causal_bo_ppl.optimization.interface import (
+    Acquisition,
+    Context,
+    first_best,
+    prepare,
+    trait,
+)
+from causal_bo_ppl.optimization.search import Affordable, find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import stack
@@ -46,6 +52,19 @@ class Suggestion(NamedTuple):
     why: str = ""
 
 
+class Choice(NamedTuple):
+    """A suggestion, and what it was found with.
+
+    context: what the acquisition knew. rule: the acquisition, prepared for this suggestion.
+    affordable: function of costs (M,) that returns which could be paid for, (M,).
+    """
+
+    suggestion: Suggestion
+    context: Context
+    rule: Acquisition
+    affordable: Affordable
+
+
 class Best(NamedTuple):
     """What is recommended: a query of one row, with mean and sd of its effect."""
 
@@ -60,7 +79,8 @@ class Entry(NamedTuple):
     query: the intervention, in one row. outcome: what the target came out as. noise: the variance
     of its noise; None where it is what the model implies. row: the whole row, where it was
     measured. cost: what was paid. is_earlier: whether it was known before the optimization began,
-    so that it cost nothing here and is not recommended.
+    so that it cost nothing here and is not recommended. is_foreign: whether it is of a set or of
+    values that may not be proposed; it is data, and is not recommended.
     """
 
     query: Queries
@@ -69,6 +89,7 @@ class Entry(NamedTuple):
     row: Data | None = None
     cost: float = 0.0
     is_earlier: bool = False
+    is_foreign: bool = False
 
     @property
     def is_passive(self) -> bool:
@@ -90,6 +111,7 @@ class State:
     candidates: the interventions to choose from, with their costs. base: the posterior before any
     entry of the ledger. ledger: all that was told, in canonical order. posterior, surrogate: what
     is believed now. takes_rows: whether the posterior can learn from whole rows of experiments.
+    lost: what experiments without an outcome have cost.
     """
 
     problem: Problem
@@ -100,16 +122,21 @@ class State:
     posterior: Posterior
     surrogate: Surrogate
     takes_rows: bool = True
+    lost: float = 0.0
 
     @property
     def spent(self) -> float:
         """What all experiments have cost."""
-        return math.fsum(entry.cost for entry in self.ledger)
+        return math.fsum([self.lost, *(entry.cost for entry in self.ledger)])
 
     @property
     def tried(self) -> Replicates:
-        """The experiments of this optimization, replicates merged."""
-        own = [each for each in self.ledger if not (each.is_earlier or each.is_passive)]
+        """The experiments of this optimization that may be recommended, replicates merged."""
+        own = [
+            each
+            for each in self.ledger
+            if not (each.is_earlier or each.is_passive or each.is_foreign)
+        ]
         queries = stack([self.problem.baseline()[:0], *(entry.query for entry in own)])
         values = np.array([entry.outcome for entry in own], float)
         noises = np.array([np.nan if each.noise is None else each.noise for each in own], float)
@@ -184,6 +211,22 @@ def ask(
     Each is chosen as if those before it, and what is pending, had come out as predicted; an
     acquisition that draws takes independent draws instead. key: for these, another for each of n.
     """
+    return tuple(each.suggestion for each in choose(state, n, pending, key))
+
+
+def choose(
+    state: State,
+    n: int = 1,
+    pending: Iterable[Queries] = (),
+    key: jax.Array | None = None,
+    *,
+    place: int = 0,
+) -> tuple[Choice, ...]:
+    """Return what `ask` suggests, with what each suggestion was found with.
+
+    place: how many experiments of this round were told before; what is drawn depends on it and on
+    the number of pending ones.
+    """
     surrogate, candidates = state.surrogate, state.candidates
     objective, tried = state.problem.objective, state.tried.queries
     by_model = state.settings.report == "model" or not len(tried)
@@ -192,8 +235,9 @@ def ask(
         surrogate = surrogate.imagine(query, state.noise(query))
         spent.append(float(state.problem.cost(query)[0]))
     count = sum(not entry.is_earlier for entry in state.ledger) + len(spent)
-    chosen: list[Suggestion] = []
-    for place in range(read_count("n", n, 1)):
+    first = place + len(spent) - 1
+    chosen: list[Choice] = []
+    for at in range(read_count("n", n, 1)):
         pays = partial(_is_affordable, state.settings, spent=tuple(spent))
         if not pays(candidates.costs).any():
             break
@@ -202,9 +246,9 @@ def ask(
             objective,
             candidates.queries,
             candidates.queries if by_model else tried,
-            round=count + place,
+            round=count + at,
             noise=state.noises,
-            key=None if key is None else jax.random.fold_in(key, place),
+            key=None if key is None else jax.random.fold_in(key, first + at),
             rows=state.expects_rows,
         )
         rule = prepare(state.settings.rule, context)
@@ -216,9 +260,10 @@ def ask(
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
         bound = found.worth if objective == "max" else -found.worth
         why = f"{rule.name}: the best of {found.how}"
-        chosen.append(Suggestion(found.query, mean, sd, bound, found.cost, why))
+        suggestion = Suggestion(found.query, mean, sd, bound, found.cost, why)
+        chosen.append(Choice(suggestion, context, rule, pays))
         spent.append(found.cost)
-        if place + 1 < n and not trait(rule, "is_random"):
+        if at + 1 < n and not trait(rule, "is_random"):
             surrogate = surrogate.imagine(found.query, state.noise(found.query))
     return tuple(chosen)
 
@@ -236,7 +281,12 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
     CausalBOError
         If an outcome cannot be used; the state itself is unchanged.
     """
-    checked = [entry._replace(query=state.problem.require(entry.query)) for entry in entries]
+    checked = [
+        entry
+        if entry.is_foreign and _is_row(state, entry)
+        else entry._replace(query=state.problem.require(entry.query))
+        for entry in entries
+    ]
     ledger = tuple(sorted((*state.ledger, *checked), key=Entry.order))
     posterior, surrogate = _believe(state, ledger)
     after = replace(state, ledger=ledger, posterior=posterior, surrogate=surrogate)
@@ -249,11 +299,13 @@ def _believe(state: State, ledger: Sequence[Entry]) -> tuple[Posterior, Surrogat
 
     Two hypotheses compete: whole rows teach the mechanisms, and only outcomes without a row the
     surrogate; or all outcomes are told to the surrogate, which adds a residual to the mechanisms.
-    The first is kept until the evidence of the outcomes asks for a residual.
+    The first is kept until the evidence of the outcomes asks for a residual. Rows of which the
+    surrogate may know nothing, those observed and foreign ones, teach the mechanisms always.
     """
-    passive = [entry for entry in ledger if entry.is_passive]
-    others = [entry for entry in ledger if not entry.is_passive]
-    observed = _with_rows(state.base, passive)
+    is_apart = [each.is_passive or (each.is_foreign and _is_row(state, each)) for each in ledger]
+    rows_only = [entry for entry, apart in zip(ledger, is_apart, strict=True) if apart]
+    others = [entry for entry, apart in zip(ledger, is_apart, strict=True) if not apart]
+    observed = _with_rows(state.base, rows_only)
     used = [entry for entry in others if _is_row(state, entry)]
     if used and state.settings.residual == "auto":
         surrogate = _tell(state, observed, others)
