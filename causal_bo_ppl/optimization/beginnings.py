@@ -31,7 +31,7 @@ class Beginning(NamedTuple):
 
 
 def begin_from_rows(
-    problem: Problem, rows: Data, settings: Settings, key: jax.Array, *, stacklevel: int = 1
+    problem: Problem, rows: Data, settings: Settings, key: jax.Array, *, stacklevel: int | None = 1
 ) -> Beginning:
     """Learn from the rows there are, run the cheap checks once, and say what failed.
 
@@ -42,12 +42,14 @@ def begin_from_rows(
     key:
         For all that is drawn before the first question.
     stacklevel:
-        Where warnings point to: 1 is the caller of this function, 2 the caller of that one.
+        Where warnings point to: 1 is the caller of this function, 2 the caller of that one;
+        None says nothing of the checks.
     """
     post, experiments, takes_rows = learn(problem, rows, settings, jax.random.fold_in(key, 1))
     state = begin(post, settings, experiments, takes_rows=takes_rows)
     checks = check(state, jax.random.fold_in(key, 2))
-    warn_of(checks, stacklevel=stacklevel + 1)
+    if stacklevel is not None:
+        warn_of(checks, stacklevel=stacklevel + 1)
     return Beginning(state, checks)
 
 
