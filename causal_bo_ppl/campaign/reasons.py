@@ -93,8 +93,10 @@ class Reasons:
     def _sentences(self) -> list[str]:
         found = [self.title]
         alone, more = (" alone", "; a whole row teaches more") if self.teaches_rows else ("", "")
-        if self.gain is not None and not self.gain.value > 0:
-            found.append(f"Its outcome{alone} is not expected to change what is recommended{more}.")
+        if self.gain is not None and not self.gain.value > 2 * self.gain.standard_error:
+            found.append(
+                f"Its outcome{alone} is hardly expected to change the recommendation{more}."
+            )
         elif self.gain is not None:
             found.append(
                 f"Its outcome{alone} is expected to reduce the regret of what is recommended by "
@@ -158,7 +160,9 @@ def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array
     draws = host_generator(key).standard_normal(PAIRS)[:, None]
     up, down = ((intercepts + slopes * each).max(axis=1) for each in (draws, -draws))
     gains = (up + down) / 2 - before
-    return Gain(float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(PAIRS)))
+    # Where no outcome drawn changes the choice, a rarer one may: about once in as many draws.
+    least = float(np.ptp(slopes)) / PAIRS
+    return Gain(float(gains.mean()), max(float(gains.std(ddof=1) / np.sqrt(PAIRS)), least))
 
 
 def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
