@@ -96,8 +96,10 @@ def _read_answer(
 def _require_new(study: "Study", records: list[Record]) -> None:
     """Refuse an outcome that nobody asked for and that is known with the same digits."""
     known = {_identity(each) for each in study.records}
-    pairs = zip(study.data.values, study.data.intervened, strict=True)
-    rows = {values.tobytes() + mask.tobytes() for values, mask in pairs}
+    rows: set[bytes] = set()
+    if any(record.row is not None for record in records):
+        pairs = zip(study.data.values, study.data.intervened, strict=True)
+        rows = {values.tobytes() + mask.tobytes() for values, mask in pairs}
     for record in records:
         row, is_old = record.row, not record.failed and _identity(record) in known
         if row is not None and row.values[0].tobytes() + row.intervened[0].tobytes() in rows:

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -317,7 +317,12 @@ def _believe(state: State, ledger: Sequence[Entry]) -> tuple[Posterior, Surrogat
 
 def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
     rows = [entry.row for entry in entries if entry.row is not None]
-    return post.update(reduce(Data.join, rows)) if rows else post
+    if not rows:
+        return post
+    values, intervened = (
+        np.concatenate([getattr(row, name) for row in rows]) for name in ("values", "intervened")
+    )
+    return post.update(Data(rows[0].nodes, rows[0].target, values, intervened))
 
 
 def _tell(state: State, posterior: Posterior, entries: Sequence[Entry]) -> Surrogate:

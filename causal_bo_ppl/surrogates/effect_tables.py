@@ -30,6 +30,7 @@ from causal_bo_ppl.surrogates.effect_moments import effect_moments
 from causal_bo_ppl.surrogates.interface import Surrogate
 
 DRAWS = 4_000  # where effects must be drawn anew
+BLOCK = 256  # pairs whose joint covariance is formed at once
 MOMENTS, DRAWN, ROWS = "moments", "draws", "rows"
 
 
@@ -208,14 +209,7 @@ def _of_model(
 def _of_moments(post: Posterior, queries: Queries, others: Queries | None, level: float) -> _Found:
     mean, sd = effect_moments(post, queries)
     if others is not None:
-        effect = response(post.problem, post)
-        left, right = (effect.linearize(post.mean, part) for part in (queries, others))
-        mean = left[0] - right[0]
-        variance = (((left[1] - right[1]) @ post.factor) ** 2).sum(axis=1)
-        if independent_coefficients(post) is not None:
-            pairs = ((queries, queries), (others, others), (queries, others))
-            own, other, both = (np.diagonal(left_out_gram(post, *pair)) for pair in pairs)
-            variance = variance + clip_rounding(own + other - 2 * both, own + other)
+        mean, variance = _contrast_moments(post, queries, others)
         sd = np.sqrt(variance)
     # A coordinate that is Student's t has the sd of its scale times sqrt(nu / (nu - 2)).
     degrees = float(post.belief.tail_degrees)
@@ -223,17 +217,37 @@ def _of_moments(post: Posterior, queries: Queries, others: Queries | None, level
     return _ends(mean, sd, sd * narrowed, degrees, level)
 
 
+def _contrast_moments(
+    post: Posterior, queries: Queries, others: Queries
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and variances (M,) of the contrasts of M pairs under a posterior."""
+    effect, is_independent = (
+        response(post.problem, post),
+        independent_coefficients(post) is not None,
+    )
+    left, right = (effect.linearize(post.mean, part) for part in (queries, others))
+    variance = (((left[1] - right[1]) @ post.factor) ** 2).sum(axis=1)
+    for start in range(0, len(queries) if is_independent else 0, BLOCK):
+        part = slice(start, start + BLOCK)
+        pairs = ((queries, queries), (others, others), (queries, others))
+        own, other, both = (np.diagonal(left_out_gram(post, a[part], b[part])) for a, b in pairs)
+        variance[part] += clip_rounding(own + other - 2 * both, own + other)
+    return left[0] - right[0], variance
+
+
 def _of_surrogate(
     surrogate: Surrogate, queries: Queries, others: Queries | None, level: float
 ) -> _Found:
     mean, sd = surrogate.predict(queries)
     if others is not None:
-        mean = mean - surrogate.predict(others).mean
-        joint, count = surrogate.covariance(stack([queries, others])), len(queries)
-        own = np.diagonal(joint)
-        both = np.diagonal(joint[:count, count:])
-        total = own[:count] + own[count:]
-        sd = np.sqrt(clip_rounding(total - 2 * both, total))
+        mean, sd = mean - surrogate.predict(others).mean, np.array(sd)
+        for start in range(0, len(queries), BLOCK):
+            part = slice(start, start + BLOCK)
+            joint = surrogate.covariance(stack([queries[part], others[part]]))
+            count = len(joint) // 2
+            own, both = np.diagonal(joint), np.diagonal(joint[:count, count:])
+            total = own[:count] + own[count:]
+            sd[part] = np.sqrt(clip_rounding(total - 2 * both, total))
     return _ends(mean, sd, sd, float(getattr(surrogate, "degrees", np.inf)), level)
 
 
