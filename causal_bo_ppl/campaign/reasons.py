@@ -24,7 +24,9 @@ from causal_bo_ppl.surrogates.doubts import parameter_doubts
 
 PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
 MOST = 128  # interventions among which the recommendation may lie
+ROUNDING = 1e-12  # of the largest mean: gains below it are none
 SAME = 0.05  # of a domain's width: as good as the same intervention
+LEAST = 1e-3  # probability that the text shows
 NAMED = 0.05  # share of the doubt from which on a parameter is named
 SHOWN = 4  # parameters that the text names; the table has all
 
@@ -110,7 +112,7 @@ class Reasons:
             found.append(
                 f"Next came do({named}), worth {self.runner_up.gap:.3g} less; its effect, "
                 f"{self.runner_up.mean:.4g} +- {self.runner_up.sd:.2g}, is the better one with "
-                f"probability {self.runner_up.chance:.2g}."
+                f"probability {_chance(self.runner_up.chance)}."
             )
         found.append(f"It costs {self.cost:g}.")
         named_doubts = self.doubts[self.doubts >= NAMED].head(SHOWN)
@@ -128,6 +130,10 @@ class Reasons:
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences() if part)
         return f"<ul>{lines}</ul>"
+
+
+def _chance(chance: float) -> str:
+    return f"{chance:.2g}" if chance >= LEAST else f"below {LEAST:g}"
 
 
 def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array) -> Gain:
@@ -160,6 +166,7 @@ def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array
     draws = host_generator(key).standard_normal(PAIRS)[:, None]
     up, down = ((intercepts + slopes * each).max(axis=1) for each in (draws, -draws))
     gains = (up + down) / 2 - before
+    gains[gains <= ROUNDING * np.abs(intercepts).max()] = 0.0
     # Where no outcome drawn changes the choice, a rarer one may: about once in as many draws.
     least = float(np.ptp(slopes)) / PAIRS
     return Gain(float(gains.mean()), max(float(gains.std(ddof=1) / np.sqrt(PAIRS)), least))
