@@ -284,6 +284,8 @@ def test_suggestion_of_an_earlier_state_is_told_and_one_of_another_study_is_not(
         ({"X": 1.0}, [1.0, np.inf], {}, r"do\(X = 1\) is inf; the experiment stays open"),
         ({"X": 1.0}, "much", {}, "must be a number, replicates or a whole row; got 'much'"),
         ({"X": 1.0}, True, {}, "must be a number, replicates or a whole row; got True"),
+        ({"X": 1.0}, [[1.0], [2.0]], {}, "must be a number, replicates or a whole row"),
+        ({"X": 1.0}, np.ones((2, 2)), {}, "must be a number, replicates or a whole row"),
         ({"X": 1.0}, [], {}, r"do\(X = 1\) has no outcome in this list"),
         ({"X": 1.0}, None, {}, r"what came out of do\(X = 1\)\?"),
         ({"X": 1.0}, 1e60, {}, "an outcome of the target has the size 1e\\+60"),
@@ -366,6 +368,38 @@ def test_what_nobody_may_propose_is_learned_from_as_a_row_and_never_recommended(
     whole = cb.fit(narrow, data.join(rows))
     assert np.allclose(told.posterior.mean, whole.mean, rtol=1e-9)
     assert cb.Study.from_json(told.to_json(), data).ask().mean == told.ask().mean
+
+
+def test_number_of_a_set_that_is_not_explored_teaches_what_the_sets_share(chain, data, study):
+    told = study.tell({"X": 1.0, "Z": 2.0}, -2.5)
+    assert told.to_frame()["note"].str.contains("never suggested").all()
+    assert told.best.by == "model"
+    asked = [{"Z": 2.0}]
+    assert told.effects(asked)["sd"][0] < study.effects(asked)["sd"][0]
+    whole = cb.Study(chain.problem, data, cb.Settings(method="bo"), key=0)
+    with pytest.raises(cb.DataError, match="cannot be learned from here: .*Tell the whole row"):
+        whole.tell({"X": 1.0}, -1.5)
+
+
+def double(queries):
+    """Cost twice as much as the number of variables that are set."""
+    return 2.0 * np.asarray(queries.mask).sum(axis=1)
+
+
+def test_functions_are_given_back_by_their_names(chain, data):
+    problem = cb.Problem(chain.problem.graph, "Y", domains=chain.problem.domains, costs=double)
+    study = cb.Study(problem, data, cb.Settings(inference=cb.Conjugate()), key=0)
+    study = study.tell({"X": 1.0}, -1.0)
+    again = cb.Study.from_json(study.to_json(), data, functions={"double": double})
+    assert again.spent == study.spent == 2.0 and again.fingerprint == study.fingerprint
+    with pytest.raises(cb.DomainError, match="double"):
+        cb.Study.from_json(study.to_json(), data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["laplace", "nuts"])
+def test_suggestions_are_those_of_optimize_with_other_methods_of_inference(chain, data, method):
+    follow(chain, data, cb.Settings(rounds=2, inference=method, accept="a test"), 2)
 
 
 @pytest.mark.parametrize("variant", ["chain", "confounded"])

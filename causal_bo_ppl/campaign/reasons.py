@@ -15,7 +15,13 @@ import pandas as pd
 from scipy.stats import norm
 
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.optimization.interface import Context, comparable, read_worth, sign_of
+from causal_bo_ppl.optimization.interface import (
+    Context,
+    comparable,
+    most_worth,
+    read_worth,
+    sign_of,
+)
 from causal_bo_ppl.optimization.lookahead import cross_covariance, promising
 from causal_bo_ppl.optimization.state import Choice
 from causal_bo_ppl.problem import Problem, Queries
@@ -186,10 +192,8 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
     if not len(others):
         return None
     surrogate, both = choice.context.surrogate, stack([query, others])
-    worth = comparable(
-        choice.rule, read_worth(choice.rule, surrogate, both, choice.context.objective)
-    )
-    best = int(worth[1:].argmax())
+    found = read_worth(choice.rule, surrogate, both, choice.context.objective)
+    best, worth = most_worth(choice.rule, found[1:]), comparable(choice.rule, found)
     pair = stack([query, others[best]])
     mean, sd = surrogate.predict(pair)
     joint = surrogate.covariance(pair)
@@ -217,9 +221,8 @@ def explain(
     doubts: pd.Series[float] = pd.Series(dtype=float)
     if shares is not None:
         names = pd.Index(context.surrogate.post.names, name="parameter")
-        doubts = pd.Series(shares[0], names, name="share").sort_values(
-            ascending=False, kind="stable"
-        )
+        order = np.argsort(-shares[0].round(9), kind="stable")  # rounding does not decide
+        doubts = pd.Series(shares[0], names, name="share").iloc[order]
     runner_up = find_runner_up(problem, choice)
     return Reasons(
         title, suggestion.why, gain, runner_up, suggestion.cost, doubts, note, context.rows

@@ -142,10 +142,12 @@ class Study:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of problem, rows, settings and key; the same whatever was told."""
+        prior = self.settings.prior  # one's own cannot be written
         parts = [
             self.problem.fingerprint,
             self.data_digest,
-            self.settings.to_json(),
+            replace(self.settings, prior=None).to_json(),
+            "" if prior is None else str(prior.canonical()),
             str(write_key(self.key)),
         ]
         return hashlib.sha256("|".join(parts).encode()).hexdigest()

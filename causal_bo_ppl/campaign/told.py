@@ -268,10 +268,9 @@ def _as_frame(given: Any) -> pd.DataFrame:
 
 
 def _read_numbers(where: str, outcome: object) -> list[float]:
-    is_many = isinstance(outcome, Sequence | np.ndarray | pd.Series) and not isinstance(
-        outcome, str | bytes
-    )
-    each = np.ravel(np.asarray(outcome, object)).tolist() if is_many else [outcome]
+    is_many = isinstance(outcome, Sequence) and not isinstance(outcome, str | bytes)
+    is_many = is_many or getattr(outcome, "ndim", 0) == 1  # arrays and columns
+    each = list(outcome) if is_many else [outcome]  # type: ignore[call-overload]
     if not each:
         raise DataError(f'{where} has no outcome in this list; tell a number, or failed="why"')
     return [_read_outcome(where, one) for one in each]
