@@ -125,7 +125,7 @@ def test_suggestions_are_those_of_optimize_under_latent_confounding():
     follow(problem, data, cb.Settings(rounds=3), 2, experiment)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_suggestions_are_those_of_optimize_with_other_mechanisms(chain, data):
     follow(chain, data, cb.Settings(rounds=3, mechanisms="gp"), 2)
 
@@ -190,6 +190,18 @@ def test_batch_is_told_in_part_and_out_of_order(study):
     assert done.best == whole.best and done.ask().mean == whole.ask().mean
     with pytest.raises(cb.DataError, match="a batch of 3 suggestions is told with a list of as m"):
         study.tell(batch, [-6.0])
+
+
+def test_several_interventions_are_told_with_a_list_of_outcomes(chain, study):
+    asked, values = [{"X": 5.0}, {"Z": 2.0}, {"X": 1.0}], [-5.0, None, [-1.0, -1.2]]
+    listed = study.tell(asked, values)
+    alone = study.tell({"X": 1.0}, [-1.0, -1.2]).tell({"X": 5.0}, -5.0)
+    assert len(listed.records) == 3 and listed.best == alone.best
+    assert study.tell(chain.problem.queries(asked), values).best == listed.best
+    one = study.tell(chain.problem.queries([{"X": 1.0}]), [-1.0, -1.2])
+    assert len(one.records) == 2
+    with pytest.raises(cb.DataError, match="a batch of 3 interventions is told with a list"):
+        study.tell(asked, -5.0)
 
 
 def test_asking_changes_nothing_and_pending_suggestions_are_imagined(study):
@@ -396,7 +408,7 @@ def test_functions_are_given_back_by_their_names(chain, data):
         cb.Study.from_json(study.to_json(), data)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["laplace", "nuts"])
 def test_suggestions_are_those_of_optimize_with_other_methods_of_inference(chain, data, method):
     follow(chain, data, cb.Settings(rounds=2, inference=method, accept="a test"), 2)

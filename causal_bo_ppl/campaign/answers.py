@@ -20,6 +20,7 @@ from causal_bo_ppl.campaign.told import (
 )
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inputs import read_list, require_float64
+from causal_bo_ppl.problem import Queries
 
 if TYPE_CHECKING:
     from causal_bo_ppl.campaign.study import Study
@@ -35,6 +36,9 @@ def read_answers(
         return _read_batch(study, what, outcome, options, again)
     if isinstance(what, Suggestion):
         return _read_answer(study, what, outcome, options, again)
+    if isinstance(what, Queries):
+        found = study.problem.interventions(what)
+        what = found[0] if len(found) == 1 else found
     if is_table(what):
         if outcome is not None or variance is not None or failed is not None:
             raise DataError(
@@ -45,6 +49,15 @@ def read_answers(
     elif isinstance(what, Mapping):
         query = read_intervention(study.problem, what)
         records = read_outcomes_told(study.state, query, outcome, **options)
+    elif isinstance(what, list | tuple) and what and all(isinstance(x, Mapping) for x in what):
+        pairs = _pair("interventions", len(what), outcome, options)
+        records = [
+            record
+            for place, each in pairs
+            for record in read_outcomes_told(
+                study.state, read_intervention(study.problem, what[place]), each
+            )
+        ]
     else:
         raise DataError(
             "tell what came out of a suggestion, of an intervention {variable: value}, or whole "
@@ -58,19 +71,23 @@ def read_answers(
 def _read_batch(
     study: "Study", batch: Suggestions, outcomes: Any, options: dict[str, Any], again: bool
 ) -> list[Record]:
-    given = read_list(outcomes)
-    has_options = any(each is not None for each in options.values())
-    if given is None or len(given) != len(batch) or has_options:
-        raise DataError(
-            f"a batch of {len(batch)} suggestions is told with a list of as many outcomes, None "
-            "for those that are not there yet; tell variances and failures one by one"
-        )
     return [
         record
-        for suggestion, outcome in zip(batch, given, strict=True)
-        if outcome is not None
-        for record in _read_answer(study, suggestion, outcome, options, again)
+        for place, outcome in _pair("suggestions", len(batch), outcomes, options)
+        for record in _read_answer(study, batch[place], outcome, options, again)
     ]
+
+
+def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int, Any]]:
+    """Return the places of a batch for which there is an outcome, each with it."""
+    given = None if isinstance(outcomes, Mapping | str) else read_list(outcomes)
+    has_options = any(each is not None for each in options.values())
+    if given is None or len(given) != count or has_options:
+        raise DataError(
+            f"a batch of {count} {what} is told with a list of as many outcomes, None for those "
+            "that are not there yet; tell variances and failures one by one"
+        )
+    return [(place, each) for place, each in enumerate(given) if each is not None]
 
 
 def _read_answer(

@@ -41,7 +41,7 @@ from causal_bo_ppl.surrogates.effect_tables import effects
 
 BLOCK = 1_024  # outcomes of a table that are predicted together
 Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
-What = Suggestion | Suggestions | Mapping[str, Any] | Data | pd.DataFrame
+What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
 
 
 class Study:
@@ -224,6 +224,16 @@ class Study:
         ------
         DomainError
             If the budget pays for no experiment.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+        >>> study.ask()
+        Suggestion(1: do(Z = 5); expected -7.459, 90 % in [-8.396, -6.523]; cost 1)
+        >>> [each.number for each in study.ask(2, pending={"X": 5.0})]
+        [2, 3]
         """
         found = suggest(self, 1 if n is None else n, pending)
         return found[0] if n is None else found
@@ -245,8 +255,9 @@ class Study:
         what:
             A suggestion of this study, also an earlier one or one of a batch; a batch with a list
             of outcomes, None for those that are not there yet; what was set, {variable: value},
-            also if nobody asked for it; or whole rows, Data or a table with columns `do(X)`, which
-            need no `outcome`. `{}` is a row in which nothing was set.
+            also if nobody asked for it, or several of them with a list of outcomes; or whole rows,
+            Data or a table with columns `do(X)`, which need no `outcome`. `{}` is a row in which
+            nothing was set.
         outcome:
             A number; replicates, a list of numbers; or the whole row, a mapping, a table or Data.
         variance:
