@@ -340,6 +340,10 @@ def test_outcome_far_from_what_was_expected_is_asked_back(study):
         study.tell({"X": 1.0}, 5000.0)
     with pytest.raises(cb.DataError, match="sure=True"):
         study.tell({"X": 1.0}, {"Z": 0.5, "Y": 5000.0})
+    with pytest.raises(cb.DataError, match="nothing set came out as 5000, but"):
+        study.tell({}, {"X": 0.5, "Z": 0.5, "Y": 5000.0})
+    with pytest.raises(cb.DataError, match=r"was expected \(2 of 3 outcomes are like that\)"):
+        study.tell({"X": 1.0}, [5000.0, -1.0, 4000.0])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         told = study.tell({"X": 1.0}, 5000.0, sure=True)

@@ -49,23 +49,30 @@ def require_expected(state: State, records: list[Record]) -> None:
         sds of the target from what was expected; the error says how to tell it all the same.
     """
     chosen = [each for each in records if is_predictable(state, each)]
-    if not chosen:
-        return
-    queries, outcomes, noises = _arrays(state, chosen)
-    factor = float(getattr(getattr(state.surrogate, "learned", None), "noise", 1.0))
-    mean, sd = state.surrogate.predict(queries)
-    degrees = noise_degrees(state.posterior)
-    found = Arrays(mean, sd, noises * max(factor, 1.0), outcomes, np.full(len(mean), degrees))
-    p = 2 * student.sf(np.abs(found.z), degrees)
-    is_far = np.abs(outcomes - mean) > FAR * target_moments(state.base).sd
-    bad = np.flatnonzero((p < IMPROBABLE) & is_far)
+    observed = [each for each in records if each.is_passive and each.outcome is not None]
+    usual = target_moments(state.base)
+    mean, spread, outcomes = np.zeros(0), np.zeros(0), np.zeros(0)
+    if chosen:
+        queries, outcomes, noises = _arrays(state, chosen)
+        factor = float(getattr(getattr(state.surrogate, "learned", None), "noise", 1.0))
+        mean, sd = state.surrogate.predict(queries)
+        unknown = np.full(len(mean), np.inf)
+        found = Arrays(mean, sd, noises * max(factor, 1.0), outcomes, unknown)
+        spread = found.spread
+    mean = np.append(mean, [usual.mean] * len(observed))
+    spread = np.append(spread, [usual.sd] * len(observed))
+    outcomes = np.append(outcomes, np.array([each.outcome for each in observed], float))
+    gap = np.abs(outcomes - mean)
+    z = gap / np.where(spread > 0, spread, 1.0)
+    p = 2 * student.sf(z, noise_degrees(state.posterior))
+    bad = np.flatnonzero((p < IMPROBABLE) & (gap > FAR * usual.sd))
     if not len(bad):
         return
-    first = int(bad[0])
-    more = f" ({len(bad)} of {len(chosen)} outcomes are like that)" if len(bad) > 1 else ""
+    first, told = int(bad[0]), [*chosen, *observed]
+    more = f" ({len(bad)} of {len(told)} outcomes are like that)" if len(bad) > 1 else ""
     raise DataError(
-        f"{describe(state.problem, queries[first])} came out as {outcomes[first]:.6g}, but "
-        f"{mean[first]:.4g} +- {found.spread[first]:.2g} was expected{more}: is it a typing error, "
+        f"{describe(state.problem, told[first].query)} came out as {outcomes[first]:.6g}, but "
+        f"{mean[first]:.4g} +- {spread[first]:.2g} was expected{more}: is it a typing error, "
         "another unit or another sample? Look again, and if it is right, tell it with sure=True"
     )
 
