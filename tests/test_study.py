@@ -7,6 +7,7 @@ import warnings
 from itertools import permutations
 from pathlib import Path
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -215,11 +216,22 @@ def test_asking_changes_nothing_and_pending_suggestions_are_imagined(study):
     assert same(dictionary.query, later.query)
 
 
-def test_pending_draws_of_thompson_are_independent_of_the_next(chain, data):
-    study = cb.Study(chain.problem, data, cb.Settings(acquisition="thompson"), key=5)
-    batch = study.ask(4)
-    assert same(study.ask(pending=batch[:3]).query, batch[3].query)
-    assert [each.bound for each in batch] != [batch[0].bound] * 4
+def test_draws_of_thompson_are_others_for_every_place_of_a_round(chain, data):
+    settings = cb.Settings(acquisition="thompson", batch=3, residual=False, noise=1.0)
+    study = cb.Study(chain.problem, data, settings, key=5)
+    key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), 1)
+    batch = study.ask(3)
+    after = study.tell(batch[0], -6.0)
+    cases = [(study, batch[0], 0), (study, batch[2], 2), (after, after.ask(), 1)]
+    for of, suggestion, place in cases:
+        drawn = of.surrogate.sample(suggestion.query, 1, jax.random.fold_in(key, place))
+        assert suggestion.bound == pytest.approx(drawn[0, 0])
+    pending = study.ask(pending=batch[:2])
+    imagined = study.surrogate
+    for each in batch[:2]:
+        imagined = imagined.imagine(each.query, 1.0)
+    drawn = imagined.sample(pending.query, 1, jax.random.fold_in(key, 2))
+    assert pending.bound == pytest.approx(drawn[0, 0])
 
 
 def test_json_in_a_fresh_process_gives_the_same_suggestions(chain, data, tmp_path):
