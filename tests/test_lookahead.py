@@ -139,7 +139,7 @@ def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
         own = matrix[-1, at] + values[:, parents] @ matrix[parents, at]
         own = own + np.sqrt(noise[at]) * draws.standard_normal(count)
         values[:, at] = intervention.get(node, own)
-    found = post.row_information(query)[0]
+    found = post.row_information(query).whole(post.factor.shape[1])[0]
     assert found.shape == (post.factor.shape[1],) * 2
     start = 0
     for at, node in enumerate(graph.nodes):
@@ -174,6 +174,22 @@ def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
     found = np.var(moved, axis=0)
     assert expected[3] == pytest.approx(0, abs=1e-12) == found[3]
     np.testing.assert_allclose(found[:3], expected[:3], rtol=5 * np.sqrt(2 / 400) + 0.1)
+
+
+def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
+    _, post = fork
+    vertices = post.problem.vertices()
+    told = cb.couple(post).tell(vertices[[3, 50]], np.array([1.0, 2.0]), np.array([0.4, 0.2]))
+    queries, points, best = vertices[:6], vertices[[5, 40, 60]], vertices[8]
+    for surrogate in (cb.couple(post), told):
+        information = post.row_information(queries).whole(post.factor.shape[1])
+        prior = surrogate.weights.covariance
+        apart = surrogate._linearize(points)[1] - surrogate._linearize(best)[1]
+        after = np.linalg.inv(np.linalg.inv(prior) + information)
+        wanted = np.einsum("ja,mab,jb->mj", apart, prior - after, apart)
+        np.testing.assert_allclose(
+            surrogate.row_lessons(queries, points, best), wanted, rtol=1e-8, atol=1e-14
+        )
 
 
 def test_looking_ahead_counts_whole_rows_where_they_teach(fork):

@@ -2,10 +2,19 @@
 
 import warnings
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.precheck import check_bends, precheck, to_be_said, warn_of
+from causal_bo_ppl.optimization.precheck import (
+    check_bends,
+    contradicts_graph,
+    precheck,
+    to_be_said,
+    warn_of,
+)
+from causal_bo_ppl.optimization.replay import retrace
 
 
 def look(system, rows, seed=0, **options):
@@ -15,8 +24,8 @@ def look(system, rows, seed=0, **options):
 @pytest.mark.parametrize("rows", [50, 400])
 def test_a_bowl_fitted_by_lines_is_noticed_before_the_first_experiment(bowl, rows):
     checks = look(bowl, rows)
-    assert [check.name for check in checks] == ["mechanisms", "overlap"]
-    assert checks[0].verdict == "failed" and checks[0].failures.index.tolist() == ["Y"]
+    assert [check.name for check in checks] == ["causal graph", "mechanisms", "overlap"]
+    assert checks[1].verdict == "failed" and checks[1].failures.index.tolist() == ["Y"]
     with pytest.warns(cb.CausalBOWarning, match="before the first experiment: 1 of 2 .* bend") as w:
         warn_of(checks)
     assert len(w) == 1 and w[0].filename == __file__
@@ -25,7 +34,7 @@ def test_a_bowl_fitted_by_lines_is_noticed_before_the_first_experiment(bowl, row
 
 def test_a_linear_system_is_begun_without_a_word():
     checks = look(cb.models.load("chain"), 50)
-    assert [check.verdict for check in checks] == ["passed", "passed"] and not to_be_said(checks)
+    assert [check.verdict for check in checks] == ["passed"] * 3 and not to_be_said(checks)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of(checks)
@@ -51,9 +60,29 @@ def test_overlap_is_said_where_a_mechanism_bends_too(bowl):
 def test_what_cannot_be_checked_is_left_out():
     system = cb.models.load("chain")
     few = cb.fit(system.problem, system.observe(6, 0))
-    assert [check.name for check in precheck(few)] == ["overlap"]
+    assert [check.name for check in precheck(few)] == ["causal graph", "overlap"]
     with pytest.raises(cb.DataError, match="6 rows are too few"):
         check_bends(few)
+
+
+def test_rows_that_contradict_the_graph_are_named_and_begin_with_a_residual():
+    """Y also follows A, for which the graph has no edge."""
+    draws = np.random.default_rng(0).normal(size=(3, 80))
+    a = draws[0]
+    m = a + draws[1]
+    table = pd.DataFrame({"A": a, "M": m, "Y": m - 2 * a + draws[2]})
+    problem = cb.Problem(
+        cb.CausalGraph.parse("A -> M -> Y"), "Y", domains={"A": (-3.0, 3.0), "M": (-3.0, 3.0)}
+    )
+    data = cb.Data.from_frame(problem, table)
+    options = {"data": data, "experiment": lambda queries: [0.3], "rounds": 1, "key": 0}
+    with pytest.warns(cb.CausalBOWarning, match="A and Y should be independent given M.*residual="):
+        run = cb.optimize(problem, progress=False, **options)
+    assert contradicts_graph(run.checks) and run.trace["residual"].values[0] > 0
+    assert run.settings.residual == "auto"
+    *_, last = retrace(run)
+    assert last.state.surrogate.residual.amplitude == run.surrogate.residual.amplitude
+    assert cb.optimize(problem, progress=False, method="cbo", **options).steps  # has no residual
 
 
 @pytest.mark.heavy

@@ -1,4 +1,4 @@
-"""Levels, linear constraints and one's own function: which interventions are legal, and designs.
+"""Linear constraints: which interventions are legal, their vertices and designs.
 
 Oracles: brute-force enumeration, linear programs, and half-space intersections by Qhull.
 """
@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from constrained_problems import NAMES, half_spaces, posed, random_constraints, values_of
 from scipy.optimize import linprog
 from scipy.spatial import HalfspaceIntersection
 
@@ -15,50 +16,7 @@ from causal_bo_ppl.errors import CausalBOWarning, DomainError, ExplorationError
 from causal_bo_ppl.problem.polytopes import first_of_each, independent_points
 from causal_bo_ppl.problem.queries import (
     affine_anchors,
-    default_design,
-    fill_boxes,
-    vertices_and_points,
 )
-
-NAMES = ("A", "B", "C", "D", "E", "F")
-
-
-def posed(domains, constraints=(), **options):
-    """A problem in which every variable with a domain is a cause of Y."""
-    graph = cb.CausalGraph.from_edges([(name, "Y") for name in domains])
-    options = {"sets": [tuple(domains)]} | options
-    return cb.Problem(graph, "Y", domains=domains, constraints=constraints, **options)
-
-
-def random_constraints(rng, names, domains, count):
-    """Constraints through points near the middle of the box, so that the region is not empty."""
-    middle = {name: np.mean(list(domains[name])) for name in names}
-    found = []
-    for _ in range(count):
-        chosen = rng.choice(list(names), rng.integers(1, len(names) + 1), replace=False)
-        terms = {str(name): float(rng.normal() + 0.1) for name in chosen}
-        centre = sum(terms[name] * middle[name] for name in terms)
-        reach = sum(abs(terms[name]) * np.ptp(list(domains[name])) for name in terms)
-        upper = centre + rng.uniform(0.02, 0.4) * reach
-        lower = centre - rng.uniform(0.02, 0.4) * reach if rng.random() < 0.5 else None
-        found.append(cb.LinearConstraint(terms, lower=lower, upper=upper))
-    return found
-
-
-def half_spaces(problem):
-    names = problem.manipulable
-    rows, bounds = [], []
-    for each in problem.constraints:
-        row = np.array([each.coefficients.get(name, 0.0) for name in names])
-        for sign, bound in ((1, each.upper), (-1, each.lower)):
-            if bound is not None:
-                rows.append(sign * row)
-                bounds.append(sign * bound)
-    return np.array(rows), np.array(bounds)
-
-
-def values_of(problem, queries):
-    return np.asarray(queries.value)[:, [problem.graph.index(n) for n in problem.manipulable]]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -120,125 +78,6 @@ def test_a_sum_that_is_fixed_leaves_a_flat_region_with_designs():
     assert (shares > 8).all()
     assert np.allclose(values_of(problem, problem.grid(5)).sum(axis=1), 1.0)
     assert len(affine_anchors(problem, problem.sets, None)) == 3
-
-
-def test_levels_give_low_and_high_and_are_kept_by_every_design():
-    problem = posed({"A": cb.Levels([20, 0, 5, 10]), "B": (-1, 1)}, sets=2)
-    assert problem.domains == {"A": (0.0, 20.0), "B": (-1.0, 1.0)}
-    assert problem.levels == {"A": (0.0, 5.0, 10.0, 20.0)}
-    corners = problem.interventions(problem.vertices())
-    assert corners == [
-        {"A": 0.0},
-        {"A": 20.0},
-        {"B": -1.0},
-        {"B": 1.0},
-        *({"A": a, "B": b} for a in (0.0, 20.0) for b in (-1.0, 1.0)),
-    ]
-    for n, expected in ((2, [0, 20]), (3, [0, 10, 20]), (4, [0, 5, 10, 20]), (9, [0, 5, 10, 20])):
-        grid = problem.grid(n)
-        own = np.asarray(grid.value)[: len(expected), 0]
-        assert own.tolist() == expected and len(grid) == len(expected) * (n + 1) + n
-    sobol = problem.sobol(64)
-    assert len(sobol) == 3 * 64
-    own, counts = np.unique(np.asarray(sobol.value)[:64, 0], return_counts=True)
-    assert own.tolist() == [0, 5, 10, 20] and counts.tolist() == [16] * 4
-    for design in (
-        fill_boxes(problem, problem.sets),
-        default_design(problem, problem.sets, None, 9),
-    ):
-        problem.require(design)
-
-
-def test_value_off_the_levels_is_refused_with_the_nearest():
-    problem = posed({"A": cb.Levels([0, 5, 10, 20])})
-    with pytest.raises(
-        DomainError, match=r"do\(A = 6\) is none of the levels 0, 5, 10, 20; the n.* 5"
-    ):
-        problem.queries([{"A": 5.0}, {"A": 6.0}])
-    with pytest.raises(DomainError, match="nearest is 20"):
-        problem.queries([{"A": 15.1}])
-    with pytest.raises(DomainError, match=r"lies outside \[0, 20\]"):
-        problem.queries([{"A": 21.0}])
-
-
-def test_value_that_a_file_rounded_is_its_level():
-    problem = posed({"A": cb.Levels(np.linspace(0, 1, 11))})
-    queries = problem.queries([{"A": 0.3}, {"A": 0.1 + 0.2}])
-    assert queries.value[0, 0] == queries.value[1, 0] == problem.levels["A"][3]
-    exact = problem.vertices()
-    assert problem.require(exact) is exact
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ([], "there are 0 levels"),
-        ([1.0], r"there are 1 levels \(1.0\); give at least two"),
-        ([1, 2, 1], "the level 1 is repeated"),
-        ([0, np.nan], "the level nan is not finite"),
-        ([0, -np.inf], "the level -inf is not finite"),
-        ([0, 1, 1 + 1e-10], "too close"),
-        (3.0, "levels must be a list"),
-        ("12", "levels must be a list"),
-        (["a", "b"], "must be a real number"),
-        ([True, False], "must be a real number"),
-    ],
-)
-def test_levels_that_are_none_are_refused(values, message):
-    with pytest.raises(DomainError, match=message):
-        cb.Levels(values)
-
-
-def test_levels_are_sorted_and_equal_by_value():
-    assert cb.Levels([3, 1, 2]) == cb.Levels(range(1, 4)) != cb.Levels([1, 2])
-    assert repr(cb.Levels([0.5, 0])) == "Levels([0, 0.5])" and list(cb.Levels([2, 1])) == [1, 2]
-    with pytest.raises(DomainError, match="domain of 'A' reaches"):
-        posed({"A": cb.Levels([0, 1e80])})
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_best_vertex_is_the_best_of_all_feasible_combinations_of_levels(seed):
-    rng = np.random.default_rng(seed)
-    names = NAMES[: 2 + seed % 3]
-    domains = {name: cb.Levels(rng.normal(size=rng.integers(2, 6)) * 3) for name in names}
-    while True:
-        try:
-            problem = posed(domains, random_constraints(rng, names, domains, 2))
-            break
-        except DomainError:  # no combination of levels happens to be feasible
-            pass
-    everything = np.array(list(product(*(domains[name].values for name in names))))
-    rows, bounds = half_spaces(problem)
-    legal = everything[(everything @ rows.T <= bounds).all(axis=1)]
-    found = values_of(problem, problem.vertices())
-    assert {*map(tuple, found.tolist())} <= {*map(tuple, legal.tolist())}
-    for slope in rng.normal(size=(30, len(names))):
-        assert (found @ slope).min() == pytest.approx((legal @ slope).min(), rel=1e-12)
-    assert np.array_equal(values_of(problem, problem.grid(6)), legal)
-    mask, value = (
-        np.zeros((len(everything), len(names) + 1), bool),
-        np.zeros((len(everything), len(names) + 1)),
-    )
-    mask[:, :-1], value[:, :-1] = True, everything
-    asked = problem.feasible(cb.Queries(mask, value))
-    assert np.array_equal(asked, (everything @ rows.T <= bounds).all(axis=1))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_best_vertex_of_levels_and_intervals_is_the_best_of_all_slices(seed):
-    rng = np.random.default_rng(seed)
-    domains = {"A": cb.Levels(rng.normal(size=4)), "B": (-1.0, 1.0), "C": (0.0, 2.0)}
-    domains |= {"D": cb.Levels([0.0, 1.0, 3.0])}
-    problem = posed(domains, random_constraints(rng, "ABCD", domains, 2))
-    rows, bounds = half_spaces(problem)
-    points = values_of(problem, problem.vertices())
-    slices = list(product(domains["A"], domains["D"]))
-    for slope in rng.normal(size=(10, 4)):
-        best = np.inf
-        for a, d in slices:
-            found = linprog(slope, rows, bounds, bounds=[(a, a), (-1, 1), (0, 2), (d, d)])
-            best = found.fun if found.status == 0 and found.fun < best else best
-        assert (points @ slope).min() == pytest.approx(best, abs=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -366,103 +205,6 @@ def test_sobol_points_of_every_region_are_n_and_legal(seed):
     assert np.array_equal(problem.sobol(9).value, problem.sobol(9).value)
 
 
-def ring(queries):
-    """Which interventions lie outside the unit circle; NaN-free and vectorized."""
-    return (np.asarray(queries.value) ** 2).sum(axis=1) >= 1.0
-
-
-def test_own_function_is_asked_by_require_and_by_designs():
-    problem = posed({"A": (-2, 2), "B": (-2, 2)}, feasible=ring, sets=2)
-    assert problem.feasible([{"A": 0.5}, {"A": 1.5}, {"A": 0.5, "B": 0.5}]).tolist() == [
-        False,
-        True,
-        False,
-    ]
-    with pytest.raises(
-        DomainError, match=r"do\(A = 0.5\) is rejected by the problem's own .* 'ring'"
-    ):
-        problem.queries([{"A": 1.5}, {"A": 0.5}])
-    assert problem.feasible(problem.baseline()).all() and len(problem.require(problem.baseline()))
-    for design in (
-        problem.grid(5),
-        problem.sobol(16),
-        problem.vertices(),
-        fill_boxes(problem, problem.sets),
-        default_design(problem, problem.sets, None, 12),
-        affine_anchors(problem, problem.sets, None),
-        vertices_and_points(problem, problem.sets, 8),
-    ):
-        problem.require(design)
-        assert len(np.unique(np.asarray(design.mask), axis=0)) == 3
-    assert len(problem.sobol(16)) == 48
-    assert len(problem.grid(5)) == 4 + 4 + 24  # of 5, 5 and 25, those inside the circle are missing
-
-
-def test_set_of_which_no_point_is_feasible_is_named():
-    def inner(queries):
-        return (np.asarray(queries.value) ** 2).sum(axis=1) < 1.0
-
-    problem = posed({"A": (-2, 2), "B": (-2, 2)}, feasible=inner, sets=2)
-    with pytest.raises(DomainError, match=r"`feasible` rejects all 2 vertices of \{A\}; take more"):
-        problem.vertices()
-    assert len(vertices_and_points(problem, problem.sets, 8)) == 24
-    with pytest.raises(DomainError, match=r"`feasible` rejects all 16 Sobol points of \{A\}"):
-        posed({"A": (-2, 2)}, feasible=lambda queries: np.zeros(len(queries), bool))
-    mixture = cb.LinearConstraint({"A": 1.0, "B": 1.0}, lower=0.3, upper=0.3, when="all")
-    problem = posed({"A": (0, 1), "B": (0, 1)}, [mixture])
-    with pytest.raises(
-        DomainError, match=r"none of the points of the grid of \{A, B\} keeps the c"
-    ):
-        problem.grid(2)
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (3.0, "feasible must be a function of Queries, got 3.0"),
-        (lambda queries: True, r"'<lambda>' for `feasible` returned bool of shape \(\)"),
-        (lambda queries: np.ones(len(queries)), "returned float64"),
-    ],
-)
-def test_own_function_that_returns_no_mask_is_refused(function, message):
-    with pytest.raises(DomainError, match=message):
-        posed({"A": (0, 1)}, feasible=function)
-
-
-def test_own_function_cannot_change_the_batch_and_sees_legal_values_only():
-    seen = []
-
-    def greedy(queries):
-        seen.append(np.array(queries.value))
-        queries.value.fill(0.0)
-        return np.ones(len(queries), bool)
-
-    problem = posed({"A": cb.Levels([1, 2, 4])}, feasible=greedy)
-    queries = cb.Queries(np.ones((3, 2), bool) & [True, False], np.array([[1, 0], [3, 0], [9, 0]]))
-    assert problem.feasible(queries).tolist() == [True, False, False]
-    assert queries.value[0, 0] == 1.0
-    assert {*np.concatenate(seen)[:, 0].tolist()} <= {1.0, 2.0, 4.0}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_feasible_is_what_require_takes(seed):
-    rng = np.random.default_rng(seed)
-    domains = {"A": cb.Levels([-1.0, 0.0, 2.0]), "B": (-1.0, 1.0), "C": (0.0, 2.0)}
-    budget = cb.LinearConstraint({"A": 1.0, "B": 1.0}, upper=1.2)
-    problem = posed(domains, [budget], feasible=ring, sets=[("A", "B"), ("A", "B", "C"), ("C",)])
-    mask = rng.random((300, 4)) < 0.6
-    value = rng.choice([-1.0, 0.0, 2.0, 0.7, 1.0, np.nan, np.inf, 5.0], size=(300, 4))
-    asked = problem.feasible(cb.Queries(mask, value))
-    taken = []
-    for row in range(300):
-        try:
-            problem.require(cb.Queries(mask[[row]], value[[row]]))
-            taken.append(True)
-        except DomainError:
-            taken.append(False)
-    assert asked.tolist() == taken and 0 < asked.sum() < 300
-
-
 def test_anchors_determine_affine_effects():
     rng = np.random.default_rng(0)
     domains = {name: (-1.0, 2.0) for name in "ABCD"}
@@ -501,13 +243,3 @@ def test_costs_say_whether_they_depend_on_the_values():
     assert size.cost([{"A": -0.5, "B": 1.0}]).tolist() == [3.5] and size == posed(
         domains, costs=cb.MagnitudeCost(1.0)
     )
-
-
-def test_the_same_problem_with_other_sets_keeps_all_that_restricts_it():
-    budget = cb.LinearConstraint({"A": 1.0, "B": 1.0}, upper=2.0)
-    domains = {"A": cb.Levels([0, 1, 3]), "B": (0, 2)}
-    problem = posed(domains, [budget], feasible=ring, units={"A": "mg"}, costs={"A": 1.0, "B": 2.0})
-    other = problem.explore(1)
-    assert other.sets == (("A",), ("B",)) and other.levels == problem.levels
-    assert other.constraints == problem.constraints and other.feasible_rule is ring
-    assert other.units == problem.units and other.explore([("A", "B")]) == problem

@@ -14,7 +14,7 @@ from causal_bo_ppl.surrogates.weights import (
     condition,
     extend,
     log_evidences,
-    log_evidences_by_weights,
+    log_evidences_in_blocks,
 )
 
 
@@ -125,9 +125,39 @@ def test_evidence_is_that_of_a_gaussian_in_both_forms():
     grams = np.stack([(features * each) @ (features * each).T for each in sizes])
     wanted = [multivariate_normal(np.zeros(9), gram + np.diag(noise)).logpdf(y) for gram in grams]
     np.testing.assert_allclose(log_evidences(grams, y, noise), wanted, rtol=1e-10)
-    np.testing.assert_allclose(
-        log_evidences_by_weights(features, sizes, y, noise), wanted, rtol=1e-10
-    )
+
+
+@pytest.mark.parametrize("noise", [1.0, 1e-5])
+@pytest.mark.parametrize("width", [2, 7])
+def test_evidence_in_blocks_is_that_of_the_whole_covariance(width, noise):
+    rng = np.random.default_rng(width)
+    features, y, noises = rng.normal(size=(12, 3)), rng.normal(size=12), noise * np.full(12, 0.7)
+    rows = np.array([[0, 5, 2, 7], [1, 3, 4, -1]])  # the others belong to no block
+    factors = rng.normal(size=(2, 4, width))
+    factors[1, 3] = 0.0
+    blocks = np.zeros((12, 12))
+    for places, each in zip(rows, factors, strict=True):
+        inside = places >= 0
+        blocks[np.ix_(places[inside], places[inside])] = (each @ each.T)[np.ix_(inside, inside)]
+    sizes = np.array([0.0, 0.3, 2.0])
+    grams = np.stack([features @ features.T + size**2 * blocks for size in sizes])
+    wanted = [multivariate_normal(np.zeros(12), gram + np.diag(noises)).logpdf(y) for gram in grams]
+    found = log_evidences_in_blocks(features, [(rows, factors)], sizes, y, noises)
+    np.testing.assert_allclose(found, wanted, rtol=1e-7)
+
+
+@pytest.mark.parametrize("residual", [False, "auto"])
+def test_many_outcomes_are_judged_as_few_are(post, residual, monkeypatch):
+    problem = post.problem
+    tried = problem.sobol(3)
+    values = np.random.default_rng(2).normal(size=len(tried))
+    found = []
+    for most in (0, 10_000):
+        monkeypatch.setattr(evidence, "MOST", most)
+        found.append(cb.couple(post, residual=residual, learns_noise=True).tell(tried, values))
+    assert found[0].learned.noise == pytest.approx(found[1].learned.noise, rel=1e-8)
+    if residual:
+        assert found[0].learned.log_factor == pytest.approx(found[1].learned.log_factor, abs=1e-6)
 
 
 @pytest.mark.parametrize("count", [3, 9])

@@ -62,6 +62,8 @@ def test_progress_of_several_runs_is_the_median_of_each_method(run):
         np.testing.assert_allclose(line.get_ydata(), np.median(own, axis=0))
     assert ax.get_title() == "6 runs: min Y, optimum -6.5"
     assert [each.split(":")[0] for each in labels(ax)] == ["gc-cbo, 3 runs", "gc-cbo-fixed, 3 runs"]
+    named = cb.plots.draw_progress({"one": runs[:2], "rest": runs[2:]})
+    assert [each.split(":")[0] for each in labels(named)] == ["one, 2 runs", "rest, 4 runs"]
     with pytest.raises(cb.DataError, match="different problems"):
         cb.plots.draw_progress([run, runs[0]])
     with pytest.raises(cb.DataError, match="compared by their gaps, which need the truth"):

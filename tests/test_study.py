@@ -131,6 +131,23 @@ def test_suggestions_are_those_of_optimize_with_other_mechanisms(chain, data):
     follow(chain, data, cb.Settings(rounds=3, mechanisms="gp"), 2)
 
 
+def test_rows_that_contradict_the_graph_begin_with_a_residual_as_in_optimize():
+    draws = np.random.default_rng(0).normal(size=(3, 80))
+    a, m = draws[0], draws[0] + draws[1]
+    graph = cb.CausalGraph.parse("A -> M -> Y")  # Y also follows A
+    problem = cb.Problem(graph, "Y", domains={"A": (-3.0, 3.0), "M": (-3.0, 3.0)})
+    frame = pd.DataFrame({"A": a, "M": m, "Y": m - 2 * a + draws[2]})
+    data = cb.Data.from_frame(problem, frame)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, study = follow(problem, data, cb.Settings(rounds=3), 0, lambda queries: [0.3])
+        told = len(caught)
+        again = cb.Study.from_json(study.to_json(), data)
+    assert len(caught) == told == 2  # once by the run, once by the study, not when it is read
+    assert all("should be independent given M" in str(each.message) for each in caught)
+    assert again.ask().mean == study.ask().mean and study.surrogate.residual is not None
+
+
 def tellings(chain):
     """Everything that a lab tells: numbers, replicates, variances, rows and a failure."""
     rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}]), 3)

@@ -314,7 +314,9 @@ class Study:
             ) from error
         everything = (*self.records, *told)
         state = _with_losses(state, everything)
-        said = warn_of_contradictions(state, predictions(everything), self._said, stacklevel=3)
+        said = warn_of_contradictions(
+            state, self.settings, predictions(everything), self._said, stacklevel=3
+        )
         return self._after(everything, state, said)
 
     def to_frame(self) -> pd.DataFrame:

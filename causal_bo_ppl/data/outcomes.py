@@ -112,30 +112,54 @@ def merge_replicates(queries: Queries, values: np.ndarray, variances: np.ndarray
         decides; two that differ are refused.
     """
     mask, value = np.asarray(queries.mask), np.where(queries.mask, queries.value, 0.0) + 0.0
-    groups: dict[bytes, list[int]] = {}
-    for row, (kind, at) in enumerate(zip(mask, value, strict=True)):
-        groups.setdefault(kind.tobytes() + at.tobytes(), []).append(row)
-    largest = float(np.abs(values).max(initial=0.0))
-    merged = [_average(values[rows], variances[rows], largest) for rows in groups.values()]
-    means, noises, squares = np.reshape(merged, (-1, 3)).T
-    first = [rows[0] for rows in groups.values()]
-    counts = np.array([len(rows) for rows in groups.values()], int)
+    first, which = _group(mask, value)
+    size, exact = len(first), variances == 0
+    given = np.where(exact, 1.0, variances)
+    least = np.full(size, np.inf)
+    np.minimum.at(least, which, given)
+    relative = least[which] / given  # precisions, in units that cannot overflow
+    total = np.bincount(which, relative, size)
+    means = np.bincount(which, relative * values, size) / total
+    squares = np.bincount(which, (values - means[which]) ** 2 / given, size)
+    noises = least / total
+    if exact.any():
+        known, decided = _decided(which[exact], values[exact], size, np.abs(values).max())
+        means = np.where(known, decided, means)
+        noises, squares = np.where(known, 0.0, noises), np.where(known, 0.0, squares)
+    counts = np.bincount(which, minlength=size)
     return Replicates(Queries(mask[first], value[first]), counts, means, noises, squares)
 
 
-def _average(
-    values: np.ndarray, variances: np.ndarray, largest: float
-) -> tuple[float, float, float]:
-    """Return the mean weighted by precision, its variance, and the squared distances from it."""
-    exact = values[variances == 0]
-    if not len(exact):
-        least = variances.min()
-        relative = least / variances  # precisions, in units that cannot overflow
-        mean = float(relative @ values / relative.sum())
-        return mean, float(least / relative.sum()), float(((values - mean) ** 2 / variances).sum())
-    if np.ptp(exact) > SAME * largest:
+def _group(mask: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first row (t,) of each distinct intervention, and for every row which it is."""
+    same = (mask[1:] == mask[:-1]).all(axis=1) & (value[1:] == value[:-1]).all(axis=1)
+    starts = np.flatnonzero(np.append(True, ~same))[: len(mask)]  # of runs of equal rows
+    places: dict[bytes, int] = {}
+    own = [
+        places.setdefault(kind.tobytes() + at.tobytes(), len(places))
+        for kind, at in zip(mask[starts], value[starts], strict=True)
+    ]
+    runs = np.diff(np.append(starts, len(mask)))
+    which = np.repeat(np.array(own, int), runs)
+    first = np.full(len(places), len(mask))
+    np.minimum.at(first, which, np.arange(len(mask)))
+    return first, which
+
+
+def _decided(
+    which: np.ndarray, values: np.ndarray, size: int, largest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which interventions (t,) have an outcome without noise, and the first of these."""
+    low, high = np.full(size, np.inf), np.full(size, -np.inf)
+    np.minimum.at(low, which, values)
+    np.maximum.at(high, which, values)
+    differs = np.flatnonzero(high - low > SAME * largest)
+    if len(differs):
+        at = int(differs[0])
         raise DataError(
-            f"the same intervention gave {exact.min():.9g} and {exact.max():.9g}, though outcomes "
+            f"the same intervention gave {low[at]:.9g} and {high[at]:.9g}, though outcomes "
             "are said to have no noise; give its variance as `noise`"
         )
-    return float(exact[0]), 0.0, 0.0
+    decided = np.zeros(size)
+    decided[which[::-1]] = values[::-1]
+    return high > -np.inf, decided

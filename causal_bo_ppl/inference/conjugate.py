@@ -16,6 +16,7 @@ from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.interfaces import (
     Coefficients,
     Mechanisms,
+    RowInformation,
     Task,
     offered,
 )
@@ -143,7 +144,7 @@ class ExactBelief(ModelBelief):
         """Return the variance of one outcome under each query, at the posterior means."""
         return self.model.outcome_variances(self.equations.at_mean, queries)
 
-    def row_information(self, queries: Queries) -> np.ndarray:
+    def row_information(self, queries: Queries) -> RowInformation:
         """Return what one whole row of each query will say about the weights of theta."""
         return self.equations.row_information(queries)
 

@@ -34,9 +34,8 @@ class Belief(Protocol):
     method it came from. Queries are over the variables of `model.nodes`.
 
     Optional, found by `offered`: `coefficients()`, the `Coefficients` of linear equations that are
-    independent given the rows; see `mechanisms.interfaces`. `row_information(queries)`, expected
-    information (M, r, r) of a whole row of each query about the weights w of theta = mean +
-    factor w, which are standard normal.
+    independent given the rows, and `row_information(queries)`, the `RowInformation` of one whole
+    row of each query about the weights w of theta = mean + factor w; see `mechanisms.interfaces`.
     """
 
     @property

@@ -23,7 +23,14 @@ from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
 from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
 from causal_bo_ppl.mechanisms import read_response
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.interfaces import (
+    Mechanisms,
+    Prior,
+    ResponseMap,
+    RowInformation,
+    Task,
+    offered,
+)
 from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
@@ -259,14 +266,15 @@ class Posterior:
         """Return the variance of one outcome under each query as the model implies it, (M,)."""
         return self.belief.outcome_variances(self.upstream(queries))
 
-    def row_information(self, queries: Queries) -> np.ndarray | None:
-        """Return what one whole row of each query will say about theta = mean + factor w.
+    def row_information(self, queries: Queries) -> RowInformation | None:
+        """Return what one whole row of each query is expected to say about theta.
 
-        That is the expected information (M, r, r) about the weights w, which are standard normal.
-        None where the method of inference does not know it.
+        It is about the weights w of theta = mean + factor w, which are standard normal. None where
+        the method of inference does not know it.
         """
         method = offered(self.belief, "row_information")
-        return None if method is None else np.asarray(method(self.upstream(queries)))
+        found: RowInformation | None = None if method is None else method(self.upstream(queries))
+        return found
 
     def to_datatree(self, *, draws: int | None = None, key: jax.Array | int = 0) -> "xr.DataTree":
         """Return the draws as ArviZ's DataTree.

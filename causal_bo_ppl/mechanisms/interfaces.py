@@ -153,6 +153,25 @@ class Coefficients(NamedTuple):
     roots: np.ndarray
 
 
+class RowInformation(NamedTuple):
+    """What one whole row of each of M queries is expected to say about r standard normal weights.
+
+    blocks: (M, E, D, D) information, of E groups of at most D weights that are independent of each
+    other. places: (E, D) of these weights, -1 where a group is filled up with zeros.
+    """
+
+    blocks: np.ndarray
+    places: np.ndarray
+
+    def whole(self, size: int) -> np.ndarray:
+        """Return the information as matrices (M, r, r); size: r."""
+        found = np.zeros((len(self.blocks), size, size))
+        for place, block in zip(self.places, np.moveaxis(self.blocks, 1, 0), strict=True):
+            used = place >= 0
+            found[:, place[used][:, None], place[used]] = block[:, used][:, :, used]
+        return found
+
+
 class Density(Protocol):
     """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree.
 

@@ -14,7 +14,7 @@ from causal_bo_ppl.inference.fitting import read_method, trait
 from causal_bo_ppl.inference.posterior import digest
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.optimization.precheck import precheck, warn_of
+from causal_bo_ppl.optimization.precheck import contradicts_graph, precheck, warn_of
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import State, begin
 from causal_bo_ppl.problem import Problem
@@ -48,6 +48,9 @@ def begin_from_rows(
     post, experiments, takes_rows = learn(problem, rows, settings, jax.random.fold_in(key, 1))
     state = begin(post, settings, experiments, takes_rows=takes_rows)
     checks = check(state, jax.random.fold_in(key, 2))
+    doubtful = settings.doubting(contradicts_graph(checks))
+    if doubtful is not settings:
+        state = begin(post, doubtful, experiments, takes_rows=takes_rows)
     if stacklevel is not None:
         warn_of(checks, stacklevel=stacklevel + 1)
     return Beginning(state, checks)

@@ -9,8 +9,8 @@ Where effects are affine in the values, mu is affine and both sds are norms of a
 hence convex: the best bound over a box lies at a vertex. A draw of all effects is affine.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -96,8 +96,37 @@ def priced(surrogate: Surrogate, queries: Queries, eta: float) -> np.ndarray | f
     return eta * surrogate.post.problem.cost(queries) if eta > 0 else 0.0
 
 
+class Bound:
+    """What confidence bounds share: beta of the round, and costs that eta weighs."""
+
+    beta: Any
+    eta: float
+
+    at_vertices = True
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if each.name == "beta":
+                value = read_beta(value)
+            elif each.name == "delta":
+                value = read_share("delta", value)
+            elif value is not None:
+                value = read_size(each.name, value, positive=False)
+            object.__setattr__(self, each.name, value)
+
+    @property
+    def uses_costs(self) -> bool:
+        """Whether costs enter."""
+        return self.eta > 0
+
+    def prepare(self, context: Context) -> Any:
+        """Return the bound with the round's beta."""
+        return replace(self, beta=fixed_beta(self.beta, context))  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class ConfidenceBound:
+class ConfidenceBound(Bound):
     """The optimistic value of an effect, mu + sqrt(beta) s_func + causal s_causal - eta cost.
 
     beta: a number, "schedule", or `BetaSchedule(delta)`. causal: the weight lambda of the doubt
@@ -110,21 +139,6 @@ class ConfidenceBound:
     eta: float = 0.0
 
     name = "ucb"
-    at_vertices = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "beta", read_beta(self.beta))
-        for field in ("causal", "eta"):
-            object.__setattr__(self, field, read_size(field, getattr(self, field), positive=False))
-
-    @property
-    def uses_costs(self) -> bool:
-        """Whether costs enter."""
-        return self.eta > 0
-
-    def prepare(self, context: Context) -> "ConfidenceBound":
-        """Return the bound with the round's beta."""
-        return replace(self, beta=fixed_beta(self.beta, context))
 
     def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
@@ -169,7 +183,7 @@ def error_bound(surrogate: Surrogate, queries: Queries, delta: float = 0.05) -> 
 
 
 @dataclass(frozen=True)
-class RegretSafeBound:
+class RegretSafeBound(Bound):
     """The bound mu + sqrt(beta) s_func + eps_t - eta cost, which holds though theta is not known.
 
     eps_t is the same for every query, so the query chosen is that of `ConfidenceBound`; only the
@@ -183,26 +197,13 @@ class RegretSafeBound:
     eps: float | None = None
 
     name = "ucb-regret-safe"
-    at_vertices = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "beta", read_beta(self.beta))
-        object.__setattr__(self, "delta", read_share("delta", self.delta))
-        object.__setattr__(self, "eta", read_size("eta", self.eta, positive=False))
-        if self.eps is not None:
-            object.__setattr__(self, "eps", read_size("eps", self.eps, positive=False))
-
-    @property
-    def uses_costs(self) -> bool:
-        """Whether costs enter."""
-        return self.eta > 0
-
-    def prepare(self, context: Context) -> "RegretSafeBound":
+    def prepare(self, context: Context) -> Any:
         """Return the bound with the round's beta and eps_t, which is computed once."""
         eps = self.eps
         if eps is None:
             eps = parameter_error(context.surrogate.post, delta=self.delta).value
-        return replace(self, beta=fixed_beta(self.beta, context), eps=eps)
+        return replace(super().prepare(context), eps=eps)
 
     def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
@@ -214,7 +215,7 @@ class RegretSafeBound:
 
 
 @dataclass(frozen=True)
-class PointwiseBound:
+class PointwiseBound(Bound):
     """The bound mu + sqrt(beta) s_func + eps_t(z) - eta cost with eps_t(z) = sqrt(q J Sigma J').
 
     q is the 1 - delta quantile of chi^2 with dim theta degrees of freedom. It is the confidence
@@ -226,21 +227,6 @@ class PointwiseBound:
     eta: float = 0.0
 
     name = "ucb-pointwise"
-    at_vertices = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "beta", read_beta(self.beta))
-        object.__setattr__(self, "delta", read_share("delta", self.delta))
-        object.__setattr__(self, "eta", read_size("eta", self.eta, positive=False))
-
-    @property
-    def uses_costs(self) -> bool:
-        """Whether costs enter."""
-        return self.eta > 0
-
-    def prepare(self, context: Context) -> "PointwiseBound":
-        """Return the bound with the round's beta."""
-        return replace(self, beta=fixed_beta(self.beta, context))
 
     def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""

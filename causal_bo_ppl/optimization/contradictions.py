@@ -13,9 +13,11 @@ from causal_bo_ppl.optimization.predicted_outcomes import (
     noise_degrees,
     predict_in_order,
 )
+from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.optimization.surprise import assess, is_due
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.surrogates.evidence import ENOUGH
 
 
 class Said(NamedTuple):
@@ -46,7 +48,11 @@ def predict_outcomes(
 
 
 def warn_of_contradictions(
-    state: State, told: Sequence[PredictedOutcome], said: Said, stacklevel: int = 1
+    state: State,
+    settings: Settings,
+    told: Sequence[PredictedOutcome],
+    said: Said,
+    stacklevel: int = 1,
 ) -> Said:
     """Warn, once each, that outcomes contradict the mechanisms and that a residual is used.
 
@@ -54,6 +60,8 @@ def warn_of_contradictions(
     ----------
     state:
         What is known after all outcomes.
+    settings:
+        Those that were given; the state's may ask for a residual where rows contradict the graph.
     told:
         Every outcome with its prediction, in order of arrival.
     said:
@@ -66,12 +74,12 @@ def warn_of_contradictions(
     warned, switched = said
     learned = getattr(state.surrogate, "learned", None)
     residual = getattr(learned, "residual", None)
-    is_auto = state.settings.residual == "auto"
-    if learned is not None and is_auto and residual is not None and not switched:
+    is_auto, log_factor = settings.residual == "auto", getattr(learned, "log_factor", -np.inf)
+    if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
         message = (
             f"The outcomes of experiments are better explained with a residual of "
             f"{residual.amplitude:.3g} for every set (Bayes factor "
-            f"{np.exp(min(learned.log_factor, 200.0)):.3g}): from here on they teach the "
+            f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they teach the "
             "surrogate, not the mechanisms; `surprise` and cb.check_linearity help to find what is "
             "wrong"
         )

@@ -30,6 +30,7 @@ from causal_bo_ppl.surrogates import Surrogate
 
 BLOCK = 256  # queries whose lines are held in memory at once, and whose covariance is formed
 CONTENDERS = 16  # points that compete with the best one where whole rows teach
+ROWS = 2_048  # queries whose rows' information is held in memory at once
 REACH = 6.0  # sds: what lies farther below the best mean is recommended once in 10^9 times
 
 
@@ -159,8 +160,8 @@ def _row_worth(
     teaches = offered(surrogate, "row_lessons")
     best = first_largest(means)
     found = []
-    for start in range(0, len(queries), BLOCK):
-        lessons = teaches and teaches(queries[start : start + BLOCK], points, points[best])
+    for start in range(0, len(queries), ROWS):
+        lessons = teaches and teaches(queries[start : start + ROWS], points, points[best])
         if lessons is None:
             raise ModelError("this surrogate does not know what whole rows teach; take rows=False")
         spread = np.sqrt(lessons)

@@ -99,7 +99,8 @@ def optimize(
     residual:
         Whether every set has a smooth function of its own, added to the effect that the mechanisms
         imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20; from then on
-        all outcomes are told to the surrogate. `run.trace["residual"]` shows when.
+        all outcomes are told to the surrogate; from the first outcome on where the rows contradict
+        an independence that the graph implies. `run.trace["residual"]` shows when.
     update:
         "target": only the outcome is used. "full": the whole row enters the posterior of every
         equation not set. "auto": whole rows where the experiment gives them and the method can

@@ -1,20 +1,23 @@
 """What can be known to be wrong before the first experiment?
 
-Two cheap checks of the rows: whether a mechanism bends though it is fitted by a line, and whether
-interventions reach far beyond the rows. What fails is said once, with what to do about it.
+Cheap checks of the rows: whether they contradict an independence that the graph implies, whether a
+mechanism bends though it is fitted by a line, and whether interventions reach far beyond the rows.
+What fails is said once, with what to do about it.
 """
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check
-from causal_bo_ppl.diagnostics import check_overlap, check_predictive
+from causal_bo_ppl.diagnostics import check_graph, check_overlap, check_predictive
 from causal_bo_ppl.errors import CausalBOWarning, DataError, ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key
 
+GRAPH, RARELY = "causal graph", 1e-3  # the share of true graphs that may be doubted
 DRAWS = 400  # data sets that the rows are compared with
 MOST_FAILED = 0.5  # of the sets may lack overlap without a word
 SHOWN = 3  # mechanisms that the text names; the table has all
@@ -33,12 +36,14 @@ def precheck(post: Posterior, key: jax.Array | int = 0) -> tuple[Check, ...]:
     Returns
     -------
     tuple of Check
-        "mechanisms": a line for every mechanism with causes, failed where it bends; only where
-        effects cannot bend. "overlap": as `cb.check_overlap`. A check that cannot be made of these
-        rows or of this posterior is left out.
+        "causal graph": as `cb.check_graph`; a true one fails in one of 1,000 data sets. Only where
+        effects cannot bend, as are the next. "mechanisms": a line for every mechanism with causes,
+        failed where it bends. "overlap": as `cb.check_overlap`. A check that cannot be made of
+        these rows or of this posterior is left out.
     """
     checks = []
     if post.belief.response.is_affine:
+        checks.append(_assessed(lambda: _check_graph(post)))
         checks.append(_assessed(lambda: check_bends(post, as_key(key))))
     checks.append(_assessed(lambda: check_overlap(post)))
     return tuple(check for check in checks if check is not None)
@@ -50,6 +55,22 @@ def _assessed(look: Callable[[], Check]) -> Check | None:
         return look()
     except (DataError, ModelError):  # too few rows, or no draws of whole models
         return None
+
+
+def _check_graph(post: Posterior) -> Check:
+    """Test the independences that the graph implies; say what a failure means for experiments."""
+    found = check_graph(post, alpha=RARELY)
+    if found.verdict != FAILED:
+        return found
+    advice = (
+        f'{found.advice} With residual="auto" every set has a residual from the first outcome on.'
+    )
+    return replace(found, advice=advice)
+
+
+def contradicts_graph(checks: tuple[Check, ...]) -> bool:
+    """Return whether the rows contradict the graph, before any outcome does."""
+    return any(check.name == GRAPH and check.verdict == FAILED for check in checks)
 
 
 def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.optimization.precheck import contradicts_graph
 from causal_bo_ppl.optimization.run import Run
 from causal_bo_ppl.optimization.state import Entry, State, begin, tell
 
@@ -55,7 +56,8 @@ def restart(run: Run) -> State:
     """Return the state before the first round of a run, earlier experiments included."""
     if run.base is None:
         raise ModelError("this run does not hold the posterior that it began with; run it again")
-    start = begin(run.base, run.settings, takes_rows=run.takes_rows)
+    settings = run.settings.doubting(contradicts_graph(run.checks))
+    start = begin(run.base, settings, takes_rows=run.takes_rows)
     return tell(start, run.earlier) if run.earlier else start
 
 

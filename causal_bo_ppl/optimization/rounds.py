@@ -282,7 +282,7 @@ class Loop:
         """Say, once each, that outcomes contradict the mechanisms and that a residual is used."""
         told = [step.predicted for step in progress.steps if step.predicted is not None]
         said = Said(progress.warned, progress.switched)
-        after = warn_of_contradictions(progress.state, told, said, stacklevel=4)
+        after = warn_of_contradictions(progress.state, self.settings, told, said, stacklevel=4)
         return progress._replace(warned=after.warned, switched=after.switched)
 
     def _failure(self, refused: tuple[Trial, ...], of: int) -> ExperimentFailed:

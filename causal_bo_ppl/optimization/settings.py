@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -256,6 +256,16 @@ class Settings:
     def rule(self) -> Acquisition:
         """The acquisition as a record."""
         return read_acquisition(self.acquisition, self.beta)
+
+    def doubting(self, contradicted: bool) -> "Settings":
+        """Return the settings with a residual from the first outcome on, where rows ask for it.
+
+        contradicted: whether the rows contradict the graph before any outcome does.
+        """
+        is_auto = self.residual == "auto" and self.surrogate == "coupled"
+        if contradicted and is_auto and self.update != "full":
+            return replace(self, residual=True)
+        return self
 
     @property
     def uses_rows(self) -> bool:

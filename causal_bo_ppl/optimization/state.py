@@ -7,9 +7,10 @@ say so and no residual is asked for, and the surrogate is then made anew of all 
 
 import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
@@ -30,10 +31,11 @@ from causal_bo_ppl.optimization.interface import (
     prepare,
     trait,
 )
+from causal_bo_ppl.optimization.ledger import Columns, no_columns
+from causal_bo_ppl.optimization.ledger import Entry as Entry
 from causal_bo_ppl.optimization.search import Affordable, find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.surrogates import Surrogate
 
 
@@ -73,45 +75,14 @@ class Best(NamedTuple):
     sd: float
 
 
-class Entry(NamedTuple):
-    """One outcome in the ledger.
-
-    query: the intervention, in one row. outcome: what the target came out as. noise: the variance
-    of its noise; None where it is what the model implies. row: the whole row, where it was
-    measured. cost: what was paid. is_earlier: whether it was known before the optimization began,
-    so that it cost nothing here and is not recommended. is_foreign: whether it is of a set or of
-    values that may not be proposed; it is data, and is not recommended.
-    """
-
-    query: Queries
-    outcome: float
-    noise: float | None
-    row: Data | None = None
-    cost: float = 0.0
-    is_earlier: bool = False
-    is_foreign: bool = False
-
-    @property
-    def is_passive(self) -> bool:
-        """Whether nothing was set: a row was observed."""
-        return not np.asarray(self.query.mask).any()
-
-    def order(self) -> tuple[object, ...]:
-        """Return what entries are sorted by: earlier ones first, then by what was set."""
-        mask, value = np.asarray(self.query.mask)[0], np.asarray(self.query.value)[0]
-        row = () if self.row is None else tuple(self.row.values[0].tolist())
-        what = (tuple((~mask).tolist()), tuple(np.where(mask, value, 0.0).tolist()))
-        return (not self.is_earlier, *what, self.outcome, self.noise or 0.0, row)
-
-
 @dataclass(frozen=True, eq=False)
 class State:
     """All that is known at some point of an optimization; immutable.
 
     candidates: the interventions to choose from, with their costs. base: the posterior before any
     entry of the ledger. ledger: all that was told, in canonical order. posterior, surrogate: what
-    is believed now. takes_rows: whether the posterior can learn from whole rows of experiments.
-    lost: what experiments without an outcome have cost.
+    is believed now. columns: the ledger as arrays. takes_rows: whether the posterior can learn from
+    whole rows of experiments. lost: what experiments without an outcome have cost.
     """
 
     problem: Problem
@@ -121,25 +92,25 @@ class State:
     ledger: tuple[Entry, ...]
     posterior: Posterior
     surrogate: Surrogate
+    columns: Columns
     takes_rows: bool = True
     lost: float = 0.0
 
     @property
     def spent(self) -> float:
         """What all experiments have cost."""
-        return math.fsum([self.lost, *(entry.cost for entry in self.ledger)])
+        return math.fsum([self.lost, *self.columns.costs.tolist()])
 
-    @property
+    @cached_property
     def tried(self) -> Replicates:
         """The experiments of this optimization that may be recommended, replicates merged."""
-        own = [
-            each
-            for each in self.ledger
-            if not (each.is_earlier or each.is_passive or each.is_foreign)
-        ]
-        queries = stack([self.problem.baseline()[:0], *(entry.query for entry in own)])
-        values = np.array([entry.outcome for entry in own], float)
-        noises = np.array([np.nan if each.noise is None else each.noise for each in own], float)
+        all_told = self.columns
+        own = ~(all_told.is_earlier | all_told.is_passive | all_told.is_foreign)
+        queries, values, noises = (
+            all_told.queries[own],
+            all_told.outcomes[own],
+            all_told.noises[own],
+        )
         if np.isnan(noises).any():
             noises = np.where(np.isnan(noises), self.noises(queries), noises)
         return merge_replicates(queries, values, noises)
@@ -147,9 +118,10 @@ class State:
     @property
     def expects_rows(self) -> bool:
         """Whether the next experiment's whole row will teach the posterior."""
-        own = [entry for entry in self.ledger if not (entry.is_earlier or entry.is_passive)]
-        is_used = self.settings.uses_rows and self.takes_rows
-        return is_used and all(entry.row is not None for entry in own)
+        if not (self.settings.uses_rows and self.takes_rows):
+            return False
+        is_own = ~(self.columns.is_earlier | self.columns.is_passive)
+        return all(self.ledger[at].row is not None for at in np.flatnonzero(is_own))
 
     def noise(self, query: Queries) -> float:
         """Return the variance of one outcome: given, or what the model implies."""
@@ -180,7 +152,8 @@ def begin(
     maker = settings.maker
     surrogate, own_sets = maker.begin(post), offered(maker, "sets")
     candidates = find_candidates(post, None if own_sets is None else own_sets(post.problem))
-    state = State(post.problem, settings, candidates, post, (), post, surrogate, takes_rows)
+    problem, nothing = post.problem, no_columns(post.problem)
+    state = State(problem, settings, candidates, post, (), post, surrogate, nothing, takes_rows)
     if experiments is None or not len(experiments):
         return state
     entries, left_out = [], []
@@ -234,7 +207,7 @@ def choose(
     for query in pending:
         surrogate = surrogate.imagine(query, state.noise(query))
         spent.append(float(state.problem.cost(query)[0]))
-    count = sum(not entry.is_earlier for entry in state.ledger) + len(spent)
+    count = int((~state.columns.is_earlier).sum()) + len(spent)
     first = place + len(spent) - 1
     chosen: list[Choice] = []
     for at in range(read_count("n", n, 1)):
@@ -283,18 +256,23 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
     """
     checked = [
         entry
-        if entry.is_foreign and _is_row(state, entry)
+        if entry.is_foreign and entry.row is not None and _uses_rows(state)
         else entry._replace(query=state.problem.require(entry.query))
         for entry in entries
     ]
-    ledger = tuple(sorted((*state.ledger, *checked), key=Entry.order))
-    posterior, surrogate = _believe(state, ledger)
-    after = replace(state, ledger=ledger, posterior=posterior, surrogate=surrogate)
+    new = sorted(checked, key=Entry.order)
+    places = [bisect_right(state.ledger, each.order(), key=Entry.order) for each in new]
+    ledger = list(state.ledger)
+    for place, entry in zip(reversed(places), reversed(new), strict=True):
+        ledger.insert(place, entry)
+    told = replace(state, ledger=tuple(ledger), columns=state.columns.insert(places, new))
+    posterior, surrogate = _believe(told)
+    after = replace(told, posterior=posterior, surrogate=surrogate)
     after.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
     return after
 
 
-def _believe(state: State, ledger: Sequence[Entry]) -> tuple[Posterior, Surrogate]:
+def _believe(state: State) -> tuple[Posterior, Surrogate]:
     """Return the posterior and the surrogate after all that was told; each outcome is used once.
 
     Two hypotheses compete: whole rows teach the mechanisms, and only outcomes without a row the
@@ -302,17 +280,20 @@ def _believe(state: State, ledger: Sequence[Entry]) -> tuple[Posterior, Surrogat
     The first is kept until the evidence of the outcomes asks for a residual. Rows of which the
     surrogate may know nothing, those observed and foreign ones, teach the mechanisms always.
     """
-    is_apart = [each.is_passive or (each.is_foreign and _is_row(state, each)) for each in ledger]
-    rows_only = [entry for entry, apart in zip(ledger, is_apart, strict=True) if apart]
-    others = [entry for entry, apart in zip(ledger, is_apart, strict=True) if not apart]
-    observed = _with_rows(state.base, rows_only)
-    used = [entry for entry in others if _is_row(state, entry)]
-    if used and state.settings.residual == "auto":
-        surrogate = _tell(state, observed, others)
+    is_row = _are_rows(state)
+    is_apart = state.columns.is_passive | (state.columns.is_foreign & is_row)
+    is_row = is_row & ~is_apart
+    observed = _with_rows(state.base, _chosen(state, is_apart))
+    if is_row.any() and state.settings.residual == "auto":
+        surrogate = _tell(state, observed, ~is_apart)
         if getattr(surrogate, "residual", None) is not None:
             return observed, surrogate
-    posterior = _with_rows(observed, used)
-    return posterior, _tell(state, posterior, [each for each in others if not _is_row(state, each)])
+    posterior = _with_rows(observed, _chosen(state, is_row))
+    return posterior, _tell(state, posterior, ~is_apart & ~is_row)
+
+
+def _chosen(state: State, which: np.ndarray) -> list[Entry]:
+    return [state.ledger[at] for at in np.flatnonzero(which)]
 
 
 def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
@@ -325,28 +306,33 @@ def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
     return post.update(Data(rows[0].nodes, rows[0].target, values, intervened))
 
 
-def _tell(state: State, posterior: Posterior, entries: Sequence[Entry]) -> Surrogate:
-    """Return a new surrogate that was told some outcomes."""
-    surrogate = state.settings.maker.begin(posterior)
-    if not entries:
+def _tell(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
+    """Return a new surrogate that was told the chosen outcomes, (t,)."""
+    surrogate, told = state.settings.maker.begin(posterior), state.columns
+    if not which.any():
         return surrogate
-    for is_given in (False, True):
-        chosen = [entry for entry in entries if (entry.noise is not None) == is_given]
-        if chosen:
-            queries = stack([entry.query for entry in chosen])
-            values = np.array([entry.outcome for entry in chosen], float)
-            noises = np.array([entry.noise for entry in chosen], float) if is_given else None
-            surrogate = surrogate.tell(queries, values, noises)
+    is_given = ~np.isnan(told.noises)
+    for chosen, noises in ((which & ~is_given, None), (which & is_given, told.noises)):
+        if chosen.any():
+            given = None if noises is None else noises[chosen]
+            surrogate = surrogate.tell(told.queries[chosen], told.outcomes[chosen], given)
     recentre = offered(surrogate, "recentre")
     if recentre is not None and state.settings.kernel == "adaptive":
         surrogate = recentre()
     return surrogate
 
 
-def _is_row(state: State, entry: Entry) -> bool:
-    """Return whether an entry teaches the posterior by its whole row, not the surrogate."""
-    is_used = state.settings.uses_rows and state.takes_rows and not entry.is_earlier
-    return is_used and entry.row is not None
+def _uses_rows(state: State) -> bool:
+    return state.settings.uses_rows and state.takes_rows
+
+
+def _are_rows(state: State) -> np.ndarray:
+    """Return which entries (t,) teach the posterior by their whole rows, not the surrogate."""
+    told = state.columns
+    if not _uses_rows(state):
+        return np.zeros(len(told.outcomes), bool)
+    has_row = np.array([entry.row is not None for entry in state.ledger], bool)
+    return np.asarray(has_row & ~told.is_earlier & ~told.is_passive)
 
 
 def recommend(state: State) -> Best:

@@ -1,6 +1,6 @@
 """How did an optimization go, and how do several compare?"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -56,7 +56,12 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     return ax
 
 
-def draw_progress(runs: Run | Iterable[Run], ax: Axes | None = None, *, level: float = 0.9) -> Axes:
+def draw_progress(
+    runs: Run | Iterable[Run] | Mapping[str, Iterable[Run]],
+    ax: Axes | None = None,
+    *,
+    level: float = 0.9,
+) -> Axes:
     """Draw the best so far against what it has cost.
 
     Of one run whose truth is known the gaps to the optimum are drawn, of what is recommended and of
@@ -67,21 +72,26 @@ def draw_progress(runs: Run | Iterable[Run], ax: Axes | None = None, *, level: f
     Parameters
     ----------
     runs:
-        A run, or several runs of one problem whose truth is known.
+        A run, or several runs of one problem whose truth is known; or a dictionary of such runs by
+        the names that they are drawn under, in place of their methods'.
     ax:
         Where to draw; by default a new figure.
     level:
         The probability of the interval.
     """
-    several = (runs,) if isinstance(runs, Run) else tuple(runs)
+    named = {name: tuple(own) for name, own in runs.items()} if isinstance(runs, Mapping) else None
+    if named is not None:
+        several = tuple(run for own in named.values() for run in own)
+    else:
+        several = (runs,) if isinstance(runs, Run) else tuple(runs)
     require_runs("draw_progress", several)
     half_width(level)  # refuses a level such as 99
     if ax is None:
         ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
     problem, first = several[0].problem, several[0]
     target, system = plain(problem.label(problem.target)), first.system
-    if len(several) > 1:
-        _draw_methods(ax, several)
+    if named is not None or len(several) > 1:
+        _draw_groups(ax, named or _by_method(several))
     elif system is not None:
         _draw_gaps(ax, first)
     else:
@@ -144,20 +154,23 @@ def _draw_belief(ax: Axes, run: Run, level: float) -> None:
     ax.plot(costs, trace["outcome"], "o", ms=4, color=GREY, label="outcome")
 
 
-def _draw_methods(ax: Axes, runs: tuple[Run, ...]) -> None:
-    """Draw the median gap of every method against cost, and the middle half of its runs."""
-    methods = list(dict.fromkeys(run.settings.method for run in runs))
-    for place, method in enumerate(methods):
-        own = [run for run in runs if run.settings.method == method]
+def _by_method(runs: tuple[Run, ...]) -> dict[str, tuple[Run, ...]]:
+    methods = dict.fromkeys(run.settings.method for run in runs)
+    return {name: tuple(run for run in runs if run.settings.method == name) for name in methods}
+
+
+def _draw_groups(ax: Axes, groups: Mapping[str, tuple[Run, ...]]) -> None:
+    """Draw the median gap of every group against cost, and the middle half of its runs."""
+    for place, (name, own) in enumerate(groups.items()):
         costs, gaps = _common_costs(own)
         low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75), axis=0)
         colour = COLOURS[place % len(COLOURS)]
         ax.fill_between(costs, low, high, color=colour, alpha=0.15, lw=0, step="post")
-        label = plain(f"{method}, {len(own)} runs: {middle[-1]:.3g} at last")
+        label = plain(f"{name}, {len(own)} runs: {middle[-1]:.3g} at cost {costs[-1]:.4g}")
         ax.step(costs, middle, where="post", color=colour, lw=1.8, label=label)
 
 
-def _common_costs(runs: list[Run]) -> tuple[np.ndarray, np.ndarray]:
+def _common_costs(runs: tuple[Run, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return costs (n,) at which all runs have begun, and the runs' gaps there, (k, n).
 
     They end with the run that spent least.

@@ -149,11 +149,16 @@ class Coupled:
         taught = None if self.residual is not None else self.post.row_information(queries)
         if taught is None:
             return None
-        here, covariance = self._linearize(best)[1], self.weights.covariance
-        apart = (self._linearize(points)[1] - here) @ covariance
-        size = len(covariance)
-        gained = np.linalg.solve(np.eye(size) + taught @ covariance, taught)
-        squares = apart[:, :, None] * apart[:, None, :]
+        covariance, size = self.weights.covariance, len(self.centre)
+        apart = self._linearize(points)[1] - self._linearize(best)[1]
+        information, places = taught.blocks, taught.places
+        known = information
+        if len(self.outcomes.counts):  # outcomes have joined the weights of all groups
+            information, places = taught.whole(size)[:, None], np.arange(size)[None]
+            known, apart = information @ covariance, apart @ covariance
+        groups = np.where(places >= 0, apart[:, places], 0.0)
+        gained = np.linalg.solve(np.eye(places.shape[1]) + known, information)
+        squares = groups[..., :, None] * groups[..., None, :]
         found = gained.reshape(len(gained), -1) @ squares.reshape(len(apart), -1).T
         return clip_rounding(found, np.full(found.shape, (apart**2).sum(axis=1)))
 
@@ -309,27 +314,26 @@ class Coupled:
         """
         if not len(self.outcomes.counts):
             return self
-        here, loss = self, self._loss(self.centre)
+        centre, weights, loss = self.centre, self.weights, self._linearized_at(self.centre)[0]
         for _ in range(STEPS):
-            step = here.weights.mean - here.centre
-            while (after := self._loss(here.centre + step)) > loss and np.abs(step).max() > CLOSE:
+            step = weights.mean - centre
+            after, offsets, features = self._linearized_at(centre + step)
+            while after > loss and np.abs(step).max() > CLOSE:
                 step = step / 2
-            here, loss = here._centred_at(here.centre + step), after
+                after, offsets, features = self._linearized_at(centre + step)
+            centre, loss = centre + step, after
+            residuals = self.outcomes.means - offsets
+            weights = condition(features, residuals, self._precisions(features))
             if np.abs(step).max() <= CLOSE:
                 break
-        return here
+        return replace(self, centre=centre, weights=weights)
 
-    def _loss(self, centre: np.ndarray) -> float:
-        """Return minus the log posterior of the weights, up to a constant."""
-        queries = self.outcomes.queries
-        values, features = self._causal(self.theta(centre), queries)
-        if self.residual is not None:
-            own = self.residual.features(queries)
-            values = values + own @ centre[features.shape[1] :]
-            features = np.concatenate([features, own], axis=1)
-        precisions = self._precisions(features)
-        misfit = precisions @ (self.outcomes.means - values) ** 2
-        return float(centre @ centre + misfit) / 2
+    def _linearized_at(self, centre: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return minus the log posterior of weights, and offsets and features of outcomes there."""
+        offsets, features = replace(self, centre=centre)._linearize(self.outcomes.queries)
+        gaps = self.outcomes.means - offsets - features @ centre
+        misfit = self._precisions(features) @ gaps**2
+        return float(centre @ centre + misfit) / 2, offsets, features
 
     def _precisions(self, features: np.ndarray) -> np.ndarray:
         noises = self.learned.noise * self.outcomes.variances

@@ -19,14 +19,14 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates.residual import LENGTHS, Residual
-from causal_bo_ppl.surrogates.weights import log_evidences, log_evidences_by_weights
+from causal_bo_ppl.surrogates.weights import log_evidences, log_evidences_in_blocks
 
 ENOUGH = 20.0  # the Bayes factor from which on a residual is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
 USUAL, SPREAD = 0.3, 1.5  # of the amplitude's prior: median, and sd of its logarithm
 FACTORS = 21  # of the noise
 FEWEST = 3.0  # degrees of freedom: with fewer a variance has no posterior mean
-MOST = 512  # interventions whose covariance is formed
+MOST = 64  # interventions whose covariance is formed; more are judged set by set
 LEAST = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
 
 
@@ -91,6 +91,32 @@ class Judgement(NamedTuple):
     noise_with: float
 
 
+class Added(NamedTuple):
+    """What a residual of amplitude 1 adds to t outcomes.
+
+    variances: (t,). gram: (t, t) where they are few, otherwise empty. blocks: see
+    `Residual.blocks`.
+    """
+
+    variances: np.ndarray
+    gram: np.ndarray
+    blocks: list[tuple[np.ndarray, np.ndarray]]
+
+    @classmethod
+    def of(cls, residual: Residual, queries: Queries) -> "Added":
+        """Return what a residual adds to the outcomes of t queries."""
+        blocks, count = residual.blocks(queries), len(queries)
+        variances = np.zeros(count)
+        gram = np.zeros((count, count) if count <= MOST else (0, 0))
+        for rows, factors in blocks:
+            for own, each in zip(rows, factors, strict=True):
+                own, each = own[own >= 0], each[own >= 0]
+                variances[own] = (each**2).sum(axis=1)
+                if len(gram):
+                    gram[np.ix_(own, own)] = each @ each.T
+        return cls(variances, gram, blocks)
+
+
 def judge(outcomes: Outcomes, residual: Residual | None, queries: Queries) -> Judgement:
     """Compare the mechanisms alone with the mechanisms and a residual.
 
@@ -107,9 +133,9 @@ def judge(outcomes: Outcomes, residual: Residual | None, queries: Queries) -> Ju
     priors -= logsumexp(priors)
     found = np.empty((len(LENGTHS), len(factors), len(AMPLITUDES)))
     for at, (length, chance) in enumerate(LENGTHS.items()):
-        features = replace(residual, amplitude=outcomes.scale, length=length).features(queries)
+        added = Added.of(replace(residual, amplitude=outcomes.scale, length=length), queries)
         for place, each in enumerate(factors):
-            found[at, place] = _evidence(outcomes, each, features) + priors + np.log(chance)
+            found[at, place] = _evidence(outcomes, each, added) + priors + np.log(chance)
     found += (_within(outcomes, factors) + chances)[:, None]
     log_factor = float(logsumexp(found) - logsumexp(alone))
     by_scale = logsumexp(found, axis=1)
@@ -124,29 +150,22 @@ def judge(outcomes: Outcomes, residual: Residual | None, queries: Queries) -> Ju
     return Judgement(log_factor, chosen, noise, noise_with)
 
 
-def _evidence(outcomes: Outcomes, factor: float, added: np.ndarray | None) -> np.ndarray:
-    """Return the log evidence with a factor of the noise: (1,), or (k,) for each amplitude.
-
-    added: features (t, m) of a residual of amplitude 1.
-    """
+def _evidence(outcomes: Outcomes, factor: float, added: "Added | None") -> np.ndarray:
+    """Return the log evidence with a factor of the noise: (1,), or (k,) for each amplitude."""
     causal = outcomes.features
     scales = np.zeros(1) if added is None else AMPLITUDES
-    extra = np.zeros((len(causal), 0)) if added is None else added
-    prior = (causal**2).sum(axis=1) + scales.max() ** 2 * (extra**2).sum(axis=1)
+    prior = (causal**2).sum(axis=1)
+    if added is not None:
+        prior = prior + scales.max() ** 2 * added.variances
     noises = factor * outcomes.noises + outcomes.left_out + LEAST * prior
     noises = np.where(noises > 0, noises, LEAST * outcomes.scale**2)  # an effect that is known
-    if len(causal) <= max(MOST, causal.shape[1] + extra.shape[1]):
-        gram = causal @ causal.T + scales[:, None, None] ** 2 * (extra @ extra.T)
-        return log_evidences(gram, outcomes.residuals, noises)
-    both = np.concatenate([causal, extra], axis=1)
-    sizes = np.concatenate(
-        [
-            np.ones((len(scales), causal.shape[1])),
-            scales[:, None] * np.ones((1, extra.shape[1])),
-        ],
-        axis=1,
-    )
-    return log_evidences_by_weights(both, sizes, outcomes.residuals, noises)
+    if len(causal) > MOST:
+        blocks = [] if added is None else added.blocks
+        return log_evidences_in_blocks(causal, blocks, scales, outcomes.residuals, noises)
+    gram = np.broadcast_to(causal @ causal.T, (len(scales), len(causal), len(causal)))
+    if added is not None:
+        gram = gram + scales[:, None, None] ** 2 * added.gram
+    return log_evidences(gram, outcomes.residuals, noises)
 
 
 def _within(outcomes: Outcomes, factors: np.ndarray) -> np.ndarray:

@@ -91,6 +91,29 @@ class Residual:
             found[own, at * each : (at + 1) * each] = scale * part
         return found
 
+    def blocks(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the features set by set, for sets of one size with about as many queries at once.
+
+        Each pair holds the rows (S, T) of S sets, -1 where they are filled up, and the features
+        (S, T, m) of these sets' own weights, 0 there.
+        """
+        mask = np.asarray(queries.mask)
+        found: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
+        for kind in self.kinds:
+            rows = np.flatnonzero((mask == kind).all(axis=1))
+            if len(rows):
+                own = replace(self, kinds=kind[None]).features(queries[rows])
+                size = 1 << (len(rows) - 1).bit_length()
+                filled = np.concatenate([rows, np.full(size - len(rows), -1)])
+                more = np.zeros((size - len(rows), own.shape[1]))
+                found.setdefault((size, own.shape[1]), []).append(
+                    (filled, np.concatenate([own, more]))
+                )
+        return [
+            (np.stack([rows for rows, _ in group]), np.stack([own for _, own in group]))
+            for group in found.values()
+        ]
+
     def unexplored(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return rows and features (n, m) of the queries of each set without outcomes.
 

@@ -33,10 +33,7 @@ def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
     DataError
         If there is not one outcome and one variance for each query, or one of them cannot be used.
     """
-    values, variances = (
-        np.array([read_number(name, each) for each in np.ravel(np.asarray(given, object))])
-        for name, given in (("outcome", outcomes), ("noise", noise))
-    )
+    values, variances = _read_numbers("outcome", outcomes), _read_numbers("noise", noise)
     if len(variances) == 1:
         variances = np.repeat(variances, len(queries))
     if not len(queries) or len(values) != len(queries) or len(variances) != len(queries):
@@ -57,6 +54,13 @@ def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
     if fault := size_fault(float(variances.max()), 0.0, MOST**2):
         raise DataError(f"the variance of the outcome's noise is {fault}")
     return Told(queries, values, variances)
+
+
+def _read_numbers(name: str, given: object) -> np.ndarray:
+    """Return numbers as a float array of one dimension; anything else is refused by its name."""
+    if isinstance(given, np.ndarray) and given.dtype == float:
+        return given.ravel()
+    return np.array([read_number(name, each) for each in np.ravel(np.asarray(given, object))])
 
 
 def require_one(told: Told) -> Told:

@@ -4,6 +4,7 @@ An outcome is y = phi'w + e with w ~ N(0, I) of r weights and e ~ N(0, v). Of t 
 of two systems of equations is solved, of size t or r: O(t r min(t, r)).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from causal_bo_ppl.numerics import clip_rounding
 
+LEAST = 1e-14  # of a block's largest eigenvalue: smaller ones are rounding
 LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
@@ -83,19 +85,69 @@ def log_evidences(gram: np.ndarray, residuals: np.ndarray, noises: np.ndarray) -
     return np.asarray(-0.5 * ((white**2).sum(axis=-1) + logs + size * LOG_TWO_PI))
 
 
-def log_evidences_by_weights(
-    features: np.ndarray, sizes: np.ndarray, residuals: np.ndarray, noises: np.ndarray
+def log_evidences_in_blocks(
+    features: np.ndarray,
+    blocks: Sequence[tuple[np.ndarray, np.ndarray]],
+    sizes: np.ndarray,
+    residuals: np.ndarray,
+    noises: np.ndarray,
 ) -> np.ndarray:
-    """Return the same as `log_evidences`, (k,), without forming matrices of the size t.
+    """Return log N(residuals; 0, F F' + a^2 B + diag(noise)) for each of k sizes a, (k,).
 
-    features: (t, r). sizes: (k, r), what the features are multiplied by in each of k hypotheses.
+    B is block-diagonal and given by its factors, so that no matrix of the size t is formed: each
+    block is diagonalized by itself, in whichever of its two dimensions is smaller.
+
+    Parameters
+    ----------
+    features:
+        F, (t, r).
+    blocks:
+        Pairs of rows (S, T) of S blocks, -1 where they are filled up, and factors (S, T, m).
+    sizes:
+        The k sizes a.
+    residuals, noises:
+        Of t outcomes, (t,).
     """
-    scale = 1 / np.sqrt(noises)
-    white, values = features * scale[:, None], residuals * scale
-    gram, pull = white.T @ white, white.T @ values
-    inner = np.eye(len(pull)) + sizes[:, :, None] * gram * sizes[:, None, :]
+    white = np.append(1 / np.sqrt(noises), 0.0)
+    plain, values = features * white[:-1, None], residuals * white[:-1]
+    padded = np.column_stack([plain, values])
+    padded = np.concatenate([padded, np.zeros((1, padded.shape[1]))])
+    spectra, turned = [np.zeros(0)], [np.zeros((0, padded.shape[1]))]
+    others = np.ones(len(padded), bool)
+    rest = np.zeros((padded.shape[1],) * 2)  # what no block moves
+    for rows, factors in blocks:
+        others[rows] = False
+        spectrum, along = _diagonalize(factors * white[rows][..., None], padded[rows])
+        spectra.append(spectrum)
+        turned.append(along)
+        if factors.shape[1] > factors.shape[2]:
+            own = padded[rows].reshape(-1, len(rest))
+            rest = rest + own.T @ own - along.T @ along
+    spectrum, along = np.concatenate(spectra), np.concatenate(turned)
+    rest = rest + padded[others].T @ padded[others]
+    spread = sizes[:, None] ** 2 * spectrum
+    width = padded.shape[1]
+    products = (along[:, :, None] * along[:, None, :]).reshape(len(along), width**2)
+    moved = (1 / (1 + spread)) @ products
+    whole = rest + moved.reshape(len(sizes), width, width)
+    inner, pull = np.eye(plain.shape[1]) + whole[:, :-1, :-1], whole[:, :-1, -1]
     root = np.linalg.cholesky(inner)
-    explained = np.linalg.solve(root, (sizes * pull)[..., None])[..., 0]
-    logs = 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1) + np.log(noises).sum()
-    misfit = values @ values - (explained**2).sum(axis=-1)
+    explained = np.linalg.solve(root, pull[..., None])[..., 0]
+    logs = 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
+    logs = logs + np.log1p(spread).sum(axis=1) + np.log(noises).sum()
+    misfit = whole[:, -1, -1] - (explained**2).sum(axis=-1)
     return np.asarray(-0.5 * (misfit + logs + len(residuals) * LOG_TWO_PI))
+
+
+def _diagonalize(factors: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return eigenvalues (n,) of all blocks, and columns (S, T, c) along eigenvectors, (n, c)."""
+    turned = factors.transpose(0, 2, 1)
+    if factors.shape[1] <= factors.shape[2]:
+        spectrum, vectors = np.linalg.eigh(factors @ turned)
+        along = vectors.transpose(0, 2, 1) @ columns
+    else:
+        spectrum, vectors = np.linalg.eigh(turned @ factors)
+        least = LEAST * spectrum.max(axis=1, keepdims=True)
+        scale = np.where(spectrum > least, 1 / np.sqrt(np.maximum(spectrum, 1e-300)), 0.0)
+        along = scale[..., None] * (vectors.transpose(0, 2, 1) @ (turned @ columns))
+    return np.maximum(spectrum, 0.0).ravel(), along.reshape(-1, columns.shape[2])

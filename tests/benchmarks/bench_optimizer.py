@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.acquisition import confidence_bound, first_best
+from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
 
 OUTCOMES = 5  # of every set, for both
 
@@ -20,10 +20,15 @@ def system():
     return cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
 
 
-def suggest(surrogate, candidates):
-    """Predict all vertices of all sets anew and choose: what a round does."""
-    predicted = surrogate.recentre().predict(candidates)
-    return candidates[first_best(confidence_bound(predicted, 2.0, "min"), "min")]
+def started(system, **options):
+    """Return the state of an optimization before its first outcome."""
+    settings = cb.Settings(rounds=1, update="target", noise=1.0, **options)
+    return begin(cb.fit(system.problem, system.observe(100, 0)), settings)
+
+
+def round_of(state, entry):
+    """Learn from one more outcome and choose the next experiment: what a round does."""
+    return ask(tell(state, [entry]))[0].query
 
 
 def botorch_suggestion(problem, members, queries, outcomes):
@@ -49,15 +54,16 @@ def botorch_suggestion(problem, members, queries, outcomes):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, say):
-    pytest.importorskip("botorch")
+    pytest.importorskip("botorch", reason="BoTorch is not installed: `make bench` installs it")
     problem = system.problem
     queries = problem.sobol(OUTCOMES)
     outcomes = np.asarray(system.experiment(queries, 0).outcomes)
-    surrogate = cb.couple(cb.fit(problem, system.observe(100, 0)))
-    for query, outcome in zip(queries, outcomes.tolist(), strict=True):
-        surrogate = surrogate.tell(query, outcome, 1.0)
-    candidates = problem.vertices()
-    suggest(surrogate, candidates)  # compiled
+    entries = [
+        Entry(query, outcome, 1.0)
+        for query, outcome in zip(queries, outcomes.tolist(), strict=True)
+    ]
+    state, last = tell(started(system, residual=False), entries[:-1]), entries[-1]
+    round_of(state, last)  # compiled
     ours, theirs = [], 0.0
     for place, members in enumerate(problem.sets):
         rows = slice(place * OUTCOMES, (place + 1) * OUTCOMES)
@@ -66,7 +72,7 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
         theirs += perf_counter() - start
         if place % 20 == 0:
             start = perf_counter()
-            suggest(surrogate, candidates)
+            round_of(state, last)
             ours.append(perf_counter() - start)
     ratio = theirs / np.median(ours)
     say(
@@ -77,7 +83,7 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
         f"  ours {1e3 * np.median(ours):.1f} ms ({min(ours) * 1e3:.1f} to {max(ours) * 1e3:.1f}): "
         f"ratio {ratio:.0f}"
     )
-    assert ratio >= 100
+    assert ratio >= 500
 
 
 def test_rounds_cost_the_same_after_2000_outcomes_and_compile_nothing(system, say):
@@ -95,7 +101,9 @@ def test_rounds_cost_the_same_after_2000_outcomes_and_compile_nothing(system, sa
         data=system.observe(100, 0),
         experiment=experiment,
         noise=1.0,
+        residual=False,
         rounds=2010,
+        progress=False,
         key=0,
     )
     rounds = np.diff(stamps)
@@ -106,3 +114,30 @@ def test_rounds_cost_the_same_after_2000_outcomes_and_compile_nothing(system, sa
     )
     say(f"  compiled last in round {max(compiled, default=0) + 1}")
     assert late <= 1.5 * early and max(compiled, default=0) <= 2
+
+
+def test_the_cost_law_of_rounds_with_a_residual_is_shown(system, say):
+    """Outcomes of 60 vertices, with replicates; and of as many interventions as outcomes."""
+    draws, counts = np.random.default_rng(0), (20, 200, 2_000)
+    corners = system.problem.vertices()
+    some = corners[draws.permutation(len(corners))[:60]][draws.integers(0, 60, counts[-1])]
+    spread = system.problem.sobol(16)
+    spread = spread[draws.permutation(len(spread))[: counts[-1]]]
+    for name, queries in (("60 interventions", some), ("distinct interventions", spread)):
+        outcomes = np.asarray(system.experiment(queries, 0).outcomes)
+        entries = [
+            Entry(query, outcome, 1.0)
+            for query, outcome in zip(queries, outcomes.tolist(), strict=True)
+        ]
+        for residual in (False, True):
+            taken = []
+            for count in counts:
+                state = tell(started(system, residual=residual), entries[: count - 1])
+                times = []
+                for _ in range(3):
+                    start = perf_counter()
+                    round_of(state, entries[count - 1])
+                    times.append(perf_counter() - start)
+                taken.append(f"t = {count:,}: {1e3 * np.median(times):.0f} ms")
+            words = "with" if residual else "without"
+            say(f"a round {words} a residual, {name}: {', '.join(taken)}")

@@ -14,7 +14,7 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.mechanisms.interfaces import Coefficients
+from causal_bo_ppl.mechanisms.interfaces import Coefficients, RowInformation
 from causal_bo_ppl.mechanisms.linear.density import PriorTerms, Spec
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.regressions import (
@@ -157,31 +157,30 @@ class Equations:
             moves[:, node, node] = self.coefficients.roots[:, node]
         return moves.reshape(size + 1, size, equations * width)[..., (self.causes >= 0).ravel()]
 
-    def row_information(self, queries: Queries) -> np.ndarray:
+    def row_information(self, queries: Queries) -> RowInformation:
         """Return what one whole row of each of M queries will say about the K directions.
 
-        That is the expected information (M, K, K) about their standard normals: root' E[u u'] root
-        for an equation with regressors u, nothing for one that is set, or whose causes are not all
-        set or learned, and nothing between equations.
+        The expected information about their standard normals is root' E[u u'] root for an equation
+        with regressors u, nothing for one that is set, or whose causes are not all set or learned,
+        and nothing between equations.
         """
         mask, size = np.asarray(queries.mask), len(self.graph.nodes)
         models = self.at_mean
         moments = second_moments(models.matrices[0], models.noises[0], queries)
-        known = np.ones((len(mask), size + 1), bool)
+        known = np.ones((len(mask), size), bool)
         for node, parents in enumerate(map(self.graph.parents, self.graph.nodes)):
             causes = known[:, [self.graph.index(name) for name in parents]].all(axis=1)
             known[:, node] = mask[:, node] | (causes & self.needed[node])
-        width = self.causes.shape[1]
-        found = np.zeros((len(mask), size, width, size, width))
+        blocks = np.zeros((len(mask), *self.causes.shape, self.causes.shape[1]))
         for node, causes in enumerate(self.causes):
             used = causes[causes >= 0]
             root = self.posterior.root[node][: len(used), : len(used)]
-            taught = np.swapaxes(root, 0, 1) @ moments[:, used[:, None], used] @ root
+            taught = root.T @ moments[:, used[:, None], used] @ root
             counts = known[:, node] & ~mask[:, node]
-            found[:, node, : len(used), node, : len(used)] = taught * counts[:, None, None]
-        kept = np.flatnonzero(self.causes >= 0)
-        flat = found.reshape(len(mask), size * width, size * width)
-        return np.asarray(flat[:, kept[:, None], kept])
+            blocks[:, node, : len(used), : len(used)] = taught * counts[:, None, None]
+        used = self.causes >= 0
+        places = np.where(used, np.cumsum(used).reshape(used.shape) - 1, -1)
+        return RowInformation(blocks, places)
 
     def draw(self, n: int, key: jax.Array) -> tuple[Models, np.ndarray]:
         """Draw n models exactly, with their log prior (n,) up to a constant."""
