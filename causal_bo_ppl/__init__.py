@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl import plots as plots
     from causal_bo_ppl import testing as testing
     from causal_bo_ppl import theory as theory
+    from causal_bo_ppl.campaign import Study as Study
     from causal_bo_ppl.checks import Check as Check
     from causal_bo_ppl.data import Data as Data
     from causal_bo_ppl.diagnostics import Tolerances as Tolerances
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.responses import compare_propagations as compare_propagations
     from causal_bo_ppl.responses import response as response
     from causal_bo_ppl.surrogates import couple as couple
+    from causal_bo_ppl.surrogates import effects as effects
     from causal_bo_ppl.systems import CausalSystem as CausalSystem
     from causal_bo_ppl.theory import causal_rank as causal_rank
     from causal_bo_ppl.theory import information_gain as information_gain
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
 
 _ROOMS = {"models", "plots", "testing", "theory"}
 _HOMES = {
+    "campaign": ("Study",),
     "checks": ("Check",),
     "data": ("Data",),
     "diagnostics": (
@@ -185,7 +188,7 @@ _HOMES = {
     ),
     "problem": ("Levels", "LinearConstraint", "MagnitudeCost", "Problem", "Queries"),
     "responses": ("Response", "compare_propagations", "response"),
-    "surrogates": ("couple",),
+    "surrogates": ("couple", "effects"),
     "systems": ("CausalSystem",),
     "theory": ("causal_rank", "information_gain", "information_gain_bound", "theory_table"),
 }

@@ -95,6 +95,14 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
     "compare_propagations": [lambda at: cb.compare_propagations(at.post, at.queries)],
     "response": [lambda at: cb.response(at.problem, at.post)],
     "teaching": [lambda at: cb.teaching(at.post, at.queries)],
+    "effects": [lambda at: cb.effects(at.post, at.queries), lambda at: cb.effects(at.run, {})],
+    "Study": [
+        lambda at: cb.Study(at.problem, at.data, key=0),
+        lambda at: at.study.ask(),
+        lambda at: at.study.tell({"X": 1.0}, -1.0),
+        lambda at: at.study.effects([{"X": 1.0}]),
+        lambda at: cb.Study.from_json(at.text, at.data),
+    ],
     "theory": [
         lambda at: theory.kappa2(at.post),
         lambda at: theory.lipschitz(at.post),
@@ -147,6 +155,8 @@ def before():
         surrogate=surrogate,
         told=surrogate.tell(queries[0], 1.0),
         run=run,
+        study=(study := cb.Study(problem, data, key=0)),
+        text=study.to_json(),
         identified=cb.identify(problem),
     )
 

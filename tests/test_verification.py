@@ -177,10 +177,10 @@ def test_right_slope_with_wrong_variance_would_pass_a_check_of_slopes():
 
 
 def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
-    from causal_bo_ppl.identification import effects
+    from causal_bo_ppl.identification import formulas
 
     for broken in BROKEN.values():
-        monkeypatch.setattr(effects, "ask", lambda *_, broken=broken: broken)
+        monkeypatch.setattr(formulas, "ask", lambda *_, broken=broken: broken)
         found = identify(TWO_COVARIATES + "; W -> X")
         assert (
             found.route == "rederived"
@@ -189,24 +189,24 @@ def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
 
 
 def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
-    from causal_bo_ppl.identification import effects
+    from causal_bo_ppl.identification import formulas
 
-    monkeypatch.setattr(effects, "ask", lambda *_: P(Y | X))
-    monkeypatch.setattr(effects, "derive", lambda *_: P(Y | X))
+    monkeypatch.setattr(formulas, "ask", lambda *_: P(Y | X))
+    monkeypatch.setattr(formulas, "derive", lambda *_: P(Y | X))
     with pytest.raises(
         cb.UnverifiedEstimand, match="no formula for the district .* could be verified"
     ):
         identify(TWO_COVARIATES)
     monkeypatch.undo()
-    monkeypatch.setattr(effects, "ask", lambda *_: P(Y | X))
+    monkeypatch.setattr(formulas, "ask", lambda *_: P(Y | X))
     with pytest.raises(cb.UnverifiedEstimand, match="contradict each other on Y"):
         identify("X -> Y; X <-> Y")
 
 
 def test_wrong_assembly_of_right_factors_is_an_error(monkeypatch):
-    from causal_bo_ppl.identification import effects
+    from causal_bo_ppl.identification import formulas
 
-    monkeypatch.setattr(effects, "total", lambda expression, names: expression)
+    monkeypatch.setattr(formulas, "total", lambda expression, names: expression)
     with pytest.raises(
         cb.UnverifiedEstimand, match=r"the estimand of P\(Y \| do\(X\)\) misses the truth"
     ):

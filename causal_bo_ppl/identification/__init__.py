@@ -9,7 +9,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", TqdmWarning)
     import y0.algorithm.identify  # noqa: F401
 
-from causal_bo_ppl.identification.effects import identify as identify
+from causal_bo_ppl.identification.formulas import identify as identify
 from causal_bo_ppl.identification.linearity import LinearVerdict as LinearVerdict
 from causal_bo_ppl.identification.parameters import Coordinate as Coordinate
 from causal_bo_ppl.identification.parameters import Parameters as Parameters

@@ -319,7 +319,7 @@ def observed(data: Data, graph: CausalGraph) -> np.ndarray:
         raise DataError(
             "wishart learns from observational rows only; "
             f"{int((~data.is_observational).sum())} of {len(data)} rows have something set: pass "
-            "data.rows(data.is_observational)"
+            "data.rows(data.is_observational), or let cb.Study(problem, data, key=0) take them all"
         )
     return np.asarray(data.values[:, [data.nodes.index(name) for name in graph.nodes]])
 

@@ -85,7 +85,7 @@ class ExperimentRunner:
         """
         if isinstance(found, Data):
             require_rows_of(self.problem, found)
-            return _read_rows(found, queries, self.problem)
+            return read_rows(found, queries, self.problem)
         outcomes = _as_array(found)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
             raise DataError(
@@ -112,7 +112,7 @@ class ExperimentRunner:
         return np.asarray(self.system.effect(queries) + np.sqrt(self.noise) * draws)
 
 
-def _read_rows(rows: Data, queries: Queries, problem: Problem) -> Measured:
+def read_rows(rows: Data, queries: Queries, problem: Problem) -> Measured:
     """Take the values asked for as those set; a row in which others were set cannot be used."""
     mask, asked = np.asarray(queries.mask), np.asarray(queries.value)
     if len(rows) != len(mask):

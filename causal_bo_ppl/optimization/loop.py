@@ -6,13 +6,11 @@ outcome about every effect, and linearize again where theta has moved to.
 
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import jax
 from tqdm import tqdm
 
-from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
     CausalBOWarning,
@@ -22,22 +20,15 @@ from causal_bo_ppl.errors import (
     ModelError,
     shown,
 )
-from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.fitting import read_method, trait
 from causal_bo_ppl.inputs import PATIENCE, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.optimization.beginnings import begin_from_rows, find_versions
 from causal_bo_ppl.optimization.experiments import Experiment, ExperimentRunner
-from causal_bo_ppl.optimization.precheck import contradicts_graph, precheck, warn_of
 from causal_bo_ppl.optimization.rounds import Loop, Progress
 from causal_bo_ppl.optimization.run import Run
 from causal_bo_ppl.optimization.settings import Observe, Settings, Stop
-from causal_bo_ppl.optimization.state import State, begin
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.systems import CausalSystem
-
-PACKAGES = ("jax", "numpy", "numpyro")
-FEWEST = 8  # rows that the checks before the first round need
 
 
 def optimize(
@@ -187,13 +178,8 @@ def optimize(
     for_rows, for_rounds = jax.random.split(given)
     runner = ExperimentRunner(posed, system, experiment, chosen.known_noise)
     rows = _start(system, data, chosen, for_rows)
-    post, experiments, takes_rows = _learn(posed, rows, chosen, jax.random.fold_in(for_rows, 1))
-    start = begin(post, chosen, experiments, takes_rows=takes_rows)
-    checks = _check(start, jax.random.fold_in(for_rows, 2))
-    doubtful = chosen.doubting(contradicts_graph(checks))
-    if doubtful is not chosen:
-        start = begin(post, doubtful, experiments, takes_rows=takes_rows)
-    loop = Loop(runner, chosen, system, given, rows, _versions(), checks, callback)
+    start, checks = begin_from_rows(posed, rows, chosen, for_rows, stacklevel=2)
+    loop = Loop(runner, chosen, system, given, rows, find_versions(), checks, callback)
     progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
     try:
         with tqdm(
@@ -217,14 +203,6 @@ def optimize(
             f"{cheapest:g}"
         )
     return loop.finish(progressed)
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    """Return the versions of the packages that compute a run."""
-    import causal_bo_ppl
-
-    others = ((name, version(name)) for name in PACKAGES)
-    return (("causal_bo_ppl", causal_bo_ppl.__version__), *others)
 
 
 def _read_settings(settings: object, keywords: Settings) -> Settings:
@@ -266,33 +244,3 @@ def _start(
     if system is None:
         raise DataError("a problem has no rows of its own: give `data`, or optimize a CausalSystem")
     return system.observe(settings.observations, key)
-
-
-def _check(state: State, key: jax.Array) -> tuple[Check, ...]:
-    """Run the cheap checks once, where the mechanisms are to be relied upon; say what failed."""
-    is_ours = offered(state.surrogate, "without_residual") is not None
-    if not is_ours or state.base.belief.model is None or state.base.rows < FEWEST:
-        return ()
-    checks = precheck(state.base, key)
-    warn_of(checks, stacklevel=3)
-    return checks
-
-
-def _learn(
-    problem: Problem, data: Data, settings: Settings, key: jax.Array
-) -> tuple[Posterior, Data, bool]:
-    """Return the posterior, rows of earlier experiments that it did not use, and if it could."""
-    family = read_mechanisms(settings.mechanisms)
-    default = offered(family, "default_method")
-    usual = "laplace" if default is None else default(problem)
-    method = read_method(settings.inference or usual)
-    options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
-    if trait(method, "takes_experiments"):
-        return fit(problem, data, **options), data.rows(slice(0, 0)), True
-    if settings.update == "full":
-        raise ModelError(
-            f"{method.name}, the default here, learns from observational rows only, so whole rows "
-            'of experiments cannot be used; take update="target"'
-        )
-    observed = data.rows(data.is_observational)
-    return fit(problem, observed, **options), data.rows(~data.is_observational), False

@@ -3,6 +3,7 @@
 Both are the expected improvement of the mean of what is recommended, in units of the target.
 """
 
+import jax
 import numpy as np
 from scipy.stats import norm, qmc
 
@@ -33,6 +34,22 @@ def best_gain(state: State, *, by_model: bool = False) -> float:
     )
     rule = prepare(PerCost(LookAhead()), context)
     return find_best(state.candidates.space, state.surrogate, rule, tried=tried).worth
+
+
+def observes(state: State, key: jax.Array) -> bool:
+    """Return whether a round observes rows instead of running an experiment, as settings say.
+
+    key: that of the round, for a policy that leaves it to chance.
+    """
+    policy = state.settings.observe
+    if policy is None or sum(each.is_passive for each in state.ledger) >= policy.most:
+        return False
+    budget, price = state.settings.budget, policy.rows * policy.cost
+    if budget is not None and state.spent + price > budget * (1 + 1e-12):
+        return False
+    if policy.probability is not None:
+        return bool(jax.random.uniform(jax.random.fold_in(key, 1)) < policy.probability)
+    return gain_of_rows(state, policy.rows) / price > best_gain(state, by_model=True)
 
 
 def gain_of_rows(state: State, rows: int) -> float:

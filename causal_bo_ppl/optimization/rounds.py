@@ -4,8 +4,6 @@ A round observes a row or runs experiments, as the settings say. Outcomes are co
 mechanisms predicted for them, and the analyst is warned once when they contradict the model.
 """
 
-import hashlib
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -18,29 +16,26 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
     CausalBOError,
-    CausalBOWarning,
     DataError,
     ExperimentFailed,
     ModelError,
     shown,
 )
-from causal_bo_ppl.inference.posterior import digest
-from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.optimization.experiments import ExperimentRunner
-from causal_bo_ppl.optimization.observing import best_gain, gain_of_rows
-from causal_bo_ppl.optimization.predicted_outcomes import (
-    PredictedOutcome,
-    noise_degrees,
-    predict_in_order,
+from causal_bo_ppl.optimization.beginnings import digest_rows
+from causal_bo_ppl.optimization.contradictions import (
+    Said,
+    predict_outcomes,
+    warn_of_contradictions,
 )
+from causal_bo_ppl.optimization.experiments import ExperimentRunner
+from causal_bo_ppl.optimization.observing import best_gain, observes
 from causal_bo_ppl.optimization.replay import told_by_round
-from causal_bo_ppl.optimization.run import Observed, Recommendation, Run, Step, Unlearned
+from causal_bo_ppl.optimization.run import Observed, Run, Step, Unlearned, recommendation
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, recommend, tell
 from causal_bo_ppl.optimization.surprise import assess, is_due
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
-from causal_bo_ppl.surrogates.evidence import ENOUGH
 from causal_bo_ppl.systems import CausalSystem
 
 REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
@@ -184,7 +179,7 @@ class Loop:
         return assess(self.runner.problem, told[:seen]).alarm is not None
 
     def _digest(self) -> str:
-        return hashlib.sha256(f"{digest(self.data):x}".encode()).hexdigest()
+        return digest_rows(self.data)
 
     def pause(self, progress: Progress) -> Progress:
         """Return the progress, with the reason to stop where no experiment is worth its cost."""
@@ -204,16 +199,7 @@ class Loop:
 
     def observes(self, progress: Progress, key: jax.Array) -> bool:
         """Return whether a round observes rows instead of running an experiment."""
-        policy = self.settings.observe
-        if policy is None or sum(len(each.rows) for each in progress.observed) >= policy.most:
-            return False
-        budget, price = self.settings.budget, policy.rows * policy.cost
-        if budget is not None and progress.state.spent + price > budget * (1 + 1e-12):
-            return False
-        if policy.probability is not None:
-            return bool(jax.random.uniform(jax.random.fold_in(key, 1)) < policy.probability)
-        gain = gain_of_rows(progress.state, policy.rows) / price
-        return gain > best_gain(progress.state, by_model=True)
+        return observes(progress.state, key)
 
     def observe(self, progress: Progress, key: jax.Array) -> Progress:
         """Observe rows, and learn from them."""
@@ -276,7 +262,9 @@ class Loop:
             return progress
         if self.settings.update == "full" and any(trial.row is None for trial in trials):
             raise DataError('update="full" needs whole rows: let the experiment return Data')
-        predicted = self._predict(progress.state, trials)
+        queries = stack(trial.suggestion.query for trial in trials)
+        outcomes, noises = (np.array([trial[at] for trial in trials], float) for at in (3, 2))
+        predicted = predict_outcomes(progress.state, queries, outcomes, noises)
         is_known = self.settings.known_noise is not None
         state = tell(progress.state, [trial.entry(is_known) for trial in trials])
         best, residual = recommend(state), getattr(state.surrogate, "residual", None)
@@ -290,42 +278,12 @@ class Loop:
         ]  # fmt: skip
         return progress._replace(state=state, steps=(*progress.steps, *steps), waiting=())
 
-    def _predict(self, state: State, trials: tuple[Trial, ...]) -> tuple[PredictedOutcome, ...]:
-        """Return what the mechanisms alone predicted for each outcome of a round."""
-        without = offered(state.surrogate, "without_residual")
-        surrogate = state.surrogate if without is None else without()
-        queries = stack(trial.suggestion.query for trial in trials)
-        outcomes, noises = (np.array([trial[at] for trial in trials], float) for at in (3, 2))
-        degrees = noise_degrees(state.posterior)
-        return predict_in_order(surrogate, queries, outcomes, noises, degrees)
-
     def _warn(self, progress: Progress) -> Progress:
         """Say, once each, that outcomes contradict the mechanisms and that a residual is used."""
-        surrogate = progress.state.surrogate
-        if offered(surrogate, "without_residual") is None:
-            return progress
-        learned, switched = getattr(surrogate, "learned", None), progress.switched
-        residual = getattr(learned, "residual", None)
-        is_auto = self.settings.residual == "auto"
-        log_factor = float(getattr(learned, "log_factor", -np.inf))
-        if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
-            message = (
-                f"The outcomes of experiments are better explained with a residual of "
-                f"{residual.amplitude:.3g} for every set (Bayes factor "
-                f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they teach the "
-                "surrogate, not the mechanisms; run.surprise and cb.check_linearity help to find "
-                "what is wrong"
-            )
-            warnings.warn(message, CausalBOWarning, stacklevel=4)
-            switched = True
         told = [step.predicted for step in progress.steps if step.predicted is not None]
-        warned = progress.warned
-        if not warned and is_due(len(told)):
-            found = assess(self.runner.problem, told)
-            if found.alarm is not None:
-                warnings.warn(found.message, CausalBOWarning, stacklevel=4)
-                warned = True
-        return progress._replace(warned=warned, switched=switched)
+        said = Said(progress.warned, progress.switched)
+        after = warn_of_contradictions(progress.state, self.settings, told, said, stacklevel=4)
+        return progress._replace(warned=after.warned, switched=after.switched)
 
     def _failure(self, refused: tuple[Trial, ...], of: int) -> ExperimentFailed:
         """Say which outcomes of a round were refused, and why the first of them was."""
@@ -349,8 +307,6 @@ class Loop:
     def finish(self, progress: Progress, why: str = "") -> Run:
         """Make the record of a run; why: what kept waiting trials from being learned from."""
         problem, state = self.runner.problem, progress.state
-        best = recommend(state)
-        [intervention] = problem.interventions(best.query)
         unlearned = [
             Unlearned(
                 each.round,
@@ -366,9 +322,7 @@ class Loop:
             self.settings,
             progress.steps,
             state.surrogate,
-            Recommendation(
-                intervention, best.mean, best.sd, float(getattr(state.surrogate, "degrees", np.inf))
-            ),
+            recommendation(state),
             self.system,
             tuple(unlearned),
             tuple(int(word) for word in np.ravel(jax.random.key_data(self.key))),

@@ -17,7 +17,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import Entry, Suggestion
+from causal_bo_ppl.optimization.state import Entry, State, Suggestion, recommend
 from causal_bo_ppl.optimization.surprise import Surprise, assess
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import set_label, stack
@@ -26,17 +26,31 @@ from causal_bo_ppl.systems import CausalSystem
 
 
 class Recommendation(NamedTuple):
-    """An intervention with what is believed about its effect."""
+    """An intervention with what is believed about its effect.
+
+    degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
+    interventions that were tried, or "model", the best of all as the model sees them.
+    """
 
     intervention: dict[str, float]
     mean: float
     sd: float
-    degrees: float = np.inf  # of Student's t, whose quantiles its interval needs
+    degrees: float = np.inf
+    by: str = "outcomes"
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect."""
         width = float(student.ppf((1 + read_share("level", level)) / 2, self.degrees)) * self.sd
         return self.mean - width, self.mean + width
+
+
+def recommendation(state: State) -> Recommendation:
+    """Return what is recommended in a state, for people to read."""
+    best, degrees = recommend(state), float(getattr(state.surrogate, "degrees", np.inf))
+    [intervention] = state.problem.interventions(best.query)
+    is_model = state.settings.report == "model" or not len(state.tried.counts)
+    by = "model" if is_model else "outcomes"
+    return Recommendation(intervention, best.mean, best.sd, degrees, by)
 
 
 class Step(NamedTuple):

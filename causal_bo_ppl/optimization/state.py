@@ -10,7 +10,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
@@ -24,11 +24,18 @@ from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
-from causal_bo_ppl.optimization.interface import Context, first_best, prepare, trait
-from causal_bo_ppl.optimization.search import find_best
+from causal_bo_ppl.optimization.interface import (
+    Acquisition,
+    Context,
+    first_best,
+    prepare,
+    trait,
+)
+from causal_bo_ppl.optimization.ledger import Columns, no_columns
+from causal_bo_ppl.optimization.ledger import Entry as Entry
+from causal_bo_ppl.optimization.search import Affordable, find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.surrogates import Surrogate
 
 
@@ -47,79 +54,25 @@ class Suggestion(NamedTuple):
     why: str = ""
 
 
+class Choice(NamedTuple):
+    """A suggestion, and what it was found with.
+
+    context: what the acquisition knew. rule: the acquisition, prepared for this suggestion.
+    affordable: function of costs (M,) that returns which could be paid for, (M,).
+    """
+
+    suggestion: Suggestion
+    context: Context
+    rule: Acquisition
+    affordable: Affordable
+
+
 class Best(NamedTuple):
     """What is recommended: a query of one row, with mean and sd of its effect."""
 
     query: Queries
     mean: float
     sd: float
-
-
-class Entry(NamedTuple):
-    """One outcome in the ledger.
-
-    query: the intervention, in one row. outcome: what the target came out as. noise: the variance
-    of its noise; None where it is what the model implies. row: the whole row, where it was
-    measured. cost: what was paid. is_earlier: whether it was known before the optimization began,
-    so that it cost nothing here and is not recommended.
-    """
-
-    query: Queries
-    outcome: float
-    noise: float | None
-    row: Data | None = None
-    cost: float = 0.0
-    is_earlier: bool = False
-
-    @property
-    def is_passive(self) -> bool:
-        """Whether nothing was set: a row was observed."""
-        return not np.asarray(self.query.mask).any()
-
-    def order(self) -> tuple[object, ...]:
-        """Return what entries are sorted by: earlier ones first, then by what was set."""
-        mask, value = np.asarray(self.query.mask)[0], np.asarray(self.query.value)[0]
-        row = () if self.row is None else tuple(self.row.values[0].tolist())
-        what = (tuple((~mask).tolist()), tuple(np.where(mask, value, 0.0).tolist()))
-        return (not self.is_earlier, *what, self.outcome, self.noise or 0.0, row)
-
-
-class Columns(NamedTuple):
-    """The entries of a ledger as arrays, so that a round does not read them one by one.
-
-    queries: (t, p). outcomes, costs: (t,). noises: (t,), NaN where the model implies them.
-    is_earlier, is_passive: (t,), as in `Entry`.
-    """
-
-    queries: Queries
-    outcomes: np.ndarray
-    noises: np.ndarray
-    costs: np.ndarray
-    is_earlier: np.ndarray
-    is_passive: np.ndarray
-
-    def insert(self, places: list[int], entries: Sequence[Entry]) -> "Columns":
-        """Return the columns with more entries, each before the entry at its place."""
-        queries = stack([self.queries[:0], *(each.query for each in entries)])
-        more: tuple[list[float], ...] = (
-            [each.outcome for each in entries],
-            [np.nan if each.noise is None else each.noise for each in entries],
-            [each.cost for each in entries],
-            [each.is_earlier for each in entries],
-            [each.is_passive for each in entries],
-        )
-        joined = Queries(
-            np.insert(np.asarray(self.queries.mask), places, np.asarray(queries.mask), axis=0),
-            np.insert(np.asarray(self.queries.value), places, np.asarray(queries.value), axis=0),
-        )
-        old = (self.outcomes, self.noises, self.costs, self.is_earlier, self.is_passive)
-        arrays = (np.insert(each, places, new) for each, new in zip(old, more, strict=True))
-        return Columns(joined, *arrays)
-
-
-def _no_columns(problem: Problem) -> Columns:
-    nothing, is_none = np.zeros(0), np.zeros(0, bool)
-    return Columns(problem.baseline()[:0], nothing, nothing, nothing, is_none, is_none)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +82,7 @@ class State:
     candidates: the interventions to choose from, with their costs. base: the posterior before any
     entry of the ledger. ledger: all that was told, in canonical order. posterior, surrogate: what
     is believed now. columns: the ledger as arrays. takes_rows: whether the posterior can learn from
-    whole rows of experiments.
+    whole rows of experiments. lost: what experiments without an outcome have cost.
     """
 
     problem: Problem
@@ -141,17 +94,18 @@ class State:
     surrogate: Surrogate
     columns: Columns
     takes_rows: bool = True
+    lost: float = 0.0
 
     @property
     def spent(self) -> float:
         """What all experiments have cost."""
-        return math.fsum(self.columns.costs.tolist())
+        return math.fsum([self.lost, *self.columns.costs.tolist()])
 
     @cached_property
     def tried(self) -> Replicates:
-        """The experiments of this optimization, replicates merged."""
+        """The experiments of this optimization that may be recommended, replicates merged."""
         all_told = self.columns
-        own = ~(all_told.is_earlier | all_told.is_passive)
+        own = ~(all_told.is_earlier | all_told.is_passive | all_told.is_foreign)
         queries, values, noises = (
             all_told.queries[own],
             all_told.outcomes[own],
@@ -198,7 +152,7 @@ def begin(
     maker = settings.maker
     surrogate, own_sets = maker.begin(post), offered(maker, "sets")
     candidates = find_candidates(post, None if own_sets is None else own_sets(post.problem))
-    problem, nothing = post.problem, _no_columns(post.problem)
+    problem, nothing = post.problem, no_columns(post.problem)
     state = State(problem, settings, candidates, post, (), post, surrogate, nothing, takes_rows)
     if experiments is None or not len(experiments):
         return state
@@ -230,6 +184,22 @@ def ask(
     Each is chosen as if those before it, and what is pending, had come out as predicted; an
     acquisition that draws takes independent draws instead. key: for these, another for each of n.
     """
+    return tuple(each.suggestion for each in choose(state, n, pending, key))
+
+
+def choose(
+    state: State,
+    n: int = 1,
+    pending: Iterable[Queries] = (),
+    key: jax.Array | None = None,
+    *,
+    place: int = 0,
+) -> tuple[Choice, ...]:
+    """Return what `ask` suggests, with what each suggestion was found with.
+
+    place: how many experiments of this round were told before; what is drawn depends on it and on
+    the number of pending ones.
+    """
     surrogate, candidates = state.surrogate, state.candidates
     objective, tried = state.problem.objective, state.tried.queries
     by_model = state.settings.report == "model" or not len(tried)
@@ -238,8 +208,9 @@ def ask(
         surrogate = surrogate.imagine(query, state.noise(query))
         spent.append(float(state.problem.cost(query)[0]))
     count = int((~state.columns.is_earlier).sum()) + len(spent)
-    chosen: list[Suggestion] = []
-    for place in range(read_count("n", n, 1)):
+    first = place + len(spent) - 1
+    chosen: list[Choice] = []
+    for at in range(read_count("n", n, 1)):
         pays = partial(_is_affordable, state.settings, spent=tuple(spent))
         if not pays(candidates.costs).any():
             break
@@ -248,9 +219,9 @@ def ask(
             objective,
             candidates.queries,
             candidates.queries if by_model else tried,
-            round=count + place,
+            round=count + at,
             noise=state.noises,
-            key=None if key is None else jax.random.fold_in(key, place),
+            key=None if key is None else jax.random.fold_in(key, first + at),
             rows=state.expects_rows,
         )
         rule = prepare(state.settings.rule, context)
@@ -262,9 +233,10 @@ def ask(
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
         bound = found.worth if objective == "max" else -found.worth
         why = f"{rule.name}: the best of {found.how}"
-        chosen.append(Suggestion(found.query, mean, sd, bound, found.cost, why))
+        suggestion = Suggestion(found.query, mean, sd, bound, found.cost, why)
+        chosen.append(Choice(suggestion, context, rule, pays))
         spent.append(found.cost)
-        if place + 1 < n and not trait(rule, "is_random"):
+        if at + 1 < n and not trait(rule, "is_random"):
             surrogate = surrogate.imagine(found.query, state.noise(found.query))
     return tuple(chosen)
 
@@ -282,7 +254,12 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
     CausalBOError
         If an outcome cannot be used; the state itself is unchanged.
     """
-    checked = [entry._replace(query=state.problem.require(entry.query)) for entry in entries]
+    checked = [
+        entry
+        if entry.is_foreign and entry.row is not None and _uses_rows(state)
+        else entry._replace(query=state.problem.require(entry.query))
+        for entry in entries
+    ]
     new = sorted(checked, key=Entry.order)
     places = [bisect_right(state.ledger, each.order(), key=Entry.order) for each in new]
     ledger = list(state.ledger)
@@ -300,16 +277,19 @@ def _believe(state: State) -> tuple[Posterior, Surrogate]:
 
     Two hypotheses compete: whole rows teach the mechanisms, and only outcomes without a row the
     surrogate; or all outcomes are told to the surrogate, which adds a residual to the mechanisms.
-    The first is kept until the evidence of the outcomes asks for a residual.
+    The first is kept until the evidence of the outcomes asks for a residual. Rows of which the
+    surrogate may know nothing, those observed and foreign ones, teach the mechanisms always.
     """
-    is_passive, is_row = state.columns.is_passive, _are_rows(state)
-    observed = _with_rows(state.base, _chosen(state, is_passive))
+    is_row = _are_rows(state)
+    is_apart = state.columns.is_passive | (state.columns.is_foreign & is_row)
+    is_row = is_row & ~is_apart
+    observed = _with_rows(state.base, _chosen(state, is_apart))
     if is_row.any() and state.settings.residual == "auto":
-        surrogate = _tell(state, observed, ~is_passive)
+        surrogate = _tell(state, observed, ~is_apart)
         if getattr(surrogate, "residual", None) is not None:
             return observed, surrogate
     posterior = _with_rows(observed, _chosen(state, is_row))
-    return posterior, _tell(state, posterior, ~is_passive & ~is_row)
+    return posterior, _tell(state, posterior, ~is_apart & ~is_row)
 
 
 def _chosen(state: State, which: np.ndarray) -> list[Entry]:
@@ -318,7 +298,12 @@ def _chosen(state: State, which: np.ndarray) -> list[Entry]:
 
 def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
     rows = [entry.row for entry in entries if entry.row is not None]
-    return post.update(reduce(Data.join, rows)) if rows else post
+    if not rows:
+        return post
+    values, intervened = (
+        np.concatenate([getattr(row, name) for row in rows]) for name in ("values", "intervened")
+    )
+    return post.update(Data(rows[0].nodes, rows[0].target, values, intervened))
 
 
 def _tell(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
@@ -337,10 +322,14 @@ def _tell(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
     return surrogate
 
 
+def _uses_rows(state: State) -> bool:
+    return state.settings.uses_rows and state.takes_rows
+
+
 def _are_rows(state: State) -> np.ndarray:
     """Return which entries (t,) teach the posterior by their whole rows, not the surrogate."""
     told = state.columns
-    if not (state.settings.uses_rows and state.takes_rows):
+    if not _uses_rows(state):
         return np.zeros(len(told.outcomes), bool)
     has_row = np.array([entry.row is not None for entry in state.ledger], bool)
     return np.asarray(has_row & ~told.is_earlier & ~told.is_passive)

@@ -12,7 +12,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import DomainError, listed, unknown
 from causal_bo_ppl.problem.levels import nearest_levels, show_levels
-from causal_bo_ppl.problem.queries import Queries, distinct_rows
+from causal_bo_ppl.problem.queries import Queries, distinct_rows, named
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
@@ -31,7 +31,7 @@ def read_arrays(problem: "Problem", queries: object) -> Queries:
             "build them with problem.queries([...])"
         )
     if np.asarray(queries.value).dtype.kind in "iu":  # whole numbers are exact in float64
-        queries = Queries(queries.mask, np.asarray(queries.value, float))
+        queries = named(Queries(queries.mask, np.asarray(queries.value, float)), queries.names)
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     shape = (len(queries), len(problem.graph.nodes))
     if (
@@ -46,7 +46,7 @@ def read_arrays(problem: "Problem", queries: object) -> Queries:
             "build them with problem.queries"
         )
     exact = problem.region.snap(mask, value)
-    return queries if exact is value else Queries(queries.mask, exact)
+    return queries if exact is value else named(Queries(queries.mask, exact), queries.names)
 
 
 def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:

@@ -26,6 +26,7 @@ from causal_bo_ppl.problem.queries import (
     Queries,
     fill_points,
     grid_points,
+    named,
     vertices,
 )
 from causal_bo_ppl.problem.regions import Region
@@ -199,7 +200,7 @@ class Problem:
             for name, number in intervention.items():
                 column = self._column(name)
                 mask[row, column], value[row, column] = True, read_number(name, number)
-        return Queries(mask, value)
+        return named(Queries(mask, value), self.graph.nodes)
 
     def baseline(self) -> Queries:
         """Return the one query that sets nothing.
@@ -207,7 +208,7 @@ class Problem:
         Its effect is the observational mean of the target.
         """
         shape = (1, len(self.graph.nodes))
-        return Queries(np.zeros(shape, bool), np.zeros(shape))
+        return named(Queries(np.zeros(shape, bool), np.zeros(shape)), self.graph.nodes)
 
     def require(self, queries: Queries | Interventions) -> Queries:
         """Return the batch if it is legal here; raise DomainError for the first row that is not.

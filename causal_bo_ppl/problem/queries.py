@@ -1,22 +1,24 @@
-"""Batches of interventions: what they set, and which of them fill the domains.
+"""Which interventions are meant? Batches read from mappings, and designs that fill the domains.
 
-A batch is two arrays with a row for each intervention. Designs are batches of all sets at once:
-grids, Sobol points and vertices, which are also looked at where no intervention is named. They hold
-interventions only that the problem allows: values at levels, within constraints, and accepted by
-the analyst's own function.
+Designs are batches of all sets at once: grids, Sobol points and vertices, which are also looked at
+where no intervention is named. They hold interventions only that the problem allows: values at
+levels, within constraints, and accepted by the analyst's own function.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
-from jax.typing import ArrayLike
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed
+from causal_bo_ppl.inputs import read_list
+from causal_bo_ppl.problem.batches import Queries as Queries
+from causal_bo_ppl.problem.batches import distinct_rows as distinct_rows
+from causal_bo_ppl.problem.batches import named as named
+from causal_bo_ppl.problem.batches import rows_of_sets as rows_of_sets
+from causal_bo_ppl.problem.batches import stack as stack
 from causal_bo_ppl.problem.polytopes import independent_points
 from causal_bo_ppl.problem.regions import Set, sobol_points
 from causal_bo_ppl.problem.regions import between as between
@@ -33,76 +35,30 @@ FILLED = 129  # points of one set where vertices do not suffice
 MOST, MOST_ANCHORS = 256, 4_096  # vertices, and anchors, where no query is named
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class Queries:
-    """M interventions on p variables, in the order of the graph's nodes.
+def read_interventions(problem: "Problem", given: object) -> Queries:
+    """Return a batch of interventions, given as Queries, as one mapping or as several.
 
-    mask: (M, p) bool, which variables are set. value: (M, p) float, to what; 0 where not set.
-    `len(queries)` is M; indices, slices and index arrays select rows, and a loop gives one row at a
-    time. Passes through `jax.jit`.
+    `{}` sets nothing; its effect is the observational mean of the target.
+
+    Raises
+    ------
+    DomainError
+        If these are no interventions, or one of them is not legal.
     """
-
-    mask: jax.Array | np.ndarray
-    value: jax.Array | np.ndarray
-
-    def __len__(self) -> int:
-        return int(self.mask.shape[0])
-
-    def __getitem__(self, rows: slice | ArrayLike) -> "Queries":
-        chosen = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
-        if not isinstance(chosen, slice) and chosen.size == 0:
-            chosen = chosen.astype(int)
-        return Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
-
-    def __iter__(self) -> Iterator["Queries"]:
-        return (self[row] for row in range(len(self)))
-
-    def __repr__(self) -> str:
-        return f"Queries({len(self)} interventions on {self.mask.shape[-1]} variables)"
-
-    def repeat(self, times: int) -> "Queries":
-        """Return the batch with each intervention `times` times in a row, as replicates."""
-        return Queries(np.repeat(self.mask, times, axis=0), np.repeat(self.value, times, axis=0))
-
-
-def stack(batches: Iterable[Queries]) -> Queries:
-    """Join several batches into one, in the order given."""
-    parts = list(batches)
-    return Queries(
-        np.concatenate([part.mask for part in parts]),
-        np.concatenate([part.value for part in parts]),
+    if isinstance(given, Queries):
+        return problem.require(given)
+    rows = [given] if isinstance(given, Mapping) else read_list(given)
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        raise DomainError(
+            "interventions are Queries, or mappings such as [{'X': 1.0}, {}], where {} sets "
+            f"nothing; got {given!r}"
+        )
+    return stack(
+        [
+            problem.baseline()[:0],
+            *(problem.queries(row) if row else problem.baseline() for row in rows),
+        ]
     )
-
-
-def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the distinct rows of a boolean array of shape (M, p).
-
-    Bits are packed into words, which sort much faster than rows; of a run of equal rows only the
-    first is sorted.
-
-    Returns
-    -------
-    first: the index of the first row of each kind, an array of shape (k,).
-    which: for every row the position of its kind in `first`, an array of shape (M,).
-    """
-    starts = np.flatnonzero(np.append(True, (mask[1:] != mask[:-1]).any(axis=1)))[: len(mask)]
-    bits = np.packbits(mask[starts], axis=1)
-    words = np.ascontiguousarray(np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))).view(np.uint64)
-    keys = words[:, 0] if words.shape[1] == 1 else words
-    _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    lengths = np.diff(np.append(starts, len(mask)))
-    return starts[first], np.repeat(which.reshape(-1), lengths)
-
-
-def rows_of_sets(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Yield every set of a batch: its mask (p,) as bytes, and the rows of its queries."""
-    mask = np.ascontiguousarray(queries.mask, bool)
-    first, which = distinct_rows(mask)
-    order = np.argsort(which, kind="stable")
-    ends = np.cumsum(np.bincount(which, minlength=len(first)))
-    for row, rows in zip(first, np.split(order, ends)[:-1], strict=True):
-        yield mask[row].tobytes(), rows
 
 
 class Sets(NamedTuple):
@@ -148,6 +104,8 @@ def labels(problem: "Problem", queries: Queries) -> list[str]:
     for digits in (4, 6, 9, 12, 17):
         words = [
             f"do({', '.join(f'{name} = {value:.{digits}g}' for name, value in each.items())})"
+            if each
+            else "nothing set"
             for each in asked
         ]
         if len(set(words)) == different:
@@ -211,7 +169,7 @@ def place_points(nodes: Sequence[str], parts: Sequence[tuple[Set, np.ndarray]]) 
         where = np.ix_(range(start, start + len(points)), [column[name] for name in members])
         mask[where], value[where] = True, points
         start += len(points)
-    return Queries(mask, value)
+    return named(Queries(mask, value), nodes)
 
 
 def gather(problem: "Problem", parts: Iterable[tuple[Set, np.ndarray]], what: str) -> Queries:

@@ -3,6 +3,7 @@
 from causal_bo_ppl.surrogates.coupled import Coupled as Coupled
 from causal_bo_ppl.surrogates.coupled import CoupledMaker as CoupledMaker
 from causal_bo_ppl.surrogates.coupled import couple as couple
+from causal_bo_ppl.surrogates.effect_tables import effects as effects
 from causal_bo_ppl.surrogates.independent import Independent as Independent
 from causal_bo_ppl.surrogates.independent import IndependentMaker as IndependentMaker
 from causal_bo_ppl.surrogates.interface import Prediction as Prediction

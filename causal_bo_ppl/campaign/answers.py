@@ -1,0 +1,138 @@
+"""Of what was told, what is new? Answers to suggestions, outcomes that nobody asked for, tables.
+
+What was told before with the same value is left out or asked back; with another value it is
+refused, unless it was measured again.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
+from causal_bo_ppl.campaign.told import (
+    Record,
+    answered,
+    describe,
+    is_table,
+    read_intervention,
+    read_outcomes_told,
+    read_table_told,
+    require_own,
+)
+from causal_bo_ppl.errors import DataError, listed
+from causal_bo_ppl.inputs import read_list, require_float64
+from causal_bo_ppl.problem import Queries
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.campaign.study import Study
+
+
+def read_answers(
+    study: "Study", what: object, outcome: Any, *, variance: Any, failed: Any, again: bool
+) -> list[Record]:
+    """Return the records of what was told; none where it was told before; see `Study.tell`."""
+    require_float64()
+    options = {"variance": variance, "failed": failed}
+    if isinstance(what, Suggestions):
+        return _read_batch(study, what, outcome, options, again)
+    if isinstance(what, Suggestion):
+        return _read_answer(study, what, outcome, options, again)
+    if isinstance(what, Queries):
+        found = study.problem.interventions(what)
+        what = found[0] if len(found) == 1 else found
+    if is_table(what):
+        if outcome is not None or variance is not None or failed is not None:
+            raise DataError(
+                "whole rows hold their outcomes; tell them without `outcome`, `variance` and "
+                "`failed`, or tell(intervention, outcome)"
+            )
+        records = read_table_told(study.state, what)
+    elif isinstance(what, Mapping):
+        query = read_intervention(study.problem, what)
+        records = read_outcomes_told(study.state, query, outcome, **options)
+    elif isinstance(what, list | tuple) and what and all(isinstance(x, Mapping) for x in what):
+        pairs = _pair("interventions", len(what), outcome, options)
+        records = [
+            record
+            for place, each in pairs
+            for record in read_outcomes_told(
+                study.state, read_intervention(study.problem, what[place]), each
+            )
+        ]
+    else:
+        raise DataError(
+            "tell what came out of a suggestion, of an intervention {variable: value}, or whole "
+            f"rows (Data or a table); got {type(what).__name__}"
+        )
+    if not again:
+        _require_new(study, records)
+    return records
+
+
+def _read_batch(
+    study: "Study", batch: Suggestions, outcomes: Any, options: dict[str, Any], again: bool
+) -> list[Record]:
+    return [
+        record
+        for place, outcome in _pair("suggestions", len(batch), outcomes, options)
+        for record in _read_answer(study, batch[place], outcome, options, again)
+    ]
+
+
+def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int, Any]]:
+    """Return the places of a batch for which there is an outcome, each with it."""
+    given = None if isinstance(outcomes, Mapping | str) else read_list(outcomes)
+    has_options = any(each is not None for each in options.values())
+    if given is None or len(given) != count or has_options:
+        raise DataError(
+            f"a batch of {count} {what} is told with a list of as many outcomes, None for those "
+            "that are not there yet; tell variances and failures one by one"
+        )
+    return [(place, each) for place, each in enumerate(given) if each is not None]
+
+
+def _read_answer(
+    study: "Study", suggestion: Suggestion, outcome: Any, options: dict[str, Any], again: bool
+) -> list[Record]:
+    """Return what answers a suggestion; nothing where the same was told before."""
+    require_own(study.fingerprint, suggestion)
+    query, number = suggestion.query, suggestion.number
+    records = read_outcomes_told(study.state, query, outcome, number=number, **options)
+    before = answered(study.records, suggestion)
+    if again or not before:
+        return records
+    if [_content(each) for each in records] == [_content(each) for each in before]:
+        return []
+    values = [each.failed or each.outcome for each in records]
+    raise DataError(
+        f"suggestion {number}, {describe(study.problem, query)}, was told as "
+        f"{listed(each.outcome for each in before)} and is now told as {listed(values)}; if it was "
+        "measured again, tell it with again=True"
+    )
+
+
+def _require_new(study: "Study", records: list[Record]) -> None:
+    """Refuse an outcome that nobody asked for and that is known with the same digits."""
+    known = {_identity(each) for each in study.records}
+    rows: set[bytes] = set()
+    if any(record.row is not None for record in records):
+        pairs = zip(study.data.values, study.data.intervened, strict=True)
+        rows = {values.tobytes() + mask.tobytes() for values, mask in pairs}
+    for record in records:
+        row, is_old = record.row, not record.failed and _identity(record) in known
+        if row is not None and row.values[0].tobytes() + row.intervened[0].tobytes() in rows:
+            is_old = True
+        if is_old:
+            raise DataError(
+                f"{describe(study.problem, record.query)} with the outcome {record.outcome!r} is "
+                "known already, with the same digits; if it is another measurement, tell it with "
+                "again=True"
+            )
+
+
+def _content(record: Record) -> tuple[object, ...]:
+    row = None if record.row is None else record.row.values.tobytes()
+    return record.outcome, record.variance, record.failed, row
+
+
+def _identity(record: Record) -> tuple[object, ...]:
+    return *record.setting(), record.outcome, _content(record)[-1]

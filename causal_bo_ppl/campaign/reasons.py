@@ -1,0 +1,229 @@
+"""Why is this experiment suggested? What it is expected to bring, and what speaks against it.
+
+What is recommended has the regret E[max_j f_j - f_best]. An outcome y leaves E max_j f_j as it is,
+on average, so that it is expected to reduce that regret by E_y max_j E[f_j | y] - max_j E f_j: the
+outcome is drawn from its predictive, and every mean follows it by Cov(f_j, f(z)) / Var y.
+"""
+
+import html
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.optimization.interface import (
+    Context,
+    comparable,
+    most_worth,
+    read_worth,
+    sign_of,
+)
+from causal_bo_ppl.optimization.lookahead import cross_covariance, promising
+from causal_bo_ppl.optimization.state import Choice
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import labels, stack
+from causal_bo_ppl.surrogates.doubts import parameter_doubts
+
+PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
+MOST = 128  # interventions among which the recommendation may lie
+ROUNDING = 1e-12  # of the largest mean: gains below it are none
+SAME = 0.05  # of a domain's width: as good as the same intervention
+LEAST = 1e-3  # probability that the text shows
+NAMED = 0.05  # share of the doubt from which on a parameter is named
+SHOWN = 4  # parameters that the text names; the table has all
+
+
+class Gain(NamedTuple):
+    """An expected reduction of regret, in units of the target, and its Monte Carlo error."""
+
+    value: float
+    standard_error: float
+
+
+class RunnerUp(NamedTuple):
+    """The intervention that came next.
+
+    intervention, mean, sd: as of a suggestion. gap: how much less it is worth to the acquisition.
+    chance: the probability that its effect is the better one.
+    """
+
+    intervention: dict[str, float]
+    mean: float
+    sd: float
+    gap: float
+    chance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Reasons:
+    """Why an experiment is suggested; its text is shown.
+
+    Attributes
+    ----------
+    title:
+        The intervention, and what is believed of its effect.
+    rule:
+        The acquisition that chose it, and among what.
+    gain:
+        By how much its outcome is expected to reduce the regret of what is recommended; None where
+        that is not about an outcome.
+    runner_up:
+        What came next; None where there is no other choice.
+    cost:
+        What it costs.
+    doubts:
+        The share of the effect's variance that would vanish if a parameter were known, largest
+        first; empty where the surrogate knows no parameters.
+    note:
+        What else is to be said.
+    teaches_rows:
+        Whether a whole row would teach more than its outcome alone, of which `gain` is.
+    """
+
+    title: str
+    rule: str
+    gain: Gain | None
+    runner_up: RunnerUp | None
+    cost: float
+    doubts: "pd.Series[float]" = field(default_factory=lambda: pd.Series(dtype=float))
+    note: str = ""
+    teaches_rows: bool = False
+
+    @property
+    def text(self) -> str:
+        """All reasons in words."""
+        return " ".join(part for part in self._sentences() if part)
+
+    def _sentences(self) -> list[str]:
+        found = [self.title]
+        alone, more = (" alone", "; a whole row teaches more") if self.teaches_rows else ("", "")
+        if self.gain is not None and not self.gain.value > 2 * self.gain.standard_error:
+            found.append(
+                f"Its outcome{alone} is hardly expected to change the recommendation{more}."
+            )
+        elif self.gain is not None:
+            found.append(
+                f"Its outcome{alone} is expected to reduce the regret of what is recommended by "
+                f"{self.gain.value:.3g} (+- {self.gain.standard_error:.1g}){more}."
+            )
+        found.append(f"Chosen by {self.rule}.")
+        if self.runner_up is not None:
+            named = ", ".join(
+                f"{name} = {at:.4g}" for name, at in self.runner_up.intervention.items()
+            )
+            found.append(
+                f"Next came do({named}), worth {self.runner_up.gap:.3g} less; its effect, "
+                f"{self.runner_up.mean:.4g} +- {self.runner_up.sd:.2g}, is the better one with "
+                f"probability {_chance(self.runner_up.chance)}."
+            )
+        found.append(f"It costs {self.cost:g}.")
+        named_doubts = self.doubts[self.doubts >= NAMED].head(SHOWN)
+        if len(named_doubts):
+            words = [f"{name} ({share:.0%})" for name, share in named_doubts.items()]
+            found.append(f"The doubt about its effect rests on {', '.join(words)}.")
+        return [*found, self.note]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences() if part)
+        return f"<ul>{lines}</ul>"
+
+
+def _chance(chance: float) -> str:
+    return f"{chance:.2g}" if chance >= LEAST else f"below {LEAST:g}"
+
+
+def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array) -> Gain:
+    """Return by how much an outcome of a query is expected to reduce the regret.
+
+    Parameters
+    ----------
+    context:
+        What is believed, and among which interventions one is recommended; the query itself may be
+        recommended too after its outcome.
+    query:
+        One intervention.
+    noise:
+        The variance of its outcome's noise.
+    key:
+        For the outcomes that are drawn.
+    """
+    surrogate, sign = context.surrogate, sign_of(context.objective)
+    among = context.recommendable if len(context.recommendable) else context.candidates
+    points = promising(surrogate, among, context.objective, MOST)
+    means = sign * surrogate.predict(points).mean
+    mean, sd = (float(part[0]) for part in surrogate.predict(query))
+    variance = sd**2 + noise
+    before = float(means.max())
+    if not variance > 0:
+        return Gain(max(sign * mean - before, 0.0), 0.0)
+    slopes = cross_covariance(surrogate, query, points)[0] / np.sqrt(variance)
+    intercepts = np.append(means, sign * mean)
+    slopes = sign * np.append(slopes, sd**2 / np.sqrt(variance))
+    draws = host_generator(key).standard_normal(PAIRS)[:, None]
+    up, down = ((intercepts + slopes * each).max(axis=1) for each in (draws, -draws))
+    gains = (up + down) / 2 - before
+    gains[gains <= ROUNDING * np.abs(intercepts).max()] = 0.0
+    # Where no outcome drawn changes the choice, a rarer one may: about once in as many draws.
+    least = float(np.ptp(slopes)) / PAIRS
+    return Gain(float(gains.mean()), max(float(gains.std(ddof=1) / np.sqrt(PAIRS)), least))
+
+
+def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
+    """Return the best candidate that is not next to what was chosen; None where there is none.
+
+    Candidates are the vertices of all sets, and points inside where effects bend.
+    """
+    query, candidates = choice.suggestion.query, choice.context.candidates
+    mask, value = np.asarray(candidates.mask), np.asarray(candidates.value)
+    widths = [np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in problem.graph.nodes]
+    is_near = (mask == np.asarray(query.mask)).all(axis=1)
+    is_near &= (np.abs(value - np.asarray(query.value)) <= SAME * np.array(widths)).all(axis=1)
+    others = candidates[np.flatnonzero(~is_near & choice.affordable(problem.cost(candidates)))]
+    if not len(others):
+        return None
+    surrogate, both = choice.context.surrogate, stack([query, others])
+    found = read_worth(choice.rule, surrogate, both, choice.context.objective)
+    best, worth = most_worth(choice.rule, found[1:]), comparable(choice.rule, found)
+    pair = stack([query, others[best]])
+    mean, sd = surrogate.predict(pair)
+    joint = surrogate.covariance(pair)
+    spread = float(np.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0)))
+    ahead = sign_of(problem.objective) * float(mean[1] - mean[0])
+    chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
+    [intervention] = problem.interventions(others[best])
+    gap = max(float(worth[0] - worth[1 + best]), 0.0)
+    return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance)
+
+
+def explain(
+    problem: Problem, choice: Choice, interval: tuple[float, float], key: jax.Array, note: str = ""
+) -> Reasons:
+    """Return why a choice was made; interval: of its effect, with a probability of 90 %."""
+    suggestion, context = choice.suggestion, choice.context
+    [label] = labels(problem, suggestion.query)
+    title = (
+        f"{label}: E[{problem.target}] is expected at {suggestion.mean:.4g}, 90 % in "
+        f"[{interval[0]:.4g}, {interval[1]:.4g}]."
+    )
+    noise = context.noise or context.surrogate.post.outcome_variances
+    gain = expected_gain(context, suggestion.query, float(noise(suggestion.query)[0]), key)
+    shares = parameter_doubts(context.surrogate, suggestion.query)
+    doubts: pd.Series[float] = pd.Series(dtype=float)
+    if shares is not None:
+        names = pd.Index(context.surrogate.post.names, name="parameter")
+        order = np.argsort(-shares[0].round(9), kind="stable")  # rounding does not decide
+        doubts = pd.Series(shares[0], names, name="share").iloc[order]
+    runner_up = find_runner_up(problem, choice)
+    return Reasons(
+        title, suggestion.why, gain, runner_up, suggestion.cost, doubts, note, context.rows
+    )

@@ -1,0 +1,388 @@
+"""What should I try next? A study asks and is told; nobody needs a simulator.
+
+It is the face of `optimization.state` for a person: immutable, so that `tell` returns a new study,
+and all that is believed follows from the rows, the settings, the key and what was told, in any
+order.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, overload
+
+import jax
+import pandas as pd
+
+from causal_bo_ppl.campaign.answers import read_answers
+from causal_bo_ppl.campaign.asking import suggest
+from causal_bo_ppl.campaign.asking_back import predict_records, predictions, require_expected
+from causal_bo_ppl.campaign.display import describe_best, tabulate, write_html
+from causal_bo_ppl.campaign.storage import read_study, require_digest, write_key, write_study
+from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
+from causal_bo_ppl.campaign.told import FOREIGN, Record
+from causal_bo_ppl.checks import Check
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError, DomainError, ExplorationError, ModelError
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.posterior import require_rows_of
+from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.optimization.beginnings import begin_from_rows, digest_rows
+from causal_bo_ppl.optimization.contradictions import Said, warn_of_contradictions
+from causal_bo_ppl.optimization.run import Recommendation, recommendation
+from causal_bo_ppl.optimization.settings import Settings
+from causal_bo_ppl.optimization.state import State, tell
+from causal_bo_ppl.optimization.surprise import Surprise, assess
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import Interventions
+from causal_bo_ppl.surrogates import Surrogate
+from causal_bo_ppl.surrogates.effect_tables import effects
+
+BLOCK = 1_024  # outcomes of a table that are predicted together
+Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
+What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
+
+
+class Study:
+    """Experiments that are asked for and told by hand; never changed, `tell` returns a new study.
+
+    Parameters
+    ----------
+    problem:
+        What may be set, and what is to be improved.
+    data:
+        The rows there are: Data, or a pandas table with a column for every variable. Rows of
+        earlier experiments belong here too, with columns `do(X)`.
+    settings:
+        `cb.Settings(...)`, as the keywords of `cb.optimize`; `rounds`, `observations` and `stop` do
+        not matter here.
+    key:
+        For all that is drawn: a JAX key or an int.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+    >>> suggestion = study.ask()
+    >>> suggestion.intervention
+    {'Z': 5.0}
+    >>> study = study.tell(suggestion, -6.1)
+    >>> study = study.tell({"X": 5.0}, [-5.0, -5.4])
+    >>> study
+    Study(min Y, 3 outcomes; best do(Z = 5): -7.045, 90 % in [-7.813, -6.277])
+    >>> again = cb.Study.from_json(study.to_json(), system.observe(50, 0))
+    >>> again.ask().intervention == study.ask().intervention
+    True
+    """
+
+    problem: Problem
+    settings: Settings
+    data: Data
+    key: jax.Array
+    checks: tuple[Check, ...]
+    state: State
+    records: tuple[Record, ...]
+    _said: Said
+
+    def __init__(
+        self,
+        problem: Problem,
+        data: Data | pd.DataFrame,
+        settings: Settings | None = None,
+        *,
+        key: jax.Array | int,
+    ) -> None:
+        self._begin(problem, data, settings, key, stacklevel=2)
+
+    def _begin(
+        self, problem: object, data: object, settings: object, key: Any, stacklevel: int | None
+    ) -> None:
+        if not isinstance(problem, Problem):
+            raise DomainError(
+                f"a study needs a Problem, got {type(problem).__name__}; of a system take its "
+                ".problem"
+            )
+        if settings is not None and not isinstance(settings, Settings):
+            raise ModelError(f"settings must be cb.Settings(...), got {settings!r}")
+        given, chosen = as_key(key), settings or Settings()
+        rows = data if isinstance(data, Data) else Data.from_frame(problem, data)  # type: ignore[arg-type]
+        require_rows_of(problem, rows)
+        for_rows, _ = jax.random.split(given)
+        level = None if stacklevel is None else stacklevel + 1
+        state, checks = begin_from_rows(problem, rows, chosen, for_rows, stacklevel=level)
+        self.__dict__.update(
+            problem=problem,
+            settings=chosen,
+            data=rows,
+            key=given,
+            checks=checks,
+            state=state,
+            records=(),
+            _said=Said(),
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Study never changes; `study = study.tell(...)` makes a new one")
+
+    def _after(self, records: tuple[Record, ...], state: State, said: Said) -> "Study":
+        """Return the study with these records and this state."""
+        kept = "problem settings data key checks fingerprint data_digest".split()
+        made = object.__new__(type(self))
+        made.__dict__.update({name: getattr(self, name) for name in kept})
+        made.__dict__.update(records=records, state=state, _said=said)
+        return made
+
+    @cached_property
+    def data_digest(self) -> str:
+        """A hash of the rows that the study began with, in any order."""
+        return digest_rows(self.data)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of problem, rows, settings and key; the same whatever was told."""
+        prior = self.settings.prior  # one's own cannot be written
+        parts = [
+            self.problem.fingerprint,
+            self.data_digest,
+            replace(self.settings, prior=None).to_json(),
+            "" if prior is None else str(prior.canonical()),
+            str(write_key(self.key)),
+        ]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+    @cached_property
+    def round_key(self) -> jax.Array:
+        """The key from which those of all rounds are derived, as in `optimize`."""
+        return jax.random.split(self.key)[1]
+
+    @property
+    def posterior(self) -> Posterior:
+        """What is believed about theta, whole rows of experiments included where they teach it."""
+        return self.state.posterior
+
+    @property
+    def surrogate(self) -> Surrogate:
+        """What is believed about every effect."""
+        return self.state.surrogate
+
+    @property
+    def spent(self) -> float:
+        """What all experiments have cost, those that failed included."""
+        return self.state.spent
+
+    @cached_property
+    def best(self) -> Recommendation:
+        """What is recommended now.
+
+        Its `by` is "outcomes" where it is the best of what was tried, and "model" before any
+        outcome, where it is what the model holds for best.
+        """
+        return recommendation(self.state)
+
+    @cached_property
+    def surprise(self) -> Surprise:
+        """Whether the outcomes agree with what the mechanisms predicted for them on arrival."""
+        return assess(self.problem, predictions(self.records))
+
+    def effects(
+        self,
+        interventions: Queries | Interventions,
+        *,
+        against: Queries | Interventions | None = None,
+        level: float = 0.9,
+    ) -> pd.DataFrame:
+        """Return E[Y | do(...)] of some interventions, with intervals; see `cb.effects`."""
+        return effects(self, interventions, against=against, level=level)
+
+    @overload
+    def ask(self, n: None = None, *, pending: object = ()) -> Suggestion: ...
+
+    @overload
+    def ask(self, n: int, *, pending: object = ()) -> Suggestions: ...
+
+    def ask(self, n: int | None = None, *, pending: object = ()) -> Suggestion | Suggestions:
+        """Return what to try next. Asking changes nothing: the same study gives the same answer.
+
+        Parameters
+        ----------
+        n:
+            How many experiments; without it one Suggestion is returned, otherwise a batch of at
+            most n that can be paid for.
+        pending:
+            Suggestions or interventions that are under way; they are taken to come out as
+            predicted. Suggestions that were told meanwhile are left out.
+
+        Returns
+        -------
+        Suggestion or Suggestions
+            `suggestion.intervention` is what to set, `suggestion.why` says why. `{}` is to observe
+            rows, where `Settings.observe` allows that.
+
+        Raises
+        ------
+        DomainError
+            If the budget pays for no experiment.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+        >>> study.ask()
+        Suggestion(1: do(Z = 5); expected -7.459, 90 % in [-8.396, -6.523]; cost 1)
+        >>> [each.number for each in study.ask(2, pending={"X": 5.0})]
+        [2, 3]
+        """
+        found = suggest(self, 1 if n is None else n, pending)
+        return found[0] if n is None else found
+
+    def tell(
+        self,
+        what: What,
+        outcome: Outcome = None,
+        *,
+        variance: float | Iterable[float] | None = None,
+        failed: str | None = None,
+        again: bool = False,
+        sure: bool = False,
+    ) -> "Study":
+        """Return the study after something came back; this one stays as it is.
+
+        Parameters
+        ----------
+        what:
+            A suggestion of this study, also an earlier one or one of a batch; a batch with a list
+            of outcomes, None for those that are not there yet; what was set, {variable: value},
+            also if nobody asked for it, or several of them with a list of outcomes; or whole rows,
+            Data or a table with columns `do(X)`, which need no `outcome`. `{}` is a row in which
+            nothing was set.
+        outcome:
+            A number; replicates, a list of numbers; or the whole row, a mapping, a table or Data.
+        variance:
+            Of each number told, where it is known; by default what the model implies.
+        failed:
+            Why there is no outcome: recorded and paid for, not learned from.
+        again:
+            Whether this is another measurement of what was told before.
+        sure:
+            Whether an outcome is right though it is far from what was expected.
+
+        Returns
+        -------
+        Study
+            With all that was told; the order and the grouping of telling do not matter.
+
+        Raises
+        ------
+        DataError
+            If an outcome cannot be used, was told before with another value, is of a suggestion of
+            another study, or is far from what was expected. Nothing is changed then.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+        >>> study = study.tell({"X": 2.0}, -2.0, variance=0.1)
+        >>> study = study.tell({"Z": 2.0}, {"X": 0.3, "Y": -2.9})       # a whole row
+        >>> study = study.tell({"Z": -2.0}, failed="leaked")
+        >>> study.to_frame()["outcome"].tolist()
+        [-2.0, -2.9, nan]
+        """
+        records = read_answers(self, what, outcome, variance=variance, failed=failed, again=again)
+        if not records:
+            return self
+        if not sure:
+            require_expected(self.state, records)
+        return self._learn(records)
+
+    def _learn(self, records: list[Record]) -> "Study":
+        state, told, noise = self.state, list[Record](), self.settings.known_noise
+        try:
+            for start in range(0, len(records), BLOCK):
+                part = predict_records(state, records[start : start + BLOCK])
+                entries = [each.entry(noise) for each in part if not each.failed]
+                state, told = tell(state, entries) if entries else state, [*told, *part]
+        except (DomainError, ExplorationError) as error:
+            if not any(each.is_foreign for each in records):
+                raise
+            raise DataError(
+                f"an outcome {FOREIGN.split(':')[0]} cannot be learned from here: {error}. Tell "
+                "the whole row where the mechanisms learn from rows, or change the problem"
+            ) from error
+        everything = (*self.records, *told)
+        state = _with_losses(state, everything)
+        said = warn_of_contradictions(
+            state, self.settings, predictions(everything), self._said, stacklevel=3
+        )
+        return self._after(everything, state, said)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for everything that was told, in the order of telling.
+
+        `asked` is the number of the suggestion. `expected` and `spread` are mean and sd of the
+        outcome as the mechanisms predicted it, `z` is the standardized residual.
+        """
+        return tabulate(self)
+
+    def to_json(self) -> str:
+        """Return a JSON text without code and without the rows it began with.
+
+        `Study.from_json(text, data)` reads it back. Functions of the problem and records of your
+        own in the settings are written by their names.
+        """
+        return write_study(
+            self.problem, self.settings, self.key, self.data_digest, self.records, self._said
+        )
+
+    @classmethod
+    def from_json(
+        cls,
+        text: str,
+        data: Data | pd.DataFrame,
+        functions: Mapping[str, Any] | None = None,
+    ) -> "Study":
+        """Read a study from the text that `to_json` wrote; it goes on as if nothing had happened.
+
+        Parameters
+        ----------
+        text:
+            What `to_json` returned.
+        data:
+            The rows that the study began with, in any order; others are refused.
+        functions:
+            {name: function or record} of what the text holds by its name only.
+
+        Raises
+        ------
+        StoreError
+            If this is no text of a study, or if it was changed.
+        DataError
+            If the rows are others.
+        """
+        written = read_study(text, functions)
+        rows = data if isinstance(data, Data) else Data.from_frame(written.problem, data)
+        require_digest(written.digest, digest_rows(rows))
+        study = object.__new__(cls)
+        study._begin(written.problem, rows, written.settings, written.key, stacklevel=None)
+        noise = study.settings.known_noise
+        entries = [each.entry(noise) for each in written.records if not each.failed]
+        state = tell(study.state, entries) if entries else study.state
+        return study._after(written.records, _with_losses(state, written.records), written.said)
+
+    def __repr__(self) -> str:
+        failed = sum(bool(each.failed) for each in self.records)
+        told = f"{len(self.records) - failed} outcomes" + (f", {failed} failed" if failed else "")
+        return (
+            f"Study({self.problem.objective} {self.problem.target}, {told}; {describe_best(self)})"
+        )
+
+    def _repr_html_(self) -> str:
+        return write_html(self)
+
+
+def _with_losses(state: State, records: tuple[Record, ...]) -> State:
+    """Return the state with what failed experiments have cost."""
+    return replace(state, lost=math.fsum(each.cost for each in records if each.failed))

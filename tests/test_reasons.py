@@ -1,0 +1,126 @@
+"""Why a suggestion was made: expected gain, runner-up and doubts against independent sums."""
+
+import jax
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.campaign.reasons import expected_gain, find_runner_up
+from causal_bo_ppl.optimization.interface import Context
+from causal_bo_ppl.optimization.lookahead import LookAhead
+from causal_bo_ppl.optimization.state import choose
+from causal_bo_ppl.surrogates.doubts import parameter_doubts
+
+
+@pytest.fixture(scope="module", params=["min", "max"])
+def study(request):
+    """A study of two causes that compete, so that an outcome may change the recommendation."""
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y; A -> B")
+    domains = {"A": (-1.0, 1.0), "B": (-1.0, 1.0)}
+    problem = cb.Problem(graph, "Y", request.param, domains=domains, sets=[["A"], ["B"]])
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=15)
+    b = 0.3 * a + rng.normal(size=15)
+    y = 0.9 * a + b + rng.normal(size=15)
+    order = {"A": a, "B": b, "Y": y}
+    rows = np.column_stack([order[name] for name in graph.nodes])
+    data = cb.Data(graph.nodes, "Y", rows, np.zeros_like(rows, bool))
+    return cb.Study(problem, data, cb.Settings(report="model", update="target"), key=0)
+
+
+@pytest.mark.parametrize("told", [(), (({"A": 1.0}, 0.7), ({"B": -1.0}, -1.5))])
+def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(study, told):
+    for each in told:
+        study = study.tell(*each)
+    state = study.state
+    context = Context(
+        state.surrogate, study.problem.objective, state.candidates.queries,
+        state.candidates.queries, noise=state.noises,
+    )  # fmt: skip
+    rule = LookAhead().prepare(context)
+    candidates = state.candidates.queries
+    exact = rule.worth(state.surrogate, candidates, study.problem.objective)
+    for at, query in enumerate(candidates):
+        gain = expected_gain(context, query, state.noise(query), jax.random.key(at))
+        assert abs(gain.value - exact[at]) < 4.5 * gain.standard_error
+        assert gain.standard_error < max(0.1 * exact[at], 1e-3)
+    assert study.problem.objective == "min" or exact.max() > 0.01
+
+
+def test_why_holds_the_gain_of_the_suggestion(study):
+    suggestion = study.ask()
+    assert suggestion.why is suggestion.why
+    again = study.ask().why
+    assert again.gain == suggestion.why.gain and again.gain.standard_error > 0
+    is_sure = again.gain.value > 2 * again.gain.standard_error
+    words = "expected to reduce the regret of what is" if is_sure else "hardly expected to change"
+    assert words in suggestion.why.text
+    low, high = suggestion.interval(0.9)
+    assert f"90 % in [{low:.4g}, {high:.4g}]" in suggestion.why.text
+    assert suggestion.why.cost == suggestion.cost == 1.0 and "It costs 1." in suggestion.why.text
+
+
+def test_runner_up_is_the_second_best_of_all_vertices(study):
+    [choice] = choose(study.state, 1)
+    vertices = study.problem.vertices()
+    mean, sd = study.surrogate.predict(vertices)
+    sign = 1.0 if study.problem.objective == "max" else -1.0
+    bounds = sign * mean + np.sqrt(2.0) * sd
+    second = np.argsort(bounds)[-2]
+    found = find_runner_up(study.problem, choice)
+    assert found.intervention == study.problem.interventions(vertices)[second]
+    assert found.gap == pytest.approx(np.sort(bounds)[-1] - bounds[second])
+    first = int(bounds.argmax())
+    drawn = study.surrogate.sample(vertices, 20_000, 1)
+    share = (sign * drawn[:, second] > sign * drawn[:, first]).mean()
+    assert abs(found.chance - share) < 4.5 * np.sqrt(0.25 / 20_000)
+
+
+def test_there_is_no_runner_up_where_nothing_else_can_be_paid_for():
+    graph = cb.CausalGraph.parse("A -> Y")
+    problem = cb.Problem(graph, "Y", domains={"A": (0.0, 1.0)}, costs="magnitude")
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=30)
+    rows = np.column_stack([a, a + rng.normal(size=30)])
+    data = cb.Data(graph.nodes, "Y", rows, np.zeros_like(rows, bool))
+    suggestion = cb.Study(problem, data, cb.Settings(budget=1.0), key=0).ask()
+    assert suggestion.why.runner_up is None and "Next came" not in suggestion.why.text
+
+
+def test_doubts_are_the_squared_correlations_of_the_dense_gaussian(study):
+    post, queries = study.posterior, study.problem.vertices()
+    surrogate = cb.couple(post)
+    r = cb.response(study.problem, post)
+    jacobian = r.jacobian(post.mean, queries)
+    covariance = post.covariance
+    told = study.problem.queries([{"A": 1.0}])
+    at = r.jacobian(post.mean, told)
+    noise = 0.4 + float(surrogate.tell(told, 0.5, 0.4).remainders[0])
+    gain = covariance @ at.T / (at @ covariance @ at.T + noise)
+    for given, now in ((surrogate, covariance), (None, covariance - gain @ at @ covariance)):
+        expected = (jacobian @ now) ** 2 / np.outer(
+            ((jacobian @ now) * jacobian).sum(axis=1), np.diag(now)
+        )
+        expected = np.where(jacobian == 0, 0.0, expected)  # what the effect does not depend on
+        assert (expected == 0).any()
+        found = parameter_doubts(given or surrogate.tell(told, 0.5, 0.4), queries)
+        assert np.allclose(found, expected, atol=1e-6)
+
+
+def test_doubts_are_named_largest_first_and_a_baseline_has_none(study):
+    doubts = study.ask().why.doubts
+    assert (np.diff(doubts.to_numpy()) <= 0).all() and set(doubts.index) == set(
+        study.posterior.names
+    )
+    assert f"rests on {doubts.index[0]} (" in study.ask().why.text
+    plain = cb.Study(study.problem.explore(2), study.data, cb.Settings(method="bo"), key=0)
+    assert not len(plain.ask().why.doubts) and "rests on" not in plain.ask().why.text
+
+
+def test_suggestion_and_batch_show_themselves(study):
+    batch = study.ask(2)
+    table = batch.to_frame()
+    assert table.index.tolist() == [1, 2] and {"mean", "lower", "upper", "cost"} <= set(table)
+    assert "<table" in batch._repr_html_() and "Chosen by" in batch[0]._repr_html_()
+    assert repr(batch[0]).startswith("Suggestion(1: do(")
+    assert isinstance(batch, tuple) and len(batch[:1]) == 1
