@@ -23,14 +23,8 @@ from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
 from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
 from causal_bo_ppl.mechanisms import read_response
-from causal_bo_ppl.mechanisms.interfaces import (
-    Mechanisms,
-    Prior,
-    ResponseMap,
-    RowInformation,
-    Task,
-    offered,
-)
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.interfaces import RowInformation as RowInformation
 from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
@@ -267,11 +261,7 @@ class Posterior:
         return self.belief.outcome_variances(self.upstream(queries))
 
     def row_information(self, queries: Queries) -> RowInformation | None:
-        """Return what one whole row of each query is expected to say about theta.
-
-        It is about the weights w of theta = mean + factor w, which are standard normal. None where
-        the method of inference does not know it.
-        """
+        """Return what a row of each query says of w in theta = mean + factor w; None if unknown."""
         method = offered(self.belief, "row_information")
         found: RowInformation | None = None if method is None else method(self.upstream(queries))
         return found

@@ -21,7 +21,6 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.numerics import clip_rounding
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.responses import Response, response
@@ -38,7 +37,7 @@ from causal_bo_ppl.surrogates.evidence import (
 from causal_bo_ppl.surrogates.interface import Prediction
 from causal_bo_ppl.surrogates.residual import Residual, begin_residual
 from causal_bo_ppl.surrogates.told import Told, no_told, read_told, require_one, row_of
-from causal_bo_ppl.surrogates.weights import Weights, condition, extend, no_outcome
+from causal_bo_ppl.surrogates.weights import Weights, condition, extend, lessons, no_outcome
 
 STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
 
@@ -149,18 +148,8 @@ class Coupled:
         taught = None if self.residual is not None else self.post.row_information(queries)
         if taught is None:
             return None
-        covariance, size = self.weights.covariance, len(self.centre)
         apart = self._linearize(points)[1] - self._linearize(best)[1]
-        information, places = taught.blocks, taught.places
-        known = information
-        if len(self.outcomes.counts):  # outcomes have joined the weights of all groups
-            information, places = taught.whole(size)[:, None], np.arange(size)[None]
-            known, apart = information @ covariance, apart @ covariance
-        groups = np.where(places >= 0, apart[:, places], 0.0)
-        gained = np.linalg.solve(np.eye(places.shape[1]) + known, information)
-        squares = groups[..., :, None] * groups[..., None, :]
-        found = gained.reshape(len(gained), -1) @ squares.reshape(len(apart), -1).T
-        return clip_rounding(found, np.full(found.shape, (apart**2).sum(axis=1)))
+        return lessons(self.weights, taught, apart, len(self.outcomes.counts) > 0)
 
     def without_residual(self) -> "Coupled":
         """Return what the mechanisms alone make of all outcomes."""
