@@ -126,7 +126,7 @@ def test_suggestions_are_those_of_optimize_under_latent_confounding():
     follow(problem, data, cb.Settings(rounds=3), 2, experiment)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_suggestions_are_those_of_optimize_with_other_mechanisms(chain, data):
     follow(chain, data, cb.Settings(rounds=3, mechanisms="gp"), 2)
 
@@ -441,7 +441,7 @@ def test_functions_are_given_back_by_their_names(chain, data):
         cb.Study.from_json(study.to_json(), data)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["laplace", "nuts"])
 def test_suggestions_are_those_of_optimize_with_other_methods_of_inference(chain, data, method):
     follow(chain, data, cb.Settings(rounds=2, inference=method, accept="a test"), 2)
