@@ -374,7 +374,8 @@ class Study:
 
     def __repr__(self) -> str:
         failed = sum(bool(each.failed) for each in self.records)
-        told = f"{len(self.records) - failed} outcomes" + (f", {failed} failed" if failed else "")
+        count = len(self.records) - failed
+        told = f"{count} outcome{'' if count == 1 else 's'}" + (f", {failed} failed" * bool(failed))
         return (
             f"Study({self.problem.objective} {self.problem.target}, {told}; {describe_best(self)})"
         )
