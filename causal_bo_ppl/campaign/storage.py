@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -109,6 +110,19 @@ def read_key(written: Mapping[str, Any]) -> jax.Array:
         return words
     found: jax.Array = jax.random.wrap_key_data(words, impl=written["generator"])
     return found
+
+
+def find_fingerprint(problem: Problem, settings: Settings, key: jax.Array, digest: str) -> str:
+    """Return a hash of all that a study began with; `digest` is that of its rows."""
+    prior = settings.prior  # one's own cannot be written
+    parts = [
+        problem.fingerprint,
+        digest,
+        replace(settings, prior=None).to_json(),
+        "" if prior is None else str(prior.canonical()),
+        str(write_key(key)),
+    ]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
 def require_digest(written: str, found: str) -> None:

@@ -12,8 +12,8 @@ import pandas as pd
 
 from causal_bo_ppl.campaign.suggestions import Suggestion
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.identity import require_rows_of
 from causal_bo_ppl.errors import DataError, DomainError, unknown
-from causal_bo_ppl.inference.posterior import require_rows_of
 from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
 from causal_bo_ppl.optimization.experiments import read_rows
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome

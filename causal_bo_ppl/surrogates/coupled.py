@@ -361,6 +361,11 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
         Whether the noise's variance is known up to a common factor only, which is then learned from
         the outcomes. Intervals need Student's quantiles with `surrogate.degrees`.
 
+    Returns
+    -------
+    Coupled
+        With the methods `predict`, `sample`, `tell` and `imagine`.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
