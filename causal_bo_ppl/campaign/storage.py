@@ -8,6 +8,7 @@ accidents.
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -74,7 +75,9 @@ def read_study(text: str, functions: Mapping[str, Any] | None) -> Written:
     try:
         record = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise StoreError(f"a study is read from a JSON text: {error}; {AGAIN}") from None
+        is_path = isinstance(text, os.PathLike) or str(text).strip().endswith(".json")
+        advice = "give the text of the file, Path(...).read_text()" if is_path else AGAIN
+        raise StoreError(f"a study is read from a JSON text: {error}; {advice}") from None
     if not isinstance(record, dict) or record.get("kind") != "study":
         raise StoreError(f"this is no text of a study; {AGAIN}")
     if record.get("format") != FORMAT:

@@ -259,7 +259,8 @@ class Table(NamedTuple):
 def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     """Take the graph's columns out of a table, with the `do(X)` columns that say what was set."""
     if not isinstance(frame, pd.DataFrame):
-        raise DataError(f"rows come as a pandas DataFrame, got {type(frame).__name__}")
+        kind = type(frame).__name__
+        raise DataError(f"rows come as a pandas DataFrame, got {kind}; read a file by pd.read_csv")
     _require_distinct("column", frame.columns)
     _require_distinct("row label", frame.index)
     marks = {f"do({name})": name for name in nodes}
@@ -269,9 +270,11 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
         str(name) for name in frame.columns if not (isinstance(name, str) and name in claimed)
     )
     if missing:
+        is_cut_wrong = len(frame.columns) == 1 and re.search(r"[;\t|]", str(frame.columns[0]))
         raise DataError(
-            f"the table lacks the columns {listed(missing)}; "
-            f"its unused columns are: {listed(unused)}"
+            f"the table lacks the columns {listed(missing)}; its unused columns are: "
+            + listed(unused)
+            + ("; say by pd.read_csv(path, sep=...) what separates them" if is_cut_wrong else "")
         )
     names = "|".join(re.escape(name) for name in nodes)
     for column in unused:
