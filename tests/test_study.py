@@ -286,8 +286,6 @@ def test_json_with_other_rows_or_another_text_is_refused(chain, data, study):
         cb.Study.from_json(text.replace("-1.0", "-2.0"), data)
     with pytest.raises(cb.StoreError, match="a study is read from a JSON text"):
         cb.Study.from_json(text[:-5], data)
-    with pytest.raises(cb.StoreError, match=r"give the text of the file, Path\(...\).read_text"):
-        cb.Study.from_json("study.json", data)
     with pytest.raises(cb.StoreError, match="no text of a study"):
         cb.Study.from_json(chain.problem.to_json(), data)
     with pytest.raises(
@@ -341,7 +339,7 @@ def test_suggestion_of_an_earlier_state_is_told_and_one_of_another_study_is_not(
         ({"X": np.nan}, 1.0, {}, "the value of X is nan"),
         ({"X": 1.0, "Y": 2.0}, None, {}, "'Y' is the target, which is not set"),
         ({}, 1.0, {}, "where nothing was set, the outcome alone teaches nothing"),
-        ({"X": 1.0}, {"Z": 1.0}, {}, r"row of do\(X = 1\) lacks the columns Y; .* number alone"),
+        ({"X": 1.0}, {"Z": 1.0}, {}, "lacks the columns Y"),
         ({"X": 1.0}, {"X": 2.0, "Z": 1.0, "Y": 0.0}, {}, "X = 2, asked for was 1"),
         ({"X": 1.0}, {"Z": 1.0, "Y": 0.0}, {"variance": 1.0}, "`variance` is of a number"),
         ({"X": 8.0}, -8.0, {}, r"do\(X = 8\) lies outside .*Tell the whole row"),
