@@ -146,7 +146,7 @@ class Settings:
     report:
         Which intervention is recommended.
     observations, rounds, budget, stop:
-        How many rows to begin with, and when to end; a study reads `budget` alone of these.
+        How many rows to begin with, and when to end. A study has its own rows and does not end.
 
     Examples
     --------
