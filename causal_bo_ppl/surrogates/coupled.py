@@ -39,14 +39,15 @@ from causal_bo_ppl.surrogates.residual import Residual, begin_residual
 from causal_bo_ppl.surrogates.told import Told, no_told, read_told, require_one, row_of
 from causal_bo_ppl.surrogates.weights import Weights, condition, extend, lessons, no_outcome
 
-STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
+STEPS, CLOSE = 12, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
+LITTLE = 1e-5  # a gain in the log density of theta after which it stays where it is
 
 
 @dataclass(frozen=True, eq=False)
 class Coupled:
     """The coupled surrogate in weight space; made by `couple(post)`; see `interface.Surrogate`.
 
-    centre: the weights at which the response is linearized: those of theta, then the residual's.
+    centre: theta's weights at which the response is linearized.
     weights: the posterior of all weights. told: every outcome as it was told. outcomes: the same
     outcomes with the replicates of each of t interventions merged. remainders: what linearization
     leaves out of the variance of each of these t effects. learned: a residual and the noise.
@@ -214,11 +215,10 @@ class Coupled:
 
     def _judge(self) -> "Coupled":
         """Return the surrogate after the evidence of all outcomes was weighed."""
-        causal = self.centre[: self.linear.size]
         if self.options.is_plain:
-            return self._centred_at(causal)
+            return self._condition()
         merged, residual = self.outcomes, None
-        values, features = self.linear.at(np.zeros(self.linear.size), merged.queries)
+        values, features = self.linear.at(np.zeros(self.linear.own), merged.queries)
         if self.options.residual is not False:
             residual = begin_residual(self.post.problem).having(merged.queries)
         outcomes = Outcomes(
@@ -236,7 +236,7 @@ class Coupled:
         learned = Learned(None, found.noise_alone, found.log_factor)
         if is_on and found.residual is not None:
             learned = Learned(found.residual, found.noise_with, found.log_factor)
-        return replace(self, learned=learned)._centred_at(causal)
+        return replace(self, learned=learned)._condition()
 
     def imagine(self, query: Queries, noise: float) -> "Coupled":
         """Return the surrogate as if a query had come out as predicted: less doubt, same means."""
@@ -260,12 +260,12 @@ class Coupled:
         if self.residual is None or not self.residual.unexplored(queries):
             return self
         wider = self.residual.having(queries)
-        old, more = len(self.centre), np.zeros(wider.size - self.residual.size)
+        old, more = len(self.weights.mean), np.zeros(wider.size - self.residual.size)
         covariance = np.eye(old + len(more))
         covariance[:old, :old] = self.weights.covariance
         weights = Weights(covariance, np.append(self.weights.mean, more))
         learned = self.learned._replace(residual=wider)
-        return replace(self, learned=learned, centre=np.append(self.centre, more), weights=weights)
+        return replace(self, learned=learned, weights=weights)
 
     def _evidence(self, row: int, offset: float, feature: np.ndarray) -> tuple[float, float]:
         """Return precision of an intervention's mean outcome, and precision times residual.
@@ -282,46 +282,49 @@ class Coupled:
     def recentre(self) -> "Coupled":
         """Linearize where the outcomes have moved theta, and learn from all of them again.
 
-        That is theta's most probable value, found by Gauss-Newton steps, O(t r^2 + r^3) each; one
-        that makes theta less probable is halved.
+        That is theta's most probable value, all other weights integrated out, found by Gauss-Newton
+        steps, O(t r^2 + r^3) each; one that makes theta less probable is halved.
         """
         if not len(self.outcomes.counts):
             return self
-        centre, weights, loss = self.centre, self.weights, self._linearized_at(self.centre)[0]
+        centre, weights, own = self.centre, self.weights, self.linear.own
+        loss = self._linearized_at(centre)[0]
         for _ in range(STEPS):
-            step = weights.mean - centre
+            step = weights.mean[:own] - centre
             after, offsets, features = self._linearized_at(centre + step)
             while after > loss and np.abs(step).max() > CLOSE:
                 step = step / 2
                 after, offsets, features = self._linearized_at(centre + step)
-            centre, loss = centre + step, after
             residuals = self.outcomes.means - offsets
             weights = condition(features, residuals, self._precisions(features))
-            if np.abs(step).max() <= CLOSE:
+            centre, gained, loss = centre + step, loss - after, after
+            if np.abs(step).max() <= CLOSE or gained <= LITTLE * max(loss, 1.0):
                 break
         return replace(self, centre=centre, weights=weights)
 
     def _linearized_at(self, centre: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return minus the log posterior of weights, and offsets and features of outcomes there."""
+        """Return minus the log posterior of theta, and offsets and features of outcomes there.
+
+        All weights other than theta's explain what they can of the outcomes.
+        """
         offsets, features = replace(self, centre=centre)._linearize(self.outcomes.queries)
-        gaps = self.outcomes.means - offsets - features @ centre
-        misfit = self._precisions(features) @ gaps**2
-        return float(centre @ centre + misfit) / 2, offsets, features
+        own, precisions = self.linear.own, self._precisions(features)
+        gaps, others = self.outcomes.means - offsets - features[:, :own] @ centre, features[:, own:]
+        loss = centre @ centre
+        if others.shape[1]:
+            explained = condition(others, gaps, precisions).mean
+            gaps, loss = gaps - others @ explained, loss + explained @ explained
+        return float(loss + precisions @ gaps**2) / 2, offsets, features
 
     def _precisions(self, features: np.ndarray) -> np.ndarray:
         noises = self.learned.noise * self.outcomes.variances
         return _precisions(noises, self.remainders, features)
 
-    def _centred_at(self, centre: np.ndarray) -> "Coupled":
-        size = self.linear.size
-        more = 0 if self.residual is None else self.residual.size
-        whole = centre if len(centre) == size + more else np.append(centre[:size], np.zeros(more))
-        moved = replace(self, centre=whole)
-        offsets, features = moved._linearize(self.outcomes.queries)
-        precisions = self._precisions(features)
-        return replace(
-            moved, weights=condition(features, self.outcomes.means - offsets, precisions)
-        )
+    def _condition(self) -> "Coupled":
+        """Return the surrogate with the weights that all outcomes imply, at the same centre."""
+        offsets, features = self._linearize(self.outcomes.queries)
+        weights = condition(features, self.outcomes.means - offsets, self._precisions(features))
+        return replace(self, weights=weights)
 
     def __repr__(self) -> str:
         distinct = len(self.outcomes.counts)
@@ -359,11 +362,10 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
     if residual not in (True, False, "auto") or not isinstance(residual, bool | str):
         raise ModelError(f'residual must be True, False or "auto"; got {residual!r}')
     linear, nothing = linearized(post), no_told(len(post.problem.graph.nodes))
-    size = linear.size
     return Coupled(
         linear,
-        np.zeros(size),
-        no_outcome(size),
+        np.zeros(linear.own),
+        no_outcome(linear.size),
         nothing,
         merge_replicates(*nothing),
         np.zeros(0),

@@ -59,13 +59,13 @@ class Linearized:
         return self.own + len(self.thetas)
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
-        """Return the parameters (d,) with these weights."""
-        return np.asarray(self.post.mean + self.post.factor @ weights[: self.own])
+        """Return the parameters (d,) with these weights of theta."""
+        return np.asarray(self.post.mean + self.post.factor @ weights)
 
     def at(self, centre: np.ndarray, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         """Return offsets (M,) and features (M, r): effects are offset + phi'w.
 
-        centre: the weights at which the response is linearized.
+        centre: theta's weights at which the response is linearized.
         """
         values, jacobian = self.response.linearize(self.theta(centre), queries)
         if not np.isfinite(values).all():
@@ -75,7 +75,7 @@ class Linearized:
                 f"the effect of {intervention} is {values[row]}; theta has run away"
             )
         features = jacobian @ self.post.factor
-        offsets = values - features @ centre[: self.own]
+        offsets = values - features @ centre
         if len(self.thetas):
             features = np.concatenate([features, self.remainders(queries)], axis=1)
         return offsets, features
