@@ -39,8 +39,8 @@ from causal_bo_ppl.surrogates.residual import Residual, begin_residual
 from causal_bo_ppl.surrogates.told import Told, no_told, read_told, require_one, row_of
 from causal_bo_ppl.surrogates.weights import Weights, condition, extend, lessons, no_outcome
 
-STEPS, CLOSE = 12, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
-LITTLE = 1e-5  # a gain in the log density of theta after which it stays where it is
+STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
+LITTLE = 1e-7  # a gain in the log density of theta after which it stays where it is
 
 
 @dataclass(frozen=True, eq=False)
