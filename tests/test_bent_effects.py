@@ -109,7 +109,7 @@ def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():
         sizes.append(len(queries))
         at = np.asarray(queries.value).sum(axis=1)
         peak = np.where(queries.mask[:, 0], places["A",], places["B",])
-        return -np.abs(at - peak) ** 1.5
+        return -(np.abs(at - peak) ** 1.5)
 
     points = problem.sobol(16)
     low, high = (np.array([domains.get(n, (0, 0))[at] for n in graph.nodes]) for at in (0, 1))

@@ -143,22 +143,25 @@ class _Search:
         payable = np.where(self.pays(costs), worth, -np.inf)
         if not (payable > -np.inf).any() or self.is_flat(worth[self.pays(costs)]):
             return self.choose(queries, costs, worth, how)
-        low, high = self.space.bounds()
-        moving = (np.asarray(queries.mask) & (high > low)).sum(axis=1)
-        is_line = (np.asarray(queries.mask).sum(axis=1) == 1) & (moving == 1)
-        parts = [queries]
-        if is_line.any():
-            parts.append(zoom(self.masked, queries[is_line], payable[is_line], low, high))
-        starts = self.leading(queries[~is_line], payable[~is_line], IMPROVED)
-        if len(starts):
-            parts.append(self.improve(starts))
-        improved = stack(parts[1:])
-        queries, worth = stack(parts), np.append(worth, self.masked(improved))
+        improved, ways = self.refine(queries, payable)
+        queries, worth = stack([queries, improved]), np.append(worth, self.masked(improved))
         costs = np.append(costs, self.space.problem.cost(improved))
-        ways = [*["brackets"] * bool(is_line.any()), *["gradients"] * bool(len(starts))]
-        return self.choose(
-            queries, costs, worth, f"{how}, the best improved by {' and '.join(ways)}"
-        )
+        return self.choose(queries, costs, worth, f"{how}, the best improved by {ways}")
+
+    def refine(self, queries: Queries, worth: np.ndarray) -> tuple[Queries, str]:
+        """Return better queries than the best of these, and in words how they were found."""
+        low, high = self.space.bounds()
+        mask = np.asarray(queries.mask)
+        is_line = (mask.sum(axis=1) == 1) & (mask & (high > low)).any(axis=1)
+        found, ways = [queries[:0]], []
+        if is_line.any():
+            found.append(zoom(self.masked, queries[is_line], worth[is_line], low, high))
+            ways.append("brackets")
+        starts = self.leading(queries[~is_line], worth[~is_line], IMPROVED)
+        if len(starts):
+            found.append(self.improve(starts))
+            ways.append("gradients")
+        return stack(found), " and ".join(ways)
 
     def improve(self, starts: Queries) -> Queries:
         """Move all free variables by gradients, those with levels one at a time, by turns."""

@@ -33,21 +33,18 @@ def zoom(
     low, high:
         Ends of all variables' domains, (p,).
     """
-    masks, columns, lower, upper = [], [], [], []
+    columns, ends = [], []
     for _, rows in rows_of_sets(points):
-        mask = np.asarray(points.mask)[rows[0]]
-        column = int(np.flatnonzero(mask)[0])
-        width = high[column] - low[column]
-        shares = (np.asarray(points.value)[rows, column] - low[column]) / width
-        for left, right in _brackets(shares, found[rows]):
-            masks.append(mask)
-            columns.append(column)
-            lower.append(left)
-            upper.append(right)
-    if not masks:
+        place = int(np.flatnonzero(np.asarray(points.mask)[rows[0]])[0])
+        width = high[place] - low[place]
+        inside = (np.asarray(points.value)[rows, place] - low[place]) / width
+        brackets = _brackets(inside, found[rows])
+        columns += [place] * len(brackets)
+        ends += brackets
+    if not ends:
         return points[:0]
-    mask, column = np.array(masks), np.array(columns)
-    left, right = np.array(lower), np.array(upper)
+    column, (left, right) = np.array(columns), np.array(ends).T
+    mask = np.eye(len(low), dtype=bool)[column]
     steps, many = np.arange(1, INSIDE + 1) / (INSIDE + 1), np.arange(len(mask))
     best = (left + right) / 2
     for _ in range(STEPS):
@@ -56,8 +53,8 @@ def zoom(
         values = worth(_queries(mask, column, shares, low, high)).reshape(shares.shape)
         at = values.argmax(axis=1)
         best = shares[many, at]
-        width = (right - left) / (INSIDE + 1)
-        left, right = np.maximum(best - width, left), np.minimum(best + width, right)
+        apart = (right - left) / (INSIDE + 1)
+        left, right = np.maximum(best - apart, left), np.minimum(best + apart, right)
     return _queries(mask, column, best[:, None], low, high)
 
 

@@ -92,6 +92,7 @@ class Coupled:
 
     @property
     def response(self) -> Response:
+        """The map from theta and queries to effects."""
         return self.linear.response
 
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:

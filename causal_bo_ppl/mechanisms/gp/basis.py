@@ -193,7 +193,7 @@ def _sums_of_sines(weights: jax.Array, angle: jax.Array, count: int) -> jax.Arra
     def visit(carried: Any, _: None) -> Any:
         now, before = carried
         found = []
-        for _ in range(UNROLLED):
+        for _place in range(UNROLLED):
             found.append(jnp.sum(weights * now))
             now, before = twice * now - before, now
         return (now, before), jnp.stack(found)

@@ -49,8 +49,9 @@ def bind_equation(
     """
     columns = [data.nodes.index(node) for node in graph.nodes]
     values, place = data.values[:, columns], graph.index(name)
-    own, plain = ~data.intervened[:, columns[place]], ~data.intervened.any(axis=1)
-    usual = plain if plain.sum() >= USUAL else np.ones(len(plain), bool)
+    own, usual = ~data.intervened[:, columns[place]], ~data.intervened.any(axis=1).astype(bool)
+    if usual.sum() < USUAL:
+        usual = np.ones(len(own), bool)
     given = [cause for cause in graph.parents(name) if (cause, name) in problem.known]
     causes = [cause for cause in graph.parents(name) if cause not in given]
     spreads = {node: read_spread(prior, node, values[usual, graph.index(node)]) for node in causes}
@@ -96,12 +97,15 @@ def _frame(
         low, high = min(own[0], spread.low), max(own[1], spread.high)
         inside = values[(values >= low) & (values <= high)]
         ends.append((low, high))
-        kinks.append((min(inside.min(initial=spread.low), spread.low),
-                      max(inside.max(initial=spread.high), spread.high)))
-    low, high = np.array(ends).reshape(-1, 2).T
-    least, most = np.array(kinks).reshape(-1, 2).T
+        kinks.append(
+            (
+                min(inside.min(initial=spread.low), spread.low),
+                max(inside.max(initial=spread.high), spread.high),
+            )
+        )
+    box, (least, most) = np.array(ends).reshape(-1, 2), np.array(kinks).reshape(-1, 2).T
     origin = np.array([spread.centre for spread in spreads])
-    return Frame(origin, (low + high) / 2, (high - low) / 2, least, most)
+    return Frame(origin, box.mean(axis=1), (box[:, 1] - box[:, 0]) / 2, least, most)
 
 
 def _form(name: str, choice: GP | None, causes: list[str]) -> Form:
