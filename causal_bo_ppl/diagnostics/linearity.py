@@ -9,17 +9,13 @@ error of their difference is that of n paired differences:
 
 import jax
 import numpy as np
-import pandas as pd
 
-from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.diagnostics.convergence import require_between, require_posterior
-from causal_bo_ppl.diagnostics.predictive import WORST_K, LeftOut, leave_out
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.diagnostics.predictive import leave_out
+from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
-
-STRAIGHT, BENT, UNCLEAR = "linear is enough", "bends", "cannot tell"
-ENOUGH = 0.9  # of the rows must be judged where a mechanism is said to bend
-COLUMNS = "mechanism rows difference se largest_k linear_k finding verdict".split()
+from causal_bo_ppl.inference.comparison_with_lines import advise, compare_with_lines, tell
 
 
 def check_linearity(
@@ -82,66 +78,5 @@ def check_linearity(
     ours = leave_out("check_linearity", post, draws, key)
     straight = fit(post.problem, post.data, mechanisms="linear", method="conjugate")
     theirs = leave_out("check_linearity", straight, draws, key)
-    graph = post.problem.graph
-    names = [name for name in ours if name in theirs and graph.parents(name)]
-    if not names:
-        raise ModelError("no mechanism with causes was learned; there is nothing to compare")
-    lines = [(name, *_compare(ours[name], theirs[name], margin, least)) for name in names]
-    table = pd.DataFrame(lines, columns=COLUMNS).set_index("mechanism")
-    return Check("linearity", table, _tell(table), _advise(table))
-
-
-def _compare(ours: LeftOut, theirs: LeftOut, margin: float, least: float) -> tuple[object, ...]:
-    """Return what a line says about one mechanism."""
-    gaps, rows = ours.elpd - theirs.elpd, len(ours.rows)
-    if rows < 2:
-        return rows, *[np.nan] * 4, UNCLEAR, UNKNOWN
-    difference, error = _sum(gaps)
-    sure = ours.pareto_k <= WORST_K
-    gain, doubt = _sum(gaps[sure])
-    if sure.mean() >= ENOUGH and gain > max(least, 2 * doubt):
-        finding = BENT
-    elif difference + 2 * error < margin and bool((theirs.pareto_k <= WORST_K).all()):
-        finding = STRAIGHT
-    else:
-        finding = UNCLEAR
-    shapes = float(ours.pareto_k.max()), float(theirs.pareto_k.max())
-    return rows, difference, error, *shapes, finding, UNKNOWN if finding == UNCLEAR else PASSED
-
-
-def _sum(gaps: np.ndarray) -> tuple[float, float]:
-    """Return the sum of differences (n,) and its standard error, infinite for less than two."""
-    error = np.sqrt(len(gaps)) * gaps.std(ddof=1) if len(gaps) > 1 else np.inf
-    return float(gaps.sum()), float(error)
-
-
-def _tell(table: pd.DataFrame) -> str:
-    parts = []
-    for finding, words in (
-        (BENT, "These mechanisms bend"),
-        (STRAIGHT, "A line predicts as well for"),
-        (UNCLEAR, "The rows cannot tell for"),
-    ):
-        found = table[table["finding"] == finding]
-        if len(found):
-            numbers = [
-                f"{name} ({line['difference']:+.1f} +- {line['se']:.1f})"
-                for name, line in found.iterrows()
-            ]
-            parts.append(f"{words}: {listed(numbers, most=6)}.")
-    parts.append("In brackets: log density of new rows, compared with a linear mechanism.")
-    return " ".join(parts)
-
-
-def _advise(table: pd.DataFrame) -> str:
-    straight = [str(name) for name in table.index[table["finding"] == STRAIGHT]]
-    if len(straight) == len(table):
-        return 'Linear mechanisms predict as well: mechanisms="linear" is simpler and exact.'
-    if straight:
-        bent = [str(name) for name in table.index if name not in straight]
-        chosen = ", ".join(f'"{name}": "gp"' for name in bent[:6])
-        more = ", ..." if len(bent) > 6 else ""
-        return f"Some may as well be linear: mechanisms={{{chosen}{more}}} keeps the others linear."
-    if (table["finding"] == UNCLEAR).any():
-        return "Keep mechanisms that may bend where the rows cannot tell, or add rows."
-    return ""
+    table = compare_with_lines(post.problem, ours, theirs, margin=margin, least=least)
+    return Check("linearity", table, tell(table), advise(table))

@@ -14,9 +14,7 @@ Rows are left out one by one by Pareto-smoothed importance sampling (PSIS-LOO), 
 whether a single row decides a mechanism.
 """
 
-import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -32,6 +30,7 @@ from causal_bo_ppl.diagnostics.convergence import (
 )
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.comparison_with_lines import WORST_K, LeftOut, leave_rows_out
 from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.interfaces import Unevenness, offered
 from causal_bo_ppl.problem import Queries
@@ -51,7 +50,6 @@ NATURAL = {"sd": np.exp, "kurtosis": np.exp, "residual kurtosis": np.exp, "curva
 TAIL = 1.6448536269514722  # sds on each side that hold 90 % of a Gaussian
 FEWEST = 8  # rows that a kurtosis needs
 COLUMNS = "variable statistic observed predicted low high gap p_value where".split()
-WORST_K = 0.7  # beyond it the estimate for that row is not to be trusted
 LOO_COLUMNS = "mechanism rows elpd se p_loo largest_k influential which verdict".split()
 
 
@@ -334,42 +332,13 @@ def check_loo(
     return Check("leave one out", table, _tell_left_out(table), _advise_on_rows(table))
 
 
-class LeftOut(NamedTuple):
-    """What a mechanism says about each of n rows when it has not learned from that row.
-
-    rows: (n,) places among the posterior's rows. elpd: (n,) log densities. pareto_k: (n,) tails of
-    the importance weights. standard_error: of the sum of `elpd`. size: how many parameters the
-    mechanism seems to have. A single row cannot be left out; then nothing else is known.
-    """
-
-    rows: np.ndarray
-    elpd: np.ndarray
-    pareto_k: np.ndarray
-    standard_error: float
-    size: float
-
-
 def leave_out(who: str, post: Posterior, draws: int, key: jax.Array | int) -> dict[str, LeftOut]:
-    """Leave every row out of every mechanism by PSIS-LOO, with the variables' names as keys."""
+    """Leave every row out of every mechanism, where the posterior allows it."""
     if post.rows < 2:
         raise DataError(f"leaving rows out needs at least 2 of them, got {post.rows}")
     require_draws(who, draws, post)
     require_rows_known(who, post)
-    from arviz_stats import loo
-
-    tree, found = post.to_datatree(draws=draws, key=key), {}
-    for name in map(str, tree["observed_data"].data_vars):
-        rows = np.asarray(tree["log_likelihood"][name].coords[f"row[{name}]"])
-        if len(rows) < 2:
-            unknown = np.full(len(rows), np.nan)
-            found[name] = LeftOut(rows, unknown, unknown, np.nan, np.nan)
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of large k: tables report them
-            each = loo(tree, var_name=name, pointwise=True)
-        parts = (np.asarray(each.elpd_i), np.asarray(each.pareto_k))
-        found[name] = LeftOut(rows, *parts, float(each.se), float(each.p))
-    return found
+    return leave_rows_out(post, draws, key)
 
 
 def _tell_left_out(table: pd.DataFrame) -> str:

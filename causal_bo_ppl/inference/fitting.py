@@ -12,6 +12,7 @@ from causal_bo_ppl.data.identity import digest, require_rows_of
 from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError
+from causal_bo_ppl.inference.choosing import choose_mechanisms
 from causal_bo_ppl.inference.conjugate import Conjugate
 from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.laplace import Laplace
@@ -61,7 +62,9 @@ def fit(
         is finite); disturbances are additive and Gaussian, and a latent cause upstream of the
         target is refused. `cb.GP(...)`: the same with options, such as causes that interact. A
         dictionary chooses by variable, {"Z": "linear", "Y": cb.GP(kernel="matern52")}; variables
-        that it does not name are linear. Or a family of your own, see
+        that it does not name are linear. "auto": linear where rows that are left out show that a
+        line is enough, "gp" elsewhere; `post.chosen` says which and why. Or a family of your own,
+        see
         `causal_bo_ppl.mechanisms.interfaces`.
     method:
         A name or a record. "conjugate", `cb.Conjugate()`: a normal-inverse-gamma posterior of every
@@ -126,11 +129,12 @@ def fit(
             f"{chosen.name} cannot use what only linearity identifies; take "
             'method="nuts" or "laplace"'
         )
+    family, choice = choose_mechanisms(problem, data, family, prior)
     told = read_outcomes(problem, outcomes)
     task = Task(problem, data, told, prior, parameters, intercepts, linear)
     belief = chosen.infer(task, family, given_key)
     digested = (digest(data) + told.digest()) % 2**256
-    return Posterior(problem, chosen.name, belief, (data,), digested, mechanisms=family.name)
+    return Posterior(problem, chosen.name, belief, (data,), digested, "", family.name, choice)
 
 
 def read_method(given: object) -> Method:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pandas as pd
 
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.identity import digest, require_rows_of
 from causal_bo_ppl.data.learnability import require_sizes
@@ -52,6 +53,8 @@ class Posterior:
         Why the analyst goes on with it whatever its verdict; empty where it was not accepted.
     mechanisms:
         The name of the family of mechanisms.
+    chosen:
+        How the rows chose the mechanisms, for mechanisms="auto"; None where they were given.
     """
 
     problem: Problem
@@ -61,6 +64,7 @@ class Posterior:
     digest: int
     accepted: str = ""
     mechanisms: str = "linear"
+    chosen: Check | None = None
 
     @property
     def rows(self) -> int:
@@ -351,7 +355,8 @@ class Posterior:
         title = f"<p>{size}, {self.method} posterior from {self.rows} rows"
         note = html.escape(f"verdict: {self.status}; moments: {self.moments_by}")
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format)
-        return f"{title}; {note}</p>{table}"
+        why = "" if self.chosen is None else f"<p>{html.escape(self.chosen.text)}</p>"
+        return f"{title}; {note}</p>{why}{table}"
 
     @classmethod
     def from_draws(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.mechanisms.automatic import Automatic
 from causal_bo_ppl.mechanisms.gp.family import GaussianProcesses, read_choices
 from causal_bo_ppl.mechanisms.gp.priors import GP
 from causal_bo_ppl.mechanisms.interfaces import (
@@ -18,13 +19,17 @@ from causal_bo_ppl.mechanisms.linear.model import Linear
 __all__ = ["FAMILIES", "Choice", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
 
 Choice = str | GP | Mapping[str, str | GP] | Mechanisms  # what `mechanisms=` takes
-FAMILIES: dict[str, Mechanisms] = {"linear": Linear(), "gp": GaussianProcesses()}
+FAMILIES: dict[str, Mechanisms] = {
+    "linear": Linear(),
+    "gp": GaussianProcesses(),
+    "auto": Automatic(),
+}
 
 
 def read_mechanisms(given: object) -> Mechanisms:
     """Return a family of mechanisms, given by its name, by variable, or as a record of one's own.
 
-    given: "linear" or "gp"; `cb.GP(...)` for all variables; {variable: "linear", "gp" or
+    given: "linear", "gp" or "auto"; `cb.GP(...)` for all variables; {variable: "linear", "gp" or
     `cb.GP(...)`}; or a family.
     """
     if isinstance(given, GP):

@@ -1,6 +1,7 @@
 """What is known before the first experiment? Rows are learned from, and checked once."""
 
 import hashlib
+from dataclasses import replace
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.identity import digest
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.choosing import choose_mechanisms
 from causal_bo_ppl.inference.fitting import read_method, trait
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered
@@ -72,26 +74,31 @@ def find_versions() -> tuple[tuple[str, str], ...]:
 def check(state: State, key: jax.Array) -> tuple[Check, ...]:
     """Run the cheap checks, where the mechanisms are to be relied upon."""
     is_ours = offered(state.surrogate, "without_residual") is not None
+    made = () if state.base.chosen is None else (state.base.chosen,)
     if not is_ours or state.base.belief.model is None or state.base.rows < FEWEST:
-        return ()
-    return precheck(state.base, key)
+        return made
+    return (*made, *precheck(state.base, key))
 
 
 def learn(
     problem: Problem, data: Data, settings: Settings, key: jax.Array
 ) -> tuple[Posterior, Data, bool]:
     """Return the posterior, rows of earlier experiments that it did not use, and if it could."""
-    family = read_mechanisms(settings.mechanisms)
+    family, choice = choose_mechanisms(
+        problem, data, read_mechanisms(settings.mechanisms), settings.prior
+    )
     default = offered(family, "default_method")
     usual = "laplace" if default is None else default(problem)
     method = read_method(settings.inference or usual)
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     if trait(method, "takes_experiments"):
-        return fit(problem, data, **options), data.rows(slice(0, 0)), True
+        post = replace(fit(problem, data, **options), chosen=choice)
+        return post, data.rows(slice(0, 0)), True
     if settings.update == "full":
         raise ModelError(
             f"{method.name}, the default here, learns from observational rows only, so whole rows "
             'of experiments cannot be used; take update="target"'
         )
     observed = data.rows(data.is_observational)
-    return fit(problem, observed, **options), data.rows(~data.is_observational), False
+    post = replace(fit(problem, observed, **options), chosen=choice)
+    return post, data.rows(~data.is_observational), False
