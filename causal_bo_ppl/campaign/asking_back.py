@@ -17,9 +17,9 @@ from causal_bo_ppl.optimization.predicted_outcomes import (
     noise_degrees,
 )
 from causal_bo_ppl.optimization.state import State
-from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.surrogates.effect_moments import target_moments
+from causal_bo_ppl.surrogates.told import Told
 
 IMPROBABLE = 1e-6  # two-sided: below, an outcome is asked back
 FAR = 3.0  # sds of the target in the rows: nearer ones are not asked back
@@ -31,8 +31,7 @@ def predict_records(state: State, records: list[Record]) -> list[Record]:
     if not places:
         return records
     chosen = [records[at] for at in places]
-    queries, outcomes, noises = _arrays(state, chosen)
-    found = predict_outcomes(state, queries, outcomes, noises)
+    found = predict_outcomes(state, _read_told(state, chosen))
     after = list(records)
     for at, predicted in zip(places, found, strict=True):
         after[at] = records[at]._replace(predicted=predicted)
@@ -53,7 +52,7 @@ def require_expected(state: State, records: list[Record]) -> None:
     usual = target_moments(state.base)
     mean, spread, outcomes = np.zeros(0), np.zeros(0), np.zeros(0)
     if chosen:
-        queries, outcomes, noises = _arrays(state, chosen)
+        queries, outcomes, noises = _read_told(state, chosen)
         factor = float(getattr(getattr(state.surrogate, "learned", None), "noise", 1.0))
         mean, sd = state.surrogate.predict(queries)
         unknown = np.full(len(mean), np.inf)
@@ -90,12 +89,12 @@ def is_predictable(state: State, record: Record) -> bool:
     return True
 
 
-def _arrays(state: State, records: list[Record]) -> tuple[Queries, np.ndarray, np.ndarray]:
+def _read_told(state: State, records: list[Record]) -> Told:
+    """Return outcomes with the variances of their noise, those that were given where there are."""
     queries = stack(each.query for each in records)
     outcomes = np.array([each.outcome for each in records], float)
     given = np.array([np.nan if each.variance is None else each.variance for each in records])
-    noises = np.where(np.isnan(given), state.noises(queries), given)
-    return queries, outcomes, noises
+    return Told(queries, outcomes, np.where(np.isnan(given), state.noises(queries), given))
 
 
 def predictions(records: tuple[Record, ...]) -> list[PredictedOutcome]:

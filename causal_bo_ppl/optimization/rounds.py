@@ -36,6 +36,7 @@ from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, reco
 from causal_bo_ppl.optimization.surprise import assess, is_due
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates.told import Told
 from causal_bo_ppl.systems import CausalSystem
 
 REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
@@ -264,7 +265,7 @@ class Loop:
             raise DataError('update="full" needs whole rows: let the experiment return Data')
         queries = stack(trial.suggestion.query for trial in trials)
         outcomes, noises = (np.array([trial[at] for trial in trials], float) for at in (3, 2))
-        predicted = predict_outcomes(progress.state, queries, outcomes, noises)
+        predicted = predict_outcomes(progress.state, Told(queries, outcomes, noises))
         is_known = self.settings.known_noise is not None
         state = tell(progress.state, [trial.entry(is_known) for trial in trials])
         best, residual = recommend(state), getattr(state.surrogate, "residual", None)
