@@ -94,16 +94,22 @@ def _suggestion(study: "Study", choice: Choice, number: int, key: jax.Array) -> 
     [intervention] = study.problem.interventions(chosen.query)
     degrees = float(getattr(study.surrogate, "degrees", np.inf))
     interval = Recommendation(intervention, chosen.mean, chosen.sd, degrees).interval()
-    failures = [each.failed for each in study.records if each.failed and each.is_of(chosen.query)]
-    note = f"It failed before: {'; '.join(failures)}." if failures else ""
 
     def why() -> Reasons:
-        return explain(study.problem, choice, interval, key, note)
+        return explain(study.problem, choice, interval, key, _note(study, chosen.query))
 
     return Suggestion(
         intervention, chosen.mean, chosen.sd, chosen.cost, number, chosen.bound, 1, chosen.query,
         study.fingerprint, degrees, why,
     )  # fmt: skip
+
+
+def _note(study: "Study", query: Queries) -> str:
+    """Return that it failed before, and that it is enough by the settings, where it is so."""
+    failures = [each.failed for each in study.records if each.failed and each.is_of(query)]
+    said = [f"It failed before: {'; '.join(failures)}."] if failures else []
+    said += [f"By Settings.stop it is enough: {study.stopped}."] if study.stopped else []
+    return " ".join(said)
 
 
 def _observation(study: "Study", number: int) -> Suggestion:
@@ -120,7 +126,7 @@ def _observation(study: "Study", number: int) -> Suggestion:
 
     def why() -> Reasons:
         title = f"Observe {policy.rows} rows without setting anything."
-        return Reasons(title, rule, None, None, cost)
+        return Reasons(title, rule, None, None, cost, note=_note(study, nothing))
 
     return Suggestion(
         {}, line["mean"], line["sd"], cost, number, line["mean"], policy.rows, nothing,

@@ -66,7 +66,8 @@ def write_html(study: "Study") -> str:
     rows = [study.best.intervention, *(study.problem.interventions(each)[0] for each in own)]
     distinct = list({tuple(each.items()): each for each in rows}.values())
     believed = study.effects(distinct).to_html(index=False, **shown)
+    enough = f"<p>It is enough: {html.escape(study.stopped)}.</p>" if study.stopped else ""
     return (
         f"<p><strong>{html.escape(repr(study))}</strong></p>{told}<p>What is believed now:</p>"
-        f"{believed}<p>What surprised: {html.escape(study.surprise.message)}</p>"
+        f"{believed}<p>What surprised: {html.escape(study.surprise.message)}</p>{enough}"
     )

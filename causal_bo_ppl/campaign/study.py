@@ -6,7 +6,6 @@ order.
 """
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -17,14 +16,16 @@ import pandas as pd
 
 from causal_bo_ppl.campaign.answers import read_answers
 from causal_bo_ppl.campaign.asking import suggest
-from causal_bo_ppl.campaign.asking_back import predict_records, predictions, require_expected
+from causal_bo_ppl.campaign.asking_back import predictions, require_expected
 from causal_bo_ppl.campaign.display import describe_best, tabulate, write_html
+from causal_bo_ppl.campaign.learning import add_losses, believe, learn, open_for
+from causal_bo_ppl.campaign.stopping import find_stop
 from causal_bo_ppl.campaign.storage import read_study, require_digest, write_key, write_study
 from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
-from causal_bo_ppl.campaign.told import FOREIGN, Record
+from causal_bo_ppl.campaign.told import Record
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, DomainError, ExplorationError, ModelError
+from causal_bo_ppl.errors import DomainError, ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_rows_of
 from causal_bo_ppl.inputs import as_key
@@ -32,14 +33,13 @@ from causal_bo_ppl.optimization.beginnings import begin_from_rows, digest_rows
 from causal_bo_ppl.optimization.contradictions import Said, warn_of_contradictions
 from causal_bo_ppl.optimization.run import Recommendation, recommendation
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import State, tell
+from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.optimization.surprise import Surprise, assess
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import Interventions
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.effect_tables import effects
 
-BLOCK = 1_024  # outcomes of a table that are predicted together
 Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
 What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
 
@@ -55,8 +55,9 @@ class Study:
         The rows there are: Data, or a pandas table with a column for every variable. Rows of
         earlier experiments belong here too, with columns `do(X)`.
     settings:
-        `cb.Settings(...)`, as the keywords of `cb.optimize`; `rounds`, `observations` and `stop` do
-        not matter here.
+        `cb.Settings(...)`, as the keywords of `cb.optimize`; `rounds` and `observations` do not
+        matter here. A study does not end by itself: with `stop` it says in `stopped` that it would
+        be enough.
     key:
         For all that is drawn: a JAX key or an int.
 
@@ -84,6 +85,7 @@ class Study:
     checks: tuple[Check, ...]
     state: State
     records: tuple[Record, ...]
+    _start: State
     _said: Said
 
     def __init__(
@@ -120,6 +122,7 @@ class Study:
             checks=checks,
             state=state,
             records=(),
+            _start=state,
             _said=Said(),
         )
 
@@ -128,7 +131,7 @@ class Study:
 
     def _after(self, records: tuple[Record, ...], state: State, said: Said) -> "Study":
         """Return the study with these records and this state."""
-        kept = "problem settings data key checks fingerprint data_digest".split()
+        kept = "problem settings data key checks _start fingerprint data_digest".split()
         made = object.__new__(type(self))
         made.__dict__.update({name: getattr(self, name) for name in kept})
         made.__dict__.update(records=records, state=state, _said=said)
@@ -184,7 +187,12 @@ class Study:
     @cached_property
     def surprise(self) -> Surprise:
         """Whether the outcomes agree with what the mechanisms predicted for them on arrival."""
-        return assess(self.problem, predictions(self.records))
+        return assess(self.state.problem, predictions(self.records))
+
+    @cached_property
+    def stopped(self) -> str:
+        """Why it is enough by `Settings.stop`; empty where it is not, or where there is no rule."""
+        return find_stop(self._start, self.records, self.settings)
 
     def effects(
         self,
@@ -294,28 +302,14 @@ class Study:
         records = read_answers(self, what, outcome, variance=variance, failed=failed, again=again)
         if not records:
             return self
+        state = open_for(self.state, records)
         if not sure:
-            require_expected(self.state, records)
-        return self._learn(records)
-
-    def _learn(self, records: list[Record]) -> "Study":
-        state, told, noise = self.state, list[Record](), self.settings.known_noise
-        try:
-            for start in range(0, len(records), BLOCK):
-                part = predict_records(state, records[start : start + BLOCK])
-                entries = [each.entry(noise) for each in part if not each.failed]
-                state, told = tell(state, entries) if entries else state, [*told, *part]
-        except (DomainError, ExplorationError) as error:
-            if not any(each.is_foreign for each in records):
-                raise
-            raise DataError(
-                f"an outcome {FOREIGN.split(':')[0]} cannot be learned from here: {error}. Tell "
-                "the whole row where the mechanisms learn from rows, or change the problem"
-            ) from error
+            require_expected(state, records)
+        state, told = learn(state, records)
         everything = (*self.records, *told)
-        state = _with_losses(state, everything)
+        state = add_losses(state, everything)
         said = warn_of_contradictions(
-            state, self.settings, predictions(everything), self._said, stacklevel=3
+            state, self.settings, predictions(everything), self._said, stacklevel=2
         )
         return self._after(everything, state, said)
 
@@ -367,22 +361,14 @@ class Study:
         require_digest(written.digest, digest_rows(rows))
         study = object.__new__(cls)
         study._begin(written.problem, rows, written.settings, written.key, stacklevel=None)
-        noise = study.settings.known_noise
-        entries = [each.entry(noise) for each in written.records if not each.failed]
-        state = tell(study.state, entries) if entries else study.state
-        return study._after(written.records, _with_losses(state, written.records), written.said)
+        state = believe(study.state, written.records)
+        return study._after(written.records, state, written.said)
 
     def __repr__(self) -> str:
         failed = sum(bool(each.failed) for each in self.records)
         told = f"{len(self.records) - failed} outcomes" + (f", {failed} failed" if failed else "")
-        return (
-            f"Study({self.problem.objective} {self.problem.target}, {told}; {describe_best(self)})"
-        )
+        believed = describe_best(self) + ("; enough by Settings.stop" if self.stopped else "")
+        return f"Study({self.problem.objective} {self.problem.target}, {told}; {believed})"
 
     def _repr_html_(self) -> str:
         return write_html(self)
-
-
-def _with_losses(state: State, records: tuple[Record, ...]) -> State:
-    """Return the state with what failed experiments have cost."""
-    return replace(state, lost=math.fsum(each.cost for each in records if each.failed))

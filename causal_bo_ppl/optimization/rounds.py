@@ -28,7 +28,7 @@ from causal_bo_ppl.optimization.contradictions import (
     warn_of_contradictions,
 )
 from causal_bo_ppl.optimization.experiments import ExperimentRunner
-from causal_bo_ppl.optimization.observing import best_gain, observes
+from causal_bo_ppl.optimization.observing import best_gain, explain_stop, observes
 from causal_bo_ppl.optimization.replay import told_by_round
 from causal_bo_ppl.optimization.run import Observed, Run, Step, Unlearned, recommendation
 from causal_bo_ppl.optimization.settings import Settings
@@ -189,14 +189,7 @@ class Loop:
             return progress
         gain = best_gain(progress.state)
         idle = progress.idle + 1 if gain < stop.gain else 0
-        why = ""
-        if idle >= stop.patience:
-            why = (
-                f"no experiment was worth its cost in {idle} rounds: one more outcome would "
-                f"improve the recommendation by {gain:.3g} per unit of cost, less than "
-                f"{stop.gain:g}"
-            )
-        return progress._replace(idle=idle, stopped=why)
+        return progress._replace(idle=idle, stopped=explain_stop(stop, gain, idle))
 
     def observes(self, progress: Progress, key: jax.Array) -> bool:
         """Return whether a round observes rows instead of running an experiment."""

@@ -69,6 +69,9 @@ def require_legal(problem: "Problem", queries: object) -> Queries:
     """Return a batch of legal interventions; raise DomainError for the first that is not."""
     batch = read_arrays(problem, queries)
     mask, value = np.asarray(batch.mask), np.asarray(batch.value)
+    if problem.takes_measured:
+        _require_measured(problem, mask, value)
+        return batch
     _require_bounds(problem, mask, value)
     if not problem.region.is_box:
         _require_levels(problem, mask, value)
@@ -85,6 +88,17 @@ def require_legal(problem: "Problem", queries: object) -> Queries:
                 "which problem.feasible(queries) is True"
             )
     return batch
+
+
+def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
+    bad = mask & ~np.isfinite(value)
+    bad[:, problem.graph.index(problem.target)] |= mask[:, problem.graph.index(problem.target)]
+    if bad.any():
+        row, place = np.argwhere(bad)[0]
+        raise DomainError(
+            f"do({problem.graph.nodes[place]} = {value[row, place]:.15g}) cannot have been "
+            f"measured: values are finite, and the target {problem.target} is not set"
+        )
 
 
 def evaluate_rule(rule: Rule, queries: Queries) -> np.ndarray:

@@ -120,6 +120,7 @@ class Problem:
             validation.warn_of_restricted_values()
         self.costs = read_costs(costs, graph.nodes, self.manipulable)
         self.fingerprint: str = find_fingerprint(self)
+        self.takes_measured = False
         self._sealed = True
 
     def __delattr__(self, name: str) -> None:
@@ -221,6 +222,16 @@ class Problem:
             return self.queries(queries)
         return feasibility.require_legal(self, queries)
 
+    def for_measured(self) -> "Problem":
+        """Return the same problem, whose `require` takes any intervention that can be measured.
+
+        What was measured is data, also where it may not be proposed: then only the target and
+        values that are not finite are refused. All else, `feasible` and designs too, stays.
+        """
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, takes_measured=True)
+        return other
+
     def feasible(self, queries: Queries | Interventions) -> np.ndarray:
         """Return which interventions are legal, each by itself, a boolean array of shape (M,).
 
@@ -242,7 +253,8 @@ class Problem:
 
     def interventions(self, queries: Queries | Interventions) -> list[dict[str, float]]:
         """Return the batch as {variable: value} mappings: the inverse of `queries`."""
-        columns = [(name, self.graph.index(name)) for name in self.manipulable]
+        names = self.graph.nodes if self.takes_measured else self.manipulable
+        columns = [(name, self.graph.index(name)) for name in names]
         queries = self.require(queries)
         rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
         return [

@@ -108,7 +108,7 @@ def effects(
     """
     require_float64()
     post = of if isinstance(of, Posterior) else _post_of(of)
-    problem, level = post.problem, read_share("level", level)
+    problem, level = getattr(of, "problem", post.problem), read_share("level", level)
     queries = read_interventions(problem, interventions)
     others = None if against is None else _read_against(problem, against, len(queries))
     asked = queries if others is None else stack([queries, others])
