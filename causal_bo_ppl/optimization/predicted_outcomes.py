@@ -71,10 +71,11 @@ def predict_in_order(
     """
     mean, doubt = surrogate.predict(told.queries).mean, surrogate.covariance(told.queries)
     means, variances = condition_in_order(mean, doubt, told.values, told.variances)
-    numbers = zip(means, np.sqrt(variances), told.variances, told.values, strict=True)
+    columns = (means, np.sqrt(variances), told.variances, told.values)
+    numbers = zip(told.queries, *(each.tolist() for each in columns), strict=True)
     return tuple(
-        PredictedOutcome(query, *map(float, each), degrees)
-        for query, each in zip(told.queries, numbers, strict=True)
+        PredictedOutcome(query, mean, sd, noise, outcome, degrees)
+        for query, mean, sd, noise, outcome in numbers
     )
 
 
