@@ -155,3 +155,55 @@ def test_outcome_that_is_known_with_the_same_digits_is_asked_back(chain, chain_d
     assert len(told.tell({"X": 5.0}, -5.1).records) == 2
     with pytest.raises(cb.DataError, match="nothing set with the outcome .* is known already"):
         chain_study.tell(chain_data.rows(slice(3, 4)))
+
+
+def test_failure_told_twice_is_told_once_and_is_no_longer_pending(chain_study):
+    batch = chain_study.ask(2)
+    failed = chain_study.tell(batch[1], failed="leaked")
+    assert failed.tell(batch[1], failed="leaked") is failed and failed.spent == 1.0
+    assert len(failed.tell(batch[1], failed="leaked", again=True).records) == 2
+    assert len(failed.tell(batch[1], failed="broke").records) == 2  # another failure of it
+    assert failed.ask(pending=batch).sd == failed.ask(pending=batch[:1]).sd
+    assert failed.ask(pending=batch).number == failed.ask(pending=batch[:1]).number
+    told = failed.tell(batch[1], -6.0)
+    assert told.tell(batch[1], failed="leaked") is told and told.tell(batch[1], -6.0) is told
+    with pytest.raises(cb.DataError, match=r"told as -6.0 and is now told as failed \(broke\)"):
+        told.tell(batch[1], failed="broke")
+
+
+def test_what_was_told_of_a_suggestion_is_known_in_any_order(chain_study):
+    suggestion = chain_study.ask()
+    told = chain_study.tell(suggestion, [-6.0, -6.5])
+    assert told.tell(suggestion, [-6.5, -6.0]) is told and told.tell(suggestion, -6.5) is told
+    more = told.tell(suggestion, -7.0, again=True)
+    assert more.tell(suggestion, [-6.0, -6.5]) is more
+    with pytest.raises(cb.DataError, match="told as -6.0, -6.5 and is now told as -6.5, -6.5"):
+        told.tell(suggestion, [-6.5, -6.5])
+
+
+def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_study):
+    row = {"X": 5.0, "Z": 4.2, "Y": -5.0}
+    number, whole = chain_study.tell({"X": 5.0}, -5.0), chain_study.tell({"X": 5.0}, row)
+    for study, outcome in ((number, row), (whole, -5.0)):
+        with pytest.raises(cb.DataError, match="known already, with the same digits"):
+            study.tell({"X": 5.0}, outcome)
+        assert len(study.tell({"X": 5.0}, outcome, again=True).records) == 2
+    other = {"X": 5.0, "Z": 4.5, "Y": -5.0}
+    assert len(whole.tell({"X": 5.0}, other).records) == 2  # another row
+    experiment = cb.Data(chain_data.nodes, "Y", [[5.0, 4.2, -5.0]], [[True, False, False]])
+    begun = cb.Study(chain.problem, chain_data.join(experiment), key=0)
+    for outcome in (-5.0, row):
+        with pytest.raises(cb.DataError, match="known already, with the same digits"):
+            begun.tell({"X": 5.0}, outcome)
+    suggestion = chain_study.ask()
+    told = chain_study.tell(suggestion, -6.0)
+    with pytest.raises(cb.DataError, match="told as -6.0 and is now told as -6.0 with its row"):
+        told.tell(suggestion, {"X": 0.1, "Y": -6.0})
+
+
+def test_observing_is_not_suggested_again_while_it_is_under_way(chain, chain_data):
+    settings = cb.Settings(observe=cb.Observe(probability=0.999, rows=2))
+    study = cb.Study(chain.problem, chain_data, settings, key=0)
+    first = study.ask()
+    assert first.intervention == {} and study.ask(pending=first).intervention != {}
+    assert study.ask(pending=[{}]).intervention != {}

@@ -51,15 +51,13 @@ def find_turn(state: State) -> Turn:
 def suggest(study: "Study", n: int, pending: object) -> Suggestions:
     """Return what to try next, at most n experiments; see `Study.ask`."""
     require_float64()
-    count, waiting, turn = (
-        read_count("n", n, 1),
-        _read_pending(study, pending),
-        find_turn(study.state),
-    )
+    count, under_way = read_count("n", n, 1), _read_pending(study, pending)
+    waiting = [query for query in under_way if np.asarray(query.mask).any()]
+    turn = find_turn(study.state)
     told = [each.number or 0 for each in study.records]
     first = max([turn.outcomes, *told]) + len(waiting) + 1
     of_round = jax.random.fold_in(study.round_key, turn.round)
-    if not waiting and not turn.place and observes(study.state, of_round):
+    if not under_way and not turn.place and observes(study.state, of_round):
         return Suggestions([_observation(study, first)])
     key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), turn.round)
     choices = choose(study.state, count, waiting, key, place=turn.place)
@@ -86,7 +84,7 @@ def _read_pending(study: "Study", pending: object) -> list[Queries]:
             found += [] if answered(study.records, each) else [each.query]
         else:
             found.extend(read_interventions(study.problem, each))
-    return [query for query in found if np.asarray(query.mask).any()]
+    return found
 
 
 def _suggestion(study: "Study", choice: Choice, number: int, key: jax.Array) -> Suggestion:

@@ -220,7 +220,8 @@ class Study:
             most n that can be paid for.
         pending:
             Suggestions or interventions that are under way; they are taken to come out as
-            predicted. Suggestions that were told meanwhile are left out.
+            predicted. Suggestions of which something was told meanwhile, an outcome or that they
+            failed, are left out.
 
         Returns
         -------

@@ -72,11 +72,11 @@ def _setting(query: Queries) -> tuple[bytes, bytes]:
 
 
 def answered(records: Sequence[Record], suggestion: Suggestion) -> list[Record]:
-    """Return the outcomes of a suggestion that were told; a failure is none."""
+    """Return what was told of a suggestion: its outcomes, and that it failed."""
     return [
         each
         for each in records
-        if each.number == suggestion.number and each.is_of(suggestion.query) and not each.failed
+        if each.number == suggestion.number and each.is_of(suggestion.query)
     ]
 
 
