@@ -46,8 +46,8 @@ INSIDE = {  # the order within a room, from left to right
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
     "improvement lookahead acquisition ascent climbing candidates search settings "
     "ledger state beginnings contradictions observing experiments run replay rounds loop regret",
-    "campaign": "reasons suggestions told asking_back learning stopping asking answers storage "
-    "display study",
+    "campaign": "reasons suggestions told asking_back unexpected_rows learning stopping asking "
+    "answers storage display study",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

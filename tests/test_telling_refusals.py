@@ -71,3 +71,36 @@ def test_outcome_far_from_what_was_expected_is_asked_back(chain_study):
     assert {Path(each.filename).name for each in caught} == {Path(__file__).name}
     assert told.records[0].outcome == 5000.0 and told.surprise.verdict == "failed"
     assert chain_study.tell({"X": 1.0}, -3.5).surprise.verdict == "passed"  # unlikely, and possible
+
+
+def test_value_of_a_row_far_from_what_was_expected_is_asked_back(chain, chain_data, chain_study):
+    message = r"the row of do\(X = 1\) has Z = 5000, but 0\..* \+- .* was expected: is it a typing"
+    with pytest.raises(cb.DataError, match=message):
+        chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0})
+    with pytest.raises(cb.DataError, match="the row of nothing set has X = 900, but"):
+        chain_study.tell({}, {"X": 900.0, "Z": 0.5, "Y": 0.5})
+    rows = chain.experiment(chain.problem.queries([{"X": 2.0}, {"Z": 1.0}, {"X": 0.0}]), 0)
+    frame = rows.to_frame()
+    frame.loc[[0, 2], "Z"] = [-700.0, 800.0]
+    with pytest.raises(cb.DataError, match=r"Z = -700, .* \(2 values are like that\)"):
+        chain_study.tell(frame)
+    assert len(chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}, sure=True).records) == 1
+    # Under do(X = 5) a value is usual that would be rare in the rows, and the other way round.
+    low, high = chain_data.values[:, 1].mean(), chain_data.values[:, 1].std()
+    assert abs(5.5 - low) > 3 * high
+    assert len(chain_study.tell({"X": 5.0}, {"Z": 5.5, "Y": -6.0}).records) == 1
+    alone = cb.Study(chain.problem, chain_data, cb.Settings(update="target"), key=0)
+    assert len(alone.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}).records) == 1  # Z is not used
+
+
+def test_expected_values_of_rows_are_those_of_the_mean_model(chain, chain_study):
+    from causal_bo_ppl.campaign.told import read_outcomes_told
+    from causal_bo_ppl.campaign.unexpected_rows import _expect
+
+    state, query = chain_study.state, chain.problem.queries({"X": 5.0})
+    records = read_outcomes_told(state, query, {"Z": 5.5, "Y": -6.0})
+    mean, spread = _expect(state, records)
+    named = dict(zip(state.posterior.names, state.posterior.mean, strict=True))
+    z = named["a[Z]"] + 5.0 * named["b[X->Z]"]
+    assert mean[0, 0] == 5.0 and abs(mean[0, 1] - z) < 4.5 * spread[0, 1] / 16
+    assert abs(mean[0, 2] - named["a[Y]"] - named["b[Z->Y]"] * z) < 4.5 * spread[0, 2] / 16

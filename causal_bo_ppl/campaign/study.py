@@ -23,6 +23,7 @@ from causal_bo_ppl.campaign.stopping import find_stop
 from causal_bo_ppl.campaign.storage import read_study, require_digest, write_key, write_study
 from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
 from causal_bo_ppl.campaign.told import Record
+from causal_bo_ppl.campaign.unexpected_rows import require_expected_rows
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DomainError, ModelError
@@ -276,7 +277,8 @@ class Study:
         again:
             Whether this is another measurement of what was told before.
         sure:
-            Whether an outcome is right though it is far from what was expected.
+            Whether an outcome, or another value of a row, is right though it is far from what was
+            expected.
 
         Returns
         -------
@@ -287,7 +289,8 @@ class Study:
         ------
         DataError
             If an outcome cannot be used, was told before with another value, is of a suggestion of
-            another study, or is far from what was expected. Nothing is changed then.
+            another study, or if it or another value of its row is far from what was expected.
+            Nothing is changed then.
 
         Examples
         --------
@@ -306,6 +309,7 @@ class Study:
         state = open_for(self.state, records)
         if not sure:
             require_expected(state, records)
+            require_expected_rows(state, records)
         state, told = learn(state, records)
         everything = (*self.records, *told)
         state = add_losses(state, everything)

@@ -274,10 +274,10 @@ def _of_rows(
     right = _side_of_rows(of, others, level, key)
     differs = (np.asarray(queries.mask) | np.asarray(others.mask)).any(axis=1)
     return _Found(
-        differs * (left.mean - right.mean),
-        differs * (left.sd + right.sd),
-        differs * (left.lower - right.upper),
-        differs * (left.upper - right.lower),
+        np.where(differs, left.mean - right.mean, 0.0),
+        np.where(differs, left.sd + right.sd, 0.0),
+        np.where(differs, left.lower - right.upper, 0.0),
+        np.where(differs, left.upper - right.lower, 0.0),
         ROWS,
     )
 
