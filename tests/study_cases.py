@@ -66,7 +66,10 @@ def confounded():
 
 
 def tellings(chain):
-    """Everything that a lab tells: numbers, replicates, variances, rows and a failure."""
+    """Everything that a lab tells: numbers, replicates, variances, rows and a failure.
+
+    Among them are a number beyond its domain and a row in which nothing was set.
+    """
     rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}]), 3)
     return [
         (({"X": 5.0}, -5.0), {}),
@@ -75,4 +78,6 @@ def tellings(chain):
         (({"Z": 2.0}, rows.rows(slice(0, 1))), {}),
         ((rows.rows(slice(1, 2)),), {}),
         (({"Z": 4.0},), {"failed": "leaked"}),
+        (({"X": 8.0}, -7.7), {}),
+        (({}, {"X": 0.5, "Z": 0.2, "Y": 0.4}), {}),
     ]

@@ -146,6 +146,16 @@ def test_runner_up_is_the_second_best_of_all_vertices(study):
     assert abs(found.chance - share) < 4.5 * np.sqrt(0.25 / 20_000)
 
 
+def test_gap_of_logarithms_is_a_share(close):
+    settings = cb.Settings(acquisition="log-ei", report="model")
+    study = cb.Study(close.problem, close.data, settings, key=0)
+    [choice], worth = choose(study.state, 1), study.ask().why.runner_up
+    both = study.problem.queries([study.ask().intervention, worth.intervention])
+    first, second = np.exp(choice.rule.worth(study.surrogate, both, "max"))
+    assert worth.is_log and f"worth {1 - second / first:.0%} less" in study.ask().why.text
+    assert not close.ask().why.runner_up.is_log
+
+
 def test_there_is_no_runner_up_where_nothing_else_can_be_paid_for():
     graph = cb.CausalGraph.parse("A -> Y")
     problem = cb.Problem(graph, "Y", domains={"A": (0.0, 1.0)}, costs="magnitude")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
 from causal_bo_ppl.campaign.told import (
@@ -20,7 +21,9 @@ from causal_bo_ppl.campaign.told import (
     read_outcomes_told,
     read_table_told,
     require_own,
+    split_rows,
 )
+from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inputs import read_list, require_float64
 from causal_bo_ppl.problem import Queries
@@ -83,12 +86,17 @@ def _read_batch(
 
 def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int, Any]]:
     """Return the places of a batch for which there is an outcome, each with it."""
+    if isinstance(outcomes, pd.DataFrame):
+        outcomes = outcomes.to_dict("records")
+    elif isinstance(outcomes, Data):
+        outcomes = split_rows(outcomes)
     given = None if isinstance(outcomes, Mapping | str) else read_list(outcomes)
     has_options = any(each is not None for each in options.values())
     if given is None or len(given) != count or has_options:
         raise DataError(
             f"a batch of {count} {what} is told with a list of as many outcomes, None for those "
-            "that are not there yet; tell variances and failures one by one"
+            "that are not there yet, or with a table of as many whole rows; tell variances and "
+            "failures one by one"
         )
     return [(place, each) for place, each in enumerate(given) if each is not None]
 

@@ -12,6 +12,7 @@ since some rows teach more than others, so that the gain of a row is known up to
 """
 
 import html
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from causal_bo_ppl.optimization.interface import (
     most_worth,
     read_worth,
     sign_of,
+    trait,
 )
 from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
 from causal_bo_ppl.optimization.state import Choice
@@ -60,7 +62,8 @@ class RunnerUp(NamedTuple):
     """The intervention that came next.
 
     intervention, mean, sd: as of a suggestion. gap: how much less it is worth to the acquisition.
-    chance: the probability that its effect is the better one.
+    chance: the probability that its effect is the better one. is_log: whether worths, and so their
+    gap, are logarithms.
     """
 
     intervention: dict[str, float]
@@ -68,6 +71,7 @@ class RunnerUp(NamedTuple):
     sd: float
     gap: float
     chance: float
+    is_log: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +124,7 @@ class Reasons:
                 f"{name} = {at:.4g}" for name, at in self.runner_up.intervention.items()
             )
             found.append(
-                f"Next came do({named}), worth {self.runner_up.gap:.3g} less; its effect, "
+                f"Next came do({named}), worth {_describe_gap(self.runner_up)} less; its effect, "
                 f"{self.runner_up.mean:.4g} +- {self.runner_up.sd:.2g}, is the better one with "
                 f"probability {_chance(self.runner_up.chance)}."
             )
@@ -153,6 +157,11 @@ class Reasons:
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences() if part)
         return f"<ul>{lines}</ul>"
+
+
+def _describe_gap(runner_up: RunnerUp) -> str:
+    gap = runner_up.gap
+    return f"{-math.expm1(-gap):.0%}" if runner_up.is_log else f"{gap:.3g}"
 
 
 def _chance(chance: float) -> str:
@@ -246,7 +255,8 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
     chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
     [intervention] = problem.interventions(others[best])
     gap = max(float(worth[0] - worth[1 + best]), 0.0)
-    return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance)
+    is_log = trait(choice.rule, "is_log")
+    return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance, is_log)
 
 
 def explain(

@@ -264,8 +264,9 @@ class Study:
         ----------
         what:
             A suggestion of this study, also an earlier one or one of a batch; a batch with a list
-            of outcomes, None for those that are not there yet; what was set, {variable: value},
-            also if nobody asked for it, or several of them with a list of outcomes; or whole rows,
+            of outcomes, None for those that are not there yet, or with a table of as many rows;
+            what was set, {variable: value}, also if nobody asked for it and where it may not be
+            proposed, or several of them with a list of outcomes; or whole rows,
             Data or a table with columns `do(X)`, which need no `outcome`. `{}` is a row in which
             nothing was set.
         outcome:
