@@ -92,6 +92,16 @@ def test_residual_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
     assert np.isfinite(means).all() and means[0] != means[1]
 
 
+@pytest.mark.parametrize("beyond", [np.nextafter(5.0, 9.0), 5.0 + 1e-9])
+def test_value_read_back_beyond_its_bound_is_the_bound(chain, chain_data, chain_study, beyond):
+    told, exact = chain_study.tell({"X": beyond}, -5.0), chain_study.tell({"X": 5.0}, -5.0)
+    assert told.best == exact.best and told.spent == 1.0
+    assert told.to_frame()["note"].tolist() == [""] and told.to_frame()["do(X)"].tolist() == [5.0]
+    row = cb.Data(chain_data.nodes, "Y", [[beyond, 4.0, -5.0]], [[True, False, False]])
+    assert chain_study.tell(row).to_frame()["note"].tolist() == [""]
+    assert "never" in chain_study.tell({"X": 5.0 + 1e-6}, -5.0).to_frame()["note"].tolist()[0]
+
+
 def test_measured_interventions_are_finite_and_leave_the_target_alone(chain):
     measured = chain.problem.for_measured()
     assert measured == chain.problem and not chain.problem.takes_measured

@@ -15,7 +15,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, DomainError, unknown
 from causal_bo_ppl.inference.posterior import require_rows_of
 from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
-from causal_bo_ppl.optimization.experiments import read_rows
+from causal_bo_ppl.optimization.experiments import READ_BACK, read_rows
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
 from causal_bo_ppl.optimization.state import Entry, State
 from causal_bo_ppl.problem import Problem, Queries
@@ -115,7 +115,13 @@ def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
 
 
 def _legal_form(problem: Problem, query: Queries) -> Queries:
-    return problem.require(query) if problem.feasible(query)[0] else query
+    """Return the legal intervention that this is, up to what reading a value back may change."""
+    mask, value = np.asarray(query.mask), np.asarray(query.value)
+    low, high = problem.region.all_bounds
+    inside = np.clip(value, low, high)
+    is_near = mask & (np.abs(inside - value) <= READ_BACK * (high - low))
+    near = named(Queries(mask, np.where(is_near, inside, value)), problem.graph.nodes)
+    return problem.require(near) if problem.feasible(near)[0] else query
 
 
 def read_outcomes_told(

@@ -23,7 +23,7 @@ Rule = Callable[[Queries], "np.ndarray"]
 def read_arrays(problem: "Problem", queries: object) -> Queries:
     """Return a batch whose arrays have the shapes and types of this problem; refuse any other.
 
-    Whole numbers become floats, and values that are levels up to rounding these levels.
+    Whole numbers become floats, and values that are levels or bounds up to rounding just these.
     """
     if not isinstance(queries, Queries):
         raise DomainError(
@@ -53,7 +53,7 @@ def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:
     """Return which interventions of a batch are legal, each by itself, an array of shape (M,)."""
     batch = read_arrays(problem, queries)
     mask, value = np.asarray(batch.mask), np.asarray(batch.value)
-    low, high = _bounds(problem)
+    low, high = problem.region.all_bounds
     legal = np.asarray((~mask | ((value >= low) & (value <= high))).all(axis=1))
     if not problem.region.is_box:
         legal &= ~problem.region.find_off_levels(mask, value).any(axis=1)
@@ -128,15 +128,8 @@ def _accepted(problem: "Problem", batch: Queries, legal: np.ndarray) -> np.ndarr
     return accepted
 
 
-def _bounds(problem: "Problem") -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds (p,) of all variables, NaN for those that are not manipulable."""
-    domains = problem.region.domains
-    low, high = np.array([domains.get(name, (np.nan, np.nan)) for name in problem.graph.nodes]).T
-    return low, high
-
-
 def _require_bounds(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
-    low, high = _bounds(problem)
+    low, high = problem.region.all_bounds
     # A comparison with NaN is false: neither NaN nor what is not manipulable is inside.
     bad = mask & ~((value >= low) & (value <= high))
     if bad.any():
