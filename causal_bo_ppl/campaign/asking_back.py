@@ -5,6 +5,8 @@ impossible and that lies far from what was expected also on the target's own sca
 contradictions are the subject of `optimization.surprise`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.stats import t as student
 
@@ -17,6 +19,7 @@ from causal_bo_ppl.optimization.predicted_outcomes import (
     noise_degrees,
 )
 from causal_bo_ppl.optimization.state import State
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.surrogates.effect_moments import target_moments
 from causal_bo_ppl.surrogates.told import Told
@@ -27,7 +30,7 @@ FAR = 3.0  # sds of the target in the rows: nearer ones are not asked back
 
 def predict_records(state: State, records: list[Record]) -> list[Record]:
     """Return the records with what the mechanisms predicted for each outcome, where they did."""
-    places = [at for at, each in enumerate(records) if is_predictable(state, each)]
+    places = find_predictable(state, records)
     if not places:
         return records
     chosen = [records[at] for at in places]
@@ -47,7 +50,7 @@ def require_expected(state: State, records: list[Record]) -> None:
         If an outcome has a probability below 1e-6 under all that is believed, and lies more than 3
         sds of the target from what was expected; the error says how to tell it all the same.
     """
-    chosen = [each for each in records if is_predictable(state, each)]
+    chosen = [records[at] for at in find_predictable(state, records)]
     observed = [each for each in records if each.is_passive and each.outcome is not None]
     usual = target_moments(state.base)
     mean, spread, outcomes = np.zeros(0), np.zeros(0), np.zeros(0)
@@ -76,14 +79,27 @@ def require_expected(state: State, records: list[Record]) -> None:
     )
 
 
-def is_predictable(state: State, record: Record) -> bool:
-    """Return whether something was expected of a record's outcome."""
-    if record.outcome is None or record.is_passive:
-        return False
-    if not record.is_foreign:
-        return True
+def find_predictable(state: State, records: Sequence[Record]) -> list[int]:
+    """Return the places of the records of whose outcomes something was expected.
+
+    Of a set that may not be proposed nothing is expected where the surrogate does not know it.
+    """
+    knows: dict[bytes, bool] = {}
+    found = []
+    for place, record in enumerate(records):
+        if record.outcome is None or record.is_passive:
+            continue
+        kind = np.asarray(record.query.mask).tobytes()
+        if record.is_foreign and kind not in knows:
+            knows[kind] = _knows(state, record.query)
+        if not record.is_foreign or knows[kind]:
+            found.append(place)
+    return found
+
+
+def _knows(state: State, query: Queries) -> bool:
     try:
-        state.surrogate.predict(record.query)
+        state.surrogate.predict(query)
     except (DomainError, ExplorationError):
         return False
     return True
