@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from study_cases import confounded
 
 import causal_bo_ppl as cb
 
@@ -41,3 +42,14 @@ def test_table_of_pandas_begins_the_same_study(chain, chain_data, chain_study):
     assert (
         cb.Study(chain.problem, chain_data.to_frame(), key=0).fingerprint == chain_study.fingerprint
     )
+
+
+def test_earlier_experiments_that_cannot_be_used_are_said_where_the_study_is_made():
+    problem, seen, experiment = confounded()
+    rows = experiment(problem.queries([{"X": 1.0}, {"X": 9e-1}, {"Z": 1.0}]))
+    alone = cb.Problem(problem.graph, "Y", domains=problem.domains, sets=[["Z"]])
+    with pytest.warns(cb.CausalBOWarning, match="2 of 3 earlier experiments are left") as caught:
+        study = cb.Study(alone, seen.join(rows), key=0)
+    assert [each.filename for each in caught] == [__file__]
+    again = cb.Study.from_json(study.to_json(), seen.join(rows))  # without a word
+    assert again.ask().mean == study.ask().mean and len(study.state.ledger) == 1
