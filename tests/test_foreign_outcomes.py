@@ -64,6 +64,19 @@ def test_number_beyond_its_domain_teaches_as_if_the_domain_were_wider(chain, cha
     assert backwards.effects(asked).equals(left)
 
 
+def test_queries_beyond_their_domain_are_told_too(chain, chain_study):
+    query = chain.problem.for_measured().queries([{"X": 8.0}, {"Z": 1.0}])
+    told = chain_study.tell(query, [-8.0, -1.5])
+    assert told.best == chain_study.tell([{"X": 8.0}, {"Z": 1.0}], [-8.0, -1.5]).best
+    assert [bool(note) for note in told.to_frame()["note"]] == [True, False]
+
+
+def test_failure_beyond_its_domain_is_recorded_and_teaches_nothing(chain_study):
+    failed = chain_study.tell({"X": 50.0}, failed="burst")
+    assert failed.to_frame()["note"].tolist() == ["of a set or of values that may not be proposed"]
+    assert failed.ask().mean == chain_study.ask().mean and failed.spent == 0.0
+
+
 def test_number_beyond_its_domain_far_from_what_was_expected_is_asked_back(chain_study):
     with pytest.raises(cb.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"):
         chain_study.tell({"X": 8.0}, 5000.0)

@@ -43,7 +43,7 @@ def read_answers(
     if isinstance(what, Suggestion):
         return _read_answer(study, what, outcome, options, again)
     if isinstance(what, Queries):
-        found = study.problem.interventions(what)
+        found = study.problem.for_measured().interventions(what)
         what = found[0] if len(found) == 1 else found
     if is_table(what):
         if outcome is not None or variance is not None or failed is not None:

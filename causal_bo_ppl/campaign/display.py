@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.campaign.told import FOREIGN
+from causal_bo_ppl.campaign.told import FOREIGN, Record
 from causal_bo_ppl.problem.queries import set_label
 
 if TYPE_CHECKING:
@@ -43,8 +43,14 @@ def tabulate(study: "Study") -> pd.DataFrame:
     columns["whole_row"] = [each.row is not None for each in records]
     columns["cost"] = [each.cost for each in records]
     columns["failed"] = [each.failed for each in records]
-    columns["note"] = [FOREIGN if each.is_foreign else "" for each in records]
+    columns["note"] = [_note(each) for each in records]
     return pd.DataFrame(columns, index=pd.Index(range(1, count + 1), name="told"))
+
+
+def _note(record: Record) -> str:
+    if not record.is_foreign:
+        return ""
+    return FOREIGN.split(":")[0] if record.failed else FOREIGN
 
 
 def describe_best(study: "Study") -> str:
