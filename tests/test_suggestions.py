@@ -132,6 +132,8 @@ def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_dat
     assert "enough by Settings.stop" in repr(study)
     assert "It is enough: no experiment" in study._repr_html_()
     assert cb.Study.from_json(study.to_json(), chain_data).stopped == study.stopped
+    going_on = study.tell({"X": 1.0}, -1.4)
+    assert "was worth its cost in 3 rounds" in going_on.stopped
 
 
 def test_patience_begins_anew_where_an_experiment_is_worth_its_cost(chain, chain_data):
