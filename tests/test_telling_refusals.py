@@ -85,10 +85,11 @@ def test_value_of_a_row_far_from_what_was_expected_is_asked_back(chain, chain_da
     with pytest.raises(cb.DataError, match=r"Z = -700, .* \(2 values are like that\)"):
         chain_study.tell(frame)
     assert len(chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}, sure=True).records) == 1
-    # Under do(X = 5) a value is usual that would be rare in the rows, and the other way round.
+    # Under do(X = 5) a value is usual that would be rare in the rows, more so under do(X = 12).
     low, high = chain_data.values[:, 1].mean(), chain_data.values[:, 1].std()
     assert abs(5.5 - low) > 3 * high
     assert len(chain_study.tell({"X": 5.0}, {"Z": 5.5, "Y": -6.0}).records) == 1
+    assert len(chain_study.tell({"X": 12.0}, {"Z": 10.0, "Y": -13.0}).records) == 1
     alone = cb.Study(chain.problem, chain_data, cb.Settings(update="target"), key=0)
     assert len(alone.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}).records) == 1  # Z is not used
 
