@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.problem.feasibility import for_measured
 
 
 def test_what_nobody_may_propose_is_learned_from_as_a_row_and_never_recommended(chain, chain_data):
@@ -65,7 +66,7 @@ def test_number_beyond_its_domain_teaches_as_if_the_domain_were_wider(chain, cha
 
 
 def test_queries_beyond_their_domain_are_told_too(chain, chain_study):
-    query = chain.problem.for_measured().queries([{"X": 8.0}, {"Z": 1.0}])
+    query = for_measured(chain.problem).queries([{"X": 8.0}, {"Z": 1.0}])
     told = chain_study.tell(query, [-8.0, -1.5])
     assert told.best == chain_study.tell([{"X": 8.0}, {"Z": 1.0}], [-8.0, -1.5]).best
     assert [bool(note) for note in told.to_frame()["note"]] == [True, False]
@@ -98,7 +99,7 @@ def test_residual_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
     settings = cb.Settings(residual=True, noise=0.1)
     study = cb.Study(chain.problem, chain_data, settings, key=0)
     told = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)
-    residual, both = told.surrogate.residual, cb.Problem.for_measured(chain.problem)
+    residual, both = told.surrogate.residual, for_measured(chain.problem)
     inside, outside = residual.features(both.require(both.queries([{"X": 5.0}, {"X": 9.0}])))
     assert np.array_equal(inside, outside) and np.abs(inside).max() > 0.1
     means = [each.effects([{"X": 5.0}])["mean"][0] for each in (study, told)]
@@ -116,7 +117,7 @@ def test_value_read_back_beyond_its_bound_is_the_bound(chain, chain_data, chain_
 
 
 def test_measured_interventions_are_finite_and_leave_the_target_alone(chain):
-    measured = chain.problem.for_measured()
+    measured = for_measured(chain.problem)
     assert measured == chain.problem and not chain.problem.takes_measured
     for column, value in ((0, np.inf), (2, 1.0)):
         mask = np.arange(3)[None] == column

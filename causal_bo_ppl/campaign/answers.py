@@ -27,6 +27,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inputs import read_list, require_float64
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.feasibility import for_measured
 
 if TYPE_CHECKING:
     from causal_bo_ppl.campaign.study import Study
@@ -43,7 +44,7 @@ def read_answers(
     if isinstance(what, Suggestion):
         return _read_answer(study, what, outcome, options, again)
     if isinstance(what, Queries):
-        found = study.problem.for_measured().interventions(what)
+        found = for_measured(study.problem).interventions(what)
         what = found[0] if len(found) == 1 else found
     if is_table(what):
         if outcome is not None or variance is not None or failed is not None:

@@ -90,6 +90,24 @@ def require_legal(problem: "Problem", queries: object) -> Queries:
     return batch
 
 
+def for_measured(problem: "Problem") -> "Problem":
+    """Return the same problem, whose `require` takes any intervention that can be measured.
+
+    What was measured is data, also where it may not be proposed: then only the target and values
+    that are not finite are refused. All else, `feasible` and designs too, stays.
+    """
+    other = object.__new__(type(problem))
+    other.__dict__.update(problem.__dict__, takes_measured=True)
+    return other
+
+
+def write_mappings(problem: "Problem", queries: Queries) -> list[dict[str, float]]:
+    """Return legal interventions as {variable: value} mappings."""
+    nodes = problem.graph.nodes
+    rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
+    return [{nodes[at]: float(value[at]) for at in np.flatnonzero(mask)} for mask, value in rows]
+
+
 def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
     bad = mask & ~np.isfinite(value)
     bad[:, problem.graph.index(problem.target)] |= mask[:, problem.graph.index(problem.target)]
