@@ -1,0 +1,185 @@
+"""E[Y | do(...)] of an analyst's mechanisms: averages over points, the same for every query.
+
+Every variable upstream of the target is moved through its distribution given the causes, at
+scrambled Sobol points; of the target its mean given the causes is averaged. Points are the same for
+every query and every theta, so that effects are smooth in both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from scipy.stats import qmc
+
+from causal_bo_ppl.mechanisms.custom.blocks import Block, log_probability, move
+from causal_bo_ppl.mechanisms.gp.propagation import (
+    Equation,
+    Program,
+    natural,
+    normal_points,
+    one_by_one,
+)
+from causal_bo_ppl.problem import Queries
+
+Part = Equation | Block
+
+
+class Step(NamedTuple):
+    """One variable on the way to the target: its place, and the part that makes it; hashable."""
+
+    place: int
+    part: int
+
+
+class Points(NamedTuple):
+    """Standard normal and uniform points (S, E) of the same ranks, and a seed for other draws."""
+
+    normal: Any
+    uniform: Any
+    seed: Any
+
+
+class Typical(NamedTuple):
+    """Mean and sd (p,) of the rows of every variable."""
+
+    centre: Any
+    scale: Any
+
+
+@lru_cache(maxsize=64)
+def even_points(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return normal and uniform points (count, size), each coordinate well spread."""
+    if not size:
+        return np.zeros((1, 0)), np.zeros((1, 0))
+    ranks = (qmc.Sobol(size, rng=0).random(count) * count).astype(int)
+    return normal_points(count, size), (ranks + 0.5) / count
+
+
+def part_sizes(parts: Sequence[Part]) -> list[int]:
+    """Return how many coordinates of theta each part has."""
+    return [part.size for part in parts]
+
+
+def split_parts(parts: Sequence[Part], theta: Any) -> list[Any]:
+    """Return the coordinates of every part."""
+    ends = np.cumsum(part_sizes(parts)).tolist()
+    starts = [0, *ends]
+    return [theta[..., start:end] for start, end in zip(starts, ends, strict=False)]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PathProgram(Program):
+    """Effects as averages over points; see `interfaces.ResponseProgram`.
+
+    settings: what is fixed in each part. steps: the variables that effects depend on, in causal
+    order, the target last. nodes: the variables of the model. is_drawn: whether the target's
+    distribution does not know its mean, so that it is moved through too.
+    """
+
+    settings: tuple[Any, ...]
+    points: Points
+    typical: Typical
+    parts: tuple[Part, ...] = field(metadata={"static": True})
+    steps: tuple[Step, ...] = field(metadata={"static": True})
+    nodes: tuple[str, ...] = field(metadata={"static": True})
+    is_drawn: bool = field(metadata={"static": True})
+
+    def conditional(self, own: list[Any], step: Step, columns: list[Any], fast: bool) -> Any:
+        """Return the distribution of one variable given all columns of values."""
+        part, setting, theta = self.parts[step.part], self.settings[step.part], own[step.part]
+        if isinstance(part, Equation):
+            mean = natural(part, setting, theta[:-1], columns, fast)
+            return dist.Normal(mean, jnp.exp(theta[-1]))
+        named = dict(zip(self.nodes, columns, strict=True))
+        return part.run(theta, setting, named)[1][self.nodes[step.place]]
+
+    def walk(
+        self, theta: jax.Array, mask: Any, value: Any, points: Points, fast: bool, whole: bool
+    ) -> tuple[list[Any], Any]:
+        """Return all variables at every point, (S,) each, and the target's distribution.
+
+        mask, value: what is set, (p,) for all points or (S, p). whole: whether the target is drawn
+        too; its column is not to be used otherwise.
+        """
+        size, own = len(points.normal), split_parts(self.parts, theta)
+        key, blank = jax.random.key(points.seed), jnp.zeros(size)
+        made, columns = None, []
+        for place in range(len(self.nodes)):
+            usual = blank + jnp.asarray(self.typical.centre)[place]
+            columns.append(jnp.where(mask[..., place], value[..., place], usual))
+        for at, step in enumerate(self.steps):
+            place, made = step.place, self.conditional(own, step, columns, fast)
+            if step is self.steps[-1] and not whole:
+                break
+            drawn = move(
+                made,
+                points.normal[:, at],
+                points.uniform[:, at],
+                jax.random.fold_in(key, place),
+            )
+            columns[place] = jnp.where(mask[..., place], value[..., place], drawn + blank)
+        return columns, made
+
+    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
+        """Return the mean of the target at every point (S,), given all its causes there."""
+        columns, made = self.walk(theta, mask, value, self.points, fast, self.is_drawn)
+        blank = jnp.zeros(len(self.points.normal))
+        found: jax.Array = columns[-1] if self.is_drawn else made.mean + blank
+        return found
+
+    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
+        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
+        return self.means(theta, query.mask, query.value, fast).mean()
+
+    def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the variance of one outcome under each query, (M,)."""
+
+        def one(query: Queries) -> jax.Array:
+            if self.is_drawn:
+                return self.means(theta, query.mask, query.value, True).var()
+            made = self.walk(theta, query.mask, query.value, self.points, True, False)[1]
+            blank = jnp.zeros(len(self.points.normal))
+            found: jax.Array = (made.mean + blank).var() + (made.variance + blank).mean()
+            return found
+
+        return one_by_one(one, batch)
+
+    def log_outcomes(self, theta: jax.Array, queries: Queries, values: jax.Array) -> jax.Array:
+        """Return the log density of each outcome of the target alone, (m,).
+
+        It is a mixture of the target's distributions at all points.
+        """
+        count = len(self.points.normal)
+
+        def one(query: Queries, value: jax.Array) -> jax.Array:
+            made = self.walk(theta, query.mask, query.value, self.points, False, False)[1]
+            logs = log_probability(made, value + jnp.zeros(count))
+            found: jax.Array = jax.scipy.special.logsumexp(logs) - jnp.log(count)
+            return found
+
+        arrays = Queries(jnp.asarray(queries.mask), jnp.asarray(queries.value))
+        found: jax.Array = jax.vmap(one)(arrays, jnp.asarray(values))
+        return found
+
+    def rows(self, theta: jax.Array, mask: Any, value: Any, seed: Any) -> jax.Array:
+        """Draw one row for each query (rows, p).
+
+        Variables that no effect depends on are Gaussian with their mean and sd.
+        """
+        key, shape = jax.random.key(seed), (len(mask), len(self.steps))
+        uniform = jax.random.uniform(key, shape)
+        normal = jax.random.normal(jax.random.fold_in(key, 1), shape)
+        points = Points(normal, uniform, seed)
+        given = jax.random.normal(jax.random.fold_in(key, 2), jnp.shape(mask))
+        centre, scale = (jnp.asarray(part)[None] for part in self.typical)
+        moved = np.isin(np.arange(len(self.nodes)), [step.place for step in self.steps])
+        drawn = jnp.where(mask, value, centre + scale * given)  # of what no effect depends on
+        mask, value = mask | ~moved[None], jnp.where(moved[None], value, drawn)
+        columns, _ = self.walk(theta, mask, value, points, False, True)
+        return jnp.stack(columns, axis=1)
