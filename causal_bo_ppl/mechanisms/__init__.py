@@ -20,9 +20,7 @@ from causal_bo_ppl.mechanisms.linear.model import Linear
 __all__ = ["FAMILIES", "Choice", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
 
 # What `mechanisms=` takes.
-Choice = (
-    str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
-)
+Choice = str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
 FAMILIES: dict[str, Mechanisms] = {"linear": Linear(), "gp": GaussianProcesses()}
 
 

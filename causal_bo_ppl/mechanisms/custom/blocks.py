@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.mechanisms.custom.sites import Drawing, Reading, Site, perform
 
 Columns = Mapping[str, Any]
@@ -111,8 +110,15 @@ class ProgramBlock(NamedTuple):
     nodes: tuple[str, ...]
     sites: tuple[Site, ...]
 
-    owner = "the program"
-    adds_noise = False
+    @property
+    def owner(self) -> str:
+        """What messages call it."""
+        return "the program"
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether disturbances are added; a program has its own."""
+        return False
 
     @property
     def size(self) -> int:
@@ -160,35 +166,3 @@ def log_probability(made: Any, values: Any) -> jax.Array:
     rounded = jnp.round(values).astype(int) if made.is_discrete else values
     found: jax.Array = jnp.where(inside, made.log_prob(rounded), -jnp.inf)
     return found
-
-
-def is_exact(made: Any) -> bool:
-    """Whether a variable is a function of its causes, without any disturbance."""
-    return isinstance(made, dist.Delta)
-
-
-def has_mean(made: Any) -> bool:
-    """Whether a distribution knows its mean and variance."""
-    try:
-        return made.mean is not None and made.variance is not None
-    except NotImplementedError:
-        return False
-
-
-def move(made: Any, normal: Any, uniform: Any, key: jax.Array) -> Any:
-    """Return values of a distribution at standard normal and uniform points of the same ranks.
-
-    By the inverse of its distribution function where NumPyro knows it, otherwise by draws with a
-    key, which follow the parameters (reparameterized). Raises ModelError where neither is possible.
-    """
-    if is_exact(made):
-        return made.v
-    if type(made) is dist.Normal:
-        return made.loc + made.scale * normal
-    try:
-        return made.icdf(uniform)
-    except (NotImplementedError, ImportError):
-        pass
-    if not made.has_rsample:
-        raise ModelError(f"{type(made).__name__} knows no draws that follow its parameters")
-    return made.sample(key, () if made.batch_shape else jnp.shape(uniform))

@@ -1,7 +1,7 @@
 """Do an analyst's mechanisms keep to the graph and to what can be learned? Tried on some rows.
 
 Every distribution is evaluated at a few parameters, on rows and on rows in which one variable was
-moved. What must not depend on a variable, or on parameters, is the same number for number.
+moved. What must not depend on a variable, on other rows or on parameters stays the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,17 @@ import numpy as np
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.mechanisms.custom.blocks import (
     Block,
+    FunctionBlock,
     Noise,
     ProgramBlock,
-    has_mean,
-    is_exact,
-    move,
+    log_probability,
 )
+from causal_bo_ppl.mechanisms.custom.quantiles import has_mean, is_exact, quantiles
+from causal_bo_ppl.mechanisms.custom.sites import traced
 
 ROWS = 16  # on which distributions are compared
 THETAS = 3  # parameters that are tried
+ROUNDING = 1e-9  # relative difference of numbers that count as the same
 UNIT = Noise(0.0, 1.0, 1.0)  # of disturbances that are added to means
 EXACT = 1e-6  # of a variable's sd: how far a row may lie from a formula without disturbance
 
@@ -83,13 +85,16 @@ def require_mechanisms(
     """
     trial = Trial(block, nodes, some_rows(values))
     kept: dict[str, Any] = {}
-    jax.eval_shape(lambda theta, rows: kept.update(_kinds(trial, theta, rows)), *_example(trial))
+    traced(
+        block.owner, lambda theta, rows: kept.update(_kinds(trial, theta, rows)), *_example(trial)
+    )
     for name, (is_discrete, exact, known, fault) in kept.items():
         _require_kind(name, name == target, is_discrete, exact, known, fault)
     if isinstance(block, ProgramBlock):
-        _require_arrows(trial, parents)
+        _require_arrows(trial._replace(block=block._replace(variables=nodes)), parents)
     else:
-        _require_prior(trial)
+        _require_prior(trial, block)
+    _require_rows_apart(trial)
     found = tuple(name for name, (_, exact, _, _) in kept.items() if exact)
     for name in found:
         _require_formula(trial, name, values, free)
@@ -107,6 +112,7 @@ def _kinds(trial: Trial, theta: Any, rows: Any) -> dict[str, tuple[bool, bool, b
     """Return whether each variable is discrete, exact, knows its mean, and why not averaged."""
     found = {}
     for name, made in trial.made(theta, rows).items():
+        log_probability(made, rows[:, trial.nodes.index(name)])  # refused here where it fails
         found[name] = (bool(made.is_discrete), is_exact(made), has_mean(made), _fault(trial, name))
     return found
 
@@ -117,7 +123,8 @@ def _fault(trial: Trial, name: str) -> str:
     def total(theta: Any, rows: Any) -> Any:
         half = jnp.full(len(trial.rows), 0.5)
         made = trial.made(theta, rows)[name]
-        return jnp.sum(move(made, half, half, jax.random.key(0)) * jnp.ones(len(trial.rows)))
+        drawn = quantiles(made, half, half, half, jax.random.key(0))
+        return jnp.sum(drawn * jnp.ones(len(trial.rows)))
 
     try:
         jax.eval_shape(jax.grad(total), *_example(trial))
@@ -171,7 +178,7 @@ def _leaves(
 
 def _same(one: Any, other: Any) -> bool:
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) for a, b in pairs)
+    return all(np.allclose(a, b, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True) for a, b in pairs)
 
 
 def _moved(rows: np.ndarray, place: int) -> np.ndarray:
@@ -202,18 +209,39 @@ def _require_arrows(trial: Trial, parents: Mapping[str, Sequence[str]]) -> None:
                 )
 
 
-def _require_prior(trial: Trial) -> None:
+def _require_prior(trial: Trial, block: FunctionBlock) -> None:
     """Refuse a function whose priors depend on the causes."""
     look = partial(_leaves, trial.block, trial.nodes)
     for theta in trial.thetas()[:1]:
         before = look(theta, trial.rows)[0]
-        for cause in trial.block.causes:  # type: ignore[union-attr]
+        for cause in block.causes:
             after = look(theta, _moved(trial.rows, trial.nodes.index(cause)))[0]
             if not _same(before, after):
                 raise ModelError(
-                    f"a prior in {trial.block.owner} depends on the values of {cause!r}; priors "
+                    f"a prior in {block.owner} depends on the values of {cause!r}; priors "
                     "are the same for all rows"
                 )
+
+
+def _require_rows_apart(trial: Trial) -> None:
+    """Refuse a mechanism by which a row depends on other rows, such as on their mean."""
+    look, count = partial(_leaves, trial.block, trial.nodes), len(trial.rows)
+    if count < 2:
+        return
+    moved = trial.rows.copy()
+    moved[0] = moved[1] + 0.1 * (np.ptp(trial.rows, axis=0) + 1.0)
+    theta = trial.thetas()[0]
+    before, after = look(theta, trial.rows)[1], look(theta, moved)[1]
+    for name in trial.block.variables:
+        one, other = (
+            [each[1:] if np.shape(each)[:1] == (count,) else each for each in part[name]]
+            for part in (before, after)
+        )
+        if not _same(one, other):
+            raise ModelError(
+                f"the mechanism of {name!r} makes a row depend on other rows, as sums or means "
+                "over rows do; put numbers such as a centre into the function"
+            )
 
 
 def _require_formula(trial: Trial, name: str, values: np.ndarray, free: np.ndarray) -> None:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from causal_bo_ppl.mechanisms.custom.blocks import Block, is_exact, log_probability
+from causal_bo_ppl.mechanisms.custom.blocks import Block, log_probability
 from causal_bo_ppl.mechanisms.custom.propagation import PathProgram, Typical
+from causal_bo_ppl.mechanisms.custom.quantiles import is_exact
 from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told
 from causal_bo_ppl.mechanisms.gp.propagation import Equation
 

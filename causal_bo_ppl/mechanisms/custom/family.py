@@ -48,8 +48,8 @@ class CustomMechanisms:
             one, other = graph.bidirected[0]
             raise ModelError(
                 f"a latent cause joins {one!r} and {other!r}, upstream of the target, so that "
-                "mechanisms fitted to the rows would be biased; mechanisms of one's own need graphs "
-                'without such arcs, mechanisms="linear" takes method="wishart" or "nuts"'
+                "mechanisms fitted to the rows would be biased; mechanisms of one's own need "
+                'graphs without such arcs, mechanisms="linear" takes method="wishart" or "nuts"'
             )
         prior = GPPrior() if task.prior is None else task.prior
         if not isinstance(prior, GPPrior):

@@ -122,7 +122,9 @@ def _starts(
 
 def _is_usable(place: Place) -> bool:
     return bool(
-        np.isfinite(place.value) and np.isfinite(place.slope).all() and np.isfinite(place.curve).all()
+        np.isfinite(place.value)
+        and np.isfinite(place.slope).all()
+        and np.isfinite(place.curve).all()
     )
 
 

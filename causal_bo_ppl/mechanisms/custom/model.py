@@ -15,13 +15,20 @@ from causal_bo_ppl.data.outcomes import Outcomes
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock, Noise, log_probability
+from causal_bo_ppl.mechanisms.custom.batches import (
+    log_densities_of_many,
+    means_of_each,
+    outcome_variances,
+    outcomes_of_many,
+    rows_of_many,
+    thetas_of_many,
+)
+from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock, Noise
 from causal_bo_ppl.mechanisms.custom.checking import Kinds
 from causal_bo_ppl.mechanisms.custom.density import CustomDensity, Rows, block_likelihood
 from causal_bo_ppl.mechanisms.custom.mode import BlockMode, find_block_mode, prior_draws
 from causal_bo_ppl.mechanisms.custom.propagation import (
     Part,
-    PathProgram,
     Step,
     Typical,
     split_parts,
@@ -124,7 +131,9 @@ class CustomModel:
         free = ~self.data.intervened[:, at]
         scale = read_spread(self.prior, block.variable, self.data.values[free, at]).scale
         share = self.prior.noise if block.causes else 1.0
-        return Noise(*map(np.asarray, (np.log(share * scale), self.prior.noise_spread, FLOOR * scale)))
+        return Noise(
+            *map(np.asarray, (np.log(share * scale), self.prior.noise_spread, FLOOR * scale))
+        )
 
     @cached_property
     def typical(self) -> Typical:
@@ -192,10 +201,11 @@ class CustomModel:
         """Prior and likelihood; new rows change its arrays only."""
         equations = tuple(each.equation for each in self.bound)
         charts = tuple(Chart(mode.eta, mode.root) for mode in self.modes)
-        known, settings = (tuple(each[at] for each in self.bound) for at in (2, 1))
+        known = tuple(each.known for each in self.bound)
+        settings = tuple(each.setting for each in self.bound)
         empty = np.zeros((0, len(self.nodes)))
         none = Told(Queries(empty.astype(bool), empty), np.zeros(0), np.zeros(0))
-        still = PointProgram(settings, np.zeros((1, 0)), equations, len(self.nodes))
+        still = PointProgram(settings, jnp.zeros((1, 0)), equations, len(self.nodes))
         bent = GPDensity(known, charts, still, none, equations)
         size = sum(each.form.size for each in equations)
         size += sum(chart.root.shape[1] for chart in charts)
@@ -225,7 +235,8 @@ class CustomModel:
         None with outcomes of the target alone, and where a block has no proper mode.
         """
         size = len(self.coordinates)
-        left = [each.decrement for each in (*self.modes, *self.block_modes)]
+        left = [each.decrement for each in self.modes]
+        left += [each.decrement for each in self.block_modes]
         if len(self.outcomes.values) or not np.isfinite(left).all():
             return None
         return np.zeros(size), np.eye(size), max(left)
@@ -259,7 +270,9 @@ class CustomModel:
 
     def draws(self, psi: np.ndarray) -> np.ndarray:
         """Return theta (n, d) at coordinates (n, k): the parameters of n models."""
-        return np.asarray(in_pieces(partial(_thetas, self.density), np.asarray(psi), len(psi)))
+        return np.asarray(
+            in_pieces(partial(thetas_of_many, self.density), np.asarray(psi), len(psi))
+        )
 
     def theta(self, draws: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models."""
@@ -270,7 +283,7 @@ class CustomModel:
         free = free & self.learned
         usual = values[free.argmax(axis=0), np.arange(values.shape[1])]
         rows = Rows(*map(jnp.asarray, (values, np.where(free, values, usual), free)))
-        work = partial(_log_densities, self.response.program, rows)
+        work = partial(log_densities_of_many, self.response.program, rows)
         return np.asarray(in_pieces(work, np.asarray(draws), len(draws)))
 
     def replicate(self, draws: np.ndarray, queries: Queries, key: jax.Array) -> np.ndarray:
@@ -280,7 +293,7 @@ class CustomModel:
         """
         seeds = host_generator(key).integers(0, 2**31, (len(draws), 1))
         mask, value = jnp.asarray(queries.mask), jnp.asarray(queries.value)
-        work = partial(_replicate, self.response.program, mask, value)
+        work = partial(rows_of_many, self.response.program, mask, value)
         return np.array(in_pieces(work, (np.asarray(draws), seeds), len(draws)))
 
     def disturbances(self, draws: np.ndarray, rows: np.ndarray, place: int) -> np.ndarray:
@@ -292,7 +305,7 @@ class CustomModel:
             return np.asarray(rows[:, :, place] - in_pieces(work, draws, len(draws)))
         shape = rows.shape[1:]
         pairs = (np.asarray(draws), rows.reshape(len(rows), -1))
-        means = in_pieces(lambda pair: _means_of_each(at, program, shape, *pair), pairs, len(draws))
+        means = in_pieces(lambda pair: means_of_each(at, program, shape, *pair), pairs, len(draws))
         return np.asarray(rows[:, :, place] - means)
 
     @property
@@ -314,7 +327,7 @@ class CustomModel:
 
     def outcome_variances(self, draws: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""
-        work = partial(_variances, self.response.program, jnp.asarray(draws.mean(axis=0)))
+        work = partial(outcome_variances, self.response.program, jnp.asarray(draws.mean(axis=0)))
         return np.asarray(in_pieces(work, queries, len(queries)))
 
     def outcome_densities(self, draws: np.ndarray) -> np.ndarray | None:
@@ -322,7 +335,7 @@ class CustomModel:
         if not len(self.outcomes.values):
             return None
         queries, values, _ = self.outcomes.padded()
-        work = partial(_outcomes_of_many, self.response.program, queries, values)
+        work = partial(outcomes_of_many, self.response.program, queries, values)
         found = np.asarray(in_pieces(work, np.asarray(draws), len(draws)))
         return found[:, : len(self.outcomes.values)]
 
@@ -350,7 +363,7 @@ class CustomModel:
         """Say why the density is not finite."""
         for part, setting in zip(*self._layout[:2], strict=True):
             if not isinstance(part, Equation):
-                at = np.zeros(part.size)
+                at = jnp.zeros(part.size)
                 found = np.asarray(block_likelihood(part, self.nodes, setting, self.rows, at))
                 if not np.isfinite(found).all():
                     return self._explain_block(part, setting)
@@ -394,60 +407,3 @@ def _draw_equation(
     coefficients = np.exp(spread) * white
     coefficients[:, 0] += beliefs.level
     return np.column_stack([coefficients, eta[:, :1]])
-
-
-@jax.jit
-def _thetas(density: CustomDensity, psi: jax.Array) -> jax.Array:
-    found: jax.Array = jax.lax.map(density.theta, psi)
-    return found
-
-
-@jax.jit
-def _variances(program: PathProgram, theta: jax.Array, batch: Queries) -> jax.Array:
-    return program.variances(theta, batch)
-
-
-@jax.jit
-def _outcomes_of_many(
-    program: PathProgram, queries: Queries, values: jax.Array, theta: jax.Array
-) -> jax.Array:
-    found: jax.Array = jax.lax.map(lambda one: program.log_outcomes(one, queries, values), theta)
-    return found
-
-
-@jax.jit
-def _replicate(program: PathProgram, mask: Any, value: Any, pair: Any) -> jax.Array:
-    found: jax.Array = jax.lax.map(
-        lambda one: program.rows(one[0], mask, value, one[1][0]), pair, batch_size=16
-    )
-    return found
-
-
-@jax.jit
-def _log_densities(program: PathProgram, rows: Rows, theta: jax.Array) -> jax.Array:
-    """Return the log densities (n, rows, p) of rows at thetas (n, d)."""
-    columns = [rows.values[:, place] for place in range(rows.values.shape[1])]
-
-    def one(each: jax.Array) -> jax.Array:
-        own, found = split_parts(program.parts, each), [jnp.zeros(len(rows.values))] * len(columns)
-        for step in program.steps:
-            made = program.conditional(own, step, columns, False)
-            logs = log_probability(made, rows.filled[:, step.place])
-            found[step.place] = jnp.where(rows.free[:, step.place], logs, 0.0)
-        return jnp.stack(found, axis=1)
-
-    found: jax.Array = jax.lax.map(one, theta, batch_size=16)
-    return found
-
-
-@partial(jax.jit, static_argnums=(0, 2))
-def _means_of_each(
-    at: int, program: PathProgram, shape: tuple[int, ...], theta: jax.Array, rows: jax.Array
-) -> jax.Array:
-    """Return means (n, rows) for thetas (n, d), each with its own rows."""
-
-    def one(pair: Any) -> jax.Array:
-        return means_of_many(at, program, pair[1].reshape(shape), pair[0][None])[0]
-
-    found: jax.Array = jax.lax.map(one, (theta, rows), batch_size=16)
-    return found

@@ -5,7 +5,7 @@ scrambled Sobol points; of the target its mean given the causes is averaged. Poi
 every query and every theta, so that effects are smooth in both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,7 +16,8 @@ import numpy as np
 import numpyro.distributions as dist
 from scipy.stats import qmc
 
-from causal_bo_ppl.mechanisms.custom.blocks import Block, log_probability, move
+from causal_bo_ppl.mechanisms.custom.blocks import Block, log_probability
+from causal_bo_ppl.mechanisms.custom.quantiles import quantiles
 from causal_bo_ppl.mechanisms.gp.propagation import (
     Equation,
     Program,
@@ -27,6 +28,7 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
 from causal_bo_ppl.problem import Queries
 
 Part = Equation | Block
+Draw = Callable[[Any, int, int], Any]
 
 
 class Step(NamedTuple):
@@ -37,11 +39,20 @@ class Step(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Standard normal and uniform points (S, E) of the same ranks, and a seed for other draws."""
+    """Points (S, E) for E variables, and a seed for other draws.
+
+    normal, uniform: standard normal and uniform, of the same ranks. extra: further uniform ones.
+    """
 
     normal: Any
     uniform: Any
+    extra: Any
     seed: Any
+
+    def values(self, made: Any, at: int, place: int) -> Any:
+        """Return values of a distribution at the points of one variable."""
+        columns = (self.normal[:, at], self.uniform[:, at], self.extra[:, at])
+        return quantiles(made, *columns, jax.random.fold_in(jax.random.key(self.seed), place))
 
 
 class Typical(NamedTuple):
@@ -52,22 +63,24 @@ class Typical(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def even_points(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return normal and uniform points (count, size), each coordinate well spread."""
+def even_points(count: int, size: int, seed: int = 0) -> Points:
+    """Return scrambled Sobol points, each coordinate in the middle of equally probable intervals.
+
+    Normal ones lie at the means of these and have the variance 1, so that linear mechanisms are
+    averaged exactly.
+    """
     if not size:
-        return np.zeros((1, 0)), np.zeros((1, 0))
-    ranks = (qmc.Sobol(size, rng=0).random(count) * count).astype(int)
-    return normal_points(count, size), (ranks + 0.5) / count
-
-
-def part_sizes(parts: Sequence[Part]) -> list[int]:
-    """Return how many coordinates of theta each part has."""
-    return [part.size for part in parts]
+        none = np.zeros((1, 0))
+        return Points(none, none, none, seed)
+    ranks = (qmc.Sobol(2 * size, rng=seed).random(count) * count).astype(int)
+    uniform = (ranks + 0.5) / count
+    means = np.sort(normal_points(count, 1)[:, 0])
+    return Points(means[ranks[:, :size]], uniform[:, :size], uniform[:, size:], seed)
 
 
 def split_parts(parts: Sequence[Part], theta: Any) -> list[Any]:
     """Return the coordinates of every part."""
-    ends = np.cumsum(part_sizes(parts)).tolist()
+    ends = np.cumsum([part.size for part in parts]).tolist()
     starts = [0, *ends]
     return [theta[..., start:end] for start, end in zip(starts, ends, strict=False)]
 
@@ -100,38 +113,37 @@ class PathProgram(Program):
         return part.run(theta, setting, named)[1][self.nodes[step.place]]
 
     def walk(
-        self, theta: jax.Array, mask: Any, value: Any, points: Points, fast: bool, whole: bool
+        self, theta: jax.Array, mask: Any, value: Any, size: int, draw: Draw, *, fast: bool
     ) -> tuple[list[Any], Any]:
-        """Return all variables at every point, (S,) each, and the target's distribution.
+        """Return all variables but the target at S points, (S,) each, and its distribution there.
 
-        mask, value: what is set, (p,) for all points or (S, p). whole: whether the target is drawn
-        too; its column is not to be used otherwise.
+        mask, value: what is set, (p,) for all points or (S, p). size: S. draw: values of a
+        distribution, for the number of a step and the place of its variable.
         """
-        size, own = len(points.normal), split_parts(self.parts, theta)
-        key, blank = jax.random.key(points.seed), jnp.zeros(size)
-        made, columns = None, []
+        own, blank, columns = split_parts(self.parts, theta), jnp.zeros(size), []
         for place in range(len(self.nodes)):
             usual = blank + jnp.asarray(self.typical.centre)[place]
             columns.append(jnp.where(mask[..., place], value[..., place], usual))
-        for at, step in enumerate(self.steps):
+        for at, step in enumerate(self.steps[:-1]):
             place, made = step.place, self.conditional(own, step, columns, fast)
-            if step is self.steps[-1] and not whole:
-                break
-            drawn = move(
-                made,
-                points.normal[:, at],
-                points.uniform[:, at],
-                jax.random.fold_in(key, place),
-            )
-            columns[place] = jnp.where(mask[..., place], value[..., place], drawn + blank)
-        return columns, made
+            drawn = draw(made, at, place) + blank
+            columns[place] = jnp.where(mask[..., place], value[..., place], drawn)
+        return columns, self.conditional(own, self.steps[-1], columns, fast)
+
+    def paths(
+        self, theta: jax.Array, mask: Any, value: Any, fast: bool = True
+    ) -> tuple[list[Any], Any]:
+        """Return all variables but the target at the points, and its distribution there."""
+        size = len(self.points.normal)
+        return self.walk(theta, mask, value, size, self.points.values, fast=fast)
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
         """Return the mean of the target at every point (S,), given all its causes there."""
-        columns, made = self.walk(theta, mask, value, self.points, fast, self.is_drawn)
-        blank = jnp.zeros(len(self.points.normal))
-        found: jax.Array = columns[-1] if self.is_drawn else made.mean + blank
-        return found
+        made, blank = self.paths(theta, mask, value, fast)[1], jnp.zeros(len(self.points.normal))
+        last = len(self.steps) - 1
+        found: jax.Array
+        found = self.points.values(made, last, len(self.nodes) - 1) if self.is_drawn else made.mean
+        return found + blank
 
     def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
         """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
@@ -143,7 +155,7 @@ class PathProgram(Program):
         def one(query: Queries) -> jax.Array:
             if self.is_drawn:
                 return self.means(theta, query.mask, query.value, True).var()
-            made = self.walk(theta, query.mask, query.value, self.points, True, False)[1]
+            made = self.paths(theta, query.mask, query.value)[1]
             blank = jnp.zeros(len(self.points.normal))
             found: jax.Array = (made.mean + blank).var() + (made.variance + blank).mean()
             return found
@@ -158,7 +170,7 @@ class PathProgram(Program):
         count = len(self.points.normal)
 
         def one(query: Queries, value: jax.Array) -> jax.Array:
-            made = self.walk(theta, query.mask, query.value, self.points, False, False)[1]
+            made = self.paths(theta, query.mask, query.value, False)[1]
             logs = log_probability(made, value + jnp.zeros(count))
             found: jax.Array = jax.scipy.special.logsumexp(logs) - jnp.log(count)
             return found
@@ -172,14 +184,19 @@ class PathProgram(Program):
 
         Variables that no effect depends on are Gaussian with their mean and sd.
         """
-        key, shape = jax.random.key(seed), (len(mask), len(self.steps))
-        uniform = jax.random.uniform(key, shape)
-        normal = jax.random.normal(jax.random.fold_in(key, 1), shape)
-        points = Points(normal, uniform, seed)
-        given = jax.random.normal(jax.random.fold_in(key, 2), jnp.shape(mask))
+        key, size = jax.random.key(seed), len(mask)
+        given = jax.random.normal(jax.random.fold_in(key, len(self.nodes)), jnp.shape(mask))
         centre, scale = (jnp.asarray(part)[None] for part in self.typical)
         moved = np.isin(np.arange(len(self.nodes)), [step.place for step in self.steps])
         drawn = jnp.where(mask, value, centre + scale * given)  # of what no effect depends on
         mask, value = mask | ~moved[None], jnp.where(moved[None], value, drawn)
-        columns, _ = self.walk(theta, mask, value, points, False, True)
+
+        def draw(made: Any, at: int, place: int) -> Any:
+            shape = () if made.batch_shape else (size,)
+            return made.sample(jax.random.fold_in(key, place), shape)
+
+        columns, made = self.walk(theta, mask, value, size, draw, fast=False)
+        last = len(self.nodes) - 1
+        outcome = draw(made, len(self.steps) - 1, last) + jnp.zeros(size)
+        columns[-1] = jnp.where(mask[:, last], value[:, last], outcome)
         return jnp.stack(columns, axis=1)

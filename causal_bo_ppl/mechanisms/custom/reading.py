@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from causal_bo_ppl.errors import CausalBOError, ModelError, listed
+from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.mechanisms.custom.blocks import FunctionBlock, ProgramBlock
-from causal_bo_ppl.mechanisms.custom.sites import Discovery, Site, perform
+from causal_bo_ppl.mechanisms.custom.sites import Discovery, Site, perform, traced
 
 WHOLE = "causes"  # the name of a single parameter that takes all causes as a mapping
 LENGTHS = (3, 5)  # rows of two trials: shapes of parameters must not follow them
@@ -107,8 +106,8 @@ def _takes_mapping(function: Callable[..., Any], owner: str, causes: Sequence[st
     own = listed(causes) or "it has none"
     if extra:
         raise ModelError(
-            f"{owner} takes {listed(extra)}, which are no causes of it in the graph ({own}); causes "
-            f"are passed as keywords under their names, and {single}"
+            f"{owner} takes {listed(extra)}, which are no causes of it in the graph ({own}); "
+            f"causes are passed as keywords under their names, and {single}"
         )
     takes = {name for name, each in parameters.items() if each.kind in NAMED}
     lacking = [name for name in causes if name not in takes]
@@ -133,7 +132,7 @@ def _trial(
     def run(columns: dict[str, Any]) -> None:
         kept.append(perform(partial(call, columns), discovery))
 
-    _traced(owner, run, {name: jnp.zeros(length) for name in causes})
+    traced(owner, run, {name: jnp.zeros(length) for name in causes})
     return tuple(discovery.sites), kept[0]
 
 
@@ -147,22 +146,8 @@ def _discover(
         kept.append(Discovery(owner, columns))
         perform(program, kept[0])
 
-    _traced(owner, run, {name: jnp.zeros(length) for name in nodes})
+    traced(owner, run, {name: jnp.zeros(length) for name in nodes})
     return kept[0]
-
-
-def _traced(owner: str, run: Callable[..., None], columns: dict[str, Any]) -> None:
-    """Trace an analyst's function; say whose it is where it fails."""
-    try:
-        jax.eval_shape(run, columns)
-    except CausalBOError:
-        raise
-    except Exception as error:
-        first = str(error).strip().splitlines()
-        raise ModelError(
-            f"{owner} failed with {type(error).__name__}: {first[0] if first else ''}; it is "
-            "called with arrays of many rows, so compute with jax.numpy"
-        ) from error
 
 
 def _require_outcome(owner: str, returned: Any, length: int) -> bool:
@@ -194,10 +179,14 @@ def _require_outcome(owner: str, returned: Any, length: int) -> bool:
     return False
 
 
-def _require_sites(
-    owner: str, found: Sequence[tuple[Site, ...]], nodes: Sequence[str]
-) -> None:
+def _require_sites(owner: str, found: Sequence[tuple[Site, ...]], nodes: Sequence[str]) -> None:
     """Refuse parameters with names of variables, or whose shapes follow the number of rows."""
+    for site in (*found[0], *found[1]):
+        if site.name in nodes:
+            raise ModelError(
+                f"{owner} has a site named {site.name!r}, which is a variable; do not draw the "
+                "variable, return its distribution, and give parameters other names"
+            )
     for one, other in zip(*found, strict=False):
         if one != other:
             raise ModelError(
@@ -207,9 +196,3 @@ def _require_sites(
             )
     if len(found[0]) != len(found[1]):
         raise ModelError(f"{owner} has other parameters for {LENGTHS[1]} rows than {LENGTHS[0]}")
-    for site in found[0]:
-        if site.name in nodes:
-            raise ModelError(
-                f"{owner} has a site named {site.name!r}, which is a variable; do not draw the "
-                "variable, return its distribution, and give parameters other names"
-            )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import pandas as pd
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ExplorationError, ModelError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock, has_mean
+from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock
 from causal_bo_ppl.mechanisms.custom.propagation import (
     Part,
     PathProgram,
@@ -24,7 +24,8 @@ from causal_bo_ppl.mechanisms.custom.propagation import (
     even_points,
     split_parts,
 )
-from causal_bo_ppl.mechanisms.gp.propagation import POINTS, Equation, other_points
+from causal_bo_ppl.mechanisms.custom.quantiles import has_mean
+from causal_bo_ppl.mechanisms.gp.propagation import POINTS, Equation
 from causal_bo_ppl.mechanisms.gp.response_map import coordinate_names, needed_variables
 from causal_bo_ppl.mechanisms.interfaces import Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
@@ -63,8 +64,10 @@ class CustomResponse:
     def _coordinates(self) -> list[tuple[str, str, str]]:
         found: list[tuple[str, str, str]] = []
         for part in self.parts:
-            is_ours = isinstance(part, Equation)
-            found += coordinate_names(self.graph.nodes, part) if is_ours else part.labels
+            if isinstance(part, Equation):
+                found += coordinate_names(self.graph.nodes, part)
+            else:
+                found += part.labels
         return found
 
     @cached_property
@@ -81,13 +84,17 @@ class CustomResponse:
     def program(self) -> PathProgram:
         """The effects as a JAX pytree."""
         count = len(self.steps) if self.is_drawn else len(self.steps) - 1
-        return self._program(Points(*even_points(self.points, count), 0))
+        return self._program(even_points(self.points, count))
 
     def _program(self, points: Points) -> PathProgram:
         with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
-            arrays = jax.tree.map(jnp.asarray, (self.settings, points, self.typical))
-        static = (self.parts, self.steps, self.graph.nodes, self.is_drawn)
-        return PathProgram(*arrays, *static)
+            fixed, points, typical = jax.tree.map(
+                jnp.asarray, (self.settings, points, self.typical)
+            )
+        nodes = self.graph.nodes
+        return PathProgram(
+            fixed, points, typical, self.parts, self.steps, nodes, is_drawn=self.is_drawn
+        )
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
@@ -117,11 +124,8 @@ class CustomResponse:
             work = partial(_effects, program, jnp.asarray(theta))
             return np.asarray(in_pieces(work, batch, len(batch.mask)))
 
-        others = []
-        for seed in range(OTHERS):
-            normal = other_points(MORE, count, seed)
-            uniform = np.asarray(jax.scipy.stats.norm.cdf(normal))
-            others.append(average(self._program(Points(normal, uniform, 1 + seed))))
+        points = [even_points(MORE, count, 1 + seed) for seed in range(OTHERS)]
+        others = [average(self._program(each)) for each in points]
         noise = np.std(others, axis=0, ddof=1) / np.sqrt(OTHERS)
         return np.asarray(np.hypot(average(self.program) - np.mean(others, axis=0), noise))
 
@@ -235,7 +239,7 @@ def _beyond(
 
     def one(query: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         mask, value = query
-        columns, _ = program.walk(theta, mask, value, program.points, True, False)
+        columns, _ = program.paths(theta, mask, value)
         acts = {target: jnp.ones((), bool)}
         for effect, cause in sorted(places, reverse=True):  # causes stand before effects
             reached = acts.get(effect, jnp.zeros((), bool)) & ~mask[cause]
@@ -266,8 +270,3 @@ def _values(
     columns = {name: centre[place : place + 1] for place, name in enumerate(nodes)}
     found: dict[str, Any] = jax.lax.map(lambda each: block.values(each, setting, columns), theta)
     return found
-
-
-def with_drawn_target(response: CustomResponse) -> CustomResponse:
-    """Return the map with the target moved through its distribution."""
-    return replace(response, is_drawn=True)

@@ -21,7 +21,7 @@ from numpyro.distributions.transforms import (
 )
 from numpyro.primitives import Messenger
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import CausalBOError, ModelError
 from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
 
 SILENT = ("plate", "deterministic", "sample")
@@ -137,7 +137,8 @@ class Reading(Parameters):
         for site in sites:
             self.places[site.name] = (start, site)
             start += site.size
-        self.theta, self.log_prior, self.values = theta, jnp.zeros(()), {}
+        self.theta, self.log_prior = theta, jnp.zeros(())
+        self.values: dict[str, Any] = {}
 
     def read(self, name: str, prior: Any, transform: Transform) -> Any:
         """Return the value at its coordinates."""
@@ -170,3 +171,17 @@ def perform(work: Callable[[], Any], messenger: Messenger) -> Any:
         for each in (HANDLER_LOCK, numpyro.handlers.block(), messenger):
             stack.enter_context(each)
         return work()
+
+
+def traced(owner: str, run: Callable[..., None], *arguments: Any) -> None:
+    """Trace an analyst's function without running it; say whose it is where it fails."""
+    try:
+        jax.eval_shape(run, *arguments)
+    except CausalBOError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()
+        raise ModelError(
+            f"{owner} failed with {type(error).__name__}: {first[0] if first else ''}; it is "
+            "called with arrays of many rows, so compute with jax.numpy"
+        ) from error
