@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from scipy.stats import qmc
+from scipy.stats import norm, qmc
 
 from causal_bo_ppl.mechanisms.custom.blocks import Block, log_probability
 from causal_bo_ppl.mechanisms.custom.quantiles import quantiles
@@ -63,7 +63,14 @@ class Typical(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def even_points(count: int, size: int, seed: int = 0) -> Points:
+def other_points(count: int, size: int, seed: int) -> Points:
+    """Return scrambled Sobol points as they are, by which to judge others."""
+    uniform = qmc.Sobol(2 * size, rng=1 + seed).random(count)
+    return Points(norm.ppf(uniform[:, :size]), uniform[:, :size], uniform[:, size:], 1 + seed)
+
+
+@lru_cache(maxsize=64)
+def even_points(count: int, size: int) -> Points:
     """Return scrambled Sobol points, each coordinate in the middle of equally probable intervals.
 
     Normal ones lie at the means of these and have the variance 1, so that linear mechanisms are
@@ -71,11 +78,11 @@ def even_points(count: int, size: int, seed: int = 0) -> Points:
     """
     if not size:
         none = np.zeros((1, 0))
-        return Points(none, none, none, seed)
-    ranks = (qmc.Sobol(2 * size, rng=seed).random(count) * count).astype(int)
+        return Points(none, none, none, 0)
+    ranks = (qmc.Sobol(2 * size, rng=0).random(count) * count).astype(int)
     uniform = (ranks + 0.5) / count
     means = np.sort(normal_points(count, 1)[:, 0])
-    return Points(means[ranks[:, :size]], uniform[:, :size], uniform[:, size:], seed)
+    return Points(means[ranks[:, :size]], uniform[:, :size], uniform[:, size:], 0)
 
 
 def split_parts(parts: Sequence[Part], theta: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from causal_bo_ppl.mechanisms.custom.propagation import (
     Step,
     Typical,
     even_points,
+    other_points,
     split_parts,
 )
 from causal_bo_ppl.mechanisms.custom.quantiles import has_mean
@@ -124,7 +125,7 @@ class CustomResponse:
             work = partial(_effects, program, jnp.asarray(theta))
             return np.asarray(in_pieces(work, batch, len(batch.mask)))
 
-        points = [even_points(MORE, count, 1 + seed) for seed in range(OTHERS)]
+        points = [other_points(MORE, count, seed) for seed in range(OTHERS)]
         others = [average(self._program(each)) for each in points]
         noise = np.std(others, axis=0, ddof=1) / np.sqrt(OTHERS)
         return np.asarray(np.hypot(average(self.program) - np.mean(others, axis=0), noise))
