@@ -155,6 +155,7 @@ def test_new_rows_of_the_same_padded_shape_compile_nothing(post):
     assert responses._linearize._cache_size() == count
 
 
+@pytest.mark.slow
 def test_a_program_is_the_same_model_as_its_functions(data):
     functions = {"Z": saturate_whole, "Y": decay_whole}
     by_variable = cb.fit(PROBLEM, data, mechanisms=functions, method="laplace")
@@ -254,6 +255,7 @@ def skewed():
     return cb.fit(CONFOUNDED, rows, mechanisms=mechanisms, method="laplace")
 
 
+@pytest.mark.slow
 def test_disturbances_may_be_of_any_kind(skewed):
     """E[Y | do(z)] = exp(a - 0.4 z) + c E[W^2], in closed form for a gamma root."""
     shape, rate, a, c = 2.0, 1.5, 1.0, 0.5
@@ -277,6 +279,7 @@ def test_disturbances_may_be_of_any_kind(skewed):
     assert cb.check_predictive(skewed, draws=100).table["verdict"].isin(["passed", "failed"]).all()
 
 
+@pytest.mark.slow
 def test_a_target_without_a_known_mean_is_averaged_over_its_own_values(data):
     def bounded(Z):
         level = numpyro.sample("a", dist.Normal(0.0, 1.0))

@@ -204,7 +204,7 @@ def _require_arrows(trial: Trial, parents: Mapping[str, Sequence[str]]) -> None:
                     continue
                 raise ModelError(
                     f"in the program {name!r} depends on {cause!r}, which is no cause of it in the "
-                    f"graph ({listed(own) or 'it has none'}); add the arrow {cause} -> {name}, or "
+                    f"graph ({listed(own)}); add the arrow {cause} -> {name}, or "
                     "change the program"
                 )
 
@@ -246,10 +246,8 @@ def _require_rows_apart(trial: Trial) -> None:
 
 def _require_formula(trial: Trial, name: str, values: np.ndarray, free: np.ndarray) -> None:
     """Refuse a formula without disturbance that has parameters, or contradicts the rows."""
-    one, other = (
-        jax.jit(lambda theta: trial.made(theta, jnp.asarray(trial.rows))[name].v)(theta)
-        for theta in trial.thetas()[:2]
-    )
+    formula = jax.jit(lambda theta, rows: trial.made(theta, rows)[name].v)
+    one, other = (formula(theta, trial.rows) for theta in trial.thetas()[:2])
     advice = "return its mean instead, to which a Gaussian disturbance with a learned sd is added"
     if not _same(one, other):
         raise ModelError(
@@ -259,8 +257,8 @@ def _require_formula(trial: Trial, name: str, values: np.ndarray, free: np.ndarr
     place = trial.nodes.index(name)
     if not free[:, place].any():
         return
-    made = trial.made(jnp.zeros(trial.block.size), jnp.asarray(values))[name]
-    gaps = np.abs(np.broadcast_to(np.asarray(made.v), len(values)) - values[:, place])
+    found = np.asarray(formula(np.zeros(trial.block.size), values))
+    gaps = np.abs(np.broadcast_to(found, len(values)) - values[:, place])
     gaps = np.where(free[:, place], gaps, 0.0)
     scale = max(float(values[free[:, place], place].std()), 1e-300)
     if not gaps.max() <= EXACT * scale:

@@ -6,6 +6,7 @@ with the width of the posterior there, so that samplers have little left to do.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +45,9 @@ def block_likelihood(
         logs = log_probability(made[name], jnp.asarray(rows.filled)[:, place])
         found.append(jnp.where(jnp.asarray(rows.free)[:, place], logs, 0.0).sum())
     return jnp.stack(found)
+
+
+compiled_likelihood = partial(jax.jit, static_argnums=(0, 1))(block_likelihood)
 
 
 def block_prior(

@@ -25,7 +25,7 @@ from causal_bo_ppl.mechanisms.custom.batches import (
 )
 from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock, Noise
 from causal_bo_ppl.mechanisms.custom.checking import Kinds
-from causal_bo_ppl.mechanisms.custom.density import CustomDensity, Rows, block_likelihood
+from causal_bo_ppl.mechanisms.custom.density import CustomDensity, Rows, compiled_likelihood
 from causal_bo_ppl.mechanisms.custom.mode import BlockMode, find_block_mode, prior_draws
 from causal_bo_ppl.mechanisms.custom.propagation import (
     Part,
@@ -364,7 +364,7 @@ class CustomModel:
         for part, setting in zip(*self._layout[:2], strict=True):
             if not isinstance(part, Equation):
                 at = jnp.zeros(part.size)
-                found = np.asarray(block_likelihood(part, self.nodes, setting, self.rows, at))
+                found = np.asarray(compiled_likelihood(part, self.nodes, setting, self.rows, at))
                 if not np.isfinite(found).all():
                     return self._explain_block(part, setting)
         return (
@@ -375,7 +375,7 @@ class CustomModel:
     def _explain_block(self, block: Block, setting: Any) -> str:
         """Say which variable's density is not finite, at coordinates of 0."""
         at = jnp.zeros(block.size)
-        found = np.asarray(block_likelihood(block, self.nodes, setting, self.rows, at))
+        found = np.asarray(compiled_likelihood(block, self.nodes, setting, self.rows, at))
         pairs = zip(block.variables, found, strict=True)
         wrong = [name for name, each in pairs if not np.isfinite(each)]
         names = listed(wrong or block.variables)

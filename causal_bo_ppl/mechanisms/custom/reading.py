@@ -70,7 +70,7 @@ def read_program(
         discovery = _discover(owner, program, nodes, length)
         missing = [name for name in nodes if name not in discovery.made]
         if missing:
-            others = listed([site.name for site in discovery.sites]) or "none"
+            others = listed([site.name for site in discovery.sites])
             raise ModelError(
                 f"{owner} has no site for {listed(missing)}; name one sample site after every "
                 f"variable of the graph (its other sites, taken for parameters: {others})"
@@ -103,7 +103,7 @@ def _takes_mapping(function: Callable[..., Any], owner: str, causes: Sequence[st
         for name, each in parameters.items()
         if name not in causes and each.default is each.empty and each.kind is not MANY
     ]
-    own = listed(causes) or "it has none"
+    own = listed(causes)
     if extra:
         raise ModelError(
             f"{owner} takes {listed(extra)}, which are no causes of it in the graph ({own}); "
