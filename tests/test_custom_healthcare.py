@@ -124,3 +124,7 @@ def test_the_systems_own_formulas_are_accepted_without_parameters(system):
     model = post.belief.model
     rows = model.replicate(post.draws(5, 0), system.problem.vertices(), jax.random.key(0))
     assert np.isfinite(rows).all()
+    wrong = system.observe(2, 1)
+    moved = wrong.values + 0.1 * (np.array(wrong.nodes) == "statin")
+    with pytest.raises(cb.ModelError, match="'statin' has no disturbance, but its formula is 0.1"):
+        post.update(cb.Data(wrong.nodes, "PSA", moved, wrong.intervened))

@@ -225,9 +225,13 @@ def test_optimization_and_studies_follow_the_analysts_curve(data):
     assert again.ask().intervention == told.ask().intervention
 
 
-def test_draws_need_the_functions_again(data):
+def test_files_hold_draws_and_names_and_need_the_functions_again(data, tmp_path):
     post = cb.fit(PROBLEM, data, mechanisms={"Z": saturate, "Y": decay}, method="laplace")
-    draws = post.draws(40, 0)
+    path = post.to_netcdf(tmp_path / "own.nc", draws=40)
+    tree = cb.read_datatree(path, PROBLEM)
+    assert tuple(tree["posterior"]["theta"].coords["coordinate"].values) == post.names
+    assert "decay" in tree.attrs["functions"]
+    draws = tree["posterior"]["theta"].values.reshape(-1, len(post.names))
     with pytest.raises(cb.ModelError, match="custom mechanisms offer no response map without rows"):
         cb.Posterior.from_draws(PROBLEM, draws, mechanisms={"Z": saturate, "Y": decay})
     given = cb.Posterior.from_draws(PROBLEM, draws, mechanisms=post.belief.response)

@@ -96,12 +96,23 @@ def require_mechanisms(
         _require_prior(trial, block)
     _require_rows_apart(trial)
     found = tuple(name for name, (_, exact, _, _) in kept.items() if exact)
-    for name in found:
-        _require_formula(trial, name, values, free)
+    require_formulas(block, nodes, values, free, found)
     is_drawn = target in kept and not kept[target][2]
     if target in kept and not is_drawn:
         _require_mean(trial, target)
     return Kinds(found, is_drawn)
+
+
+def require_formulas(
+    block: Block, nodes: tuple[str, ...], values: np.ndarray, free: np.ndarray, exact: Sequence[str]
+) -> None:
+    """Refuse formulas without disturbance that have parameters, or contradict the rows.
+
+    exact: the variables without disturbance, of which only those of the block count.
+    """
+    for name in exact:
+        if name in block.variables:
+            _require_formula(Trial(block, nodes, some_rows(values)), name, values, free)
 
 
 def _example(trial: Trial) -> tuple[jax.Array, jax.Array]:

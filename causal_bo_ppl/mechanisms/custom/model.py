@@ -24,7 +24,7 @@ from causal_bo_ppl.mechanisms.custom.batches import (
     thetas_of_many,
 )
 from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock, Noise
-from causal_bo_ppl.mechanisms.custom.checking import Kinds
+from causal_bo_ppl.mechanisms.custom.checking import Kinds, require_formulas
 from causal_bo_ppl.mechanisms.custom.density import CustomDensity, Rows, compiled_likelihood
 from causal_bo_ppl.mechanisms.custom.mode import BlockMode, find_block_mode, prior_draws
 from causal_bo_ppl.mechanisms.custom.propagation import (
@@ -310,9 +310,12 @@ class CustomModel:
 
     @property
     def scales(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        """The sds (n, p) of all disturbances of n models; None where some depend on the causes."""
-        parts = self._layout[0]
-        if any(not isinstance(part, Equation) and not part.adds_noise for part in parts):
+        """The sds (n, p) of all disturbances of n models.
+
+        None where some depend on the causes, and where some variables are not learned.
+        """
+        own = [part for part in self._layout[0] if not isinstance(part, Equation)]
+        if not self.learned.all() or not all(part.adds_noise for part in own):
             return None
         return self._scales
 
@@ -340,7 +343,10 @@ class CustomModel:
         return found[:, : len(self.outcomes.values)]
 
     def with_rows(self, rows: Data) -> "CustomModel":
-        """Return the same model with more rows."""
+        """Return the same model with more rows; formulas without disturbance must hold in them."""
+        for block in self.blocks:
+            nodes, free = rows.nodes, ~rows.intervened
+            require_formulas(block, nodes, rows.values, free, self.kinds.exact)
         return replace(self, task=replace(self.task, data=self.data.join(rows)))
 
     def draw_prior(self, n: int, key: jax.Array) -> np.ndarray | None:
