@@ -375,3 +375,18 @@ def test_nuts_agrees_with_laplace_and_mixes_with_processes(data, post):
 @pytest.mark.parametrize("mechanisms", [OWN, whole, {"Z": saturate, "Y": cb.GP(functions=8)}])
 def test_own_mechanisms_keep_the_contract(data, mechanisms):
     assert cb.testing.check_mechanisms(mechanisms, PROBLEM, data).require().passed
+
+
+@pytest.mark.slow
+def test_intervals_cover_the_true_effects():
+    """60 data sets of 60 rows, 90 % intervals of four effects by the delta method."""
+    queries = PROBLEM.queries(SETTING)
+    exact = simulate(queries.repeat(200_000), 11).outcomes.reshape(4, -1).mean(axis=1)
+    inside = []
+    for seed in range(60):
+        fitted = cb.fit(PROBLEM, observe(60, 100 + seed), mechanisms=OWN, method="laplace")
+        values, jacobian = cb.response(PROBLEM, fitted).linearize(fitted.mean, queries)
+        sd = np.linalg.norm(jacobian @ fitted.factor, axis=1)
+        inside.append(np.abs(values - exact) < 1.645 * sd)
+    shares = np.mean(inside, axis=0)
+    assert (shares > 0.76).all() and 0.82 < shares.mean() < 0.97, shares
