@@ -23,7 +23,7 @@ help:
 	@echo "make slow      the long proofs"
 	@echo "make bench     speed, as ratios measured in one run (installs BoTorch, several gigabytes, and BlackJAX for comparison)"
 	@echo "make notebooks run the notebooks with small budgets (make notebooks-save: in full, outputs kept)"
-	@echo "make pictures  draw the README's picture again"
+	@echo "make pictures  draw the pictures of README and guide again"
 	@echo "make setup     build .venv (done by all of the above when needed)"
 
 setup: $(INSTALLED)

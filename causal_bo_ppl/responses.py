@@ -151,7 +151,8 @@ class Response:
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
         batch = self.map.batch(queries)
         bound = partial(work, self.map.program, theta)
-        return in_pieces(bound, batch, len(queries), theta.ndim - 1)
+        each = getattr(self.map.program, "together", None)
+        return in_pieces(bound, batch, len(queries), theta.ndim - 1, each)
 
 
 def _like(theta: ArrayLike, found: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Draw the README's pictures: a problem, a run, gains, and intervals under confounding."""
+"""Draw the pictures of README and guide: a problem, a run, gains, and intervals."""
 
 from pathlib import Path
 

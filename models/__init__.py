@@ -33,10 +33,29 @@ def load(
 
     Parameters
     ----------
-    variant: another truth or other domains under the same graph ("confounded", "daggp", ...).
-    target, parents: ecoli70 only: the variable to improve, and whether its parents may be set.
-    max_size: explore all sets up to this size instead of the system's own.
-    seed: funnel only: which coefficients are drawn.
+    name:
+        One of `names()`.
+    variant:
+        Another truth or other domains under the same graph, such as "confounded" or "daggp".
+    target, parents:
+        For ecoli70 only: the variable to improve, and whether its parents may be set.
+    max_size:
+        Explore all sets up to this size instead of the system's own.
+    seed:
+        For funnel only: which coefficients are drawn.
+
+    Returns
+    -------
+    CausalSystem
+        It has a `problem`, `observe(n, key)`, `experiment(queries, key)`, the exact
+        `effect(queries)` and the `optimum`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> system.optimum.value, system.optimum.intervention
+    (-6.5, {'Z': 5.0})
     """
     require_float64()
     if name not in _SYSTEMS:

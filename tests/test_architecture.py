@@ -36,15 +36,15 @@ INSIDE = {  # the order within a room, from left to right
     "graph": "layout admg exploration",
     "problem": "levels constraints polytopes regions batches queries search costs feasibility "
     "fingerprints display validation serialization problem",
-    "data": "data outcomes learnability",
+    "data": "data identity outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
     "linearity results formulas",
     "mechanisms": "interfaces simulation linear gp custom serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
-    "surrogates": "interface weights told residual evidence coupled uncoupled "
+    "surrogates": "interface weights told residual evidence linearized coupled uncoupled "
     "effect_moments effect_tables doubts gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
-    "improvement lookahead acquisition ascent climbing candidates search settings "
+    "improvement lookahead acquisition ascent zooming climbing candidates search settings "
     "ledger state beginnings contradictions observing experiments run replay rounds loop regret",
     "campaign": "reasons suggestions told asking_back asking answers storage display study",
 }

@@ -40,6 +40,10 @@ def test_columns_are_taken_in_graph_order_and_others_are_reported(problem, frame
 def test_missing_columns_are_refused_with_the_unused_ones(problem, frame):
     with pytest.raises(DataError, match="lacks the columns Z; its unused columns are: Zed"):
         cb.Data.from_frame(problem, frame.rename(columns={"Z": "Zed"}))
+    with pytest.raises(DataError, match=r"X;Z;Y; say by pd.read_csv\(path, sep=...\)"):
+        cb.Data.from_frame(problem, pd.DataFrame({"X;Z;Y": ["1;2;3"]}))
+    with pytest.raises(DataError, match="got str; read a file by pd.read_csv"):
+        cb.Data.from_frame(problem, "rows.csv")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

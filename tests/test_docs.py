@@ -1,10 +1,21 @@
-"""Examples in docstrings and in the README run and print what they show."""
+"""Examples in docstrings, in the README and in the guide run and print what they show."""
 
+import contextlib
 import doctest
 import importlib
+import inspect
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import reduce
 from pathlib import Path
 
 import pytest
+
+import causal_bo_ppl as cb
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,6 +27,7 @@ MODULES = [
     for path in sorted(PACKAGE.rglob("*.py"))
     if ">>> " in path.read_text()
 ]
+MODULES += ["models"]  # a link, which is not followed
 
 
 def test_docstrings_with_examples_are_found():
@@ -31,7 +43,82 @@ def test_examples_in_docstrings_run(module):
     assert result.attempted > 0 and result.failed == 0
 
 
+FIRST = """
+CausalGraph.parse CausalGraph.from_edges Problem Problem.queries Problem.grid Problem.sobol
+Problem.vertices Data.from_frame Data.from_csv Data.from_parquet identify fit Posterior.draws
+Posterior.update Posterior.to_datatree check_posterior check_graph check_predictive check_overlap
+check_loo check_linearity check_extrapolation prior_sensitivity gaussian_error response
+jacobian_gram exact_gram monte_carlo_gram compare_kernels couple optimize Settings Study Study.ask
+Study.tell Study.effects Study.to_json Study.from_json effects models.load
+""".split()  # what an analyst types first
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_what_an_analyst_types_first_says_what_it_takes_and_returns_and_has_examples(name):
+    found = reduce(getattr, name.split("."), cb)
+    text = inspect.getdoc(found)
+    sections = dict(re.findall(r"^(\w+)\n-+\n(.*?)(?=^\w+\n-+$|\Z)", text, re.M | re.S))
+    takes = [each for each in inspect.signature(found).parameters if each not in ("self", "cls")]
+    explained = re.findall(r"^(\S.*):$", sections.get("Parameters", ""), re.M)
+    named = {each for line in explained for each in line.split(", ")}
+    assert named == set(takes), named ^ set(takes)
+    assert inspect.isclass(found) or sections["Returns"].strip()
+    assert ">>> " in sections["Examples"]
+    assert found.__module__.removeprefix("causal_bo_ppl.") in MODULES
+
+
+def blocks_of_the_readme(language):
+    """The fenced blocks of the README in one language, without those that are doctests."""
+    found = re.findall(
+        rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S
+    )
+    return [block for block in found if ">>> " not in block]
+
+
 @pytest.mark.heavy
-def test_examples_in_the_readme_run():
-    result = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
-    assert result.attempted >= 20 and result.failed == 0
+def test_readme_begins_with_a_study_that_another_process_continues(tmp_path, monkeypatch):
+    """As a new user would: the file, a graph of three lines, ask, tell; close, and go on."""
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "greenhouse.csv", tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    today, tomorrow = blocks_of_the_readme("python")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(today, "README.md", "exec"), {})  # noqa: S102
+    done = subprocess.run(
+        [sys.executable, "-c", tomorrow],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert [shown.getvalue(), done.stdout] == blocks_of_the_readme("text")
+    code = [line for line in today.splitlines() if line and "import" not in line]
+    assert len(code) <= 15
+
+
+def test_readme_stays_short_and_its_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 185
+    for name in ("README.md", "docs/guide.md"):
+        page = ROOT / name
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            path, _, place = target.partition("#")
+            found = page.parent / path
+            assert found.exists(), target
+            assert not place or place in headings(found), target
+
+
+def headings(page):
+    """The places that a link can name in a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", pytest.param("docs/guide.md", marks=pytest.mark.heavy)]
+)
+def test_examples_in_the_pages_run(name):
+    result = doctest.testfile(str(ROOT / name), module_relative=False)
+    assert result.attempted >= 10 and result.failed == 0

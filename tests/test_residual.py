@@ -65,7 +65,7 @@ def test_surrogate_with_a_residual_equals_the_dense_gaussian_process(post, noise
     outcomes = rng.normal(size=len(tried))
     told = cb.couple(post, residual=True).tell(tried, outcomes, noise)
     r, residual = cb.response(problem, post), told.residual
-    assert residual.amplitude > 0 and len(told.centre) > len(post.mean)
+    assert residual.amplitude > 0 and len(told.weights.mean) > len(post.mean)
 
     def covariance(left, right):
         causal = np.asarray(cb.jacobian_gram(post, left, right).gram)

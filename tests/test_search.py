@@ -90,7 +90,7 @@ def test_costs_of_another_shape_and_bent_effects_need_a_search(fitted):
     surrogate = cb.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
     rule, space = ConfidenceBound(2.0, eta=1.0), Space(problem, problem.sets)
     found = find_best(space, surrogate, rule)
-    assert "improved by gradients" in found.how
+    assert "improved by brackets and gradients" in found.how
     assert found.worth >= rule.worth(surrogate, problem.grid(25), "min").max() - 1e-9
     assert find_best(space, surrogate, ConfidenceBound(2.0)).how.startswith("all")
 

@@ -80,7 +80,7 @@ def test_the_predictive_density_is_that_of_the_dense_gaussian(post):
     surrogate = cb.couple(post).tell(post.problem.queries([{"X": 2.0}]), -1.5, 0.7)
     query = post.problem.queries([{"Z": 1.0}])
     mean, sd = surrogate.predict(query)
-    left_out = surrogate._left_out(query)[0]
+    left_out = surrogate.linear.noises(query)[0]
     variance = sd[0] ** 2 + 0.4 + left_out
     expected = -0.5 * ((0.3 - mean[0]) ** 2 / variance + np.log(2 * np.pi * variance))
     assert surrogate.log_density(query, 0.3, 0.4) == pytest.approx(expected)

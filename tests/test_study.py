@@ -394,7 +394,7 @@ def test_failure_is_recorded_and_paid_for_and_not_learned_from(chain, data):
     assert mended.to_frame()["failed"].tolist() == ["leaked", ""]
     with pytest.raises(cb.DomainError, match="2 of the budget 2 are spent"):
         mended.ask()
-    assert "1 failed" in repr(failed) and "1 outcomes, 1 failed" in repr(mended)
+    assert "1 failed" in repr(failed) and "1 outcome, 1 failed" in repr(mended)
 
 
 def test_what_nobody_may_propose_is_learned_from_as_a_row_and_never_recommended(chain, data):

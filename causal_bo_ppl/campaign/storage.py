@@ -8,7 +8,9 @@ accidents.
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -73,7 +75,9 @@ def read_study(text: str, functions: Mapping[str, Any] | None) -> Written:
     try:
         record = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise StoreError(f"a study is read from a JSON text: {error}; {AGAIN}") from None
+        is_path = isinstance(text, os.PathLike) or str(text).strip().endswith(".json")
+        advice = "give the text of the file, Path(...).read_text()" if is_path else AGAIN
+        raise StoreError(f"a study is read from a JSON text: {error}; {advice}") from None
     if not isinstance(record, dict) or record.get("kind") != "study":
         raise StoreError(f"this is no text of a study; {AGAIN}")
     if record.get("format") != FORMAT:
@@ -109,6 +113,19 @@ def read_key(written: Mapping[str, Any]) -> jax.Array:
         return words
     found: jax.Array = jax.random.wrap_key_data(words, impl=written["generator"])
     return found
+
+
+def find_fingerprint(problem: Problem, settings: Settings, key: jax.Array, digest: str) -> str:
+    """Return a hash of all that a study began with; `digest` is that of its rows."""
+    prior = settings.prior  # one's own cannot be written
+    parts = [
+        problem.fingerprint,
+        digest,
+        replace(settings, prior=None).to_json(),
+        "" if prior is None else str(prior.canonical()),
+        str(write_key(key)),
+    ]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
 def require_digest(written: str, found: str) -> None:

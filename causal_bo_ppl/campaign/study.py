@@ -5,7 +5,6 @@ and all that is believed follows from the rows, the settings, the key and what w
 order.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,14 +18,14 @@ from causal_bo_ppl.campaign.answers import read_answers
 from causal_bo_ppl.campaign.asking import suggest
 from causal_bo_ppl.campaign.asking_back import predict_records, predictions, require_expected
 from causal_bo_ppl.campaign.display import describe_best, tabulate, write_html
-from causal_bo_ppl.campaign.storage import read_study, require_digest, write_key, write_study
+from causal_bo_ppl.campaign.storage import find_fingerprint, read_study, require_digest, write_study
 from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
 from causal_bo_ppl.campaign.told import FOREIGN, Record
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.identity import require_rows_of
 from causal_bo_ppl.errors import DataError, DomainError, ExplorationError, ModelError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.posterior import require_rows_of
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.optimization.beginnings import begin_from_rows, digest_rows
 from causal_bo_ppl.optimization.contradictions import Said, warn_of_contradictions
@@ -72,9 +71,6 @@ class Study:
     >>> study = study.tell({"X": 5.0}, [-5.0, -5.4])
     >>> study
     Study(min Y, 3 outcomes; best do(Z = 5): -7.045, 90 % in [-7.813, -6.277])
-    >>> again = cb.Study.from_json(study.to_json(), system.observe(50, 0))
-    >>> again.ask().intervention == study.ask().intervention
-    True
     """
 
     problem: Problem
@@ -142,15 +138,7 @@ class Study:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of problem, rows, settings and key; the same whatever was told."""
-        prior = self.settings.prior  # one's own cannot be written
-        parts = [
-            self.problem.fingerprint,
-            self.data_digest,
-            replace(self.settings, prior=None).to_json(),
-            "" if prior is None else str(prior.canonical()),
-            str(write_key(self.key)),
-        ]
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+        return find_fingerprint(self.problem, self.settings, self.key, self.data_digest)
 
     @cached_property
     def round_key(self) -> jax.Array:
@@ -193,7 +181,26 @@ class Study:
         against: Queries | Interventions | None = None,
         level: float = 0.9,
     ) -> pd.DataFrame:
-        """Return E[Y | do(...)] of some interventions, with intervals; see `cb.effects`."""
+        """Return E[Y | do(...)] of some interventions, with intervals; see `cb.effects`.
+
+        Parameters
+        ----------
+        interventions, against, level:
+            What is set, what is subtracted where differences are wanted, and the probability of
+            the central interval. `{}` sets nothing.
+
+        Returns
+        -------
+        pd.DataFrame
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+        >>> study.effects({"Z": 5.0}, against={"Z": 0.0})["mean"].round(1).tolist()
+        [-7.4]
+        """
         return effects(self, interventions, against=against, level=level)
 
     @overload
@@ -332,6 +339,17 @@ class Study:
 
         `Study.from_json(text, data)` reads it back. Functions of the problem and records of your
         own in the settings are written by their names.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> "checksum" in cb.Study(system.problem, system.observe(50, 0), key=0).to_json()
+        True
         """
         return write_study(
             self.problem, self.settings, self.key, self.data_digest, self.records, self._said
@@ -355,12 +373,25 @@ class Study:
         functions:
             {name: function or record} of what the text holds by its name only.
 
+        Returns
+        -------
+        Study
+
         Raises
         ------
         StoreError
             If this is no text of a study, or if it was changed.
         DataError
             If the rows are others.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> rows = system.observe(50, 0)
+        >>> study = cb.Study(system.problem, rows, key=0).tell({"Z": 5.0}, -6.1)
+        >>> cb.Study.from_json(study.to_json(), rows).best.mean == study.best.mean
+        True
         """
         written = read_study(text, functions)
         rows = data if isinstance(data, Data) else Data.from_frame(written.problem, data)
@@ -374,7 +405,8 @@ class Study:
 
     def __repr__(self) -> str:
         failed = sum(bool(each.failed) for each in self.records)
-        told = f"{len(self.records) - failed} outcomes" + (f", {failed} failed" if failed else "")
+        count = len(self.records) - failed
+        told = f"{count} outcome{'' if count == 1 else 's'}" + (f", {failed} failed" * bool(failed))
         return (
             f"Study({self.problem.objective} {self.problem.target}, {told}; {describe_best(self)})"
         )

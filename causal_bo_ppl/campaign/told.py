@@ -12,8 +12,8 @@ import pandas as pd
 
 from causal_bo_ppl.campaign.suggestions import Suggestion
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, DomainError, unknown
-from causal_bo_ppl.inference.posterior import require_rows_of
+from causal_bo_ppl.data.identity import require_rows_of
+from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
 from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
 from causal_bo_ppl.optimization.experiments import read_rows
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
@@ -247,6 +247,12 @@ def _rows_of(problem: Problem, query: Queries, given: object) -> Data:
         frame = frame.assign(
             **{name: value for name, value in was_set.items() if name not in frame.columns}
         )
+        missing = [name for name in problem.graph.nodes if name not in frame.columns]
+        if missing:
+            raise DataError(
+                f"the whole row of {describe(problem, query)} lacks the columns {listed(missing)}; "
+                f"where only {problem.target} was measured, tell its number alone"
+            )
         is_marked = any(str(name).startswith("do(") for name in frame.columns)
         intervened = None if is_marked or not was_set else list(was_set)
         rows = Data.from_frame(problem, frame, intervened=intervened)

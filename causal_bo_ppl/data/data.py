@@ -84,8 +84,27 @@ class Data:
     ) -> "Data":
         """Read a pandas table with a column for every variable of the graph.
 
-        Boolean columns `do(X)` say in which rows X was set; or `intervened` names what was set in
-        all rows. Without either the rows are observational. Other columns are ignored and listed.
+        Parameters
+        ----------
+        problem:
+            Whose variables are read.
+        frame:
+            The table. Boolean columns `do(X)` say in which rows X was set; without them the rows
+            are observational. Other columns are ignored and listed in `unused`.
+        intervened:
+            Names of the variables that were set in all rows, instead of columns `do(X)`.
+
+        Returns
+        -------
+        Data
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (0, 1)})
+        >>> frame = pd.DataFrame({"X": [0.1, 0.9], "Y": [2.0, 3.0], "do(X)": [False, True]})
+        >>> cb.Data.from_frame(problem, frame)
+        Data(1 observational and 1 interventional rows of X, Y)
         """
         if not hasattr(problem, "graph") or not hasattr(problem, "target"):
             raise DataError(
@@ -110,12 +129,52 @@ class Data:
 
     @classmethod
     def from_csv(cls, problem: Posed, path: str | Path) -> "Data":
-        """Read a CSV file; see `from_frame`."""
+        """Read a CSV file with a header.
+
+        Parameters
+        ----------
+        problem, path:
+            Whose variables are read, and the file. Its columns are as in `from_frame`.
+
+        Returns
+        -------
+        Data
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import causal_bo_ppl as cb
+        >>> problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (0, 1)})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pd.DataFrame({"X": [0, 1], "Y": [2, 3]}).to_csv(f"{folder}/rows.csv", index=False)
+        ...     cb.Data.from_csv(problem, f"{folder}/rows.csv")
+        Data(2 observational and 0 interventional rows of X, Y)
+        """
         return cls.from_frame(problem, read_csv(path))
 
     @classmethod
     def from_parquet(cls, problem: Posed, path: str | Path) -> "Data":
-        """Read a Parquet file (needs the extra `parquet`); see `from_frame`."""
+        """Read a Parquet file, which needs the extra `parquet`.
+
+        Parameters
+        ----------
+        problem, path:
+            Whose variables are read, and the file. Its columns are as in `from_frame`.
+
+        Returns
+        -------
+        Data
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import causal_bo_ppl as cb
+        >>> problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (0, 1)})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pd.DataFrame({"X": [0.1], "Y": [2.0]}).to_parquet(f"{folder}/rows.parquet")
+        ...     cb.Data.from_parquet(problem, f"{folder}/rows.parquet")
+        Data(1 observational and 0 interventional rows of X, Y)
+        """
         return cls.from_frame(problem, read_parquet(path))
 
     def to_frame(self) -> pd.DataFrame:
@@ -200,7 +259,8 @@ class Table(NamedTuple):
 def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     """Take the graph's columns out of a table, with the `do(X)` columns that say what was set."""
     if not isinstance(frame, pd.DataFrame):
-        raise DataError(f"rows come as a pandas DataFrame, got {type(frame).__name__}")
+        kind = type(frame).__name__
+        raise DataError(f"rows come as a pandas DataFrame, got {kind}; read a file by pd.read_csv")
     _require_distinct("column", frame.columns)
     _require_distinct("row label", frame.index)
     marks = {f"do({name})": name for name in nodes}
@@ -210,9 +270,11 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
         str(name) for name in frame.columns if not (isinstance(name, str) and name in claimed)
     )
     if missing:
+        is_cut_wrong = len(frame.columns) == 1 and re.search(r"[;\t|]", str(frame.columns[0]))
         raise DataError(
-            f"the table lacks the columns {listed(missing)}; "
-            f"its unused columns are: {listed(unused)}"
+            f"the table lacks the columns {listed(missing)}; its unused columns are: "
+            + listed(unused)
+            + ("; say by pd.read_csv(path, sep=...) what separates them" if is_cut_wrong else "")
         )
     names = "|".join(re.escape(name) for name in nodes)
     for column in unused:

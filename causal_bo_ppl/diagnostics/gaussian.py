@@ -96,6 +96,13 @@ def gaussian_error(
         coordinates that move no effect, as those of mechanisms that bend have, these are left out
         of the lines about theta, its directions are those that effects show, and the verdict is
         that of the lines about effects alone.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.gaussian_error(cb.fit(system.problem, system.observe(200, 0)), key=0).passed
+    True
     """
     require_posterior("gaussian_error", post)
     read_count("draws", draws, 1_000)  # tails are compared

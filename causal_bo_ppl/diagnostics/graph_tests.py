@@ -74,6 +74,14 @@ def check_graph(
         partial `correlation` with its 95 % interval (Fisher's z), its p-value, raw and corrected,
         and how much of the two is `explained` by the separator at most. What is constant or a
         combination of its separator, or has too few rows, is not assessed; `reason` says why.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> check = cb.check_graph(system.problem, system.observe(100, 0))
+    >>> check.passed, check.table[["left", "right", "given"]].values.tolist()
+    (True, [['X', 'Y', 'Z']])
     """
     errors = _disturbances(problem, key) if data is None else {}
     problem, data = require_inputs("check_graph", problem, data)

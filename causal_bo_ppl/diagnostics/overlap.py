@@ -205,6 +205,13 @@ def check_overlap(
         A line for every set, failed ones first: `reach`; `covered`, the share of the box that 99 %
         of the rows surround; `explained`, the largest share, of which `member`, `by` what;
         `own_rows`, how many rows of unconfounded variation that leaves.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.check_overlap(system.problem, system.observe(100, 0)).passed
+    True
     """
     problem, data = require_inputs("check_overlap", problem, data)
     limits = (

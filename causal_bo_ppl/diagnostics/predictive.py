@@ -93,6 +93,13 @@ def check_predictive(
         are not assessed. For an uneven curvature, `observed` is the mechanism's mean in the row
         `where` it would change most if the cause were stretched, `predicted` what was fitted, and
         the gap is in posterior sds.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.check_predictive(cb.fit(system.problem, system.observe(100, 0))).passed
+    True
     """
     require_posterior("check_predictive", post)
     if post.rows < FEWEST:
@@ -304,6 +311,13 @@ def check_loo(
         A line for every mechanism: `elpd`, its expected log density for a new row, summed over the
         rows, with the standard error `se`; `p_loo`, how many parameters it seems to have; the
         `largest_k`; and how many rows are `influential`, and `which`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.check_loo(cb.fit(system.problem, system.observe(100, 0))).passed
+    True
     """
     require_posterior("check_loo", post)
     worst_k, lines = require_between("worst_k", worst_k, 0, np.inf), []

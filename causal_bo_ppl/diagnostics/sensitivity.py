@@ -60,6 +60,13 @@ def prior_sensitivity(
         bend have, there are lines for effects alone, by default also inside the boxes: the prior of
         such coefficients is meant to act. `diagnosis` says why a line failed: the prior disagrees
         with the data (then the likelihood matters too), or the data say little (then it does not).
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.prior_sensitivity(cb.fit(system.problem, system.observe(100, 0))).passed
+    True
     """
     require_posterior("prior_sensitivity", post)
     if not post.rows:

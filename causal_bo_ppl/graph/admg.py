@@ -70,7 +70,16 @@ class CausalGraph:
 
     @classmethod
     def parse(cls, text: str) -> "CausalGraph":
-        """Read `X -> Z -> Y; X <-> Y`: chains, `->`, `<-`, `<->`, newlines, `#` comments.
+        """Read a graph from a text such as `X -> Z -> Y; X <-> Y`.
+
+        Parameters
+        ----------
+        text:
+            Chains of `->`, `<-` and `<->`, separated by `;` or line ends, with `#` comments.
+
+        Returns
+        -------
+        CausalGraph
 
         Examples
         --------
@@ -88,7 +97,24 @@ class CausalGraph:
         *,
         nodes: str | Iterable[str] = (),
     ) -> "CausalGraph":
-        """Build from pairs; `nodes` lists all variables, or those without directed edges."""
+        """Build a graph from pairs of names, which may have any spelling.
+
+        Parameters
+        ----------
+        directed, bidirected:
+            Pairs (cause, effect), and pairs that share a latent cause.
+        nodes:
+            All variables, or those without directed edges.
+
+        Returns
+        -------
+        CausalGraph
+
+        Examples
+        --------
+        >>> CausalGraph.from_edges([("X", "Y")], nodes=["W"]).nodes
+        ('W', 'X', 'Y')
+        """
         directed = _read_pairs(directed)
         names = [nodes] if isinstance(nodes, str) else read_list(nodes)
         if names is None:
@@ -166,10 +192,7 @@ class CausalGraph:
         return self.require([name, *self._reach(name, self._spouses)])
 
     def do(self, names: str | Iterable[str]) -> "CausalGraph":
-        """Return the graph after surgery.
-
-        No arrow, directed or bidirected, points at an intervened variable any more.
-        """
+        """Return the graph after surgery: no arrow or arc points at an intervened variable."""
         cut = set(self.require(names))
         return CausalGraph(
             self.nodes,

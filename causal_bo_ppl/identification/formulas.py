@@ -107,6 +107,11 @@ def identify(
     progress:
         Whether a progress bar is shown when this takes more than a few seconds.
 
+    Returns
+    -------
+    Identifications
+        A mapping from sets to results, shown as a table; `to_frame()` is that table.
+
     Examples
     --------
     >>> ids = identify(CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", ["X"])

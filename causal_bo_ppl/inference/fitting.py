@@ -8,6 +8,7 @@ import numpy as np
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.identity import digest, require_rows_of
 from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError
@@ -15,7 +16,7 @@ from causal_bo_ppl.inference.conjugate import Conjugate
 from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS
-from causal_bo_ppl.inference.posterior import Posterior, digest, require_rows_of
+from causal_bo_ppl.inference.posterior import Posterior
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, require_float64
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms

@@ -13,32 +13,28 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.identity import digest, require_rows_of
 from causal_bo_ppl.data.learnability import require_sizes
-from causal_bo_ppl.data.outcomes import no_outcomes
-from causal_bo_ppl.errors import DataError, ModelError, NumericalError, listed
+from causal_bo_ppl.errors import DataError, ModelError, NumericalError
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference.datatree import to_datatree
 from causal_bo_ppl.inference.interfaces import Belief
 from causal_bo_ppl.inference.netcdf import write_datatree
-from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
+from causal_bo_ppl.inference.sampled import read_given_draws
 from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
-from causal_bo_ppl.mechanisms import read_response
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, offered
 from causal_bo_ppl.mechanisms.interfaces import RowInformation as RowInformation
 from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
     import xarray as xr
 
-
 TRUSTED = ("exact", "passed")
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The posterior of theta_Y, the parameters that all effects share.
-
-    `cb.fit` and `Posterior.from_draws` make it.
+    """The posterior of theta_Y, which all effects share; made by `cb.fit` or `from_draws`.
 
     Attributes
     ----------
@@ -78,10 +74,7 @@ class Posterior:
 
     @property
     def verdict(self) -> str:
-        """Whether the computation worked: "passed", "failed" or "not assessed".
-
-        It is "exact" for a closed form.
-        """
+        """Whether the computation worked: "exact", "passed", "failed" or "not assessed"."""
         return self.belief.verdict
 
     @property
@@ -148,10 +141,7 @@ class Posterior:
 
     @property
     def mean(self) -> np.ndarray:
-        """Posterior mean of theta_Y, an array of shape (d,).
-
-        Where the covariance is by the delta method, it is theta_Y of the mean equations.
-        """
+        """Posterior mean of theta_Y, (d,); by the delta method, theta_Y of the mean equations."""
         return self._moments[0]
 
     @property
@@ -181,10 +171,7 @@ class Posterior:
 
     @cached_property
     def learned_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values (n, p) of the target and its causes, and where they are random (n, p).
-
-        They are random where the variable was not set and its density is known.
-        """
+        """Values (n, p) of the target and its causes, and where not set, with a known density."""
         values, intervened = self.data.values, self.data.intervened
         return values[:, self._columns], ~intervened[:, self._columns] & self.belief.learned
 
@@ -199,27 +186,38 @@ class Posterior:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def draws(self, n: int, key: jax.Array | int) -> np.ndarray:
-        """Draw theta_Y n times, an array of shape (n, d).
+        """Draw theta_Y n times; draws by a sampler are chosen among those it made.
 
-        Draws by a sampler are chosen among those it made.
+        Parameters
+        ----------
+        n, key:
+            How many draws, and a JAX key or an int seed.
+
+        Returns
+        -------
+        np.ndarray
+            Of shape (n, d), in the order of `names`.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> cb.fit(system.problem, system.observe(50, 0)).draws(1_000, key=0).shape
+        (1000, 4)
         """
         return self.belief.draw(read_count("n", n, 1), as_key(key))
 
     def quantiles(
         self, levels: float | Sequence[float], *, draws: int = 4_000, key: jax.Array | int
     ) -> pd.DataFrame:
-        """Return quantiles of every coordinate, from draws.
-
-        They are infinite where too many draws have no value.
+        """Return quantiles of every coordinate; infinite where too many draws have no value.
 
         Parameters
         ----------
         levels:
             One or several numbers between 0 and 1.
-        draws:
-            How many draws are used.
-        key:
-            A JAX key or an int seed.
+        draws, key:
+            How many draws are used, and a JAX key or an int seed.
 
         Returns
         -------
@@ -240,7 +238,25 @@ class Posterior:
         return pd.DataFrame(columns, index=pd.Index(self.names, name="coordinate"))
 
     def update(self, rows: Data) -> "Posterior":
-        """Return the posterior after more rows: the same as fitting all of them at once."""
+        """Return the posterior after more rows: the same as fitting all of them at once.
+
+        Parameters
+        ----------
+        rows:
+            Data of the same problem, observational or interventional.
+
+        Returns
+        -------
+        Posterior
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> post = cb.fit(system.problem, system.observe(50, 0)).update(system.observe(20, 1))
+        >>> post.rows
+        70
+        """
         require_float64()
         if not isinstance(rows, Data):
             raise DataError(
@@ -267,9 +283,7 @@ class Posterior:
         return found
 
     def to_datatree(self, *, draws: int | None = None, key: jax.Array | int = 0) -> "xr.DataTree":
-        """Return the draws as ArviZ's DataTree.
-
-        It has groups for log prior, log likelihood, predictions, rows and sampler statistics.
+        """Return draws, log densities, predictions, rows and statistics as ArviZ's DataTree.
 
         Parameters
         ----------
@@ -278,6 +292,18 @@ class Posterior:
             would grow beyond 160 MB: then every so-many-th.
         key:
             For what is drawn anew. The group `prior` is there for priors that can be drawn from.
+
+        Returns
+        -------
+        xr.DataTree
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> tree = cb.fit(system.problem, system.observe(50, 0)).to_datatree(draws=100)
+        >>> "posterior" in tree.children, "log_likelihood" in tree.children
+        (True, True)
         """
         count = None if draws is None else read_count("draws", draws, 4)
         return to_datatree(self, count, as_key(key))
@@ -369,32 +395,8 @@ class Posterior:
                 f"from_draws needs a Problem, got {type(problem).__name__}; of a system take its "
                 ".problem"
             )
-        nodes = problem.graph.nodes
-        none = Data(
-            nodes, problem.target, np.zeros((0, len(nodes))), np.zeros((0, len(nodes)), bool)
-        )
-        task = Task(problem, none, no_outcomes(len(nodes)), None, parameters, intercepts)
-        name, response = read_response(mechanisms, task)
-        size = len(problem.graph.ancestral(problem.target).nodes)
-        belief = GivenDraws(response, read_draws(draws, response.names), size)
-        return cls(problem, "given draws", belief, (none,), 0, mechanisms=name)
-
-
-def digest(rows: Data) -> int:
-    """Return a sum of the hashes of all rows: the same in any order, and of parts the sum."""
-    total = 0
-    for values, intervened in zip(rows.values, rows.intervened, strict=True):
-        total += int.from_bytes(hashlib.sha256(values.tobytes() + intervened.tobytes()).digest())
-    return total % 2**256
-
-
-def require_rows_of(problem: Problem, rows: Data) -> None:
-    """Refuse rows of another graph."""
-    if (rows.nodes, rows.target) != (problem.graph.nodes, problem.target):
-        raise DataError(
-            f"the rows are of {listed(rows.nodes)} with the target {rows.target!r}, the problem "
-            f"has {listed(problem.graph.nodes)} and {problem.target!r}; read them for this problem"
-        )
+        found = read_given_draws(problem, draws, mechanisms, parameters, intercepts)
+        return cls(problem, "given draws", found.belief, (found.rows,), 0, "", found.mechanisms)
 
 
 def require_trusted(post: Posterior) -> Posterior:

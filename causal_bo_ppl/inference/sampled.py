@@ -6,13 +6,14 @@ The former are made here by any method, the latter were made elsewhere.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.inference.draws import (
     Drawn,
@@ -37,9 +38,10 @@ from causal_bo_ppl.inference.potentials import (
     weigh,
 )
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.interfaces import Model, ResponseMap, offered
+from causal_bo_ppl.mechanisms import read_response
+from causal_bo_ppl.mechanisms.interfaces import Model, ResponseMap, Task, offered
 from causal_bo_ppl.numerics import factor_draws
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem import Problem, Queries
 
 NO_DENSITY = "the density that given draws come from is not known"
 
@@ -275,3 +277,23 @@ def read_draws(draws: object, names: tuple[str, ...]) -> np.ndarray:
     if array.shape[1] < 4 or not np.isfinite(array).all():
         raise ModelError("draws must be finite, and at least 4 in each chain")
     return array
+
+
+class ReadDraws(NamedTuple):
+    """The belief of draws from elsewhere, the name of the mechanisms, and Data without rows."""
+
+    belief: GivenDraws
+    mechanisms: str
+    rows: Data
+
+
+def read_given_draws(
+    problem: Problem, draws: object, mechanisms: object, parameters: str | None, intercepts: bool
+) -> ReadDraws:
+    """Return the belief of draws of theta that come from elsewhere; see `Posterior.from_draws`."""
+    nodes = problem.graph.nodes
+    none = Data(nodes, problem.target, np.zeros((0, len(nodes))), np.zeros((0, len(nodes)), bool))
+    task = Task(problem, none, no_outcomes(len(nodes)), None, parameters, intercepts)
+    name, response = read_response(mechanisms, task)
+    size = len(problem.graph.ancestral(problem.target).nodes)
+    return ReadDraws(GivenDraws(response, read_draws(draws, response.names), size), name, none)

@@ -210,6 +210,15 @@ def compare_kernels(
 
         `overall_frobenius`, `overall_size` and `overall_drawn` are of all sets together, and `rows`
         is the number of rows of the posterior.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(100, 0))
+    >>> found = cb.compare_kernels(post, system.problem.vertices(), key=0)
+    >>> bool(found.overall_frobenius.sel(comparison="jacobian - exact") < 0.1)
+    True
     """
     import xarray as xr
 

@@ -8,10 +8,10 @@ import jax
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.identity import digest
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.fitting import read_method, trait
-from causal_bo_ppl.inference.posterior import digest
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.precheck import contradicts_graph, precheck, warn_of

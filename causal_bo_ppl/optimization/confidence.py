@@ -25,6 +25,10 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Prediction, Surrogate
 from causal_bo_ppl.theory.constants import parameter_error
 
+WIDER = 1.5  # by which beta grows where no bound beats the best effect that is known exactly
+HAIR = 1e-6  # of the effects' size: a bound that is better by less does not beat it
+MOST_BETA = 1e12  # beyond it an effect is as good as known
+
 
 @dataclass(frozen=True)
 class BetaSchedule:
@@ -123,6 +127,21 @@ class Bound:
     def prepare(self, context: Context) -> Any:
         """Return the bound with the round's beta."""
         return replace(self, beta=fixed_beta(self.beta, context))  # type: ignore[type-var]
+
+    def widen(self, context: Context, best: float) -> Any:
+        """Return the bound with the least beta, times powers of 1.5, that some candidate needs.
+
+        It needs it for its bound to be better than an effect that is known exactly. The bound
+        itself is returned where none is in doubt.
+        """
+        mean, sd = context.surrogate.predict(context.candidates)
+        short = sign_of(context.objective) * (best - mean) + HAIR * (np.abs(best) + np.ptp(mean))
+        needed = np.where(sd > 0, short / np.where(sd > 0, sd, 1.0), np.inf).min(initial=np.inf)
+        beta = float(self.beta)
+        if not 0 < beta < needed**2 < MOST_BETA:
+            return self
+        power = np.ceil(np.log(needed**2 / beta) / np.log(WIDER))
+        return replace(self, beta=beta * WIDER**power)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.identity import require_rows_of
 from causal_bo_ppl.errors import DataError
-from causal_bo_ppl.inference.posterior import require_rows_of
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.systems import CausalSystem
 

@@ -4,7 +4,8 @@ Where effects are affine in the values and the acquisition is then largest at ve
 of all sets are enumerated, which solves this step exactly; where costs are constant + |x|, every
 box is cut at 0 and its pieces' vertices are taken. Sets with too many vertices are climbed, one
 variable at a time. Otherwise vertices, Sobol points and what was tried are evaluated in one batch,
-and the best of them are improved by batched gradients. Ties go to the first, in the order of sets.
+and the best of them are improved: in sets of one variable within brackets that shrink, in others
+by batched gradients. Ties go to the first, in the order of sets.
 """
 
 import warnings
@@ -26,7 +27,8 @@ from causal_bo_ppl.optimization.interface import (
     read_worth,
     trait,
 )
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.optimization.zooming import zoom
+from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows, stack
 from causal_bo_ppl.surrogates import Surrogate
 
@@ -139,13 +141,27 @@ class _Search:
         if trait(self.rule, "is_one_batch"):
             return self.choose(queries, costs, worth, how)
         payable = np.where(self.pays(costs), worth, -np.inf)
-        starts = self.leading(queries, payable, IMPROVED)
-        if not len(starts) or self.is_flat(worth[self.pays(costs)]):
+        if not (payable > -np.inf).any() or self.is_flat(worth[self.pays(costs)]):
             return self.choose(queries, costs, worth, how)
-        improved = self.improve(starts)
-        queries, worth = stack([queries, improved]), np.append(worth, self.worth(improved))
+        improved, ways = self.refine(queries, payable)
+        queries, worth = stack([queries, improved]), np.append(worth, self.masked(improved))
         costs = np.append(costs, self.space.problem.cost(improved))
-        return self.choose(queries, costs, worth, f"{how}, the best improved by gradients")
+        return self.choose(queries, costs, worth, f"{how}, the best improved by {ways}")
+
+    def refine(self, queries: Queries, worth: np.ndarray) -> tuple[Queries, str]:
+        """Return better queries than the best of these, and in words how they were found."""
+        low, high = self.space.bounds()
+        mask = np.asarray(queries.mask)
+        is_line = (mask.sum(axis=1) == 1) & (mask & (high > low)).any(axis=1)
+        found, ways = [queries[:0]], []
+        if is_line.any():
+            found.append(zoom(self.masked, queries[is_line], worth[is_line], low, high))
+            ways.append("brackets")
+        starts = self.leading(queries[~is_line], worth[~is_line], IMPROVED)
+        if len(starts):
+            found.append(self.improve(starts))
+            ways.append("gradients")
+        return stack(found), " and ".join(ways)
 
     def improve(self, starts: Queries) -> Queries:
         """Move all free variables by gradients, those with levels one at a time, by turns."""
@@ -219,20 +235,9 @@ class _Search:
 
     def is_known(self, queries: Queries) -> np.ndarray:
         """Return which queries (M,) lie at, or next to, one whose effect is known exactly."""
-        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-        found = np.zeros(len(mask), bool)
         if self.known is None:
-            return found
-        ends = [self.space.problem.domains.get(name, (0.0, 1.0)) for name in self._nodes]
-        near = NEXT_TO * np.ptp(np.array(ends), axis=1)
-        for kind, at in zip(self.known.mask, self.known.value, strict=True):
-            same = (mask == kind).all(axis=1)
-            found |= same & (np.abs(value - at) <= near).all(axis=1)
-        return found
-
-    @property
-    def _nodes(self) -> tuple[str, ...]:
-        return self.space.problem.graph.nodes
+            return np.zeros(len(queries), bool)
+        return next_to(self.space.problem, queries, self.known)
 
     def is_flat(self, worth: np.ndarray) -> bool:
         """Return whether all worths are equal up to rounding."""
@@ -260,6 +265,18 @@ class _Search:
             warnings.warn(message, CausalBOWarning, stacklevel=8)
         at = int(usable[most_worth(self.rule, worth[usable])])
         return Found(queries[at], float(worth[at]), float(costs[at]), how)
+
+
+def next_to(problem: Problem, queries: Queries, others: Queries) -> np.ndarray:
+    """Return which queries (M,) lie at some others, or so near that they teach nothing more."""
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    found = np.zeros(len(mask), bool)
+    ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
+    near = NEXT_TO * np.ptp(np.array(ends), axis=1)
+    for kind, at in zip(others.mask, others.value, strict=True):
+        same = (mask == kind).all(axis=1)
+        found |= same & (np.abs(value - at) <= near).all(axis=1)
+    return found
 
 
 def _steps(worth: np.ndarray) -> np.ndarray:

@@ -127,12 +127,26 @@ CHOICES: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What an optimization is told; `optimize`'s keywords build one, see there for their meaning.
+    """How experiments are chosen and learned from, for `cb.Study` and `cb.optimize`.
 
     A method's name is a preset: "gc-cbo-fixed" is "gc-cbo" with kernel="fixed", and "cbo" is the
     surrogate "independent" with log expected improvement per unit of cost. Settings that contradict
-    each other are refused. `mechanisms` and `prior` are those of `fit`: a name, a
-    dictionary by variable or `cb.GP(...)`, and a prior of that family.
+    each other are refused. `help(cb.optimize)` explains each in more words.
+
+    Parameters
+    ----------
+    method, surrogate, kernel, coupling, residual:
+        How effects are predicted after some outcomes.
+    mechanisms, inference, prior, accept:
+        How the rows are learned from; see `fit` and `Posterior.accept`.
+    outcomes, noise, update:
+        What an outcome is, its variance, and whether whole rows teach the mechanisms.
+    acquisition, beta, batch, observe:
+        What is tried next, how many at a time, and when rows are observed instead.
+    report:
+        Which intervention is recommended.
+    observations, rounds, budget, stop:
+        How many rows to begin with, and when to end. A study has its own rows and does not end.
 
     Examples
     --------

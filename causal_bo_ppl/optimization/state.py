@@ -23,17 +23,18 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
-from causal_bo_ppl.optimization.confidence import ConfidenceBound
+from causal_bo_ppl.optimization.confidence import HAIR, ConfidenceBound
 from causal_bo_ppl.optimization.interface import (
     Acquisition,
     Context,
     first_best,
     prepare,
+    sign_of,
     trait,
 )
 from causal_bo_ppl.optimization.ledger import Columns, no_columns
 from causal_bo_ppl.optimization.ledger import Entry as Entry
-from causal_bo_ppl.optimization.search import Affordable, find_best
+from causal_bo_ppl.optimization.search import Affordable, Found, find_best, next_to
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.surrogates import Surrogate
@@ -227,9 +228,14 @@ def choose(
         rule = prepare(state.settings.rule, context)
         limit = None if state.settings.budget is None else pays
         known = tried if state.settings.known_noise == 0 else None  # asking again teaches nothing
-        found = find_best(
-            candidates.space, surrogate, rule, affordable=limit, tried=tried, known=known
+        search = partial(
+            find_best, candidates.space, surrogate, affordable=limit, tried=tried, known=known
         )
+        found = search(rule=rule)
+        if known is not None and len(known):
+            wider = _widen(state, rule, context, found)
+            found = found if wider is rule else search(rule=wider)
+            rule = wider
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
         bound = found.worth if objective == "max" else -found.worth
         why = f"{rule.name}: the best of {found.how}"
@@ -239,6 +245,20 @@ def choose(
         if at + 1 < n and not trait(rule, "is_random"):
             surrogate = surrogate.imagine(found.query, state.noise(found.query))
     return tuple(chosen)
+
+
+def _widen(state: State, rule: Acquisition, context: Context, found: Found) -> Acquisition:
+    """Return the rule, with a wider bound where no experiment could beat the best exact outcome.
+
+    Otherwise what is left of the rounds would only confirm what is known.
+    """
+    widen, sign = offered(rule, "widen"), sign_of(context.objective)
+    best = float(sign * (sign * state.tried.means).max())
+    if widen is None or found.worth > sign * best + HAIR * abs(best):
+        return rule
+    unknown = ~next_to(state.problem, context.candidates, state.tried.queries)
+    wider: Acquisition = widen(replace(context, candidates=context.candidates[unknown]), best)
+    return wider
 
 
 def _is_affordable(settings: Settings, costs: np.ndarray, spent: Sequence[float]) -> np.ndarray:
@@ -336,7 +356,10 @@ def _are_rows(state: State) -> np.ndarray:
 
 
 def recommend(state: State) -> Best:
-    """Return the best intervention as `report` understands it; before any outcome the model's."""
+    """Return the best intervention as `report` understands it; before any outcome the model's.
+
+    The effects of those tried with exact outcomes are known: the best of these is recommended.
+    """
     tried = state.tried
     if state.settings.report == "model" or not len(tried.counts):
         rule = ConfidenceBound(0.0)
@@ -346,6 +369,7 @@ def recommend(state: State) -> Best:
     predicted = state.surrogate.predict(among)
     if not np.isfinite(predicted.mean).all():
         raise ModelError("the surrogate's predictions are not finite; nothing can be recommended")
-    is_observed = state.settings.report == "observed" and len(among) == len(tried.means)
+    is_exact = state.settings.known_noise == 0 and state.settings.report != "model"
+    is_observed = (is_exact or state.settings.report == "observed") and len(tried.means) > 0
     at = first_best(tried.means if is_observed else predicted.mean, state.problem.objective)
     return Best(among[at], float(predicted.mean[at]), float(predicted.sd[at]))

@@ -220,9 +220,11 @@ class Surprise:
         if not self.told:
             return "There is no outcome yet."
         if self.alarm is None:
+            count = len(self.told)
+            agree = "outcome agrees" if count == 1 else f"{count} outcomes agree"
             return (
-                f"The {len(self.told)} outcomes agree with what was predicted for them "
-                f"(p = {self.p:.2g}, corrected for looking after every outcome)."
+                f"The {agree} with what was predicted (p = {self.p:.2g}, corrected for looking "
+                "after every outcome)."
             )
         how = "scatter more than predicted" if self.is_scatter else "contradict what was believed"
         lines = [self._tell(name) for name in self._named()]

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
+from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.inputs import read_count, read_list, read_number
+from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.problem import display, feasibility, serialization, validation
 from causal_bo_ppl.problem.constraints import LinearConstraint
 from causal_bo_ppl.problem.costs import (
@@ -27,6 +27,7 @@ from causal_bo_ppl.problem.queries import (
     fill_points,
     grid_points,
     named,
+    read_mappings,
     vertices,
 )
 from causal_bo_ppl.problem.regions import Region
@@ -181,32 +182,31 @@ class Problem:
     def queries(
         self, interventions: Mapping[str, float] | Iterable[Mapping[str, float]]
     ) -> Queries:
-        """Build a batch from {variable: value} mappings, in their order.
+        """Build a batch of interventions.
 
-        Every value must lie in its domain; see `feasible` for all that is required.
+        Parameters
+        ----------
+        interventions:
+            One or several mappings {variable: value}; `feasible` says what is required.
+
+        Returns
+        -------
+        Queries
+            In the order of the mappings.
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> len(problem.queries([{"X": 1.0}, {"X": -2.5}]))
+        2
         """
         return self.require(self._read(interventions))
 
     def _read(self, interventions: Mapping[str, float] | Iterable[Mapping[str, float]]) -> Queries:
-        rows = _read_rows(interventions)
-        shape = (len(rows), len(self.graph.nodes))
-        mask, value = np.zeros(shape, bool), np.zeros(shape)
-        for row, intervention in enumerate(rows):
-            if not intervention:
-                raise DomainError(
-                    f"intervention {row} is missing its variables; doing nothing is observing: "
-                    "use problem.baseline()"
-                )
-            for name, number in intervention.items():
-                column = self._column(name)
-                mask[row, column], value[row, column] = True, read_number(name, number)
-        return named(Queries(mask, value), self.graph.nodes)
+        return read_mappings(interventions, self.graph.nodes, self.manipulable)
 
     def baseline(self) -> Queries:
-        """Return the one query that sets nothing.
-
-        Its effect is the observational mean of the target.
-        """
+        """Return the one query that sets nothing; its effect is the target's observational mean."""
         shape = (1, len(self.graph.nodes))
         return named(Queries(np.zeros(shape, bool), np.zeros(shape)), self.graph.nodes)
 
@@ -222,10 +222,10 @@ class Problem:
         return feasibility.require_legal(self, queries)
 
     def feasible(self, queries: Queries | Interventions) -> np.ndarray:
-        """Return which interventions are legal, each by itself, a boolean array of shape (M,).
+        """Return which rows `require` takes, each by itself, a boolean array of shape (M,).
 
-        That is: which rows `require` takes. Domains, levels, constraints, named sets and the
-        function `feasible` of the problem all count; doing nothing is always legal.
+        Domains, levels, constraints, named sets and the function `feasible` all count; doing
+        nothing is always legal.
         """
         if isinstance(queries, Queries):
             return feasibility.find_feasible(self, queries)
@@ -234,11 +234,6 @@ class Problem:
     def has_set(self, members: Set) -> bool:
         """Return whether these members, in graph order, are one of `sets`."""
         return members in self._positions
-
-    def _column(self, name: str) -> int:
-        if name not in self._domains:
-            raise DomainError(unknown("manipulable variable", name, self._domains))
-        return self.graph.index(name)
 
     def interventions(self, queries: Queries | Interventions) -> list[dict[str, float]]:
         """Return the batch as {variable: value} mappings: the inverse of `queries`."""
@@ -262,10 +257,7 @@ class Problem:
 
     @property
     def cost_is_constant(self) -> bool:
-        """Whether the cost depends on which variables are set alone, not on their values.
-
-        A function of one's own is taken to depend on the values.
-        """
+        """Whether costs depend on which variables are set alone; False for your own function."""
         return type(self.costs) is ConstantCost
 
     @property
@@ -274,23 +266,52 @@ class Problem:
         return type(self.costs) is MagnitudeCost
 
     def grid(self, n: int) -> Queries:
-        """Take n points per variable for every set, in the order of `sets`.
+        """Take n points per variable for every set.
 
         Of a variable with levels all are taken, or n that are evenly spaced in their order. Points
-        that break a constraint or that the function `feasible` rejects are left out; a set without
-        any other is refused. So are more than a million rows.
+        that are not feasible are left out; a set without any, and a million rows, are refused.
+
+        Parameters
+        ----------
+        n:
+            How many points per variable, at least 2.
+
+        Returns
+        -------
+        Queries
+            In the order of `sets`.
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.interventions(problem.grid(3))
+        [{'X': -5.0}, {'X': 0.0}, {'X': 5.0}]
         """
         n = read_count("the number of points", n, 2, ExplorationError)
         return grid_points(self, self.sets, n)
 
     def sobol(self, n: int) -> Queries:
-        """Take n Sobol points for every set, in the order of `sets`; nothing random.
+        """Take n Sobol points for every set; nothing is random.
 
         For a variable with k levels the unit interval is cut into k equal parts, so that points
         repeat where a set has few combinations. Points that break a constraint are replaced by
-        later ones of the sequence, and where these are too rare by mixtures of vertices, so that
-        every set has n points. There may be fewer only where the function `feasible` rejects
-        nearly all.
+        later ones of the sequence, and where these are too rare by mixtures of vertices.
+
+        Parameters
+        ----------
+        n:
+            How many points per set. There are fewer only where `feasible` rejects nearly all.
+
+        Returns
+        -------
+        Queries
+            In the order of `sets`.
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> len(problem.sobol(8))
+        8
         """
         n = read_count("the number of points", n, 1, ExplorationError)
         return fill_points(self, self.sets, n)
@@ -309,6 +330,16 @@ class Problem:
             Whether every region is also split where a value passes 0: then the best of the vertices
             maximizes any function that is convex where no sign changes, such as an upper bound
             minus a cost of constant + |x|.
+
+        Returns
+        -------
+        Queries
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.interventions(problem.vertices())
+        [{'X': -5.0}, {'X': 5.0}]
         """
         return vertices(self, self.sets, kinks)
 
@@ -332,8 +363,7 @@ class Problem:
     def to_json(self) -> str:
         """Return the problem as a JSON text without code, which `from_json` reads back.
 
-        The text holds all parts of the problem, numbers with all their digits, the fingerprint, and
-        a checksum of everything including the units, so that no change of it goes unnoticed. A
+        It holds numbers with all their digits, and a checksum, so that no change goes unnoticed. A
         cost function, and the function `feasible`, are held by their `__name__` only.
 
         Examples
@@ -352,15 +382,15 @@ class Problem:
     ) -> "Problem":
         """Read a problem from the text that `to_json` wrote; raise DomainError for any other text.
 
-        The sets are taken from the text, without a search. A text that was cut off or edited, also
-        in its units only, is refused: its checksum tells.
+        The sets are taken from the text, without a search. A text that was edited is refused.
 
         Parameters
         ----------
-        text: what `to_json` returned; spaces between its parts do not matter.
-        functions: {name: function}, where the costs of the problem are a function, or where it has
-            a function `feasible`. One that gives other costs or answers than that of the problem
-            that was written is refused: the fingerprint tells.
+        text:
+            What `to_json` returned; spaces between its parts do not matter.
+        functions:
+            {name: function} of the costs and of `feasible`, where these are functions. One that
+            gives other costs or answers is refused: the fingerprint tells.
 
         Examples
         --------
@@ -388,17 +418,3 @@ class Problem:
 
     def _repr_html_(self) -> str:
         return display.write_html(self)
-
-
-def _read_rows(
-    interventions: Mapping[str, float] | Iterable[Mapping[str, float]],
-) -> list[Mapping[str, float]]:
-    if isinstance(interventions, Mapping):
-        return [interventions]
-    rows = read_list(interventions)
-    if rows is None or not all(isinstance(row, Mapping) for row in rows):
-        got = repr(interventions) if rows is None else listed(rows, most=3)
-        raise DomainError(
-            f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {got}"
-        )
-    return rows

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError, ExplorationError, listed
-from causal_bo_ppl.inputs import read_list
+from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
+from causal_bo_ppl.inputs import read_list, read_number
 from causal_bo_ppl.problem.batches import Queries as Queries
 from causal_bo_ppl.problem.batches import distinct_rows as distinct_rows
 from causal_bo_ppl.problem.batches import named as named
@@ -365,3 +365,33 @@ def _rows_by_set(queries: Queries) -> list[np.ndarray]:
 def _anchors_among(queries: Queries) -> Queries:
     columns = np.asarray(queries.mask)[0]
     return queries[independent_points(np.asarray(queries.value)[:, columns])]
+
+
+def read_mappings(interventions: object, nodes: Set, manipulable: Set) -> Queries:
+    """Return mappings {variable: value} as a batch, in their order; values are not yet checked."""
+    rows = _read_rows(interventions)
+    mask, value = np.zeros((len(rows), len(nodes)), bool), np.zeros((len(rows), len(nodes)))
+    for row, intervention in enumerate(rows):
+        if not intervention:
+            raise DomainError(
+                f"intervention {row} is missing its variables; doing nothing is observing: "
+                "use problem.baseline()"
+            )
+        for name, number in intervention.items():
+            if name not in manipulable:
+                raise DomainError(unknown("manipulable variable", name, manipulable))
+            column = nodes.index(name)
+            mask[row, column], value[row, column] = True, read_number(name, number)
+    return named(Queries(mask, value), nodes)
+
+
+def _read_rows(interventions: object) -> list[Mapping[str, float]]:
+    if isinstance(interventions, Mapping):
+        return [interventions]
+    rows = read_list(interventions)
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        got = repr(interventions) if rows is None else listed(rows, most=3)
+        raise DomainError(
+            f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {got}"
+        )
+    return rows

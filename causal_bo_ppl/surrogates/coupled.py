@@ -8,7 +8,7 @@ more O(r^2). The variance of an outcome's noise is that of its replicates' mean 
 linearization leaves out, so that the surrogate is not falsely certain.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -16,14 +16,13 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
-from causal_bo_ppl.errors import ModelError, NumericalError
+from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
-from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
-from causal_bo_ppl.responses import Response, response
+from causal_bo_ppl.responses import Response
 from causal_bo_ppl.surrogates.evidence import (
     ENOUGH,
     LEAST,
@@ -35,24 +34,26 @@ from causal_bo_ppl.surrogates.evidence import (
     target_scale,
 )
 from causal_bo_ppl.surrogates.interface import Prediction
+from causal_bo_ppl.surrogates.linearized import Linearized, linearized
 from causal_bo_ppl.surrogates.residual import Residual, begin_residual
 from causal_bo_ppl.surrogates.told import Told, no_told, read_told, require_one, row_of
 from causal_bo_ppl.surrogates.weights import Weights, condition, extend, lessons, no_outcome
 
 STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
+LITTLE = 1e-7  # a gain in the log density of theta after which it stays where it is
 
 
 @dataclass(frozen=True, eq=False)
 class Coupled:
     """The coupled surrogate in weight space; made by `couple(post)`; see `interface.Surrogate`.
 
-    centre: the weights at which the response is linearized: those of theta, then the residual's.
+    centre: theta's weights at which the response is linearized.
     weights: the posterior of all weights. told: every outcome as it was told. outcomes: the same
     outcomes with the replicates of each of t interventions merged. remainders: what linearization
     leaves out of the variance of each of these t effects. learned: a residual and the noise.
     """
 
-    response: Response
+    linear: Linearized
     centre: np.ndarray
     weights: Weights
     told: Told
@@ -60,12 +61,11 @@ class Coupled:
     remainders: np.ndarray
     options: Options = Options()
     learned: Learned = Learned()
-    _kept: dict[bytes, float] = field(default_factory=dict, repr=False)  # remainders by query
 
     @property
     def post(self) -> Posterior:
         """The posterior that was believed before the outcomes."""
-        return self.response.post
+        return self.linear.post
 
     @property
     def residual(self) -> Residual | None:
@@ -88,27 +88,23 @@ class Coupled:
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
         """Return the parameters (d,) with these weights."""
-        factor = self.post.factor
-        return np.asarray(self.post.mean + factor @ weights[: factor.shape[1]])
+        return self.linear.theta(weights)
+
+    @property
+    def response(self) -> Response:
+        """The map from theta and queries to effects."""
+        return self.linear.response
 
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         """Return offsets (M,) and features (M, r): effects are offset + phi'w."""
-        values, causal = self._causal(self.theta(self.centre), queries)
-        offsets = values - causal @ self.centre[: causal.shape[1]]
+        offsets, causal = self.linear.at(self.centre, queries)
         if self.residual is None:
             return offsets, causal
         return offsets, np.concatenate([causal, self.residual.features(queries)], axis=1)
 
-    def _causal(self, theta: np.ndarray, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-        """Return effects (M,) at theta, and the features (M, r) of theta's weights there."""
-        values, jacobian = self.response.linearize(theta, queries)
-        if not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(values))[0])
-            [intervention] = self.post.problem.interventions(queries[row])
-            raise NumericalError(
-                f"the effect of {intervention} is {values[row]}; theta has run away"
-            )
-        return values, jacobian @ self.post.factor
+    def features(self, queries: Queries) -> np.ndarray:
+        """Return the derivatives (M, r) of effects in all weights."""
+        return self._linearize(queries)[1]
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
@@ -170,7 +166,7 @@ class Coupled:
         """Return the log density of an outcome of one query, given all that was told."""
         told = require_one(self._read(query, outcome, noise))
         mean, sd = self.predict(told.queries)
-        noises = self.learned.noise * told.variances + self._left_out(told.queries)
+        noises = self.learned.noise * told.variances + self.linear.noises(told.queries)
         spread, gap = float(np.sqrt(sd**2 + noises)[0]), float(told.values[0] - mean[0])
         if np.isfinite(self.degrees):
             return float(student.logpdf(gap, self.degrees, scale=spread))
@@ -200,7 +196,7 @@ class Coupled:
         told = self.told.join(new)
         options = self.options if noise is None else self.options._replace(learns_noise=False)
         merged = merge_replicates(*told)
-        left_out = self._left_out(merged.queries)
+        left_out = self.linear.noises(merged.queries)
         after = replace(self, told=told, outcomes=merged, remainders=left_out, options=options)
         if len(new.values) != 1 or not self.options.is_plain:
             return after._judge()
@@ -218,23 +214,12 @@ class Coupled:
         variances = self.post.outcome_variances(queries) if noise is None else noise
         return read_told(queries, outcomes, variances)
 
-    def _left_out(self, queries: Queries) -> np.ndarray:
-        """Return what linearization leaves out of each effect's variance, (M,); computed once."""
-        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-        keys = [kind.tobytes() + at.tobytes() for kind, at in zip(mask, value, strict=True)]
-        new = [row for row, key in enumerate(keys) if key not in self._kept]
-        if new:
-            found = remainders(self.post, queries[np.array(new)])
-            self._kept.update(zip((keys[row] for row in new), found.tolist(), strict=True))
-        return np.array([self._kept[key] for key in keys])
-
     def _judge(self) -> "Coupled":
         """Return the surrogate after the evidence of all outcomes was weighed."""
-        causal = self.centre[: self.post.factor.shape[1]]
         if self.options.is_plain:
-            return self._centred_at(causal)
+            return self._condition()
         merged, residual = self.outcomes, None
-        values, features = self._causal(self.post.mean, merged.queries)
+        values, features = self.linear.at(np.zeros(self.linear.own), merged.queries)
         if self.options.residual is not False:
             residual = begin_residual(self.post.problem).having(merged.queries)
         outcomes = Outcomes(
@@ -252,7 +237,7 @@ class Coupled:
         learned = Learned(None, found.noise_alone, found.log_factor)
         if is_on and found.residual is not None:
             learned = Learned(found.residual, found.noise_with, found.log_factor)
-        return replace(self, learned=learned)._centred_at(causal)
+        return replace(self, learned=learned)._condition()
 
     def imagine(self, query: Queries, noise: float) -> "Coupled":
         """Return the surrogate as if a query had come out as predicted: less doubt, same means."""
@@ -262,7 +247,7 @@ class Coupled:
         joined = self.told.join(told._replace(values=here.predict(told.queries).mean))
         merged = merge_replicates(*joined)
         after = replace(
-            here, told=joined, outcomes=merged, remainders=self._left_out(merged.queries)
+            here, told=joined, outcomes=merged, remainders=self.linear.noises(merged.queries)
         )
         row = row_of(merged, told.queries)
         offsets, features = here._linearize(told.queries)
@@ -276,12 +261,12 @@ class Coupled:
         if self.residual is None or not self.residual.unexplored(queries):
             return self
         wider = self.residual.having(queries)
-        old, more = len(self.centre), np.zeros(wider.size - self.residual.size)
+        old, more = len(self.weights.mean), np.zeros(wider.size - self.residual.size)
         covariance = np.eye(old + len(more))
         covariance[:old, :old] = self.weights.covariance
         weights = Weights(covariance, np.append(self.weights.mean, more))
         learned = self.learned._replace(residual=wider)
-        return replace(self, learned=learned, centre=np.append(self.centre, more), weights=weights)
+        return replace(self, learned=learned, weights=weights)
 
     def _evidence(self, row: int, offset: float, feature: np.ndarray) -> tuple[float, float]:
         """Return precision of an intervention's mean outcome, and precision times residual.
@@ -298,52 +283,55 @@ class Coupled:
     def recentre(self) -> "Coupled":
         """Linearize where the outcomes have moved theta, and learn from all of them again.
 
-        That is theta's most probable value, found by Gauss-Newton steps, O(t r^2 + r^3) each; one
-        that makes theta less probable is halved.
+        That is theta's most probable value, all other weights integrated out, found by Gauss-Newton
+        steps, O(t r^2 + r^3) each; one that makes theta less probable is halved.
         """
         if not len(self.outcomes.counts):
             return self
-        centre, weights, loss = self.centre, self.weights, self._linearized_at(self.centre)[0]
+        centre, weights, own = self.centre, self.weights, self.linear.own
+        loss = self._linearized_at(centre)[0]
         for _ in range(STEPS):
-            step = weights.mean - centre
+            step = weights.mean[:own] - centre
             after, offsets, features = self._linearized_at(centre + step)
             while after > loss and np.abs(step).max() > CLOSE:
                 step = step / 2
                 after, offsets, features = self._linearized_at(centre + step)
-            centre, loss = centre + step, after
             residuals = self.outcomes.means - offsets
             weights = condition(features, residuals, self._precisions(features))
-            if np.abs(step).max() <= CLOSE:
+            centre, gained, loss = centre + step, loss - after, after
+            if np.abs(step).max() <= CLOSE or gained <= LITTLE * max(loss, 1.0):
                 break
         return replace(self, centre=centre, weights=weights)
 
     def _linearized_at(self, centre: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return minus the log posterior of weights, and offsets and features of outcomes there."""
+        """Return minus the log posterior of theta, and offsets and features of outcomes there.
+
+        All weights other than theta's explain what they can of the outcomes.
+        """
         offsets, features = replace(self, centre=centre)._linearize(self.outcomes.queries)
-        gaps = self.outcomes.means - offsets - features @ centre
-        misfit = self._precisions(features) @ gaps**2
-        return float(centre @ centre + misfit) / 2, offsets, features
+        own, precisions = self.linear.own, self._precisions(features)
+        gaps, others = self.outcomes.means - offsets - features[:, :own] @ centre, features[:, own:]
+        loss = centre @ centre
+        if others.shape[1]:
+            explained = condition(others, gaps, precisions).mean
+            gaps, loss = gaps - others @ explained, loss + explained @ explained
+        return float(loss + precisions @ gaps**2) / 2, offsets, features
 
     def _precisions(self, features: np.ndarray) -> np.ndarray:
         noises = self.learned.noise * self.outcomes.variances
         return _precisions(noises, self.remainders, features)
 
-    def _centred_at(self, centre: np.ndarray) -> "Coupled":
-        size = self.post.factor.shape[1]
-        more = 0 if self.residual is None else self.residual.size
-        whole = centre if len(centre) == size + more else np.append(centre[:size], np.zeros(more))
-        moved = replace(self, centre=whole)
-        offsets, features = moved._linearize(self.outcomes.queries)
-        precisions = self._precisions(features)
-        return replace(
-            moved, weights=condition(features, self.outcomes.means - offsets, precisions)
-        )
+    def _condition(self) -> "Coupled":
+        """Return the surrogate with the weights that all outcomes imply, at the same centre."""
+        offsets, features = self._linearize(self.outcomes.queries)
+        weights = condition(features, self.outcomes.means - offsets, self._precisions(features))
+        return replace(self, weights=weights)
 
     def __repr__(self) -> str:
         distinct = len(self.outcomes.counts)
         outcomes = f"{self.outcomes.counts.sum()} outcomes of {distinct} interventions"
         rest = "" if self.residual is None else f", residual {self.residual.amplitude:.3g}"
-        size = self.post.factor.shape[1]
+        size = self.linear.own
         return f"Coupled({outcomes}, {size} directions{rest}; {self.post!r})"
 
 
@@ -361,6 +349,11 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
         Whether the noise's variance is known up to a common factor only, which is then learned from
         the outcomes. Intervals need Student's quantiles with `surrogate.degrees`.
 
+    Returns
+    -------
+    Coupled
+        With the methods `predict`, `sample`, `tell` and `imagine`.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -374,17 +367,15 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
     post = require_trusted(post)
     if residual not in (True, False, "auto") or not isinstance(residual, bool | str):
         raise ModelError(f'residual must be True, False or "auto"; got {residual!r}')
-    size, nothing = post.factor.shape[1], no_told(len(post.problem.graph.nodes))
-    kept = post.__dict__.setdefault("_remainders", {})  # gone with the posterior
+    linear, nothing = linearized(post), no_told(len(post.problem.graph.nodes))
     return Coupled(
-        response(post.problem, post),
-        np.zeros(size),
-        no_outcome(size),
+        linear,
+        np.zeros(linear.own),
+        no_outcome(linear.size),
         nothing,
         merge_replicates(*nothing),
         np.zeros(0),
         Options(residual, bool(learns_noise)),
-        _kept=kept,
     )
 
 

@@ -28,10 +28,7 @@ def parameter_doubts(surrogate: Surrogate, queries: Queries) -> np.ndarray | Non
     factor, covariance = post.factor, weights.covariance
     size = factor.shape[1]
     _, jacobian = inner.response.linearize(inner.theta(inner.centre), queries)
-    features = jacobian @ factor
-    if inner.residual is not None:
-        features = np.concatenate([features, inner.residual.features(queries)], axis=1)
-    together = features @ covariance[:, :size] @ factor.T
+    together = inner.features(queries) @ covariance[:, :size] @ factor.T
     own = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
     scale = surrogate.predict(queries).sd[:, None] ** 2 * own[None, :]
     matters = np.abs(jacobian) * np.sqrt(own)

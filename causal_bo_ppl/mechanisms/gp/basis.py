@@ -157,11 +157,19 @@ def mean(form: Form, frame: Frame, coefficients: jax.Array, inputs: Sequence[Any
     return total
 
 
+@jax.custom_vjp
 def sine_series(coefficients: jax.Array, angle: jax.Array) -> jax.Array:
     """Return sum_j c_j sin(j t) at angles t of any shape, by Clenshaw's recurrence.
 
-    The angles of a box lie between pi / 4 and 3 pi / 4, where the recurrence loses no digits.
+    The angles of a box lie between pi / 4 and 3 pi / 4, where the recurrence loses no digits. Its
+    derivatives, in reverse only, are recurrences too: no array of all sines is made.
     """
+    first, _ = _clenshaw(coefficients, angle)
+    return first * jnp.sin(angle)
+
+
+def _clenshaw(coefficients: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the last two sums of b_j = c_j + 2 cos(t) b_{j+1} - b_{j+2}, down to j = 1."""
     twice = 2 * jnp.cos(angle)
     padded = jnp.pad(coefficients, (0, -len(coefficients) % UNROLLED))
     blocks = padded.reshape(-1, UNROLLED)
@@ -174,9 +182,40 @@ def sine_series(coefficients: jax.Array, angle: jax.Array) -> jax.Array:
         return one, two
 
     zero = jnp.zeros(jnp.shape(angle))
-    first, _ = jax.lax.fori_loop(0, len(blocks), visit, (zero, zero))
-    total: jax.Array = first * jnp.sin(angle)
-    return total
+    found: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, len(blocks), visit, (zero, zero))
+    return found
+
+
+def _sums_of_sines(weights: jax.Array, angle: jax.Array, count: int) -> jax.Array:
+    """Return the sums of w sin(j t) over all angles, for j from 1 to a count."""
+    twice, sine = 2 * jnp.cos(angle), jnp.sin(angle)
+
+    def visit(carried: Any, _: None) -> Any:
+        now, before = carried
+        found = []
+        for _place in range(UNROLLED):
+            found.append(jnp.sum(weights * now))
+            now, before = twice * now - before, now
+        return (now, before), jnp.stack(found)
+
+    start = sine, jnp.zeros(jnp.shape(angle))
+    _, sums = jax.lax.scan(visit, start, None, length=-(-count // UNROLLED))
+    return jnp.ravel(sums)[:count]
+
+
+def _series_forward(coefficients: jax.Array, angle: jax.Array) -> tuple[jax.Array, Any]:
+    return sine_series(coefficients, angle), (coefficients, angle)
+
+
+def _series_backward(kept: Any, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    coefficients, angle = kept
+    orders = jnp.arange(1, len(coefficients) + 1)
+    one, two = _clenshaw(coefficients * orders, angle)
+    slopes = one * jnp.cos(angle) - two  # the series of cosines
+    return _sums_of_sines(weights, angle, len(coefficients)), weights * slopes
+
+
+sine_series.defvjp(_series_forward, _series_backward)
 
 
 def steepest(form: Form, frame: Frame, coefficients: np.ndarray) -> np.ndarray:

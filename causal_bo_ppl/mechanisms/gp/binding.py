@@ -18,6 +18,7 @@ from causal_bo_ppl.problem import Problem
 
 FEWEST, MOST, ALL = 16, 48, 192  # functions of one cause, and of all causes of a variable
 TOGETHER = {2: 12, 3: 6}  # functions of each cause in a group
+USUAL = 10  # rows without intervention that say where variables usually lie
 WIDE = 10.0  # sd of the slopes of linear mechanisms, in sds of the variable for one of the cause
 
 
@@ -42,33 +43,39 @@ def bind_equation(
         How the variable depends on its causes; None for a linear mechanism.
     name:
         The variable. Rows in which it was set say nothing about its mechanism.
+
+    Where variables usually lie, and by how much they vary, is known from the rows in which nothing
+    was set, where there are enough: experiments may send them anywhere.
     """
     columns = [data.nodes.index(node) for node in graph.nodes]
     values, place = data.values[:, columns], graph.index(name)
-    own = ~data.intervened[:, columns[place]]
+    own, usual = ~data.intervened[:, columns[place]], ~data.intervened.any(axis=1).astype(bool)
+    if usual.sum() < USUAL:
+        usual = np.ones(len(own), bool)
     given = [cause for cause in graph.parents(name) if (cause, name) in problem.known]
     causes = [cause for cause in graph.parents(name) if cause not in given]
-    spreads = {node: read_spread(prior, node, values[:, graph.index(node)]) for node in causes}
+    spreads = {node: read_spread(prior, node, values[usual, graph.index(node)]) for node in causes}
     centres = [
-        prior.centres.get(node, float(values[:, graph.index(node)].mean()) if len(values) else 0.0)
+        prior.centres.get(node, float(values[usual, graph.index(node)].mean()) if len(own) else 0.0)
         for node in given
     ]
     slopes = np.array([problem.known[cause, name] for cause in given])
     outcome = (values[:, place] - values[:, [graph.index(cause) for cause in given]] @ slopes)[own]
-    spread = read_spread(prior, name, values[own, place])
+    spread = read_spread(prior, name, values[own & usual, place])
     level = spread.centre - float(slopes @ centres)
-    frame = _frame(problem, causes, [spreads[cause] for cause in causes])
+    seen = [values[own, graph.index(cause)] for cause in causes]
+    frame = _frame(problem, causes, [spreads[cause] for cause in causes], seen)
     form = _form(name, choice, causes)
     units = np.array([spread.scale / spreads[cause].scale for cause in causes])
     steep = units.copy()
     for at, cause in enumerate(causes):
         if not {cause, name} <= set(prior.scales):
-            seen = steepest_slope(values[own, graph.index(cause)], outcome)
-            steep[at] = max(seen, units[at])
+            steepest = steepest_slope(values[own & usual, graph.index(cause)], outcome[usual[own]])
+            steep[at] = max(steepest, units[at])
     median = prior.target_lengthscale if name == problem.target else prior.lengthscale
     lengths = median * np.array([spreads[cause].scale for cause in causes])
     beliefs = _beliefs(prior, form, spread.scale, level, units, steep, lengths)
-    inputs = [jnp.asarray(values[own, graph.index(cause)]) for cause in causes]
+    inputs = list(map(jnp.asarray, seen))
     found = np.asarray(features(form, frame, inputs)) if causes else np.ones((own.sum(), 1))
     factor = triangle(np.column_stack([found, outcome - level]))
     places = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
@@ -77,18 +84,28 @@ def bind_equation(
     return Bound(equation, Setting(frame, slopes), Known(frame, beliefs, rows))
 
 
-def _frame(problem: Problem, causes: Sequence[str], spreads: Sequence[Spread]) -> Frame:
-    """Return where the causes lie; the box holds the data and the domain of each."""
-    ends = []
-    for cause, spread in zip(causes, spreads, strict=True):
+def _frame(
+    problem: Problem, causes: Sequence[str], spreads: Sequence[Spread], seen: Sequence[np.ndarray]
+) -> Frame:
+    """Return where the causes lie; the box holds the usual rows and the domain of each.
+
+    seen: the values of each cause in all rows; hinges begin beyond those within the box.
+    """
+    ends, kinks = [], []
+    for cause, spread, values in zip(causes, spreads, seen, strict=True):
         own = problem.domains.get(cause, (spread.low, spread.high))
-        ends.append((min(own[0], spread.low), max(own[1], spread.high)))
-    low, high = np.array(ends).reshape(-1, 2).T
-    origin, least, most = (
-        np.array([getattr(spread, part) for spread in spreads])
-        for part in ("centre", "low", "high")
-    )
-    return Frame(origin, (low + high) / 2, (high - low) / 2, least, most)
+        low, high = min(own[0], spread.low), max(own[1], spread.high)
+        inside = values[(values >= low) & (values <= high)]
+        ends.append((low, high))
+        kinks.append(
+            (
+                min(inside.min(initial=spread.low), spread.low),
+                max(inside.max(initial=spread.high), spread.high),
+            )
+        )
+    box, (least, most) = np.array(ends).reshape(-1, 2), np.array(kinks).reshape(-1, 2).T
+    origin = np.array([spread.centre for spread in spreads])
+    return Frame(origin, box.mean(axis=1), (box[:, 1] - box[:, 0]) / 2, least, most)
 
 
 def _form(name: str, choice: GP | None, causes: list[str]) -> Form:

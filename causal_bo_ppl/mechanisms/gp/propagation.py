@@ -116,7 +116,7 @@ def sigma_points(size: int) -> np.ndarray:
 class Program:
     """What the ways of averaging share; see `interfaces.ResponseProgram`."""
 
-    together = TOGETHER  # queries
+    together = 4 * TOGETHER  # queries: few are filled up, and one program is compiled
 
     def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
         """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
@@ -129,7 +129,7 @@ class Program:
     def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
         """Return the effects (M,) and their derivatives (M, d), by reverse differentiation."""
         slope = jax.value_and_grad(self.effect)
-        return one_by_one(lambda query: slope(theta, query, False), batch)
+        return one_by_one(lambda query: slope(theta, query, True), batch)
 
     def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return the effects (s, M) of several thetas (s, d)."""

@@ -1,0 +1,148 @@
+"""Effects as linear functions of weights: theta's, and those of what linearization leaves out.
+
+theta = theta_0 + F w with w ~ N(0, I), F F' the posterior covariance. Linearized at a centre c,
+with J the derivatives there,
+
+    f(z) = g(theta_c, z) + J(z) F (w - c) + rho(z)'v,   v ~ N(0, I).
+
+Where effects bend in theta and in the values, what linearization leaves out is large and smooth:
+the remainders of neighbours are nearly equal, so that an outcome of one teaches about the other.
+rho(z) are the remainders at theta_0 of S draws of theta, divided by sqrt(S), so that their
+covariance is that of the remainders. They are computed at points that fill the box of each set, and
+interpolated between them by splines: a search over values needs no averages over draws. Elsewhere
+there is no v, and what is left out counts as noise of the outcomes.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+from scipy.interpolate import RBFInterpolator
+
+from causal_bo_ppl.errors import NumericalError
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.queries import rows_of_sets, sobol
+from causal_bo_ppl.responses import Response, response
+
+DRAWS = 64  # of theta, by which remainders are known
+POINTS, MOST_POINTS = 32, 128  # at which they are computed: for each variable of a set, and in all
+LARGEST = 5  # variables of a set whose vertices are added to these points
+
+
+@dataclass(frozen=True, eq=False)
+class Linearized:
+    """The response of a posterior as a linear function of weights; made by `linearized(post)`.
+
+    thetas: (S, d) draws, by which remainders are known; none where they count as noise.
+    """
+
+    response: Response
+    thetas: np.ndarray
+    _splines: dict[bytes, RBFInterpolator] = field(default_factory=dict, repr=False)
+    _noises: dict[bytes, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def post(self) -> Posterior:
+        """The posterior of theta."""
+        return self.response.post
+
+    @property
+    def own(self) -> int:
+        """How many weights theta has."""
+        return int(self.post.factor.shape[1])
+
+    @property
+    def size(self) -> int:
+        """How many weights there are: theta's, and those of remainders."""
+        return self.own + len(self.thetas)
+
+    def theta(self, weights: np.ndarray) -> np.ndarray:
+        """Return the parameters (d,) with these weights of theta."""
+        return np.asarray(self.post.mean + self.post.factor @ weights)
+
+    def at(self, centre: np.ndarray, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+        """Return offsets (M,) and features (M, r): effects are offset + phi'w.
+
+        centre: theta's weights at which the response is linearized.
+        """
+        values, jacobian = self.response.linearize(self.theta(centre), queries)
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            [intervention] = self.post.problem.interventions(queries[row])
+            raise NumericalError(
+                f"the effect of {intervention} is {values[row]}; theta has run away"
+            )
+        features = jacobian @ self.post.factor
+        offsets = values - features @ centre
+        if len(self.thetas):
+            features = np.concatenate([features, self.remainders(queries)], axis=1)
+        return offsets, features
+
+    def remainders(self, queries: Queries) -> np.ndarray:
+        """Return the features (M, S) of what linearization leaves out."""
+        found = np.empty((len(queries), len(self.thetas)))
+        domains, nodes = self.post.problem.domains, self.post.problem.graph.nodes
+        for key, rows in rows_of_sets(queries):
+            some = queries[rows]
+            columns = np.flatnonzero(some.mask[0])
+            names = [nodes[column] for column in columns]
+            if not len(columns) or not set(names) <= set(domains):
+                found[rows] = self._missed(some)
+                continue
+            low, high = np.array([domains[name] for name in names]).T
+            shares = (np.asarray(some.value)[:, columns] - low) / (high - low)
+            if key not in self._splines:
+                self._splines[key] = self._interpolate(np.asarray(some.mask)[0], low, high)
+            found[rows] = self._splines[key](shares)
+            outside = ((shares < 0) | (shares > 1)).any(axis=1)
+            if outside.any():
+                found[rows[outside]] = self._missed(some[outside])
+        return found
+
+    def _interpolate(self, mask: np.ndarray, low: np.ndarray, high: np.ndarray) -> RBFInterpolator:
+        """Return a spline through the remainders at points that fill the box of one set."""
+        size = len(low)
+        shares = sobol(min(POINTS * size, MOST_POINTS) + 1)(size)[1:]
+        if size <= LARGEST:
+            ends = np.meshgrid(*[[0.0, 1.0]] * size, indexing="ij")
+            shares = np.concatenate([np.stack([end.ravel() for end in ends], axis=1), shares])
+        value = np.zeros((len(shares), len(mask)))
+        value[:, mask] = low + shares * (high - low)
+        missed = self._missed(Queries(np.tile(mask, (len(shares), 1)), value))
+        return RBFInterpolator(shares, missed, kernel="cubic")
+
+    def _missed(self, queries: Queries) -> np.ndarray:
+        """Return the remainders (M, S) of all draws, in units of which v is standard normal."""
+        values, jacobian = self.response.linearize(self.post.mean, queries)
+        missed = self.response(self.thetas, queries) - values
+        missed -= (self.thetas - self.post.mean) @ jacobian.T
+        return np.asarray(missed.T / np.sqrt(len(self.thetas)))
+
+    def noises(self, queries: Queries) -> np.ndarray:
+        """Return what counts as noise of each effect, (M,); computed once for each query.
+
+        It is what linearization leaves out of the effect's variance, and 0 where that has weights.
+        """
+        if len(self.thetas):
+            return np.zeros(len(queries))
+        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+        keys = [kind.tobytes() + at.tobytes() for kind, at in zip(mask, value, strict=True)]
+        new = [row for row, key in enumerate(keys) if key not in self._noises]
+        if new:
+            found = remainders(self.post, queries[np.array(new)])
+            self._noises.update(zip((keys[row] for row in new), found.tolist(), strict=True))
+        return np.array([self._noises[key] for key in keys])
+
+
+def linearized(post: Posterior) -> Linearized:
+    """Return the response of a posterior as a linear function of weights; it is kept with it."""
+    kept = post.__dict__.get("_linearized")
+    if isinstance(kept, Linearized):
+        return kept
+    effect = response(post.problem, post)
+    bends = not (effect.map.is_affine or effect.map.is_linear)
+    thetas = post.draws(DRAWS, jax.random.key(0)) if bends else np.zeros((0, len(post.mean)))
+    made: Linearized = post.__dict__.setdefault("_linearized", Linearized(effect, thetas))
+    return made

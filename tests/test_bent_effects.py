@@ -1,0 +1,153 @@
+"""Coupled surrogates of effects that bend: what linearization leaves out, and where it is made."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.mechanisms.gp import basis
+from causal_bo_ppl.optimization.confidence import ConfidenceBound
+from causal_bo_ppl.optimization.interface import Context
+from causal_bo_ppl.optimization.zooming import zoom
+from causal_bo_ppl.surrogates.linearized import DRAWS, linearized
+
+FEW = cb.GP(functions=12)
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return cb.models.load("toy")
+
+
+@pytest.fixture(scope="module")
+def post(toy):
+    return cb.fit(toy.problem, toy.observe(100, 0), mechanisms=FEW)
+
+
+def test_derivatives_of_a_sine_series_are_those_of_its_terms():
+    rng = np.random.default_rng(0)
+    own, angle = jnp.asarray(rng.normal(size=21)), jnp.asarray(rng.uniform(0.8, 2.3, (3, 5)))
+    pull = jnp.asarray(rng.normal(size=(3, 5)))
+    orders = np.arange(1, 22)
+    waves = np.sin(np.asarray(angle)[..., None] * orders)
+    slopes = np.cos(np.asarray(angle)[..., None] * orders) * orders
+    value, back = jax.vjp(basis.sine_series, own, angle)
+    np.testing.assert_allclose(value, waves @ own, atol=1e-12)
+    for_own, for_angle = back(pull)
+    np.testing.assert_allclose(for_own, np.tensordot(pull, waves, 2), atol=1e-12)
+    np.testing.assert_allclose(for_angle, pull * (slopes @ np.asarray(own)), atol=1e-11)
+
+
+def test_remainders_are_what_draws_of_theta_do_beyond_the_line(post, toy):
+    """Between the points at which they are computed, to a hundredth of their size."""
+    queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 23)])
+    linear, r = linearized(post), cb.response(toy.problem, post)
+    theta = post.draws(DRAWS, jax.random.key(0))
+    line = r(post.mean, queries) + (theta - post.mean) @ r.jacobian(post.mean, queries).T
+    missed = (r(theta, queries) - line).T / np.sqrt(DRAWS)
+    found = linear.remainders(queries)
+    assert np.abs(found - missed).max() < 0.02 * np.abs(missed).max()
+
+
+def test_doubt_before_any_outcome_is_that_of_many_draws(post, toy):
+    queries = toy.problem.queries([{"X": x} for x in (-2.0, 0.0, 2.0)] + [{"Z": 1.0}])
+    drawn = cb.response(toy.problem, post)(post.draws(4_000, 1), queries)
+    predicted = cb.couple(post).predict(queries)
+    about = np.sqrt(((drawn - predicted.mean) ** 2).mean(axis=0))
+    np.testing.assert_allclose(predicted.sd, about, rtol=0.25)
+
+
+def test_effects_that_are_linear_in_theta_have_no_remainders(post, toy):
+    queries = toy.problem.queries([{"Z": z} for z in (-4.0, 3.0, 18.0)])
+    assert np.abs(linearized(post).remainders(queries)).max() < 1e-9
+    chain = cb.models.load("chain")
+    straight = cb.fit(chain.problem, chain.observe(50, 0))
+    assert linearized(straight).thetas.shape == (0, len(straight.mean))
+
+
+def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy):
+    """What linearization leaves out of them is nearly the same."""
+    tried = toy.problem.queries([{"X": -5.0}])
+    near = toy.problem.queries([{"X": -4.8}])
+    before = cb.couple(post)
+    after = before.tell(tried, float(toy.effect(tried)[0]), 0.0).recentre()
+    assert after.predict(near).sd[0] < 0.3 * before.predict(near).sd[0]
+    assert after.predict(tried).mean[0] == pytest.approx(float(toy.effect(tried)[0]), abs=1e-3)
+
+
+def test_exact_outcomes_are_met_wherever_theta_is_linearized(post, toy):
+    tried = toy.problem.queries([{"X": x} for x in (-3.0, -1.0, 2.0)] + [{"Z": -3.0}])
+    told = cb.couple(post).tell(tried, toy.effect(tried), 0.0)
+    for surrogate in (told, told.recentre()):
+        assert np.abs(surrogate.predict(tried).mean - toy.effect(tried)).max() < 1e-3
+    moved = told.recentre()
+    assert moved._linearized_at(moved.centre)[0] < told._linearized_at(told.centre)[0]
+
+
+def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
+    surrogate, candidates = cb.couple(post), toy.problem.sobol(16)
+    context = Context(surrogate, "min", candidates, candidates)
+    mean, sd = surrogate.predict(candidates)
+    best = float((mean - 3.0 * sd).min())
+    wider = ConfidenceBound(2.0).widen(context, best)
+    assert wider.beta == pytest.approx(2.0 * 1.5**4)  # the first power above 3 ** 2
+    assert (mean - np.sqrt(wider.beta) * sd).min() < best
+    assert ConfidenceBound(2.0).widen(context, float(mean.min())).beta == 2.0
+    zero = ConfidenceBound(0.0)
+    assert zero.widen(context, best) is zero
+
+
+def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():
+    domains = {"A": (-2.0, 3.0), "B": (0.0, 10.0)}
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    problem = cb.Problem(graph, "Y", domains=domains, sets=1)
+    places = {("A",): 0.321, ("B",): 7.654}
+    sizes = []
+
+    def worth(queries):
+        sizes.append(len(queries))
+        at = np.asarray(queries.value).sum(axis=1)
+        peak = np.where(queries.mask[:, 0], places["A",], places["B",])
+        return -(np.abs(at - peak) ** 1.5)
+
+    points = problem.sobol(16)
+    low, high = (np.array([domains.get(n, (0, 0))[at] for n in graph.nodes]) for at in (0, 1))
+    found = zoom(worth, points, worth(points), low, high)
+    reached = np.asarray(found.value)[np.arange(len(found)), found.mask.argmax(axis=1)]
+    best = {n: np.abs(reached[found.mask[:, at]] - places[n,]).min() for at, n in enumerate("AB")}
+    assert best["A"] < 5e-4 and best["B"] < 1e-3
+    assert len(set(sizes[1:])) == 1  # one shape: nothing is compiled twice
+
+
+@pytest.mark.filterwarnings("ignore::causal_bo_ppl.errors.CausalBOWarning")  # few functions
+def test_rounds_with_bent_mechanisms_reach_the_optimum_of_toy_and_compile_nothing_new(toy):
+    """Exact outcomes; programs are compiled in the first rounds only."""
+    seen = []
+
+    def watch(run):
+        seen.append(compiled())
+
+    run = cb.optimize(
+        toy, mechanisms=FEW, outcomes="exact", rounds=24, key=0, callback=watch, progress=False
+    )
+    assert run.regret()[-1] < 0.005 and run.regret("tried")[-1] < 0.005
+    assert seen[-1] == seen[3]
+
+
+def compiled():
+    from causal_bo_ppl import responses
+
+    return sum(getattr(responses, name)._cache_size() for name in ("_effects", "_linearize"))
+
+
+def test_rows_of_experiments_far_away_do_not_change_where_variables_usually_lie(post, toy):
+    """do(X = -5) sends Z to about 148, far beyond its domain."""
+    rows = toy.experiment(toy.problem.queries([{"X": -5.0}] * 3 + [{"Z": 15.0}]), 1)
+    after = post.update(rows)
+    for old, new in zip(post.belief.model.bound, after.belief.model.bound, strict=True):
+        np.testing.assert_array_equal(old.setting.frame.half, new.setting.frame.half)
+        np.testing.assert_array_equal(old.setting.frame.origin, new.setting.frame.origin)
+        np.testing.assert_array_equal(old.known.beliefs.centre, new.known.beliefs.centre)
+    frame = after.belief.model.bound[-1].setting.frame
+    assert frame.high[0] == 15.0 and frame.low[0] > -5.0
