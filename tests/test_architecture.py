@@ -39,7 +39,7 @@ INSIDE = {  # the order within a room, from left to right
     "data": "data identity outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
     "linearity results formulas",
-    "mechanisms": "interfaces simulation linear gp serialization",
+    "mechanisms": "interfaces simulation linear gp custom serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface weights told residual evidence linearized coupled uncoupled "
     "effect_moments effect_tables doubts gp_regression independent plain",
