@@ -42,6 +42,21 @@ def chain_graph():
     return cb.CausalGraph.parse("X -> Z -> Y")
 
 
+@pytest.fixture(scope="session")
+def chain():
+    return cb.models.load("chain")
+
+
+@pytest.fixture(scope="session")
+def chain_data(chain):
+    return chain.observe(40, 0)
+
+
+@pytest.fixture(scope="session")
+def chain_study(chain, chain_data):
+    return cb.Study(chain.problem, chain_data, key=0)
+
+
 @pytest.fixture
 def make_problem(chain_graph):
     def build(graph=chain_graph, target="Y", **options):

@@ -39,14 +39,15 @@ INSIDE = {  # the order within a room, from left to right
     "data": "data identity outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
     "linearity results formulas",
-    "mechanisms": "interfaces simulation linear gp automatic serialization",
+    "mechanisms": "interfaces simulation linear gp custom automatic serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface weights told residual evidence linearized coupled uncoupled "
     "effect_moments effect_tables doubts gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
     "improvement lookahead acquisition ascent zooming climbing candidates search settings "
     "ledger state beginnings contradictions observing experiments run replay rounds loop regret",
-    "campaign": "reasons suggestions told asking_back asking answers storage display study",
+    "campaign": "reasons suggestions told asking_back unexpected_rows learning stopping asking "
+    "answers storage display study",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

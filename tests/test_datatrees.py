@@ -15,11 +15,6 @@ SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def rows(chain):
     set_apart = chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -2.0}]), 1)
     return chain.observe(30, 0).join(set_apart)

@@ -21,11 +21,6 @@ SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 KNOWN = cb.FixedPrior(noise_rows=math.inf)
 
 
-@pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
 def rows_of(problem, columns):
     values = np.column_stack(columns)
     return Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))

@@ -9,11 +9,6 @@ from causal_bo_ppl.problem.queries import stack
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def post(chain):
     return cb.fit(chain.problem, chain.observe(40, 0))
 
@@ -109,10 +104,40 @@ def test_doing_nothing_is_the_mean_of_the_rows_where_the_model_does_not_imply_it
     outcomes = post.data.outcomes
     assert table["mean"][1] == pytest.approx(outcomes.mean())
     assert table["sd"][1] == pytest.approx(outcomes.std(ddof=1) / np.sqrt(40))
-    with pytest.raises(cb.ModelError, match="contrast with doing nothing .* is not known here"):
-        cb.effects(post, {"X": 1.0}, against={})
     none = cb.effects(post, {}, against={})
     assert none["mean"][0] == 0.0 and none["sd"][0] == 0.0
+
+
+def test_contrast_with_the_mean_of_the_rows_is_as_wide_as_any_joint_doubt_allows(chain, post):
+    both = cb.effects(post, [{"Z": 2.0}, {}])
+    for asked, against, sign in (({"Z": 2.0}, {}, 1.0), ({}, {"Z": 2.0}, -1.0)):
+        line = cb.effects(post, [asked, {}], against=[against, {}])
+        assert line["by"].tolist() == ["rows"] * 2 and line["sd"][1] == line["mean"][1] == 0
+        assert line["mean"][0] == pytest.approx(sign * (both["mean"][0] - both["mean"][1]))
+        assert line["sd"][0] == pytest.approx(both["sd"].sum())
+        low, high = both["lower"][0] - both["upper"][1], both["upper"][0] - both["lower"][1]
+        ends = sorted([sign * low, sign * high])
+        assert ends == pytest.approx([line["lower"][0], line["upper"][0]])
+    # What the sample says of both, drawn again and again from the truth, varies less.
+    gaps, query = [], chain.problem.queries({"Z": 2.0})
+    for seed in range(60):
+        rows = chain.observe(40, 100 + seed)
+        slope, level = np.polyfit(rows.values[:, 1], rows.outcomes, 1)
+        gaps.append(level + 2.0 * slope - rows.outcomes.mean())
+    assert np.std(gaps) < line["sd"][0] < 4 * np.std(gaps)
+    truth = float(chain.effect(query)[0] - chain.observe(100_000, 1).outcomes.mean())
+    assert line["lower"][0] < -truth < line["upper"][0]
+
+
+def test_study_is_compared_with_doing_nothing(chain_study):
+    told = chain_study.tell({"Z": 2.0}, -2.4)
+    line = told.effects({"Z": 2.0}, against={})
+    assert line["by"].tolist() == ["rows"] and line["upper"][0] < 0
+    flat = cb.Study(told.problem, told.data, cb.Settings(method="cbo-noprior"), key=0)
+    rows = told.data.outcomes
+    line = flat.effects([{}])
+    assert line["by"].tolist() == ["rows"] and line["mean"][0] == pytest.approx(rows.mean())
+    assert line["sd"][0] == pytest.approx(rows.std(ddof=1) / np.sqrt(40))
 
 
 def test_doing_nothing_is_what_the_model_implies_where_it_was_learned():

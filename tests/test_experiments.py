@@ -186,10 +186,18 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_o
     assert found.steps[0].suggestion.query.value.tolist() == query.value.tolist()
     assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0])) and variance > 1
     outside = Data(graph.nodes, "Y", [[0.1, 9.0, 2.6]], [[False, True, False]])
+    wide = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 9)})
+    prior = cb.couple(cb.fit(wide, rows, method="wishart"))
+    expected = prior.tell(wide.queries([{"Z": 9.0}]), 2.6).predict(query)
+    found = cb.optimize(problem, data=rows.join(outside), residual=False, **options)
+    assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0]))
+    alone = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 2)}, sets=[["Z"]])
+    other = Data(graph.nodes, "Y", [[0.1, 1.0, 2.6]], [[True, False, False]])
     with pytest.warns(
-        cb.CausalBOWarning, match=r"1 of 1 earlier experiments are left out; the first: do\(Z = 9\)"
-    ):
-        cb.optimize(problem, data=rows.join(outside), **options)
+        cb.CausalBOWarning, match="1 of 1 earlier experiments are left out; the first: "
+    ) as caught:
+        cb.optimize(alone, data=rows.join(other), **options)
+    assert {each.filename for each in caught} == {__file__}
 
 
 def test_a_budget_is_spent_to_its_last_cent(make_problem):

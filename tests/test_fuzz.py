@@ -71,11 +71,6 @@ def only_our_errors():
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def fitted(chain):
     return cb.fit(chain.problem, chain.observe(40, 0))
 

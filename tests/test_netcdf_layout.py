@@ -13,11 +13,6 @@ LONG = ["x" * 10_000] * 200
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def tree(chain):
     post = cb.fit(chain.problem, chain.observe(8, 0), prior=cb.FixedPrior())
     return post.to_datatree(draws=16)

@@ -325,3 +325,15 @@ def test_queries_cross_jit_and_show_their_size(make_problem):
     assert (
         repr(queries) == "Queries(2 interventions on 3 variables)" and len(queries.repeat(3)) == 6
     )
+
+
+def test_value_beyond_its_domain_by_rounding_is_the_bound(make_problem):
+    problem = make_problem()
+    given = problem.queries([{"X": np.nextafter(5.0, 9.0), "Z": np.nextafter(20.0, 30.0)}])
+    assert problem.interventions(given) == [{"X": 5.0, "Z": 20.0}] and problem.feasible(given)[0]
+    low = problem.queries({"X": np.nextafter(-5.0, -9.0)})
+    assert low.value[0, 0] == -5.0 and problem.queries({"X": 4.9999}).value[0, 0] == 4.9999
+    with pytest.raises(DomainError, match=r"do\(X = 5.00000000000002\) lies outside"):
+        problem.queries({"X": 5.0 + 2e-14})
+    levels = make_problem(domains={"X": cb.Levels([0.1, 0.3]), "Z": (-5, 20)})
+    assert levels.queries({"X": 0.1 + 0.2}).value[0, 0] == 0.3

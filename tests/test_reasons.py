@@ -1,11 +1,21 @@
 """Why a suggestion was made: expected gain, runner-up and doubts against independent sums."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.stats import norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.campaign.reasons import expected_gain, find_runner_up
+from causal_bo_ppl.campaign.reasons import (
+    Gain,
+    Reasons,
+    expected_gain,
+    expected_row_gain,
+    find_runner_up,
+)
 from causal_bo_ppl.optimization.interface import Context
 from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.optimization.state import choose
@@ -47,6 +57,66 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
     assert study.problem.objective == "min" or exact.max() > 0.01
 
 
+@pytest.fixture(scope="module")
+def close():
+    """A study in which two interventions are about equally good, and rows teach."""
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y; A -> B")
+    domains = {"A": (-1.0, 1.0), "B": (-1.0, 1.0)}
+    problem = cb.Problem(graph, "Y", "max", domains=domains, sets=[["A"], ["B"]])
+    rng = np.random.default_rng(0)
+    a, b, y = rng.normal(size=(3, 40))
+    b = b + 0.3 * a
+    frame = pd.DataFrame({"A": a, "B": b, "Y": 0.3 * a + b + y})
+    return cb.Study(problem, cb.Data.from_frame(problem, frame), cb.Settings(report="model"), key=0)
+
+
+def test_gain_of_a_whole_row_is_the_closed_form_where_two_compete(close):
+    vertices = close.problem.vertices()
+    surrogate, query, other = close.surrogate, vertices[1], vertices[3]
+    context = Context(surrogate, "max", vertices, other, rows=True)
+    gain = expected_row_gain(context, query, jax.random.key(0))
+    spread = np.sqrt(surrogate.row_lessons(query, query, other)[0, 0])
+    ahead = float((surrogate.predict(query).mean - surrogate.predict(other).mean)[0])
+    exact = spread * norm.pdf(ahead / spread) + ahead * norm.cdf(ahead / spread)
+    assert abs(gain.value - exact) < 4.5 * gain.standard_error and gain.by_row
+    assert 0 < gain.standard_error < 0.1 * exact
+    assert expected_row_gain(replace(context, rows=False), query, jax.random.key(0)) is None
+
+
+@pytest.mark.slow
+def test_gain_of_a_whole_row_is_that_of_new_rows(close):
+    post, problem, vertices = close.posterior, close.problem, close.problem.vertices()
+    context = Context(close.surrogate, "max", vertices, vertices, rows=True)
+    best = int(close.surrogate.predict(vertices).mean.argmax())
+    models, _ = post.belief.equations.draw(1_000, jax.random.key(1))
+    for query in vertices[[1, 3]]:
+        rows = post.belief.model.replicate(models, post.upstream(query), jax.random.key(2))[:, 0]
+        columns, found = [problem.graph.index(name) for name in post.belief.model.nodes], []
+        for row in rows:
+            whole = np.zeros((1, 3))
+            whole[0, columns] = row
+            data = cb.Data(problem.graph.nodes, "Y", whole, np.asarray(query.mask))
+            after = cb.couple(post.update(data)).predict(vertices).mean
+            found.append(after.max() - after[best])
+        error = np.std(found) / np.sqrt(len(found))
+        gain = expected_row_gain(context, query, jax.random.key(0))
+        assert abs(np.mean(found) - gain.value) < 0.25 * gain.value + 4.5 * error
+
+
+def test_why_counts_whole_rows_where_it_is_known_what_they_teach(close):
+    why = close.ask().why
+    assert why.gain.by_row and why.teaches_rows
+    assert (
+        "Its whole row is expected to reduce the regret of what is recommended by abo" in why.text
+    )
+    alone = cb.Study(close.problem, close.data, cb.Settings(report="model", update="target"), key=0)
+    assert not alone.ask().why.gain.by_row and "Its outcome is expected" in alone.ask().why.text
+    numbers = close.tell({"A": -1.0}, -0.4)  # no whole rows are expected any more
+    assert not numbers.ask().why.gain.by_row and not numbers.ask().why.teaches_rows
+    unknown = Reasons("", "", Gain(0.5, 0.01), None, 1.0, teaches_rows=True)
+    assert "Its outcome alone is expected" in unknown.text and "row teaches more." in unknown.text
+
+
 def test_why_holds_the_gain_of_the_suggestion(study):
     suggestion = study.ask()
     assert suggestion.why is suggestion.why
@@ -74,6 +144,16 @@ def test_runner_up_is_the_second_best_of_all_vertices(study):
     drawn = study.surrogate.sample(vertices, 20_000, 1)
     share = (sign * drawn[:, second] > sign * drawn[:, first]).mean()
     assert abs(found.chance - share) < 4.5 * np.sqrt(0.25 / 20_000)
+
+
+def test_gap_of_logarithms_is_a_share(close):
+    settings = cb.Settings(acquisition="log-ei", report="model")
+    study = cb.Study(close.problem, close.data, settings, key=0)
+    [choice], worth = choose(study.state, 1), study.ask().why.runner_up
+    both = study.problem.queries([study.ask().intervention, worth.intervention])
+    first, second = np.exp(choice.rule.worth(study.surrogate, both, "max"))
+    assert worth.is_log and f"worth {1 - second / first:.0%} less" in study.ask().why.text
+    assert not close.ask().why.runner_up.is_log
 
 
 def test_there_is_no_runner_up_where_nothing_else_can_be_paid_for():

@@ -1,6 +1,7 @@
 """The regret of a run and the terms of its bound, against dense algebra and formulas by hand."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
@@ -15,17 +16,7 @@ pytestmark = [
     pytest.mark.heavy,
     pytest.mark.filterwarnings("ignore::causal_bo_ppl.CausalBOWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-def optimize(system, rounds=5, observations=12, key=4, **options):
-    return cb.optimize(
-        system, rounds=rounds, observations=observations, key=key, progress=False, **options
-    )
+optimize = partial(cb.optimize, rounds=5, observations=12, key=4, progress=False)
 
 
 @pytest.fixture(scope="module")

@@ -35,11 +35,6 @@ def restricted(system, *, levels=None, sets=2, **options):
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def toy():
     return cb.models.load("toy")
 

@@ -1,6 +1,7 @@
 """Rounds of an optimization: methods by name, evidence, observing, stopping, and going on."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,16 +11,7 @@ from causal_bo_ppl.optimization.observing import gain_of_rows
 from causal_bo_ppl.optimization.settings import PRESETS
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 
-
-@pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-def optimize(system, rounds=4, observations=50, key=0, **options):
-    return cb.optimize(
-        system, rounds=rounds, observations=observations, key=key, progress=False, **options
-    )
+optimize = partial(cb.optimize, rounds=4, observations=50, key=0, progress=False)
 
 
 @pytest.mark.parametrize("method", PRESETS)

@@ -20,11 +20,6 @@ SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def by_method(chain):
     data = chain.observe(3_200, 0)
     return {

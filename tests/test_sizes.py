@@ -31,11 +31,6 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def rows(chain):
     return chain.observe(60, 0)
 

@@ -84,3 +84,9 @@ def test_the_predictive_density_is_that_of_the_dense_gaussian(post):
     variance = sd[0] ** 2 + 0.4 + left_out
     expected = -0.5 * ((0.3 - mean[0]) ** 2 / variance + np.log(2 * np.pi * variance))
     assert surrogate.log_density(query, 0.3, 0.4) == pytest.approx(expected)
+
+
+def test_implied_and_given_noise_have_places_of_their_own_in_the_ledger(chain):
+    query = chain.problem.queries({"X": 1.0})
+    entries = [Entry(query, 1.0, noise) for noise in (0.0, None, 0.5)]
+    assert [each.noise for each in sorted(entries, key=Entry.order)] == [None, 0.0, 0.5]

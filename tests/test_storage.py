@@ -49,11 +49,6 @@ except files.StoreError as error:
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def tree(chain):
     return cb.fit(chain.problem, chain.observe(10, 0)).to_datatree(draws=16)
 

@@ -14,11 +14,6 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def tree(chain):
     post = cb.fit(chain.problem, chain.observe(8, 0), prior=cb.FixedPrior())
     return post.to_datatree(draws=16)

@@ -13,10 +13,12 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.optimization import sequential_tests as tests
 from causal_bo_ppl.optimization.predicted_outcomes import (
     PredictedOutcome,
+    condition_in_order,
     noise_degrees,
     predict_in_order,
 )
 from causal_bo_ppl.optimization.surprise import assess, between, is_due
+from causal_bo_ppl.surrogates.told import Told
 
 STEP = 1e-5
 
@@ -324,7 +326,7 @@ def test_a_batch_is_predicted_as_if_told_one_after_another():
     surrogate = cb.couple(cb.fit(system.problem, system.observe(40, 0)))
     queries = system.problem.queries([{"X": 2.0}, {"Z": -3.0}, {"X": 2.0}, {"X": -4.0}])
     outcomes, noises = np.array([-1.0, 5.0, -3.0, 2.0]), np.array([2.0, 1.0, 2.0, 2.5])
-    told = predict_in_order(surrogate, queries, outcomes, noises, 38.0)
+    told = predict_in_order(surrogate, Told(queries, outcomes, noises), 38.0)
     for at, each in enumerate(told):
         mean, sd = surrogate.predict(queries[at])
         assert (each.mean, each.sd) == (
@@ -333,6 +335,22 @@ def test_a_batch_is_predicted_as_if_told_one_after_another():
         )
         assert each.degrees == 38.0
         surrogate = surrogate.tell(queries[at], outcomes[at], noises[at])
+
+
+def test_predictions_in_order_are_those_of_the_dense_gaussian_across_blocks():
+    rng = np.random.default_rng(0)
+    root, mean = rng.normal(size=(150, 5)), rng.normal(size=150)
+    root[140] = root[3]  # a replicate
+    joint, noises, outcomes = root @ root.T, rng.uniform(0.1, 2.0, 150), rng.normal(size=150)
+    means, variances = condition_in_order(mean, joint, outcomes, noises)
+    for at in (0, 1, 63, 64, 65, 128, 140, 149):
+        gain = np.linalg.solve(joint[:at, :at] + np.diag(noises[:at]), joint[:at, at])
+        assert means[at] == pytest.approx(mean[at] + gain @ (outcomes - mean)[:at])
+        assert variances[at] == pytest.approx(joint[at, at] - gain @ joint[:at, at])
+    exact = condition_in_order(
+        mean[[3, 3]], np.full((2, 2), 4.0), np.array([1.5, 1.5]), np.zeros(2)
+    )
+    assert np.allclose(exact, [[mean[3], 1.5], [4.0, 0.0]])  # without noise nothing is left open
 
 
 def test_degrees_are_rows_in_which_the_target_was_free_minus_parameters():

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
 def posts(chain):
     """Posteriors of the chain from more and more rows."""
     data = chain.observe(200, 0)

@@ -12,11 +12,6 @@ from causal_bo_ppl import theory
 pytestmark = pytest.mark.heavy
 
 
-@pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
 def random_slopes(problem, seed):
     draws = np.random.default_rng(seed)
     slopes = {edge: float(draws.uniform(0, 2)) for edge in problem.graph.directed}

@@ -20,11 +20,6 @@ pytestmark = pytest.mark.heavy
 SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
 
 
-@pytest.fixture(scope="module")
-def chain():
-    return cb.models.load("chain")
-
-
 def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
     data, q = chain.observe(30, 0), chain.problem.vertices()
     post = cb.fit(chain.problem, data, method=replace(SHORT, draws=20), key=0)

@@ -4,8 +4,12 @@ What was told before with the same value is left out or asked back; with another
 refused, unless it was measured again.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
 
 from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
 from causal_bo_ppl.campaign.told import (
@@ -17,10 +21,13 @@ from causal_bo_ppl.campaign.told import (
     read_outcomes_told,
     read_table_told,
     require_own,
+    split_rows,
 )
+from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inputs import read_list, require_float64
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.feasibility import for_measured
 
 if TYPE_CHECKING:
     from causal_bo_ppl.campaign.study import Study
@@ -37,7 +44,7 @@ def read_answers(
     if isinstance(what, Suggestion):
         return _read_answer(study, what, outcome, options, again)
     if isinstance(what, Queries):
-        found = study.problem.interventions(what)
+        found = for_measured(study.problem).interventions(what)
         what = found[0] if len(found) == 1 else found
     if is_table(what):
         if outcome is not None or variance is not None or failed is not None:
@@ -80,12 +87,17 @@ def _read_batch(
 
 def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int, Any]]:
     """Return the places of a batch for which there is an outcome, each with it."""
+    if isinstance(outcomes, pd.DataFrame):
+        outcomes = outcomes.to_dict("records")
+    elif isinstance(outcomes, Data):
+        outcomes = split_rows(outcomes)
     given = None if isinstance(outcomes, Mapping | str) else read_list(outcomes)
     has_options = any(each is not None for each in options.values())
     if given is None or len(given) != count or has_options:
         raise DataError(
             f"a batch of {count} {what} is told with a list of as many outcomes, None for those "
-            "that are not there yet; tell variances and failures one by one"
+            "that are not there yet, or with a table of as many whole rows; tell variances and "
+            "failures one by one"
         )
     return [(place, each) for place, each in enumerate(given) if each is not None]
 
@@ -93,40 +105,67 @@ def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list
 def _read_answer(
     study: "Study", suggestion: Suggestion, outcome: Any, options: dict[str, Any], again: bool
 ) -> list[Record]:
-    """Return what answers a suggestion; nothing where the same was told before."""
+    """Return what answers a suggestion; nothing where all of it was told before.
+
+    An outcome after a failure is new: the experiment was run again.
+    """
     require_own(study.fingerprint, suggestion)
     query, number = suggestion.query, suggestion.number
     records = read_outcomes_told(study.state, query, outcome, number=number, **options)
     before = answered(study.records, suggestion)
     if again or not before:
         return records
-    if [_content(each) for each in records] == [_content(each) for each in before]:
+    if not Counter(map(_content, records)) - Counter(map(_content, before)):
         return []
-    values = [each.failed or each.outcome for each in records]
+    outcomes = [each for each in before if not each.failed]
+    if not outcomes:
+        return records
     raise DataError(
         f"suggestion {number}, {describe(study.problem, query)}, was told as "
-        f"{listed(each.outcome for each in before)} and is now told as {listed(values)}; if it was "
-        "measured again, tell it with again=True"
+        f"{listed(map(_shown, outcomes))} and is now told as {listed(map(_shown, records))}; if it "
+        "was measured again, tell it with again=True"
     )
 
 
 def _require_new(study: "Study", records: list[Record]) -> None:
-    """Refuse an outcome that nobody asked for and that is known with the same digits."""
-    known = {_identity(each) for each in study.records}
-    rows: set[bytes] = set()
-    if any(record.row is not None for record in records):
-        pairs = zip(study.data.values, study.data.intervened, strict=True)
-        rows = {values.tobytes() + mask.tobytes() for values, mask in pairs}
-    for record in records:
-        row, is_old = record.row, not record.failed and _identity(record) in known
-        if row is not None and row.values[0].tobytes() + row.intervened[0].tobytes() in rows:
-            is_old = True
-        if is_old:
+    """Refuse an outcome that nobody asked for and that is known with the same digits.
+
+    The number of a row and the row itself are one outcome, whichever was told first.
+    """
+    outcomes = [each for each in records if not each.failed]
+    known = _find_known(study, has_rows=any(each.row is not None for each in outcomes))
+    numbers = {each[:-1] for each in known if each[-1] is None}
+    measured = {each[:-1] for each in known}
+    for record in outcomes:
+        identity = _identity(record)
+        same_number = identity[:-1] in (measured if record.row is None else numbers)
+        if identity in known or same_number:
             raise DataError(
                 f"{describe(study.problem, record.query)} with the outcome {record.outcome!r} is "
                 "known already, with the same digits; if it is another measurement, tell it with "
                 "again=True"
             )
+
+
+def _find_known(study: "Study", *, has_rows: bool) -> set[tuple[object, ...]]:
+    """Return what identifies all outcomes that are known.
+
+    has_rows: whether observed rows matter too, beside those of experiments.
+    """
+    told = {_identity(each) for each in study.records if not each.failed}
+    data = study.data if has_rows else study.data.rows(~study.data.is_observational)
+    settings = np.where(data.intervened, data.values, 0.0) + 0.0
+    rows = zip(data.intervened, settings, data.outcomes.tolist(), data.values, strict=True)
+    return told | {
+        (mask.tobytes(), setting.tobytes(), outcome, values.tobytes())
+        for mask, setting, outcome, values in rows
+    }
+
+
+def _shown(record: Record) -> str:
+    if record.failed:
+        return f"failed ({record.failed})"
+    return f"{record.outcome!r}" + (" with its row" if record.row is not None else "")
 
 
 def _content(record: Record) -> tuple[object, ...]:

@@ -51,15 +51,13 @@ def find_turn(state: State) -> Turn:
 def suggest(study: "Study", n: int, pending: object) -> Suggestions:
     """Return what to try next, at most n experiments; see `Study.ask`."""
     require_float64()
-    count, waiting, turn = (
-        read_count("n", n, 1),
-        _read_pending(study, pending),
-        find_turn(study.state),
-    )
+    count, under_way = read_count("n", n, 1), _read_pending(study, pending)
+    waiting = [query for query in under_way if np.asarray(query.mask).any()]
+    turn = find_turn(study.state)
     told = [each.number or 0 for each in study.records]
     first = max([turn.outcomes, *told]) + len(waiting) + 1
     of_round = jax.random.fold_in(study.round_key, turn.round)
-    if not waiting and not turn.place and observes(study.state, of_round):
+    if not under_way and not turn.place and observes(study.state, of_round):
         return Suggestions([_observation(study, first)])
     key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), turn.round)
     choices = choose(study.state, count, waiting, key, place=turn.place)
@@ -86,7 +84,7 @@ def _read_pending(study: "Study", pending: object) -> list[Queries]:
             found += [] if answered(study.records, each) else [each.query]
         else:
             found.extend(read_interventions(study.problem, each))
-    return [query for query in found if np.asarray(query.mask).any()]
+    return found
 
 
 def _suggestion(study: "Study", choice: Choice, number: int, key: jax.Array) -> Suggestion:
@@ -94,16 +92,22 @@ def _suggestion(study: "Study", choice: Choice, number: int, key: jax.Array) -> 
     [intervention] = study.problem.interventions(chosen.query)
     degrees = float(getattr(study.surrogate, "degrees", np.inf))
     interval = Recommendation(intervention, chosen.mean, chosen.sd, degrees).interval()
-    failures = [each.failed for each in study.records if each.failed and each.is_of(chosen.query)]
-    note = f"It failed before: {'; '.join(failures)}." if failures else ""
 
     def why() -> Reasons:
-        return explain(study.problem, choice, interval, key, note)
+        return explain(study.problem, choice, interval, key, _note(study, chosen.query))
 
     return Suggestion(
         intervention, chosen.mean, chosen.sd, chosen.cost, number, chosen.bound, 1, chosen.query,
         study.fingerprint, degrees, why,
     )  # fmt: skip
+
+
+def _note(study: "Study", query: Queries) -> str:
+    """Return that it failed before, and that it is enough by the settings, where it is so."""
+    failures = [each.failed for each in study.records if each.failed and each.is_of(query)]
+    said = [f"It failed before: {'; '.join(failures)}."] if failures else []
+    said += [f"By Settings.stop it is enough: {study.stopped}."] if study.stopped else []
+    return " ".join(said)
 
 
 def _observation(study: "Study", number: int) -> Suggestion:
@@ -120,7 +124,7 @@ def _observation(study: "Study", number: int) -> Suggestion:
 
     def why() -> Reasons:
         title = f"Observe {policy.rows} rows without setting anything."
-        return Reasons(title, rule, None, None, cost)
+        return Reasons(title, rule, None, None, cost, note=_note(study, nothing))
 
     return Suggestion(
         {}, line["mean"], line["sd"], cost, number, line["mean"], policy.rows, nothing,

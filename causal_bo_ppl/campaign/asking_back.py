@@ -5,6 +5,8 @@ impossible and that lies far from what was expected also on the target's own sca
 contradictions are the subject of `optimization.surprise`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.stats import t as student
 
@@ -20,6 +22,7 @@ from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
 from causal_bo_ppl.surrogates.effect_moments import target_moments
+from causal_bo_ppl.surrogates.told import Told
 
 IMPROBABLE = 1e-6  # two-sided: below, an outcome is asked back
 FAR = 3.0  # sds of the target in the rows: nearer ones are not asked back
@@ -27,12 +30,11 @@ FAR = 3.0  # sds of the target in the rows: nearer ones are not asked back
 
 def predict_records(state: State, records: list[Record]) -> list[Record]:
     """Return the records with what the mechanisms predicted for each outcome, where they did."""
-    places = [at for at, each in enumerate(records) if is_predictable(state, each)]
+    places = find_predictable(state, records)
     if not places:
         return records
     chosen = [records[at] for at in places]
-    queries, outcomes, noises = _arrays(state, chosen)
-    found = predict_outcomes(state, queries, outcomes, noises)
+    found = predict_outcomes(state, _read_told(state, chosen))
     after = list(records)
     for at, predicted in zip(places, found, strict=True):
         after[at] = records[at]._replace(predicted=predicted)
@@ -48,12 +50,12 @@ def require_expected(state: State, records: list[Record]) -> None:
         If an outcome has a probability below 1e-6 under all that is believed, and lies more than 3
         sds of the target from what was expected; the error says how to tell it all the same.
     """
-    chosen = [each for each in records if is_predictable(state, each)]
+    chosen = [records[at] for at in find_predictable(state, records)]
     observed = [each for each in records if each.is_passive and each.outcome is not None]
     usual = target_moments(state.base)
     mean, spread, outcomes = np.zeros(0), np.zeros(0), np.zeros(0)
     if chosen:
-        queries, outcomes, noises = _arrays(state, chosen)
+        queries, outcomes, noises = _read_told(state, chosen)
         factor = float(getattr(getattr(state.surrogate, "learned", None), "noise", 1.0))
         mean, sd = state.surrogate.predict(queries)
         unknown = np.full(len(mean), np.inf)
@@ -77,25 +79,38 @@ def require_expected(state: State, records: list[Record]) -> None:
     )
 
 
-def is_predictable(state: State, record: Record) -> bool:
-    """Return whether something was expected of a record's outcome."""
-    if record.outcome is None or record.is_passive:
-        return False
-    if not record.is_foreign:
-        return True
+def find_predictable(state: State, records: Sequence[Record]) -> list[int]:
+    """Return the places of the records of whose outcomes something was expected.
+
+    Of a set that may not be proposed nothing is expected where the surrogate does not know it.
+    """
+    knows: dict[bytes, bool] = {}
+    found = []
+    for place, record in enumerate(records):
+        if record.outcome is None or record.is_passive:
+            continue
+        kind = np.asarray(record.query.mask).tobytes()
+        if record.is_foreign and kind not in knows:
+            knows[kind] = _knows(state, record.query)
+        if not record.is_foreign or knows[kind]:
+            found.append(place)
+    return found
+
+
+def _knows(state: State, query: Queries) -> bool:
     try:
-        state.surrogate.predict(record.query)
+        state.surrogate.predict(query)
     except (DomainError, ExplorationError):
         return False
     return True
 
 
-def _arrays(state: State, records: list[Record]) -> tuple[Queries, np.ndarray, np.ndarray]:
+def _read_told(state: State, records: list[Record]) -> Told:
+    """Return outcomes with the variances of their noise, those that were given where there are."""
     queries = stack(each.query for each in records)
     outcomes = np.array([each.outcome for each in records], float)
     given = np.array([np.nan if each.variance is None else each.variance for each in records])
-    noises = np.where(np.isnan(given), state.noises(queries), given)
-    return queries, outcomes, noises
+    return Told(queries, outcomes, np.where(np.isnan(given), state.noises(queries), given))
 
 
 def predictions(records: tuple[Record, ...]) -> list[PredictedOutcome]:

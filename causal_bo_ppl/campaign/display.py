@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.campaign.told import FOREIGN
+from causal_bo_ppl.campaign.told import FOREIGN, Record
 from causal_bo_ppl.problem.queries import set_label
 
 if TYPE_CHECKING:
@@ -43,8 +43,14 @@ def tabulate(study: "Study") -> pd.DataFrame:
     columns["whole_row"] = [each.row is not None for each in records]
     columns["cost"] = [each.cost for each in records]
     columns["failed"] = [each.failed for each in records]
-    columns["note"] = [FOREIGN if each.is_foreign else "" for each in records]
+    columns["note"] = [_note(each) for each in records]
     return pd.DataFrame(columns, index=pd.Index(range(1, count + 1), name="told"))
+
+
+def _note(record: Record) -> str:
+    if not record.is_foreign:
+        return ""
+    return FOREIGN.split(":")[0] if record.failed else FOREIGN
 
 
 def describe_best(study: "Study") -> str:
@@ -66,7 +72,8 @@ def write_html(study: "Study") -> str:
     rows = [study.best.intervention, *(study.problem.interventions(each)[0] for each in own)]
     distinct = list({tuple(each.items()): each for each in rows}.values())
     believed = study.effects(distinct).to_html(index=False, **shown)
+    enough = f"<p>It is enough: {html.escape(study.stopped)}.</p>" if study.stopped else ""
     return (
         f"<p><strong>{html.escape(repr(study))}</strong></p>{told}<p>What is believed now:</p>"
-        f"{believed}<p>What surprised: {html.escape(study.surprise.message)}</p>"
+        f"{believed}<p>What surprised: {html.escape(study.surprise.message)}</p>{enough}"
     )

@@ -2,10 +2,17 @@
 
 What is recommended has the regret E[max_j f_j - f_best]. An outcome y leaves E max_j f_j as it is,
 on average, so that it is expected to reduce that regret by E_y max_j E[f_j | y] - max_j E f_j: the
-outcome is drawn from its predictive, and every mean follows it by Cov(f_j, f(z)) / Var y.
+outcome is drawn from its predictive, and every mean follows it by Cov(f_j, f(z)) / Var y. A whole
+row moves the means along several directions; how far, relative to the best, has the covariance
+
+    C_jk = (D_j,best + D_k,best - D_jk) / 2,  D_jk the variance of the move of E[f_j - f_k],
+
+over all rows that may come out. The moves are drawn as if they were normal; they are a mixture,
+since some rows teach more than others, so that the gain of a row is known up to a factor near 1.
 """
 
 import html
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,14 +22,17 @@ import pandas as pd
 from scipy.stats import norm
 
 from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.optimization.interface import (
     Context,
     comparable,
     most_worth,
     read_worth,
     sign_of,
+    trait,
 )
-from causal_bo_ppl.optimization.lookahead import cross_covariance, promising
+from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
 from causal_bo_ppl.optimization.state import Choice
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import labels, stack
@@ -38,17 +48,22 @@ SHOWN = 4  # parameters that the text names; the table has all
 
 
 class Gain(NamedTuple):
-    """An expected reduction of regret, in units of the target, and its Monte Carlo error."""
+    """An expected reduction of regret, in units of the target, and its Monte Carlo error.
+
+    by_row: whether it is that of a whole row, not of the outcome alone.
+    """
 
     value: float
     standard_error: float
+    by_row: bool = False
 
 
 class RunnerUp(NamedTuple):
     """The intervention that came next.
 
     intervention, mean, sd: as of a suggestion. gap: how much less it is worth to the acquisition.
-    chance: the probability that its effect is the better one.
+    chance: the probability that its effect is the better one. is_log: whether worths, and so their
+    gap, are logarithms.
     """
 
     intervention: dict[str, float]
@@ -56,6 +71,7 @@ class RunnerUp(NamedTuple):
     sd: float
     gap: float
     chance: float
+    is_log: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +85,8 @@ class Reasons:
     rule:
         The acquisition that chose it, and among what.
     gain:
-        By how much its outcome is expected to reduce the regret of what is recommended; None where
-        that is not about an outcome.
+        By how much its outcome, or its whole row, is expected to reduce the regret of what is
+        recommended; None where that is not about an experiment.
     runner_up:
         What came next; None where there is no other choice.
     cost:
@@ -81,7 +97,7 @@ class Reasons:
     note:
         What else is to be said.
     teaches_rows:
-        Whether a whole row would teach more than its outcome alone, of which `gain` is.
+        Whether whole rows teach the mechanisms. `gain` counts them where it is known how much.
     """
 
     title: str
@@ -100,23 +116,15 @@ class Reasons:
 
     def _sentences(self) -> list[str]:
         found = [self.title]
-        alone, more = (" alone", "; a whole row teaches more") if self.teaches_rows else ("", "")
-        if self.gain is not None and not self.gain.value > 2 * self.gain.standard_error:
-            found.append(
-                f"Its outcome{alone} is hardly expected to change the recommendation{more}."
-            )
-        elif self.gain is not None:
-            found.append(
-                f"Its outcome{alone} is expected to reduce the regret of what is recommended by "
-                f"{self.gain.value:.3g} (+- {self.gain.standard_error:.1g}){more}."
-            )
+        if self.gain is not None:
+            found.append(self._describe_gain(self.gain))
         found.append(f"Chosen by {self.rule}.")
         if self.runner_up is not None:
             named = ", ".join(
                 f"{name} = {at:.4g}" for name, at in self.runner_up.intervention.items()
             )
             found.append(
-                f"Next came do({named}), worth {self.runner_up.gap:.3g} less; its effect, "
+                f"Next came do({named}), worth {_describe_gap(self.runner_up)} less; its effect, "
                 f"{self.runner_up.mean:.4g} +- {self.runner_up.sd:.2g}, is the better one with "
                 f"probability {_chance(self.runner_up.chance)}."
             )
@@ -127,6 +135,19 @@ class Reasons:
             found.append(f"The doubt about its effect rests on {', '.join(words)}.")
         return [*found, self.note]
 
+    def _describe_gain(self, gain: Gain) -> str:
+        what, more, about = "Its outcome", "", ""
+        if gain.by_row:
+            what, about = "Its whole row", "about "
+        elif self.teaches_rows:
+            what, more = "Its outcome alone", "; a whole row teaches more"
+        if not gain.value > 2 * gain.standard_error:
+            return f"{what} is hardly expected to change the recommendation{more}."
+        return (
+            f"{what} is expected to reduce the regret of what is recommended by {about}"
+            f"{gain.value:.3g} (+- {gain.standard_error:.1g}){more}."
+        )
+
     def __str__(self) -> str:
         return self.text
 
@@ -136,6 +157,11 @@ class Reasons:
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences() if part)
         return f"<ul>{lines}</ul>"
+
+
+def _describe_gap(runner_up: RunnerUp) -> str:
+    gap = runner_up.gap
+    return f"{-math.expm1(-gap):.0%}" if runner_up.is_log else f"{gap:.3g}"
 
 
 def _chance(chance: float) -> str:
@@ -169,12 +195,39 @@ def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array
     slopes = cross_covariance(surrogate, query, points)[0] / np.sqrt(variance)
     intercepts = np.append(means, sign * mean)
     slopes = sign * np.append(slopes, sd**2 / np.sqrt(variance))
-    draws = host_generator(key).standard_normal(PAIRS)[:, None]
-    up, down = ((intercepts + slopes * each).max(axis=1) for each in (draws, -draws))
+    return _average(intercepts, before, slopes[:, None], key)
+
+
+def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> Gain | None:
+    """Return by how much a whole row of a query is expected to reduce the regret.
+
+    None where whole rows do not teach the mechanisms, or where it is not known how much. Of the
+    interventions that may be recommended the 16 most promising count; see `expected_gain`.
+    """
+    surrogate = context.surrogate
+    teaches = offered(surrogate, "row_lessons") if context.rows else None
+    among = context.recommendable if len(context.recommendable) else context.candidates
+    leading = promising(surrogate, among, context.objective, CONTENDERS)
+    points = stack([leading, query])
+    if teaches is None or teaches(query, points, query) is None:
+        return None
+    means = sign_of(context.objective) * surrogate.predict(points).mean
+    best = first_largest(means[:-1])
+    apart = np.stack([teaches(query, points, other)[0] for other in points])
+    moves = (apart[best][:, None] + apart[best][None, :] - apart) / 2
+    sizes, directions = np.linalg.eigh((moves + moves.T) / 2)
+    root = directions * np.sqrt(np.maximum(sizes, 0.0))
+    return _average(means, float(means[best]), root, key)._replace(by_row=True)
+
+
+def _average(means: np.ndarray, before: float, root: np.ndarray, key: jax.Array) -> Gain:
+    """Return E[max_j (m_j + (R Z)_j)] - before, Z standard normal, for means (J,) and R (J, r)."""
+    draws = host_generator(key).standard_normal((PAIRS, root.shape[1])) @ root.T
+    up, down = ((means + each).max(axis=1) for each in (draws, -draws))
     gains = (up + down) / 2 - before
-    gains[gains <= ROUNDING * np.abs(intercepts).max()] = 0.0
+    gains[gains <= ROUNDING * np.abs(means).max()] = 0.0
     # Where no outcome drawn changes the choice, a rarer one may: about once in as many draws.
-    least = float(np.ptp(slopes)) / PAIRS
+    least = float(np.linalg.norm(np.ptp(root, axis=0))) / PAIRS
     return Gain(float(gains.mean()), max(float(gains.std(ddof=1) / np.sqrt(PAIRS)), least))
 
 
@@ -202,7 +255,8 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
     chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
     [intervention] = problem.interventions(others[best])
     gap = max(float(worth[0] - worth[1 + best]), 0.0)
-    return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance)
+    is_log = trait(choice.rule, "is_log")
+    return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance, is_log)
 
 
 def explain(
@@ -216,7 +270,9 @@ def explain(
         f"[{interval[0]:.4g}, {interval[1]:.4g}]."
     )
     noise = context.noise or context.surrogate.post.outcome_variances
-    gain = expected_gain(context, suggestion.query, float(noise(suggestion.query)[0]), key)
+    gain = expected_row_gain(context, suggestion.query, key)
+    if gain is None:
+        gain = expected_gain(context, suggestion.query, float(noise(suggestion.query)[0]), key)
     shares = parameter_doubts(context.surrogate, suggestion.query)
     doubts: pd.Series[float] = pd.Series(dtype=float)
     if shares is not None:

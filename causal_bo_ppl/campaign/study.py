@@ -5,9 +5,7 @@ and all that is believed follows from the rows, the settings, the key and what w
 order.
 """
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -16,29 +14,31 @@ import pandas as pd
 
 from causal_bo_ppl.campaign.answers import read_answers
 from causal_bo_ppl.campaign.asking import suggest
-from causal_bo_ppl.campaign.asking_back import predict_records, predictions, require_expected
+from causal_bo_ppl.campaign.asking_back import predictions, require_expected
 from causal_bo_ppl.campaign.display import describe_best, tabulate, write_html
+from causal_bo_ppl.campaign.learning import add_losses, believe, learn, open_for
+from causal_bo_ppl.campaign.stopping import find_stop
 from causal_bo_ppl.campaign.storage import find_fingerprint, read_study, require_digest, write_study
 from causal_bo_ppl.campaign.suggestions import Suggestion, Suggestions
-from causal_bo_ppl.campaign.told import FOREIGN, Record
+from causal_bo_ppl.campaign.told import Record
+from causal_bo_ppl.campaign.unexpected_rows import require_expected_rows
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.identity import require_rows_of
-from causal_bo_ppl.errors import DataError, DomainError, ExplorationError, ModelError
+from causal_bo_ppl.errors import DomainError, ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.optimization.beginnings import begin_from_rows, digest_rows
 from causal_bo_ppl.optimization.contradictions import Said, warn_of_contradictions
 from causal_bo_ppl.optimization.run import Recommendation, recommendation
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import State, tell
+from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.optimization.surprise import Surprise, assess
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import Interventions
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.effect_tables import effects
 
-BLOCK = 1_024  # outcomes of a table that are predicted together
 Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
 What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
 
@@ -54,8 +54,9 @@ class Study:
         The rows there are: Data, or a pandas table with a column for every variable. Rows of
         earlier experiments belong here too, with columns `do(X)`.
     settings:
-        `cb.Settings(...)`, as the keywords of `cb.optimize`; `rounds`, `observations` and `stop` do
-        not matter here.
+        `cb.Settings(...)`, as the keywords of `cb.optimize`; `rounds` and `observations` do not
+        matter here. A study does not end by itself: with `stop` it says in `stopped` that it would
+        be enough.
     key:
         For all that is drawn: a JAX key or an int.
 
@@ -80,6 +81,7 @@ class Study:
     checks: tuple[Check, ...]
     state: State
     records: tuple[Record, ...]
+    _start: State
     _said: Said
 
     def __init__(
@@ -116,6 +118,7 @@ class Study:
             checks=checks,
             state=state,
             records=(),
+            _start=state,
             _said=Said(),
         )
 
@@ -124,7 +127,7 @@ class Study:
 
     def _after(self, records: tuple[Record, ...], state: State, said: Said) -> "Study":
         """Return the study with these records and this state."""
-        kept = "problem settings data key checks fingerprint data_digest".split()
+        kept = "problem settings data key checks _start fingerprint data_digest".split()
         made = object.__new__(type(self))
         made.__dict__.update({name: getattr(self, name) for name in kept})
         made.__dict__.update(records=records, state=state, _said=said)
@@ -172,7 +175,12 @@ class Study:
     @cached_property
     def surprise(self) -> Surprise:
         """Whether the outcomes agree with what the mechanisms predicted for them on arrival."""
-        return assess(self.problem, predictions(self.records))
+        return assess(self.state.problem, predictions(self.records))
+
+    @cached_property
+    def stopped(self) -> str:
+        """Why it is enough by `Settings.stop`; empty where it is not, or where there is no rule."""
+        return find_stop(self._start, self.records, self.settings)
 
     def effects(
         self,
@@ -219,7 +227,8 @@ class Study:
             most n that can be paid for.
         pending:
             Suggestions or interventions that are under way; they are taken to come out as
-            predicted. Suggestions that were told meanwhile are left out.
+            predicted. Suggestions of which something was told meanwhile, an outcome or that they
+            failed, are left out.
 
         Returns
         -------
@@ -261,8 +270,9 @@ class Study:
         ----------
         what:
             A suggestion of this study, also an earlier one or one of a batch; a batch with a list
-            of outcomes, None for those that are not there yet; what was set, {variable: value},
-            also if nobody asked for it, or several of them with a list of outcomes; or whole rows,
+            of outcomes, None for those that are not there yet, or with a table of as many rows;
+            what was set, {variable: value}, also if nobody asked for it and where it may not be
+            proposed, or several of them with a list of outcomes; or whole rows,
             Data or a table with columns `do(X)`, which need no `outcome`. `{}` is a row in which
             nothing was set.
         outcome:
@@ -274,7 +284,8 @@ class Study:
         again:
             Whether this is another measurement of what was told before.
         sure:
-            Whether an outcome is right though it is far from what was expected.
+            Whether an outcome, or another value of a row, is right though it is far from what was
+            expected.
 
         Returns
         -------
@@ -285,7 +296,8 @@ class Study:
         ------
         DataError
             If an outcome cannot be used, was told before with another value, is of a suggestion of
-            another study, or is far from what was expected. Nothing is changed then.
+            another study, or if it or another value of its row is far from what was expected.
+            Nothing is changed then.
 
         Examples
         --------
@@ -301,28 +313,15 @@ class Study:
         records = read_answers(self, what, outcome, variance=variance, failed=failed, again=again)
         if not records:
             return self
+        state = open_for(self.state, records)
         if not sure:
-            require_expected(self.state, records)
-        return self._learn(records)
-
-    def _learn(self, records: list[Record]) -> "Study":
-        state, told, noise = self.state, list[Record](), self.settings.known_noise
-        try:
-            for start in range(0, len(records), BLOCK):
-                part = predict_records(state, records[start : start + BLOCK])
-                entries = [each.entry(noise) for each in part if not each.failed]
-                state, told = tell(state, entries) if entries else state, [*told, *part]
-        except (DomainError, ExplorationError) as error:
-            if not any(each.is_foreign for each in records):
-                raise
-            raise DataError(
-                f"an outcome {FOREIGN.split(':')[0]} cannot be learned from here: {error}. Tell "
-                "the whole row where the mechanisms learn from rows, or change the problem"
-            ) from error
+            require_expected(state, records)
+            require_expected_rows(state, records)
+        state, told = learn(state, records)
         everything = (*self.records, *told)
-        state = _with_losses(state, everything)
+        state = add_losses(state, everything)
         said = warn_of_contradictions(
-            state, self.settings, predictions(everything), self._said, stacklevel=3
+            state, self.settings, predictions(everything), self._said, stacklevel=2
         )
         return self._after(everything, state, said)
 
@@ -398,23 +397,15 @@ class Study:
         require_digest(written.digest, digest_rows(rows))
         study = object.__new__(cls)
         study._begin(written.problem, rows, written.settings, written.key, stacklevel=None)
-        noise = study.settings.known_noise
-        entries = [each.entry(noise) for each in written.records if not each.failed]
-        state = tell(study.state, entries) if entries else study.state
-        return study._after(written.records, _with_losses(state, written.records), written.said)
+        state = believe(study.state, written.records)
+        return study._after(written.records, state, written.said)
 
     def __repr__(self) -> str:
         failed = sum(bool(each.failed) for each in self.records)
         count = len(self.records) - failed
         told = f"{count} outcome{'' if count == 1 else 's'}" + (f", {failed} failed" * bool(failed))
-        return (
-            f"Study({self.problem.objective} {self.problem.target}, {told}; {describe_best(self)})"
-        )
+        believed = describe_best(self) + ("; enough by Settings.stop" if self.stopped else "")
+        return f"Study({self.problem.objective} {self.problem.target}, {told}; {believed})"
 
     def _repr_html_(self) -> str:
         return write_html(self)
-
-
-def _with_losses(state: State, records: tuple[Record, ...]) -> State:
-    """Return the state with what failed experiments have cost."""
-    return replace(state, lost=math.fsum(each.cost for each in records if each.failed))

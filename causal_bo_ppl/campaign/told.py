@@ -15,7 +15,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.identity import require_rows_of
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
 from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
-from causal_bo_ppl.optimization.experiments import read_rows
+from causal_bo_ppl.optimization.experiments import READ_BACK, read_rows
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
 from causal_bo_ppl.optimization.state import Entry, State
 from causal_bo_ppl.problem import Problem, Queries
@@ -72,11 +72,11 @@ def _setting(query: Queries) -> tuple[bytes, bytes]:
 
 
 def answered(records: Sequence[Record], suggestion: Suggestion) -> list[Record]:
-    """Return the outcomes of a suggestion that were told; a failure is none."""
+    """Return what was told of a suggestion: its outcomes, and that it failed."""
     return [
         each
         for each in records
-        if each.number == suggestion.number and each.is_of(suggestion.query) and not each.failed
+        if each.number == suggestion.number and each.is_of(suggestion.query)
     ]
 
 
@@ -111,11 +111,22 @@ def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
             )
         column = nodes.index(name)
         mask[0, column], value[0, column] = True, _read_finite(f"the value of {name}", number)
-    return _legal_form(problem, named(Queries(mask, value), nodes))
+    return _legal_forms(problem, Queries(mask, value))
 
 
-def _legal_form(problem: Problem, query: Queries) -> Queries:
-    return problem.require(query) if problem.feasible(query)[0] else query
+def _legal_forms(problem: Problem, queries: Queries) -> Queries:
+    """Return the legal interventions that these are, up to what reading a value back may change.
+
+    Those that are not legal stay as they are.
+    """
+    mask, value = np.asarray(queries.mask), np.array(queries.value)
+    low, high = problem.region.all_bounds
+    inside = np.clip(value, low, high)
+    is_near = mask & (np.abs(inside - value) <= READ_BACK * (high - low))
+    near = Queries(mask, np.where(is_near, inside, value))
+    legal = problem.feasible(near)
+    value[legal] = np.asarray(problem.require(near[legal]).value)
+    return named(Queries(mask, value), problem.graph.nodes)
 
 
 def read_outcomes_told(
@@ -149,7 +160,7 @@ def read_outcomes_told(
     DataError
         If it cannot be read.
     """
-    base = _base_record(state, query)._replace(number=number)
+    base = _base_records(state, query)[0]._replace(number=number)
     where = describe(state.problem, query)
     if failed is not None:
         if not isinstance(failed, str) or not failed.strip():
@@ -193,11 +204,10 @@ def read_table_told(state: State, given: object) -> list[Record]:
         rows = Data.from_frame(problem, _as_frame(given))
     if not len(rows):
         raise DataError("the table has no rows; there is nothing to tell")
+    bases = _base_records(state, _legal_forms(problem, rows.queries))
     return [
-        _base_record(state, _legal_form(problem, named(row.queries, problem.graph.nodes)))._replace(
-            outcome=float(row.outcomes[0]), row=row
-        )
-        for row in split_rows(rows)
+        base._replace(outcome=float(row.outcomes[0]), row=row)
+        for base, row in zip(bases, split_rows(rows), strict=True)
     ]
 
 
@@ -213,18 +223,21 @@ def split_rows(rows: Data) -> list[Data]:
     return [rows.rows(slice(at, at + 1)) for at in range(len(rows))]
 
 
-def _base_record(state: State, query: Queries) -> Record:
-    """Return a record without an outcome: what was set, what it cost, and if it is foreign."""
+def _base_records(state: State, queries: Queries) -> list[Record]:
+    """Return records without outcomes: what was set, what it cost, and whether it is foreign."""
     problem, policy = state.problem, state.settings.observe
-    members = tuple(
-        name for name, is_set in zip(problem.graph.nodes, query.mask[0], strict=True) if is_set
-    )
-    if not members:
-        return Record(query, None, cost=0.0 if policy is None else policy.cost)
-    if not problem.feasible(query)[0]:
-        return Record(query, None, is_foreign=True)
-    cost = float(problem.cost(query)[0])
-    return Record(query, None, cost=cost, is_foreign=members not in state.candidates.space.sets)
+    mask, legal = np.asarray(queries.mask), problem.feasible(queries)
+    is_active = mask.any(axis=1)
+    costs = np.full(len(mask), 0.0 if policy is None else policy.cost)
+    costs[is_active] = 0.0
+    paid = np.flatnonzero(is_active & legal)
+    costs[paid] = problem.cost(queries[paid])
+    nodes = problem.graph.nodes
+    explored = {np.isin(nodes, members).tobytes() for members in state.candidates.space.sets}
+    is_explored = np.array([each.tobytes() in explored for each in mask], bool)
+    is_foreign = is_active & ~(legal & is_explored)
+    told = zip(queries, costs.tolist(), is_foreign.tolist(), strict=True)
+    return [Record(query, None, cost=cost, is_foreign=foreign) for query, cost, foreign in told]
 
 
 def _is_rows(problem: Problem, outcome: object) -> bool:

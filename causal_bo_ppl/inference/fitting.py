@@ -66,6 +66,21 @@ def fit(
         line is enough, "gp" elsewhere; `post.chosen` says which and why. Or a family of your own,
         see
         `causal_bo_ppl.mechanisms.interfaces`.
+
+        A dictionary may also hold functions that you write with NumPyro, {"Z": saturate, "Y":
+        "gp"}; see `causal_bo_ppl.mechanisms.custom`. A function takes the causes of its variable
+        as keywords, under their names (or, where its only parameter is called `causes`, as one
+        mapping, for names that are no identifiers), and a root takes none. It is written for many
+        rows at once with `jax.numpy`, draws its parameters by `numpyro.sample`, with priors of its
+        own and not inside of a plate over rows, and returns either the mean of the variable, to
+        which a Gaussian disturbance is added whose sd is learned (at least 1e-4 of the variable's
+        sd, so that a mechanism without any disturbance has a density), or its distribution given
+        the causes, such as `dist.LogNormal(mean, sd)`, which need neither be Gaussian nor have an
+        additive disturbance; `dist.Delta` is a formula without parameters. Theta are the
+        parameters without their constraints, `b[Z]`, `log_most[Z]`. A program without arguments,
+        with one site for every variable of the graph, gives all mechanisms at once; its other
+        sites are parameters. It is refused where a variable depends on another one that is not
+        its parent in the graph. Methods are "laplace" and "nuts".
     method:
         A name or a record. "conjugate", `cb.Conjugate()`: a normal-inverse-gamma posterior of every
         equation upstream of the target, in closed form, from observational and interventional rows;
@@ -85,7 +100,8 @@ def fit(
     prior:
         For linear mechanisms `ScaledPrior` (the default: scaled to the data, worth 1/100 of a row),
         `FixedPrior`, or `MomentPrior`; each says what is believed about the strength of latent
-        causes. For "gp" and dictionaries `cb.GPPrior`, by default scaled to the data.
+        causes. For "gp" and dictionaries `cb.GPPrior`, by default scaled to the data; functions
+        have priors of their own.
     outcomes:
         (queries, values): experiments of which only the target is known; for "laplace" and "nuts".
         Tell a surrogate about them, or the posterior, never both.

@@ -1,9 +1,11 @@
 """How is every variable made from its causes? Families of mechanisms, by name or by record."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.mechanisms.automatic import Automatic
+from causal_bo_ppl.mechanisms.custom.family import CustomMechanisms, read_functions
 from causal_bo_ppl.mechanisms.gp.family import GaussianProcesses, read_choices
 from causal_bo_ppl.mechanisms.gp.priors import GP
 from causal_bo_ppl.mechanisms.interfaces import (
@@ -18,7 +20,8 @@ from causal_bo_ppl.mechanisms.linear.model import Linear
 
 __all__ = ["FAMILIES", "Choice", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
 
-Choice = str | GP | Mapping[str, str | GP] | Mechanisms  # what `mechanisms=` takes
+# What `mechanisms=` takes.
+Choice = str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
 FAMILIES: dict[str, Mechanisms] = {
     "linear": Linear(),
     "gp": GaussianProcesses(),
@@ -29,13 +32,17 @@ FAMILIES: dict[str, Mechanisms] = {
 def read_mechanisms(given: object) -> Mechanisms:
     """Return a family of mechanisms, given by its name, by variable, or as a record of one's own.
 
-    given: "linear", "gp" or "auto"; `cb.GP(...)` for all variables; {variable: "linear", "gp" or
-    `cb.GP(...)`}; or a family.
+    given: "linear", "gp" or "auto"; `cb.GP(...)` for all variables; {variable: "linear", "gp",
+    `cb.GP(...)` or a NumPyro function of the causes}; a NumPyro program over all variables; or a
+    family.
     """
     if isinstance(given, GP):
         return GaussianProcesses(others=given)
     if isinstance(given, Mapping):
-        return read_choices(given)
+        has_functions = any(map(callable, given.values()))
+        return read_functions(given) if has_functions else read_choices(given)
+    if callable(given) and not isinstance(given, type) and offered(given, "bind") is None:
+        return CustomMechanisms(program=given)
     family: Mechanisms = read_record("mechanisms", given, FAMILIES, "bind")
     return family
 

@@ -10,6 +10,7 @@ from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
 from causal_bo_ppl.mechanisms.linear.priors import prior_from_record, prior_to_record
 
 VARIABLES, OPTIONS = "variables", "gp"  # keys of a dictionary by variable, and of a `cb.GP`
+OWN = "custom"  # name under which an analyst's functions are given back
 
 
 def write_prior(prior: Any) -> dict[str, object]:
@@ -27,14 +28,31 @@ def read_prior(record: object) -> Any:
 
 
 def write_mechanisms(given: Any) -> object:
-    """Return what `mechanisms=` was given, for JSON; a family of one's own by its name."""
+    """Return what `mechanisms=` was given, for JSON; a family of one's own by its name.
+
+    Functions are recorded by their names; what holds them is named "custom" as a whole.
+    """
     if isinstance(given, str):
         return given
     if isinstance(given, GP):
         return {OPTIONS: asdict(given)}
     if isinstance(given, Mapping):
-        return {VARIABLES: {name: write_mechanisms(choice) for name, choice in given.items()}}
-    return {"name": given.name}
+        pairs = {name: _write_choice(choice) for name, choice in given.items()}
+        has_functions = any(map(callable, given.values()))
+        return {"name": OWN, VARIABLES: pairs} if has_functions else {VARIABLES: pairs}
+    if isinstance(getattr(given, "name", None), str):
+        return {"name": given.name}
+    return {"name": OWN, "program": _function_name(given)}
+
+
+def _write_choice(choice: Any) -> object:
+    if callable(choice):
+        return {"function": _function_name(choice)}
+    return write_mechanisms(choice)
+
+
+def _function_name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def read_written_mechanisms(record: Any) -> Any:

@@ -45,16 +45,17 @@ def begin_from_rows(
         For all that is drawn before the first question.
     stacklevel:
         Where warnings point to: 1 is the caller of this function, 2 the caller of that one;
-        None says nothing of the checks.
+        None says nothing of the checks and of rows that cannot be used.
     """
+    level = None if stacklevel is None else stacklevel + 1
     post, experiments, takes_rows = learn(problem, rows, settings, jax.random.fold_in(key, 1))
-    state = begin(post, settings, experiments, takes_rows=takes_rows)
+    state = begin(post, settings, experiments, takes_rows=takes_rows, stacklevel=level)
     checks = check(state, jax.random.fold_in(key, 2))
     doubtful = settings.doubting(contradicts_graph(checks))
     if doubtful is not settings:
-        state = begin(post, doubtful, experiments, takes_rows=takes_rows)
-    if stacklevel is not None:
-        warn_of(checks, stacklevel=stacklevel + 1)
+        state = begin(post, doubtful, experiments, takes_rows=takes_rows, stacklevel=None)
+    if level is not None:
+        warn_of(checks, stacklevel=level)
     return Beginning(state, checks)
 
 

@@ -16,8 +16,8 @@ from causal_bo_ppl.optimization.predicted_outcomes import (
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.optimization.surprise import assess, is_due
-from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates.evidence import ENOUGH
+from causal_bo_ppl.surrogates.told import Told
 
 
 class Said(NamedTuple):
@@ -30,21 +30,14 @@ class Said(NamedTuple):
     switched: bool = False
 
 
-def predict_outcomes(
-    state: State, queries: Queries, outcomes: np.ndarray, noises: np.ndarray
-) -> tuple[PredictedOutcome, ...]:
+def predict_outcomes(state: State, told: Told) -> tuple[PredictedOutcome, ...]:
     """Return what the mechanisms alone predicted for each outcome of a batch.
 
-    Parameters
-    ----------
-    state:
-        What was known before the batch.
-    queries, outcomes, noises:
-        The interventions of the batch, what came out, and the variances of the noise.
+    state: what was known before the batch.
     """
     without = offered(state.surrogate, "without_residual")
     surrogate = state.surrogate if without is None else without()
-    return predict_in_order(surrogate, queries, outcomes, noises, noise_degrees(state.posterior))
+    return predict_in_order(surrogate, told, noise_degrees(state.posterior))
 
 
 def warn_of_contradictions(

@@ -38,7 +38,8 @@ class Entry(NamedTuple):
         mask, value = np.asarray(self.query.mask)[0], np.asarray(self.query.value)[0]
         row = () if self.row is None else tuple(self.row.values[0].tolist())
         what = (tuple((~mask).tolist()), tuple(np.where(mask, value, 0.0).tolist()))
-        return (not self.is_earlier, *what, self.outcome, self.noise or 0.0, row)
+        noise = (self.noise is not None, self.noise or 0.0)
+        return (not self.is_earlier, *what, self.outcome, *noise, row)
 
 
 class Columns(NamedTuple):

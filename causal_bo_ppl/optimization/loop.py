@@ -77,8 +77,8 @@ def optimize(
         mean), "cbo-noprior" (without that mean) and "bo" (one process over all manipulable
         variables), each with log expected improvement per unit of cost.
     mechanisms, prior:
-        As in `fit`: "linear", "gp", "auto", `cb.GP(...)`, a dictionary of these by variable, or a
-        family of your own, with a prior of that family.
+        As in `fit`: "linear", "gp", "auto", `cb.GP(...)`, a dictionary by variable of these and of
+        NumPyro functions, a NumPyro program, or a family of your own, with a prior of that family.
     data, observations:
         Rows to start from; of a system, how many to observe where none are given.
     experiment:

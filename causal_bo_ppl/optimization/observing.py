@@ -11,6 +11,7 @@ from causal_bo_ppl.optimization.acquisition import PerCost
 from causal_bo_ppl.optimization.interface import Context, prepare, sign_of
 from causal_bo_ppl.optimization.lookahead import LookAhead, promising
 from causal_bo_ppl.optimization.search import find_best
+from causal_bo_ppl.optimization.settings import Stop
 from causal_bo_ppl.optimization.state import State
 
 POINTS = 256  # at which an expectation over what rows teach is averaged
@@ -34,6 +35,20 @@ def best_gain(state: State, *, by_model: bool = False) -> float:
     )
     rule = prepare(PerCost(LookAhead()), context)
     return find_best(state.candidates.space, state.surrogate, rule, tried=tried).worth
+
+
+def explain_stop(stop: Stop, gain: float, idle: int) -> str:
+    """Return why it is enough, in words; empty where it is not.
+
+    gain: what the best experiment is expected to improve, per unit of cost. idle: in how many
+    rounds, one after another, that was less than the rule asks for.
+    """
+    if idle < stop.patience:
+        return ""
+    return (
+        f"no experiment was worth its cost in {idle} rounds: one more outcome would improve the "
+        f"recommendation by {gain:.3g} per unit of cost, less than {stop.gain:g}"
+    )
 
 
 def observes(state: State, key: jax.Array) -> bool:

@@ -28,7 +28,7 @@ from causal_bo_ppl.optimization.contradictions import (
     warn_of_contradictions,
 )
 from causal_bo_ppl.optimization.experiments import ExperimentRunner
-from causal_bo_ppl.optimization.observing import best_gain, observes
+from causal_bo_ppl.optimization.observing import best_gain, explain_stop, observes
 from causal_bo_ppl.optimization.replay import told_by_round
 from causal_bo_ppl.optimization.run import Observed, Run, Step, Unlearned, recommendation
 from causal_bo_ppl.optimization.settings import Settings
@@ -36,6 +36,7 @@ from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, reco
 from causal_bo_ppl.optimization.surprise import assess, is_due
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.surrogates.told import Told
 from causal_bo_ppl.systems import CausalSystem
 
 REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
@@ -188,14 +189,7 @@ class Loop:
             return progress
         gain = best_gain(progress.state)
         idle = progress.idle + 1 if gain < stop.gain else 0
-        why = ""
-        if idle >= stop.patience:
-            why = (
-                f"no experiment was worth its cost in {idle} rounds: one more outcome would "
-                f"improve the recommendation by {gain:.3g} per unit of cost, less than "
-                f"{stop.gain:g}"
-            )
-        return progress._replace(idle=idle, stopped=why)
+        return progress._replace(idle=idle, stopped=explain_stop(stop, gain, idle))
 
     def observes(self, progress: Progress, key: jax.Array) -> bool:
         """Return whether a round observes rows instead of running an experiment."""
@@ -264,7 +258,7 @@ class Loop:
             raise DataError('update="full" needs whole rows: let the experiment return Data')
         queries = stack(trial.suggestion.query for trial in trials)
         outcomes, noises = (np.array([trial[at] for trial in trials], float) for at in (3, 2))
-        predicted = predict_outcomes(progress.state, queries, outcomes, noises)
+        predicted = predict_outcomes(progress.state, Told(queries, outcomes, noises))
         is_known = self.settings.known_noise is not None
         state = tell(progress.state, [trial.entry(is_known) for trial in trials])
         best, residual = recommend(state), getattr(state.surrogate, "residual", None)

@@ -301,7 +301,8 @@ class Settings:
         """Return a JSON text without code, which `from_json` reads back.
 
         Records of your own (families of mechanisms, methods, surrogates, acquisitions) are written
-        by their names, and must be given to `from_json` again.
+        by their names, and must be given to `from_json` again; mechanisms that hold functions are
+        given back as a whole, under the name "custom".
         """
         record = {each.name: getattr(self, each.name) for each in fields(self)}
         record["prior"] = None if self.prior is None else write_prior(self.prior)
@@ -336,11 +337,12 @@ class Settings:
         for name in ("mechanisms", "acquisition", "surrogate"):
             if isinstance(record[name], dict) and (name != "mechanisms" or "name" in record[name]):
                 record[name] = _read_record_text(record[name], given, name)
+            elif name == "mechanisms":
+                record[name] = read_written_mechanisms(record[name])
         for name, kind in (("observe", Observe), ("stop", Stop)):
             record[name] = None if record[name] is None else kind(**record[name])
         if isinstance(record["beta"], dict):
             record["beta"] = BetaSchedule(**record["beta"])
-        record["mechanisms"] = read_written_mechanisms(record["mechanisms"])
         record["inference"] = _read_method_record(record["inference"], given)
         if record["prior"] is not None:
             record["prior"] = read_prior(record["prior"])
@@ -359,7 +361,11 @@ def _write_record(record: Any) -> object:
 
 def _read_record_text(record: dict[str, Any], given: Mapping[str, object], name: str) -> object:
     known = read_written_acquisition(record) if name == "acquisition" else None
-    return _find(record.get("name"), given, name) if known is None else known
+    found = _find(record.get("name"), given, name) if known is None else known
+    written = json.loads(json.dumps(write_mechanisms(found))) if name == "mechanisms" else record
+    if written != record:
+        raise ModelError(f"the settings were made with other mechanisms, {record}, than {written}")
+    return found
 
 
 def _write_method(method: Any) -> object:

@@ -37,6 +37,8 @@ from causal_bo_ppl.optimization.ledger import Entry as Entry
 from causal_bo_ppl.optimization.search import Affordable, Found, find_best, next_to
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.feasibility import for_measured
+from causal_bo_ppl.problem.queries import rows_of_sets
 from causal_bo_ppl.surrogates import Surrogate
 
 
@@ -142,12 +144,14 @@ def begin(
     experiments: Data | None = None,
     *,
     takes_rows: bool = True,
+    stacklevel: int | None = 1,
 ) -> State:
     """Return the state before the first question.
 
     experiments: rows of earlier experiments that the posterior did not use; their outcomes are told
     to the surrogate, with the model's noise. Those that it cannot use are left out with a warning.
-    takes_rows: whether the posterior can learn from whole rows of experiments.
+    takes_rows: whether the posterior can learn from whole rows of experiments. stacklevel: where
+    the warning points to, 1 is the caller of this function; None says nothing.
     """
     post = post if settings.accept is None else post.accept(settings.accept)
     maker = settings.maker
@@ -157,21 +161,38 @@ def begin(
     state = State(problem, settings, candidates, post, (), post, surrogate, nothing, takes_rows)
     if experiments is None or not len(experiments):
         return state
+    queries, values = experiments.queries, experiments.outcomes
+    is_foreign = ~problem.feasible(queries)
+    state = take_measured(state) if is_foreign.any() else state
     entries, left_out = [], []
-    for query, outcome in zip(experiments.queries, experiments.outcomes.tolist(), strict=True):
+    for _, rows in rows_of_sets(queries):
         try:
-            noise = float(post.outcome_variances(query)[0])
-            surrogate.tell(query, outcome, noise)
-            entries.append(Entry(query, outcome, None, is_earlier=True))
+            state.surrogate.predict(queries[rows])
         except (DomainError, ExplorationError) as error:
-            left_out.append(str(error))
-    if left_out:
+            left_out += [str(error)] * len(rows)
+            continue
+        told = zip(queries[rows], values[rows].tolist(), is_foreign[rows].tolist(), strict=True)
+        entries += [
+            Entry(query, value, None, is_earlier=True, is_foreign=foreign)
+            for query, value, foreign in told
+        ]
+    if left_out and stacklevel is not None:
         message = (
             f"{len(left_out)} of {len(experiments)} earlier experiments are left out; the first: "
             f"{left_out[0]}"
         )
-        warnings.warn(message, CausalBOWarning, stacklevel=4)
+        warnings.warn(message, CausalBOWarning, stacklevel=stacklevel + 1)
     return tell(state, entries)
+
+
+def take_measured(state: State) -> State:
+    """Return the same state, which learns from interventions that may not be proposed too."""
+    if state.problem.takes_measured:
+        return state
+    problem = for_measured(state.problem)
+    opened = replace(state, problem=problem, base=replace(state.base, problem=problem))
+    posterior, surrogate = _believe(opened)
+    return replace(opened, posterior=posterior, surrogate=surrogate)
 
 
 def ask(

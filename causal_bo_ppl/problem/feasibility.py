@@ -23,7 +23,7 @@ Rule = Callable[[Queries], "np.ndarray"]
 def read_arrays(problem: "Problem", queries: object) -> Queries:
     """Return a batch whose arrays have the shapes and types of this problem; refuse any other.
 
-    Whole numbers become floats, and values that are levels up to rounding these levels.
+    Whole numbers become floats, and values that are levels or bounds up to rounding just these.
     """
     if not isinstance(queries, Queries):
         raise DomainError(
@@ -53,7 +53,7 @@ def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:
     """Return which interventions of a batch are legal, each by itself, an array of shape (M,)."""
     batch = read_arrays(problem, queries)
     mask, value = np.asarray(batch.mask), np.asarray(batch.value)
-    low, high = _bounds(problem)
+    low, high = problem.region.all_bounds
     legal = np.asarray((~mask | ((value >= low) & (value <= high))).all(axis=1))
     if not problem.region.is_box:
         legal &= ~problem.region.find_off_levels(mask, value).any(axis=1)
@@ -69,6 +69,9 @@ def require_legal(problem: "Problem", queries: object) -> Queries:
     """Return a batch of legal interventions; raise DomainError for the first that is not."""
     batch = read_arrays(problem, queries)
     mask, value = np.asarray(batch.mask), np.asarray(batch.value)
+    if problem.takes_measured:
+        _require_measured(problem, mask, value)
+        return batch
     _require_bounds(problem, mask, value)
     if not problem.region.is_box:
         _require_levels(problem, mask, value)
@@ -85,6 +88,35 @@ def require_legal(problem: "Problem", queries: object) -> Queries:
                 "which problem.feasible(queries) is True"
             )
     return batch
+
+
+def for_measured(problem: "Problem") -> "Problem":
+    """Return the same problem, whose `require` takes any intervention that can be measured.
+
+    What was measured is data, also where it may not be proposed: then only the target and values
+    that are not finite are refused. All else, `feasible` and designs too, stays.
+    """
+    other = object.__new__(type(problem))
+    other.__dict__.update(problem.__dict__, takes_measured=True)
+    return other
+
+
+def write_mappings(problem: "Problem", queries: Queries) -> list[dict[str, float]]:
+    """Return legal interventions as {variable: value} mappings."""
+    nodes = problem.graph.nodes
+    rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
+    return [{nodes[at]: float(value[at]) for at in np.flatnonzero(mask)} for mask, value in rows]
+
+
+def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
+    bad = mask & ~np.isfinite(value)
+    bad[:, problem.graph.index(problem.target)] |= mask[:, problem.graph.index(problem.target)]
+    if bad.any():
+        row, place = np.argwhere(bad)[0]
+        raise DomainError(
+            f"do({problem.graph.nodes[place]} = {value[row, place]:.15g}) cannot have been "
+            f"measured: values are finite, and the target {problem.target} is not set"
+        )
 
 
 def evaluate_rule(rule: Rule, queries: Queries) -> np.ndarray:
@@ -114,15 +146,8 @@ def _accepted(problem: "Problem", batch: Queries, legal: np.ndarray) -> np.ndarr
     return accepted
 
 
-def _bounds(problem: "Problem") -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds (p,) of all variables, NaN for those that are not manipulable."""
-    domains = problem.region.domains
-    low, high = np.array([domains.get(name, (np.nan, np.nan)) for name in problem.graph.nodes]).T
-    return low, high
-
-
 def _require_bounds(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
-    low, high = _bounds(problem)
+    low, high = problem.region.all_bounds
     # A comparison with NaN is false: neither NaN nor what is not manipulable is inside.
     bad = mask & ~((value >= low) & (value <= high))
     if bad.any():

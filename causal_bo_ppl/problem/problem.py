@@ -121,6 +121,7 @@ class Problem:
             validation.warn_of_restricted_values()
         self.costs = read_costs(costs, graph.nodes, self.manipulable)
         self.fingerprint: str = find_fingerprint(self)
+        self.takes_measured = False
         self._sealed = True
 
     def __delattr__(self, name: str) -> None:
@@ -237,12 +238,7 @@ class Problem:
 
     def interventions(self, queries: Queries | Interventions) -> list[dict[str, float]]:
         """Return the batch as {variable: value} mappings: the inverse of `queries`."""
-        columns = [(name, self.graph.index(name)) for name in self.manipulable]
-        queries = self.require(queries)
-        rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
-        return [
-            {name: float(value[at]) for name, at in columns if mask[at]} for mask, value in rows
-        ]
+        return feasibility.write_mappings(self, self.require(queries))
 
     def to_frame(self, queries: Queries | Interventions) -> pd.DataFrame:
         """Return the batch as a table with a column per manipulable variable, NaN where not set."""

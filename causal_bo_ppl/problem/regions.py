@@ -34,6 +34,7 @@ Set = tuple[str, ...]
 Keep = Callable[[np.ndarray], np.ndarray]  # from points (k, d) of a set to which may be used
 MOST_CHOICES = 1_000_000  # of active constraints, for one set
 PATIENCE = 64  # times as many Sobol points as are wanted are tried before vertices are mixed
+ROUNDING = 4 * float(np.finfo(float).eps)  # of a bound: a value beyond it by less is the bound
 
 
 class Core(NamedTuple):
@@ -73,6 +74,13 @@ class Region:
         """The constraints as arrays over the nodes."""
         return tuple(Budget.read(each, self.nodes, self.domains) for each in self.constraints)
 
+    @cached_property
+    def all_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lows and highs of all variables, (p,) each; NaN for those that are not manipulable."""
+        unknown = (np.nan, np.nan)
+        low, high = np.array([self.domains.get(name, unknown) for name in self.nodes]).T
+        return low, high
+
     def applying(self, members: Set) -> tuple[LinearConstraint, ...]:
         """Return the constraints to which interventions on this set are subject."""
         return tuple(each for each in self.constraints if each.applies(members))
@@ -95,12 +103,18 @@ class Region:
         return off
 
     def snap(self, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Return the values (M, p) with those that are levels up to rounding moved onto them."""
-        moved = value
+        """Return the values (M, p), moved onto levels and bounds that they equal up to rounding."""
+        moved, (low, high) = value, self.all_bounds
+        few = ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        # Comparisons with NaN are false: what is not manipulable stays.
+        above, below = mask & (value > high), mask & (value < low)
+        if above.any() or below.any():
+            moved = np.where(above & (value <= high + few), high, value)
+            moved = np.where(below & (value >= low - few), low, moved)
         for name, levels in self.levels.items():
             at = self.nodes.index(name)
-            near = mask[:, at] & are_levels(value[:, at], levels)
-            exact = np.where(near, nearest_levels(value[:, at], levels), value[:, at])
+            near = mask[:, at] & are_levels(moved[:, at], levels)
+            exact = np.where(near, nearest_levels(moved[:, at], levels), moved[:, at])
             if not np.array_equal(exact, moved[:, at], equal_nan=True):
                 moved = moved.copy()
                 moved[:, at] = exact

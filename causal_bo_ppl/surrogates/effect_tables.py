@@ -84,15 +84,17 @@ def effects(
         Columns intervention, against (for contrasts), mean, sd, lower, upper, and `by`: "moments"
         (Student's t or a normal with this mean and sd), "draws" (mean, sd and quantiles of draws),
         or "rows" (the mean of the observational rows, where the model does not imply that of
-        doing nothing).
+        doing nothing; a contrast with it has the largest sd that any joint doubt allows, the sum
+        of both, and the difference of both intervals).
 
     Raises
     ------
     DomainError
         If an intervention is not legal.
     ModelError
-        If effects would have to be drawn and there is no key, or if a contrast with doing nothing
-        has an unknown joint doubt.
+        If effects would have to be drawn and there is no key.
+    DataError
+        If the mean of doing nothing is needed, which neither the model nor rows tell.
 
     Examples
     --------
@@ -108,7 +110,7 @@ def effects(
     """
     require_float64()
     post = of if isinstance(of, Posterior) else _post_of(of)
-    problem, level = post.problem, read_share("level", level)
+    problem, level = getattr(of, "problem", post.problem), read_share("level", level)
     queries = read_interventions(problem, interventions)
     others = None if against is None else _read_against(problem, against, len(queries))
     asked = queries if others is None else stack([queries, others])
@@ -259,20 +261,41 @@ def _ends(
 
 
 def _of_rows(
-    of: Any, queries: Queries, others: Queries | None, level: float, key: object
+    of: Any, queries: Queries, others: Queries | None, level: float, key: jax.Array | int | None
 ) -> _Found:
-    """Return the mean of the observational rows, for every query that sets nothing."""
+    """Return effects and contrasts in which what sets nothing is the mean of the rows.
+
+    How the doubts about that mean and about an effect depend on each other is not known. Their
+    contrast has at most the sum of both sds, and its interval is the difference of the intervals.
+    """
+    left = _side_of_rows(of, queries, level, key)
+    if others is None:
+        return left
+    right = _side_of_rows(of, others, level, key)
+    differs = (np.asarray(queries.mask) | np.asarray(others.mask)).any(axis=1)
+    return _Found(
+        np.where(differs, left.mean - right.mean, 0.0),
+        np.where(differs, left.sd + right.sd, 0.0),
+        np.where(differs, left.lower - right.upper, 0.0),
+        np.where(differs, left.upper - right.lower, 0.0),
+        ROWS,
+    )
+
+
+def _side_of_rows(of: Any, queries: Queries, level: float, key: jax.Array | int | None) -> _Found:
+    """Return the mean of the observational rows for what sets nothing, effects for the others."""
+    is_set = np.asarray(queries.mask).any(axis=1)
+    found = np.empty((4, len(queries)))
+    found[:, ~is_set] = np.array(_mean_of_rows(of, level))[:, None] if not is_set.all() else 0.0
+    if is_set.any():
+        model = _of_model(of, queries[is_set], None, level, key)
+        found[:, is_set] = np.stack(model[:4])
+    return _Found(found[0], found[1], found[2], found[3], ROWS)
+
+
+def _mean_of_rows(of: Any, level: float) -> tuple[float, float, float, float]:
+    """Return mean, sd and interval ends of the target's mean in the observational rows."""
     post = of if isinstance(of, Posterior) else _post_of(of)
-    if others is not None:
-        both = np.asarray(queries.mask) | np.asarray(others.mask)
-        if both.any():
-            raise ModelError(
-                "a contrast with doing nothing ({}) has a joint doubt that is not known here: the "
-                "model does not imply the observational mean of the target; compare two "
-                "interventions, or take the two effects apart"
-            )
-        nothing = np.zeros(len(queries))
-        return _Found(nothing, nothing, nothing, nothing, ROWS)
     values = post.data.outcomes[post.data.is_observational]
     if len(values) < 2:
         raise DataError(
@@ -281,5 +304,4 @@ def _of_rows(
         )
     mean, sd = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
     width = float(student.ppf((1 + level) / 2, len(values) - 1)) * sd
-    ones = np.ones(len(queries))
-    return _Found(mean * ones, sd * ones, (mean - width) * ones, (mean + width) * ones, ROWS)
+    return mean, sd, mean - width, mean + width

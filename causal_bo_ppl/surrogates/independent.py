@@ -209,6 +209,10 @@ class Independent:
     def _require(self, queries: Queries) -> Queries:
         """Return the queries if they are legal, and of the one set that is modelled if there is."""
         queries = self.post.problem.require(queries)
+        if self.beliefs.constant is not None and not np.asarray(queries.mask).any(axis=1).all():
+            raise ExplorationError(
+                "without a causal prior nothing is believed about doing nothing; set a variable"
+            )
         if self.beliefs.members is not None:
             nodes, mask = self.post.problem.graph.nodes, np.asarray(queries.mask)
             wanted = np.isin(nodes, self.beliefs.members)

@@ -50,8 +50,9 @@ def basis(positions: np.ndarray, length: float) -> np.ndarray:
 class Residual:
     """Residuals of all sets, written in a basis for those that have outcomes.
 
-    low, width: (p,) of the domains. kinds: (S, p), the sets with outcomes as masks. amplitude: a,
-    in units of the target. length: the lengthscale, in widths of the domains.
+    low, width: (p,) of the domains, beyond which a residual keeps its value at the edge. kinds:
+    (S, p), the sets with outcomes as masks. amplitude: a, in units of the target. length: the
+    lengthscale, in widths of the domains.
     """
 
     low: np.ndarray
@@ -77,7 +78,7 @@ class Residual:
         return int(each * self.kinds.sum())
 
     def _positions(self, value: np.ndarray, place: int) -> np.ndarray:
-        return np.asarray((value[:, place] - self.low[place]) / self.width[place])
+        return np.asarray(np.clip((value[:, place] - self.low[place]) / self.width[place], 0, 1))
 
     def features(self, queries: Queries) -> np.ndarray:
         """Return features (M, m): the residual is their product with m standard weights."""

@@ -22,8 +22,8 @@ from causal_bo_ppl.inference.fitting import read_method
 from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inference.potentials import potential, value_and_gradient
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, ResponseMap, Task
+from causal_bo_ppl.mechanisms import Choice, read_mechanisms
+from causal_bo_ppl.mechanisms.interfaces import Model, ResponseMap, Task
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.optimization.interface import Context, prepare
 from causal_bo_ppl.optimization.settings import read_surrogate
@@ -140,7 +140,7 @@ def _response_lines(post: Posterior, theta: np.ndarray, queries: Queries) -> Ite
 
 
 def check_mechanisms(
-    mechanisms: str | Mechanisms, problem: Problem, data: Data, *, key: jax.Array | int = 0
+    mechanisms: Choice, problem: Problem, data: Data, *, key: jax.Array | int = 0
 ) -> Check:
     """Check a family of mechanisms on one problem with its rows.
 
@@ -234,7 +234,7 @@ def check_method(
     problem: Problem,
     data: Data,
     *,
-    mechanisms: str | Mechanisms = "linear",
+    mechanisms: Choice = "linear",
     key: jax.Array | int = 0,
 ) -> Check:
     """Check a method of inference on one problem.

@@ -1,0 +1,83 @@
+"""Runs that studies follow, a confounded problem, and all that a lab may tell."""
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+
+
+def same(query, other):
+    return np.array_equal(query.mask, other.mask) and np.array_equal(query.value, other.value)
+
+
+def follow(of, data, settings, key, experiment=None):
+    """Run `optimize`, and ask a study in each round; tell it what the run measured."""
+    options = {"data": data, "settings": settings, "key": key, "progress": False}
+    run = cb.optimize(of, experiment=experiment, **options)
+    study = cb.Study(run.problem, data, settings, key=key)
+    asked = 0
+    for number in range(1, settings.rounds + 1):
+        steps = [step for step in run.steps if step.round == number]
+        seen = [each for each in run.observed if each.round == number]
+        if not steps and not seen:
+            with pytest.raises(cb.DomainError, match="what is left pays for no experiment"):
+                study.ask(settings.batch)
+            break
+        batch = study.ask(settings.batch)
+        if seen:
+            assert batch[0].intervention == {} and batch[0].rows == len(seen[0].rows)
+            study = study.tell(batch[0], seen[0].rows, again=True)
+            continue
+        assert len(batch) == len(steps)
+        for suggestion, step in zip(batch, steps, strict=True):
+            assert same(suggestion.query, step.suggestion.query)
+            assert suggestion.mean == step.suggestion.mean
+            assert suggestion.bound == step.suggestion.bound
+            asked += 1
+        for suggestion, step in reversed(list(zip(batch, steps, strict=True))):
+            study = study.tell(suggestion, step.outcome if step.row is None else step.row)
+    assert asked == len(run.steps) > 1
+    assert study.best == run.best and study.spent == pytest.approx(run.trace["total_cost"][-1])
+    return run, study
+
+
+def confounded():
+    """A problem whose effects are learned by the front door, its rows and an experiment."""
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (-2.0, 2.0), "Z": (-2.0, 2.0)})
+    rng = np.random.default_rng(0)
+
+    def draw(n, x=None, z=None):
+        u = rng.normal(size=n)
+        x = u + rng.normal(size=n) if x is None else np.full(n, x)
+        z = 0.8 * x + rng.normal(size=n) if z is None else np.full(n, z)
+        made = {"X": x, "Z": z, "Y": -z + u + 0.5 * rng.normal(size=n)}
+        return np.column_stack([made[name] for name in graph.nodes])
+
+    def experiment(queries):
+        rows = [
+            draw(1, **{name.lower(): at for name, at in each.items()})
+            for each in problem.interventions(queries)
+        ]
+        return cb.Data(graph.nodes, "Y", np.concatenate(rows), np.asarray(queries.mask))
+
+    seen = draw(150)
+    return problem, cb.Data(graph.nodes, "Y", seen, np.zeros_like(seen, bool)), experiment
+
+
+def tellings(chain):
+    """Everything that a lab tells: numbers, replicates, variances, rows and a failure.
+
+    Among them are a number beyond its domain and a row in which nothing was set.
+    """
+    rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}]), 3)
+    return [
+        (({"X": 5.0}, -5.0), {}),
+        (({"X": 5.0}, [-5.2, -4.7]), {}),
+        (({"Z": -1.0}, 1.5), {"variance": 0.3}),
+        (({"Z": 2.0}, rows.rows(slice(0, 1))), {}),
+        ((rows.rows(slice(1, 2)),), {}),
+        (({"Z": 4.0},), {"failed": "leaked"}),
+        (({"X": 8.0}, -7.7), {}),
+        (({}, {"X": 0.5, "Z": 0.2, "Y": 0.4}), {}),
+    ]

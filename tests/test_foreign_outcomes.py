@@ -1,0 +1,127 @@
+"""Outcomes of interventions that may not be proposed are learned from and never suggested."""
+
+import numpy as np
+import pytest
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.problem.feasibility import for_measured
+
+
+def test_what_nobody_may_propose_is_learned_from_as_a_row_and_never_recommended(chain, chain_data):
+    narrow = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1.0, 1.0)}, sets=[["X"]])
+    study = cb.Study(narrow, chain_data, key=0)
+    told = study.tell({"X": 4.0}, {"Z": 3.0, "Y": -4.2})
+    told = told.tell({"Z": 3.0}, {"X": 0.1, "Y": -4.0})
+    assert told.to_frame()["note"].str.contains("never suggested").all()
+    assert told.to_frame()["cost"].tolist() == [0.0, 0.0]
+    assert told.best.by == "model" and told.best.intervention == study.best.intervention
+    assert told.effects([{"X": 1.0}])["sd"][0] < study.effects([{"X": 1.0}])["sd"][0]
+    rows = cb.Data(
+        chain_data.nodes, "Y", [[4.0, 3.0, -4.2], [0.1, 3.0, -4.0]],
+        [[True, False, False], [False, True, False]],
+    )  # fmt: skip
+    whole = cb.fit(narrow, chain_data.join(rows))
+    assert np.allclose(told.posterior.mean, whole.mean, rtol=1e-9)
+    assert cb.Study.from_json(told.to_json(), chain_data).ask().mean == told.ask().mean
+
+
+def test_number_of_a_set_that_is_not_explored_teaches_what_the_sets_share(
+    chain, chain_data, chain_study
+):
+    told = chain_study.tell({"X": 1.0, "Z": 2.0}, -2.5)
+    assert told.to_frame()["note"].str.contains("never suggested").all()
+    assert told.best.by == "model"
+    asked = [{"Z": 2.0}]
+    assert told.effects(asked)["sd"][0] < chain_study.effects(asked)["sd"][0]
+    whole = cb.Study(chain.problem, chain_data, cb.Settings(method="bo"), key=0)
+    with pytest.raises(cb.DataError, match="cannot be learned from here: .*Tell the whole row"):
+        whole.tell({"X": 1.0}, -1.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "gc-cbo-nocoupling"}, {"update": "target"}])
+def test_number_beyond_its_domain_teaches_as_if_the_domain_were_wider(chain, chain_data, options):
+    settings, graph = cb.Settings(residual=False, **options), chain.problem.graph
+    problem, wide = (
+        cb.Problem(graph, "Y", domains={"X": (-1.0, 1.0), "Z": (-1.0, high)}) for high in (1.0, 4.0)
+    )
+    asked = [{"X": 1.0}, {"Z": 1.0}]
+    before = cb.Study(problem, chain_data, settings, key=0)
+    told = before.tell({"Z": 4.0}, -5.0).tell({"X": 0.5}, -0.6)
+    other = cb.Study(wide, chain_data, settings, key=0).tell({"Z": 4.0}, -5.0)
+    other = other.tell({"X": 0.5}, -0.6)
+    left, right = (each.effects(asked) for each in (told, other))
+    assert np.allclose(left["mean"], right["mean"]) and np.allclose(left["sd"], right["sd"])
+    assert told.to_frame()["note"].tolist()[0].endswith("never suggested")
+    assert told.surprise.p == pytest.approx(other.surprise.p)
+    assert "do(Z = 4)" in told.surprise.table["intervention"].tolist()
+    suggested = [*told.ask(3), *before.ask(3)]
+    assert all(abs(value) <= 1.0 for each in suggested for value in each.intervention.values())
+    assert told.best.intervention == {"X": 0.5} and told.problem is problem
+    with pytest.raises(cb.DomainError, match=r"do\(Z = 4\) lies outside"):
+        told.effects([{"Z": 4.0}])
+    again = cb.Study.from_json(told.to_json(), chain_data)
+    assert again.ask().mean == told.ask().mean and again.best == told.best
+    backwards = before.tell({"X": 0.5}, -0.6).tell({"Z": 4.0}, -5.0)
+    assert backwards.effects(asked).equals(left)
+
+
+def test_queries_beyond_their_domain_are_told_too(chain, chain_study):
+    query = for_measured(chain.problem).queries([{"X": 8.0}, {"Z": 1.0}])
+    told = chain_study.tell(query, [-8.0, -1.5])
+    assert told.best == chain_study.tell([{"X": 8.0}, {"Z": 1.0}], [-8.0, -1.5]).best
+    assert [bool(note) for note in told.to_frame()["note"]] == [True, False]
+
+
+def test_failure_beyond_its_domain_is_recorded_and_teaches_nothing(chain_study):
+    failed = chain_study.tell({"X": 50.0}, failed="burst")
+    assert failed.to_frame()["note"].tolist() == ["of a set or of values that may not be proposed"]
+    assert failed.ask().mean == chain_study.ask().mean and failed.spent == 0.0
+
+
+def test_number_beyond_its_domain_far_from_what_was_expected_is_asked_back(chain_study):
+    with pytest.raises(cb.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"):
+        chain_study.tell({"X": 8.0}, 5000.0)
+    with pytest.raises(cb.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"):
+        chain_study.tell({"X": 8.0}, {"Z": 6.0, "Y": 5000.0})
+
+
+def test_number_of_a_variable_without_a_domain_teaches_what_the_sets_share(chain, chain_data):
+    alone = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1.0, 1.0)})
+    study = cb.Study(alone, chain_data, key=0)
+    told = study.tell({"Z": 3.0}, -4.0)
+    asked = [{"X": 1.0}]
+    assert told.effects(asked)["sd"][0] < study.effects(asked)["sd"][0]
+    assert told.surprise.table["set"].tolist() == ["Z"] and "do(Z = 3)" in str(told.surprise.table)
+    assert told.to_frame()["do(Z)"].tolist() == [3.0] and "do(Z)" in told._repr_html_()
+
+
+def test_residual_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
+    settings = cb.Settings(residual=True, noise=0.1)
+    study = cb.Study(chain.problem, chain_data, settings, key=0)
+    told = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)
+    residual, both = told.surrogate.residual, for_measured(chain.problem)
+    inside, outside = residual.features(both.require(both.queries([{"X": 5.0}, {"X": 9.0}])))
+    assert np.array_equal(inside, outside) and np.abs(inside).max() > 0.1
+    means = [each.effects([{"X": 5.0}])["mean"][0] for each in (study, told)]
+    assert np.isfinite(means).all() and means[0] != means[1]
+
+
+@pytest.mark.parametrize("beyond", [np.nextafter(5.0, 9.0), 5.0 + 1e-9])
+def test_value_read_back_beyond_its_bound_is_the_bound(chain, chain_data, chain_study, beyond):
+    told, exact = chain_study.tell({"X": beyond}, -5.0), chain_study.tell({"X": 5.0}, -5.0)
+    assert told.best == exact.best and told.spent == 1.0
+    assert told.to_frame()["note"].tolist() == [""] and told.to_frame()["do(X)"].tolist() == [5.0]
+    row = cb.Data(chain_data.nodes, "Y", [[beyond, 4.0, -5.0]], [[True, False, False]])
+    assert chain_study.tell(row).to_frame()["note"].tolist() == [""]
+    assert "never" in chain_study.tell({"X": 5.0 + 1e-6}, -5.0).to_frame()["note"].tolist()[0]
+
+
+def test_measured_interventions_are_finite_and_leave_the_target_alone(chain):
+    measured = for_measured(chain.problem)
+    assert measured == chain.problem and not chain.problem.takes_measured
+    for column, value in ((0, np.inf), (2, 1.0)):
+        mask = np.arange(3)[None] == column
+        with pytest.raises(cb.DomainError, match="cannot have been measured"):
+            measured.require(cb.Queries(mask, np.where(mask, value, 0.0)))
+    beyond = measured.queries([{"X": 9.0}])
+    assert measured.interventions(beyond) == [{"X": 9.0}] and not measured.feasible(beyond)[0]
