@@ -1,4 +1,4 @@
-"""Which mechanisms should be lines, and which may bend? The rows decide, and it is said in words."""
+"""Which mechanisms are lines, and which may bend? The rows decide, and it is said in words."""
 
 from typing import NamedTuple
 

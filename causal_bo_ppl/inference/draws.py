@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
-from causal_bo_ppl.errors import listed
+from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.potentials import log_priors
+from causal_bo_ppl.inputs import read_number
 from causal_bo_ppl.mechanisms.interfaces import Model, offered
 
 CHAINS, DRAWS = 4, 4_000  # of posteriors that are drawn from at once: chains are a mere division
@@ -210,3 +211,21 @@ def exact_lines(how: str) -> pd.DataFrame:
         {"value": [0.0], "limit": ["= 0"], "verdict": [PASSED]},
         index=pd.Index([f"closed form: {how}"], name="line"),
     )
+
+
+def read_levels(levels: object) -> list[float]:
+    """Return probabilities of quantiles, one or several."""
+    given = np.atleast_1d(np.asarray(levels, dtype=object))
+    read = [read_number("level", level) for level in given]
+    if not all(0 < level < 1 for level in read):
+        raise ModelError(f"levels must lie between 0 and 1, got {read}")
+    return read
+
+
+def find_quantiles(theta: np.ndarray, levels: list[float]) -> dict[float, np.ndarray]:
+    """Return quantiles (d,) of draws (n, d) by level; a draw that is not finite lies at the end."""
+    ends = [np.nan_to_num(theta, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
+    return {
+        level: np.quantile(end, level, axis=0, method="inverted_cdf")
+        for level, end in zip(levels, ends, strict=True)
+    }

@@ -19,10 +19,11 @@ from causal_bo_ppl.data.learnability import require_sizes
 from causal_bo_ppl.errors import DataError, ModelError, NumericalError
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference.datatree import to_datatree
+from causal_bo_ppl.inference.draws import find_quantiles, read_levels
 from causal_bo_ppl.inference.interfaces import Belief
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import read_given_draws
-from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
+from causal_bo_ppl.inputs import as_key, read_count, require_float64
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, offered
 from causal_bo_ppl.mechanisms.interfaces import RowInformation as RowInformation
 from causal_bo_ppl.problem import Problem, Queries
@@ -228,17 +229,8 @@ class Posterior:
         pd.DataFrame
             A row for every coordinate and a column for every level.
         """
-        levels = [
-            read_number("level", level) for level in np.atleast_1d(np.asarray(levels, dtype=object))
-        ]
-        if not all(0 < level < 1 for level in levels):
-            raise ModelError(f"levels must lie between 0 and 1, got {levels}")
-        theta = self.draws(draws, key)
-        ends = [np.nan_to_num(theta, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
-        columns = {
-            level: np.quantile(end, level, axis=0, method="inverted_cdf")
-            for level, end in zip(levels, ends, strict=True)
-        }
+        read = read_levels(levels)
+        columns = find_quantiles(self.draws(draws, key), read)
         return pd.DataFrame(columns, index=pd.Index(self.names, name="coordinate"))
 
     def update(self, rows: Data) -> "Posterior":

@@ -93,6 +93,9 @@ def draw_response(
     places = places[legal] if legal.any() else places  # where none is legal, the next line says why
     queries = problem.queries([{name: float(place), **others} for place in places])
     mean, sd = surrogate.predict(queries)
+    if isinstance(believed, Posterior):
+        mean, jacobian = response(problem, believed).linearize(believed.mean, queries)
+        sd = np.linalg.norm(jacobian @ believed.factor, axis=1)
     low, high = mean - width * sd, mean + width * sd
     if ax is None:
         ax = plt.figure(figsize=(5.6, 3.8), layout="constrained").add_subplot()
