@@ -1,5 +1,7 @@
 """Coupled surrogates of effects that bend: what linearization leaves out, and where it is made."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,6 +98,20 @@ def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
     assert ConfidenceBound(2.0).widen(context, float(mean.min())).beta == 2.0
     zero = ConfidenceBound(0.0)
     assert zero.widen(context, best) is zero
+
+
+def test_the_usual_bound_is_wider_where_effects_bend_and_outcomes_are_noisy(post, toy):
+    bent, candidates = cb.couple(post), toy.problem.sobol(4)
+    chain = cb.models.load("chain")
+    straight = cb.couple(cb.fit(chain.problem, chain.observe(50, 0)))
+    noisy = Context(bent, "min", candidates, candidates)
+    assert ConfidenceBound(None).prepare(noisy).beta == 9.0
+    assert ConfidenceBound(None).prepare(replace(noisy, exact=True)).beta == 2.0
+    vertices = chain.problem.vertices()
+    affine = Context(straight, "min", vertices, vertices)
+    assert ConfidenceBound(None).prepare(affine).beta == 2.0
+    assert ConfidenceBound(4.0).prepare(noisy).beta == 4.0
+    assert cb.Settings.from_json(cb.Settings().to_json()) == cb.Settings()
 
 
 def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():

@@ -27,6 +27,7 @@ from causal_bo_ppl.theory.constants import parameter_error
 
 WIDER = 1.5  # by which beta grows where no bound beats the best effect that is known exactly
 HAIR = 1e-6  # of the effects' size: a bound that is better by less does not beat it
+USUAL_BETA, NOISY_BETA = 2.0, 9.0  # see `fixed_beta`
 MOST_BETA = 1e12  # beyond it an effect is as good as known
 
 
@@ -54,11 +55,16 @@ class BetaSchedule:
         return float(2 * spread)
 
 
-Beta = float | str | BetaSchedule
+Beta = float | str | BetaSchedule | None
 
 
-def read_beta(beta: object) -> float | BetaSchedule:
-    """Return a number that is at least 0, or a schedule; "schedule" is `BetaSchedule()`."""
+def read_beta(beta: object) -> float | BetaSchedule | None:
+    """Return a number that is at least 0, or a schedule; "schedule" is `BetaSchedule()`.
+
+    None stays: what is taken then depends on what is asked, see `fixed_beta`.
+    """
+    if beta is None:
+        return None
     if isinstance(beta, str):
         if beta != "schedule":
             raise ModelError(
@@ -69,8 +75,17 @@ def read_beta(beta: object) -> float | BetaSchedule:
 
 
 def fixed_beta(beta: Beta, context: Context) -> float:
-    """Return beta as a number, for the round that the context describes."""
+    """Return beta as a number, for the round that the context describes.
+
+    None is 2 where effects are affine in the values or outcomes are exact. Where effects bend and
+    outcomes are noisy it is 9: with 2, repeated outcomes of a local optimum hide the global one.
+    """
     given = read_beta(beta)
+    if given is None:
+        affine = getattr(context.surrogate, "is_affine", None)
+        if affine is None:
+            affine = context.surrogate.post.belief.response.is_affine
+        return USUAL_BETA if affine or context.exact else NOISY_BETA
     if isinstance(given, BetaSchedule):
         return given.at(context.round, max(len(context.candidates), 1))
     return given
@@ -148,7 +163,7 @@ class Bound:
 class ConfidenceBound(Bound):
     """The optimistic value of an effect, mu + sqrt(beta) s_func + causal s_causal - eta cost.
 
-    beta: a number, "schedule", or `BetaSchedule(delta)`. causal: the weight lambda of the doubt
+    beta: a number, "schedule", `BetaSchedule(delta)` or None, see `fixed_beta`. causal: the weight lambda of the doubt
     about theta before any outcome; above 0 that doubt counts twice. eta: what one unit of cost
     outweighs, in units of the target. For "min" it is the mirrored lower bound.
     """

@@ -79,6 +79,8 @@ class Context:
         For what is drawn.
     rows:
         Whether whole rows of experiments will teach the mechanisms, not only their outcomes.
+    exact:
+        Whether outcomes are the effects themselves, without noise.
     """
 
     surrogate: Surrogate
@@ -90,6 +92,7 @@ class Context:
     noise: Callable[[Queries], np.ndarray] | None = None
     key: jax.Array | None = None
     rows: bool = False
+    exact: bool = False
 
     def incumbent(self) -> float:
         """Return the effect to improve upon."""

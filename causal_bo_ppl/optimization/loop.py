@@ -41,7 +41,7 @@ def optimize(
     outcomes: str = "noisy",
     noise: float | None = None,
     acquisition: Any = None,
-    beta: Any = 2.0,
+    beta: Any = None,
     kernel: str | None = None,
     coupling: bool | None = None,
     residual: bool | str = "auto",
@@ -89,7 +89,7 @@ def optimize(
         exact effect plus that noise.
     acquisition, beta:
         "ucb", the confidence bound mean +- sqrt(beta) sd, where beta is a number, "schedule" or
-        `cb.BetaSchedule(delta)`; "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei", "thompson",
+        `cb.BetaSchedule(delta)`, by default 2, or 9 where effects bend and outcomes are noisy; "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei", "thompson",
         "look-ahead"; `cb.PerCost(...)` or `cb.CostSubtracted(...)` of these; or a record of your
         own, see `optimization.interface.Acquisition`.
     kernel:

@@ -164,7 +164,7 @@ class Settings:
     outcomes: str = "noisy"
     noise: float | None = None
     acquisition: Any = None
-    beta: Any = 2.0
+    beta: Any = None
     kernel: str | None = None
     coupling: bool | None = None
     residual: bool | str = "auto"

@@ -245,6 +245,7 @@ def choose(
             noise=state.noises,
             key=None if key is None else jax.random.fold_in(key, first + at),
             rows=state.expects_rows,
+            exact=state.settings.known_noise == 0,
         )
         rule = prepare(state.settings.rule, context)
         limit = None if state.settings.budget is None else pays
