@@ -41,7 +41,7 @@ INSIDE = {  # the order within a room, from left to right
     "linearity results formulas",
     "mechanisms": "interfaces simulation linear gp custom automatic serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
-    "surrogates": "interface weights told residual evidence linearized coupled uncoupled "
+    "surrogates": "interface weights told residual evidence weighted_response coupled uncoupled "
     "effect_moments effect_tables doubts gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
     "improvement lookahead acquisition ascent zooming climbing candidates search settings "

@@ -12,7 +12,7 @@ from causal_bo_ppl.mechanisms.gp import basis
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
 from causal_bo_ppl.optimization.interface import Context
 from causal_bo_ppl.optimization.zooming import zoom
-from causal_bo_ppl.surrogates.linearized import DRAWS, linearized
+from causal_bo_ppl.surrogates.weighted_response import DRAWS, weigh_response
 
 FEW = cb.GP(functions=12)
 
@@ -44,7 +44,7 @@ def test_derivatives_of_a_sine_series_are_those_of_its_terms():
 def test_remainders_are_what_draws_of_theta_do_beyond_the_line(post, toy):
     """Between the points at which they are computed, to a hundredth of their size."""
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 23)])
-    linear, r = linearized(post), cb.response(toy.problem, post)
+    linear, r = weigh_response(post), cb.response(toy.problem, post)
     theta = post.draws(DRAWS, jax.random.key(0))
     line = r(post.mean, queries) + (theta - post.mean) @ r.jacobian(post.mean, queries).T
     missed = (r(theta, queries) - line).T / np.sqrt(DRAWS)
@@ -62,10 +62,10 @@ def test_doubt_before_any_outcome_is_that_of_many_draws(post, toy):
 
 def test_effects_that_are_linear_in_theta_have_no_remainders(post, toy):
     queries = toy.problem.queries([{"Z": z} for z in (-4.0, 3.0, 18.0)])
-    assert np.abs(linearized(post).remainders(queries)).max() < 1e-9
+    assert np.abs(weigh_response(post).remainders(queries)).max() < 1e-9
     chain = cb.models.load("chain")
     straight = cb.fit(chain.problem, chain.observe(50, 0))
-    assert linearized(straight).thetas.shape == (0, len(straight.mean))
+    assert weigh_response(straight).thetas.shape == (0, len(straight.mean))
 
 
 def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy):

@@ -163,9 +163,9 @@ class Bound:
 class ConfidenceBound(Bound):
     """The optimistic value of an effect, mu + sqrt(beta) s_func + causal s_causal - eta cost.
 
-    beta: a number, "schedule", `BetaSchedule(delta)` or None, see `fixed_beta`. causal: the weight lambda of the doubt
-    about theta before any outcome; above 0 that doubt counts twice. eta: what one unit of cost
-    outweighs, in units of the target. For "min" it is the mirrored lower bound.
+    beta: a number, "schedule", `BetaSchedule(delta)` or None, see `fixed_beta`. causal: the weight
+    lambda of the doubt about theta before any outcome; above 0 that doubt counts twice. eta: what
+    one unit of cost outweighs, in units of the target. For "min" it is the mirrored lower bound.
     """
 
     beta: Beta = 2.0

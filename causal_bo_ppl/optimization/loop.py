@@ -89,9 +89,11 @@ def optimize(
         exact effect plus that noise.
     acquisition, beta:
         "ucb", the confidence bound mean +- sqrt(beta) sd, where beta is a number, "schedule" or
-        `cb.BetaSchedule(delta)`, by default 2, or 9 where effects bend and outcomes are noisy; "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei", "thompson",
-        "look-ahead"; `cb.PerCost(...)` or `cb.CostSubtracted(...)` of these; or a record of your
-        own, see `optimization.interface.Acquisition`.
+        `cb.BetaSchedule(delta)`, by default 2, or 9 where effects bend and outcomes are noisy. With
+        exact outcomes beta grows where no bound beats the best of them. "ucb-regret-safe",
+        "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead"; `cb.PerCost(...)` or
+        `cb.CostSubtracted(...)` of these; or a record of your own, see
+        `optimization.interface.Acquisition`.
     kernel:
         "adaptive" (the response is linearized anew after each round) or "fixed".
     coupling:

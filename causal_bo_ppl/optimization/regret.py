@@ -17,8 +17,8 @@ import xarray as xr
 
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inputs import read_share, read_size
-from causal_bo_ppl.optimization.confidence import BetaSchedule
-from causal_bo_ppl.optimization.interface import sign_of
+from causal_bo_ppl.optimization.confidence import fixed_beta
+from causal_bo_ppl.optimization.interface import Context, sign_of
 from causal_bo_ppl.optimization.replay import restart, retrace
 from causal_bo_ppl.optimization.run import Run, Step
 from causal_bo_ppl.optimization.state import State
@@ -257,10 +257,13 @@ def _gain(features: np.ndarray, noises: np.ndarray, rounds: int) -> float:
 
 def _beta(run: Run, number: int, state: State) -> float:
     """Return beta of an experiment; NaN where the acquisition is no confidence bound."""
-    beta = getattr(run.settings.rule, "beta", np.nan)
-    if isinstance(beta, BetaSchedule):
-        return beta.at(number, len(state.candidates.queries))
-    return float(beta)
+    beta, among = getattr(run.settings.rule, "beta", np.nan), state.candidates.queries
+    if isinstance(beta, float) and np.isnan(beta):
+        return beta
+    is_exact = run.settings.known_noise == 0
+    objective = state.problem.objective
+    context = Context(state.surrogate, objective, among, among, round=number, exact=is_exact)
+    return fixed_beta(beta, context)
 
 
 def _terms(run: Run, path: xr.Dataset) -> list[Term]:

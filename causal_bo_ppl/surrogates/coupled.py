@@ -2,7 +2,7 @@
 
 f(z) = g(theta, z) + h(z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance,
 and a residual h = psi(z)'u that is left out until the evidence of the outcomes asks for it.
-Linearized at a centre c: g(theta, z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So
+WeightedResponse at a centre c: g(theta, z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So
 outcomes are a Bayesian linear regression on the weights w and u: t of them cost O(t r^2 + r^3), one
 more O(r^2). The variance of an outcome's noise is that of its replicates' mean plus what
 linearization leaves out, so that the surrogate is not falsely certain.
@@ -34,9 +34,9 @@ from causal_bo_ppl.surrogates.evidence import (
     target_scale,
 )
 from causal_bo_ppl.surrogates.interface import Prediction
-from causal_bo_ppl.surrogates.linearized import Linearized, linearized
 from causal_bo_ppl.surrogates.residual import Residual, begin_residual
 from causal_bo_ppl.surrogates.told import Told, no_told, read_told, require_one, row_of
+from causal_bo_ppl.surrogates.weighted_response import WeightedResponse, weigh_response
 from causal_bo_ppl.surrogates.weights import Weights, condition, extend, lessons, no_outcome
 
 STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
@@ -53,7 +53,7 @@ class Coupled:
     leaves out of the variance of each of these t effects. learned: a residual and the noise.
     """
 
-    linear: Linearized
+    linear: WeightedResponse
     centre: np.ndarray
     weights: Weights
     told: Told
@@ -367,7 +367,7 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
     post = require_trusted(post)
     if residual not in (True, False, "auto") or not isinstance(residual, bool | str):
         raise ModelError(f'residual must be True, False or "auto"; got {residual!r}')
-    linear, nothing = linearized(post), no_told(len(post.problem.graph.nodes))
+    linear, nothing = weigh_response(post), no_told(len(post.problem.graph.nodes))
     return Coupled(
         linear,
         np.zeros(linear.own),

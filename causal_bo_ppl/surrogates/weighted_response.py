@@ -32,8 +32,8 @@ LARGEST = 5  # variables of a set whose vertices are added to these points
 
 
 @dataclass(frozen=True, eq=False)
-class Linearized:
-    """The response of a posterior as a linear function of weights; made by `linearized(post)`.
+class WeightedResponse:
+    """The response of a posterior as a linear function of weights; made by `weigh_response(post)`.
 
     thetas: (S, d) draws, by which remainders are known; none where they count as noise.
     """
@@ -136,13 +136,15 @@ class Linearized:
         return np.array([self._noises[key] for key in keys])
 
 
-def linearized(post: Posterior) -> Linearized:
+def weigh_response(post: Posterior) -> WeightedResponse:
     """Return the response of a posterior as a linear function of weights; it is kept with it."""
-    kept = post.__dict__.get("_linearized")
-    if isinstance(kept, Linearized):
+    kept = post.__dict__.get("_weighted_response")
+    if isinstance(kept, WeightedResponse):
         return kept
     effect = response(post.problem, post)
     bends = not (effect.map.is_affine or effect.map.is_linear)
     thetas = post.draws(DRAWS, jax.random.key(0)) if bends else np.zeros((0, len(post.mean)))
-    made: Linearized = post.__dict__.setdefault("_linearized", Linearized(effect, thetas))
+    made: WeightedResponse = post.__dict__.setdefault(
+        "_weighted_response", WeightedResponse(effect, thetas)
+    )
     return made
