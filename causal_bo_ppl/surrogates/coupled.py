@@ -2,7 +2,7 @@
 
 f(z) = g(theta, z) + h(z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance,
 and a residual h = psi(z)'u that is left out until the evidence of the outcomes asks for it.
-WeightedResponse at a centre c: g(theta, z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So
+Linearized at a centre c: g(theta, z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So
 outcomes are a Bayesian linear regression on the weights w and u: t of them cost O(t r^2 + r^3), one
 more O(r^2). The variance of an outcome's noise is that of its replicates' mean plus what
 linearization leaves out, so that the surrogate is not falsely certain.
