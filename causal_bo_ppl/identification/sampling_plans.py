@@ -84,6 +84,7 @@ class SamplingPlans:
     given: Mapping[str, Names]
     sets: tuple[Names, ...]
     _kept: dict[Names, Plan] = field(default_factory=dict, repr=False)
+    _same: dict[tuple[str, Names], bool] = field(default_factory=dict, repr=False)
 
     @property
     def variables(self) -> Names:
@@ -108,6 +109,11 @@ class SamplingPlans:
         the set.
         """
         members = self.graph.require(name for name in intervened if name in self.graph.nodes)
+        if (variable, members) not in self._same:
+            self._same[variable, members] = self._is_separated(variable, members)
+        return self._same[variable, members]
+
+    def _is_separated(self, variable: str, members: Names) -> bool:
         if variable in members:
             return False
         switch = max(self.graph.nodes, key=len) + "'"
@@ -140,22 +146,22 @@ def plan_sampling(problem: Problem) -> SamplingPlans:
         for members in sets
     ]
     districts = {each: at for at, one in enumerate(reductions) for each in reversed(one.districts)}
-    fault: tuple[Names, Names] | None = None
+    ratios = []
     for given in _candidates(graph):
         try:
             for district in districts:
                 _factor(graph, given, district)
         except RatioNeeded as needed:
-            fault = fault or (sets[districts[needed.district]], needed.district)
+            ratios.append(needed.district)
             continue
         plans = SamplingPlans(graph, problem.target, given, sets)
         for members in sets:
             plans.plan(members)
         return plans
-    assert fault is not None  # at least one order was tried
+    members = sets[districts[ratios[0]]]
     raise ModelError(
-        f"the effect of do({', '.join(fault[0])}) on {problem.target!r} needs a ratio of averages, "
-        f"for the distribution of {listed(fault[1])} whatever else is set, and regressions cannot "
+        f"the effect of do({', '.join(members)}) on {problem.target!r} needs a ratio of averages, "
+        f"for the distribution of {listed(ratios[0])} whatever else is set, and regressions cannot "
         'be divided by each other; drop this set, or take mechanisms="linear" with '
         'method="wishart"'
     )

@@ -18,7 +18,7 @@ from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import DataError, ModelError, NumericalError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference.datatree import to_datatree
-from causal_bo_ppl.inference.interfaces import Belief
+from causal_bo_ppl.inference.interfaces import Belief, learned_entries
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
 from causal_bo_ppl.inputs import as_key, read_count, read_number, require_float64
@@ -185,8 +185,9 @@ class Posterior:
 
         They are random where the variable was not set and its density is known.
         """
-        values, intervened = self.data.values, self.data.intervened
-        return values[:, self._columns], ~intervened[:, self._columns] & self.belief.learned
+        nodes, belief = [self.problem.graph.nodes[at] for at in self._columns], self.belief
+        free = learned_entries(belief.model, belief.learned, self.data, nodes)
+        return self.data.values[:, self._columns], free
 
     @cached_property
     def fingerprint(self) -> str:

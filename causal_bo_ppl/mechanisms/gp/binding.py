@@ -30,7 +30,14 @@ class Bound(NamedTuple):
 
 
 def bind_equation(
-    problem: Problem, graph: CausalGraph, data: Data, prior: GPPrior, choice: GP | None, name: str
+    problem: Problem,
+    graph: CausalGraph,
+    data: Data,
+    prior: GPPrior,
+    choice: GP | None,
+    name: str,
+    regressors: Sequence[str],
+    own: np.ndarray,
 ) -> Bound:
     """Return one equation with what its rows and the prior say.
 
@@ -41,13 +48,16 @@ def bind_equation(
     choice:
         How the variable depends on its causes; None for a linear mechanism.
     name:
-        The variable. Rows in which it was set say nothing about its mechanism.
+        The variable.
+    regressors:
+        Its causes, or what it is regressed on where latent causes join it to others.
+    own:
+        Which rows say something about the equation, (n,): none in which the variable was set.
     """
     columns = [data.nodes.index(node) for node in graph.nodes]
     values, place = data.values[:, columns], graph.index(name)
-    own = ~data.intervened[:, columns[place]]
-    given = [cause for cause in graph.parents(name) if (cause, name) in problem.known]
-    causes = [cause for cause in graph.parents(name) if cause not in given]
+    given = [cause for cause in regressors if (cause, name) in problem.known]
+    causes = [cause for cause in regressors if cause not in given]
     spreads = {node: read_spread(prior, node, values[:, graph.index(node)]) for node in causes}
     centres = [
         prior.centres.get(node, float(values[:, graph.index(node)].mean()) if len(values) else 0.0)
