@@ -60,7 +60,8 @@ def fit(
         is finite); disturbances are additive and Gaussian. Where latent causes join causes of the
         target, every variable is regressed on what its verified estimands ask for, and effects are
         averages over draws of these regressions; an estimand with a ratio is refused, and rows of
-        an experiment teach only regressions that it leaves as they are. `cb.GP(...)`: the same with options, such as causes that interact. A
+        an experiment teach only regressions that it leaves as they are. `cb.GP(...)`: the same with
+        options, such as causes that interact. A
         dictionary chooses by variable, {"Z": "linear", "Y": cb.GP(kernel="matern52")}; variables
         that it does not name are linear. Or a family of your own, see
         `causal_bo_ppl.mechanisms.interfaces`.
