@@ -280,15 +280,20 @@ def test_effects_of_synthetic_are_held_where_data_lie(variant):
 
 
 @pytest.mark.slow
-def test_effects_of_the_nonlinear_funnel_are_held():
-    held = []
-    for seed in range(6):
+def test_errors_of_the_nonlinear_funnel_are_as_large_as_they_say():
+    """All effects of one data set share the error of Y's level, so data sets are what counts.
+
+    Of the mean of 16 squared standard normals 99.8 % lies between 0.5^2 and 1.6^2; conjugate
+    posteriors are a little narrow.
+    """
+    errors = []
+    for seed in range(16):
         system = cb.models.load("funnel", variant="nonlinear", seed=seed)
         queries = system.problem.queries(
             [{name: 0.5 * end for name in each} for each in system.problem.sets for end in (-1, 1)]
         )
         truth = np.asarray(system.effect(queries))
         post = cb.fit(system.problem, system.observe(500, seed), mechanisms=FEW)
-        low, high = bands(post, queries, 200)[2]
-        held.append((low <= truth) & (truth <= high))
-    assert 0.75 <= np.mean(held) <= 0.98
+        mean, sd, _ = bands(post, queries, 200)
+        errors.append((mean - truth) / sd)
+    assert 0.5 < np.sqrt(np.mean(np.square(errors))) < 1.8
