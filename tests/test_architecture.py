@@ -38,7 +38,7 @@ INSIDE = {  # the order within a room, from left to right
     "fingerprints display validation serialization problem",
     "data": "data identity outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
-    "linearity results formulas",
+    "linearity results formulas sampling_plans",
     "mechanisms": "interfaces simulation linear gp custom automatic serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface weights told residual evidence weighted_response coupled uncoupled "

@@ -301,9 +301,6 @@ def test_error_of_a_propagation_is_its_own(toy, rows):
 
 
 def test_what_cannot_be_is_refused(toy, rows):
-    confounded = cb.models.load("toy", variant="confounded")
-    with pytest.raises(cb.ModelError, match="latent cause joins 'X' and 'Y'"):
-        cb.fit(confounded.problem, confounded.observe(50, 0), mechanisms="gp")
     for options, message in (
         ({"parameters": "structural"}, "is for linear mechanisms"),
         ({"intercepts": False}, "these have levels"),

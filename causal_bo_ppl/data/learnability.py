@@ -6,7 +6,7 @@ collinearities.
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +63,8 @@ def require_learnable(
     *,
     nodes: Iterable[str] | None = None,
     spare: int = 2,
+    given: Mapping[str, Sequence[str]] | None = None,
+    usable: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Refuse rows from which an equation upstream of the target, or its own, cannot be learned.
 
@@ -75,6 +77,8 @@ def require_learnable(
     known: edges whose coefficients need not be learned.
     nodes: variables whose equations are needed, by default the target and all its causes.
     spare: rows needed beyond the number of parents.
+    given, usable: what variables are regressed on, and which rows (n,) teach each regression, where
+        regressions take the place of mechanisms.
     """
     if data.nodes != graph.nodes:
         raise DataError(
@@ -84,16 +88,17 @@ def require_learnable(
     for node in graph.require(
         [data.target, *graph.ancestors(data.target)] if nodes is None else nodes
     ):
-        parents = tuple(parent for parent in graph.parents(node) if (parent, node) not in known)
-        usable = ~data.intervened[:, data.nodes.index(node)]
-        _require_rows(node, int(usable.sum()), len(parents), spare)
-        if node == data.target or graph.parents(node):  # a constant root is refused as a parent
+        causes = graph.parents(node) if given is None else given[node]
+        parents = tuple(parent for parent in causes if (parent, node) not in known)
+        rows = ~data.intervened[:, data.nodes.index(node)] if usable is None else usable[node]
+        _require_rows(node, int(rows.sum()), parents, spare, is_regression=given is not None)
+        if node == data.target or causes:  # a constant root is refused as a parent
             what = "the target " if node == data.target else ""
             require_spread(
-                data.column(node)[usable], f"{what}{node!r} is constant; there is nothing to learn"
+                data.column(node)[rows], f"{what}{node!r} is constant; there is nothing to learn"
             )
         columns = (
-            np.column_stack([data.column(parent)[usable] for parent in parents])
+            np.column_stack([data.column(parent)[rows] for parent in parents])
             if parents
             else np.empty((0, 0))
         )
@@ -107,12 +112,22 @@ def require_learnable(
             _require_independent(node, parents, columns)
 
 
-def _require_rows(node: str, rows: int, parents: int, spare: int) -> None:
-    if rows < parents + spare:
+def _require_rows(
+    node: str, rows: int, parents: Sequence[str], spare: int, *, is_regression: bool
+) -> None:
+    count = len(parents)
+    if rows >= count + spare:
+        return
+    if is_regression:
         raise DataError(
-            f"the equation of {node!r} has {parents} parents and only {rows} rows in which it was "
-            f"not set; at least {parents + spare} are needed: add rows, or give fixed proper priors"
+            f"latent causes ask for the regression of {node!r} on {listed(parents)}: {count} "
+            f"regressors, but only {rows} rows say something about it; at least {count + spare} "
+            "are needed: add rows, or drop the sets that need it"
         )
+    raise DataError(
+        f"the equation of {node!r} has {count} parents and only {rows} rows in which it was "
+        f"not set; at least {count + spare} are needed: add rows, or give fixed proper priors"
+    )
 
 
 def require_spread(column: np.ndarray, fault: str) -> None:

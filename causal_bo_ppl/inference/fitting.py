@@ -59,8 +59,11 @@ def fit(
     mechanisms:
         "linear": V = a + W'V + e with Gaussian disturbances. "gp": V = g(causes) + e, where g is
         a linear trend plus a Gaussian process of every cause (a Hilbert-space basis, so that theta
-        is finite); disturbances are additive and Gaussian, and a latent cause upstream of the
-        target is refused. `cb.GP(...)`: the same with options, such as causes that interact. A
+        is finite); disturbances are additive and Gaussian. Where latent causes join causes of the
+        target, every variable is regressed on what its verified estimands ask for, and effects are
+        averages over draws of these regressions; an estimand with a ratio is refused, and rows of
+        an experiment teach only regressions that it leaves as they are. `cb.GP(...)`: the same with
+        options, such as causes that interact. A
         dictionary chooses by variable, {"Z": "linear", "Y": cb.GP(kernel="matern52")}; variables
         that it does not name are linear. "auto": linear where rows that are left out show that a
         line is enough, "gp" elsewhere; `post.chosen` says which and why. Or a family of your own,

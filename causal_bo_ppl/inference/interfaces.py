@@ -1,5 +1,6 @@
 """What must a method of inference provide, and what must it know about theta?"""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -9,7 +10,14 @@ import pandas as pd
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import Drawn, Limits, drawn_before
 from causal_bo_ppl.inference.potentials import Importance
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.interfaces import (
+    Mechanisms,
+    Model,
+    Prior,
+    ResponseMap,
+    Task,
+    offered,
+)
 from causal_bo_ppl.problem import Queries
 
 
@@ -137,6 +145,20 @@ class ModelBelief:
     def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
         """Draw about n times before any row; None where the model cannot."""
         return drawn_before(self.model, n, key)
+
+
+def learned_entries(
+    model: RowModel | None, learned: np.ndarray, data: Data, nodes: Sequence[str]
+) -> np.ndarray:
+    """Return where rows teach the densities of variables, (rows, p) over `nodes`.
+
+    That is where a variable was not set, its density is learned (`learned`, (p,)), and the model
+    does not say that the experiment has changed it.
+    """
+    usable = offered(model, "usable")
+    if usable is not None:
+        return np.asarray(usable(data) & learned)
+    return np.asarray(~data.intervened[:, [data.nodes.index(name) for name in nodes]] & learned)
 
 
 class Method(Protocol):

@@ -20,7 +20,7 @@ from causal_bo_ppl.errors import DataError, ModelError, NumericalError
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference.datatree import to_datatree
 from causal_bo_ppl.inference.draws import find_quantiles, read_levels
-from causal_bo_ppl.inference.interfaces import Belief
+from causal_bo_ppl.inference.interfaces import Belief, learned_entries
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import read_given_draws
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
@@ -177,8 +177,9 @@ class Posterior:
     @cached_property
     def learned_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """Values (n, p) of the target and its causes, and where not set, with a known density."""
-        values, intervened = self.data.values, self.data.intervened
-        return values[:, self._columns], ~intervened[:, self._columns] & self.belief.learned
+        nodes, belief = [self.problem.graph.nodes[at] for at in self._columns], self.belief
+        free = learned_entries(belief.model, belief.learned, self.data, nodes)
+        return self.data.values[:, self._columns], free
 
     @cached_property
     def fingerprint(self) -> str:

@@ -216,6 +216,8 @@ class Model(Protocol):
     - `basis()`: a table of finite bases with their errors, a line for each.
     - `unevenness()`: a list of `Unevenness`, one for each mechanism that bends, where these are
       assumed to bend as strongly everywhere.
+    - `usable(data)`: which rows say something about the density of each variable, (rows, p), where
+      that is not all in which it was not set.
     - `explain()`: a sentence that says why the density is not finite.
     - `is_correlated`: whether a sampler should learn a whole covariance of psi.
     - `theta_is_linear`: whether theta is linear in psi.
@@ -301,6 +303,8 @@ class Mechanisms(Protocol):
     - `default_method(problem)`: the name of the method of inference that is taken where none is
       named; "laplace" where it is not offered.
     - `proper_prior(problem)`: a prior from which models can be drawn.
+    - `takes_experiments(problem)`: whether whole rows of experiments say all that their outcomes
+      say; True where it is not offered.
     - `response(task)`: the response map, which needs no rows.
     - `recorded(problem, attributes)`: the names of theta and which variables were learned, as the
       attributes of a file say.

@@ -92,13 +92,19 @@ def learn(
     usual = "laplace" if default is None else default(problem)
     method = read_method(settings.inference or usual)
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
-    if trait(method, "takes_experiments"):
+    takes = offered(family, "takes_experiments")
+    is_taught = takes is None or takes(problem)
+    if trait(method, "takes_experiments") and is_taught:
         post = replace(fit(problem, data, **options), chosen=choice)
         return post, data.rows(slice(0, 0)), True
     if settings.update == "full":
+        why = (
+            f"{method.name}, the default here, learns from observational rows only"
+            if is_taught
+            else f"latent causes join {problem.target!r} to what is set"
+        )
         raise ModelError(
-            f"{method.name}, the default here, learns from observational rows only, so whole rows "
-            'of experiments cannot be used; take update="target"'
+            f'{why}, so whole rows of experiments cannot be used; take update="target"'
         )
     observed = data.rows(data.is_observational)
     post = replace(fit(problem, observed, **options), chosen=choice)

@@ -19,7 +19,7 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import Limits
 from causal_bo_ppl.inference.fitting import read_method
-from causal_bo_ppl.inference.interfaces import Method
+from causal_bo_ppl.inference.interfaces import Method, learned_entries
 from causal_bo_ppl.inference.potentials import potential, value_and_gradient
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms
@@ -160,7 +160,7 @@ def _model_lines(model: Model, problem: Problem, data: Data, key: jax.Array) -> 
     psi = 0.3 * np.asarray(jax.random.normal(key, (3, size)))
     columns = [data.nodes.index(name) for name in model.nodes]
     values = data.values[:, columns]
-    free = ~data.intervened[:, columns] & model.learned
+    free = learned_entries(model, model.learned, data, model.nodes)
     draws = model.draws(psi)
     theta = model.theta(draws)
     queries = _some_queries(problem, model.response, 6)

@@ -12,7 +12,7 @@ from causal_bo_ppl.mechanisms.custom.model import CustomModel
 from causal_bo_ppl.mechanisms.custom.reading import read_function, read_program
 from causal_bo_ppl.mechanisms.gp.family import GaussianProcesses, read_choices
 from causal_bo_ppl.mechanisms.gp.priors import GPPrior
-from causal_bo_ppl.mechanisms.gp.response_map import needed_variables
+from causal_bo_ppl.mechanisms.gp.regressions import needed_variables
 from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.problem import Problem
 

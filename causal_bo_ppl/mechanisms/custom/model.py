@@ -39,7 +39,7 @@ from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told
 from causal_bo_ppl.mechanisms.gp.evidence import Mode, find_mode, log_sds, mix
 from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior, read_spread
 from causal_bo_ppl.mechanisms.gp.propagation import Equation, PointProgram, normal_points
-from causal_bo_ppl.mechanisms.gp.response_map import needed_variables
+from causal_bo_ppl.mechanisms.gp.regressions import needed_variables
 from causal_bo_ppl.mechanisms.interfaces import Task
 from causal_bo_ppl.numerics import factor_covariance, factor_draws
 from causal_bo_ppl.problem import Queries
@@ -100,11 +100,15 @@ class CustomModel:
         """The linear and bent equations, in causal order."""
         own = {name for block in self.blocks for name in block.variables}
         problem, graph = self.task.problem, self.graph
-        return tuple(
-            bind_equation(problem, graph, self.data, self.prior, self.choices[name], name)
-            for name in self.needed
-            if name not in own
-        )
+        columns = [self.data.nodes.index(name) for name in graph.nodes]
+        free = ~self.data.intervened[:, columns]
+
+        def bind(name: str) -> Bound:
+            rows, choice = free[:, graph.index(name)], self.choices[name]
+            causes = graph.parents(name)
+            return bind_equation(problem, graph, self.data, self.prior, choice, name, causes, rows)
+
+        return tuple(bind(name) for name in self.needed if name not in own)
 
     @cached_property
     def _layout(self) -> tuple[tuple[Part, ...], tuple[Any, ...], tuple[Step, ...]]:

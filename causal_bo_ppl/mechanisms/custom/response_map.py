@@ -27,7 +27,8 @@ from causal_bo_ppl.mechanisms.custom.propagation import (
 )
 from causal_bo_ppl.mechanisms.custom.quantiles import has_mean
 from causal_bo_ppl.mechanisms.gp.propagation import POINTS, Equation
-from causal_bo_ppl.mechanisms.gp.response_map import coordinate_names, needed_variables
+from causal_bo_ppl.mechanisms.gp.regressions import needed_variables
+from causal_bo_ppl.mechanisms.gp.response_map import coordinate_names
 from causal_bo_ppl.mechanisms.interfaces import Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows, set_label
@@ -66,7 +67,7 @@ class CustomResponse:
         found: list[tuple[str, str, str]] = []
         for part in self.parts:
             if isinstance(part, Equation):
-                found += coordinate_names(self.graph.nodes, part)
+                found += coordinate_names(self.graph, part)
             else:
                 found += part.labels
         return found

@@ -31,7 +31,14 @@ class Bound(NamedTuple):
 
 
 def bind_equation(
-    problem: Problem, graph: CausalGraph, data: Data, prior: GPPrior, choice: GP | None, name: str
+    problem: Problem,
+    graph: CausalGraph,
+    data: Data,
+    prior: GPPrior,
+    choice: GP | None,
+    name: str,
+    regressors: Sequence[str],
+    own: np.ndarray,
 ) -> Bound:
     """Return one equation with what its rows and the prior say.
 
@@ -42,18 +49,22 @@ def bind_equation(
     choice:
         How the variable depends on its causes; None for a linear mechanism.
     name:
-        The variable. Rows in which it was set say nothing about its mechanism.
+        The variable.
+    regressors:
+        Its causes, or what it is regressed on where latent causes join it to others.
+    own:
+        Which rows say something about the equation, (n,): none in which the variable was set.
 
     Where variables usually lie, and by how much they vary, is known from the rows in which nothing
     was set, where there are enough: experiments may send them anywhere.
     """
     columns = [data.nodes.index(node) for node in graph.nodes]
     values, place = data.values[:, columns], graph.index(name)
-    own, usual = ~data.intervened[:, columns[place]], ~data.intervened.any(axis=1).astype(bool)
+    usual = ~data.intervened.any(axis=1).astype(bool)
     if usual.sum() < USUAL:
         usual = np.ones(len(own), bool)
-    given = [cause for cause in graph.parents(name) if (cause, name) in problem.known]
-    causes = [cause for cause in graph.parents(name) if cause not in given]
+    given = [cause for cause in regressors if (cause, name) in problem.known]
+    causes = [cause for cause in regressors if cause not in given]
     spreads = {node: read_spread(prior, node, values[usual, graph.index(node)]) for node in causes}
     centres = [
         prior.centres.get(node, float(values[usual, graph.index(node)].mean()) if len(own) else 0.0)

@@ -16,6 +16,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
 from causal_bo_ppl.errors import listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.gp.basis import RULE, WIDER, Form, Frame, kernel_error
 from causal_bo_ppl.mechanisms.gp.binding import Bound, bind_equation, starts
@@ -37,10 +38,14 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
     normal_points,
     split,
 )
+from causal_bo_ppl.mechanisms.gp.regressions import (
+    draw_under_plans,
+    regressors,
+    usable_entries,
+)
 from causal_bo_ppl.mechanisms.gp.response_map import (
     GPResponse,
     means_of_many,
-    needed_variables,
 )
 from causal_bo_ppl.mechanisms.gp.stationarity import uneven_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import Task, Unevenness
@@ -55,12 +60,15 @@ class GPModel:
     """The mechanisms of the target's ancestral graph with their rows; see `interfaces.Model`.
 
     choices: how each variable depends on its causes; None for a linear mechanism. fixed: whether
-    the hyperparameters, but the sds of disturbances, are held at the mode of their evidence.
+    the hyperparameters, but the sds of disturbances, are held at the mode of their evidence. plans:
+    where latent causes join causes of the target, the regressions that take the place of
+    mechanisms, and how effects are averaged over their draws.
     """
 
     choices: Mapping[str, GP | None]
     task: Task
     fixed: bool = False
+    plans: SamplingPlans | None = None
 
     theta_is_linear = False
 
@@ -93,16 +101,27 @@ class GPModel:
     def outcomes(self) -> Outcomes:
         """The outcomes of the target alone, over the model's variables."""
         columns = [self.task.problem.graph.index(name) for name in self.nodes]
-        return self.task.outcomes.columns(columns)
+        found = self.task.outcomes.columns(columns)
+        self.response.require_planned(np.asarray(found.queries.mask))
+        return found
 
     @cached_property
     def bound(self) -> tuple[Bound, ...]:
         """The equations that are learned, in causal order, with what is known about each."""
-        problem, graph = self.task.problem, self.graph
-        return tuple(
-            bind_equation(problem, graph, self.data, self.prior, self.choices[name], name)
-            for name in needed_variables(graph, problem.target, problem.sets)
-        )
+        problem, graph, usable = self.task.problem, self.graph, self.usable(self.data)
+        given = regressors(problem, self.plans)
+
+        def bind(name: str) -> Bound:
+            rows, choice = usable[:, graph.index(name)], self.choices[name]
+            return bind_equation(
+                problem, graph, self.data, self.prior, choice, name, given[name], rows
+            )
+
+        return tuple(map(bind, given))
+
+    def usable(self, data: Data) -> np.ndarray:
+        """Return which rows say something about the equation of each variable, (n, p)."""
+        return usable_entries(self.plans, self.nodes, data)
 
     @cached_property
     def equations(self) -> tuple[Equation, ...]:
@@ -133,7 +152,7 @@ class GPModel:
     def response(self) -> GPResponse:
         """The map from coefficients and log sds to effects."""
         settings = tuple(each.setting for each in self.bound)
-        return GPResponse(self.task.problem, self.equations, settings)
+        return GPResponse(self.task.problem, self.equations, settings, plans=self.plans)
 
     @cached_property
     def density(self) -> GPDensity:
@@ -243,11 +262,18 @@ class GPModel:
             spread = read_spread(self.prior, self.nodes[place], self.data.column(self.nodes[place]))
             own = spread.draw(rows.shape[:2], generator)
             rows[:, :, place] = np.where(mask[:, place], value[:, place], own)
-        for at, equation in enumerate(self.equations):
-            place, sd = equation.place, np.exp(split(self.equations, draws)[at][1])[:, None]
-            noise = generator.standard_normal(rows.shape[:2])
-            own = self._means(draws, rows, at) + sd * noise
-            rows[:, :, place] = np.where(mask[:, place], value[:, place], own)
+        learned = {self.nodes[each.place]: at for at, each in enumerate(self.equations)}
+
+        def draw(name: str, inputs: np.ndarray) -> np.ndarray:
+            sd = np.exp(split(self.equations, draws)[learned[name]][1])[:, None]
+            noise = generator.standard_normal(inputs.shape[:2])
+            return np.asarray(self._means(draws, inputs, learned[name]) + sd * noise)
+
+        if self.plans is not None:
+            return draw_under_plans(self.plans, tuple(learned), self.nodes, rows, mask, draw)
+        for name, at in learned.items():
+            place = self.equations[at].place
+            rows[:, :, place] = np.where(mask[:, place], value[:, place], draw(name, rows))
         return rows
 
     def disturbances(self, draws: np.ndarray, rows: np.ndarray, place: int) -> np.ndarray:
@@ -257,6 +283,7 @@ class GPModel:
 
     def outcome_variances(self, draws: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""
+        self.response.require_planned(np.asarray(queries.mask))
         work = partial(_variances, self.response.program, jnp.asarray(draws.mean(axis=0)))
         return np.asarray(in_pieces(work, queries, len(queries)))
 
@@ -313,7 +340,9 @@ class GPModel:
 
     def unevenness(self) -> list[Unevenness]:
         """Return for every mechanism that bends whether it bends as strongly everywhere."""
-        return uneven_mechanisms(self.bound, self.modes, self.data, self.nodes)
+        return uneven_mechanisms(
+            self.bound, self.modes, self.data, self.nodes, self.usable(self.data)
+        )
 
     def explain(self) -> str:
         """Say why the density is not finite."""

@@ -18,6 +18,7 @@ from causal_bo_ppl.mechanisms.gp.basis import SMOOTHNESS
 MOST_TOGETHER = 3  # causes of one group
 MOST_PRODUCTS = 1_000  # basis functions of one group
 BINS = 6  # of equally many rows, between whose means the steepest slope is looked for
+FAR = 3.0  # sds from the mean, beyond which rows do not widen the range of a basis
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,10 @@ class Spread(NamedTuple):
 
 
 def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
-    """Return where a variable lies, as the prior says or, where it does not, as the rows do."""
+    """Return where a variable lies, as the prior says or, where it does not, as the rows do.
+
+    Rows more than three sds away do not widen the range: a basis for all of it would be coarse.
+    """
     named = (name in prior.centres, name in prior.scales, name in prior.ranges)
     if not all(named) and not len(values):
         raise ModelError(
@@ -221,7 +225,10 @@ def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
         )
     centre = prior.centres[name] if named[0] else float(values.mean())
     scale = prior.scales[name] if named[1] else float(values.std())
-    low, high = prior.ranges[name] if named[2] else (float(values.min()), float(values.max()))
+    if named[2]:
+        return Spread(centre, scale, *prior.ranges[name])
+    reach = max(FAR * scale, abs(float(values.mean()) - centre))
+    low, high = max(float(values.min()), centre - reach), min(float(values.max()), centre + reach)
     return Spread(centre, scale, low, high)
 
 

@@ -35,9 +35,7 @@ def gp_program(model: GPModel) -> Callable[..., None]:
 
     def program(given: Columns | None = None, free: Columns | None = None) -> None:
         values: dict[str, Any] = dict(given or {})
-        for name in nodes:
-            if name not in bound:
-                continue
+        for name in bound:
             sd, mean = _mechanism(nodes, *bound[name], values)
             with numpyro.handlers.mask(mask=True if free is None else free[name]):
                 drawn = numpyro.sample(name, dist.Normal(mean, sd), obs=values.get(name))

@@ -12,6 +12,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.identification.sampling_plans import plan_sampling
 from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, Group
 from causal_bo_ppl.mechanisms.gp.propagation import Equation, Setting
 from causal_bo_ppl.mechanisms.gp.response_map import coordinate_names
@@ -30,12 +31,15 @@ def recorded_names(
             Equation(place, tuple(causes), tuple(known), _form(form))
             for place, causes, known, form in json.loads(str(attributes.get("forms")))
         ]
-        names = [each[0] for one in equations for each in coordinate_names(graph.nodes, one)]
+        names = [each[0] for one in equations for each in coordinate_names(graph, one)]
     except (ValueError, TypeError, IndexError):
         raise ModelError("has no readable forms of its mechanisms") from None
     settings = _read_settings(equations, attributes.get("settings"))
+    given = {name: graph.parents(name) for name in graph.nodes}
+    if graph.bidirected:
+        given |= plan_sampling(problem).given
     for equation, setting in zip(equations, settings, strict=True):
-        _require_equation(problem, graph, equation, setting)
+        _require_equation(problem, graph, given, equation, setting)
     learned = np.zeros(len(graph.nodes), bool)
     learned[[each.place for each in equations]] = True
     return tuple(names), learned
@@ -66,15 +70,19 @@ def _read_settings(equations: Sequence[Equation], text: object) -> list[Setting]
 
 
 def _require_equation(
-    problem: Problem, graph: CausalGraph, equation: Equation, setting: Setting
+    problem: Problem,
+    graph: CausalGraph,
+    given: Mapping[str, Sequence[str]],
+    equation: Equation,
+    setting: Setting,
 ) -> None:
     """Refuse an equation whose causes, known coefficients or boxes are not the problem's."""
     name, frame = graph.nodes[equation.place], setting.frame
     places = (*equation.causes, *equation.known)
-    if sorted(places) != sorted(map(graph.index, graph.parents(name))):
+    if sorted(places) != sorted(map(graph.index, given[name])):
         raise ModelError(f"has other causes of {name!r} than the graph")
-    causes, given = ([graph.nodes[place] for place in each] for each in equation[1:3])
-    slopes = [problem.known.get((cause, name)) for cause in given]
+    causes, known = ([graph.nodes[place] for place in each] for each in equation[1:3])
+    slopes = [problem.known.get((cause, name)) for cause in known]
     if slopes != setting.slopes.tolist() or any((each, name) in problem.known for each in causes):
         raise ModelError(f"has other known coefficients of {name!r} than the problem")
     if not ((frame.half > 0).all() and (frame.low < frame.high).all()):

@@ -1,6 +1,7 @@
 """The map from theta to effects of mechanisms that bend: names, coverage and points."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -13,7 +14,9 @@ import pandas as pd
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ExplorationError, ModelError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.mechanisms.gp.basis import features, steepest
+from causal_bo_ppl.mechanisms.gp.copies import CopyProgram, Layout, lay_out
 from causal_bo_ppl.mechanisms.gp.propagation import (
     POINTS,
     Equation,
@@ -25,6 +28,7 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
     sigma_points,
     split,
 )
+from causal_bo_ppl.mechanisms.gp.regressions import needed_variables
 from causal_bo_ppl.mechanisms.interfaces import Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows, set_label
@@ -33,19 +37,23 @@ PROPAGATIONS = ("qmc", "sigma", "moments")
 OTHERS, MORE = 8, 1_024  # sets of points by which the error of an average is judged, their size
 
 
-def needed_variables(graph: CausalGraph, target: str, sets: Any) -> tuple[str, ...]:
-    """Return the variables whose mechanisms some effect depends on, in the graph's order."""
-    needed = set()
-    for members in sets:
-        after = graph.do([name for name in members if name in graph.nodes])
-        needed |= ({*after.ancestors(target), target}) - set(members)
-    return tuple(name for name in graph.nodes if name in needed)
+def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
+    """Return whether the regressors of an equation are the causes of its variable.
+
+    Otherwise latent causes join it to others, and the equation says what these tell about it.
+    """
+    regressors = {graph.nodes[place] for place in (*equation.causes, *equation.known)}
+    return regressors == set(graph.parents(graph.nodes[equation.place]))
 
 
-def coordinate_names(nodes: tuple[str, ...], equation: Equation) -> list[tuple[str, str, str]]:
-    """Return (name, variable, part) of every coordinate of theta that belongs to an equation."""
-    node, form = nodes[equation.place], equation.form
-    causes = [nodes[place] for place in equation.causes]
+def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, str, str]]:
+    """Return (name, variable, part) of every coordinate of theta that belongs to an equation.
+
+    A regression on others than the causes says on which, as in level[Y|X,Z].
+    """
+    variable, form = graph.nodes[equation.place], equation.form
+    causes = [graph.nodes[place] for place in equation.causes]
+    node = variable if is_mechanism(graph, equation) else f"{variable}|{','.join(causes)}"
     names = [(f"level[{node}]", "level")]
     names += [(f"b[{cause}->{node}]", f"slope of {cause}") for cause in causes]
     for group in form.groups:
@@ -58,7 +66,7 @@ def coordinate_names(nodes: tuple[str, ...], equation: Equation) -> list[tuple[s
         names += [(f"low[{causes[at]}->{node}]", f"slope of {causes[at]} below the data")]
         names += [(f"high[{causes[at]}->{node}]", f"slope of {causes[at]} above the data")]
     names += [(f"log_sd[{node}]", "log sd of the disturbance")]
-    return [(name, node, part) for name, part in names]
+    return [(name, variable, part) for name, part in names]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +74,9 @@ class GPResponse:
     """Effects as averages over disturbances; see `interfaces.ResponseMap`.
 
     equations: of all variables that effects depend on, in causal order, the target last. settings:
-    what is fixed in each. propagation: how disturbances are averaged.
+    what is fixed in each. propagation: how disturbances are averaged. plans: which draws an effect
+    is averaged over where latent causes join causes of the target, the equations being regressions;
+    None where there are no such causes.
     """
 
     problem: Problem
@@ -74,8 +84,12 @@ class GPResponse:
     settings: tuple[Setting, ...]
     propagation: str = "qmc"
     points: int = POINTS
+    plans: SamplingPlans | None = None
 
-    propagations = PROPAGATIONS
+    @property
+    def propagations(self) -> tuple[str, ...]:
+        """The ways in which disturbances can be averaged."""
+        return PROPAGATIONS if self.plans is None else PROPAGATIONS[:2]
 
     @cached_property
     def graph(self) -> CausalGraph:
@@ -84,8 +98,8 @@ class GPResponse:
 
     @cached_property
     def _coordinates(self) -> list[tuple[str, str, str]]:
-        nodes = self.graph.nodes
-        return [each for equation in self.equations for each in coordinate_names(nodes, equation)]
+        found = [coordinate_names(self.graph, equation) for equation in self.equations]
+        return [each for names in found for each in names]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -94,8 +108,8 @@ class GPResponse:
 
     @property
     def sets(self) -> tuple[tuple[str, ...], ...]:
-        """The intervention sets of the problem."""
-        return self.problem.sets
+        """The intervention sets of the problem whose effects can be learned."""
+        return self.problem.sets if self.plans is None else self.plans.sets
 
     @property
     def is_affine(self) -> bool:
@@ -108,6 +122,17 @@ class GPResponse:
         return len(self.equations) == 1
 
     @cached_property
+    def _layout(self) -> Layout | None:
+        if self.plans is None:
+            return None
+        return lay_out(self.problem, self.plans, self.equations)
+
+    @property
+    def _free(self) -> int:
+        """How many disturbances are averaged over: all but that of the target."""
+        return len(self.equations if self._layout is None else self._layout.slots) - 1
+
+    @cached_property
     def program(self) -> Any:
         """The effects as a JAX pytree."""
         size = len(self.graph.nodes)
@@ -115,17 +140,21 @@ class GPResponse:
             settings = jax.tree.map(jnp.asarray, self.settings)
             if self.propagation == "moments":
                 return MomentProgram(settings, self.equations, size)
-            free = len(self.equations) - 1
-            chosen = sigma_points(free)
+            chosen = sigma_points(self._free)
             if self.propagation == "qmc":
-                chosen = normal_points(self.points, free)
+                chosen = normal_points(self.points, self._free)
+            if self._layout is not None:
+                slots, *tables = self._layout
+                masks, codes, used = map(jnp.asarray, tables)
+                arrays = (settings, jnp.asarray(chosen), masks, codes, used)
+                return CopyProgram(*arrays, self.equations, slots, size)
             return PointProgram(settings, jnp.asarray(chosen), self.equations, size)
 
     def propagate(self, propagation: str) -> "GPResponse":
         """Return the same map with disturbances averaged in another way."""
-        if propagation not in PROPAGATIONS:
+        if propagation not in self.propagations:
             raise ModelError(
-                f"propagation must be one of {listed(PROPAGATIONS)}, got {propagation!r}"
+                f"propagation must be one of {listed(self.propagations)}, got {propagation!r}"
             )
         return replace(self, propagation=propagation)
 
@@ -134,6 +163,9 @@ class GPResponse:
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
         mask = np.asarray(queries.mask)[:, columns]
         value = np.asarray(queries.value)[:, columns]
+        if self._layout is not None:
+            self.require_planned(mask)
+            return Queries(mask, value)
         learned = {self.graph.nodes[equation.place] for equation in self.equations}
         for row in distinct_rows(mask)[0]:
             members = tuple(
@@ -158,9 +190,25 @@ class GPResponse:
                 )
         return Queries(mask, value)
 
+    def require_planned(self, mask: np.ndarray) -> None:
+        """Refuse sets, rows (M, p) of the target and its causes, that have no plan."""
+        if self._layout is None:
+            return
+        planned = {each.tobytes() for each in self._layout.masks}
+        for row in distinct_rows(mask)[0]:
+            if np.asarray(mask[row], bool).tobytes() in planned:
+                continue
+            pairs = zip(self.graph.nodes, mask[row], strict=True)
+            members = [name for name, is_set in pairs if is_set]
+            raise ExplorationError(
+                f"the effect of {set_label(tuple(members))} is averaged over regressions that no "
+                "set of the problem needs, because latent causes join causes of the target; add "
+                "it to the sets"
+            )
+
     def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the error (M,) of the averages at theta (d,), judged by many other points."""
-        batch, free = self.batch(queries), len(self.equations) - 1
+        batch, free = self.batch(queries), self._free
         if not free:
             return np.zeros(len(batch.mask))
 
@@ -207,14 +255,27 @@ class GPResponse:
         if variable not in learned:
             raise ModelError(unknown("variable with a learned mechanism", variable, learned))
         at = learned.index(variable)
+        self._require_mechanisms([self.equations[at]])
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
         coefficients = split(self.equations, np.asarray(theta))[at][0]
         rows = jnp.asarray(np.asarray(values)[:, columns])
         work = partial(means_of_many, self.equations[at], self.settings[at], rows=rows)
         return np.asarray(in_pieces(work, coefficients, len(coefficients)))
 
+    def _require_mechanisms(self, equations: Sequence[Equation]) -> None:
+        """Refuse regressions that are no mechanisms."""
+        for equation in equations:
+            if not is_mechanism(self.graph, equation):
+                name = self.graph.nodes[equation.place]
+                regressors = [self.graph.nodes[place] for place in equation.causes]
+                raise ModelError(
+                    f"latent causes join {name!r} to other variables, so that only its regression "
+                    f"on {listed(regressors)} was learned, not its mechanism"
+                )
+
     def slopes(self, theta: np.ndarray) -> dict[Edge, float]:
         """Return the largest slope of every mechanism in each cause, over all values."""
+        self._require_mechanisms(self.equations)
         found, nodes = {}, self.graph.nodes
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
         for equation, setting, (coefficients, _) in parts:

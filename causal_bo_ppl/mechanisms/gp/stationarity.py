@@ -40,16 +40,21 @@ class Given(NamedTuple):
 
 
 def uneven_mechanisms(
-    equations: Sequence[Bound], modes: Sequence[Mode], data: Data, nodes: Sequence[str]
+    equations: Sequence[Bound],
+    modes: Sequence[Mode],
+    data: Data,
+    nodes: Sequence[str],
+    usable: np.ndarray,
 ) -> list[Unevenness]:
     """Return for every mechanism that bends what stretching one of its causes would change.
 
-    modes: the hyperparameters of each equation. nodes: the variables of the model.
+    modes: the hyperparameters of each equation. nodes: the variables of the model. usable: (n, p)
+    which rows say something about the equation of each variable.
     """
     columns, found = [data.nodes.index(name) for name in nodes], []
     for bound, mode in zip(equations, modes, strict=True):
         equation = bound.equation
-        rows = np.flatnonzero(~data.intervened[:, columns[equation.place]])
+        rows = np.flatnonzero(usable[:, equation.place])
         values = data.values[rows][:, columns]
         shared = values[:, list(equation.known)] @ np.asarray(bound.setting.slopes, float)
         given = Given(values[:, list(equation.causes)], values[:, equation.place] - shared)
