@@ -21,6 +21,7 @@ SHIFT = 2.0**-14  # of a domain's width: the step of a difference, whose error i
 GRID = 2.0**20  # results are rounded to this share of the width: the same on every processor
 NEWTON = (1.0, 0.5, 0.2, 0.05)  # trial lengths, in quasi-Newton steps
 STEEPEST = (0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # trial lengths, in widths
+TRIALS = len(NEWTON) + len(STEEPEST)
 Worth = Callable[[Queries], np.ndarray]
 Allowed = Callable[[Queries], np.ndarray]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import CausalBOWarning, DomainError
 from causal_bo_ppl.numerics import TIE
-from causal_bo_ppl.optimization.ascent import ascend
+from causal_bo_ppl.optimization.ascent import TRIALS, ascend
 from causal_bo_ppl.optimization.candidates import Candidates, Space, nothing_left
 from causal_bo_ppl.optimization.climbing import climb, climb_pairs
 from causal_bo_ppl.optimization.interface import (
@@ -157,11 +157,17 @@ class _Search:
         if is_line.any():
             found.append(zoom(self.masked, queries[is_line], worth[is_line], low, high))
             ways.append("brackets")
-        starts = self.leading(queries[~is_line], worth[~is_line], IMPROVED)
+        starts = self.leading(queries[~is_line], worth[~is_line], self.improved())
         if len(starts):
             found.append(self.improve(starts))
             ways.append("gradients")
         return stack(found), " and ".join(ways)
+
+    def improved(self) -> int:
+        """Return how many points are improved: where effects are dear, as many as fit a batch."""
+        program = self.surrogate.post.belief.response.program
+        together = getattr(program, "together", TRIALS * IMPROVED)
+        return max(min(IMPROVED, together // TRIALS), 2)
 
     def improve(self, starts: Queries) -> Queries:
         """Move all free variables by gradients, those with levels one at a time, by turns."""
