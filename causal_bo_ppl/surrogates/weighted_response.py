@@ -7,12 +7,15 @@ with J the derivatives there,
 
 Where effects bend in theta and in the values, what linearization leaves out is large and smooth:
 the remainders of neighbours are nearly equal, so that an outcome of one teaches about the other.
-rho(z) are the remainders at theta_0 of S draws of theta, divided by sqrt(S), so that their
-covariance is that of the remainders. They are computed at points that fill the box of each set, and
-interpolated between them by splines: a search over values needs no averages over draws. Elsewhere
-there is no v, and what is left out counts as noise of the outcomes.
+Every set has weights v of its own. Its rho(z) are the remainders at theta_0 of S draws of theta,
+divided by sqrt(S), along the few directions in which they vary most, so that their covariance is
+that of the remainders. Between sets it would be known from these draws too roughly. Remainders are
+computed at points that fill the box of each set, and interpolated between them by splines: a search
+over values needs no averages over draws. Where effects do not bend, and for other sets, there is no
+v, and what is left out counts as noise of the outcomes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import jax
@@ -27,6 +30,7 @@ from causal_bo_ppl.problem.queries import rows_of_sets, sobol
 from causal_bo_ppl.responses import Response, response
 
 DRAWS = 64  # of theta, by which remainders are known
+DIRECTIONS, ALL = 12, 256  # weights of remainders: of a set, and of all sets together
 POINTS, MOST_POINTS = 32, 128  # at which they are computed: for each variable of a set, and in all
 LARGEST = 5  # variables of a set whose vertices are added to these points
 
@@ -35,11 +39,13 @@ LARGEST = 5  # variables of a set whose vertices are added to these points
 class WeightedResponse:
     """The response of a posterior as a linear function of weights; made by `weigh_response(post)`.
 
-    thetas: (S, d) draws, by which remainders are known; none where they count as noise.
+    thetas: (S, d) draws, by which remainders are known; none where they count as noise. blocks: the
+    place of every set's weights among those of remainders, by its mask.
     """
 
     response: Response
     thetas: np.ndarray
+    blocks: Mapping[bytes, int] = field(default_factory=dict)
     _splines: dict[bytes, RBFInterpolator] = field(default_factory=dict, repr=False)
     _noises: dict[bytes, float] = field(default_factory=dict, repr=False)
 
@@ -56,7 +62,12 @@ class WeightedResponse:
     @property
     def size(self) -> int:
         """How many weights there are: theta's, and those of remainders."""
-        return self.own + len(self.thetas)
+        return self.own + len(self.blocks) * self.directions
+
+    @property
+    def directions(self) -> int:
+        """How many weights the remainders of a set have."""
+        return min(DIRECTIONS, ALL // max(len(self.blocks), 1))
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
         """Return the parameters (d,) with these weights of theta."""
@@ -76,29 +87,26 @@ class WeightedResponse:
             )
         features = jacobian @ self.post.factor
         offsets = values - features @ centre
-        if len(self.thetas):
+        if self.blocks:
             features = np.concatenate([features, self.remainders(queries)], axis=1)
         return offsets, features
 
     def remainders(self, queries: Queries) -> np.ndarray:
-        """Return the features (M, S) of what linearization leaves out."""
-        found = np.empty((len(queries), len(self.thetas)))
+        """Return the features (M, k) of what linearization leaves out, 0 for sets without any."""
+        width = self.directions
+        found = np.zeros((len(queries), len(self.blocks) * width))
         domains, nodes = self.post.problem.domains, self.post.problem.graph.nodes
         for key, rows in rows_of_sets(queries):
-            some = queries[rows]
-            columns = np.flatnonzero(some.mask[0])
-            names = [nodes[column] for column in columns]
-            if not len(columns) or not set(names) <= set(domains):
-                found[rows] = self._missed(some)
+            if key not in self.blocks:
                 continue
-            low, high = np.array([domains[name] for name in names]).T
-            shares = (np.asarray(some.value)[:, columns] - low) / (high - low)
+            mask = np.asarray(queries.mask)[rows[0]]
+            columns = np.flatnonzero(mask)
+            low, high = np.array([domains[nodes[column]] for column in columns]).T
+            shares = (np.asarray(queries.value)[np.ix_(rows, columns)] - low) / (high - low)
             if key not in self._splines:
-                self._splines[key] = self._interpolate(np.asarray(some.mask)[0], low, high)
-            found[rows] = self._splines[key](shares)
-            outside = ((shares < 0) | (shares > 1)).any(axis=1)
-            if outside.any():
-                found[rows[outside]] = self._missed(some[outside])
+                self._splines[key] = self._interpolate(mask, low, high)
+            start = self.blocks[key] * width
+            found[rows, start : start + width] = self._splines[key](np.clip(shares, 0.0, 1.0))
         return found
 
     def _interpolate(self, mask: np.ndarray, low: np.ndarray, high: np.ndarray) -> RBFInterpolator:
@@ -111,7 +119,8 @@ class WeightedResponse:
         value = np.zeros((len(shares), len(mask)))
         value[:, mask] = low + shares * (high - low)
         missed = self._missed(Queries(np.tile(mask, (len(shares), 1)), value))
-        return RBFInterpolator(shares, missed, kernel="cubic")
+        leading = np.linalg.svd(missed, full_matrices=False)[2][: self.directions]
+        return RBFInterpolator(shares, missed @ leading.T, kernel="cubic")
 
     def _missed(self, queries: Queries) -> np.ndarray:
         """Return the remainders (M, S) of all draws, in units of which v is standard normal."""
@@ -125,8 +134,12 @@ class WeightedResponse:
 
         It is what linearization leaves out of the effect's variance, and 0 where that has weights.
         """
-        if len(self.thetas):
-            return np.zeros(len(queries))
+        if self.blocks:
+            found = np.zeros(len(queries))
+            for key, rows in rows_of_sets(queries):
+                if key not in self.blocks:
+                    found[rows] = (self._missed(queries[rows]) ** 2).sum(axis=1)
+            return found
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         keys = [kind.tobytes() + at.tobytes() for kind, at in zip(mask, value, strict=True)]
         new = [row for row, key in enumerate(keys) if key not in self._noises]
@@ -142,9 +155,14 @@ def weigh_response(post: Posterior) -> WeightedResponse:
     if isinstance(kept, WeightedResponse):
         return kept
     effect = response(post.problem, post)
-    bends = not (effect.map.is_affine or effect.map.is_linear)
-    thetas = post.draws(DRAWS, jax.random.key(0)) if bends else np.zeros((0, len(post.mean)))
+    blocks: dict[bytes, int] = {}
+    if not (effect.map.is_affine or effect.map.is_linear) and len(post.sets) <= ALL:
+        names = post.problem.graph.nodes
+        masks = np.array([[name in members for name in names] for members in post.sets])
+        empty = Queries(masks, np.zeros(masks.shape))
+        blocks = {key: at for at, (key, _) in enumerate(rows_of_sets(empty))}
+    thetas = post.draws(DRAWS, jax.random.key(0)) if blocks else np.zeros((0, len(post.mean)))
     made: WeightedResponse = post.__dict__.setdefault(
-        "_weighted_response", WeightedResponse(effect, thetas)
+        "_weighted_response", WeightedResponse(effect, thetas, blocks)
     )
     return made
