@@ -65,7 +65,7 @@ def test_what_is_about_one_intervention_refuses_two(post):
         ({"method": cb.NUTS}, r"got the class NUTS; write NUTS\(\)"),
         ({"method": cb.Laplace}, r"got the class Laplace; write Laplace\(\)"),
         ({"method": "magic"}, "method must be one of conjugate, wishart, laplace, nuts"),
-        ({"mechanisms": 3}, "mechanisms must be one of linear, gp, or a record with a name"),
+        ({"mechanisms": 3}, "mechanisms must be one of linear, gp, auto, or a record with a name"),
     ],
 )
 def test_a_class_or_something_else_is_no_record(post, options, message):

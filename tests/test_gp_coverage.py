@@ -28,7 +28,7 @@ def calibrate(method, simulations, **options):
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_nuts_is_calibrated_on_a_few_simulations():
     check = calibrate(cb.NUTS(chains=2, warmup=150, draws=150, progress=False), 20)
     assert check.verdict == "passed"

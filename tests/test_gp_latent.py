@@ -70,12 +70,14 @@ def test_coordinates_say_what_is_regressed_on_what(post):
     assert post.belief.response.to_frame().loc["b[X->Y|X,Z]", "variable"] == "Y"
 
 
+@pytest.mark.slow
 def test_effects_are_those_of_rows_drawn_along_the_plan(rows):
     """The contract compares effects and variances with rows drawn one variable after another."""
     check = check_mechanisms(cb.GP(functions=4), DOOR, rows.rows(slice(0, 100)))
     assert check.passed, check.table
 
 
+@pytest.mark.slow
 def test_sets_are_coupled_through_the_regressions_that_they_share(post):
     gram = cb.jacobian_gram(post, DOOR.queries([{"X": 1.0}, {"Z": 2 * np.tanh(1.0)}])).gram
     assert gram[0, 1] > 0.5 * np.sqrt(gram[0, 0] * gram[1, 1])
@@ -189,6 +191,7 @@ def test_outcomes_of_the_target_alone_move_all_sets(post, rows):
     assert (moved > 0.05).all()
 
 
+@pytest.mark.slow
 def test_campaigns_run_on_regressions(post, rows):
     """The prior mean of `cbo` is the average over regressions."""
 

@@ -65,7 +65,7 @@ def test_linear_optimum_agrees_with_linear_programming():
     assert min(values) == pytest.approx(system.optimum.value, abs=1e-10)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_optimum_over_more_vertices_than_can_be_listed_is_found():
     system = load("ecoli70", target="ftsJ", max_size=8)
     assert "1,483,640 vertices" in system.optimum.how

@@ -82,7 +82,7 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
         surrogate = surrogate.recentre()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_run_in_another_process(ecoli70):
     script = (
         "import causal_bo_ppl as cb\n"
@@ -277,7 +277,7 @@ def gaps(system, observations, seeds, rounds=15):
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_yaem_is_solved_in_every_seed():
     assert gaps(cb.models.load("ecoli70", target="yaeM"), 50, 5).max() < 1e-9
 

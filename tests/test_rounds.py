@@ -38,7 +38,7 @@ def test_every_acquisition_runs_and_the_same_key_gives_the_same_trace(chain, acq
     "options",
     [
         {"method": "cbo"},
-        {"acquisition": cb.CostSubtracted("ei", 0.1), "beta": 2.0},
+        {"acquisition": cb.CostSubtracted("ei", 0.1), "beta": None},
         {"beta": "schedule"},
         {"acquisition": cb.ConfidenceBound(cb.BetaSchedule(0.2), causal=1.0)},
         {"observe": cb.Observe(0.2, most=5), "stop": cb.Stop(0.01)},

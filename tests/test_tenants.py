@@ -169,6 +169,7 @@ def test_what_records_say_about_themselves_counts_not_their_names(problem):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:before the first experiment")
 def test_optimization_runs_with_every_tenant(problem, data):
     options = {"data": data, "rounds": 4, "key": 0, "progress": False}

@@ -18,7 +18,7 @@ from causal_bo_ppl.mechanisms.gp.basis import SMOOTHNESS
 MOST_TOGETHER = 3  # causes of one group
 MOST_PRODUCTS = 1_000  # basis functions of one group
 BINS = 6  # of equally many rows, between whose means the steepest slope is looked for
-FAR = 3.0  # sds from the mean, beyond which rows do not widen the range of a basis
+WITHIN = 3.0  # sds from the mean, beyond which rows do not widen the range of a basis
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
     scale = prior.scales[name] if named[1] else float(values.std())
     if named[2]:
         return Spread(centre, scale, *prior.ranges[name])
-    reach = max(FAR * scale, abs(float(values.mean()) - centre))
+    reach = max(WITHIN * scale, abs(float(values.mean()) - centre))
     low, high = max(float(values.min()), centre - reach), min(float(values.max()), centre + reach)
     return Spread(centre, scale, low, high)
 

@@ -24,6 +24,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, features
 from causal_bo_ppl.mechanisms.gp.binding import Bound, starts, triangle
 from causal_bo_ppl.mechanisms.gp.evidence import Known, Mode, Rows, condition, find_mode
+from causal_bo_ppl.mechanisms.gp.priors import WITHIN
 from causal_bo_ppl.mechanisms.interfaces import Unevenness
 
 RATES = (-1.0, -0.5, 0.5, 1.0)  # of exponential stretches, for one sd of the cause
@@ -140,7 +141,7 @@ def _stretched(
     """Return log evidence, up to a constant, and fitted means (n,) with one cause stretched.
 
     The stretched cause keeps its mean and sd, so that the prior stays as it is, and its box is the
-    range of the rows.
+    range of the rows, as in `priors.read_spread`.
     """
     column = given.inputs[:, at]
     centre, scale = column.mean(), column.std()
@@ -148,7 +149,8 @@ def _stretched(
     moved = centre + scale * (moved - moved.mean()) / moved.std()
     inputs = given.inputs.copy()
     inputs[:, at] = moved
-    low, high = moved.min(), moved.max()
+    low = max(moved.min(), centre - WITHIN * scale)
+    high = min(moved.max(), centre + WITHIN * scale)
     parts = [np.array(part, float) for part in known.frame]
     for part, value in zip(parts[1:], ((low + high) / 2, (high - low) / 2, low, high), strict=True):
         part[at] = value
