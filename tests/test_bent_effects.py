@@ -1,5 +1,6 @@
 """Coupled surrogates of effects that bend: what linearization leaves out, and where it is made."""
 
+import logging
 from dataclasses import replace
 
 import jax
@@ -155,6 +156,16 @@ def compiled():
     from causal_bo_ppl import responses
 
     return sum(getattr(responses, name)._cache_size() for name in ("_effects", "_linearize"))
+
+
+def test_new_rows_compile_nothing(post, toy, caplog):
+    """Whatever their number: rows are filled up to one of a few sizes."""
+    rows = toy.experiment(toy.problem.sobol(4), 1)
+    first = post.update(rows.rows(slice(0, 1))).mean
+    with jax.log_compiles(True), caplog.at_level(logging.WARNING):
+        others = [post.update(rows.rows(slice(0, count))).mean for count in (2, 3, 5)]
+    assert not [each for each in caplog.records if "Compiling" in each.getMessage()]
+    assert all(len(each) == len(first) for each in others)
 
 
 def test_rows_of_experiments_far_away_do_not_change_where_variables_usually_lie(post, toy):

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
@@ -86,13 +89,21 @@ def bind_equation(
     median = prior.target_lengthscale if name == problem.target else prior.lengthscale
     lengths = median * np.array([spreads[cause].scale for cause in causes])
     beliefs = _beliefs(prior, form, spread.scale, level, units, steep, lengths)
-    inputs = list(map(jnp.asarray, seen))
-    found = np.asarray(features(form, frame, inputs)) if causes else np.ones((own.sum(), 1))
+    found = np.ones((own.sum(), 1))
+    if causes:
+        work = partial(_features, form, Frame(*map(jnp.asarray, frame)))
+        found = np.asarray(in_pieces(work, np.stack(seen, axis=1), len(found)))
     factor = triangle(np.column_stack([found, outcome - level]))
     places = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
     rows = Rows(factor, np.asarray(float(own.sum())))
     equation = Equation(place, *places, form)
     return Bound(equation, Setting(frame, slopes), Known(frame, beliefs, rows))
+
+
+@partial(jax.jit, static_argnums=0)
+def _features(form: Form, frame: Frame, values: jax.Array) -> jax.Array:
+    """Return what the coefficients are multiplied by (n, K), for values (n, C) of the causes."""
+    return features(form, frame, list(values.T))
 
 
 def _frame(
