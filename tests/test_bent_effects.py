@@ -42,15 +42,24 @@ def test_derivatives_of_a_sine_series_are_those_of_its_terms():
     np.testing.assert_allclose(for_angle, pull * (slopes @ np.asarray(own)), atol=1e-11)
 
 
-def test_remainders_are_what_draws_of_theta_do_beyond_the_line(post, toy):
-    """Between the points at which they are computed, to a hundredth of their size."""
+def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
+    """Between the points at which they are computed too, to a fiftieth of their size."""
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 23)])
-    linear, r = weigh_response(post), cb.response(toy.problem, post)
+    weighted, r = weigh_response(post), cb.response(toy.problem, post)
     theta = post.draws(DRAWS, jax.random.key(0))
     line = r(post.mean, queries) + (theta - post.mean) @ r.jacobian(post.mean, queries).T
     missed = (r(theta, queries) - line).T / np.sqrt(DRAWS)
-    found = linear.remainders(queries)
-    assert np.abs(found - missed).max() < 0.02 * np.abs(missed).max()
+    found = weighted.remainders(queries)
+    expected = missed @ missed.T
+    assert np.abs(found @ found.T - expected).max() < 0.02 * np.abs(expected).max()
+    near = slice(8, 18)  # where they are small
+    gap = np.abs(found[near] @ found[near].T - expected[near, near]).max()
+    assert gap < 0.1 * np.abs(expected[near, near]).max()
+
+
+def test_sets_share_no_weights_of_remainders(post, toy):
+    one, other = (weigh_response(post).remainders(q) for q in toy.problem.sobol(2)[::2])
+    assert np.abs(one @ other.T).max() == 0
 
 
 def test_doubt_before_any_outcome_is_that_of_many_draws(post, toy):
@@ -156,6 +165,30 @@ def compiled():
     from causal_bo_ppl import responses
 
     return sum(getattr(responses, name)._cache_size() for name in ("_effects", "_linearize"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"domains": {"X": cb.Levels([-2, -1, 0, 1, 2]), "W": (-2, 2)}},
+        {"constraints": [cb.LinearConstraint({"X": 1.0, "W": 1.0}, upper=1.0)]},
+        {"feasible": lambda queries: np.asarray(queries.value)[:, 0] < 1.0},
+    ],
+    ids=["levels", "constraint", "function"],
+)
+def test_effects_that_bend_are_searched_where_interventions_may_lie_only(options):
+    rng, graph = np.random.default_rng(0), cb.CausalGraph.parse("X -> Z -> Y; W -> Y")
+    x, w = rng.normal(size=(2, 60))
+    z = np.sin(2 * x) + 0.3 * rng.normal(size=60)
+    columns = {"X": x, "W": w, "Z": z, "Y": z**2 - w + 0.3 * rng.normal(size=60)}
+    values = np.stack([columns[name] for name in graph.nodes], axis=1)
+    data = cb.Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    problem = cb.Problem(
+        graph, "Y", **({"domains": {"X": (-2, 2), "W": (-2, 2)}, "sets": 2} | options)
+    )
+    study = cb.Study(problem, data, cb.Settings(mechanisms={"Z": FEW, "Y": FEW}), key=0)
+    asked = study.ask().intervention
+    assert problem.feasible([asked]).all()
 
 
 def test_new_rows_compile_nothing(post, toy, caplog):

@@ -16,7 +16,8 @@ v, and what is left out counts as noise of the outcomes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -26,6 +27,7 @@ from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.feasibility import for_measured
 from causal_bo_ppl.problem.queries import rows_of_sets, sobol
 from causal_bo_ppl.responses import Response, response
 
@@ -124,10 +126,15 @@ class WeightedResponse:
 
     def _missed(self, queries: Queries) -> np.ndarray:
         """Return the remainders (M, S) of all draws, in units of which v is standard normal."""
-        values, jacobian = self.response.linearize(self.post.mean, queries)
-        missed = self.response(self.thetas, queries) - values
+        values, jacobian = self._anywhere.linearize(self.post.mean, queries)
+        missed = self._anywhere(self.thetas, queries) - values
         missed -= (self.thetas - self.post.mean) @ jacobian.T
         return np.asarray(missed.T / np.sqrt(len(self.thetas)))
+
+    @cached_property
+    def _anywhere(self) -> Response:
+        """The same response, also where an intervention may not be proposed."""
+        return Response(replace(self.post, problem=for_measured(self.post.problem)))
 
     def noises(self, queries: Queries) -> np.ndarray:
         """Return what counts as noise of each effect, (M,); computed once for each query.
