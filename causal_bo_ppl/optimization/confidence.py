@@ -147,8 +147,10 @@ class Bound:
         """Return the bound with the least beta, times powers of 1.5, that some candidate needs.
 
         It needs it for its bound to be better than an effect that is known exactly. The bound
-        itself is returned where none is in doubt.
+        itself is returned where none is in doubt, or where there is no candidate.
         """
+        if not len(context.candidates):
+            return self
         mean, sd = context.surrogate.predict(context.candidates)
         short = sign_of(context.objective) * (best - mean) + HAIR * (np.abs(best) + np.ptp(mean))
         needed = np.where(sd > 0, short / np.where(sd > 0, sd, 1.0), np.inf).min(initial=np.inf)
