@@ -108,6 +108,8 @@ def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
     assert ConfidenceBound(2.0).widen(context, float(mean.min())).beta == 2.0
     zero = ConfidenceBound(0.0)
     assert zero.widen(context, best) is zero
+    nothing_left, rule = replace(context, candidates=candidates[np.arange(0)]), ConfidenceBound(2.0)
+    assert rule.widen(nothing_left, best) is rule
 
 
 def test_the_usual_bound_is_wider_where_effects_bend_and_outcomes_are_noisy(post, toy):

@@ -147,7 +147,7 @@ class Bound:
         """Return the bound with the least beta, times powers of 1.5, that some candidate needs.
 
         It needs it for its bound to be better than an effect that is known exactly. The bound
-        itself is returned where none is in doubt.
+        itself is returned where none is in doubt, or where there is no candidate.
         """
         if not len(context.candidates):
             return self
