@@ -153,7 +153,8 @@ class Bound:
             return self
         mean, sd = context.surrogate.predict(context.candidates)
         short = sign_of(context.objective) * (best - mean) + HAIR * (np.abs(best) + np.ptp(mean))
-        needed = np.where(sd > 0, short / np.where(sd > 0, sd, 1.0), np.inf).min(initial=np.inf)
+        sds = np.where(sd > 0, short / np.where(sd > 0, sd, 1.0), np.inf)
+        needed = max(float(sds.min()), 0.0)
         beta = float(self.beta)
         if not 0 < beta < needed**2 < MOST_BETA:
             return self
