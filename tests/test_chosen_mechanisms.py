@@ -46,6 +46,7 @@ def test_where_lines_are_enough_everywhere_the_posterior_is_that_of_lines():
     assert post.chosen.text.startswith("The rows chose lines for ")
 
 
+@pytest.mark.slow
 def test_a_run_and_a_study_go_on_with_what_the_rows_chose():
     problem, data = problem_and_rows(0.8)
     study = cb.Study(problem, data, cb.Settings(mechanisms="auto"), key=0)

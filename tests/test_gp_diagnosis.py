@@ -295,6 +295,7 @@ def test_directions_that_effects_show_are_standard_under_the_gaussian(conjugate,
     assert np.allclose(np.cov(z.T), np.eye(z.shape[1]), atol=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["laplace", "sampled"])
 def test_gaussian_error_is_judged_in_the_effects(request, method):
     post = request.getfixturevalue(method)

@@ -141,6 +141,7 @@ def test_linear_rows_give_what_the_linear_route_gives():
     assert (np.abs(linear[0] - truth) < 4.5 * linear[1]).all() and system.problem.target == "Y"
 
 
+@pytest.mark.slow
 def test_back_door_with_a_latent_cause_elsewhere():
     """W -> X, W -> Y, and a latent cause of W and V, which also causes Y."""
     graph = cb.CausalGraph.parse("W -> X -> Y; W -> Y; V -> Y; V <-> W")
@@ -165,6 +166,7 @@ def test_a_family_without_latent_causes_is_as_before():
     assert model.response.propagations == ("qmc", "sigma", "moments")
 
 
+@pytest.mark.slow
 def test_files_keep_regressions(post, tmp_path):
     small = cb.fit(DOOR, post.data.rows(slice(0, 60)), mechanisms=FEW)
     path = small.to_netcdf(tmp_path / "post.nc", draws=40)
