@@ -18,8 +18,8 @@ from causal_bo_ppl.errors import CausalBOError
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.mechanisms.gp.propagation import (
     NEAR,
+    AveragingProgram,
     Equation,
-    Program,
     Setting,
     natural,
     one_by_one,
@@ -116,7 +116,7 @@ def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class CopyProgram(Program):
+class CopyProgram(AveragingProgram):
     """Effects as averages over draws of regressions; see `interfaces.ResponseProgram`.
 
     settings: one for each equation. points: (S, k - 1) standardized disturbances of all slots but
@@ -167,19 +167,6 @@ class CopyProgram(Program):
         """Return the mean of the target at every point (S,), given its regressors there."""
         found: jax.Array = self.paths(theta, mask, value, fast)[-1][0]
         return found
-
-    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
-        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
-        return self.means(theta, query.mask, query.value, fast).mean()
-
-    def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
-        """Return the variance of one outcome under each query, (M,)."""
-        noise = jnp.exp(2 * split(self.equations, theta)[-1][1])
-
-        def one(query: Queries) -> jax.Array:
-            return self.means(theta, query.mask, query.value, True).var() + noise
-
-        return one_by_one(one, batch)
 
     def beyond(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return how many paths leave the data: (M,) at all, (M, k) by input, and by how much.

@@ -144,9 +144,32 @@ def one_by_one(work: Callable[[Queries], Result], batch: Queries) -> Result:
     return found
 
 
+class AveragingProgram(Program):
+    """Effects as averages over points of the target's mean given all else."""
+
+    equations: tuple[Equation, ...]
+
+    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
+        """Return the mean of the target at every point (S,)."""
+        raise NotImplementedError
+
+    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
+        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
+        return self.means(theta, query.mask, query.value, fast).mean()
+
+    def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the variance of one outcome under each query, (M,)."""
+        noise = jnp.exp(2 * split(self.equations, theta)[-1][1])
+
+        def one(query: Queries) -> jax.Array:
+            return self.means(theta, query.mask, query.value, True).var() + noise
+
+        return one_by_one(one, batch)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PointProgram(Program):
+class PointProgram(AveragingProgram):
     """Effects as averages over points; see `interfaces.ResponseProgram`.
 
     settings: one for each equation. points: (S, E - 1) standardized disturbances of all variables
@@ -175,19 +198,6 @@ class PointProgram(Program):
         """Return the mean of the target at every point (S,), given all its causes there."""
         found: jax.Array = self.paths(theta, mask, value, fast)[-1]
         return found
-
-    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
-        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
-        return self.means(theta, query.mask, query.value, fast).mean()
-
-    def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
-        """Return the variance of one outcome under each query, (M,)."""
-        noise = jnp.exp(2 * split(self.equations, theta)[-1][1])
-
-        def one(query: Queries) -> jax.Array:
-            return self.means(theta, query.mask, query.value, True).var() + noise
-
-        return one_by_one(one, batch)
 
     def beyond(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return how many paths leave the data: (M,) at all, (M, k) by input, and by how much.
