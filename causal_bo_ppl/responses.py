@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -53,11 +53,14 @@ class Response:
 
     post: Posterior
     propagation: str | None = None
+    is_rough: bool = False  # whether averages over fewer points will do
 
     @cached_property
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
-        return propagated(self.post, self.propagation)
+        found = propagated(self.post, self.propagation)
+        roughly = offered(found, "roughly") if self.is_rough else None
+        return found if roughly is None else cast(ResponseMap, roughly())
 
     @property
     def names(self) -> tuple[str, ...]:

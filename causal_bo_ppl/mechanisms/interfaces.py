@@ -102,7 +102,8 @@ class ResponseMap(Protocol):
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
     `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
     points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
-    with another kind of average, one of `propagations`. Where the range of the data is known:
+    with another kind of average, one of `propagations`; `roughly()`, the same map with fewer
+    points. Where the range of the data is known:
     `extrapolation(theta, queries)`, see `Extrapolation`.
 
     Where theta determines the mechanisms themselves, V = g(causes) + e:

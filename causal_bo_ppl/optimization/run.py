@@ -1,7 +1,7 @@
 """What did an optimization do, and what does it recommend?"""
 
 import html
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,11 +10,13 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import t as student
 
-from causal_bo_ppl.checks import Check
+from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import Entry, State, Suggestion, recommend
@@ -138,6 +140,28 @@ class Run:
         return assess(self.problem, told)
 
     @cached_property
+    def extrapolation(self) -> Check | None:
+        """Whether mechanisms answer for what is recommended beyond their data.
+
+        As `cb.check_extrapolation`; None where the mechanisms do not say where their data end.
+        """
+        post = self.surrogate.post
+        if offered(post.belief.response, "extrapolation") is None:
+            return None
+        found = check_extrapolation(post, self.problem.queries([self.best.intervention]))
+        if found.verdict != FAILED:
+            return found
+        tried = self.problem.interventions(self.queries)
+        count = sum(each == self.best.intervention for each in tried)
+        advice = found.advice
+        if count:
+            advice = (
+                f"It was tried {count} {'time' if count == 1 else 'times'}: rely on what came out "
+                "there rather than on the mechanisms."
+            )
+        return replace(found, advice=advice)
+
+    @cached_property
     def queries(self) -> Queries:
         """The interventions tried, in order."""
         return self._stack([step.suggestion.query for step in self.steps])
@@ -229,8 +253,13 @@ class Run:
         low, high = self.best.interval()
         found = f"best do({best}): {self.best.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
         rest = f", {len(self.unlearned)} outcomes not learned from" if self.unlearned else ""
+        if self.extrapolation is not None and self.extrapolation.verdict == FAILED:
+            rest += ", beyond the data of the mechanisms"
         return f"Run({self.settings.method}, {len(self.steps)} experiments, {found}{rest})"
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")
-        return f"<p>{html.escape(repr(self))}</p>{table}"
+        words, far = [repr(self)], self.extrapolation
+        if far is not None and far.verdict == FAILED:
+            words.append(f"{far.text} {far.advice}")
+        return "".join(f"<p>{html.escape(each)}</p>" for each in words) + table
