@@ -125,7 +125,7 @@ FREE = {  # public names that compute nothing with JAX, and why they need not re
     "Stop Tolerances Wishart",
     "symbols, graphs and designs in NumPy": "CausalGraph Problem mis pomis",
     "a table of float64 numbers in NumPy": "Data",
-    "files of float64 numbers": "read_datatree write_datatree",
+    "files of float64 numbers": "open_datatree write_datatree",
     "NumPy formulas that demand float64 arrays": "information_gain information_gain_bound",
     "pictures of results, which the functions above compute": "plots",
 }
