@@ -114,6 +114,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: theory.concentration(at.problem, at.data, [50]),
         lambda at: theory.design_strength(at.post),
     ],
+    "read_datatree": [lambda at: cb.read_datatree(at.tree, at.problem)],
     "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
@@ -148,6 +149,7 @@ def before():
         data=data,
         queries=queries,
         theta=post.mean,
+        tree=post.to_datatree(draws=8),
         key=jax.random.key(0),
     )
     run = cb.optimize(system, rounds=2, observations=50, key=0)

@@ -24,7 +24,7 @@ from causal_bo_ppl.inference.fitting import fit, read_method, read_written_metho
 from causal_bo_ppl.inference.interfaces import Recipe
 from causal_bo_ppl.inference.netcdf import LARGEST, open_datatree, require_tree
 from causal_bo_ppl.inference.posterior import Posterior
-from causal_bo_ppl.inputs import read_key, write_key
+from causal_bo_ppl.inputs import read_key, require_float64, write_key
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import Prior, Task, offered
 from causal_bo_ppl.mechanisms.serialization import (
@@ -126,6 +126,7 @@ def read_datatree(
     >>> bool((again.mean == post.mean).all())
     True
     """
+    require_float64()
     if isinstance(source, str | Path):
         tree, where = open_datatree(source, problem, largest=largest), f"{str(source)!r}"
     else:
