@@ -138,4 +138,6 @@ def test_the_older_container_of_arviz_takes_a_tree(trees):
             pytest.skip("this ArviZ knows DataTree only")
         old = arviz.InferenceData.from_datatree(trees["nuts"])
         table = arviz.summary(old, var_names=["theta", "effect"])
-        assert "effect[do(X = 1)]" in table.index and np.isfinite(arviz.loo(old, var_name="Y").elpd_loo)
+        assert "effect[do(X = 1)]" in table.index and np.isfinite(
+            arviz.loo(old, var_name="Y").elpd_loo
+        )

@@ -225,7 +225,9 @@ def test_a_posterior_of_outcomes_is_read_back(chain, tmp_path):
     queries = chain.problem.queries([{"X": 1.0}] * 3)
     told = (queries, np.zeros(3))
     post = cb.fit(chain.problem, chain.observe(100, 0), method="laplace", outcomes=told)
-    again = cb.open_datatree(post.to_netcdf(tmp_path / "post.nc", draws=16, rows=True), chain.problem)
+    again = cb.open_datatree(
+        post.to_netcdf(tmp_path / "post.nc", draws=16, rows=True), chain.problem
+    )
     assert again["log_likelihood"]["do(Y)"].shape == (4, 4, 3)
 
 
