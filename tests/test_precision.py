@@ -149,7 +149,7 @@ def before():
         data=data,
         queries=queries,
         theta=post.mean,
-        tree=post.to_datatree(draws=8),
+        tree=post.to_datatree(draws=16),
         key=jax.random.key(0),
     )
     run = cb.optimize(system, rounds=2, observations=50, key=0)
