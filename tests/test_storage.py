@@ -117,7 +117,7 @@ def test_a_full_disk_is_a_store_error_and_the_process_lives(tmp_path):
             "post = cb.fit(system.problem, system.observe(10, 0))\n"
             "path = post.to_netcdf(sys.argv[1], draws=16)\n"
             "before = path.read_bytes()\n"
-            "try:\n    post.to_netcdf(path, draws=4_000)\n"
+            "try:\n    post.to_netcdf(path, draws=4_000, rows=True)\n"
             "except cb.StoreError as error:\n    print(error)\n"
             "assert path.read_bytes() == before\n"
             "cb.open_datatree(path, system.problem)\n"
