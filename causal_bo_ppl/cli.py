@@ -12,6 +12,7 @@ from causal_bo_ppl import models
 from causal_bo_ppl.errors import CausalBOError, ModelError
 from causal_bo_ppl.identification import identify
 from causal_bo_ppl.optimization import Run, optimize
+from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import rule_name
 from causal_bo_ppl.problem.queries import vertices
@@ -115,11 +116,13 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
     seen = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
     console.print(f"3  Kernel: {seen}; {taught}", soft_wrap=True)
     console.print(_rounds(run))
+    console.print(escape(f"\nHow to read what follows: {CHOSEN}"), soft_wrap=True)
     best = ", ".join(
         f"{problem.label(name)} = {value:.6g}" for name, value in run.best.intervention.items()
     )
     low, high = run.best.interval(0.9)
-    found = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}], at do({best})"
+    believed = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}] ({UNADJUSTED})"
+    found = f"{believed}, at do({best})"
     effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
     console.print(
         escape(f"\nBest after {len(run.steps)} experiments: {found}; {effect}"), soft_wrap=True

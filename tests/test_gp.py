@@ -247,7 +247,7 @@ def test_monte_carlo_kernel_shows_where_linearization_fails(toy, post):
 @pytest.mark.heavy
 def test_tree_of_a_posterior_is_written_and_read(toy, post, tmp_path):
     path = post.to_netcdf(tmp_path / "post.nc", draws=40)
-    tree = cb.read_datatree(path, toy.problem)
+    tree = cb.open_datatree(path, toy.problem)
     assert tuple(tree["posterior"]["coordinate"].values) == post.names
     assert tree["prior"]["theta"].shape[-1] == len(post.names)
     frame = post.to_frame()

@@ -155,7 +155,7 @@ def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     assert (
         abs(before.covariance[0, 1]) < 1e-12 and abs(correlation) > 0.2
     )  # equations are no longer independent
-    tree = told.to_datatree(draws=50)
+    tree = told.to_datatree(draws=50, rows=True)
     assert tree["log_likelihood"]["do(Y)"].sizes["row[do(Y)]"] == 20
 
 

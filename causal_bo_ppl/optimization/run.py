@@ -26,6 +26,16 @@ from causal_bo_ppl.problem.queries import set_label, stack
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.systems import CausalSystem
 
+# What must be said wherever an interval of a chosen intervention is shown, shortly and in full.
+UNADJUSTED = "not adjusted for being chosen"
+CHOSEN = (
+    "The interval of a chosen intervention would be right if that intervention had been fixed "
+    "beforehand. It does not account for the choice: what looks best is often something that is "
+    "overestimated. Where many effects are weak and nearly equal, it holds the true effect less "
+    "often than it says (in 77 to 84 % of the runs instead of 90 %, after one round on two "
+    "networks). Outcomes that are measured after the choice are free of this."
+)
+
 
 class Recommendation(NamedTuple):
     """An intervention with what is believed about its effect.
@@ -41,9 +51,26 @@ class Recommendation(NamedTuple):
     by: str = "outcomes"
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Return the central credible interval of the effect."""
+        """Return the central credible interval of the effect; it ignores that this was chosen.
+
+        Where many effects are weak and nearly equal, the interval of the one that looked best
+        holds the true effect less often than `level`.
+        """
         width = float(student.ppf((1 + read_share("level", level)) / 2, self.degrees)) * self.sd
         return self.mean - width, self.mean + width
+
+    @property
+    def belief(self) -> str:
+        """The intervention, its mean and its interval in words."""
+        words = ", ".join(f"{name} = {value:.4g}" for name, value in self.intervention.items())
+        low, high = self.interval()
+        return f"do({words}): {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {UNADJUSTED}"
+
+    def __repr__(self) -> str:
+        return f"Recommendation({self.belief}; by {self.by})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOSEN)}</p>"
 
 
 def recommendation(state: State) -> Recommendation:
@@ -249,9 +276,7 @@ class Run:
         return np.asarray(gaps if of == "recommended" else np.minimum.accumulate(gaps))
 
     def __repr__(self) -> str:
-        best = ", ".join(f"{name} = {value:.4g}" for name, value in self.best.intervention.items())
-        low, high = self.best.interval()
-        found = f"best do({best}): {self.best.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+        found = f"best {self.best.belief}"
         rest = f", {len(self.unlearned)} outcomes not learned from" if self.unlearned else ""
         if self.extrapolation is not None and self.extrapolation.verdict == FAILED:
             rest += ", beyond the data of the mechanisms"
@@ -259,7 +284,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")
-        words, far = [repr(self)], self.extrapolation
+        words, far = [repr(self), CHOSEN], self.extrapolation
         if far is not None and far.verdict == FAILED:
             words.append(f"{far.text} {far.advice}")
         return "".join(f"<p>{html.escape(each)}</p>" for each in words) + table
