@@ -12,6 +12,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError, listed
@@ -19,20 +20,14 @@ from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.plots.style import (
-    BLUE,
-    INK,
-    half_width,
-    mark_data,
-    plain,
-    set_heights,
-    short,
-)
+from causal_bo_ppl.plots.labels import folded, short
+from causal_bo_ppl.plots.style import BLUE, INK, half_width, mark_data, set_heights
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.paths import learned_variables
 
 MOST = 12  # mechanisms that get a panel, those nearest to the target
 COLUMNS = 4  # panels side by side, at most
+PANEL = 26  # letters that fit along a panel
 POINTS, DRAWS = 120, 400  # of a curve
 
 
@@ -240,7 +235,7 @@ def _axes(given: Any, chosen: list[Edge], title: str) -> np.ndarray:
     size = max(3.1 * columns, 4.4), 2.7 * rows + 0.8
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)  # type: ignore[union-attr,call-arg]
-    figure.suptitle(plain(title), fontsize="medium")
+    figure.suptitle(folded(title, int(size[0] / 0.09)), fontsize="medium")
     for spare in axes.ravel()[len(chosen) :]:
         spare.set_visible(False)
     return np.asarray(axes.ravel()[: len(chosen)])
@@ -257,10 +252,12 @@ def _finish(
     shown = np.append(heights, line)
     set_heights(ax, shown if len(shown) else np.ravel(band), band)
     ax.set(
-        xlabel=short(problem.label(panel.cause)),
-        ylabel=short(problem.label(panel.effect)),
+        xlabel=folded(problem.label(panel.cause), PANEL),
+        ylabel=folded(problem.label(panel.effect), PANEL),
     )
-    ax.set_title(short(f"{panel.cause} → {panel.effect}"), fontsize="medium")
+    ax.xaxis.set_major_locator(MaxNLocator(4))
+    half = PANEL // 2
+    ax.set_title(f"{short(panel.cause, half)} → {short(panel.effect, half)}", fontsize="medium")
 
 
 def _legend(places: np.ndarray, whole: bool) -> np.ndarray:
