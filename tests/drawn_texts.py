@@ -1,6 +1,6 @@
 """What is wrong with the texts of a picture: which are cut off, and which lie on each other."""
 
-SLACK = 1.0  # pixels by which boxes of texts may touch
+SLACK = 1.0  # pixels by which a text may reach beyond the edge
 
 
 def visible_texts(figure):
@@ -41,7 +41,7 @@ def cut_off(figure):
 
 def overlapping(figure):
     """Return the pairs of texts that lie on each other."""
-    shown = [(text, box.padded(-SLACK)) for text, box in visible_texts(figure)]
+    shown = visible_texts(figure)
     return [
         (one, other)
         for place, (one, box) in enumerate(shown)

@@ -150,7 +150,7 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     left = f", {len(names) - len(shown)} variables never set" if len(names) > len(shown) else ""
     title = f"{run.settings.method}, {problem.objective} {problem.target}: "
     title += f"{sets} of {len(problem.sets)} sets tried{left}"
-    entitle(ax, title, 50)
+    entitle(ax, title)
     if best.any():
         legend_below(ax, markerscale=0.7)
     return ax

@@ -92,7 +92,7 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
         problem.target: COLOURS["target"]
     }
     ax = draw_graph(causes, ax, fills=fills)
-    entitle(ax, f"{problem.objective} {problem.label(problem.target)}", int(_width(ax) / 0.09))
+    entitle(ax, f"{problem.objective} {problem.label(problem.target)}")
     keys: list[Artist] = [
         Patch(facecolor=colour, edgecolor=OUTLINE, label=kind) for kind, colour in COLOURS.items()
     ]
@@ -107,11 +107,6 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
         fontsize="small",
     )
     return ax
-
-
-def _width(ax: Axes) -> float:
-    """Return the width of the figure of these Axes in inches."""
-    return float(ax.get_figure(root=True).get_figwidth())  # type: ignore[union-attr]
 
 
 def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
@@ -193,7 +188,6 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     entitle(
         ax,
         f"blue: the set uses it; dimension {parameters.dimension}, generic rank {parameters.rank}",
-        max(int(_width(ax) / 0.11), 30),
     )
     return ax
 
@@ -227,7 +221,7 @@ def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
         fontsize="small",
     )
     verdict = f"identifiable ({found.route})" if found.identifiable else "not identifiable"
-    entitle(ax, f"{found.query}: {verdict}", max(int(_width(ax) / 0.09), 30))
+    entitle(ax, f"{found.query}: {verdict}")
     return ax
 
 

@@ -17,9 +17,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from matplotlib.transforms import ScaledTranslation
 
 LETTER, LINE = 0.075, 0.17  # inches that a small letter and a line of text take
+GAPS = 0.14  # inches between axis, ticks, label and legend, all together
 LONG, CUT = 52, 34  # letters of a row's label: in a new figure, and in Axes that were given
 LEAST = 7  # letters that must be left of a part of a label, so that it says something
-TITLE, SIDE = 58, 34  # letters in a line of a title, and of the label of a vertical axis
+TITLE = 0.1  # inches that a letter of a title takes
+SIDE = 34  # letters in a line of the label of a vertical axis
 
 
 def plain(text: str) -> str:
@@ -38,7 +40,7 @@ def short(text: str, most: int = 30) -> str:
     return plain(_cut(text, most))
 
 
-def folded(text: str, most: int = TITLE) -> str:
+def folded(text: str, most: int) -> str:
     """Return a text in lines of at most `most` letters."""
     lines = [textwrap.fill(line, most, break_on_hyphens=False) for line in text.split("\n")]
     return plain("\n".join(lines))
@@ -83,16 +85,20 @@ def figure_beside(texts: Sequence[str], width: float, height: float) -> tuple[Ax
     return plt.figure(figsize=size, layout="constrained").add_subplot(), labels
 
 
-def entitle(ax: Axes, text: str, most: int = TITLE, **options: Any) -> None:
-    """Write a title in as many lines as it takes."""
-    ax.set_title(folded(text, most), fontsize="medium", **options)
+def entitle(ax: Axes, text: str, most: int | None = None) -> None:
+    """Write a title in as many lines as it takes, by default of the width of the Axes or so."""
+    if most is None:
+        page = ax.figure.bbox.width / ax.figure.dpi  # inches
+        most = max(int(page * min(1.0, 1.3 * ax.get_position().width) / TITLE), 20)
+    ax.set_title(folded(text, most), fontsize="medium")
 
 
 def legend_below(ax: Axes, columns: int = 2, **options: Any) -> Legend:
     """Explain the colours below the label of the horizontal axis, however many lines it has."""
     lines = ax.get_xlabel().count("\n") + bool(ax.get_xlabel())
     ticks = max([tick.get_text().count("\n") + 1 for tick in ax.get_xticklabels()] or [1])
-    below = ScaledTranslation(0, -LINE * (lines + ticks), ax.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+    down = -GAPS - LINE * (lines + ticks)
+    below = ScaledTranslation(0, down, ax.figure.dpi_scale_trans)
     look: dict[str, Any] = {"frameon": False, "fontsize": "small", "ncols": columns} | options
     place = {"bbox_to_anchor": (0.5, 0.0), "bbox_transform": ax.transAxes + below}
     return ax.legend(loc="upper center", **place, **look)

@@ -255,7 +255,8 @@ def _finish(
         xlabel=folded(problem.label(panel.cause), PANEL),
         ylabel=folded(problem.label(panel.effect), PANEL),
     )
-    ax.xaxis.set_major_locator(MaxNLocator(4))
+    long = max(len(f"{end:.4g}") for end in ax.get_xlim()) > 4  # such numbers need more room
+    ax.xaxis.set_major_locator(MaxNLocator(3 if long else 4))
     half = PANEL // 2
     ax.set_title(f"{short(panel.cause, half)} → {short(panel.effect, half)}", fontsize="medium")
 

@@ -72,7 +72,7 @@ def draw_posterior(
         _write_intervals(ax, post.mean, half)
     each = "\nof each coordinate on its own scale, 0 to 1" if mixed else ""
     ax.set_xlabel(f"posterior mean and {level:.0%} interval{each}")
-    entitle(ax, f"theta of {post.problem.target}: {post.method}, {post.rows} rows", 50)
+    entitle(ax, f"theta of {post.problem.target}: {post.method}, {post.rows} rows", 56)
     return ax
 
 

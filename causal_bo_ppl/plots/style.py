@@ -9,12 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import DomainError
-from causal_bo_ppl.plots.labels import LETTER, SIDE, distinct, folded, name_decades
+from causal_bo_ppl.plots.labels import CUT, LETTER, SIDE, distinct, folded, name_decades
 
 BLUE, AMBER, INK, GREY = "#2563eb", "#f59e0b", "#0f172a", "#94a3b8"
 NO_COLOUR = "#e2e8f0"  # of cells that the colour scale does not hold
 MOST_LABELS = 45  # rows with a label each; above, every second, third, ... has one
 FARTHEST = 1.5  # ranges of what must be seen, which a picture shows above and below it
+WIDE = 42  # letters of a label beside a matrix in a new figure
 WRITTEN = 8  # rows up to which cells hold their numbers
 
 
@@ -83,9 +84,10 @@ def draw_squares(
     once. options: keyword arguments of pcolormesh.
     """
     across = labels if columns is None else columns
+    most = CUT if ax is not None else WIDE
     if ax is None:
         margins = [
-            LETTER * max(map(len, distinct(sorted(set(names)))), default=0)
+            LETTER * max(map(len, distinct(sorted(set(names)), most)), default=0)
             for names in (labels, across)
         ]
         cell = 0.55 if max(cells.shape) <= WRITTEN else 0.3  # inches; numbers need more
@@ -97,8 +99,8 @@ def draw_squares(
     drawn = ax.pcolormesh(
         np.ma.array(cells, mask=hidden), edgecolors="white", linewidth=_gap(cells), **options
     )
-    _name(ax.set_xticks, across, rotation=90)
-    _name(ax.set_yticks, labels)
+    _name(ax.set_xticks, across, most, rotation=90)
+    _name(ax.set_yticks, labels, most)
     ax.invert_yaxis()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -124,12 +126,12 @@ def _gap(cells: np.ndarray) -> float:
     return 0.6 if max(cells.shape) <= 60 else 0.0
 
 
-def _name(set_ticks: Callable[..., Any], labels: list[str], **options: Any) -> None:
+def _name(set_ticks: Callable[..., Any], labels: list[str], most: int, **options: Any) -> None:
     """Label the middle of each run of equal labels; of too many runs only some are labelled."""
     starts, ends = equal_runs(labels)
     every = -(-len(starts) // MOST_LABELS)
     middles = ((starts + ends) / 2)[::every]
-    fitting = distinct(labels)
+    fitting = distinct(labels, most)
     shown = [fitting[start] for start in starts[::every]]
     options = {} if max(map(len, shown), default=0) <= 2 else options  # a letter needs no turning
     set_ticks(middles, shown, fontsize="small" if len(starts) <= 24 else "x-small", **options)
