@@ -4,6 +4,7 @@ Names come from the columns of a table, so that they may be long. A label that i
 differ from every other label of its picture.
 """
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +19,10 @@ from matplotlib.transforms import ScaledTranslation
 
 LETTER, LINE = 0.075, 0.17  # inches that a small letter and a line of text take
 GAPS = 0.14  # inches between axis, ticks, label and legend, all together
-LONG, CUT = 52, 34  # letters of a row's label: in a new figure, and in Axes that were given
-LEAST = 7  # letters that must be left of a part of a label, so that it says something
-TITLE = 0.1  # inches that a letter of a title takes
+LONG, CUT = 64, 34  # letters of a row's label: in a new figure, and in Axes that were given
+LEAST = 9  # letters that must be left of a part of a label, so that it says something
+VALUE = re.compile(r" = (-?\d[\d.]*(?:e[+-]?\d+)?)(?=\)?$)")
+TITLE = 0.085  # inches that a letter of a title takes
 SIDE = 34  # letters in a line of the label of a vertical axis
 
 
@@ -49,7 +51,8 @@ def folded(text: str, most: int) -> str:
 def distinct(texts: Sequence[str], most: int = 30) -> list[str]:
     """Return labels of at most `most` letters, or as many more as it takes to tell texts apart.
 
-    Of an intervention on several variables each part loses its own middle, so that the beginnings
+    A longer text first has its values rounded to two digits; then each of its parts that commas
+    separate loses its own middle, so that of an intervention on several variables the beginnings
     of all names and the ends of all values remain.
     """
     different = len(set(texts))
@@ -62,8 +65,11 @@ def distinct(texts: Sequence[str], most: int = 30) -> list[str]:
 
 
 def _cut_parts(text: str, most: int) -> str:
-    """Cut the longest of the parts that commas separate, until the text fits."""
-    parts = text.split(", ")
+    """Round the values of a text, then cut the longest of its parts, until it fits."""
+    if len(text) <= most:
+        return text
+    parts = [VALUE.sub(lambda found: f"={float(found[1]):.2g}", part) for part in text.split(", ")]
+    text = ", ".join(parts)
     room = most - 2 * (len(parts) - 1)
     if len(text) <= most or room < LEAST * len(parts):
         return _cut(text, most)
