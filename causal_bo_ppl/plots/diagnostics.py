@@ -263,7 +263,7 @@ def draw_overlap(
         Rectangle((low[0], low[1]), *(high - low), fill=False, ec=BLUE, lw=1.4, label="may be set")
     )
     corners = _restrict(ax, problem, pair)
-    entitle(ax, _surround(ax, values, corners), 46)
+    entitle(ax, _surround(ax, values, corners))
     ax.margins(0.08)
     ax.set(xlabel=folded(problem.label(pair[0]), 44), ylabel=folded(problem.label(pair[1]), SIDE))
     legend_below(ax)

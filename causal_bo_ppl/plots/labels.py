@@ -51,7 +51,7 @@ def folded(text: str, most: int) -> str:
 def distinct(texts: Sequence[str], most: int = 30) -> list[str]:
     """Return labels of at most `most` letters, or as many more as it takes to tell texts apart.
 
-    A longer text first has its values rounded to two digits; then each of its parts that commas
+    A longer text first has its values rounded to two or three digits; then each of its parts that commas
     separate loses its own middle, so that of an intervention on several variables the beginnings
     of all names and the ends of all values remain.
     """
@@ -64,11 +64,17 @@ def distinct(texts: Sequence[str], most: int = 30) -> list[str]:
     return [plain(text) for text in texts]
 
 
+def _rounded(found: re.Match[str]) -> str:
+    """Return a value with two digits, or three where it is at least 100."""
+    value = float(found[1])
+    return f"={value:.3g}" if abs(value) >= 100 else f"={value:.2g}"
+
+
 def _cut_parts(text: str, most: int) -> str:
     """Round the values of a text, then cut the longest of its parts, until it fits."""
     if len(text) <= most:
         return text
-    parts = [VALUE.sub(lambda found: f"={float(found[1]):.2g}", part) for part in text.split(", ")]
+    parts = [VALUE.sub(_rounded, part) for part in text.split(", ")]
     text = ", ".join(parts)
     room = most - 2 * (len(parts) - 1)
     if len(text) <= most or room < LEAST * len(parts):
