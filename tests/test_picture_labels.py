@@ -290,10 +290,12 @@ def test_the_hedge_of_a_bow_is_outlined_though_its_members_have_colours():
     ax = cb.plots.draw_identification(bow)
     wide = [box.get_linewidth() > 2 for box in boxes(ax)]
     assert dict(zip(bow.graph.nodes, wide, strict=True)) == {"W": False, "X": True, "Y": True}
-    assert "hedge: why not" in legend(ax)
+    assert "hedge (confounded)" in legend(ax)
     front = cb.identify(parse("X -> Z -> Y; X <-> Y"), "Y", ["X"])["X"]
     ax = cb.plots.draw_identification(front)
-    assert all(box.get_linewidth() < 2 for box in boxes(ax)) and "hedge: why not" not in legend(ax)
+    assert all(box.get_linewidth() < 2 for box in boxes(ax)) and "hedge (confounded)" not in legend(
+        ax
+    )
 
 
 def test_arcs_pass_behind_the_boxes_that_they_meet():

@@ -91,9 +91,11 @@ def test_hedge_is_marked_in_the_picture_of_an_effect():
     found = cb.identify(parse("X -> M -> Y; X <-> M"), "Y", ["X"])["X"]
     axes = cb.plots.draw_identification(found)
     assert axes.get_title() == "P(Y | do(X)): not identifiable"
-    assert "hedge: why not" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "hedge (confounded)" in [text.get_text() for text in axes.get_legend().get_texts()]
     learned = cb.plots.draw_identification(cb.identify(found.graph, "Y", ["M"])["M"])
-    assert "hedge: why not" not in [text.get_text() for text in learned.get_legend().get_texts()]
+    assert "hedge (confounded)" not in [
+        text.get_text() for text in learned.get_legend().get_texts()
+    ]
 
 
 def test_effect_is_drawn_beside_the_regression():

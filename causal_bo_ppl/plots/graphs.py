@@ -211,7 +211,7 @@ def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
     if found.graph.bidirected:
         keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
     if hedge:
-        keys.append(Patch(facecolor=HEDGE, edgecolor=AMBER, lw=2, label="hedge: why not"))
+        keys.append(Patch(facecolor=HEDGE, edgecolor=AMBER, lw=2, label="hedge (confounded)"))
     ax.legend(
         handles=keys,
         loc="upper center",

@@ -170,7 +170,7 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
         xlim=(-0.6, len(named) - 0.4),
     )
     low, high = ax.get_ylim()
-    low = min(low, 0.05)  # a leading term alone, which is 1, still has decades below it
+    low, high = min(low, 0.05), max(high, 2.0)  # a leading term alone, which is 1, is seen too
     ax.set_ylim(low, high)
     name_decades(ax.yaxis, low, high)
     target = next(iter(named.values())).attrs["target"]

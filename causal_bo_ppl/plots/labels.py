@@ -51,9 +51,9 @@ def folded(text: str, most: int) -> str:
 def distinct(texts: Sequence[str], most: int = 30) -> list[str]:
     """Return labels of at most `most` letters, or as many more as it takes to tell texts apart.
 
-    A longer text first has its values rounded to two or three digits; then each of its parts that commas
-    separate loses its own middle, so that of an intervention on several variables the beginnings
-    of all names and the ends of all values remain.
+    A longer text first has its values rounded to two or three digits; then each of its parts that
+    commas separate loses its own middle, so that of an intervention on several variables the
+    beginnings of all names and the ends of all values remain.
     """
     different = len(set(texts))
     longest = max(map(len, texts), default=0)

@@ -127,7 +127,8 @@ def draw_prior(
 
     Each line is one draw of the prior, along one cause and with the others at their means. Where
     the rows lie far from all lines, or fill a tiny part of what the lines do, the prior is at odds
-    with them. Parameters are as in `draw_mechanisms`; n: how many lines there are.
+    with them; lines that lie beyond the picture are counted. Parameters are as in
+    `draw_mechanisms`; n: how many lines there are.
 
     Returns
     -------
@@ -152,7 +153,18 @@ def draw_prior(
             ax.plot(panel.places, curve, color=BLUE, lw=0.8, alpha=0.45, label=label)
         seen = panel.rows[:, post.problem.graph.index(panel.effect)]
         _finish(ax, post, panel, seen, seen, np.quantile(curves, [0.1, 0.9], axis=0))
+        _count_beyond(ax, curves)
     return _legend(places, axes is None)
+
+
+def _count_beyond(ax: Axes, curves: np.ndarray) -> None:
+    """Write how many of the lines (n, k) do not pass through the picture, if there are any."""
+    low, high = ax.get_ylim()
+    beyond = int(((curves > high).all(axis=1) | (curves < low).all(axis=1)).sum())
+    if beyond:
+        text = f"{beyond} of {len(curves)} draws\nlie above or below"
+        place: dict[str, Any] = {"transform": ax.transAxes, "ha": "center", "va": "top"}
+        ax.text(0.5, 0.97, text, fontsize="x-small", color=BLUE, **place)
 
 
 def _require_mechanisms(who: str, post: Posterior) -> Callable[..., Any]:
