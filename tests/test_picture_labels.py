@@ -151,6 +151,15 @@ def texts_beside(ax):
     return [other.get_ylabel() for other in ax.figure.axes if other is not ax]
 
 
+@pytest.mark.heavy
+def test_pictures_with_long_names_fit_into_axes_that_are_given(plant):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 6), layout="constrained")
+    assert cb.plots.draw_response(plant, HEAT, left) is left
+    check = cb.gaussian_error(plant, draws=1000, key=0)
+    assert cb.plots.draw_effect_errors(check, right) is right
+    assert faults(right) == [] and len(figure.axes) == 2
+
+
 def test_effects_with_long_names_leave_room_for_their_intervals():
     names = [f"do({CATALYST} = {0.001 * row:g}, {PRESSURE} = 1.15e+05)" for row in range(1, 9)]
     numbers = dict.fromkeys(("mean", "gaussian_mean", "linear_mean"), 0.0)
