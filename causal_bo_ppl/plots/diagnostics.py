@@ -252,7 +252,7 @@ def draw_overlap(
     low, high = np.array([problem.domains[name] for name in pair]).T
     is_set = data.intervened[:, [problem.graph.index(name) for name in pair]].any(axis=1)
     if ax is None:
-        ax = plt.figure(figsize=(5.2, 4.4), layout="constrained").add_subplot()
+        ax = plt.figure(figsize=(5.6, 4.4), layout="constrained").add_subplot()
     for chosen, colour, label in (
         (~is_set, GREY, "rows, observed"),
         (is_set, AMBER, "rows that set one of the two"),
