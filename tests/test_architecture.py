@@ -33,12 +33,12 @@ LAYERS = [
     "cli",
 ]
 INSIDE = {  # the order within a room, from left to right
-    "graph": "layout admg exploration",
+    "graph": "layout notation admg exploration",
     "problem": "levels constraints polytopes regions batches queries search costs feasibility "
     "fingerprints display validation serialization problem",
     "data": "data identity outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
-    "linearity results formulas sampling_plans",
+    "linearity results truncated_factorization formulas sampling_plans",
     "mechanisms": "interfaces simulation linear gp custom automatic serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
     "surrogates": "interface weights told residual evidence weighted_response coupled uncoupled "

@@ -35,7 +35,9 @@ class Answer(NamedTuple):
     """An estimand with its route and its largest relative error over the trials, or a hedge.
 
     `hedge` has the two districts that forbid an estimand; `trials` is the number of models in which
-    the estimand was compared with the truth.
+    the estimand was compared with the truth. `of_regressions` says that every factor is the
+    regression of a variable on its direct causes, so that the estimand was integrated variable by
+    variable; others are integrated by one Schur complement.
     """
 
     estimand: Expression | None
@@ -43,6 +45,7 @@ class Answer(NamedTuple):
     hedge: tuple[Names, ...]
     trials: int
     error: float
+    of_regressions: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +106,16 @@ class Identification:
         """How the estimand was checked."""
         if not self.identifiable:
             return ""
+        factor, whole = (
+            (
+                "factor, which is the regression of a variable on its direct causes,",
+                "the whole, integrated variable by variable,",
+            )
+            if self.answer.of_regressions
+            else ("factor", "the whole")
+        )
         return (
-            "every factor without rounding, in random models over a finite field; the whole in "
+            f"every {factor} without rounding, in random models over a finite field; {whole} in "
             f"{self.answer.trials} random linear-Gaussian models: slopes, intercept, variance, "
             f"normalization and no other variable; largest relative error {self.error:.0e}"
         )

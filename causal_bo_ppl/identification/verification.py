@@ -128,6 +128,14 @@ class Effects(NamedTuple):
         )
 
 
+def mark(graph: CausalGraph, sets: Sequence[Iterable[str]]) -> np.ndarray:
+    """Return which variables stand in which set, a boolean array of shape (M, p)."""
+    masks = np.zeros((len(sets), len(graph.nodes)), bool)
+    for place, members in enumerate(sets):
+        masks[place, [graph.index(name) for name in members]] = True
+    return masks
+
+
 def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:
     """Return the true effects of the sets in `masks`, a boolean array of shape (M, p)."""
     swept = adjoint_sweep(trials.weights, masks.T, target)
