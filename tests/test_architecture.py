@@ -36,7 +36,7 @@ INSIDE = {  # the order within a room, from left to right
     "graph": "layout notation admg exploration",
     "problem": "levels constraints polytopes regions batches queries search costs feasibility "
     "fingerprints display validation serialization problem",
-    "data": "data identity outcomes learnability",
+    "data": "tables data identity outcomes learnability",
     "identification": "evaluation y0_adapter finite_field verification parameters "
     "linearity results truncated_factorization formulas sampling_plans",
     "mechanisms": "interfaces simulation linear gp custom automatic serialization",
