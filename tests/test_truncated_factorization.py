@@ -1,6 +1,6 @@
 """Effects without latent causes upstream: one pass over all sets says what dense algebra says."""
 
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.errors import UnverifiedEstimand
 from causal_bo_ppl.identification import formulas
 from causal_bo_ppl.identification.finite_field import is_exact_effect
-from causal_bo_ppl.identification.parameters import reduce_effect, surroundings
+from causal_bo_ppl.identification.parameters import reduce_effect, reduce_effects, surroundings
 from causal_bo_ppl.identification.truncated_factorization import (
     read_regression,
     truncated_errors,
@@ -59,6 +59,16 @@ def test_dense_proof_gives_the_same_formulas_and_verdicts(arcs):
                 assert is_exact_effect(found.estimand, graph, target, found.effective)
                 count[found.answer.of_regressions] += 1
     assert count[True] > 40 and (arcs < 20 or count[False] > 40)
+
+
+@pytest.mark.parametrize("arcs", [0, 20])
+def test_pass_over_all_sets_reduces_each_as_if_it_were_alone(arcs):
+    draws = np.random.default_rng(arcs)
+    for _ in range(60):
+        graph, target, sets = questions(draws, arcs)
+        sets += [(*sets[-1], "elsewhere")]
+        found = reduce_effects(graph, target, sets)
+        assert found == [reduce_effect(graph, target, members) for members in sets]
 
 
 def parts():
@@ -185,6 +195,23 @@ def test_all_single_sets_of_500_and_of_1000_nodes_are_identified_in_seconds(caps
         mean, covariance = dense_moments(graph)
         [(slope,)] = [found[chosen].evaluate(covariance).values()]
         assert slope == pytest.approx(total_effect(graph, chosen[0], target), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_minimal_sets_of_sixteen_direct_causes_are_fitted_in_ten_seconds():
+    names = [f"X{place:02}" for place in range(16)]
+    graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
+    problem = cb.Problem(graph, "Y", domains={name: (-1, 1) for name in names}, sets="mis")
+    values = np.random.default_rng(0).normal(size=(300, 17))
+    values[:, -1] += values[:, :-1].sum(axis=1)
+    data = cb.Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    start = process_time()
+    post = cb.fit(problem, data)
+    assert process_time() - start < 10 and len(problem.sets) == 2**16 - 1
+    design = np.column_stack([np.ones(300), values[:, :-1]])
+    oracle = np.linalg.lstsq(design, values[:, -1], rcond=None)[0]
+    found = [post.mean[post.names.index(f"b[{name}->Y]")] for name in names]
+    assert np.allclose(found, oracle[1:], atol=1e-3)
 
 
 def weights_of(graph):

@@ -34,7 +34,7 @@ from causal_bo_ppl.identification.parameters import (
     Reduction,
     closure,
     district_within,
-    reduce_effect,
+    reduce_effects,
     surroundings,
 )
 from causal_bo_ppl.identification.results import Answer, Identification, Identifications
@@ -168,7 +168,7 @@ def _identify_all(
     """Return the result of every set; equal effects and equal factors are identified once."""
     causes = graph.ancestral(target)
     trials = draw_trials(causes, TRIALS)
-    reductions = {members: reduce_effect(causes, target, members) for members in sets}
+    reductions = dict(zip(sets, reduce_effects(causes, target, sets), strict=True))
     effects = list(dict.fromkeys(reductions.values()))
     districts = dict.fromkeys(
         district for reduction in effects if reduction.effective for district in reduction.districts

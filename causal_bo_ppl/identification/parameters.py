@@ -21,7 +21,7 @@ field, without rounding: the larger one of two random models is the generic rank
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, compress
@@ -75,6 +75,30 @@ def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) ->
     )
     free = graph.require(upstream)
     return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
+
+
+def reduce_effects(
+    graph: CausalGraph, target: str, sets: Sequence[Collection[str]]
+) -> list[Reduction]:
+    """Return what `reduce_effect` says of every set, by one pass over the variables for all sets.
+
+    A variable is open if it is not set and some child of it is; it still affects the target if it
+    is not open and some child is. Names that the graph does not have are left out.
+    """
+    known = set(graph.nodes)
+    cut = mark(graph, [known.intersection(members) for members in sets])
+    opened, effective = np.zeros_like(cut), np.zeros_like(cut)
+    opened[:, graph.index(target)] = True
+    for name in reversed(graph.nodes[: graph.index(target)]):
+        place, below = graph.index(name), [graph.index(child) for child in graph.children(name)]
+        reaches = opened[:, below].any(axis=1)
+        opened[:, place], effective[:, place] = reaches & ~cut[:, place], reaches & cut[:, place]
+    single, found = [(name,) for name in graph.nodes], []
+    for members, marks in zip(effective.tolist(), opened.tolist(), strict=True):
+        inside = tuple(compress(graph.nodes, marks))
+        districts = _districts(graph, inside) if graph.bidirected else compress(single, marks)
+        found.append(Reduction(tuple(compress(graph.nodes, members)), inside, tuple(districts)))
+    return found
 
 
 def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:

@@ -107,25 +107,39 @@ def truncated_errors(
     target.
     """
     at = graph.index(target)
+    own = np.zeros(len(graph.nodes))
+    for part in regressions.values():
+        own[part.at] = part.error
     block = max(1, NUMBERS // trials.intercepts.size)
     for start in range(0, len(estimands), block):
-        chosen = members[start : start + block]
-        masks = mark(graph, chosen)
-        truth = true_effects(trials, at, masks)
+        masks = mark(graph, members[start : start + block])
         integrated = [
             _read_variables(estimand, target, regressions)
             for estimand in estimands[start : start + block]
         ]
-        found = _integrate(regressions, mark(graph, [names or () for names in integrated]).T, at)
-        for place, names in enumerate(integrated):
-            if names is None:
-                yield float(np.inf)
-                continue
-            parts = [regressions[name] for name in names]
-            given = set().union(*(part.parents for part in parts)) - {part.at for part in parts}
-            free = sorted({at, *np.flatnonzero(masks[place]).tolist(), *given})
-            whole = discrepancy(found.potential(place, free, at), truth.potential(place, free, at))
-            yield max(whole, *(part.error for part in parts))
+        present = mark(graph, [names or () for names in integrated])
+        found = _integrate(regressions, present.T, at)
+        whole = _differences(found, true_effects(trials, at, masks))
+        whole = np.maximum(whole, np.where(present, own, 0.0).max(axis=1))
+        is_read = np.array([names is not None for names in integrated])
+        yield from np.where(is_read & np.isfinite(whole), whole, np.inf).tolist()
+
+
+def _differences(found: Effects, truth: Effects) -> np.ndarray:
+    """Return the largest relative difference of every one of M effects over all trials, (M,).
+
+    Slopes are compared for every variable, and so for those on which an effect must not depend.
+    """
+    slopes = np.abs(found.slopes - truth.slopes).max(axis=2)
+    sizes = np.maximum(np.abs(truth.slopes).max(axis=2), 1.0)
+    shift = np.abs(found.intercepts - truth.intercepts)
+    spread = np.abs(found.variances - truth.variances)
+    parts = (
+        slopes / sizes,
+        shift / np.maximum(np.abs(truth.intercepts), 1.0),
+        spread / truth.variances,
+    )
+    return np.asarray(np.max([part.max(axis=0) for part in parts], axis=0))
 
 
 def _read_variables(
@@ -152,7 +166,7 @@ def _integrate(regressions: Mapping[str, Regression], present: np.ndarray, targe
     """Return the distributions of the target that M products of regressions give.
 
     `present` (p, M) says whose regressions stand in each product; all but the target's variable are
-    integrated. Slopes are the loads of what is left.
+    integrated. Slopes are the loads of what is left, and 0 for the target itself.
     """
     parts = sorted(regressions.values(), key=lambda part: -part.at)
     trials = len(parts[0].intercept)

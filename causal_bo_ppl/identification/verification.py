@@ -5,7 +5,7 @@ what is set. Models are drawn by NumPy from a fixed seed, so that a verdict neve
 point says in what a formula differs, exact arithmetic whether it differs at all.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -128,11 +128,12 @@ class Effects(NamedTuple):
         )
 
 
-def mark(graph: CausalGraph, sets: Sequence[Iterable[str]]) -> np.ndarray:
+def mark(graph: CausalGraph, sets: Sequence[Collection[str]]) -> np.ndarray:
     """Return which variables stand in which set, a boolean array of shape (M, p)."""
     masks = np.zeros((len(sets), len(graph.nodes)), bool)
-    for place, members in enumerate(sets):
-        masks[place, [graph.index(name) for name in members]] = True
+    rank = {name: place for place, name in enumerate(graph.nodes)}
+    columns = [rank[name] for members in sets for name in members]
+    masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
     return masks
 
 
