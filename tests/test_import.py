@@ -102,3 +102,9 @@ print(data.values.tobytes().hex(), system.problem.fingerprint, cb.pomis(system.p
 """
     first, second = (run(code, PYTHONHASHSEED=seed) for seed in "12")
     assert first == second and len(first) > 1000
+
+
+def test_names_that_are_offered_are_ours_before_and_after_use():
+    code = "import causal_bo_ppl as cb; print(dir(cb)); cb.Problem, cb.fit; print(dir(cb))"
+    before, after = run(code).splitlines()
+    assert before == after == str(sorted([*cb.__all__, "__version__"]))
