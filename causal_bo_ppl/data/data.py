@@ -16,6 +16,7 @@ from causal_bo_ppl.data.tables import (
     read_frame,
     read_parquet,
     summarise,
+    write_csv,
     write_frame,
 )
 from causal_bo_ppl.errors import DataError, listed
@@ -187,7 +188,7 @@ class Data:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the rows as CSV with all digits; `from_csv` reads the same numbers back."""
-        self.to_frame().to_csv(path, index=False)
+        write_csv(self.to_frame(), path)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -215,9 +216,14 @@ class Data:
 
     def rows(self, chosen: slice | np.ndarray) -> "Data":
         """Return some of the rows, chosen by a slice, a boolean array or an index array."""
-        return Data(
-            self.nodes, self.target, self.values[chosen], self.intervened[chosen], self.unused
-        )
+        try:
+            values, intervened = self.values[chosen], self.intervened[chosen]
+        except (IndexError, TypeError) as error:
+            raise DataError(
+                f"cannot choose rows by {chosen!r}: {error}; there are {len(self)} rows, chosen by "
+                "a slice, a boolean array or an index array"
+            ) from None
+        return Data(self.nodes, self.target, values, intervened, self.unused)
 
     def join(self, other: "Data") -> "Data":
         """Return these rows followed by the other's."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import CausalBOWarning, DataError, listed, unknown
+from causal_bo_ppl.errors import CausalBOWarning, DataError, closest, listed, unknown
 
 SHORT = (np.float32, np.float16)
 
@@ -48,6 +48,7 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
             f"the table lacks the columns {listed(missing)}; its unused columns are: "
             + listed(unused)
             + ("; say by pd.read_csv(path, sep=...) what separates them" if is_cut_wrong else "")
+            + _hint(missing, unused)
         )
     names = "|".join(re.escape(name) for name in nodes)
     for column in unused:
@@ -59,6 +60,16 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
     _require_finite(values, nodes, frame.index)
     intervened = np.column_stack([_read_mark(frame, f"do({name})") for name in nodes])
     return Table(values, intervened, unused)
+
+
+def _hint(missing: Sequence[str], unused: Sequence[str]) -> str:
+    """Return which unused columns may be the missing ones, or nothing."""
+    meant = {name: close for name in missing if (close := closest(name, unused)) is not None}
+    if not meant:
+        return ""
+    pairs = " and ".join(f"{close!r} for {name!r}" for name, close in meant.items())
+    columns = {close: name for name, close in meant.items()}
+    return f"; did you mean {pairs}? rename by frame.rename(columns={columns})"
 
 
 def read_array(values: object, nodes: Sequence[str]) -> np.ndarray:
@@ -112,13 +123,13 @@ def _require_finite(
 ) -> None:
     good = np.isfinite(values)
     if not good.all():
-        bad = ~good
-        column = int(np.flatnonzero(bad.any(axis=0))[0])
-        rows = np.flatnonzero(bad[:, column])
-        raise DataError(
-            f"column {nodes[column]!r} holds {len(rows)} NaN or infinite values, "
-            f"the first in row {labels[rows[0]]}; drop or repair those rows"
-        )
+        counts, first = (~good).sum(axis=0).tolist(), good.argmin(axis=0).tolist()
+        found = [
+            f"column {name!r} holds {count} NaN or infinite values, the first in row {labels[row]}"
+            for name, count, row in zip(nodes, counts, first, strict=True)
+            if count
+        ]
+        raise DataError(f"{listed(found)}; drop or repair those rows")
 
 
 def _require_distinct(what: str, labels: "pd.Index[str]") -> None:
@@ -164,7 +175,10 @@ def read_csv(path: str | Path) -> pd.DataFrame:
                 else "it is empty"
             )
             raise DataError(f"{path} is not a CSV table with a header line: {fault}")
-        return pd.read_csv(Path(path), index_col=False)
+        frame = pd.read_csv(Path(path), index_col=False)
+        return frame.rename(columns=lambda name: name[1:] if _is_quoted(name) else name)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
     except (csv.Error, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a CSV table with a header line: {error}") from None
 
@@ -173,10 +187,30 @@ def read_parquet(path: str | Path) -> pd.DataFrame:
     """Read a Parquet file; where pyarrow is missing, say what to install."""
     try:
         return pd.read_parquet(Path(path), engine="pyarrow")
+    except OSError as error:
+        reason = error.strerror or "there is no such file"
+        raise DataError(f"{path} cannot be read: {reason}; check the path") from None
     except ImportError:
         raise DataError(f"reading {path} needs pyarrow; install causal_bo_ppl[parquet]") from None
     except ValueError as error:  # pyarrow's ArrowInvalid is one
         raise DataError(f"{path} is not a Parquet file: {error}") from None
+
+
+FORMULA = ("=", "+", "-", "@")  # with these a cell is a formula for a spreadsheet
+
+
+def write_csv(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a table of numbers as CSV with all digits.
+
+    A name that a spreadsheet would take as a formula gets an apostrophe before it, which `read_csv`
+    takes away again.
+    """
+    quoted = frame.rename(columns=lambda name: f"'{name}" if name.startswith(FORMULA) else name)
+    quoted.to_csv(path, index=False)
+
+
+def _is_quoted(name: str) -> bool:
+    return name.startswith(tuple(f"'{mark}" for mark in FORMULA))
 
 
 def write_frame(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:

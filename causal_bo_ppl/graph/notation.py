@@ -13,7 +13,11 @@ from causal_bo_ppl.errors import GraphError
 
 ARROW = re.compile(r"(<->|->|<-)")
 # What is left of a mistyped arrow, a list of names, or another notation.
-SLIP = re.compile(r"""[<>,{}"\[\]→←↔⟶⟵⟷–—−]|^-|-$|--|=|\s-\s|\so$|^o\s|:\s*[-\d.]+$""")
+SLIP = re.compile(
+    r"""[<>,{}"\[\]→←↔⟶⟵⟷–—−~]|^-|-$|--|=|\s-\s|\S\s*\+\s*\S|\so$|^o\s|:\s*[-\d.]+$"""
+)
+FORMULA = re.compile(r"~|\S\s*\+\s*\S")  # a regression as R and others write it
+TERM = re.compile(r"[^\W\d][\w.]*")
 
 
 class Edges(NamedTuple):
@@ -38,6 +42,12 @@ def read_edges(text: str) -> Edges:
 
 def _read_statement(statement: str, edges: Edges) -> None:
     parts = ARROW.split(statement)
+    if any(FORMULA.search(part) for part in parts[::2]):
+        raise GraphError(
+            f"cannot read {statement!r}, which looks like a formula; write every cause with an "
+            f"arrow of its own: {_without_formula(statement)!r} (from_edges takes names of any "
+            "spelling)"
+        )
     names = [_read_name(part, statement) for part in parts[::2]]
     if len(names) == 1 and names[0] not in edges.alone:
         edges.alone.append(names[0])
@@ -46,6 +56,26 @@ def _read_statement(statement: str, edges: Edges) -> None:
             edges.bidirected.append((left, right))
         else:
             edges.directed.append((left, right) if arrow == "->" else (right, left))
+
+
+def _without_formula(statement: str) -> str:
+    """Return a formula such as `y ~ x + z` or `x + z -> y` as arrows; an example where it is none.
+
+    `~~` stands for a latent common cause, as in path models.
+    """
+    parts = re.split(r"(~~|~|<->|->|<-)", statement)
+    sides = [[term.strip() for term in part.split("+")] for part in parts[::2]]
+    is_plain = all(TERM.fullmatch(term) for side in sides for term in side)
+    if len(sides) < 2 or not is_plain:
+        return "x -> y; z -> y"
+    edges = []
+    for (left, right), arrow in zip(pairwise(sides), parts[1::2], strict=True):
+        pairs = [(one, other) for one in left for other in right]
+        backwards, joint = arrow in ("~", "<-"), arrow in ("~~", "<->")
+        for one, other in pairs:
+            cause, effect = (other, one) if backwards else (one, other)
+            edges.append(f"{cause} {'<->' if joint else '->'} {effect}")
+    return "; ".join(edges)
 
 
 def _read_name(part: str, statement: str) -> str:
