@@ -1,17 +1,50 @@
 """Graph-coupled causal Bayesian optimization.
 
 Importing this package switches JAX to 64-bit floats (`jax_enable_x64`): every number here is a
-float64. Everything else is loaded when first used, so the import costs little more than JAX.
+float64. Where JAX has not been imported yet, that happens as soon as anybody imports it. All else
+is loaded when first used, so that the import itself costs next to nothing.
 """
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-import jax
-
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
-
 __version__ = "0.1.0"
+
+
+class _Switch:
+    """Finds JAX as Python does, and switches it to 64-bit floats at the end of its import."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how JAX is imported; nothing for any other module."""
+        spec = PathFinder.find_spec(name, path, target) if name == "jax" else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _switch_on(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _switch_on(jax: ModuleType) -> None:
+    jax.config.update("jax_enable_x64", True)
+    if _Switch in sys.meta_path:
+        sys.meta_path.remove(_Switch)
+
+
+if "jax" in sys.modules:
+    _switch_on(import_module("jax"))
+else:
+    sys.meta_path.insert(0, _Switch)
 
 if TYPE_CHECKING:
     from causal_bo_ppl import models as models
@@ -210,4 +243,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted([*__all__, "__version__"])

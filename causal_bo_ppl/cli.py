@@ -1,30 +1,45 @@
-"""What does the analyst see on the command line?"""
+"""What does the analyst see on the command line?
 
-from typing import Annotated
+What computes is imported where it is used: a list of names must not wait for JAX.
+"""
 
-import numpy as np
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import causal_bo_ppl
 from causal_bo_ppl import models
 from causal_bo_ppl.errors import CausalBOError, ModelError
-from causal_bo_ppl.identification import identify
-from causal_bo_ppl.optimization import Run, optimize
-from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
-from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.feasibility import rule_name
-from causal_bo_ppl.problem.queries import vertices
-from causal_bo_ppl.surrogates import couple
-from causal_bo_ppl.systems import CausalSystem
-from causal_bo_ppl.theory import causal_rank
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.optimization import Run
+    from causal_bo_ppl.problem import Problem, Queries
+    from causal_bo_ppl.systems import CausalSystem
 
 app = typer.Typer(
     help="Graph-coupled causal Bayesian optimization.", no_args_is_help=True, add_completion=False
 )
 console = Console(highlight=False)
 MOST_SETS = 4
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        console.print(causal_bo_ppl.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Graph-coupled causal Bayesian optimization."""
 
 
 @app.command()
@@ -83,7 +98,7 @@ def demo(
         raise typer.Exit(1) from None
 
 
-def show(system: CausalSystem) -> None:
+def show(system: "CausalSystem") -> None:
     """Print the graph of a system, its domains and its intervention sets."""
     problem = system.problem
     console.rule(escape(f"{system.name}: {system.source}"))
@@ -100,8 +115,15 @@ def show(system: CausalSystem) -> None:
     console.print(_sets(problem))
 
 
-def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: int) -> None:
+def optimize_aloud(system: "CausalSystem", observations: int, rounds: int, key: int) -> None:
     """Identify, learn and experiment, saying what comes of each step."""
+    from causal_bo_ppl.identification import identify
+    from causal_bo_ppl.optimization import optimize
+    from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
+    from causal_bo_ppl.problem.queries import vertices
+    from causal_bo_ppl.surrogates import couple
+    from causal_bo_ppl.theory import causal_rank
+
     problem = system.problem
     console.print(escape(f"\n1  Identified: {identify(problem)!r}"), soft_wrap=True)
     run = optimize(system, rounds=rounds, observations=observations, key=key)
@@ -111,7 +133,7 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
     before, after = (
         each.predict(corners).sd for each in (couple(post), couple(post).imagine(*_first(run)))
     )
-    share = np.mean(after < 0.99 * before)
+    share = (after < 0.99 * before).mean()
     taught = f"the first experiment lowers the sd of {share:.0%} of their effects by over 1 %"
     seen = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
     console.print(f"3  Kernel: {seen}; {taught}", soft_wrap=True)
@@ -129,11 +151,11 @@ def optimize_aloud(system: CausalSystem, observations: int, rounds: int, key: in
     )
 
 
-def _first(run: Run) -> tuple[Queries, float]:
+def _first(run: "Run") -> "tuple[Queries, float]":
     return run.steps[0].suggestion.query, run.steps[0].noise
 
 
-def _rounds(run: Run) -> Table:
+def _rounds(run: "Run") -> Table:
     table = Table("round", "set", "predicted", "outcome", "best so far", title="4  Experiments")
     for label, step in zip(run.trace["set"].to_numpy(), run.steps, strict=True):
         predicted = f"{step.suggestion.mean:.2f} +- {step.suggestion.sd:.2f}"
@@ -142,7 +164,7 @@ def _rounds(run: Run) -> Table:
     return table
 
 
-def say_optimum(system: CausalSystem) -> None:
+def say_optimum(system: "CausalSystem") -> None:
     """Print the exact optimum of a system and the effect of doing nothing."""
     problem, optimum = system.problem, system.optimum
     best = ", ".join(
@@ -156,7 +178,7 @@ def say_optimum(system: CausalSystem) -> None:
     console.print(escape(f"Doing nothing: {baseline:.6f}. How: {optimum.how}."), soft_wrap=True)
 
 
-def _variables(problem: Problem) -> Table:
+def _variables(problem: "Problem") -> Table:
     table = Table("variable", "unit", "low", "high", title="May be set")
     shown = problem.variables()
     if "levels" in shown:
@@ -168,8 +190,10 @@ def _variables(problem: Problem) -> Table:
     return table
 
 
-def say_limits(problem: Problem) -> None:
+def say_limits(problem: "Problem") -> None:
     """Print the linear constraints and the function that restrict interventions, if there are."""
+    from causal_bo_ppl.problem.feasibility import rule_name
+
     for constraint in problem.constraints:
         when = "whenever one of them is set" if constraint.when == "any" else "where all are set"
         console.print(escape(f"Constraint: {constraint}, {when}"), soft_wrap=True)
@@ -177,7 +201,7 @@ def say_limits(problem: Problem) -> None:
         console.print(escape(f"Only where {rule_name(problem.feasible_rule)}(queries) is true"))
 
 
-def _sets(problem: Problem) -> Table:
+def _sets(problem: "Problem") -> Table:
     table = Table("size", "sets", "for example", title=f"{len(problem.sets)} intervention sets")
     for size in sorted({len(members) for members in problem.sets}):
         found = [members for members in problem.sets if len(members) == size]

@@ -116,9 +116,22 @@ def listed(names: Iterable[object], most: int = 20) -> str:
     return (", ".join(texts[:most]) + rest) if texts else "none"
 
 
+def closest(name: object, known: Iterable[str]) -> str | None:
+    """Return which of the known names may have been meant, or None where none is close.
+
+    A name that differs in case or in spaces at its ends alone comes first.
+    """
+    plain: dict[str, str] = {}
+    for each in known:
+        plain.setdefault(each.strip().casefold(), each)
+    wanted = str(name).strip().casefold()
+    close = [wanted] if wanted in plain else difflib.get_close_matches(wanted, plain, n=1)
+    return plain[close[0]] if close else None
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Return the words that a name is not known, which are, and which may have been meant."""
     known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(name, known)
+    hint = f"; did you mean {close!r}?" if close is not None else ""
     return f"unknown {what} {name!r}{hint} (known: {listed(known)})"

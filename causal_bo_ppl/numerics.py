@@ -5,6 +5,7 @@ equal here, and of equal ones the first is taken: the same choice on every machi
 not definite, and a variance that is negative beyond rounding, never pass unnoticed.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -69,6 +70,19 @@ def _invert_by_cholesky(block: jax.Array) -> tuple[jax.Array, jax.Array]:
     root = jax.lax.linalg.triangular_solve(factor, identity, left_side=True, lower=True)
     diagonal = jnp.diagonal(factor, axis1=-2, axis2=-1)
     return jnp.matrix_transpose(root) @ root, 2 * jnp.log(diagonal).sum(axis=-1)
+
+
+def triangular_factor(blocks: Iterable[np.ndarray]) -> np.ndarray:
+    """Return an upper triangular R (r, d) with R'R = the sum of B'B over blocks B of rows (n, d).
+
+    r is d, or the number of rows where these are fewer. No cross product is formed, so no digits
+    are lost to squares; no more than one block is held at once.
+    """
+    factor: np.ndarray | None = None
+    for block in blocks:
+        rows = block if factor is None else np.concatenate([factor, block])
+        factor = np.asarray(np.linalg.qr(rows, mode="r"))
+    return np.zeros((0, 0)) if factor is None else factor
 
 
 def factor_draws(draws: np.ndarray) -> np.ndarray:

@@ -6,11 +6,13 @@ if __name__ != "causal_bo_ppl.models":
 import inspect
 from importlib import import_module
 from numbers import Integral
+from typing import TYPE_CHECKING
 
 from causal_bo_ppl.errors import ModelError, listed, unknown
-from causal_bo_ppl.inputs import require_float64
-from causal_bo_ppl.models.gaussian_network import gaussian_network as gaussian_network
-from causal_bo_ppl.systems import CausalSystem
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.models.networks import gaussian_network as gaussian_network
+    from causal_bo_ppl.systems import CausalSystem
 
 _SYSTEMS = ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
 
@@ -28,7 +30,7 @@ def load(
     parents: bool = True,
     max_size: int | None = None,
     seed: int = 0,
-) -> CausalSystem:
+) -> "CausalSystem":
     """Build a system by name; an option that the system does not have must stay at its default.
 
     Parameters
@@ -57,6 +59,8 @@ def load(
     >>> system.optimum.value, system.optimum.intervention
     (-6.5, {'Z': 5.0})
     """
+    from causal_bo_ppl.inputs import require_float64
+
     require_float64()
     if name not in _SYSTEMS:
         raise ModelError(unknown("system", name, _SYSTEMS))
@@ -87,3 +91,12 @@ def load(
             )
     system: CausalSystem = build(**chosen)
     return system
+
+
+def __getattr__(name: str) -> object:
+    """Load the reader of networks on first use: with it come JAX and NumPyro."""
+    if name != "gaussian_network":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from causal_bo_ppl.models.networks import gaussian_network
+
+    return gaussian_network

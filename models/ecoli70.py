@@ -10,7 +10,7 @@ to five genes, 0.336196 at {asnA, cspG, eutG, fixC, lacY}.
 from pathlib import Path
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.models.gaussian_network import gaussian_network, read_network
+from causal_bo_ppl.models.networks import gaussian_network, read_network
 from causal_bo_ppl.systems import CausalSystem
 
 FILE = Path(__file__).with_name("ecoli70.json")

@@ -26,7 +26,7 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
-from causal_bo_ppl.models.gaussian_network import (
+from causal_bo_ppl.models.networks import (
     ancestral_part,
     network_response,
     population_domains,

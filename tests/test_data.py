@@ -307,3 +307,56 @@ def test_collinear_parents_are_refused_when_exact_and_warned_of_when_nearly_so()
         require_learnable(rows(A=a, B=a + 1e-8 * noise), COLLIDER)
     require_learnable(rows(A=a, B=a + 1e-7 * noise), COLLIDER)
     require_learnable(rows(A=1e200 * a, B=1e-200 * noise), COLLIDER)  # units are not collinearity
+
+
+def test_all_columns_with_missing_values_are_named_at_once(problem, frame):
+    holes = frame.reset_index(drop=True)
+    holes.loc[[1, 2], "X"], holes.loc[2, "Z"] = np.nan, np.inf
+    message = (
+        "column 'X' holds 2 NaN or infinite values, the first in row 1, "
+        "column 'Z' holds 1 NaN or infinite values, the first in row 2; drop or repair"
+    )
+    with pytest.raises(DataError, match=message):
+        cb.Data.from_frame(problem, holes)
+    with pytest.raises(DataError, match=message):
+        cb.Data(
+            problem.graph.nodes, "Y", holes[list("XZY")].to_numpy(), np.zeros((len(holes), 3), bool)
+        )
+
+
+def test_columns_that_differ_in_case_or_by_a_letter_are_guessed():
+    graph = cb.CausalGraph.parse("dose -> bp; age -> bp")
+    problem = cb.Problem(graph, "bp", domains={"dose": (0, 1)})
+    frame = pd.DataFrame({"Dose": [1.0], "BP": [2.0], "aeg": [3.0], "site": [4.0]})
+    message = (
+        "lacks the columns age, dose, bp; .*did you mean 'aeg' for 'age' and 'Dose' for 'dose'"
+    )
+    with pytest.raises(DataError, match=message) as caught:
+        cb.Data.from_frame(problem, frame)
+    renamed = frame.rename(columns={"aeg": "age", "Dose": "dose", "BP": "bp"})
+    assert "rename(columns={'aeg': 'age', 'Dose': 'dose', 'BP': 'bp'})" in str(caught.value)
+    assert cb.Data.from_frame(problem, renamed).unused == ("site",)
+    with pytest.raises(DataError, match="unused columns are: site$"):
+        cb.Data.from_frame(problem, renamed.drop(columns="age"))
+
+
+def test_missing_files_and_bad_rows_are_errors_of_ours(problem, frame, tmp_path):
+    for read in (cb.Data.from_csv, cb.Data.from_parquet):
+        with pytest.raises(DataError, match="nothing.here cannot be read: .*; check the path"):
+            read(problem, tmp_path / "nothing.here")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        cb.Data.from_csv(problem, tmp_path)
+    data = cb.Data.from_frame(problem, frame)
+    for chosen in (np.array([99]), "first", {"X": 1}):
+        with pytest.raises(DataError, match=f"there are {len(data)} rows, chosen by a slice"):
+            data.rows(chosen)
+
+
+@pytest.mark.parametrize("name", ["=X", "+X", "-X", "@X"])
+def test_headers_are_no_formulas_for_a_spreadsheet_and_are_read_back(name, tmp_path):
+    graph = cb.CausalGraph.from_edges([(name, "Y")])
+    data = cb.Data(graph.nodes, "Y", np.array([[1.0, 2.0]]), np.zeros((1, 2), bool))
+    data.to_csv(tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text().startswith(f"'{name},Y")
+    problem = cb.Problem(graph, "Y", domains={name: (0, 1)})
+    assert cb.Data.from_csv(problem, tmp_path / "rows.csv").values.tolist() == [[1.0, 2.0]]

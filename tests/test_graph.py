@@ -54,6 +54,14 @@ def test_graph_with_a_name_that_text_cannot_hold_shows_itself_by_its_edges(name)
         ("X -> {Y Z}", "is no arrow"),
         ("X o-> Y", "is no arrow"),
         ("X -> Y: 0.5", "is no arrow"),
+        ("y ~ x + z", "looks like a formula; .*: 'x -> y; z -> y'"),
+        ("x + z -> y", "looks like a formula; .*: 'x -> y; z -> y'"),
+        ("x+z -> y <- w", "looks like a formula; .*: 'x -> y; z -> y; w -> y'"),
+        ("y <- x + z", "looks like a formula; .*: 'x -> y; z -> y'"),
+        ("x -> y + w", "looks like a formula; .*: 'x -> y; x -> w'"),
+        ("y ~~ x", "looks like a formula; .*: 'y <-> x'"),
+        ("y ~ log(x) + x:z", "looks like a formula; .*: 'x -> y; z -> y'"),
+        ("y ~ 1", "looks like a formula"),
         (None, "read from a text such as 'X -> Y', got NoneType"),
         ("A, B -> C", "is no arrow"),
         ("A -> ; B", "lacks a variable"),
@@ -276,3 +284,21 @@ def test_picture_of_a_graph_shows_escaped_names_once_and_no_matplotlib():
     svg = cb.CausalGraph.from_edges([("<b>&$x$", "Y")], [("<b>&$x$", "Y")])._repr_html_()
     assert svg.startswith("<svg") and svg.count("&lt;b&gt;&amp;$x$") == 1 and "<b>" not in svg
     assert svg.count("stroke-dasharray") == 1 and svg.count('marker-end="url(#cb-cause)"') == 1
+
+
+def test_sign_at_the_end_of_a_name_is_part_of_it_and_other_names_are_written_in_full():
+    assert cb.CausalGraph.parse("Ca2+ -> Na+").nodes == ("Ca2+", "Na+")
+    for name in ("x + z", "x+z", "~x", "y ~ x"):
+        graph = cb.CausalGraph.from_edges([(name, "Y")])
+        assert repr(graph) == f"CausalGraph({graph.nodes!r}, {graph.directed!r}, ())"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("x1", "X1"), ("AGE", "age"), ("heigth", "height"), (" age", "age")]
+)
+def test_name_that_differs_in_case_or_by_a_letter_is_guessed(name, meant):
+    graph = cb.CausalGraph.parse("X1 -> height; age -> height")
+    with pytest.raises(GraphError, match=f"unknown variable '{name}'; did you mean '{meant}'"):
+        graph.parents(name)
+    with pytest.raises(GraphError, match=r"unknown variable 'Q' \(known"):
+        graph.parents("Q")

@@ -273,3 +273,20 @@ def test_text_and_numbers_do_not_depend_on_the_hash_seed():
     ]
     first, other = [json.loads(run.communicate()[0]) for run in runs]
     assert len(first) > 8 and other == first
+
+
+def test_set_is_found_by_its_label_with_or_without_spaces():
+    graph = cb.CausalGraph.from_edges([("s5", "y"), ("bp", "y"), ("a, b", "y"), ("a", "y")])
+    ids = cb.identify(
+        graph, "y", [(), ("bp",), ("bp", "s5"), ("a, b",), ("a, b", "bp"), ("a", "bp")]
+    )
+    assert ids["bp,s5"] is ids["s5 , bp"] is ids["bp", "s5"] and "bp,s5" in ids
+    assert ids["bp"].intervened == ("bp",) and ids.get("bp, s5") is ids["bp,s5"]
+    assert ids["a, b"].intervened == ("a, b",)  # one variable of that name
+    for label, members in zip(ids.to_frame().index, ids, strict=True):
+        assert ids[label].intervened == members and label in ids
+    with pytest.raises(cb.GraphError, match="unknown variable 's6'"):
+        ids["bp,s6"]
+    with pytest.raises(cb.ExplorationError, match="{a, s5} is not among the 6 sets"):
+        ids["a,s5"]
+    assert "bp,s6" not in ids and "a,s5" not in ids

@@ -6,6 +6,10 @@ import sys
 
 import pytest
 
+import causal_bo_ppl as cb
+
+HEAVY = ["jax", "numpy", "numpyro", "y0", "arviz", "matplotlib", "networkx", "pandas", "scipy"]
+
 
 def run(code, *flags, cwd=None, **environment):
     command, environment = [sys.executable, *flags, "-c", code], os.environ | environment
@@ -17,11 +21,43 @@ def run(code, *flags, cwd=None, **environment):
 
 
 def test_heavy_libraries_wait_until_they_are_used():
-    heavy = ["numpyro", "y0", "arviz", "arviz_base", "matplotlib", "networkx", "pandas"]
     loaded = run(
-        f"import causal_bo_ppl, sys; print([name for name in {heavy} if name in sys.modules])"
+        f"import causal_bo_ppl, sys; print([name for name in {HEAVY} if name in sys.modules])"
     )
     assert loaded == "[]"
+
+
+@pytest.mark.parametrize("arguments", [["systems"], ["--version"], ["--help"]], ids=str)
+def test_words_on_the_command_line_do_not_wait_for_what_computes(arguments):
+    code = f"""
+import sys, time
+from causal_bo_ppl.cli import app
+try:
+    app({arguments})
+except SystemExit as end:
+    assert not end.code
+print([name for name in {HEAVY} if name in sys.modules], time.process_time())
+"""
+    shown, loaded, seconds = run(code).rsplit(None, 2)
+    assert loaded == "[]" and float(seconds) < 1.0
+    expected = {"systems": "healthcare", "--version": cb.__version__, "--help": "systems"}
+    assert expected[arguments[0]] in shown
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        "import causal_bo_ppl, jax.numpy as jnp",
+        "import jax.numpy as jnp; import causal_bo_ppl",
+        "import causal_bo_ppl; from jax import numpy as jnp",
+        "import causal_bo_ppl, importlib.util as u; u.find_spec('jax'); import jax.numpy as jnp",
+        "import os; os.environ['JAX_ENABLE_X64'] = '0'; import causal_bo_ppl, jax.numpy as jnp",
+    ],
+)
+def test_jax_has_64_bit_floats_whoever_imports_it_and_when(beginning):
+    code = f"{beginning}; import sys; print(jnp.zeros(1).dtype, len(sys.meta_path))"
+    plain = run("import jax, sys; print(len(sys.meta_path))")
+    assert run(code).split() == ["float64", plain]  # and nothing is left behind
 
 
 @pytest.mark.heavy
@@ -66,3 +102,9 @@ print(data.values.tobytes().hex(), system.problem.fingerprint, cb.pomis(system.p
 """
     first, second = (run(code, PYTHONHASHSEED=seed) for seed in "12")
     assert first == second and len(first) > 1000
+
+
+def test_names_that_are_offered_are_ours_before_and_after_use():
+    code = "import causal_bo_ppl as cb; print(dir(cb)); cb.Problem, cb.fit; print(dir(cb))"
+    before, after = run(code).splitlines()
+    assert before == after == str(sorted([*cb.__all__, "__version__"]))

@@ -337,3 +337,13 @@ def test_value_beyond_its_domain_by_rounding_is_the_bound(make_problem):
         problem.queries({"X": 5.0 + 2e-14})
     levels = make_problem(domains={"X": cb.Levels([0.1, 0.3]), "Z": (-5, 20)})
     assert levels.queries({"X": 0.1 + 0.2}).value[0, 0] == 0.3
+
+
+def test_cost_function_that_raises_is_an_error_of_ours():
+    def broken(queries):
+        raise KeyError("price")
+
+    graph = cb.CausalGraph.parse("X -> Y")
+    with pytest.raises(cb.DomainError, match=r"cost function raised KeyError\('price'\)") as caught:
+        cb.Problem(graph, "Y", domains={"X": (0, 1)}, costs=broken)
+    assert isinstance(caught.value.__cause__, KeyError)

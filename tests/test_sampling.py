@@ -1,7 +1,11 @@
 """Posteriors by NUTS and Laplace against closed forms, against each other, and what is refused."""
 
 import math
+import re
 from dataclasses import replace
+from threading import Timer
+from threading import enumerate as enumerate_threads
+from time import monotonic, sleep
 
 import jax
 import numpy as np
@@ -12,6 +16,7 @@ from fitted_cases import random_problem, simulate
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.inference import laplace
 from causal_bo_ppl.inference.nuts import program
 from causal_bo_ppl.inference.potentials import hessian
 
@@ -359,3 +364,25 @@ def test_intervals_by_nuts_cover_the_front_door_effect(front_door):
         verdicts.append(post.verdict)
     assert 0.83 <= hits / 200 <= 0.97, hits
     assert verdicts.count("passed") >= 195, verdicts
+
+
+def test_laplace_shows_how_far_it_is_after_a_few_seconds_and_only_then(chain, monkeypatch, capsys):
+    rows = chain.observe(40, 0)
+    cb.fit(chain.problem, rows, method="laplace")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(laplace, "PATIENCE", 0.0)
+    cb.fit(chain.problem, rows, method=cb.Laplace(progress=False))
+    assert capsys.readouterr().err == ""
+    post = cb.fit(chain.problem, rows, method="laplace")
+    assert re.search(r"laplace: \d+evaluation", capsys.readouterr().err)
+    assert cb.Laplace(progress=False) == cb.Laplace() and post.verdict == "passed"
+
+
+def test_bar_of_laplace_appears_while_the_first_evaluation_is_compiled(monkeypatch, capsys):
+    monkeypatch.setattr(laplace, "PATIENCE", 0.02)
+    with laplace._progress(True) as bar:
+        deadline = monotonic() + 20
+        while "laplace: 0evaluation" not in (shown := capsys.readouterr().err):
+            assert monotonic() < deadline, shown
+            sleep(0.01)
+    assert bar.n == 0 and not [each for each in enumerate_threads() if isinstance(each, Timer)]

@@ -206,10 +206,16 @@ def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
 def test_wrong_assembly_of_right_factors_is_an_error(monkeypatch):
     from causal_bo_ppl.identification import formulas
 
-    monkeypatch.setattr(formulas, "total", lambda expression, names: expression)
-    with pytest.raises(
-        cb.UnverifiedEstimand, match=r"the estimand of P\(Y \| do\(X\)\) misses the truth"
-    ):
+    missed = r"the estimand of P\(Y \| do\(X\)\) misses the truth"
+    with monkeypatch.context() as patch:
+        patch.setattr(formulas, "total", lambda expression, names: expression)
+        with pytest.raises(cb.UnverifiedEstimand, match=missed):
+            identify("X -> Z -> Y; X <-> Y")
+    write_all = formulas.write_all
+    monkeypatch.setattr(
+        formulas, "write_all", lambda *given: [one.expression for one in write_all(*given)]
+    )
+    with pytest.raises(cb.UnverifiedEstimand, match=missed):
         identify("X -> Z -> Y")
 
 

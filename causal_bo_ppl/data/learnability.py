@@ -6,7 +6,7 @@ collinearities.
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,10 @@ from causal_bo_ppl.data.identity import require_rows_of
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import LEAST, MOST, size_fault
+from causal_bo_ppl.numerics import triangular_factor
 
 ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
+BLOCK = 16_384  # rows that are copied at once
 ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
 
 
@@ -96,6 +98,7 @@ def require_learnable(
             f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; "
             "read them for this graph"
         )
+    ends = dict(zip(data.nodes, zip(*_ends([data]), strict=True), strict=True)) if len(data) else {}
     for node in graph.require(
         [data.target, *graph.ancestors(data.target)] if nodes is None else nodes
     ):
@@ -105,22 +108,19 @@ def require_learnable(
         _require_rows(node, int(rows.sum()), parents, spare, is_regression=given is not None)
         if node == data.target or causes:  # a constant root is refused as a parent
             what = "the target " if node == data.target else ""
-            require_spread(
-                data.column(node)[rows], f"{what}{node!r} is constant; there is nothing to learn"
-            )
-        columns = (
-            np.column_stack([data.column(parent)[rows] for parent in parents])
-            if parents
-            else np.empty((0, 0))
-        )
-        for parent, column in zip(parents, columns.T, strict=True):
+            fault = f"{what}{node!r} is constant; there is nothing to learn"
+            _require_ends(*_ends_within(data.column(node), rows, ends[node]), fault)
+        sizes: list[float] = []
+        for parent in parents:
             fault = (
                 f"{parent!r}, a parent of {node!r}, is constant; its coefficient cannot be "
                 "learned: vary it or drop it"
             )
-            require_spread(column, fault)
+            found = _ends_within(data.column(parent), rows, ends[parent])
+            _require_ends(*found, fault)
+            sizes.append(max(abs(found[0]), abs(found[1])))
         if len(parents) > 1:
-            _require_independent(node, parents, columns)
+            _require_independent(node, parents, data, rows, np.array(sizes))
 
 
 def _require_rows(
@@ -143,19 +143,57 @@ def _require_rows(
 
 def require_spread(column: np.ndarray, fault: str) -> None:
     """Refuse a column that does not vary by more than its own rounding."""
-    if np.ptp(column) <= ROUNDING * np.abs(column).max():
-        raise DataError(f"{fault} (value {column[0]:g} in all {len(column)} rows)")
+    _require_ends(float(column.min()), float(column.max()), len(column), fault)
 
 
-def _require_independent(node: str, parents: Sequence[str], columns: np.ndarray) -> None:
-    scaled = columns / np.abs(columns).max(axis=0)
-    sd = scaled.std(axis=0)
-    _, sizes, directions = np.linalg.svd((scaled - scaled.mean(axis=0)) / sd, full_matrices=False)
+def _require_ends(low: float, high: float, count: int, fault: str) -> None:
+    if high - low <= ROUNDING * max(abs(low), abs(high)):
+        raise DataError(f"{fault} (value {low:g} in all {count} rows)")
+
+
+def _ends_within(
+    column: np.ndarray, rows: np.ndarray, ends: tuple[float, float]
+) -> tuple[float, float, int]:
+    """Return the smallest and largest value of a column (n,) in some rows (n,), and their number.
+
+    ends: those of the whole column. Nothing is copied.
+    """
+    if rows.all():
+        return *ends, len(rows)
+    low, high = column.min(where=rows, initial=np.inf), column.max(where=rows, initial=-np.inf)
+    return low, high, int(rows.sum())
+
+
+def _require_independent(
+    node: str,
+    parents: Sequence[str],
+    data: Data,
+    rows: np.ndarray,
+    size: np.ndarray,
+) -> None:
+    """Refuse parents that are exactly collinear in the rows that count; warn of nearly such.
+
+    The rows are read in blocks, so that no copy of all of them is made: once for the means, once
+    for the triangular factor of the centred columns, which has their singular values. `size` is
+    the largest absolute value of every parent, of shape (k,).
+    """
+    places = [data.nodes.index(parent) for parent in parents]
+
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, len(rows), BLOCK):
+            block = slice(start, start + BLOCK)
+            yield data.values[block][:, places][rows[block]]
+
+    count = int(rows.sum())
+    mean = np.sum([(block / size).sum(axis=0) for block in blocks()], axis=0) / count
+    factor = triangular_factor(block / size - mean for block in blocks())
+    sd = np.linalg.norm(factor, axis=0) / np.sqrt(count)
+    _, sizes, directions = np.linalg.svd(factor / sd, full_matrices=False)
     condition = sizes[0] / sizes[-1] if sizes[-1] > 0 else np.inf
     weights = np.abs(directions[-1])
     together = [parents[at] for at in np.flatnonzero(weights > 0.1 * weights.max()).tolist()]
     # The columns are known to ROUNDING only, which standardising divides by their sd.
-    if not condition < 1 / (ROUNDING * max(columns.shape) / sd.min()):
+    if not condition < 1 / (ROUNDING * max(count, len(parents)) / sd.min()):
         raise DataError(
             f"the parents {listed(together)} of {node!r} are exactly collinear in these rows; only "
             "a combination of their coefficients can be learned: drop one, or add rows in which "

@@ -1,32 +1,24 @@
-"""What causes what? An acyclic directed mixed graph (ADMG) that is always valid, and its text.
+"""What causes what? An acyclic directed mixed graph (ADMG) that is always valid.
 
 Directed edges are mechanisms, bidirected edges are latent common causes. `nodes` is a topological
 order that depends on nothing but names and edges; all (p,) and (p, p) arrays follow it.
-
-In a text, statements end at a semicolon or a line end; `#` starts a comment. A statement is a chain
-of names joined by `->`, `<-` or `<->`, or one name alone, which declares a variable. An arc `<->`
-declares nothing: a misspelt name in it is an error, not a new variable.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise
-from typing import NamedTuple
+from itertools import combinations
 
 import networkx as nx
 
 from causal_bo_ppl.errors import GraphError, unknown
 from causal_bo_ppl.graph.layout import draw_svg
+from causal_bo_ppl.graph.notation import is_writable, read_edges, write_edges
 from causal_bo_ppl.inputs import read_list, require_distinct, require_name
 
 Edge = tuple[str, str]
 Names = tuple[str, ...]
-Neighbours = dict[str, frozenset[str]]
-ARROW = re.compile(r"(<->|->|<-)")
-# What is left of a mistyped arrow, a list of names, or another notation.
-SLIP = re.compile(r"""[<>,{}"\[\]→←↔⟶⟵⟷–—−]|^-|-$|--|=|\s-\s|\so$|^o\s|:\s*[-\d.]+$""")
+Neighbours = dict[str, Names]  # of every variable, in the order of the graph
 
 
 @dataclass(frozen=True)
@@ -161,6 +153,8 @@ class CausalGraph:
 
     def index(self, name: str) -> int:
         """Return the position of a variable in `nodes`."""
+        if isinstance(name, str) and name in self._rank:
+            return self._rank[name]
         return self._rank[self.require(name)[0]]
 
     def parents(self, names: str | Iterable[str]) -> tuple[str, ...]:
@@ -215,10 +209,12 @@ class CausalGraph:
     def project(self, keep: str | Iterable[str]) -> "CausalGraph":
         """Return the latent projection: the ADMG over `keep` when all others are unobserved."""
         keep = self.require(keep)
-        parents = {name: set(causes) for name, causes in self._parents.items()}
-        spouses = {name: set(partners) for name, partners in self._spouses.items()}
+        parents, children, spouses = (
+            {name: set(others) for name, others in table.items()}
+            for table in (self._parents, self._children, self._spouses)
+        )
         for latent in (name for name in self.nodes if name not in keep):
-            _project_out(latent, parents, spouses)
+            _project_out(latent, parents, children, spouses)
         directed = tuple((parent, child) for child in keep for parent in parents[child])
         return CausalGraph(
             keep, directed, tuple((one, other) for one in keep for other in spouses[one])
@@ -264,17 +260,19 @@ class CausalGraph:
         around: dict[str, set[str]] = {name: set() for name in self.nodes}
         for name, neighbour in edges:
             around[name].add(neighbour)
-        return {name: frozenset(neighbours) for name, neighbours in around.items()}
+        return {name: self.require(neighbours) for name, neighbours in around.items()}
 
     def _around(self, names: str | Iterable[str], neighbours: Neighbours) -> tuple[str, ...]:
+        if isinstance(names, str) and names in neighbours:
+            return neighbours[names]
         start = self.require(names)
-        return self.require(frozenset().union(*(neighbours[name] for name in start)) - set(start))
+        return self.require(set().union(*(neighbours[name] for name in start)) - set(start))
 
     def _reach(self, names: str | Iterable[str], neighbours: Neighbours) -> tuple[str, ...]:
         start = self.require(names)
         reached, frontier = set(start), list(start)
         while frontier:
-            new = neighbours[frontier.pop()] - reached
+            new = set(neighbours[frontier.pop()]) - reached
             reached |= new
             frontier.extend(new)
         return self.require(reached - set(start))
@@ -331,89 +329,26 @@ def _causal_order(names: tuple[str, ...], directed: tuple[Edge, ...]) -> tuple[s
     )
 
 
-def _project_out(latent: str, parents: dict[str, set[str]], spouses: dict[str, set[str]]) -> None:
-    """Remove one variable from both tables.
+Table = dict[str, set[str]]
+
+
+def _project_out(latent: str, parents: Table, children: Table, spouses: Table) -> None:
+    """Remove one variable from all tables.
 
     Its parents become parents of its children; its children and spouses become confounded.
     """
-    causes, partners = parents.pop(latent), spouses.pop(latent)
-    children = {name for name, others in parents.items() if latent in others}
-    for child in children:
-        parents[child] = (parents[child] | causes) - {latent}
+    causes, effects, partners = (table.pop(latent) for table in (parents, children, spouses))
+    for effect in effects:
+        parents[effect] = (parents[effect] | causes) - {latent}
+    for cause in causes:
+        children[cause] = (children[cause] | effects) - {latent}
     for partner in partners:
         spouses[partner].discard(latent)
     pairs = [
-        *combinations(sorted(children), 2),
-        *((one, other) for one in partners for other in children),
+        *combinations(sorted(effects), 2),
+        *((one, other) for one in partners for other in effects),
     ]
     for one, other in pairs:
         if one != other:
             spouses[one].add(other)
             spouses[other].add(one)
-
-
-class Edges(NamedTuple):
-    """The content of a text: the variables named alone, and the arrows."""
-
-    alone: list[str]
-    directed: list[tuple[str, str]]
-    bidirected: list[tuple[str, str]]
-
-
-def read_edges(text: str) -> Edges:
-    """Read the edges of a text such as `X -> Z -> Y; X <-> Y`."""
-    if not isinstance(text, str):
-        raise GraphError(f"a graph is read from a text such as 'X -> Y', got {type(text).__name__}")
-    edges = Edges([], [], [])
-    for line in text.splitlines():
-        for statement in line.split("#", 1)[0].split(";"):
-            if statement.strip():
-                _read_statement(statement.strip(), edges)
-    return edges
-
-
-def _read_statement(statement: str, edges: Edges) -> None:
-    parts = ARROW.split(statement)
-    names = [_read_name(part, statement) for part in parts[::2]]
-    if len(names) == 1 and names[0] not in edges.alone:
-        edges.alone.append(names[0])
-    for (left, right), arrow in zip(pairwise(names), parts[1::2], strict=True):
-        if arrow == "<->":
-            edges.bidirected.append((left, right))
-        else:
-            edges.directed.append((left, right) if arrow == "->" else (right, left))
-
-
-def _read_name(part: str, statement: str) -> str:
-    name = part.strip()
-    if not name:
-        raise GraphError(f"an arrow in {statement!r} lacks a variable; write for example 'X -> Y'")
-    slip = SLIP.search(name)
-    if slip:
-        raise GraphError(
-            f"cannot read {name!r} in {statement!r}: {slip.group().strip()!r} is no arrow; "
-            "write ->, <- or <->, one chain a statement (from_edges takes names of any spelling)"
-        )
-    return name
-
-
-def is_writable(name: str) -> bool:
-    """Return whether a text with this name in it can be read back."""
-    return not (
-        ARROW.search(name)
-        or SLIP.search(name)
-        or set(name) & set("#;")
-        or len(name.splitlines()) != 1
-    )
-
-
-def write_edges(
-    nodes: tuple[str, ...],
-    directed: tuple[tuple[str, str], ...],
-    bidirected: tuple[tuple[str, str], ...],
-) -> str:
-    """Return the edges as a text, which `read_edges` reads back where every name is writable."""
-    joined = {name for edge in directed for name in edge}
-    alone = [name for name in nodes if name not in joined]
-    arrows = [f"{tail} -> {head}" for tail, head in directed]
-    return "; ".join([*alone, *arrows, *(f"{one} <-> {other}" for one, other in bidirected)])

@@ -9,7 +9,7 @@ Shifting every variable shifts an estimand with it, so its intercept is mean_Y -
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -145,6 +145,8 @@ class Reals(NamedTuple):
         """Return the product of the pieces with sign 1 over that of the pieces with sign -1."""
         pieces, signs = list(pieces), list(signs)
         places = union(piece.places for piece in pieces)
+        if isinstance(self.covariance, np.ndarray):
+            return _add_up(pieces, signs, places)
         wide = [on_places(piece, places) for piece in pieces]
 
         def add(values: Iterable[Any]) -> Any:
@@ -175,15 +177,26 @@ def on_places(piece: Potential, places: Places) -> Potential:
     if piece.places == places:
         return piece
     if isinstance(piece.precision, np.ndarray):
-        at, batch = np.searchsorted(places, piece.places), piece.information.shape[:-1]
-        precision, information = (
-            np.zeros((*batch, len(places), len(places))),
-            np.zeros((*batch, len(places))),
-        )
-        precision[..., at[:, None], at], information[..., at] = piece.precision, piece.information
-        return Potential(places, precision, information, piece.constant)
+        return _add_up([piece], [1], places)
     put = placement(piece.places, places).astype(float)
     return Potential(places, put.T @ piece.precision @ put, piece.information @ put, piece.constant)
+
+
+def _add_up(pieces: Sequence[Potential], signs: Sequence[int], places: Places) -> Potential:
+    """Return the signed sum of NumPy's potentials over `places`.
+
+    Each is added where its variables stand, without zeros for all the others.
+    """
+    batch = np.broadcast_shapes(*(piece.information.shape[:-1] for piece in pieces))
+    information = np.zeros((*batch, len(places)))
+    precision = np.zeros((*batch, len(places), len(places)))
+    constant = np.zeros(batch)
+    for piece, sign in zip(pieces, signs, strict=True):
+        at = np.searchsorted(places, piece.places)
+        precision[..., at[:, None], at] += sign * piece.precision
+        information[..., at] += sign * piece.information
+        constant += sign * piece.constant
+    return Potential(places, precision, information, constant)
 
 
 def slopes_of(

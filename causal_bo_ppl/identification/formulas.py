@@ -1,7 +1,8 @@
 """Can these effects be learned at all, and through which formulas?
 
 An estimand is the sum, over all free variables but the target, of the product of its c-factors. The
-factors are verified one by one, then the whole is compared with the truth of random models.
+factors are verified one by one, then the whole is compared with the truth of random models: set by
+set by dense algebra, or for all sets at once where all factors are regressions on direct causes.
 
 The formula of a c-factor is y0's answer if that is right, else it is derived here; else there is a
 hedge. Each must equal Q[C] exactly, in random models over a finite field. The derivation is Tian
@@ -11,8 +12,8 @@ Q[T], and the district of C in G[A] takes the place of T. Conditionals are those
 of its sums; conditionals of P instead would make the recursion wrong.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -33,16 +34,23 @@ from causal_bo_ppl.identification.parameters import (
     Reduction,
     closure,
     district_within,
-    reduce_effect,
+    reduce_effects,
     surroundings,
 )
 from causal_bo_ppl.identification.results import Answer, Identification, Identifications
+from causal_bo_ppl.identification.truncated_factorization import (
+    Regression,
+    read_regression,
+    truncated_errors,
+    write_all,
+)
 from causal_bo_ppl.identification.verification import (
     TOLERANCE,
     TRIALS,
     Trials,
     discrepancy,
     draw_trials,
+    mark,
     true_effects,
 )
 from causal_bo_ppl.identification.y0_adapter import (
@@ -160,15 +168,13 @@ def _identify_all(
     """Return the result of every set; equal effects and equal factors are identified once."""
     causes = graph.ancestral(target)
     trials = draw_trials(causes, TRIALS)
-    reductions = {members: reduce_effect(causes, target, members) for members in sets}
+    reductions = dict(zip(sets, reduce_effects(causes, target, sets), strict=True))
     effects = list(dict.fromkeys(reductions.values()))
     districts = dict.fromkeys(
         district for reduction in effects if reduction.effective for district in reduction.districts
     )
     factors = {district: identify_factor(causes, district, trials) for district in districts}
-    answers = dict(
-        zip(effects, _assemble_all(causes, target, effects, factors, trials, progress), strict=True)
-    )
+    answers = _assemble_all(causes, target, effects, factors, trials, progress)
     return [
         Identification(graph, target, members, reduction, answers[reduction], known)
         for members, reduction in reductions.items()
@@ -182,34 +188,89 @@ def _assemble_all(
     factors: Mapping[Names, Factor],
     trials: Trials,
     progress: bool,
-) -> list[Answer]:
+) -> dict[Reduction, Answer]:
     """Return the verified estimand of every effect, or its hedge.
 
     Raise UnverifiedEstimand for one that misses the truth of a trial.
     """
-    members = [set(reduction.effective) for reduction in effects]
-    masks = np.array([[name in chosen for name in graph.nodes] for chosen in members])
-    truth, at = true_effects(trials, graph.index(target), masks), graph.index(target)
-    answers = []
+    regressions = _regressions(graph, factors)
+    simple: list[Reduction] = []
+    others: list[Reduction] = []
+    for reduction in effects:
+        is_simple = len(reduction.districts) == len(reduction.open) and all(
+            name in regressions for name in reduction.open
+        )
+        (simple if reduction.effective and is_simple else others).append(reduction)
+    answered = chain(
+        _of_regressions(graph, target, simple, regressions, factors, trials),
+        _of_factors(graph, target, others, factors, trials),
+    )
+    ordered = zip([*simple, *others], answered, strict=True)
     bar = {"desc": "verifying", "unit": "effect", "delay": PATIENCE, "leave": False}
-    shown = tqdm(effects, disable=not progress, **bar)
-    for place, reduction in enumerate(shown):
+    answers = {}
+    for reduction, answer in tqdm(ordered, total=len(effects), disable=not progress, **bar):
+        if answer.estimand is not None and not answer.error <= TOLERANCE:
+            raise UnverifiedEstimand(
+                f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth "
+                f"of a random model by {answer.error:.1e}: {to_text(answer.estimand)}"
+            )
+        answers[reduction] = answer
+    return answers
+
+
+def _regressions(graph: CausalGraph, factors: Mapping[Names, Factor]) -> dict[str, Regression]:
+    """Return the factors that are regressions of one variable on its direct causes, by variable."""
+    found = {}
+    for district, factor in factors.items():
+        if len(district) == 1 and len(factor.potentials) == 1:
+            [(expression, potential)] = factor.potentials.items()
+            regression = read_regression(graph, district[0], expression, potential)
+            if regression is not None:
+                found[district[0]] = regression
+    return found
+
+
+def _of_regressions(
+    graph: CausalGraph,
+    target: str,
+    effects: Sequence[Reduction],
+    regressions: Mapping[str, Regression],
+    factors: Mapping[Names, Factor],
+    trials: Trials,
+) -> Iterator[Answer]:
+    """Yield the truncated factorization of every effect, with its error."""
+    estimands = list(write_all(target, [reduction.open for reduction in effects], regressions))
+    members = [reduction.effective for reduction in effects]
+    errors = truncated_errors(graph, target, members, estimands, regressions, trials)
+    for reduction, estimand, error in zip(effects, estimands, errors, strict=True):
+        route = _route(factors[district] for district in reduction.districts)
+        yield Answer(estimand, route, (), len(trials.weights), error, of_regressions=True)
+
+
+def _of_factors(
+    graph: CausalGraph,
+    target: str,
+    effects: Sequence[Reduction],
+    factors: Mapping[Names, Factor],
+    trials: Trials,
+) -> Iterator[Answer]:
+    """Yield the sum of the product of the factors of every effect with its error, or its hedge."""
+    at = graph.index(target)
+    truth = true_effects(trials, at, mark(graph, [reduction.effective for reduction in effects]))
+    for place, reduction in enumerate(effects):
         needed = [factors[district] for district in reduction.districts if reduction.effective]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())
         if hedge:
-            answers.append(Answer(None, "none", hedge, 0, np.nan))
+            yield Answer(None, "none", hedge, 0, np.nan)
             continue
         places = [graph.index(name) for name in graph.require([target, *reduction.effective])]
         estimand = _assemble(graph, target, reduction, needed)
         error = _error(graph, estimand, needed, trials, truth.potential(place, places, at))
-        if not error <= TOLERANCE:
-            raise UnverifiedEstimand(
-                f"the estimand of P({target} | do({listed(reduction.effective)})) misses the truth "
-                f"of a random model by {error:.1e}: {to_text(estimand)}"
-            )
-        route = "rederived" if any(factor.route == "rederived" for factor in needed) else "y0"
-        answers.append(Answer(estimand, route, (), len(trials.weights), error))
-    return answers
+        yield Answer(estimand, _route(needed), (), len(trials.weights), error)
+
+
+def _route(factors: Iterable[Factor]) -> str:
+    return "rederived" if any(factor.route == "rederived" for factor in factors) else "y0"
 
 
 def _assemble(

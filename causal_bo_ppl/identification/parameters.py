@@ -21,9 +21,10 @@ field, without rounding: the larger one of two random models is the generic rank
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import combinations, compress
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from causal_bo_ppl.identification.finite_field import (
     eliminate,
     times,
 )
+from causal_bo_ppl.identification.verification import mark
 from causal_bo_ppl.problem.queries import set_label
 from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
@@ -75,6 +77,30 @@ def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) ->
     return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
 
 
+def reduce_effects(
+    graph: CausalGraph, target: str, sets: Sequence[Collection[str]]
+) -> list[Reduction]:
+    """Return what `reduce_effect` says of every set, by one pass over the variables for all sets.
+
+    A variable is open if it is not set and some child of it is; it still affects the target if it
+    is not open and some child is. Names that the graph does not have are left out.
+    """
+    known = set(graph.nodes)
+    cut = mark(graph, [known.intersection(members) for members in sets])
+    opened, effective = np.zeros_like(cut), np.zeros_like(cut)
+    opened[:, graph.index(target)] = True
+    for name in reversed(graph.nodes[: graph.index(target)]):
+        place, below = graph.index(name), [graph.index(child) for child in graph.children(name)]
+        reaches = opened[:, below].any(axis=1)
+        opened[:, place], effective[:, place] = reaches & ~cut[:, place], reaches & cut[:, place]
+    single, found = [(name,) for name in graph.nodes], []
+    for members, marks in zip(effective.tolist(), opened.tolist(), strict=True):
+        inside = tuple(compress(graph.nodes, marks))
+        districts = _districts(graph, inside) if graph.bidirected else compress(single, marks)
+        found.append(Reduction(tuple(compress(graph.nodes, members)), inside, tuple(districts)))
+    return found
+
+
 def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
     """Return the free variables that the set moves: those on open paths from it."""
     inside = set(reduction.open)
@@ -87,16 +113,17 @@ def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
 def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
     """Yield the districts of the graph over `inside`, in the order of their first members."""
     seen: set[str] = set()
+    allowed = frozenset(inside)
     for name in inside:
         if name not in seen:
-            district = district_within(graph, name, inside)
+            district = district_within(graph, name, allowed) if graph.spouses(name) else (name,)
             seen.update(district)
             yield district
 
 
 def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Names:
     """Return the district of a variable in the graph over `inside`."""
-    allowed = set(inside)
+    allowed = frozenset(inside)
     return graph.require(closure([name], lambda other: allowed.intersection(graph.spouses(other))))
 
 
@@ -105,10 +132,14 @@ def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:
 
     It holds the district of all of G around `district`, with the parents of that one. The latent
     projection onto these adds no edge at a member: what is projected out is neither parent nor
-    spouse of one.
+    spouse of one. Where the district is one variable, nothing is assumed about the distribution of
+    its parents: they have all arrows among themselves, in the order of the graph. So the question
+    is the same for all variables with as many parents.
     """
     whole = graph.district(district[0])
-    return graph.project([*whole, *graph.parents(whole)])
+    if len(whole) > 1:
+        return graph.project([*whole, *graph.parents(whole)])
+    return CausalGraph.from_edges(combinations([*graph.parents(whole), *whole], 2), nodes=whole)
 
 
 def closure(start: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
@@ -283,17 +314,14 @@ def require_kind(kind: object) -> None:
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
     """Return the coordinates that the sets of `explored` use, known coefficients left out."""
     require_kind(kind)
-    pick = {"structural": _structural, "total_effect": _total_effect, "estimand": _estimand}[kind]
+    if kind == "structural":
+        return _structural(explored, intercepts)
+    pick = {"total_effect": _total_effect, "estimand": _estimand}[kind]
     used = [
         list(pick(explored, members, reduction, intercepts))
         for members, reduction in zip(explored.sets, explored.reductions, strict=True)
     ]
-    distinct = dict.fromkeys(coordinate for row in used for coordinate in row)
-    coordinates = (
-        sorted(distinct, key=partial(_edge_order, explored.graph))
-        if kind == "structural"
-        else list(distinct)
-    )
+    coordinates = list(dict.fromkeys(coordinate for row in used for coordinate in row))
     column = {coordinate: place for place, coordinate in enumerate(coordinates)}
     uses = np.zeros((len(explored.sets), len(coordinates)), bool)
     for place, row in enumerate(used):
@@ -302,22 +330,34 @@ def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
     return Parameters(kind, intercepts, tuple(coordinates), uses, explored)
 
 
-def _edge_order(graph: CausalGraph, coordinate: Coordinate) -> tuple[bool, int, int]:
-    """Return the key that sorts slopes in the order of edges, then intercepts in that of nodes."""
-    cause = graph.index(coordinate.cause) if coordinate.cause else -1
-    return not coordinate.cause, cause, graph.index(coordinate.effect)
+def _structural(explored: Explored, intercepts: bool) -> Parameters:
+    """Return the structural coordinates: slopes in the order of edges, intercepts in that of nodes.
 
-
-def _structural(
-    explored: Explored, members: Names, reduction: Reduction, intercepts: bool
-) -> Iterable[Coordinate]:
-    graph, reached = explored.graph, {*reduction.effective, *moved(explored.graph, reduction)}
-    for effect in reduction.open:
-        for cause in graph.parents(effect):
-            if (cause in reached or intercepts) and (cause, effect) not in explored.known:
-                yield Coordinate(f"b[{_label(cause)}->{_label(effect)}]", cause, effect)
-        if intercepts:
-            yield Coordinate(f"a[{_label(effect)}]", "", effect)
+    A set uses b[i->j] where it leaves j open and reaches i, or leaves j open at all if there are
+    intercepts, which may be passed on by any cause.
+    """
+    graph, _, _, reductions, known = explored
+    opened = mark(graph, [reduction.open for reduction in reductions])
+    passing = (
+        np.ones_like(opened)
+        if intercepts
+        else mark(graph, [{*each.effective, *moved(graph, each)} for each in reductions])
+    )
+    edges = [edge for edge in graph.directed if edge not in known]
+    causes, effects = (
+        np.array([[graph.index(name) for name in edge] for edge in edges], int).reshape(-1, 2).T
+    )
+    uses = opened[:, effects] & passing[:, causes]
+    coordinates = [
+        Coordinate(f"b[{_label(one)}->{_label(other)}]", one, other) for one, other in edges
+    ]
+    if intercepts:
+        uses = np.concatenate([uses, opened], axis=1)
+        coordinates += [Coordinate(f"a[{_label(name)}]", "", name) for name in graph.nodes]
+    used = uses.any(axis=0)
+    uses = uses[:, used]
+    uses.flags.writeable = False
+    return Parameters("structural", intercepts, tuple(compress(coordinates, used)), uses, explored)
 
 
 def _total_effect(

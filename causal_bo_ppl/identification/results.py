@@ -35,7 +35,9 @@ class Answer(NamedTuple):
     """An estimand with its route and its largest relative error over the trials, or a hedge.
 
     `hedge` has the two districts that forbid an estimand; `trials` is the number of models in which
-    the estimand was compared with the truth.
+    the estimand was compared with the truth. `of_regressions` says that every factor is the
+    regression of a variable on its direct causes, so that the estimand was integrated variable by
+    variable; others are integrated by one Schur complement.
     """
 
     estimand: Expression | None
@@ -43,6 +45,7 @@ class Answer(NamedTuple):
     hedge: tuple[Names, ...]
     trials: int
     error: float
+    of_regressions: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +106,16 @@ class Identification:
         """How the estimand was checked."""
         if not self.identifiable:
             return ""
+        factor, whole = (
+            (
+                "factor, which is the regression of a variable on its direct causes,",
+                "the whole, integrated variable by variable,",
+            )
+            if self.answer.of_regressions
+            else ("factor", "the whole")
+        )
         return (
-            "every factor without rounding, in random models over a finite field; the whole in "
+            f"every {factor} without rounding, in random models over a finite field; {whole} in "
             f"{self.answer.trials} random linear-Gaussian models: slopes, intercept, variance, "
             f"normalization and no other variable; largest relative error {self.error:.0e}"
         )
@@ -212,8 +223,9 @@ def braces(names: Iterable[str]) -> str:
 class Identifications(Mapping[Any, Identification]):
     """The results of all intervention sets, a mapping whose keys are the sets, smallest first.
 
-    `ids["X", "Z"]` finds a set by its names in any order. `unidentified` lists the sets whose
-    effects cannot be learned, `usable` the others.
+    `ids["X", "Z"]` finds a set by its names in any order, and so does `ids["X, Z"]`, the label that
+    the table shows. `unidentified` lists the sets whose effects cannot be learned, `usable` the
+    others.
     """
 
     def __init__(
@@ -230,14 +242,29 @@ class Identifications(Mapping[Any, Identification]):
         self._found = {identification.intervened: identification for identification in found}
 
     def __getitem__(self, names: str | Iterable[str]) -> Identification:
-        wanted = self.graph.require(names)
+        wanted = self.graph.require(self._split(names))
         if wanted not in self._found:
             raise ExplorationError(
                 f"{braces(wanted)} is not among the {len(self)} sets that were identified"
             )
         return self._found[wanted]
 
+    @cached_property
+    def _labels(self) -> dict[str, Names]:
+        return {set_label(members): members for members in self._found}
+
+    def _split(self, names: Any) -> Any:
+        """Return the names of a label such as "X, Z"; what is no label as it is.
+
+        A variable whose own name has a comma is found by that name.
+        """
+        if not isinstance(names, str) or names in self.graph.nodes:
+            return names
+        parts = [part.strip() for part in names.split(",")] if "," in names else names
+        return self._labels.get(names, parts)
+
     def __contains__(self, names: object) -> bool:
+        names = self._split(names)
         given = (
             [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
         )

@@ -5,7 +5,7 @@ what is set. Models are drawn by NumPy from a fixed seed, so that a verdict neve
 point says in what a formula differs, exact arithmetic whether it differs at all.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -126,6 +126,15 @@ class Effects(NamedTuple):
         return Potential(
             tuple(places), precision, residual * (intercept / variance)[:, None], constant
         )
+
+
+def mark(graph: CausalGraph, sets: Sequence[Collection[str]]) -> np.ndarray:
+    """Return which variables stand in which set, a boolean array of shape (M, p)."""
+    masks = np.zeros((len(sets), len(graph.nodes)), bool)
+    rank = {name: place for place, name in enumerate(graph.nodes)}
+    columns = [rank[name] for members in sets for name in members]
+    masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
+    return masks
 
 
 def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:

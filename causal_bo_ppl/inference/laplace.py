@@ -5,8 +5,11 @@ factored by Cholesky. A posterior without a proper maximum is refused.
 """
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Timer
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
+from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
@@ -39,7 +43,7 @@ from causal_bo_ppl.inference.potentials import (
     value_and_gradient,
     weigh,
 )
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.inputs import PATIENCE, host_generator
 from causal_bo_ppl.mechanisms.interfaces import (
     Density,
     Mechanisms,
@@ -58,7 +62,15 @@ WORST = 1e10  # condition number of the Hessian in whitened coordinates: half of
 
 @dataclass(frozen=True)
 class Laplace:
-    """A Gaussian at the mode of the whole model, for any mechanisms."""
+    """A Gaussian at the mode of the whole model, for any mechanisms.
+
+    Parameters
+    ----------
+    progress:
+        Whether a progress bar is shown when the search takes more than a few seconds.
+    """
+
+    progress: bool = field(default=True, compare=False)
 
     name = "laplace"
     needs_key = False
@@ -67,7 +79,7 @@ class Laplace:
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "GaussianBelief":
         """Return the Gaussian at the mode."""
-        return approximate(mechanisms.bind(task))
+        return approximate(mechanisms.bind(task), progress=self.progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,18 +209,50 @@ def straight(model: Model) -> Model:
     return model if straighten is None else straighten()[0]
 
 
-def approximate(model: Model) -> GaussianBelief:
-    """Return the Gaussian at the mode of a model."""
-    known = offered(model, "mode")
-    found = None if known is None else known()
-    if found is not None:
-        mode, factor, decrement = found
-        return GaussianBelief(model, mode, factor, decrement, 1.0)
-    model = straight(model)
+@contextmanager
+def _progress(wanted: bool) -> Iterator[tqdm]:
+    """Show how often the density was evaluated, from a few seconds on.
+
+    The bar also appears while the first evaluation is still being compiled.
+    """
+    options = {"desc": "laplace", "unit": "evaluation", "delay": PATIENCE, "leave": False}
+    with tqdm(disable=not wanted, **options) as bar:
+        first = Timer(PATIENCE, bar.refresh)
+        first.daemon = True
+        first.start()
+        try:
+            yield bar
+        finally:
+            first.cancel()
+            first.join()
+
+
+def approximate(model: Model, *, progress: bool = True) -> GaussianBelief:
+    """Return the Gaussian at the mode of a model, with a progress bar if that takes long."""
+    with _progress(progress) as bar:
+        known = offered(model, "mode")
+        found = None if known is None else known()
+        if found is not None:
+            mode, factor, decrement = found
+            return GaussianBelief(model, mode, factor, decrement, 1.0)
+        belief = _search(straight(model), bar)
+    if belief.width is not None and belief.width < NARROW:
+        warnings.warn(
+            f"with so few rows laplace is too narrow: its sds are about {1 - belief.width:.0%} too "
+            'small; use method="nuts", or add rows',
+            CausalBOWarning,
+            stacklevel=4,
+        )
+    return belief
+
+
+def _search(model: Model, bar: tqdm) -> GaussianBelief:
+    """Return the Gaussian at the mode that L-BFGS and Newton's steps find."""
     density = jax.tree.map(jnp.asarray, model.density)
 
     def evaluate(psi: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = value_and_gradient(density, psi)
+        bar.update()
         return float(value), np.asarray(gradient)
 
     start = np.zeros(len(model.coordinates))
@@ -237,15 +281,7 @@ def approximate(model: Model) -> GaussianBelief:
     sizes = np.linalg.svd(root, compute_uv=False)
     factor = solve_triangular(root, np.eye(len(mode)), lower=True, trans="T")
     condition = float((sizes[0] / sizes[-1]) ** 2)
-    belief = GaussianBelief(model, mode, factor, max(decrement, 0.0), condition)
-    if belief.width is not None and belief.width < NARROW:
-        warnings.warn(
-            f"with so few rows laplace is too narrow: its sds are about {1 - belief.width:.0%} too "
-            'small; use method="nuts", or add rows',
-            CausalBOWarning,
-            stacklevel=4,
-        )
-    return belief
+    return GaussianBelief(model, mode, factor, max(decrement, 0.0), condition)
 
 
 def _factor(model: Model, curvature: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError, listed
+from causal_bo_ppl.errors import CausalBOError, DomainError, listed, shown
 from causal_bo_ppl.inputs import read_number
 from causal_bo_ppl.problem.queries import Queries
 
@@ -85,7 +85,15 @@ def read_costs(
 def evaluate_costs(costs: CostFunction, queries: Queries) -> np.ndarray:
     """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
     batch = Queries(np.array(queries.mask), np.array(queries.value))  # it may write into its copy
-    numbers = np.asarray(costs(batch))
+    try:
+        numbers = np.asarray(costs(batch))
+    except CausalBOError:
+        raise
+    except Exception as error:  # the function is somebody else's code and may raise anything
+        raise DomainError(
+            f"the cost function raised {shown(error)} for {len(queries)} interventions; it must "
+            "return the cost of every legal intervention"
+        ) from error
     if numbers.dtype.kind not in "iuf":
         raise DomainError(f"the cost function returned {numbers.dtype}; return (M,) real numbers")
     if numbers.shape != (len(queries),):

@@ -114,6 +114,17 @@ def growth(label, sizes, questions, say):
     return exponents
 
 
+def test_growth_of_all_single_sets_with_nodes(tmp_path, say):
+    sizes, questions = (125, 250, 500, 1000), []
+    for size in sizes:
+        target = write_network(tmp_path / "network.json", size, 8)
+        system = cb.models.gaussian_network(tmp_path / "network.json", target=target, max_size=1)
+        questions.append((system.problem.graph, target, list(system.problem.sets)))
+    counts = ", ".join(str(len(sets)) for _, _, sets in questions)
+    exponents = growth(f"all single sets ({counts}), by nodes", sizes, questions, say)
+    assert np.mean(exponents) < 2.7
+
+
 def test_growth_with_nodes_and_sets(tmp_path, say):
     nodes, counts = (25, 50, 100, 200), (50, 200, 800)
     by_nodes = growth(

@@ -21,7 +21,7 @@ from causal_bo_ppl.mechanisms.linear.regressions import (
     Evidence,
     NormalInverseGamma,
     absorb,
-    compress_rows,
+    compress_data,
     draw_equations,
     no_evidence,
     scaled_prior,
@@ -231,12 +231,12 @@ class Equations:
 
     def _absorb(self, evidence: Evidence, data: Data) -> Evidence:
         columns = [data.nodes.index(name) for name in self.graph.nodes]
-        whole, free = compress_rows(data.values[:, columns], ~data.intervened[:, columns])
+        whole, free = compress_data(data, columns)
         values, free = whole[:, :-1], free & self.needed
         padded = np.column_stack([whole, np.zeros(len(whole))])  # causes p, the constant, and -1
         responses = values - values @ self.fixed[:-1]
         rows = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1)
-        counts = (~data.intervened[:, columns]).sum(axis=0)
+        counts = len(data) - data.intervened.sum(axis=0)[columns]
         return absorb(evidence, rows * free[..., None], counts)
 
     def pseudo_rows(self, prior: FixedPrior) -> np.ndarray:

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from causal_bo_ppl.data import Data
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.problem.queries import distinct_rows
 
 BLOCK = 4_096  # rows reduced at once
+ROWS = 16_384  # rows of a table that are copied at once
 
 
 class Evidence(NamedTuple):
@@ -51,7 +53,24 @@ def compress_rows(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.
     The rows (values, 1) with the same free variables become a triangular factor. The results have
     the shapes (m, p + 1) and (m, p).
     """
-    whole = np.column_stack([values, np.ones(len(values))])
+    return _merge(np.column_stack([values, np.ones(len(values))]), free)
+
+
+def compress_data(data: Data, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `compress_rows` says of some columns of rows, of which no copy is made.
+
+    Blocks of rows are added one after another to the factors of those before.
+    """
+    whole, free = np.empty((0, len(columns) + 1)), np.empty((0, len(columns)), bool)
+    for start in range(0, len(data), ROWS):
+        block = slice(start, start + ROWS)
+        values, fixed = data.values[block][:, columns], data.intervened[block][:, columns]
+        rows = np.column_stack([values, np.ones(len(values))])
+        whole, free = _merge(np.concatenate([whole, rows]), np.concatenate([free, ~fixed]))
+    return whole, free
+
+
+def _merge(whole: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     first, which = distinct_rows(free)
     groups = [whole[which == place] for place in range(len(first))]
     parts = [
