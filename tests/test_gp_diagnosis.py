@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.diagnostics.predictive import leave_out
+from causal_bo_ppl.diagnostics.leave_one_out import leave_out
 from causal_bo_ppl.diagnostics.relevance import find_relevance
 from causal_bo_ppl.problem.queries import default_design
 

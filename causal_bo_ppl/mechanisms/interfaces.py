@@ -202,6 +202,8 @@ class Model(Protocol):
     - `scales(draws)`: the sds of all disturbances, (n, p).
     - `disturbances(draws, rows, place)`: the disturbances (n, rows) of one variable that give rows
       of shape (n, rows, p), or (1, rows, p) where all models share them.
+    - `gaussian`: whether the disturbance of each variable is Gaussian with one sd for all rows,
+      (p,), where there are disturbances.
     - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
     - `draw_prior(n, key)`: draws before any row; None under a prior that cannot be drawn from.
     - `closed_form()`: a posterior of independent linear equations.

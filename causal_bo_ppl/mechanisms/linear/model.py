@@ -252,6 +252,11 @@ class LinearModel:
         """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
         return sem.disturbances(draws, rows, place)
 
+    @property
+    def gaussian(self) -> np.ndarray:
+        """Whether the disturbance of each variable is Gaussian with one sd, (p,): all are."""
+        return np.ones(len(self.nodes), bool)
+
     def outcome_variances(self, draws: Models, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""
         matrix, noise = draws.matrices.mean(axis=0), draws.noises.mean(axis=0)
