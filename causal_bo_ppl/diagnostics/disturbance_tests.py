@@ -42,9 +42,10 @@ class Ends(NamedTuple):
 class Tested(NamedTuple):
     """One statistic of disturbances, with what is expected of it.
 
-    observed: of the rows, on average over the draws. expected: the null distribution. gap: how far the observed one is off, on the scale that is judged.
-    p_values, scores, values: (s,) of each draw, the last two normal scores and values of the
-    statistic. where: the cause that the statistic is about, if it is about one.
+    observed: of the rows, on average over the draws. expected: the null distribution. gap: how far
+    the observed one is off, on the scale that is judged. p_values, scores, values: (s,) of each
+    draw, the last two normal scores and values of the statistic. where: the cause that the
+    statistic is about, if it is about one.
     """
 
     observed: float
@@ -71,7 +72,7 @@ class Design(NamedTuple):
     @property
     def freedom(self) -> int:
         """The number of rows beyond the regressors."""
-        return len(self.rows) - self.regressors.shape[1]
+        return len(self.rows) - int(self.regressors.shape[1])
 
 
 def make_design(graph: CausalGraph, values: np.ndarray, free: np.ndarray, name: str) -> Design:

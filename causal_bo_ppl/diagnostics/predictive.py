@@ -166,7 +166,7 @@ def check_predictive(
     ]
     harmless = table[known & ~counts & (table["p_value"] < alpha)]
     advice = _advise(table, post.belief.response.is_affine)
-    text = _tell(table, post.rows) + _tell_harmless(harmless)
+    text = _tell(table[counts], post.rows) + _tell_harmless(harmless)
     return Check("posterior predictive", table, text, advice)
 
 
