@@ -48,7 +48,7 @@ def test_closed_forms_have_nothing_to_check_and_laplace_its_curvature(chain):
     laplace = cb.check_posterior(cb.fit(chain.problem, chain.observe(30, 0), method="laplace"))
     assert laplace.passed and list(laplace.table.index) == [
         "newton decrement",
-        "width",
+        "coverage",
         "condition number",
     ]
 

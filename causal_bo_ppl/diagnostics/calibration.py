@@ -288,7 +288,7 @@ def _distances(places: np.ndarray) -> np.ndarray:
 
 
 def _two_sided(null: Any, values: np.ndarray) -> np.ndarray:
-    return np.minimum(2 * np.minimum(null.sf(values), null.cdf(values)), 1.0)
+    return np.asarray(np.minimum(2 * np.minimum(null.sf(values), null.cdf(values)), 1.0))
 
 
 def _coverage_p_values(inside: np.ndarray, count: int, tolerance: float) -> np.ndarray:
@@ -298,7 +298,7 @@ def _coverage_p_values(inside: np.ndarray, count: int, tolerance: float) -> np.n
     """
     low, high = np.clip([LEVEL - tolerance, LEVEL + tolerance], 0.0, 1.0)
     few, many = binom.cdf(inside, count, low), binom.sf(inside - 1, count, high)
-    return np.minimum(2 * np.minimum(few, many), 1.0)
+    return np.asarray(np.minimum(2 * np.minimum(few, many), 1.0))
 
 
 def _tell(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
