@@ -78,6 +78,7 @@ def test_tests_of_many_causes_are_corrected_and_binary_causes_have_no_powers():
     draws = np.random.default_rng(1)
     rows = draws.normal(size=(60, 4))
     rows[:, graph.index("S")] = rows[:, graph.index("S")] > 0
+    rows[:, 3] += 0.3 * rows[:, graph.index("A")] ** 2
     design = make_design(graph, rows, np.ones(rows.shape, bool), "Y")
     assert set(design.added) == {"A", "B"} and design.freedom == 56
     [alone] = assess_disturbances(rows[None, :, 3], design)["curvature"].p_values
@@ -119,7 +120,7 @@ def test_roots_that_are_not_gaussian_are_said_to_be_harmless():
     assert ("Y", "skewness") not in lines.index  # it follows from that of the root
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_roots_that_are_not_gaussian_are_judged_where_mechanisms_bend():
     draws = np.random.default_rng(0)
     sex, z = draws.exponential(size=80), draws.normal(size=80)
