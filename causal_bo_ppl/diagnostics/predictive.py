@@ -351,10 +351,16 @@ def _tell_harmless(harmless: pd.DataFrame) -> str:
 
 
 def _advise(table: pd.DataFrame, is_affine: bool) -> str:
-    """Say what to do; is_affine: whether the effects of these mechanisms cannot bend."""
-    failed = set(table.loc[table["verdict"] == FAILED, "statistic"])
+    """Say what to do; is_affine: whether the effects of these mechanisms cannot bend.
+
+    What a bend leaves in the disturbances is no reason to doubt that these are Gaussian.
+    """
+    lines = table[table["verdict"] == FAILED]
+    bent = lines.loc[lines["statistic"] == CURVATURE, "variable"]
+    is_left = lines["statistic"].str.startswith("residual") & lines["variable"].isin(bent)
+    failed = set(lines.loc[~is_left, "statistic"])
     advice = []
-    if "curvature" in failed:
+    if CURVATURE in failed:
         advice.append(
             'a mechanism bends: take mechanisms="gp" for it, transform the variable, or do not '
             "trust effects far from the data"
