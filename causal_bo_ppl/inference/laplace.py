@@ -69,8 +69,20 @@ class Laplace:
     verdicts = (PASSED, FAILED, UNKNOWN)
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "GaussianBelief":
-        """Return the Gaussian at the mode."""
-        return approximate(mechanisms.bind(task))
+        """Return the Gaussian at the mode; warn where its intervals are too narrow.
+
+        An update with more rows does not warn again.
+        """
+        belief = approximate(mechanisms.bind(task))
+        if belief.coverage is not None and belief.coverage < NARROW:
+            warnings.warn(
+                f"with so few rows laplace is too narrow: its {LEVEL:.0%} intervals hold only "
+                f"about {belief.coverage:.0%} of the exact posterior; "
+                'use method="nuts", or add rows',
+                CausalBOWarning,
+                stacklevel=3,
+            )
+        return belief
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,15 +262,7 @@ def approximate(model: Model) -> GaussianBelief:
     sizes = np.linalg.svd(root, compute_uv=False)
     factor = solve_triangular(root, np.eye(len(mode)), lower=True, trans="T")
     condition = float((sizes[0] / sizes[-1]) ** 2)
-    belief = GaussianBelief(model, mode, factor, max(decrement, 0.0), condition)
-    if belief.coverage is not None and belief.coverage < NARROW:
-        warnings.warn(
-            f"with so few rows laplace is too narrow: its {LEVEL:.0%} intervals hold only about "
-            f'{belief.coverage:.0%} of the exact posterior; use method="nuts", or add rows',
-            CausalBOWarning,
-            stacklevel=4,
-        )
-    return belief
+    return GaussianBelief(model, mode, factor, max(decrement, 0.0), condition)
 
 
 def _factor(model: Model, curvature: np.ndarray) -> np.ndarray:

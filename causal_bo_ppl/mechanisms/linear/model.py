@@ -327,13 +327,8 @@ class LinearModel:
 
     @property
     def _degrees(self) -> tuple[np.ndarray, np.ndarray]:
-        """Degrees of freedom (E,) of every regression, and how many coefficients it has.
-
-        A latent cause counts as a coefficient of the later of the two that it joins.
-        """
-        later = [arc[1] for arc in self.spec.arcs]
-        joined = np.array([later.count(place) for place in self.spec.equations])
-        used = (self.equations.causes >= 0).sum(axis=1)[self.learned] + joined
+        """Degrees of freedom (E,) of every regression, and how many coefficients it has."""
+        used = (self.equations.causes >= 0).sum(axis=1)[self.learned]
         return 2 * self.equations.posterior.shape[self.learned], used
 
     def coefficient_ratio(
