@@ -111,7 +111,9 @@ def fit(
         Tell a surrogate about them, or the posterior, never both.
     linear:
         Also use sets whose effects only linearity identifies (an instrument); for "laplace" and
-        "nuts".
+        "nuts". Where the instrument is weak (an F below about 20 in the regression of the cause on
+        it) the default prior leaves tails that chains do not reach, and the verdict of "nuts" says
+        "failed", rightly; give a `FixedPrior`.
     key:
         For methods that draw, such as "nuts": a JAX key or an int.
 
