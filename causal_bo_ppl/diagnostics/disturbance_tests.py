@@ -27,7 +27,7 @@ MANY = 24  # rows beyond the regressors from which on four powers are added
 NEW = 1e-6  # share of a column's length that must be new, or it says nothing
 # The normal score of a low kurtosis is too large by up to a factor of 5 in the p-value, and low
 # kurtosis harms least: it gets a small part of the error rate.
-HEAVY, LIGHT = 0.75, 0.05
+HEAVY, LIGHT = 0.9, 0.02
 TAIL = float(norm.isf(0.05))  # sds on each side that hold 90 % of a Gaussian
 
 
