@@ -254,7 +254,7 @@ def test_tree_of_a_posterior_is_written_and_read(toy, post, tmp_path):
     assert frame.loc["b[X->Z]", "part"] == "slope of X" and "low[Z->Y]" in frame.index
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_contract_of_mechanisms_is_kept(toy, rows):
     check = cb.testing.check_mechanisms(cb.GP(functions=3), toy.problem, rows.rows(slice(0, 40)))
     check.require()

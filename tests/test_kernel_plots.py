@@ -100,6 +100,7 @@ def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
     ]
 
 
+@pytest.mark.slow
 def test_of_many_effects_those_that_are_taught_most_are_drawn_with_labels_that_differ():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
     post = cb.fit(system.problem, system.observe(100, 0))

@@ -165,6 +165,7 @@ def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     assert tree["log_likelihood"]["do(Y)"].sizes["row[do(Y)]"] == 20
 
 
+@pytest.mark.slow
 def test_correlated_disturbances_undo_confounding(front_door):
     data = confounded_rows(front_door, 500, 0)
     nuts, laplace = (
@@ -185,6 +186,7 @@ def test_correlated_disturbances_undo_confounding(front_door):
     assert loads[0, 2] == pytest.approx(6, abs=1.2) and np.abs(loads[[0, 1], [1, 2]]).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_parameterizations_are_readings_of_the_same_draws(front_door):
     data = confounded_rows(front_door, 200, 1)
     structural, total, estimand = (
@@ -355,6 +357,7 @@ def test_a_large_district_is_sampled():
     assert np.abs((predicted.mean - np.asarray(system.effect(q))) / predicted.sd).max() < 5
 
 
+@pytest.mark.slow
 def test_the_ancestral_graph_of_b1583_mixes_well():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
     data = system.observe(500, 0)

@@ -101,6 +101,7 @@ def test_a_failed_write_leaves_the_old_file(file, tree, monkeypatch, step, code,
     assert file.read_bytes() == before and names(file.parent) == ["post.nc"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_store_error_and_the_process_lives(tmp_path):
     """A real one; writing through HDF5 here used to end the process by a signal."""
     if os.geteuid() != 0:

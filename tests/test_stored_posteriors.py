@@ -181,6 +181,7 @@ def test_names_in_another_order_are_refused(small, chain, tmp_path, group, dimen
         refused(file, chain.problem, f"has the {dimension} names .* in {group}; this problem has")
 
 
+@pytest.mark.slow
 def test_groups_that_do_not_belong_together_are_refused(tree, chain, tmp_path):
     def use(name, change, message):
         changed = tree.copy()
