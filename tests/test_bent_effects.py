@@ -8,14 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.mechanisms.gp import basis
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
 from causal_bo_ppl.optimization.interface import Context
 from causal_bo_ppl.optimization.zooming import zoom
-from causal_bo_ppl.surrogates import weighted_response
+from causal_bo_ppl.surrogates import coupled, weighted_response
 from causal_bo_ppl.surrogates.effect_moments import smooth_moments
+from causal_bo_ppl.surrogates.evidence import Outcomes, is_missed
 from causal_bo_ppl.surrogates.weighted_response import DRAWS, weigh_response
 
 FEW = cb.GP(functions=16)
@@ -123,6 +125,31 @@ def test_exact_outcomes_are_met_wherever_theta_is_linearized(post, toy):
         assert np.abs(surrogate.predict(tried).mean - toy.effect(tried)).max() < 1e-3
     moved = told.recentre()
     assert moved._linearized_at(moved.centre)[0] < told._linearized_at(told.centre)[0]
+
+
+def test_outcomes_that_are_missed_by_far_switch_a_residual_on(post, toy, monkeypatch):
+    """Whatever the Bayes factor says; outcomes of the model itself do not."""
+    monkeypatch.setattr(coupled, "ENOUGH", np.inf)
+    rng, tried = np.random.default_rng(0), toy.problem.sobol(16)
+    before = cb.couple(post, residual="auto")
+    drawn = before.sample(tried, 1, 0)[0] + rng.normal(size=len(tried))
+    assert before.tell(tried, drawn, 1.0).residual is None
+    strange = before.predict(tried).mean + 8 * before.predict(tried).sd * rng.choice([-1, 1], 32)
+    assert before.tell(tried, strange + 5 * rng.normal(size=len(tried)), 1.0).residual is not None
+
+
+def test_distance_of_outcomes_is_that_of_a_dense_solve():
+    rng = np.random.default_rng(0)
+    features, residuals, noises = rng.normal(size=(9, 4)), rng.normal(size=9), rng.uniform(1, 2, 9)
+    for size in np.linspace(0.5, 4.0, 15):
+        given = Outcomes(features, size * residuals, noises, np.zeros(9), 0, 0.0, 1.0, np.inf)
+        total = (
+            size**2
+            * residuals
+            @ np.linalg.solve(features @ features.T + np.diag(noises), residuals)
+        )
+        expected = total > 18 and stats.chi2.sf(total, 9) < 1e-3
+        assert is_missed(given, 1.0) == expected
 
 
 def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
