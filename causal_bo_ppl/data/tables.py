@@ -178,7 +178,7 @@ def read_csv(path: str | Path) -> pd.DataFrame:
                 else "it is empty"
             )
             raise DataError(f"{path} is not a CSV table with a header line: {fault}")
-        frame = pd.read_csv(Path(path), index_col=False, **EXACT)
+        frame: pd.DataFrame = pd.read_csv(Path(path), index_col=False, **EXACT)
         return frame.rename(columns=lambda name: name[1:] if _is_quoted(name) else name)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
