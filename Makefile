@@ -12,7 +12,7 @@ export OMP_NUM_THREADS := 1
 KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help setup demo test tests quick portable portable-full lint types slow bench notebooks notebooks-save pictures clean
+.PHONY: help setup demo test tests quick portable portable-full lint types slow bench notebooks notebooks-save pictures floors clean
 
 help:
 	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70"
@@ -23,6 +23,7 @@ help:
 	@echo "make slow      the long proofs"
 	@echo "make bench     speed, as ratios measured in one run (installs BoTorch, several gigabytes, and BlackJAX for comparison)"
 	@echo "make notebooks run the notebooks with small budgets (make notebooks-save: in full, outputs kept)"
+	@echo "make floors    the fast tests in a second environment, .venv-floors, with the lowest versions that pyproject.toml promises"
 	@echo "make pictures  draw the pictures of README and guide again"
 	@echo "make setup     build .venv (done by all of the above when needed)"
 
@@ -81,5 +82,20 @@ notebooks-save: setup
 pictures: setup
 	$(BIN)/python docs/pictures.py
 
+# Old libraries warn of what newer ones changed: such warnings are no errors here.
+LOWEST := .venv-floors
+TRIED := pytest pytest-xdist hypothesis ipykernel nbclient nbformat pyarrow scikit-learn threadpoolctl build 'setuptools>=77'
+
+$(LOWEST)/.installed: pyproject.toml tests/floors.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) tests/floors.py > $(LOWEST)/floors.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(LOWEST)/floors.txt $(TRIED)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(LOWEST)/.installed
+
+floors: $(LOWEST)/.installed
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache $(LOWEST)/bin/python -m pytest $(TWO_WORKERS) $(FAST) -p no:cacheprovider \
+		-W ignore::DeprecationWarning -W ignore::FutureWarning
+
 clean:
-	rm -rf $(VENV) .jax_cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) .jax_cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

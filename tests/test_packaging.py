@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from floors import floors
 
 pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[1]
@@ -81,3 +82,19 @@ def test_distributions_hold_data_licence_and_nothing_at_the_top(built):
     assert {name.split("/")[0] for name in wheel if ".dist-info" not in name} == {"causal_bo_ppl"}
     sources = [name.split("/", 1)[-1] for name in tarfile.open(built[".gz"]).getnames()]
     assert {"models/ecoli70.json", "LICENSE", "README.md"} <= set(sources)
+
+
+def numbers(version):
+    return tuple(int(part) for part in version.split("."))
+
+
+def test_lowest_versions_are_below_those_that_are_pinned_and_leave_analysts_their_pandas():
+    pinned = re.findall(
+        r"^([\w-]+)==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE
+    )
+    lowest = floors()
+    assert len(lowest) > 15 and {"pandas", "numpyro", "jax"} <= set(lowest)
+    for name, version in pinned:
+        assert name not in lowest or numbers(lowest[name]) <= numbers(version), name
+    assert numbers(lowest["pandas"]) < (2, 3) and numbers(lowest["numpyro"]) < (0, 21)
+    assert "tests/floors.py >" in (ROOT / "Makefile").read_text()

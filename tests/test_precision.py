@@ -203,9 +203,10 @@ def test_excused_names_work_in_32_bits(at):
 
 def test_context_of_one_thread_is_refused_there_and_only_there(before):
     seen = []
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
     def refuse():
-        with jax.enable_x64(False), pytest.raises(cb.ModelError, match=HOW):
+        with enable_x64(False), pytest.raises(cb.ModelError, match=HOW):
             before["system"].observe(5, 0)
         seen.append(before["system"].observe(5, 0).values.dtype)
 

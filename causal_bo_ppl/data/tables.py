@@ -13,6 +13,9 @@ import pandas as pd
 from causal_bo_ppl.errors import CausalBOWarning, DataError, closest, listed, unknown
 
 SHORT = (np.float32, np.float16)
+# pandas reads the last digits of numbers as they were written from 3.1 on, and before on request.
+IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
+EXACT: dict[str, Any] = {} if IS_EXACT else {"float_precision": "round_trip"}
 
 
 class Fresh(NamedTuple):
@@ -175,7 +178,7 @@ def read_csv(path: str | Path) -> pd.DataFrame:
                 else "it is empty"
             )
             raise DataError(f"{path} is not a CSV table with a header line: {fault}")
-        frame = pd.read_csv(Path(path), index_col=False)
+        frame: pd.DataFrame = pd.read_csv(Path(path), index_col=False, **EXACT)
         return frame.rename(columns=lambda name: name[1:] if _is_quoted(name) else name)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
@@ -215,7 +218,7 @@ def _is_quoted(name: str) -> bool:
 
 def write_frame(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:
     """Return rows as a table with a boolean column `do(X)` for every variable set in some row."""
-    frame = pd.DataFrame(values, columns=list(nodes))
+    frame = pd.DataFrame(values, columns=list(nodes), copy=True)  # ours is read-only
     for column in np.flatnonzero(intervened.any(axis=0)).tolist():
         frame[f"do({nodes[column]})"] = intervened[:, column]
     return frame
