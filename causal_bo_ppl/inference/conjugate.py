@@ -47,7 +47,7 @@ class Conjugate:
         model = mechanisms.bind(task)
         given = offered(model, "given_hyperparameters")
         if given is not None:
-            return approximate(given())
+            return approximate(given(), progress=False)
         closed_form = offered(model, "closed_form")
         if closed_form is None or not isinstance(model, LinearModel):
             raise ModelError(

@@ -219,7 +219,7 @@ class GaussianBelief(ModelBelief):
 
     def update(self, rows: Data) -> "GaussianBelief":
         """Return the Gaussian at the mode of all rows."""
-        return approximate(self.model.with_rows(rows))
+        return approximate(self.model.with_rows(rows), progress=False)
 
 
 @jax.jit
