@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.inference import Posterior as Posterior
     from causal_bo_ppl.inference import Wishart as Wishart
     from causal_bo_ppl.inference import fit as fit
+    from causal_bo_ppl.inference import open_datatree as open_datatree
     from causal_bo_ppl.inference import read_datatree as read_datatree
     from causal_bo_ppl.inference import write_datatree as write_datatree
     from causal_bo_ppl.kernels import KernelEstimate as KernelEstimate
@@ -184,6 +185,7 @@ _HOMES = {
         "Posterior",
         "Wishart",
         "fit",
+        "open_datatree",
         "read_datatree",
         "write_datatree",
     ),

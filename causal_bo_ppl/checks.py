@@ -93,14 +93,17 @@ def judge(passed: bool) -> str:
     return PASSED if passed else FAILED
 
 
-def holm(p_values: np.ndarray) -> np.ndarray:
+def holm(p_values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """Return the p-values by Holm's step-down correction; NaN stays NaN and is not counted.
 
-    The correction is valid however the tests depend on each other.
+    The correction is valid however the tests depend on each other. weights: positive, how the error
+    rate is shared between the tests; by default equally.
     """
     corrected = np.full(len(p_values), np.nan)
-    order = np.argsort(p_values)[: np.isfinite(p_values).sum()]
-    steps = p_values[order] * np.arange(len(order), 0, -1)
+    shares = np.ones(len(p_values)) if weights is None else weights
+    order = np.argsort(p_values / shares, kind="stable")[: np.isfinite(p_values).sum()]
+    left = np.cumsum(shares[order][::-1])[::-1]
+    steps = p_values[order] / shares[order] * left
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return corrected
 

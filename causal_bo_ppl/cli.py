@@ -119,6 +119,7 @@ def optimize_aloud(system: "CausalSystem", observations: int, rounds: int, key: 
     """Identify, learn and experiment, saying what comes of each step."""
     from causal_bo_ppl.identification import identify
     from causal_bo_ppl.optimization import optimize
+    from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
     from causal_bo_ppl.problem.queries import vertices
     from causal_bo_ppl.surrogates import couple
     from causal_bo_ppl.theory import causal_rank
@@ -137,11 +138,13 @@ def optimize_aloud(system: "CausalSystem", observations: int, rounds: int, key: 
     seen = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
     console.print(f"3  Kernel: {seen}; {taught}", soft_wrap=True)
     console.print(_rounds(run))
+    console.print(escape(f"\nHow to read what follows: {CHOSEN}"), soft_wrap=True)
     best = ", ".join(
         f"{problem.label(name)} = {value:.6g}" for name, value in run.best.intervention.items()
     )
     low, high = run.best.interval(0.9)
-    found = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}], at do({best})"
+    believed = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}] ({UNADJUSTED})"
+    found = f"{believed}, at do({best})"
     effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
     console.print(
         escape(f"\nBest after {len(run.steps)} experiments: {found}; {effect}"), soft_wrap=True

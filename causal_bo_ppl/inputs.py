@@ -8,7 +8,7 @@ be one that files and posterior groups can bear, and JAX must still compute in 6
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any, SupportsFloat
 
@@ -144,6 +144,25 @@ def host_generator(key: jax.Array) -> np.random.Generator:
         jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     )
     return np.random.default_rng([int(word) for word in data])
+
+
+def write_key(key: jax.Array) -> dict[str, object]:
+    """Return the words of a key, and which generator they are for."""
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    words = np.ravel(jax.random.key_data(key) if is_typed else key)
+    return {
+        "words": [int(word) for word in words],
+        "generator": str(jax.random.key_impl(key)) if is_typed else None,
+    }
+
+
+def read_key(written: Mapping[str, Any]) -> jax.Array:
+    """Return the key that `write_key` wrote."""
+    words = jnp.asarray(written["words"], jnp.uint32)
+    if written["generator"] is None:
+        return words
+    found: jax.Array = jax.random.wrap_key_data(words, impl=written["generator"])
+    return found
 
 
 RESERVED = frozenset({"chain", "draw"})  # a posterior group silently drops variables of these names

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,24 +14,16 @@ from jax.typing import ArrayLike
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.effects_of_draws import apply_to_many, effects_of_draws
 from causal_bo_ppl.inputs import read_share, require_float64
 from causal_bo_ppl.mechanisms.interfaces import HessianBounds, ResponseMap, ResponseProgram, offered
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import labels
 
-THETAS = 64  # models at once
-
 
 @jax.jit
 def _effects(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax.Array:
     return program.effects(theta, batch)
-
-
-@jax.jit
-def _effects_of_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax.Array:
-    many = offered(program, "of_many") or jax.vmap(program.effects, (0, None))
-    found: jax.Array = many(theta, batch)
-    return found
 
 
 @jax.jit
@@ -53,11 +45,14 @@ class Response:
 
     post: Posterior
     propagation: str | None = None
+    is_rough: bool = False  # whether averages over fewer points will do
 
     @cached_property
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
-        return propagated(self.post, self.propagation)
+        found = propagated(self.post, self.propagation)
+        roughly = offered(found, "roughly") if self.is_rough else None
+        return found if roughly is None else cast(ResponseMap, roughly())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,20 +67,8 @@ class Response:
         if not len(at):
             return _like(theta, np.zeros((0, len(queries))))
         if isinstance(at, jax.core.Tracer):
-            return self._apply(_effects_of_many, at, queries)
-        many = offered(self.map, "effects_of_many") or self._in_blocks
-        return _like(theta, many(np.asarray(at), queries))
-
-    def _in_blocks(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
-        """Return effects (s, M), a fixed number of thetas at once: few programs are compiled."""
-        filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)), mode="edge")
-        effects, batch = np.empty((len(filled), len(queries))), self.map.batch(queries)
-        for start in range(0, len(filled), THETAS):
-            block = jnp.asarray(filled[start : start + THETAS])
-            work = partial(_effects_of_many, self.map.program, block)
-            each = getattr(self.map.program, "together", None)
-            effects[start : start + THETAS] = in_pieces(work, batch, len(queries), 1, each)
-        return effects[: len(theta)]
+            return self._apply(apply_to_many, at, queries)
+        return _like(theta, effects_of_draws(self.map, np.asarray(at), queries))
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> Any:
         """Return derivatives (M, d) of the effects in theta, at theta (d,)."""

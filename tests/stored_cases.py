@@ -18,5 +18,5 @@ def edit(file, change):
 
 def refused(file, problem, message, **options):
     with pytest.raises(cb.StoreError, match=message) as caught:
-        cb.read_datatree(file, problem, **options)
+        cb.open_datatree(file, problem, **options)
     assert str(file) in str(caught.value)

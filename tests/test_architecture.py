@@ -44,7 +44,7 @@ INSIDE = {  # the order within a room, from left to right
     "surrogates": "interface weights told residual evidence weighted_response coupled uncoupled "
     "effect_moments effect_tables doubts gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
-    "improvement lookahead acquisition ascent zooming climbing candidates search settings "
+    "improvement lookahead acquisition ascent zooming climbing candidates search widening settings "
     "ledger state beginnings contradictions observing experiments run replay rounds loop regret",
     "campaign": "reasons suggestions told asking_back unexpected_rows learning stopping asking "
     "answers storage display study",

@@ -1,5 +1,6 @@
 """Coupled surrogates of effects that bend: what linearization leaves out, and where it is made."""
 
+import html
 import logging
 from dataclasses import replace
 
@@ -7,15 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.mechanisms.gp import basis
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
 from causal_bo_ppl.optimization.interface import Context
 from causal_bo_ppl.optimization.zooming import zoom
+from causal_bo_ppl.surrogates import coupled, weighted_response
+from causal_bo_ppl.surrogates.effect_moments import smooth_moments
+from causal_bo_ppl.surrogates.evidence import Outcomes, is_missed
 from causal_bo_ppl.surrogates.weighted_response import DRAWS, weigh_response
 
-FEW = cb.GP(functions=12)
+FEW = cb.GP(functions=16)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,31 @@ def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
     assert gap < 0.1 * np.abs(expected[near, near]).max()
 
 
+def test_remainders_for_which_there_is_no_room_count_as_noise(post, toy, monkeypatch):
+    """All that the draws show is in the weights or in the noise."""
+    queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 9)])
+    whole = (weigh_response(post)._missed(queries) ** 2).sum(axis=1)
+    for most, least in ((24, -1.0), (4, 1e-3)):
+        monkeypatch.setattr(weighted_response, "ALL", most)
+        fresh = weigh_response(replace(post))
+        noises = fresh.noises(queries)
+        both = (fresh.remainders(queries) ** 2).sum(axis=1) + noises
+        np.testing.assert_allclose(both, whole, rtol=0.1, atol=1e-3 * whole.max())
+        assert noises.max() > least * whole.max()
+
+
+def test_smooth_moments_of_effects_are_those_of_draws(post, toy):
+    """Against as many draws of theta, between the points at which they are computed."""
+    at = [{"X": x} for x in np.linspace(-3.9, 4.9, 14)] + [{"Z": z} for z in (-3.3, 2.2, 17.0)]
+    queries = toy.problem.queries(at)
+    r, theta = cb.response(toy.problem, post), post.draws(DRAWS, jax.random.key(0))
+    drawn, found = r(theta, queries), smooth_moments(post, queries)
+    line = (theta - post.mean).mean(axis=0) @ r.jacobian(post.mean, queries).T
+    mean, sd = drawn.mean(axis=0) - line, drawn.std(axis=0, ddof=1)
+    assert np.abs((found.mean - mean) / sd).max() < 0.1
+    np.testing.assert_allclose(found.sd, sd, rtol=0.15)
+
+
 def test_sets_share_no_weights_of_remainders(post, toy):
     one, other = (weigh_response(post).remainders(q) for q in toy.problem.sobol(2)[::2])
     assert np.abs(one @ other.T).max() == 0
@@ -95,6 +125,31 @@ def test_exact_outcomes_are_met_wherever_theta_is_linearized(post, toy):
         assert np.abs(surrogate.predict(tried).mean - toy.effect(tried)).max() < 1e-3
     moved = told.recentre()
     assert moved._linearized_at(moved.centre)[0] < told._linearized_at(told.centre)[0]
+
+
+def test_outcomes_that_are_missed_by_far_switch_a_residual_on(post, toy, monkeypatch):
+    """Whatever the Bayes factor says; outcomes of the model itself do not."""
+    monkeypatch.setattr(coupled, "ENOUGH", np.inf)
+    rng, tried = np.random.default_rng(0), toy.problem.sobol(16)
+    before = cb.couple(post, residual="auto")
+    drawn = before.sample(tried, 1, 0)[0] + rng.normal(size=len(tried))
+    assert before.tell(tried, drawn, 1.0).residual is None
+    strange = before.predict(tried).mean + 8 * before.predict(tried).sd * rng.choice([-1, 1], 32)
+    assert before.tell(tried, strange + 5 * rng.normal(size=len(tried)), 1.0).residual is not None
+
+
+def test_distance_of_outcomes_is_that_of_a_dense_solve():
+    rng = np.random.default_rng(0)
+    features, residuals, noises = rng.normal(size=(9, 4)), rng.normal(size=9), rng.uniform(1, 2, 9)
+    for size in np.linspace(0.5, 4.0, 15):
+        given = Outcomes(features, size * residuals, noises, np.zeros(9), 0, 0.0, 1.0, np.inf)
+        total = (
+            size**2
+            * residuals
+            @ np.linalg.solve(features @ features.T + np.diag(noises), residuals)
+        )
+        expected = total > 18 and stats.chi2.sf(total, 9) < 1e-3
+        assert is_missed(given, 1.0) == expected
 
 
 def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
@@ -161,6 +216,9 @@ def test_rounds_with_bent_mechanisms_reach_the_optimum_of_toy_and_compile_nothin
     )
     assert run.regret()[-1] < 0.005 and run.regret("tried")[-1] < 0.005
     assert seen[-1] == seen[3]
+    assert run.extrapolation.verdict == "failed" and "beyond the data" in repr(run)
+    assert "rely on what came out" in run.extrapolation.advice
+    assert run.extrapolation.text in html.unescape(run._repr_html_())
 
 
 def compiled():

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.diagnostics.calibration import _judge
 
 pytestmark = pytest.mark.heavy
 
@@ -121,6 +123,62 @@ def test_an_over_confident_posterior_fails_in_full(problem):
     assert not cb.calibrate(
         problem, rows=50, simulations=500, fitting=overconfident(problem, 0.75), key=7
     ).passed
+
+
+def correlated_places(draws, count, effects=8, correlation=0.7, sd=1.0):
+    """Places of truths among exact posteriors of correlated effects; sd: of posteriors."""
+    shared, own = draws.normal(size=(count, 1)), draws.normal(size=(count, effects))
+    truth = np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * own
+    return stats.norm.cdf(truth / sd)
+
+
+def is_failed(places, tolerance=None):
+    names = [str(at) for at in range(places.shape[1])]
+    return "failed" in set(_judge(places, names, tolerance, 0.01)["verdict"])
+
+
+def test_spread_and_coverage_have_exact_p_values():
+    places = correlated_places(np.random.default_rng(0), 50, effects=2)
+    line = _judge(places, ["a", "b"], None, 0.01).iloc[0]
+    squares = (stats.norm.ppf(places[:, 0]) ** 2).sum()
+    tail = min(stats.chi2(50).sf(squares), stats.chi2(50).cdf(squares))
+    assert line["p_spread"] == pytest.approx(2 * tail)
+    assert line["p_ranks"] == pytest.approx(stats.kstest(places[:, 0], "uniform").pvalue)
+    inside = int(((places[:, 0] >= 0.05) & (places[:, 0] <= 0.95)).sum())
+    low, high = (
+        stats.binomtest(inside, 50, 0.9, alternative=side).pvalue for side in ("less", "greater")
+    )
+    assert line["p_coverage"] == pytest.approx(min(2 * min(low, high), 1.0))
+    assert line["p_value"] == pytest.approx(
+        min(3 * line[["p_ranks", "p_spread", "p_coverage"]].min(), 1.0)
+    )
+
+
+def test_narrow_posteriors_are_found_by_their_spread_at_200_simulations():
+    """Sds of 0.71 times the right ones: in each of 20 sets of simulations."""
+    draws = np.random.default_rng(1)
+    assert all(is_failed(correlated_places(draws, 200, sd=0.71)) for _ in range(20))
+    assert sum(is_failed(correlated_places(draws, 200)) for _ in range(20)) <= 2
+
+
+@pytest.mark.slow
+def test_right_posteriors_fail_in_at_most_one_of_a_hundred_calibrations():
+    """Of 3,000; more than 47 have a probability of 0.1 %."""
+    draws = np.random.default_rng(2)
+    assert sum(is_failed(correlated_places(draws, 200)) for _ in range(3_000)) <= 47
+    at_the_limit = stats.norm.ppf(0.925) / stats.norm.ppf(0.95)  # 90 % intervals hold 85 %
+    tolerated = (correlated_places(draws, 200, sd=at_the_limit) for _ in range(1_000))
+    assert sum(is_failed(each, tolerance=0.05) for each in tolerated) <= 20
+
+
+@pytest.mark.slow
+def test_narrow_posteriors_fail_in_ten_of_ten_calibrations(problem):
+    """Sds of 0.71 times the right ones, in whole calibrations of 200 simulations."""
+    for key in range(10):
+        check = cb.calibrate(
+            problem, rows=25, simulations=200, fitting=overconfident(problem, 0.71), key=key
+        )
+        assert not check.passed and "over-confident" in check.advice, key
 
 
 def test_what_cannot_be_calibrated_is_refused(problem):

@@ -38,6 +38,7 @@ def test_a_mechanism_that_bends_is_a_process_and_the_others_are_lines():
     assert post.update(data.rows(slice(0, 5))).chosen is post.chosen
 
 
+@pytest.mark.slow
 def test_where_lines_are_enough_everywhere_the_posterior_is_that_of_lines():
     problem, data = problem_and_rows(0.0)
     post = cb.fit(problem, data, mechanisms="auto")

@@ -14,7 +14,7 @@ def run(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_demo_shows_graph_sets_and_exact_optimum():
     result = run("demo")
     assert result.exit_code == 0, result.output

@@ -307,6 +307,7 @@ def test_what_a_set_explains_is_what_conditioning_on_it_removes(chain):
         cb.coupling(chain, queries, kernel=cb.exact_gram(chain, queries[:2]))
 
 
+@pytest.mark.slow
 def test_all_218_sets_are_coupled_and_what_explains_is_not_symmetric():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
     post = cb.fit(system.problem, system.observe(300, 0))

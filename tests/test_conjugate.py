@@ -314,7 +314,7 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_trace_of_the_covariance_falls_like_one_over_n():
     system = cb.models.load("chain")
     sizes = [25, 50, 100, 200, 400, 800, 1600, 3200]

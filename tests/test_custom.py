@@ -180,6 +180,7 @@ def linear(causes):
     return dist.Normal(total, sd)
 
 
+@pytest.mark.slow
 def test_a_linear_function_is_the_linear_family_under_the_same_prior(data):
     own = cb.fit(PROBLEM, data, mechanisms={"Z": linear, "Y": linear}, method="laplace")
     ours = cb.fit(PROBLEM, data, method="laplace", prior=cb.FixedPrior())

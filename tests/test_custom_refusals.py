@@ -228,7 +228,7 @@ def test_optimization_and_studies_follow_the_analysts_curve(data):
 def test_files_hold_draws_and_names_and_need_the_functions_again(data, tmp_path):
     post = cb.fit(PROBLEM, data, mechanisms={"Z": saturate, "Y": decay}, method="laplace")
     path = post.to_netcdf(tmp_path / "own.nc", draws=40)
-    tree = cb.read_datatree(path, PROBLEM)
+    tree = cb.open_datatree(path, PROBLEM)
     assert tuple(tree["posterior"]["theta"].coords["coordinate"].values) == post.names
     assert "decay" in tree.attrs["functions"]
     draws = tree["posterior"]["theta"].values.reshape(-1, len(post.names))

@@ -27,13 +27,14 @@ def trees(chain, rows):
         cb.fit(chain.problem, rows, method=method, prior=cb.FixedPrior(), key=0)
         for method in ("conjugate", "laplace", SHORT)
     ] + [cb.fit(chain.problem, observed, method="wishart")]
-    return {post.method: (post, post.to_datatree(draws=200)) for post in found}
+    return {post.method: (post, post.to_datatree(draws=200, rows=True)) for post in found}
 
 
 @pytest.mark.parametrize("method", ["conjugate", "laplace", "nuts", "wishart"])
 def test_tree_has_named_groups_and_coordinates(trees, method):
     post, tree = trees[method]
     groups = {"posterior", "log_prior", "log_likelihood", "posterior_predictive", "observed_data"}
+    groups |= {"constant_data"}
     groups |= {"sample_stats"} if method == "nuts" else set()
     groups |= {"prior"} if method != "wishart" else set()
     assert set(tree.children) == groups
@@ -64,7 +65,7 @@ def test_log_likelihood_of_each_row_is_that_of_the_model(trees):
         and likelihood["Y"].sizes["row[Y]"] == 32
         and "X" not in likelihood
     )
-    sd = tree["posterior"]["sd"].sel(variable="Y").values[1, 3]
+    sd = tree["posterior"]["sd"].sel(node="Y").values[1, 3]
     a, b = (float(theta.sel(coordinate=name)[1, 3]) for name in ("a[Y]", "b[Z->Y]"))
     z, y = post.data.column("Z"), post.data.column("Y")
     expected = multivariate_normal(0, sd**2).logpdf(y - a - b * z)
@@ -81,7 +82,7 @@ def test_predictions_have_the_spread_of_new_rows(trees):
         + theta.sel(coordinate="b[X->Z]").values[..., None] * post.data.column("X")[:30]
     )
     assert drawn.mean() == pytest.approx(mean.mean(), abs=0.05)
-    assert drawn.std(axis=1).mean() == pytest.approx(float(sd.sel(variable="Z").mean()), rel=0.1)
+    assert drawn.std(axis=1).mean() == pytest.approx(float(sd.sel(node="Z").mean()), rel=0.1)
 
 
 def test_correlated_likelihood_is_the_joint_density_of_the_district():
@@ -103,9 +104,10 @@ def test_large_groups_are_thinned_not_refused(chain, rows, monkeypatch):
     from causal_bo_ppl.inference import datatree as room
 
     post = cb.fit(chain.problem, rows, method=SHORT, key=0)
-    assert post.to_datatree()["posterior"].sizes["draw"] == 300
+    assert post.to_datatree(rows=True)["posterior"].sizes["draw"] == 300
     monkeypatch.setattr(room, "MOST", 96 * 60)  # 32 rows of 3 variables, 60 draws
-    tree = post.to_datatree()
+    assert post.to_datatree()["posterior"].sizes["draw"] == 300
+    tree = post.to_datatree(rows=True)
     assert (
         tree["posterior"].sizes["draw"]
         == tree["log_likelihood"].sizes["draw"]
@@ -119,15 +121,15 @@ def test_what_is_written_is_read_back(trees, chain, tmp_path, method):
     """All of it is in memory then, also the variable `prior`, which is called as a group is."""
     _, tree = trees[method]
     file = cb.write_datatree(tree, tmp_path / "post.nc")
-    again = cb.read_datatree(file, chain.problem)
+    again = cb.open_datatree(file, chain.problem)
     file.unlink()
-    assert set(again.children) == set(tree.children) and again.attrs == tree.attrs | {"format": "1"}
+    assert set(again.children) == set(tree.children) and again.attrs == tree.attrs | {"format": "2"}
     for group, found in tree.children.items():
         xr.testing.assert_identical(again[group].to_dataset(), found.to_dataset())
         for name, variable in found.variables.items():
             assert again[group].variables[name].dtype == variable.dtype
     cb.write_datatree(again, file)
-    assert cb.read_datatree(file, chain.problem).identical(again)
+    assert cb.open_datatree(file, chain.problem).identical(again)
 
 
 def test_odd_names_survive_a_file(tmp_path):
@@ -135,7 +137,7 @@ def test_odd_names_survive_a_file(tmp_path):
     problem = cb.Problem(graph, "y, z", domains={"a b": (-1, 1)})
     values = np.random.default_rng(0).normal(size=(20, 3))
     post = cb.fit(problem, Data(graph.nodes, "y, z", values, np.zeros((20, 3), bool)))
-    tree = cb.read_datatree(post.to_netcdf(tmp_path / "odd.nc", draws=20), problem)
+    tree = cb.open_datatree(post.to_netcdf(tmp_path / "odd.nc", draws=20, rows=True), problem)
     assert tuple(tree["posterior"]["coordinate"].values) == post.names
     assert set(tree["observed_data"].data_vars) == {"β-(x)", "y, z"}
 
@@ -150,7 +152,7 @@ def test_variables_may_be_called_as_parameters_are(names):
     data = Data(graph.nodes, names[2], values, np.zeros(values.shape, bool))
     for method in ("conjugate", SHORT):
         post = cb.fit(problem, data, method=method, prior=cb.FixedPrior(), key=0)
-        tree = post.to_datatree(draws=20)
+        tree = post.to_datatree(draws=20, rows=True)
         assert tree["posterior"]["theta"].dims == ("chain", "draw", "coordinate")
         assert set(tree["observed_data"].data_vars) == set(names[1:])
 

@@ -136,15 +136,19 @@ def test_ranks_are_thinned_by_the_effective_number_of_draws(sampled):
 
 
 def test_ranks_are_those_of_the_thinned_draws(sampled, monkeypatch):
-    seen, draw = [], chain_plots._draw
     monkeypatch.setattr(chain_plots, "_apart", lambda *_: 5)
-    monkeypatch.setattr(
-        chain_plots,
-        "_draw",
-        lambda plot, tree, *rest: seen.append(tree) or draw(plot, tree, *rest),
-    )
-    cb.plots.draw_rank(sampled)
-    assert seen[0]["posterior"].sizes["draw"] == seen[0]["sample_stats"].sizes["draw"] == 20
+    ax = cb.plots.draw_rank(sampled)[0]
+    name = ax.get_title().split("\n")[0]
+    at = list(sampled.belief.summary.index).index(name)
+    draws = np.concatenate([sampled.belief.chains, sampled.belief.stats["lp"][..., None]], axis=-1)
+    expected = chain_plots.rank_departures(draws[:, ::5, at : at + 1])
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), expected[1, :, 0])
+    assert len(ax.lines[1].get_xdata()) == 41 and ax.get_legend() is None
+    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == [
+        "99 % band",
+        "chain 0",
+        "chain 1",
+    ]
 
 
 def test_energy_shows_every_chain_beside_the_limit(sampled):
@@ -209,7 +213,7 @@ def test_distances_of_few_rows_leave_the_band_and_those_of_many_do_not(system, f
     assert outside.get_ydata()[-1] > 1.5 * outside.get_xdata()[-1]  # heavy tails
     many = cb.plots.draw_mahalanobis(cb.fit(system.problem, system.observe(2_000, 1)), level=0.999)
     assert labels(many) == ["99.9 % band", "a Gaussian", "draws, in the band"]
-    assert many.get_title() == "conjugate, 2000 rows"
+    assert many.get_title() == "is theta Gaussian? conjugate, 2000 rows"
     finish(many)
 
 

@@ -117,7 +117,7 @@ def headings(page):
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", pytest.param("docs/guide.md", marks=pytest.mark.heavy)]
+    "name", ["README.md", pytest.param("docs/guide.md", marks=pytest.mark.slow)]
 )
 def test_examples_in_the_pages_run(name):
     result = doctest.testfile(str(ROOT / name), module_relative=False)

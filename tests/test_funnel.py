@@ -13,7 +13,7 @@ def effect(system, *interventions):
     return np.asarray(system.effect(system.problem.queries(list(interventions))))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_nonlinear_funnel_agrees_with_brute_force_over_its_disturbances(seed):
     system, coefficients = (

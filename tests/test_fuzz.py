@@ -250,8 +250,8 @@ def test_files_of_any_bytes(chain, fitted, tmp_path_factory, changes, cut):
     path = folder / "changed.nc"
     path.write_bytes(content[: cut % (2 * len(content))])
     with only_our_errors():
-        tree = cb.read_datatree(path, chain.problem)
-        assert tree.identical(cb.read_datatree(whole, chain.problem))
+        tree = cb.open_datatree(path, chain.problem)
+        assert tree.identical(cb.open_datatree(whole, chain.problem))
 
 
 @few

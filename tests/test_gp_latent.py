@@ -170,11 +170,11 @@ def test_a_family_without_latent_causes_is_as_before():
 def test_files_keep_regressions(post, tmp_path):
     small = cb.fit(DOOR, post.data.rows(slice(0, 60)), mechanisms=FEW)
     path = small.to_netcdf(tmp_path / "post.nc", draws=40)
-    tree = cb.read_datatree(path, DOOR)
+    tree = cb.open_datatree(path, DOOR)
     assert "log_sd[Y|X,Z]" in tree["posterior"].coords["coordinate"].values.tolist()
     other = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains=DOOR.domains)
     with pytest.raises(cb.CausalBOError, match="problem"):
-        cb.read_datatree(path, other)
+        cb.open_datatree(path, other)
 
 
 @pytest.mark.slow

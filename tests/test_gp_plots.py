@@ -220,6 +220,20 @@ def test_prior_that_cannot_be_drawn_from_is_refused(line):
     assert "a draw of the prior" in labels(ax)
 
 
+def test_draws_of_the_prior_beyond_the_picture_are_counted(bent):
+    ax = plt.figure().add_subplot()
+    ax.set_ylim(-1, 1)
+    across = np.array([[-3.0, 3.0], [2.0, 5.0], [-9.0, -2.0], [0.0, 4.0]])
+    mechanism_plots._count_beyond(ax, across)
+    assert [text.get_text() for text in ax.texts] == ["2 of 4 draws\nlie above or below"]
+    [panel] = cb.plots.draw_prior(bent, edges=[("X", "Z")], n=7, key=3)
+    low, high = panel.get_ylim()
+    curves = [each.get_ydata() for each in panel.lines if len(each.get_xdata()) == 120]
+    hidden = sum(bool((each > high).all() or (each < low).all()) for each in curves)
+    said = [int(text.get_text().split()[0]) for text in panel.texts]
+    assert said == ([hidden] if hidden else [])
+
+
 def test_response_shows_draws_linearization_truth_and_rows(bent, toy):
     ax = cb.plots.draw_response(bent, "X", truth=toy, draws=100, key=2)
     places = drawn(ax, "posterior mean").get_xdata()

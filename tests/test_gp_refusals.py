@@ -118,4 +118,4 @@ def test_a_file_with_other_settings_is_refused(post, tmp_path):
     tree.attrs["settings"] = "[]"
     path = cb.write_datatree(tree, tmp_path / "post.nc")
     with pytest.raises(cb.StoreError, match="do not fit their forms; fit and write it again"):
-        cb.read_datatree(path, PROBLEM)
+        cb.open_datatree(path, PROBLEM)

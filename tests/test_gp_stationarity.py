@@ -92,6 +92,7 @@ def test_evidence_of_stretched_rows_is_the_density_of_the_rows():
     density = stats.multivariate_normal(level, covariance).logpdf(effect)
     moved = (eta - known.beliefs.centre) / known.beliefs.width
     expected = density - 0.5 * (moved**2).sum() + np.linalg.slogdet(mode.root)[1]
+    expected -= 0.5 * float(known.rows.rounding) * np.exp(-2 * eta[0])
     given = stationarity.Given(cause[:, None], effect)
     same, means = stationarity._stretched(form, known, given, 0, lambda u: u)
     assert same == pytest.approx(expected, abs=1e-5)

@@ -260,7 +260,7 @@ print(json.dumps([(one.text, one.latex, one.error) for one in found]))
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_text_and_numbers_do_not_depend_on_the_hash_seed():
     runs = [
         subprocess.Popen(

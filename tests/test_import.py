@@ -92,7 +92,7 @@ def test_folder_of_systems_cannot_be_imported_under_another_name(request):
     assert "import causal_bo_ppl.models" in run(code, cwd=request.config.rootpath)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_same_key_gives_the_same_numbers_in_two_processes():
     code = """
 import causal_bo_ppl as cb

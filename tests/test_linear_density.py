@@ -16,7 +16,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
 from causal_bo_ppl.inference.potentials import log_priors, potential
-from causal_bo_ppl.mechanisms.linear.density import correlation_factor
+from causal_bo_ppl.mechanisms.linear.density import correlation_factor, log_sds
 from causal_bo_ppl.mechanisms.linear.model import LinearModel
 from causal_bo_ppl.mechanisms.linear.program import (
     draw_models,
@@ -240,6 +240,32 @@ def test_both_charts_have_the_same_density(confounded):
     one = np.array([potential(follows.density, row) for row in flat])
     other = np.array([potential(fixed.density, row) for row in same])
     assert np.ptp(one + stretch - other) < 1e-8
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_volume_is_that_of_coefficients_variances_and_latent_strengths(confounded, follows):
+    """By the determinant of all derivatives."""
+    model = make_model(*confounded, follows=follows)
+    flat = np.random.default_rng(7).normal(size=(3, len(model.coordinates)))
+
+    def parameters(psi):
+        point = model.density.point(psi)
+        variances = jnp.exp(2 * point.log_sd)
+        return jnp.concatenate([point.coefficients[model.spec.used], variances, point.strengths])
+
+    exact = [np.linalg.slogdet(jax.jacfwd(parameters)(jnp.asarray(row)))[1] for row in flat]
+    found = [float(model.density.log_volume(jnp.asarray(row))) for row in flat]
+    assert model.spec.arcs and np.ptp(np.array(exact) - found) < 1e-9
+
+
+def test_coordinates_of_sds_are_given_the_disturbances_before(confounded):
+    """The factor of the disturbances' covariance has these sds on its diagonal."""
+    model = make_model(*confounded)
+    [psi] = np.random.default_rng(8).normal(size=(1, len(model.coordinates)))
+    own, _ = log_sds(model.spec, model.density.chart, jnp.asarray(psi))
+    covariance = model.draws(psi[None]).noises[0]
+    root = np.linalg.cholesky(covariance)[model.spec.equations, model.spec.equations]
+    np.testing.assert_allclose(np.exp(own), root, rtol=1e-10)
 
 
 def test_scaled_prior_of_the_density_is_the_conjugate_one():

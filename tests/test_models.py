@@ -70,7 +70,13 @@ PUBLISHED = [
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("name", "variant", "members", "value", "place"), PUBLISHED)
+@pytest.mark.parametrize(
+    ("name", "variant", "members", "value", "place"),
+    [
+        pytest.param(*each, marks=pytest.mark.slow if each[1] == "daggp" else ())
+        for each in PUBLISHED
+    ],
+)
 def test_optimum_of_each_set_is_the_published_one(name, variant, members, value, place):
     found, at = best_of_set(load(name, variant=variant), members)
     assert found == pytest.approx(value, abs=1e-5)
@@ -161,8 +167,8 @@ def test_observational_means_are_the_published_ones():
     assert baseline(load("chain")) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "sd"), [(None, 1.0), ("confounded", np.sqrt(2))])
-@pytest.mark.heavy
 def test_observational_mean_of_toy_agrees_with_a_fine_grid(variant, sd):
     x = np.arange(-12 * sd, 12 * sd, 2e-6)
     weight = np.exp(-((x / sd) ** 2) / 2)

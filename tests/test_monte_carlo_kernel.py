@@ -53,6 +53,7 @@ def test_gram_and_errors_equal_those_by_an_array_over_draws(chain, queries):
     np.testing.assert_allclose(features @ features.T, found.gram, rtol=1e-10, atol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [5, 20, 400])
 def test_the_standard_error_is_the_spread_over_seeds(chain, queries, draws):
     known_noise = cb.FixedPrior(
@@ -67,6 +68,7 @@ def test_the_standard_error_is_the_spread_over_seeds(chain, queries, draws):
     )  # 400 seeds give an sd to 4 %, products of normals to 7 %
 
 
+@pytest.mark.slow
 def test_draws_that_depend_on_each_other_have_larger_errors_and_say_so(chain, queries):
     generator = np.random.default_rng(0)
     chains = [cases.correlated(chain, generator) for _ in range(150)]

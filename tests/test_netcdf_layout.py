@@ -15,7 +15,7 @@ LONG = ["x" * 10_000] * 200
 @pytest.fixture(scope="module")
 def tree(chain):
     post = cb.fit(chain.problem, chain.observe(8, 0), prior=cb.FixedPrior())
-    return post.to_datatree(draws=16)
+    return post.to_datatree(draws=16, rows=True)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LONG = ("01", "02", "03", "05", "06")  # `make slow` runs them in full
+LONG = ("01", "02", "03", "04", "05", "06")  # `make slow` runs them in full
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 each_short_one = pytest.mark.parametrize(
     "path", [path for path in NOTEBOOKS if path.stem[:2] not in LONG], ids=lambda path: path.stem

@@ -109,14 +109,14 @@ def test_rounds_do_not_compile_anything_again(ecoli70):
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "gc-cbo-fixed"},
+        pytest.param({"method": "gc-cbo-fixed"}, marks=pytest.mark.slow),
         {"kernel": "fixed"},
         {"update": "full"},
         {"outcomes": "exact"},
         {"noise": 0.5, "beta": 0.0},
-        {"report": "model"},
-        {"report": "observed"},
-        {"batch": 2},
+        pytest.param({"report": "model"}, marks=pytest.mark.slow),
+        pytest.param({"report": "observed"}, marks=pytest.mark.slow),
+        pytest.param({"batch": 2}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -291,7 +291,14 @@ def test_the_published_setting_is_reached():
     assert gaps(cb.models.load("ecoli70", target="yaeM"), 50, 60).max() < 1e-9
 
 
-@pytest.mark.parametrize("report", ["mean", "observed", "model"])
+@pytest.mark.parametrize(
+    "report",
+    [
+        "mean",
+        pytest.param("observed", marks=pytest.mark.slow),
+        pytest.param("model", marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_recommended_is_what_report_asks_for(ecoli70, report):
     """Against sorting by hand: the same experiments, whatever is reported after them."""
     found = cb.optimize(

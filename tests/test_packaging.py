@@ -50,7 +50,7 @@ def built(tmp_path_factory):
     return {path.suffix: path for path in target.iterdir()}
 
 
-@pytest.mark.parametrize("suffix", [".whl", ".gz"])
+@pytest.mark.parametrize("suffix", [".whl", pytest.param(".gz", marks=pytest.mark.slow)])
 def test_built_distribution_works_in_a_fresh_environment(built, suffix, tmp_path):
     """Dependencies come from this environment's packages; ours must come from what was built."""
     fresh = tmp_path / "fresh"

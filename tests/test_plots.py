@@ -82,7 +82,7 @@ def test_shared_coordinates_are_a_cell_each():
     np.testing.assert_array_equal(
         np.asarray(mesh.get_array()).reshape(theta.uses.shape), theta.uses
     )
-    assert axes.get_title() == "dimension 19, generic rank 13"
+    assert axes.get_title() == "blue: the set uses it; dimension 19, generic rank 13"
     assert len(axes.get_xticks()) == 19 and len(axes.get_yticks()) <= 45
     axes.figure.draw_without_rendering()
 
@@ -91,9 +91,11 @@ def test_hedge_is_marked_in_the_picture_of_an_effect():
     found = cb.identify(parse("X -> M -> Y; X <-> M"), "Y", ["X"])["X"]
     axes = cb.plots.draw_identification(found)
     assert axes.get_title() == "P(Y | do(X)): not identifiable"
-    assert "rest of the hedge" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "hedge (confounded)" in [text.get_text() for text in axes.get_legend().get_texts()]
     learned = cb.plots.draw_identification(cb.identify(found.graph, "Y", ["M"])["M"])
-    assert "rest of the hedge" not in [text.get_text() for text in learned.get_legend().get_texts()]
+    assert "hedge (confounded)" not in [
+        text.get_text() for text in learned.get_legend().get_texts()
+    ]
 
 
 def test_effect_is_drawn_beside_the_regression():
@@ -161,7 +163,7 @@ def test_run_is_drawn_with_its_outcomes_and_the_truth(chain_run):
     labels = axes.get_legend_handles_labels()[1]
     assert labels == [
         "best so far: mean and 90% interval",
-        "outcome",
+        "outcome, Z = 5 (4)",
         "best so far: true effect",
         "true optimum",
     ]

@@ -114,6 +114,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: theory.concentration(at.problem, at.data, [50]),
         lambda at: theory.design_strength(at.post),
     ],
+    "read_datatree": [lambda at: cb.read_datatree(at.tree, at.problem)],
     "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
@@ -125,7 +126,7 @@ FREE = {  # public names that compute nothing with JAX, and why they need not re
     "Stop Tolerances Wishart",
     "symbols, graphs and designs in NumPy": "CausalGraph Problem mis pomis",
     "a table of float64 numbers in NumPy": "Data",
-    "files of float64 numbers": "read_datatree write_datatree",
+    "files of float64 numbers": "open_datatree write_datatree",
     "NumPy formulas that demand float64 arrays": "information_gain information_gain_bound",
     "pictures of results, which the functions above compute": "plots",
 }
@@ -148,6 +149,7 @@ def before():
         data=data,
         queries=queries,
         theta=post.mean,
+        tree=post.to_datatree(draws=16),
         key=jax.random.key(0),
     )
     run = cb.optimize(system, rounds=2, observations=50, key=0)

@@ -64,7 +64,7 @@ def test_outcomes_without_noise_are_not_asked_for_twice(chain):
     assert len(run.problem.to_frame(run.queries).drop_duplicates()) == 4
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_right_model_has_the_same_trace_with_and_without_the_chance_of_a_residual(chain):
     same = [
         optimize(chain, rounds=8, key=seed)

@@ -96,7 +96,7 @@ def test_what_was_learned_is_shown_before_and_after_for_every_set(run):
 
 def test_experiments_are_shown_by_variable_and_value_in_order(run):
     ax = cb.plots.draw_experiments(run)
-    names = [text.get_text().splitlines()[1] for text in ax.get_yticklabels()]
+    names = [text.get_text() for text in ax.get_yticklabels()]
     assert names == list(run.problem.manipulable)
     marks = ax.collections[1]  # after the lines that join the members of a set
     at, heights = np.asarray(marks.get_offsets().filled(np.nan)).T
@@ -108,7 +108,11 @@ def test_experiments_are_shown_by_variable_and_value_in_order(run):
         low, high = run.problem.domains[names[variable]]
         share = (values[place - 1, variable] - low) / (high - low)
         assert height == pytest.approx(variable - 0.54 * (share - 0.5))
-    assert "of 36 sets tried" in ax.get_title("left") and labels(ax) == ["recommended"]
+    low, high = run.problem.domains[names[0]]
+    ends = [text.get_text() for text in ax.get_yticklabels(minor=True)]
+    assert ends[:2] == [f"{low:.3g}", f"{high:.3g}"]
+    assert ax.get_yticks(minor=True)[:2].tolist() == [0.27, -0.27]
+    assert "of 36 sets tried" in ax.get_title() and labels(ax) == ["recommended"]
     ax.figure.draw_without_rendering()
 
 

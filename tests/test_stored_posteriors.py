@@ -16,7 +16,7 @@ pytestmark = pytest.mark.heavy
 @pytest.fixture(scope="module")
 def tree(chain):
     post = cb.fit(chain.problem, chain.observe(8, 0), prior=cb.FixedPrior())
-    return post.to_datatree(draws=16)
+    return post.to_datatree(draws=16, rows=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_a_file_with_a_flipped_byte_is_refused_wherever_it_is(file, chain):
         file.write_bytes(spoiled)
         refused(file, chain.problem, "does not match its checksum|has no checksum|is not a netCDF")
     file.write_bytes(whole)
-    assert cb.read_datatree(file, chain.problem).attrs["verdict"] == "exact"
+    assert cb.open_datatree(file, chain.problem).attrs["verdict"] == "exact"
 
 
 def test_a_file_that_was_cut_or_made_longer_is_refused(file, chain):
@@ -63,7 +63,7 @@ def test_damage_under_a_right_checksum_is_a_store_error_or_read(file, chain):
         spoiled[place] ^= int(draws.integers(1, 256))
         file.write_bytes(bytes(spoiled) + seal(spoiled))
         try:
-            outcomes.append(cb.read_datatree(file, chain.problem) is None)
+            outcomes.append(cb.open_datatree(file, chain.problem) is None)
         except cb.StoreError:
             outcomes.append(True)
     assert len(outcomes) == 40 and 5 < sum(outcomes) < 40
@@ -79,7 +79,7 @@ def test_a_file_of_another_problem_is_refused(file, chain):
     other = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1, 1)})
     refused(file, other, "is of another problem")
     with pytest.raises(cb.StoreError, match="a file is read for a Problem, got CausalSystem"):
-        cb.read_datatree(file, chain)
+        cb.open_datatree(file, chain)
 
 
 def test_what_is_no_netcdf_file_is_refused(chain, tmp_path):
@@ -93,7 +93,8 @@ def test_what_is_no_netcdf_file_is_refused(chain, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("format", "2", "was written by version 0.* in format 2; .* upgrade causal_bo_ppl"),
+        ("format", "3", "was written by version 0.* in format 3; .* upgrade causal_bo_ppl"),
+        ("format", "1", "in format 1; .* which reads format 2: write it again"),
         ("format", np.arange(3), "in format .0 1 2.; .* upgrade causal_bo_ppl"),
         ("causal_bo_ppl", "99.1.0", "was written by version 99.1.0 of .* upgrade causal_bo_ppl"),
         ("causal_bo_ppl", "x", "was written by version x of .* upgrade causal_bo_ppl"),
@@ -116,7 +117,7 @@ def test_an_attribute_that_cannot_be_is_refused(file, chain, name, value, messag
 
 def test_a_posterior_by_a_method_of_ones_own_is_read(file, chain):
     edit(file, lambda opened: opened.attrs.__setitem__("method", "magic"))
-    assert cb.read_datatree(file, chain.problem).attrs["method"] == "magic"
+    assert cb.open_datatree(file, chain.problem).attrs["method"] == "magic"
 
 
 @pytest.mark.parametrize("name", ["format", "causal_bo_ppl", "verdict", "method", "linear"])
@@ -145,26 +146,26 @@ def test_only_wishart_may_draw_no_value(chain, tmp_path):
     theta = tree["posterior"]["theta"]
     theta.values = spoil(theta.values, (0, 0, 0), np.nan)
     file = cb.write_datatree(tree, tmp_path / "post.nc")
-    assert np.isnan(cb.read_datatree(file, chain.problem)["posterior"]["theta"].values[0, 0, 0])
+    assert np.isnan(cb.open_datatree(file, chain.problem)["posterior"]["theta"].values[0, 0, 0])
     theta.values = spoil(theta.values, (0, 0, 0), np.inf)
     refused(cb.write_datatree(tree, file), chain.problem, "that are not finite")
 
 
 @pytest.mark.parametrize("group", ["posterior", "prior"])
-@pytest.mark.parametrize("case", [("Y", -1.0), ("Z", 0.0), ("Y", np.nan), ("X", 1.0)])
+@pytest.mark.parametrize("case", [("Y", -1.0), ("Z", 0.0), ("Y", np.nan)])
 def test_standard_deviations_that_cannot_be_are_refused(small, chain, tmp_path, group, case):
-    """X is no effect of anything that is learned: its disturbance has none."""
+    """X is no effect of anything that is learned: its disturbance is not there."""
     variable, number = case
     spoiled = small.copy(deep=True)
     sd = spoiled[group]["sd"]
-    assert np.isnan(sd.sel(variable="X").values).all()
-    sd.values = spoil(sd.values, (0, 0, list(sd["variable"].values).index(variable)), number)
+    assert sd["node"].values.tolist() == ["Z", "Y"]
+    sd.values = spoil(sd.values, (0, 0, list(sd["node"].values).index(variable)), number)
     file = cb.write_datatree(spoiled, tmp_path / "post.nc")
     refused(file, chain.problem, f"has standard deviations of '{variable}' in {group} that are not")
 
 
 @pytest.mark.parametrize("group", ["posterior", "prior"])
-@pytest.mark.parametrize("dimension", ["coordinate", "variable"])
+@pytest.mark.parametrize("dimension", ["coordinate", "node"])
 def test_names_in_another_order_are_refused(small, chain, tmp_path, group, dimension):
     turned = small[group].to_dataset()
     for spoiled in (
@@ -180,6 +181,7 @@ def test_names_in_another_order_are_refused(small, chain, tmp_path, group, dimen
         refused(file, chain.problem, f"has the {dimension} names .* in {group}; this problem has")
 
 
+@pytest.mark.slow
 def test_groups_that_do_not_belong_together_are_refused(tree, chain, tmp_path):
     def use(name, change, message):
         changed = tree.copy()
@@ -203,7 +205,7 @@ def test_groups_that_do_not_belong_together_are_refused(tree, chain, tmp_path):
 def test_posteriors_of_all_parameters_are_read_back(chain, tmp_path, kind, intercepts):
     options = {"parameters": kind, "intercepts": intercepts}
     post = cb.fit(chain.problem, chain.observe(20, 0), **options)
-    again = cb.read_datatree(post.to_netcdf(tmp_path / "post.nc", draws=16), chain.problem)
+    again = cb.open_datatree(post.to_netcdf(tmp_path / "post.nc", draws=16), chain.problem)
     assert tuple(again["posterior"]["coordinate"].values) == post.names
     assert again.attrs["intercepts"] == ("yes" if intercepts else "no")
 
@@ -215,7 +217,7 @@ def test_a_posterior_that_needs_linearity_is_read_back(tmp_path):
     data = Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
     post = cb.fit(problem, data, method="laplace", linear=True)
     file = post.to_netcdf(tmp_path / "post.nc", draws=16)
-    assert cb.read_datatree(file, problem).attrs["linear"] == "yes"
+    assert cb.open_datatree(file, problem).attrs["linear"] == "yes"
     edit(file, lambda opened: opened.attrs.__setitem__("linear", "no"))
     refused(file, problem, "cannot be read: .* cannot be learned from observational data")
 
@@ -224,7 +226,9 @@ def test_a_posterior_of_outcomes_is_read_back(chain, tmp_path):
     queries = chain.problem.queries([{"X": 1.0}] * 3)
     told = (queries, np.zeros(3))
     post = cb.fit(chain.problem, chain.observe(100, 0), method="laplace", outcomes=told)
-    again = cb.read_datatree(post.to_netcdf(tmp_path / "post.nc", draws=16), chain.problem)
+    again = cb.open_datatree(
+        post.to_netcdf(tmp_path / "post.nc", draws=16, rows=True), chain.problem
+    )
     assert again["log_likelihood"]["do(Y)"].shape == (4, 4, 3)
 
 
@@ -256,5 +260,5 @@ def test_a_tree_that_a_file_cannot_keep_is_refused(file, tree):
 def test_an_encoding_changes_no_number(tree, chain, tmp_path):
     packed = tree.copy(deep=True)
     packed["posterior"]["theta"].encoding = {"dtype": "int16", "scale_factor": 0.1}
-    again = cb.read_datatree(cb.write_datatree(packed, tmp_path / "post.nc"), chain.problem)
+    again = cb.open_datatree(cb.write_datatree(packed, tmp_path / "post.nc"), chain.problem)
     assert (again["posterior"]["theta"].values == tree["posterior"]["theta"].values).all()

@@ -184,7 +184,7 @@ def test_every_ratio_has_expectation_one_under_the_model():
         assert after == pytest.approx(before, rel=0.002), name
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_alarms_are_as_rare_as_they_say_however_often_one_looks():
     rng, runs, t = np.random.default_rng(4), 4_000, 30
     smallest = []

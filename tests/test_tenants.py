@@ -111,7 +111,7 @@ def test_fit_finds_the_truth_and_all_that_follows_runs(problem, posts, method):
     assert set(compared["bound_kind"].values.ravel()) == {"not known"}
     assert cb.gaussian_error(post, queries, key=0).verdict in ("passed", "failed")
     assert cb.check_posterior(post).passed and cb.check_loo(post).table["elpd"].notna().all()
-    tree = post.to_datatree(draws=100)
+    tree = post.to_datatree(draws=100, rows=True)
     assert {"posterior", "log_likelihood", "posterior_predictive"} <= set(tree.children)
     with pytest.raises(cb.ModelError, match="the exact kernel needs independent equations"):
         cb.exact_gram(post, queries)

@@ -32,6 +32,7 @@ def at_once(*works):
         return [each.result(timeout=300) for each in [pool.submit(begin, work) for work in works]]
 
 
+@pytest.mark.slow
 def test_rows_simulated_in_threads_are_those_simulated_one_after_the_other():
     system, other = cb.models.load("chain"), cb.models.load("toy", variant="confounded")
     queries = system.problem.queries([{"X": 1.0}, {"Z": 2.0}, {"X": -1.0, "Z": 3.0}])

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.campaign.told import FOREIGN, Record
+from causal_bo_ppl.optimization.run import CHOSEN
 from causal_bo_ppl.problem.queries import set_label
 
 if TYPE_CHECKING:
@@ -55,11 +56,8 @@ def _note(record: Record) -> str:
 
 def describe_best(study: "Study") -> str:
     """Return what is recommended, in words; before any outcome it is the model's."""
-    best = study.best
-    words = ", ".join(f"{name} = {at:.4g}" for name, at in best.intervention.items())
-    low, high = best.interval()
-    whose = "best" if best.by == "outcomes" else "the model's best"
-    return f"{whose} do({words}): {best.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+    whose = "best" if study.best.by == "outcomes" else "the model's best"
+    return f"{whose} {study.best.belief}"
 
 
 def write_html(study: "Study") -> str:
@@ -74,6 +72,7 @@ def write_html(study: "Study") -> str:
     believed = study.effects(distinct).to_html(index=False, **shown)
     enough = f"<p>It is enough: {html.escape(study.stopped)}.</p>" if study.stopped else ""
     return (
-        f"<p><strong>{html.escape(repr(study))}</strong></p>{told}<p>What is believed now:</p>"
-        f"{believed}<p>What surprised: {html.escape(study.surprise.message)}</p>{enough}"
+        f"<p><strong>{html.escape(repr(study))}</strong></p><p>{html.escape(CHOSEN)}</p>{told}"
+        f"<p>What is believed now:</p>{believed}"
+        f"<p>What surprised: {html.escape(study.surprise.message)}</p>{enough}"
     )

@@ -33,6 +33,7 @@ from causal_bo_ppl.optimization.interface import (
     trait,
 )
 from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
+from causal_bo_ppl.optimization.run import UNADJUSTED
 from causal_bo_ppl.optimization.state import Choice
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import labels, stack
@@ -267,7 +268,7 @@ def explain(
     [label] = labels(problem, suggestion.query)
     title = (
         f"{label}: E[{problem.target}] is expected at {suggestion.mean:.4g}, 90 % in "
-        f"[{interval[0]:.4g}, {interval[1]:.4g}]."
+        f"[{interval[0]:.4g}, {interval[1]:.4g}], {UNADJUSTED}."
     )
     noise = context.noise or context.surrogate.post.outcome_variances
     gain = expected_row_gain(context, suggestion.query, key)

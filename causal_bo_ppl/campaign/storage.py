@@ -19,6 +19,7 @@ import numpy as np
 from causal_bo_ppl.campaign.told import Record
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, StoreError
+from causal_bo_ppl.inputs import read_key, write_key
 from causal_bo_ppl.optimization.beginnings import find_versions
 from causal_bo_ppl.optimization.contradictions import Said
 from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
@@ -94,25 +95,6 @@ def read_study(text: str, functions: Mapping[str, Any] | None) -> Written:
     records = tuple(_read_record(problem, each) for each in record["told"])
     key = read_key(record["key"])
     return Written(problem, settings, key, record["data_digest"], records, Said(*record["said"]))
-
-
-def write_key(key: jax.Array) -> dict[str, object]:
-    """Return the words of a key, and which generator they are for."""
-    is_typed = jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key)
-    words = np.ravel(jax.random.key_data(key) if is_typed else key)
-    return {
-        "words": [int(word) for word in words],
-        "generator": str(jax.random.key_impl(key)) if is_typed else None,
-    }
-
-
-def read_key(written: Mapping[str, Any]) -> jax.Array:
-    """Return the key that `write_key` wrote."""
-    words = jax.numpy.asarray(written["words"], jax.numpy.uint32)
-    if written["generator"] is None:
-        return words
-    found: jax.Array = jax.random.wrap_key_data(words, impl=written["generator"])
-    return found
 
 
 def find_fingerprint(problem: Problem, settings: Settings, key: jax.Array, digest: str) -> str:

@@ -70,8 +70,9 @@ class Study:
     {'Z': 5.0}
     >>> study = study.tell(suggestion, -6.1)
     >>> study = study.tell({"X": 5.0}, [-5.0, -5.4])
-    >>> study
-    Study(min Y, 3 outcomes; best do(Z = 5): -7.045, 90 % in [-7.813, -6.277])
+    >>> study  # doctest: +NORMALIZE_WHITESPACE
+    Study(min Y, 3 outcomes; best do(Z = 5): -7.045, 90 % in [-7.813, -6.277],
+          not adjusted for being chosen)
     """
 
     problem: Problem
@@ -246,8 +247,9 @@ class Study:
         >>> import causal_bo_ppl as cb
         >>> system = cb.models.load("chain")
         >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
-        >>> study.ask()
-        Suggestion(1: do(Z = 5); expected -7.459, 90 % in [-8.396, -6.523]; cost 1)
+        >>> study.ask()  # doctest: +NORMALIZE_WHITESPACE
+        Suggestion(1: do(Z = 5); expected -7.459, 90 % in [-8.396, -6.523],
+                   not adjusted for being chosen; cost 1)
         >>> [each.number for each in study.ask(2, pending={"X": 5.0})]
         [2, 3]
         """

@@ -1,5 +1,6 @@
 """A suggested experiment, as a person reads it; and several of them, as a table."""
 
+import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,7 +8,7 @@ from functools import cached_property
 import pandas as pd
 
 from causal_bo_ppl.campaign.reasons import Reasons
-from causal_bo_ppl.optimization.run import Recommendation
+from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED, Recommendation
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import set_label
 
@@ -51,7 +52,7 @@ class Suggestion:
     explain: Callable[[], Reasons] = field(repr=False)
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Return the central credible interval of the effect."""
+        """Return the central credible interval of the effect; it ignores that this was chosen."""
         believed = Recommendation(self.intervention, self.mean, self.sd, self.degrees)
         return believed.interval(level)
 
@@ -69,6 +70,7 @@ class Suggestion:
     def __repr__(self) -> str:
         low, high = self.interval()
         believed = f"expected {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+        believed += f", {UNADJUSTED}" if self.intervention else ""
         return f"Suggestion({self.number}: {self.label}; {believed}; cost {self.cost:g})"
 
     def _repr_html_(self) -> str:
@@ -98,4 +100,5 @@ class Suggestions(tuple[Suggestion, ...]):
         return pd.DataFrame(rows, index=pd.Index([each.number for each in self], name="number"))
 
     def _repr_html_(self) -> str:
-        return self.to_frame().to_html(float_format="{:.4g}".format, na_rep="")
+        table = self.to_frame().to_html(float_format="{:.4g}".format, na_rep="")
+        return f"{table}<p>{html.escape(CHOSEN)}</p>"

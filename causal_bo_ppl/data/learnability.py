@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.data.data import Data
+from causal_bo_ppl.data.data import Data, Posed
+from causal_bo_ppl.data.identity import require_rows_of
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import LEAST, MOST, size_fault
@@ -43,6 +44,16 @@ def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
     _require_size(data.nodes, "has values up to", largest, MOST)
     spread = np.where(high - low > ROUNDING * largest, high - low, 0.0)
     _require_size(data.nodes, "varies by", spread, 2 * MOST)
+
+
+def require_more_rows(problem: Posed, rows: object, earlier: Sequence[Data]) -> None:
+    """Refuse what are no rows of this problem, or rows whose sizes do not fit the earlier ones."""
+    if not isinstance(rows, Data):
+        raise DataError(
+            f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame"
+        )
+    require_rows_of(problem, rows)
+    require_sizes(rows, earlier)
 
 
 def _ends(parts: Sequence[Data]) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,8 @@ from causal_bo_ppl.diagnostics.extrapolation import check_extrapolation as check
 from causal_bo_ppl.diagnostics.gaussian import Tolerances as Tolerances
 from causal_bo_ppl.diagnostics.gaussian import gaussian_error as gaussian_error
 from causal_bo_ppl.diagnostics.graph_tests import check_graph as check_graph
+from causal_bo_ppl.diagnostics.leave_one_out import check_loo as check_loo
 from causal_bo_ppl.diagnostics.linearity import check_linearity as check_linearity
 from causal_bo_ppl.diagnostics.overlap import check_overlap as check_overlap
-from causal_bo_ppl.diagnostics.predictive import check_loo as check_loo
 from causal_bo_ppl.diagnostics.predictive import check_predictive as check_predictive
 from causal_bo_ppl.diagnostics.sensitivity import prior_sensitivity as prior_sensitivity

@@ -2,17 +2,21 @@
 
 Simulation-based calibration over effects (Talts et al. 2018): models are drawn from a proper prior,
 rows from each model, and each data set is fitted. The true effect's place among the posterior's
-draws is then uniform, if prior, likelihood and computation agree.
+draws is then uniform, if prior, likelihood and computation agree. Three things follow for s data
+sets: the largest distance of their places u from uniformity is Kolmogorov's, which sees shifts;
+the sum of squares of normal scores is chi-square with s degrees of freedom, which sees posteriors
+that are too narrow or too wide; and the number of 90 % intervals that hold the truth is binomial.
+All three are exact for any number of draws, since ties are broken at random.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pandas as pd
-from scipy.stats import kstwo
+from scipy.stats import binom, chi2, kstwo, norm
 from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, Check, holm, judge
@@ -35,7 +39,6 @@ from causal_bo_ppl.responses import response
 
 CLEARLY = 0.03  # lack of coverage by which intervals are called too narrow
 LEVEL = 0.9  # level of the intervals whose coverage is counted
-SURE = 3.3  # standard errors: 1 in 1,000
 EFFECTS = 16  # effects that are looked at where none are named
 
 Fitting = Callable[[Data, jax.Array], Posterior]
@@ -87,10 +90,13 @@ def calibrate(
     coverage_tolerance:
         Laplace is an approximation, and so is "conjugate" for mechanisms with hyperparameters: they
         are judged by the coverage of their 90 % intervals alone, which may be off by this. Exact
-        methods are judged by the uniformity of all places.
+        methods are judged by the distance of places from uniformity, by their spread and by the
+        coverage together.
     alpha:
-        How often a calibrated posterior may fail at all: p-values are corrected for their number
-        (Holm).
+        How often a calibrated posterior may fail at all, over all effects and tests: p-values are
+        corrected for their number (Bonferroni for the three tests of an effect, Holm for the
+        effects). Of 200 simulations posterior sds that are 0.71 times the right ones are found
+        practically always.
     fitting:
         From rows and key to a `Posterior`, to calibrate a posterior of your own under this prior.
     progress:
@@ -101,9 +107,11 @@ def calibrate(
     Returns
     -------
     Check
-        A line for every effect: the `distance` of its places from uniformity with p-values, raw and
-        corrected, and the `coverage` of 90 % intervals. `details` has the place of every true
-        effect (simulations x effects), between 0 and 1.
+        A line for every effect: the `distance` of its places from uniformity; the `spread` of their
+        normal scores, which is 1 for right posteriors and more for those that are too narrow; the
+        `coverage` of 90 % intervals; a p-value of each; and one for all that is judged, raw and
+        corrected. `details` has the place of every true effect (simulations x effects), between 0
+        and 1.
     """
     counts = {"rows": rows, "simulations": simulations, "posterior_draws": posterior_draws}
     rows, simulations, posterior_draws = (read_count(*each, 20) for each in counts.items())
@@ -246,29 +254,58 @@ def _judge(
 ) -> pd.DataFrame:
     """Return a line for each effect, from its places (s,) in every simulation.
 
-    tolerance: how far the coverage may be off where only that is judged; None where uniformity is.
+    tolerance: how far the coverage may be off where only that is judged; None where all is.
     """
+    inside = ((places >= (1 - LEVEL) / 2) & (places <= (1 + LEVEL) / 2)).sum(axis=0)
+    scores = norm.ppf(places)
+    table = pd.DataFrame(
+        {
+            "distance": _distances(places),
+            "spread": np.sqrt((scores**2).mean(axis=0)),
+            "coverage": inside / len(places),
+        },
+        index=pd.Index(names, name="effect"),
+    )
+    ours = {
+        "p_ranks": kstwo.sf(table["distance"], len(places)),
+        "p_spread": _two_sided(chi2(len(places)), (scores**2).sum(axis=0)),
+        "p_coverage": _coverage_p_values(inside, len(places), tolerance or 0.0),
+    }
+    judged = list(ours) if tolerance is None else ["p_coverage"]
+    table = table.assign(**ours)
+    table["p_value"] = np.minimum(len(judged) * table[judged].min(axis=1), 1.0)
+    table["p_corrected"] = holm(table["p_value"].to_numpy())
+    table["verdict"] = [judge(bool(each)) for each in table["p_corrected"] >= alpha]
+    return table
+
+
+def _distances(places: np.ndarray) -> np.ndarray:
+    """Return the largest distances (M,) between the distributions of places (s, M) and uniform."""
     count = len(places)
     steps, ordered = np.arange(count + 1)[:, None] / count, np.sort(places, axis=0)
-    distance = np.maximum(np.abs(ordered - steps[:-1]), np.abs(ordered - steps[1:])).max(axis=0)
-    coverage = ((places >= (1 - LEVEL) / 2) & (places <= (1 + LEVEL) / 2)).mean(axis=0)
-    table = pd.DataFrame(
-        {"distance": distance, "coverage": coverage}, index=pd.Index(names, name="effect")
-    )
-    table["p_value"] = kstwo.sf(distance, count)
-    table["p_corrected"] = holm(table["p_value"].to_numpy())
-    good = table["p_corrected"] >= alpha
-    if tolerance is not None:
-        good = np.abs(coverage - LEVEL) <= tolerance + SURE * np.sqrt(LEVEL * (1 - LEVEL) / count)
-    table["verdict"] = [judge(bool(each)) for each in good]
-    return table
+    gaps = np.maximum(np.abs(ordered - steps[:-1]), np.abs(ordered - steps[1:]))
+    return np.asarray(gaps.max(axis=0))
+
+
+def _two_sided(null: Any, values: np.ndarray) -> np.ndarray:
+    return np.asarray(np.minimum(2 * np.minimum(null.sf(values), null.cdf(values)), 1.0))
+
+
+def _coverage_p_values(inside: np.ndarray, count: int, tolerance: float) -> np.ndarray:
+    """Return exact p-values (M,) of a coverage within `tolerance` of the level.
+
+    inside: (M,) how many of `count` intervals hold the truth.
+    """
+    low, high = np.clip([LEVEL - tolerance, LEVEL + tolerance], 0.0, 1.0)
+    few, many = binom.cdf(inside, count, low), binom.sf(inside - 1, count, high)
+    return np.asarray(np.minimum(2 * np.minimum(few, many), 1.0))
 
 
 def _tell(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
     low, high = table["coverage"].min(), table["coverage"].max()
     text = (
         f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the "
-        f"truth in {low:.0%} to {high:.0%}; the smallest corrected p-value of uniformity is "
+        f"truth in {low:.0%} to {high:.0%}; the smallest corrected p-value is "
         f"{table['p_corrected'].min():.2g}."
     )
     return text + (
@@ -279,7 +316,8 @@ def _tell(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
 def _advise(table: pd.DataFrame) -> str:
     if FAILED not in set(table["verdict"]):
         return ""
-    narrow = table.loc[table["verdict"] == FAILED, "coverage"].mean() < LEVEL - CLEARLY
+    failed = table[table["verdict"] == FAILED]
+    narrow = failed["coverage"].mean() < LEVEL - CLEARLY
     return (
         "The posterior is over-confident: its intervals are too narrow to act upon."
         if narrow

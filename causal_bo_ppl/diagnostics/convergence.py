@@ -12,8 +12,8 @@ from causal_bo_ppl.problem import Problem
 
 REMEDIES = {
     "divergences": (
-        "raise target_accept towards 0.99, or give a stronger prior: divergences mean places never "
-        "visited"
+        "raise target_accept towards 0.99, or give a stronger prior such as cb.FixedPrior(...), as "
+        "for a weak instrument: divergences mean places never visited"
     ),
     "r_hat": (
         "draw longer (warmup, draws); where chains keep apart the data do not tell parameters apart"

@@ -12,7 +12,7 @@ import numpy as np
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.diagnostics.convergence import require_between, require_posterior
-from causal_bo_ppl.diagnostics.predictive import leave_out
+from causal_bo_ppl.diagnostics.leave_one_out import leave_out
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.comparison_with_lines import advise, compare_with_lines, tell

@@ -48,7 +48,8 @@ def leave_rows_out(post: Posterior, draws: int, key: jax.Array | int) -> dict[st
     """Leave every row out of every mechanism, with the variables' names as keys."""
     from arviz_stats import loo
 
-    tree, found = post.to_datatree(draws=draws, key=key), {}
+    wanted = ("log_likelihood", "observed_data")
+    tree, found = post.to_datatree(draws=draws, key=key, rows=wanted), {}
     for name in map(str, tree["observed_data"].data_vars):
         rows = np.asarray(tree["log_likelihood"][name].coords[f"row[{name}]"])
         if len(rows) < 2:

@@ -1,7 +1,7 @@
 """What must a method of inference provide, and what must it know about theta?"""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -175,7 +175,8 @@ class Method(Protocol):
     - `verdicts` (all): the verdicts that its beliefs may have.
 
     Optional methods are found by `offered`: `proper_prior(problem)`, a prior that can be drawn
-    from; `shortened()`, the same method with fewer draws, for many fits.
+    from; `shortened()`, the same method with fewer draws, for many fits; `resume(model, psi, stats,
+    key, sizes)`, the belief of draws that it made before, see `NUTS.resume`.
     """
 
     @property
@@ -188,3 +189,16 @@ class Method(Protocol):
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
         """Return the posterior of theta given the rows and outcomes of the task."""
+
+
+class Recipe(NamedTuple):
+    """What `fit` was given, so that a posterior can be made again from its rows.
+
+    mechanisms: the choice as it was given. task: with the rows of the first fit; a posterior knows
+    those of later updates itself. key: None where none was given.
+    """
+
+    mechanisms: Any
+    method: Method
+    task: Task
+    key: jax.Array | None

@@ -1,7 +1,7 @@
 """How are draws kept in a file, and may a file from elsewhere be believed?
 
 A file is netCDF, made in memory, with the SHA-256 of all its bytes in a last line after them.
-Readers of netCDF ignore that line; `read_datatree` compares it before anything in the file is
+Readers of netCDF ignore that line; `open_datatree` compares it before anything in the file is
 interpreted. The checksum shows damage and edits. It is no signature: a file that was made to
 deceive can have a right one. So before its data are loaded, a file is refused that holds more than
 a posterior has, or refers to data elsewhere, and what it says is checked against the problem too.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from causal_bo_ppl.errors import StoreError
-from causal_bo_ppl.inference.datatree import require_posterior
+from causal_bo_ppl.inference.tree_checks import require_posterior
 from causal_bo_ppl.problem import Problem
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ GROUPS = {
     "log_likelihood",
     "log_prior",
     "observed_data",
+    "constant_data",
+    "unconstrained_posterior",
     "sample_stats",
 }
 DECODED = {"scale_factor", "add_offset", "units", "calendar"}  # by these a reader changes numbers
@@ -94,7 +96,7 @@ def _require_plain(name: str, found: Any) -> None:
         raise StoreError(f"has the attribute {odd[0]!r} on {name!r}, which would change numbers")
 
 
-FORMAT = "1"  # raise it when a reader of the one before would misread a file
+FORMAT = "2"  # raise it when a reader of the one before would misread a file
 LARGEST = 4 * 2**30  # bytes that a file may have and declare
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 LABEL = b"\ncausal_bo_ppl sha256 "
@@ -134,7 +136,7 @@ def write_datatree(tree: "xr.DataTree", path: str | Path) -> Path:
     >>> tree = cb.fit(system.problem, system.observe(50, 0)).to_datatree(draws=40)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = cb.write_datatree(tree, f"{folder}/posterior.nc")
-    ...     again = cb.read_datatree(path, system.problem)
+    ...     again = cb.open_datatree(path, system.problem)
     >>> dict(again["posterior"]["theta"].sizes)
     {'chain': 4, 'draw': 10, 'coordinate': 4}
     """
@@ -211,8 +213,10 @@ def _number_types(group: "xr.Dataset") -> dict[Any, np.dtype[Any]]:
     return {name: kind for name, kind in types.items() if kind.kind in "biufc"}
 
 
-def read_datatree(path: str | Path, problem: Problem, *, largest: int = LARGEST) -> "xr.DataTree":
-    """Read what `write_datatree` wrote for this problem, all of it, and close the file.
+def open_datatree(path: str | Path, problem: Problem, *, largest: int = LARGEST) -> "xr.DataTree":
+    """Read the tree that `write_datatree` wrote for this problem, and close the file.
+
+    `cb.read_datatree` makes the posterior again from it.
 
     Parameters
     ----------
@@ -245,13 +249,11 @@ def read_datatree(path: str | Path, problem: Problem, *, largest: int = LARGEST)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     post = cb.fit(system.problem, system.observe(50, 0))
     ...     path = post.to_netcdf(f"{folder}/posterior.nc", draws=40)
-    ...     tree = cb.read_datatree(path, system.problem)
+    ...     tree = cb.open_datatree(path, system.problem)
     >>> tree.attrs["verdict"]
     'exact'
     """
-    if not isinstance(problem, Problem):
-        kind = type(problem).__name__
-        raise StoreError(f"a file is read for a Problem, got {kind}; of a system take its .problem")
+    _require_problem(problem)
     path = _read_path(path)
     if not path.is_file():
         raise StoreError(f"there is no file {str(path)!r}")
@@ -265,6 +267,30 @@ def read_datatree(path: str | Path, problem: Problem, *, largest: int = LARGEST)
     except Exception as error:  # a strange file can fail anywhere in three libraries
         raise StoreError(f"{str(path)!r} cannot be read: {error}; {AGAIN}") from error
     return tree
+
+
+def require_tree(tree: object, problem: Problem) -> "xr.DataTree":
+    """Return a tree in memory if a posterior of this problem can have it."""
+    import xarray as xr
+
+    _require_problem(problem)
+    if not isinstance(tree, xr.DataTree):
+        kind = type(tree).__name__
+        raise StoreError(
+            f"a posterior is read from a file's path or a DataTree, got {kind}; see "
+            "post.to_netcdf and post.to_datatree"
+        )
+    try:
+        require_posterior(tree, problem)
+    except StoreError as error:
+        raise StoreError(f"the tree {error}") from None
+    return tree
+
+
+def _require_problem(problem: object) -> None:
+    if not isinstance(problem, Problem):
+        kind = type(problem).__name__
+        raise StoreError(f"a file is read for a Problem, got {kind}; of a system take its .problem")
 
 
 def _read_bytes(path: Path, largest: int) -> bytes:
@@ -322,9 +348,11 @@ def _require_version(form: object, version: object) -> None:
     is_version = re.match(r"\d", str(version))
     if str(form) == FORMAT and is_version and _release(str(version)) <= _release(ours):
         return
+    is_older = str(form).isdecimal() and int(str(form)) < int(FORMAT)
+    advice = AGAIN if is_older else f"upgrade causal_bo_ppl, or {AGAIN}"
     raise StoreError(
         f"was written by version {version} of causal_bo_ppl, in format {form}; "
-        f"this is version {ours}, which reads format {FORMAT}: upgrade causal_bo_ppl, or {AGAIN}"
+        f"this is version {ours}, which reads format {FORMAT}: {advice}"
     )
 
 

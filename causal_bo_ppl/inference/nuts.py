@@ -5,7 +5,7 @@ rows of the same shape compile nothing.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -19,7 +19,7 @@ from numpyro.infer.hmc import hmc
 from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inference.sampled import SampledBelief
 from causal_bo_ppl.inputs import PATIENCE, read_count
@@ -78,6 +78,38 @@ class NUTS:
         if key is None:
             raise ModelError("nuts draws at random: give a key, such as key=0")
         return sample(mechanisms.bind(task), self, key)
+
+    def resume(
+        self,
+        model: Model,
+        psi: np.ndarray,
+        stats: dict[str, np.ndarray],
+        key: jax.Array,
+        sizes: Sequence[int],
+    ) -> SampledBelief:
+        """Return the belief of draws that this method made before, as `infer` returned it.
+
+        Parameters
+        ----------
+        model:
+            With all rows.
+        psi, stats:
+            The draws of all chains, (chains, draws, k), and {name: (chains, draws)}.
+        key:
+            That of the first fit.
+        sizes:
+            How many rows there were at the first fit and after each update.
+        """
+        names = {*FIELDS, "tree_depth"}
+        if psi.shape != (self.chains, self.draws, len(model.coordinates)) or set(stats) != names:
+            raise ModelError(
+                f"draws by {self} need the shape "
+                f"({self.chains}, {self.draws}, {len(model.coordinates)}) and the statistics "
+                f"{listed(sorted(names))}; got {psi.shape} and {listed(sorted(stats))}"
+            )
+        for size in sizes[1:]:
+            key = jax.random.fold_in(key, size)
+        return _belief(model, self, key, Chains(psi, stats))
 
     def shortened(self) -> "NUTS":
         """Return shorter chains without a progress bar, for many fits."""
@@ -203,7 +235,11 @@ def _run_chain(
 
 def sample(model: Model, method: NUTS, key: jax.Array) -> SampledBelief:
     """Return the posterior of a model by NUTS; more rows are drawn with a key of their own."""
-    psi, stats = run_chains(model, method, key)
+    return _belief(model, method, key, run_chains(model, method, key))
+
+
+def _belief(model: Model, method: NUTS, key: jax.Array, chains: Chains) -> SampledBelief:
+    """Return draws that were made with a key as the belief of a posterior."""
     size = f"{method.chains} chains of {method.draws} draws after {method.warmup} of warm-up"
     kept = (method.chains, method.warmup, method.draws, method.target_accept)
     settings = f"{kept} {method.depth} {np.asarray(jax.random.key_data(key)).tolist()}"
@@ -211,4 +247,4 @@ def sample(model: Model, method: NUTS, key: jax.Array) -> SampledBelief:
     def again(longer: Model) -> SampledBelief:
         return sample(longer, method, jax.random.fold_in(key, len(longer.data)))
 
-    return SampledBelief(model, psi, stats, "NUTS", size, settings, again)
+    return SampledBelief(model, chains.psi, chains.stats, "NUTS", size, settings, again)

@@ -1,7 +1,6 @@
 """The posterior of theta: one result for every method of inference."""
 
 import hashlib
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -14,19 +13,21 @@ import pandas as pd
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.identity import digest, require_rows_of
-from causal_bo_ppl.data.learnability import require_sizes
-from causal_bo_ppl.errors import DataError, ModelError, NumericalError
+from causal_bo_ppl.data.identity import digest
+from causal_bo_ppl.data.learnability import require_more_rows
+from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.inference.datatree import to_datatree
+from causal_bo_ppl.inference.datatree import read_wanted, to_datatree
+from causal_bo_ppl.inference.display import write_html
 from causal_bo_ppl.inference.draws import find_quantiles, read_levels
-from causal_bo_ppl.inference.interfaces import Belief, learned_entries
+from causal_bo_ppl.inference.interfaces import Belief, Recipe, learned_entries
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import read_given_draws
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
 from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, offered
 from causal_bo_ppl.mechanisms.interfaces import RowInformation as RowInformation
 from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.queries import Interventions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -56,6 +57,8 @@ class Posterior:
         The name of the family of mechanisms.
     chosen:
         How the rows chose the mechanisms, for mechanisms="auto"; None where they were given.
+    recipe:
+        What `fit` was given, so that it can be made again from its rows; None for given draws.
     """
 
     problem: Problem
@@ -66,6 +69,7 @@ class Posterior:
     accepted: str = ""
     mechanisms: str = "linear"
     chosen: Check | None = None
+    recipe: Recipe | None = None
 
     @property
     def rows(self) -> int:
@@ -216,7 +220,9 @@ class Posterior:
     def quantiles(
         self, levels: float | Sequence[float], *, draws: int = 4_000, key: jax.Array | int
     ) -> pd.DataFrame:
-        """Return quantiles of every coordinate; infinite where too many draws have no value.
+        """Return a table of quantiles, a row for every coordinate and a column for every level.
+
+        A quantile is infinite where too many draws have no value.
 
         Parameters
         ----------
@@ -224,11 +230,6 @@ class Posterior:
             One or several numbers between 0 and 1.
         draws, key:
             How many draws are used, and a JAX key or an int seed.
-
-        Returns
-        -------
-        pd.DataFrame
-            A row for every coordinate and a column for every level.
         """
         read = read_levels(levels)
         columns = find_quantiles(self.draws(draws, key), read)
@@ -255,13 +256,7 @@ class Posterior:
         70
         """
         require_float64()
-        if not isinstance(rows, Data):
-            raise DataError(
-                f"a posterior learns from Data, got {type(rows).__name__}; read it with "
-                "Data.from_frame"
-            )
-        require_rows_of(self.problem, rows)
-        require_sizes(rows, self.parts)
+        require_more_rows(self.problem, rows, self.parts)
         return replace(
             self,
             belief=self.belief.update(rows),
@@ -279,16 +274,28 @@ class Posterior:
         found: RowInformation | None = None if method is None else method(self.upstream(queries))
         return found
 
-    def to_datatree(self, *, draws: int | None = None, key: jax.Array | int = 0) -> "xr.DataTree":
-        """Return draws, log densities, predictions, rows and statistics as ArviZ's DataTree.
+    def to_datatree(
+        self,
+        *,
+        draws: int | None = None,
+        key: jax.Array | int = 0,
+        rows: bool | str | Sequence[str] = False,
+        effects: Queries | Interventions | None = None,
+    ) -> "xr.DataTree":
+        """Return draws, densities and statistics as ArviZ's DataTree.
 
         Parameters
         ----------
         draws:
-            About how many; by default all there are, unless groups with a number for every row
-            would grow beyond 160 MB: then every so-many-th.
+            About how many; by default all there are.
         key:
             For what is drawn anew. The group `prior` is there for priors that can be drawn from.
+        rows:
+            True: also the groups with a number for every draw and row, `log_likelihood` (for `loo`
+            and `psense_summary`), `posterior_predictive` and `observed_data`; or the names of some.
+            Beyond 160 MB in one of them, every so-many-th draw is kept.
+        effects:
+            Interventions whose effects are the variable `effect` of `posterior`.
 
         Returns
         -------
@@ -298,18 +305,24 @@ class Posterior:
         --------
         >>> import causal_bo_ppl as cb
         >>> system = cb.models.load("chain")
-        >>> tree = cb.fit(system.problem, system.observe(50, 0)).to_datatree(draws=100)
-        >>> "posterior" in tree.children, "log_likelihood" in tree.children
-        (True, True)
+        >>> tree = cb.fit(system.problem, system.observe(50, 0)).to_datatree(effects=[{"X": 1.0}])
+        >>> tree["posterior"]["effect"].coords["intervention"].values.tolist()
+        ['do(X = 1)']
         """
-        count = None if draws is None else read_count("draws", draws, 4)
-        return to_datatree(self, count, as_key(key))
+        return to_datatree(self, read_wanted(self, draws, rows, effects), as_key(key))
 
     def to_netcdf(
-        self, path: str | Path, *, draws: int | None = None, key: jax.Array | int = 0
+        self,
+        path: str | Path,
+        *,
+        draws: int | None = None,
+        key: jax.Array | int = 0,
+        rows: bool | str | Sequence[str] = False,
+        effects: Queries | Interventions | None = None,
     ) -> Path:
         """Write `to_datatree` to a netCDF file; `cb.read_datatree(path, problem)` reads it back."""
-        return write_datatree(self.to_datatree(draws=draws, key=key), path)
+        tree = self.to_datatree(draws=draws, key=key, rows=rows, effects=effects)
+        return write_datatree(tree, path)
 
     def upstream(self, queries: Queries) -> Queries:
         """Return the queries cut to the target and its causes, the target last."""
@@ -344,12 +357,7 @@ class Posterior:
         return self.mechanisms if canonical is None else str(canonical())
 
     def _repr_html_(self) -> str:
-        size = f"{len(self.names)} {self.kind} parameters"
-        title = f"<p>{size}, {self.method} posterior from {self.rows} rows"
-        note = html.escape(f"verdict: {self.status}; moments: {self.moments_by}")
-        table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format)
-        why = "" if self.chosen is None else f"<p>{html.escape(self.chosen.text)}</p>"
-        return f"{title}; {note}</p>{why}{table}"
+        return write_html(self)
 
     @classmethod
     def from_draws(
@@ -387,12 +395,6 @@ class Posterior:
         >>> bool((abs(again.mean - post.mean) < 0.1 * post.sd).all())
         True
         """
-        require_float64()
-        if not isinstance(problem, Problem):
-            raise ModelError(
-                f"from_draws needs a Problem, got {type(problem).__name__}; of a system take its "
-                ".problem"
-            )
         found = read_given_draws(problem, draws, mechanisms, parameters, intercepts)
         return cls(problem, "given draws", found.belief, (found.rows,), 0, "", found.mechanisms)
 

@@ -37,7 +37,7 @@ from causal_bo_ppl.inference.potentials import (
     ratios_of_model,
     weigh,
 )
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.inputs import host_generator, require_float64
 from causal_bo_ppl.mechanisms import read_response
 from causal_bo_ppl.mechanisms.interfaces import Model, ResponseMap, Task, offered
 from causal_bo_ppl.numerics import factor_draws
@@ -291,6 +291,12 @@ def read_given_draws(
     problem: Problem, draws: object, mechanisms: object, parameters: str | None, intercepts: bool
 ) -> ReadDraws:
     """Return the belief of draws of theta that come from elsewhere; see `Posterior.from_draws`."""
+    require_float64()
+    if not isinstance(problem, Problem):
+        raise ModelError(
+            f"from_draws needs a Problem, got {type(problem).__name__}; of a system take its "
+            ".problem"
+        )
     nodes = problem.graph.nodes
     none = Data(nodes, problem.target, np.zeros((0, len(nodes))), np.zeros((0, len(nodes)), bool))
     task = Task(problem, none, no_outcomes(len(nodes)), None, parameters, intercepts)

@@ -139,6 +139,11 @@ class ObservedMoments:
         """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
         return sem.disturbances(draws, rows, place)
 
+    @property
+    def gaussian(self) -> np.ndarray:
+        """Whether each variable is Gaussian given those before it, (k,): all are."""
+        return np.ones(len(self.nodes), bool)
+
     def replicate(self, draws: Models, queries: Queries, key: jax.Array) -> np.ndarray:
         """Draw new rows, (n, rows, k)."""
         return sem.replicate(draws, queries, key)

@@ -351,6 +351,7 @@ def _overall(kernels: Kernels, pairs: dict[tuple[int, int], Pair]) -> Variables:
 def _attributes(post: Posterior, kernels: Kernels, level: float) -> dict[str, Any]:
     return {
         "target": post.problem.target,
+        "unit": post.problem.units.get(post.problem.target, ""),
         "method": post.method,
         "parameters": post.kind,
         "moments_by": post.moments_by,

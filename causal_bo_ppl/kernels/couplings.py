@@ -82,6 +82,7 @@ def coupling(
         coordinates | {"set": (("effect",), which)},
         {
             "target": post.problem.target,
+            "unit": post.problem.units.get(post.problem.target, ""),
             "method": post.method,
             "rows": post.rows,
             "kernel": kernel.assumed,
@@ -197,6 +198,7 @@ def teaching(
     }
     said = {
         "target": post.problem.target,
+        "unit": post.problem.units.get(post.problem.target, ""),
         "method": post.method,
         "rows": post.rows,
         "verdict": post.status,

@@ -102,7 +102,8 @@ class ResponseMap(Protocol):
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
     `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
     points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
-    with another kind of average, one of `propagations`. Where the range of the data is known:
+    with another kind of average, one of `propagations`; `roughly()`, the same map with fewer
+    points. Where the range of the data is known:
     `extrapolation(theta, queries)`, see `Extrapolation`.
 
     Where theta determines the mechanisms themselves, V = g(causes) + e:
@@ -202,6 +203,8 @@ class Model(Protocol):
     - `scales(draws)`: the sds of all disturbances, (n, p).
     - `disturbances(draws, rows, place)`: the disturbances (n, rows) of one variable that give rows
       of shape (n, rows, p), or (1, rows, p) where all models share them.
+    - `gaussian`: whether the disturbance of each variable is Gaussian with one sd for all rows,
+      (p,), where there are disturbances.
     - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
     - `draw_prior(n, key)`: draws before any row; None under a prior that cannot be drawn from.
     - `closed_form()`: a posterior of independent linear equations.
@@ -211,6 +214,7 @@ class Model(Protocol):
     - `given_hyperparameters()`: the model with its hyperparameters at the mode of their evidence.
     - `straighten(psi)`: the same model and psi in coordinates in which theta is linear.
     - `narrowness()`: the sd of a Gaussian at the mode, relative to the exact one.
+    - `mode_coverage(level)`: the share of the exact posterior in its central intervals of `level`.
     - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
       to the Gaussian with the moments of the draws; None where that density is not known.
     - `basis()`: a table of finite bases with their errors, a line for each.

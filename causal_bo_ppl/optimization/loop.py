@@ -106,7 +106,8 @@ def optimize(
     update:
         "target": only the outcome is used. "full": the whole row enters the posterior of every
         equation not set. "auto": whole rows where the experiment gives them and the method can
-        learn from them.
+        learn from them. With mechanisms="gp" hyperparameters are fitted again with every row that
+        enters; outcomes alone move the coefficients, with hyperparameters as the rows left them.
     report:
         What is recommended: of the interventions tried, the best by posterior "mean" or as
         "observed"; or the best of all by the "model".

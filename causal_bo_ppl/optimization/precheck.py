@@ -74,7 +74,7 @@ def contradicts_graph(checks: tuple[Check, ...]) -> bool:
 
 
 def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:
-    """Look for linear mechanisms whose disturbances follow the square of a cause.
+    """Look for linear mechanisms whose disturbances follow powers of a cause.
 
     These are the lines "curvature" of `cb.check_predictive`, with p-values corrected for all of its
     lines.
@@ -87,8 +87,9 @@ def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:
         text = f"None of {len(table)} mechanisms bends visibly in {post.rows} rows."
         return Check("mechanisms", table, text, whole=None if len(table) else UNKNOWN)
     words = [
-        f"what the causes of {name} leave unexplained follows the square of a cause (correlation "
-        f"{line['observed']:.2f}, a line predicts {line['low']:.2f} to {line['high']:.2f})"
+        f"what the causes of {name} leave unexplained follows powers of {line['where']} "
+        f"(correlation {line['observed']:.2f}, a line predicts {line['low']:.2f} to "
+        f"{line['high']:.2f})"
         for name, line in bent.head(SHOWN).iterrows()
     ]
     more = f"; {len(bent) - SHOWN} more likewise" if len(bent) > SHOWN else ""

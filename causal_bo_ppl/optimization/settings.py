@@ -3,12 +3,12 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
 from typing import Any
 
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.inference.fitting import METHODS, read_method, trait
+from causal_bo_ppl.inference.fitting import read_method, read_written_method, trait, write_method
 from causal_bo_ppl.inputs import MOST, as_float, read_count, read_share, read_size
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.interfaces import offered, read_record
@@ -306,7 +306,7 @@ class Settings:
         """
         record = {each.name: getattr(self, each.name) for each in fields(self)}
         record["prior"] = None if self.prior is None else write_prior(self.prior)
-        record["inference"] = _write_method(self.inference)
+        record["inference"] = write_method(self.inference)
         record["mechanisms"] = write_mechanisms(self.mechanisms)
         for name in ("acquisition", "surrogate"):
             if not isinstance(record[name], str):
@@ -343,7 +343,9 @@ class Settings:
             record[name] = None if record[name] is None else kind(**record[name])
         if isinstance(record["beta"], dict):
             record["beta"] = BetaSchedule(**record["beta"])
-        record["inference"] = _read_method_record(record["inference"], given)
+        record["inference"] = read_written_method(record["inference"])
+        if isinstance(record["inference"], dict):  # a method of one's own
+            record["inference"] = _find(record["inference"].get("name"), given, "inference")
         if record["prior"] is not None:
             record["prior"] = read_prior(record["prior"])
         return cls(**record)
@@ -366,29 +368,6 @@ def _read_record_text(record: dict[str, Any], given: Mapping[str, object], name:
     if written != record:
         raise ModelError(f"the settings were made with other mechanisms, {record}, than {written}")
     return found
-
-
-def _write_method(method: Any) -> object:
-    if method is None or isinstance(method, str):
-        return method
-    if type(method) is type(METHODS.get(method.name)) and is_dataclass(method):
-        return {"name": method.name, "options": asdict(method)}
-    return {"name": method.name}
-
-
-def _read_method_record(record: Any, functions: Mapping[str, object]) -> Any:
-    if not isinstance(record, dict):
-        return record
-    name = record.get("name")
-    if "options" not in record:
-        return _find(name, functions, "inference")
-    options = record["options"]
-    if name not in METHODS or not isinstance(options, dict):
-        raise ModelError(f"inference must be one of {listed(METHODS)}; got {record!r}")
-    try:
-        return type(METHODS[name])(**options)
-    except TypeError as error:
-        raise ModelError(f"the options of {name} cannot be read: {error}") from None
 
 
 def _find(name: object, functions: Mapping[str, object], what: str) -> object:

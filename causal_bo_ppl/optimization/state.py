@@ -23,19 +23,19 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
 from causal_bo_ppl.optimization.candidates import Candidates, find_candidates
-from causal_bo_ppl.optimization.confidence import HAIR, ConfidenceBound
+from causal_bo_ppl.optimization.confidence import ConfidenceBound
 from causal_bo_ppl.optimization.interface import (
     Acquisition,
     Context,
     first_best,
     prepare,
-    sign_of,
     trait,
 )
 from causal_bo_ppl.optimization.ledger import Columns, no_columns
 from causal_bo_ppl.optimization.ledger import Entry as Entry
-from causal_bo_ppl.optimization.search import Affordable, Found, find_best, next_to
+from causal_bo_ppl.optimization.search import Affordable, find_best
 from causal_bo_ppl.optimization.settings import Settings
+from causal_bo_ppl.optimization.widening import search_beyond
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import for_measured
 from causal_bo_ppl.problem.queries import rows_of_sets
@@ -253,11 +253,10 @@ def choose(
         search = partial(
             find_best, candidates.space, surrogate, affordable=limit, tried=tried, known=known
         )
-        found = search(rule=rule)
-        if known is not None and len(known):
-            wider = _widen(state, rule, context, found)
-            found = found if wider is rule else search(rule=wider)
-            rule = wider
+        if known is None or not len(known):
+            found = search(rule=rule)
+        else:
+            rule, found = search_beyond(search, rule, context, state.tried)
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
         bound = found.worth if objective == "max" else -found.worth
         why = f"{rule.name}: the best of {found.how}"
@@ -267,20 +266,6 @@ def choose(
         if at + 1 < n and not trait(rule, "is_random"):
             surrogate = surrogate.imagine(found.query, state.noise(found.query))
     return tuple(chosen)
-
-
-def _widen(state: State, rule: Acquisition, context: Context, found: Found) -> Acquisition:
-    """Return the rule, with a wider bound where no experiment could beat the best exact outcome.
-
-    Otherwise what is left of the rounds would only confirm what is known.
-    """
-    widen, sign = offered(rule, "widen"), sign_of(context.objective)
-    best = float(sign * (sign * state.tried.means).max())
-    if widen is None or found.worth > sign * best + HAIR * abs(best):
-        return rule
-    unknown = ~next_to(state.problem, context.candidates, state.tried.queries)
-    wider: Acquisition = widen(replace(context, candidates=context.candidates[unknown]), best)
-    return wider
 
 
 def _is_affordable(settings: Settings, costs: np.ndarray, spent: Sequence[float]) -> np.ndarray:

@@ -1,11 +1,14 @@
 """Did the chains of a sampled posterior explore, and do they agree?
 
-Each function draws one of ArviZ's pictures in a new figure.
+Each function draws in a new figure. Traces and energies are ArviZ's pictures. Ranks are drawn here:
+ArviZ's band depends on its version, and of two chains it holds every curve there can be.
 """
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,7 +16,8 @@ from matplotlib.axes import Axes
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, plain
+from causal_bo_ppl.plots.labels import distinct
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST = 12  # parameters that are shown, the worst first
 CHAINS = [BLUE, AMBER, "#10b981", "#a855f7", INK, GREY]  # a colour each, then from the start
+SIMULATED, BLOCK = 2_000, 1_000_000  # orders that a band is made of, and numbers at once
 POINTS = 200  # draws shown in a trace, which has no room for more
 LEAST_DRAWS = 100  # that thinning leaves of a chain
 
@@ -38,9 +43,10 @@ def draw_trace(post: Posterior) -> np.ndarray:
     hidden = dict.fromkeys(("label", "xlabel_trace"), False)
     options = {"compact": False, "rows": ["coordinate"], "cols": ["column"], "visuals": hidden}
     panels = _draw(plot_trace_dist, _tree(sampled, shown), (8.0, 1.1 * len(shown) + 0.7), options)
-    for (density, trace), (name, line) in zip(panels, shown.iterrows(), strict=True):
-        density.set_title(plain(str(name)), fontsize="medium", loc="left")
-        density.locator_params(axis="x", nbins=5)
+    names = distinct([str(name) for name in shown.index], 40)
+    for (density, trace), name, (_, line) in zip(panels, names, shown.iterrows(), strict=True):
+        density.set_title(name, fontsize="medium", loc="left")
+        density.locator_params(axis="x", nbins=4)
         trace.set_title(_converged(line), fontsize="medium", loc="left")
         _lighten(trace)
     panels[-1, 0].set_xlabel("value")
@@ -51,34 +57,91 @@ def draw_trace(post: Posterior) -> np.ndarray:
 def draw_rank(post: Posterior) -> np.ndarray:
     """Draw how the ranks of each chain's draws depart from uniform.
 
-    At most 12 parameters are shown, the largest R-hat first. Chains that agree stay within the band
-    (with ArviZ 1: have a p-value above alpha). Draws are thinned by their effective number, since
-    the band takes them as independent. Return the Axes, an array of shape (k,).
+    At most 12 parameters are shown, the largest R-hat first. Where chains agree, all curves of a
+    panel stay within the band with probability 99 %. Draws are thinned by their effective number,
+    since the band takes them as independent. Return the Axes, an array of shape (k,).
     """
     sampled = _require_sampled("draw_rank", post)
     if sampled.chains < 2:
         raise ModelError(
             "ranks compare chains, and there is only one; fit with method=cb.NUTS(chains=4)"
         )
-    from arviz_plots import plot_rank
-
     shown = _worst(sampled)
-    rows = -(-len(shown) // 4)
-    columns = -(-len(shown) // rows)
-    options = {
-        "cols": ["coordinate"],
-        "col_wrap": columns,
-        "visuals": {"title": False, "xlabel": False},
-    }
-    tree = _tree(sampled, shown, every=_apart(sampled, shown))
-    panels = _draw(plot_rank, tree, (max(2.6 * columns, 5.0), 2.3 * rows + 0.6), options)
-    for ax, (name, line) in zip(panels, shown.iterrows(), strict=True):
+    every = _apart(sampled, shown)
+    draws = np.concatenate([sampled.theta, sampled.stats["lp"][..., None]], axis=-1)[:, ::every]
+    at = [list(sampled.summary.index).index(name) for name in shown.index]
+    curves = rank_departures(draws[:, :, at])
+    bound = rank_bound(sampled.chains, draws.shape[1])
+    panels = _rank_panels(len(shown))
+    names = distinct([str(name) for name in shown.index], 28)
+    for place, (ax, name) in enumerate(zip(panels, names, strict=True)):
+        ax.axhspan(-bound, bound, color=GREY, alpha=0.25, lw=0, label="99 % band")
+        ranks = np.linspace(0, 1, curves.shape[1])
+        for chain, curve in enumerate(curves[:, :, place]):
+            colour = CHAINS[chain % len(CHAINS)]
+            ax.plot(ranks, curve, color=colour, lw=1.2, label=f"chain {chain}")
         ax.axhline(0, color=GREY, lw=0.8, zorder=0)
-        ax.set_title(
-            f"{plain(str(name))}\nR-hat {line['r_hat']:.3f}", fontsize="medium", linespacing=1.4
-        )
+        title = f"{name}\nR-hat {shown['r_hat'].iloc[place]:.3f}"
+        ax.set_title(title, fontsize="medium", linespacing=1.4)
         ax.set_xlabel("fractional rank", fontsize="small")
+    handles, labels = panels[0].get_legend_handles_labels()
+    look: dict[str, Any] = {"ncols": 5, "frameon": False, "fontsize": "small"}
+    panels[0].figure.legend(handles, labels, loc="outside lower center", **look)
     return _entitle(panels, sampled, shown)
+
+
+def _rank_panels(count: int) -> np.ndarray:
+    """Return Axes for `count` panels, at most four side by side, with one range of heights."""
+    rows = -(-count // 4)
+    columns = -(-count // rows)
+    size = max(2.6 * columns, 5.0), 2.1 * rows + 0.9
+    figure, axes = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True, sharex=True
+    )
+    for spare in axes.ravel()[count:]:
+        spare.set_visible(False)
+    for first in axes[:, 0]:
+        first.set_ylabel("share of ranks below,\nminus uniform", fontsize="small")
+    for ax in axes.ravel():
+        ax.tick_params(labelsize="small", labelbottom=True)
+    figure.align_ylabels()
+    return np.asarray(axes.ravel()[:count])
+
+
+def rank_departures(draws: np.ndarray) -> np.ndarray:
+    """Return how the ranks of each chain depart from uniform.
+
+    The value at rank r of all N = chains * n draws is the share of the chain's draws among the r
+    smallest, minus r / N; it is 0 at both ends. draws: (chains, n, k). Returns (chains, N + 1, k).
+    """
+    chains, count, size = draws.shape
+    order = np.argsort(draws.reshape(chains * count, size), axis=0, kind="stable")
+    return _departures(order // count, chains, count)
+
+
+def _departures(owners: np.ndarray, chains: int, count: int) -> np.ndarray:
+    """Return departures (chains, N + 1, k), given which chain has each rank, (N, k)."""
+    own = owners[None] == np.arange(chains)[:, None, None]
+    below = np.concatenate([np.zeros((chains, 1, owners.shape[1])), own.cumsum(axis=1)], axis=1)
+    total = chains * count
+    return np.asarray(below / count - np.arange(total + 1)[:, None] / total)
+
+
+@functools.cache
+def rank_bound(chains: int, count: int, level: float = 0.99) -> float:
+    """Return which departure none of the chains exceeds with probability `level`.
+
+    All `chains` have `count` independent draws from one distribution, so that every order of the
+    draws is equally likely; orders are drawn.
+    """
+    random, largest = np.random.default_rng(0), []
+    owners = np.repeat(np.arange(chains), count)
+    block = max(1, BLOCK // (chains * owners.size))
+    for start in range(0, SIMULATED, block):
+        orders = np.tile(owners, (min(block, SIMULATED - start), 1))
+        found = _departures(random.permuted(orders, axis=1).T, chains, count)
+        largest.append(np.abs(found).max(axis=(0, 1)))
+    return float(np.quantile(np.concatenate(largest), level))
 
 
 def draw_energy(post: Posterior) -> np.ndarray:
@@ -100,6 +163,8 @@ def draw_energy(post: Posterior) -> np.ndarray:
     energy.set_title("energy", fontsize="medium")
     energy.set_xlabel("from its mean", fontsize="small")
     energy.legend(energy.lines, ["draws", "from draw to draw"], frameon=False, fontsize="small")
+    size = f"{sampled.chains} x {sampled.draws} draws"
+    energy.figure.suptitle(f"{size}: does the sampler reach the tails?", fontsize="medium")
     return panels
 
 
@@ -152,12 +217,12 @@ def _apart(sampled: Sampled, shown: pd.DataFrame) -> int:
     return int(max(1, min(wanted, sampled.draws // LEAST_DRAWS)))
 
 
-def _tree(sampled: Sampled, shown: pd.DataFrame, every: int = 1) -> "xr.DataTree":
+def _tree(sampled: Sampled, shown: pd.DataFrame) -> "xr.DataTree":
     """Return what ArviZ needs and no more: these draws, and the sampler's statistics."""
     import xarray as xr
 
-    stats = {name: value[:, ::every] for name, value in sampled.stats.items()}
-    draws = np.concatenate([sampled.theta[:, ::every], stats["lp"][..., None]], axis=-1)
+    stats = sampled.stats
+    draws = np.concatenate([sampled.theta, stats["lp"][..., None]], axis=-1)
     at = {name: range(size) for name, size in zip(("chain", "draw"), draws.shape, strict=False)}
     names = [str(name) for name in sampled.summary.index]
     theta = xr.DataArray(draws, {**at, "coordinate": names}, ("chain", "draw", "coordinate"))

@@ -21,7 +21,16 @@ from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import PROPOSALS
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
+from causal_bo_ppl.plots.labels import (
+    CUT,
+    SIDE,
+    distinct,
+    entitle,
+    figure_beside,
+    folded,
+    legend_below,
+)
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import evaluate_rule, rule_name
 
@@ -78,7 +87,7 @@ def draw_mahalanobis(
         xlabel=f"quantile of chi-square, {degrees} degrees of freedom",
         ylabel="squared Mahalanobis distance",
     )
-    ax.set_title(f"{post.method}, {post.rows} rows", fontsize="medium")
+    entitle(ax, f"is theta Gaussian? {post.method}, {post.rows} rows")
     ax.legend(frameon=False, fontsize="small", loc="upper left")
     return ax
 
@@ -130,8 +139,11 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     details = require_details("draw_effect_errors", check, "Gaussian error", "cb.gaussian_error")
     scaled = _scaled(details)
     shown = scaled.loc[_gaps(scaled).sort_values(ascending=False, kind="stable").index].head(MOST)
+    names = [str(name) for name in shown.index]
     if ax is None:
-        ax = plt.figure(figsize=(6.4, 0.4 * len(shown) + 1.5), layout="constrained").add_subplot()
+        ax, labels = figure_beside(names, 4.8, 0.4 * len(shown) + 1.5)
+    else:
+        labels = distinct(names, CUT)
     rows = np.arange(len(shown))
     kinds = {
         "": ("posterior", BLUE),
@@ -141,14 +153,14 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     for offset, (kind, (label, colour)) in zip((-0.24, 0.0, 0.24), kinds.items(), strict=True):
         ax.hlines(rows + offset, shown[f"{kind}low"], shown[f"{kind}high"], color=colour, lw=1.6)
         ax.plot(shown[f"{kind}mean"], rows + offset, "o", ms=3.5, color=colour, label=label)
-    ax.set_yticks(rows, [plain(str(name)) for name in shown.index], fontsize="small")
+    ax.set_yticks(rows, labels, fontsize="small")
     ax.set(
-        xlabel="posterior sds from the posterior mean; 90 % intervals",
+        xlabel="posterior sds from the posterior mean;\n90 % intervals",
         ylim=(len(shown) - 0.5, -0.5),
     )
     which = f"the worst {len(shown)} of" if len(shown) < len(details) else "all"
-    ax.set_title(f"{which} {len(details)} effects, largest error first", fontsize="medium", pad=24)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize="small")
+    entitle(ax, f"{which} {len(details)} effects, largest error first")
+    legend_below(ax, 3, columnspacing=1.0, handletextpad=0.4)
     return ax
 
 
@@ -219,13 +231,8 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
         xlim=(0, 1),
     )
     low, high = check.table["coverage"].min(), check.table["coverage"].max()
-    ax.set_title(
-        f"{count} data sets: 90 % intervals hold the truth in {low:.0%} to {high:.0%}",
-        fontsize="medium",
-    )
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize="small"
-    )
+    entitle(ax, f"{count} data sets: 90 % intervals hold the truth in {low:.0%} to {high:.0%}")
+    legend_below(ax, 2)
     return ax
 
 
@@ -245,7 +252,7 @@ def draw_overlap(
     low, high = np.array([problem.domains[name] for name in pair]).T
     is_set = data.intervened[:, [problem.graph.index(name) for name in pair]].any(axis=1)
     if ax is None:
-        ax = plt.figure(figsize=(5.2, 4.4), layout="constrained").add_subplot()
+        ax = plt.figure(figsize=(5.6, 4.4), layout="constrained").add_subplot()
     for chosen, colour, label in (
         (~is_set, GREY, "rows, observed"),
         (is_set, AMBER, "rows that set one of the two"),
@@ -256,12 +263,10 @@ def draw_overlap(
         Rectangle((low[0], low[1]), *(high - low), fill=False, ec=BLUE, lw=1.4, label="may be set")
     )
     corners = _restrict(ax, problem, pair)
-    ax.set_title(_surround(ax, values, corners), fontsize="medium")
+    entitle(ax, _surround(ax, values, corners))
     ax.margins(0.08)
-    ax.set(xlabel=plain(problem.label(pair[0])), ylabel=plain(problem.label(pair[1])))
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False, fontsize="small"
-    )
+    ax.set(xlabel=folded(problem.label(pair[0]), 44), ylabel=folded(problem.label(pair[1]), SIDE))
+    legend_below(ax)
     return ax
 
 
@@ -304,7 +309,7 @@ def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
         ax.contourf(*ticks, allowed.astype(float), zorder=0, **shade)
         words = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
         words += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
-        label = plain(f"forbidden by {'; '.join(words)}")
+        label = folded(f"forbidden by {'; '.join(words)}", SIDE)
         ax.add_patch(
             Rectangle((ends[0, 0], ends[1, 0]), 0, 0, color=AMBER, alpha=0.2, lw=0, label=label)
         )

@@ -13,10 +13,18 @@ from causal_bo_ppl.inputs import read_count, read_share
 from causal_bo_ppl.numerics import first_smallest
 from causal_bo_ppl.optimization import Run
 from causal_bo_ppl.optimization.replay import restart
-from causal_bo_ppl.plots.runs import require_runs
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, plain, short
+from causal_bo_ppl.plots.labels import (
+    CUT,
+    distinct,
+    entitle,
+    figure_beside,
+    folded,
+    legend_below,
+)
+from causal_bo_ppl.plots.runs import CHOICE, require_runs
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import rows_of_sets, set_label
+from causal_bo_ppl.problem.queries import rows_of_sets
 from causal_bo_ppl.surrogates import Surrogate
 
 MOST_VARIABLES = 20  # above, variables that were never set are left out
@@ -44,9 +52,11 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
     share, count = read_share("level", level), read_count("most", most, 1)
     queries, found = _best_of_sets(run)
     shown = queries[:count]
+    names = [_name(run.problem, each) for each in shown]
     if ax is None:
-        size = (6.8, 0.44 * len(shown) + 1.6)
-        ax = plt.figure(figsize=size, layout="constrained").add_subplot()
+        ax, labels = figure_beside(names, 5.4, 0.44 * len(shown) + 1.9)
+    else:
+        labels = distinct(names, CUT)
     places = np.arange(len(shown))
     for surrogate, offset, colour, label in (
         (restart(run).surrogate, -0.15, GREY, f"before: mean, {share:.0%} interval"),
@@ -59,18 +69,15 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
         truth = run.system.effect(shown)
         ax.plot(truth, places, "|", ms=13, mew=2, color=AMBER, label="true effect")
         ax.axvline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
-    ax.set_yticks(places, [_name(run.problem, each) for each in shown], fontsize="small")
-    ax.set(xlabel=plain(run.problem.label(run.problem.target)), ylim=(len(shown) - 0.5, -0.5))
+    ax.set_yticks(places, labels, fontsize="small")
+    ax.set(xlabel=folded(run.problem.label(run.problem.target), 50), ylim=(len(shown) - 0.5, -0.5))
     title = f"{run.settings.method}, {run.problem.objective} {run.problem.target}: "
     if found > len(shown):
         title += f"{len(shown)} of {found} sets tried, {found - len(shown)} worse ones left out"
     else:
         title += "the set tried" if found == 1 else f"all {found} sets tried, the best first"
-    ax.set_title(plain(title), fontsize="medium", pad=24)
-    ax.legend(
-        loc="lower center", bbox_to_anchor=(0.4, 1), ncols=4, frameon=False, fontsize="small",
-        columnspacing=1.0, handletextpad=0.4,
-    )  # fmt: skip
+    entitle(ax, f"{title}\n{CHOICE}")
+    legend_below(ax)
     return ax
 
 
@@ -93,10 +100,10 @@ def _interval(
 
 
 def _name(problem: Problem, query: Queries) -> str:
-    """Return an intervention for a tick: its values, or its variables where they are many."""
+    """Return an intervention for a tick."""
     [intervention] = problem.interventions(query)
     words = ", ".join(f"{name} = {value:.3g}" for name, value in intervention.items())
-    return short(words if len(words) <= 34 else set_label(tuple(intervention)), 40)
+    return words or "nothing set"
 
 
 def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
@@ -112,7 +119,9 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     used = [name for name in names if mask[:, problem.graph.index(name)].any()]
     shown = names if len(names) <= MOST_VARIABLES else used
     if ax is None:
-        size = (min(4.2 + 0.22 * len(run.steps), 12.0), max(0.62 * len(shown) + 1.5, 3.2))
+        longest = max(map(len, distinct([problem.label(name) for name in shown], CUT)))
+        wide = min(4.2 + 0.22 * len(run.steps), 12.0) + 0.06 * longest
+        size = (wide, max(0.62 * len(shown) + 1.9, 3.6))
         ax = plt.figure(figsize=size, layout="constrained").add_subplot()
     heights = _heights(problem, run.queries, shown)
     at = np.arange(1, len(run.steps) + 1)
@@ -132,15 +141,8 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
         rings = np.broadcast_to(at[:, None], heights.shape)[best].ravel()
         ring: dict[str, Any] = {"s": 95, "facecolors": "none", "edgecolors": AMBER, "lw": 1.8}
         ax.scatter(rings, heights[best].ravel(), zorder=4, label="recommended", **ring)
-        ax.legend(
-            loc="lower right",
-            bbox_to_anchor=(1, 1),
-            frameon=False,
-            fontsize="small",
-            markerscale=0.7,
-        )
-    label = plain(f"outcome, {problem.label(problem.target)}; better is darker")
-    ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.9)
+    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.9)
+    bar.set_label(folded(f"outcome, {problem.label(problem.target)}; better is darker", 28))
     ax.set(xlabel="experiment", ylim=(len(shown) - 0.5, -0.5))
     ax.set_xlim(0.4, len(at) + 0.6)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -148,7 +150,9 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     left = f", {len(names) - len(shown)} variables never set" if len(names) > len(shown) else ""
     title = f"{run.settings.method}, {problem.objective} {problem.target}: "
     title += f"{sets} of {len(problem.sets)} sets tried{left}"
-    ax.set_title(plain(title), fontsize="medium", loc="left")
+    entitle(ax, title)
+    if best.any():
+        legend_below(ax, markerscale=0.7)
     return ax
 
 
@@ -175,10 +179,9 @@ def _draw_domains(ax: Axes, problem: Problem, names: list[str]) -> None:
         for value in problem.levels.get(name, ()):
             line = place - INSIDE * ((value - low) / (high - low) - 0.5)
             ax.axhline(line, color="white", lw=1, zorder=1)
-    ticks = [
-        f"{problem.domains[name][1]:.3g}\n{short(problem.label(name), 24)}\n"
-        f"{problem.domains[name][0]:.3g}"
-        for name in names
-    ]
-    ax.set_yticks(range(len(names)), ticks, fontsize="x-small")
-    ax.tick_params(axis="y", length=0)
+    labels = distinct([problem.label(name) for name in names], CUT)
+    ax.set_yticks(range(len(names)), labels, fontsize="small")
+    ends = [place + side * INSIDE / 2 for place in range(len(names)) for side in (1, -1)]
+    values = [f"{value:.3g}" for name in names for value in problem.domains[name]]
+    ax.set_yticks(ends, values, fontsize="x-small", minor=True)
+    ax.tick_params(axis="y", which="both", length=0)

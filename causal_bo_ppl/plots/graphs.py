@@ -1,7 +1,8 @@
 """What does a causal graph look like, and what can be learned from it?"""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,7 +21,19 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, Sketch, sketch
 from causal_bo_ppl.graph.layout import GREY as OUTLINE
 from causal_bo_ppl.identification import Identification, Parameters
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, MOST_LABELS, plain
+from causal_bo_ppl.plots.labels import (
+    CUT,
+    LETTER,
+    SIDE,
+    distinct,
+    entitle,
+    figure_beside,
+    folded,
+    legend_below,
+    plain,
+    short,
+)
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, MOST_LABELS
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.display import COLOURS
 
@@ -31,9 +44,25 @@ USED = ListedColormap([PLAIN, BLUE])
 
 
 def draw_graph(
-    graph: CausalGraph, ax: Axes | None = None, *, fills: Mapping[str, str] | None = None
+    graph: CausalGraph,
+    ax: Axes | None = None,
+    *,
+    fills: Mapping[str, str] | None = None,
+    outlined: Collection[str] = (),
 ) -> Axes:
-    """Draw causes left of effects; dashed arcs are latent common causes."""
+    """Draw causes left of effects; dashed arcs are latent common causes.
+
+    Parameters
+    ----------
+    graph:
+        The graph, of which every variable is a box.
+    ax:
+        Where to draw; by default a new figure.
+    fills:
+        {variable: colour} of boxes that are not plain.
+    outlined:
+        Variables whose boxes have a thick outline.
+    """
     drawn = sketch(graph.nodes, graph.directed, graph.bidirected)
     ax = _fit(drawn, ax)
     for points in drawn.arrows:
@@ -44,11 +73,12 @@ def draw_graph(
         curve = Path(arc, [Path.MOVETO, Path.CURVE3, Path.CURVE3])
         ax.add_patch(
             FancyArrowPatch(
-                path=curve, arrowstyle="<|-|>", mutation_scale=9, color=DASHED, ls=DASHES, zorder=5
+                path=curve, arrowstyle="<|-|>", mutation_scale=9, color=DASHED, ls=DASHES, zorder=2
             )
         )
     for name, centre in drawn.centres.items():
-        _draw_box(ax, name, centre, drawn.width, (fills or {}).get(name, PLAIN))
+        edge = (AMBER, 2.4) if name in outlined else (OUTLINE, 1.0)
+        _draw_box(ax, name, centre, drawn.width, (fills or {}).get(name, PLAIN), *edge)
     return ax
 
 
@@ -62,6 +92,7 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
         problem.target: COLOURS["target"]
     }
     ax = draw_graph(causes, ax, fills=fills)
+    entitle(ax, f"{problem.objective} {problem.label(problem.target)}")
     keys: list[Artist] = [
         Patch(facecolor=colour, edgecolor=OUTLINE, label=kind) for kind, colour in COLOURS.items()
     ]
@@ -101,15 +132,18 @@ def _smooth(points: Sequence[Point]) -> Path:
     return Path(vertices, codes)
 
 
-def _draw_box(ax: Axes, name: str, centre: Point, width: float, fill: str) -> None:
-    """Draw a box whose text is a path in the same units, so that both scale with the axes."""
+def _draw_box(
+    ax: Axes, name: str, centre: Point, width: float, fill: str, edge: str, wide: float
+) -> None:
+    """Draw a box whose text is a path in the same units, so that both scale with the axes.
+
+    It is drawn above the arcs, which would else strike out the names that they pass.
+    """
     x, y = centre
     style = f"round,pad=0,rounding_size={HEIGHT / 2}"
     corner = x - width / 2, y - HEIGHT / 2
     ax.add_patch(
-        FancyBboxPatch(
-            corner, width, HEIGHT, boxstyle=style, facecolor=fill, edgecolor=OUTLINE, zorder=3
-        )
+        FancyBboxPatch(corner, width, HEIGHT, boxstyle=style, fc=fill, ec=edge, lw=wide, zorder=3)
     )
     text = TextPath((0, 0), plain(name), size=13)
     box = text.get_extents()
@@ -124,9 +158,13 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     """
     table = parameters.sharing()
     rows, columns = table.shape
+    sets, names = ([str(name) for name in each] for each in (table.index, table.columns))
     if ax is None:
-        size = max(4.0, 0.28 * columns + 2.0), min(max(2.5, 0.2 * rows + 1.6), 9.0)
-        ax = plt.figure(figsize=size, layout="constrained").add_subplot()
+        below = LETTER * max(map(len, distinct(names)), default=0)
+        height = min(max(1.6, 0.2 * rows), 8.0) + below + 0.9
+        ax, labels = figure_beside(sets, max(2.6, 0.28 * columns) + 0.6, height)
+    else:
+        labels = distinct(sets, CUT)
     ax.pcolormesh(
         table.to_numpy(),
         cmap=USED,
@@ -138,18 +176,18 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     every = -(-rows // MOST_LABELS)
     ax.set_xticks(
         np.arange(columns) + 0.5,
-        [plain(name) for name in table.columns],
+        distinct(names),
         rotation=90,
         fontsize="small",
     )
-    labels = [plain(str(name)) for name in table.index[::every]]
-    ax.set_yticks(np.arange(0, rows, every) + 0.5, labels, fontsize="x-small")
+    ax.set_yticks(np.arange(0, rows, every) + 0.5, labels[::every], fontsize="x-small")
     ax.invert_yaxis()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.set(xlabel=f"coordinates of theta ({parameters.kind})", ylabel=f"intervention set ({rows})")
-    ax.set_title(
-        f"dimension {parameters.dimension}, generic rank {parameters.rank}", fontsize="medium"
+    entitle(
+        ax,
+        f"blue: the set uses it; dimension {parameters.dimension}, generic rank {parameters.rank}",
     )
     return ax
 
@@ -157,21 +195,23 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
 def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
     """Draw the graph of an effect.
 
-    Where the effect cannot be learned, the confounded component is marked.
+    Where the effect cannot be learned, all variables of the confounded component (the hedge) have
+    a thick outline, also the target and what is set.
     """
-    fills = {name: HEDGE for district in found.hedge[:1] for name in district}
+    hedge = [name for district in found.hedge[:1] for name in district]
+    fills = dict.fromkeys(hedge, HEDGE)
     fills |= dict.fromkeys(found.intervened, COLOURS["manipulable"]) | {
         found.target: COLOURS["target"]
     }
-    ax = draw_graph(found.graph, ax, fills=fills)
+    ax = draw_graph(found.graph, ax, fills=fills, outlined=hedge)
     keys: list[Artist] = [
         Patch(facecolor=COLOURS["target"], edgecolor=OUTLINE, label="target"),
         Patch(facecolor=COLOURS["manipulable"], edgecolor=OUTLINE, label="intervened"),
     ]
     if found.graph.bidirected:
         keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
-    if HEDGE in fills.values():
-        keys.append(Patch(facecolor=HEDGE, edgecolor=OUTLINE, label="rest of the hedge"))
+    if hedge:
+        keys.append(Patch(facecolor=HEDGE, edgecolor=AMBER, lw=2, label="hedge (confounded)"))
     ax.legend(
         handles=keys,
         loc="upper center",
@@ -181,7 +221,7 @@ def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
         fontsize="small",
     )
     verdict = f"identifiable ({found.route})" if found.identifiable else "not identifiable"
-    ax.set_title(plain(f"{found.query}: {verdict}"), fontsize="medium")
+    entitle(ax, f"{found.query}: {verdict}")
     return ax
 
 
@@ -191,11 +231,24 @@ def draw_effect(
     ax: Axes | None = None,
     *,
     truth: Callable[[np.ndarray], np.ndarray] | None = None,
+    problem: Problem | None = None,
 ) -> Axes:
     """Draw E[Y | do(X = x)] by the verified estimand beside the regression E[Y | X = x].
 
-    The rows are drawn too. The set must have one variable. The model is Gaussian with the moments
-    of the observational rows. truth: a function from values to true effects.
+    The rows are drawn too. The model is Gaussian with the moments of the observational rows.
+
+    Parameters
+    ----------
+    found:
+        The identification of a set of one variable.
+    data:
+        Rows of the same graph.
+    ax:
+        Where to draw; by default a new figure.
+    truth:
+        A function from values to true effects.
+    problem:
+        Whose units are written beside the names.
     """
     if len(found.intervened) != 1:
         raise DomainError(
@@ -218,14 +271,22 @@ def draw_effect(
         ax = plt.figure(figsize=(5.2, 4.0), layout="constrained").add_subplot()
     ax.plot(rows[:, x], rows[:, y], ".", color=GREY, ms=3, alpha=0.5, label="observed rows")
     regression = mean[y] + covariance[x, y] / covariance[x, x] * (ends - mean[x])
-    ax.plot(ends, regression, color=AMBER, label=plain(f"regression E[{found.target} | {name}]"))
+    x_name, y_name = (short(each, 18) for each in (name, found.target))
+    wide: dict[str, Any] = {
+        "color": AMBER,
+        "lw": 4.0,
+        "alpha": 0.7,
+    }  # seen also where both lines are the same
+    ax.plot(ends, regression, label=f"regression E[{y_name} | {x_name}]", **wide)
     learned = [found.evaluate(covariance, mean, {name: float(end)}) for end in ends]
-    ax.plot(ends, learned, color=BLUE, label=plain(f"estimand E[{found.target} | do({name})]"))
+    ax.plot(ends, learned, color=BLUE, label=f"estimand E[{y_name} | do({x_name})]")
     if truth is not None:
         fine = np.linspace(ends[0], ends[1], 100)
         ax.plot(fine, truth(fine), "--", color=INK, label="truth")
-    ax.set(xlabel=plain(name), ylabel=plain(found.target))
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize="small"
+    x_label, y_label = (
+        each if problem is None else problem.label(each) for each in (name, found.target)
     )
+    ax.set(xlabel=folded(x_label, 44), ylabel=folded(y_label, SIDE))
+    entitle(ax, f"effect of {name} on {found.target}, {len(rows)} rows observed", 50)
+    legend_below(ax, 1 if len(x_name + y_name) > 24 else 2)
     return ax

@@ -7,11 +7,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.ticker import NullLocator
 
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.kernels.comparison import COMPARED, TERMS
 from causal_bo_ppl.kernels.monte_carlo import MEASURES
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, draw_squares, equal_runs, plain, short
+from causal_bo_ppl.plots.labels import (
+    CUT,
+    SIDE,
+    distinct,
+    entitle,
+    figure_beside,
+    folded,
+    legend_below,
+    name_decades,
+)
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, draw_squares, equal_runs
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,6 +40,7 @@ LABELS = {
     "correlation": "correlation of effects",
 }
 MOST = 40  # effects that get a row each
+ACROSS = 60  # letters of all labels side by side
 FEW = 24  # effects that are named one by one; of more, their sets are named
 
 
@@ -70,7 +82,7 @@ def draw_kernel_errors(
     rows, columns = np.nonzero(scores < CLEAR)
     ax.plot(columns + 0.85, rows + 0.15, ".", color="white", ms=4, mec=INK, mew=0.3)
     noise = "\ndots: within Monte-Carlo error" if len(rows) else ""
-    ax.set_title(f"{chosen}\n{int(found.rows)} rows{noise}", fontsize="medium")
+    entitle(ax, f"{chosen}\n{int(found.rows)} rows{noise}", 40)
     return ax
 
 
@@ -102,23 +114,30 @@ def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
         ax.plot(rows, first[0] * rows[0] / rows, "--", color=INK, lw=0.8, label="like 1 / rows")
     ax.set(xscale="log", yscale="log", xlabel="rows", ylabel="relative Frobenius error, all sets")
     ax.set_ylim(floor, None)
-    ax.legend(frameon=False, fontsize="small")
+    ax.set_xticks(rows, [f"{count:,.0f}" for count in rows])
+    ax.xaxis.set_minor_locator(NullLocator())
+    name_decades(ax.yaxis, *ax.get_ylim())
+    entitle(ax, f"how far kernels are apart, effects on {found.attrs['target']}", 48)
+    legend_below(ax)
     return ax
 
 
 def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None = None) -> Axes:
     """Draw how large the leading, mixed and remainder terms of the covariances are.
 
-    The sizes are those of all sets together. found: one comparison, or {label: comparison}. Points
-    are by draws, with bars up to what Monte-Carlo error alone could make of a term that is 0 (twice
-    its root mean square). A cross is the exact size, where it is known and not 0.
+    The sizes are those of all sets together. found: one comparison, which is named by its rows, or
+    {label: comparison}. Points are by draws, with bars up to what Monte-Carlo error alone could
+    make of a term that is 0 (twice its root mean square). A cross is the exact size, where it is
+    known and not 0. A term that is 0 in all draws has a 0 at the bottom.
     """
     named: Mapping[str, Any] = found if not hasattr(found, "data_vars") else {"": found}
     for each in named.values():
         _require_comparison("draw_terms", each)
+    if named is not found:
+        named = {f"{int(named[''].rows)} rows": named[""]}
     if ax is None:
         ax = plt.figure(figsize=(1.6 * len(named) + 3.6, 4.0), layout="constrained").add_subplot()
-    places = np.arange(len(named))
+    places, bottom, crosses = np.arange(len(named)), ax.get_xaxis_transform(), False
     for shift, (term, colour) in enumerate(zip(TERMS, (INK, AMBER, BLUE), strict=True)):
         at = places + 0.22 * (shift - 1)
         scale = [float(each.overall_drawn.sel(term="leading")) for each in named.values()]
@@ -135,25 +154,41 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
             label="could be 0" if shift == 0 else None,
         )
         ax.plot(at, np.where(size > 0, size, np.nan), "o", color=colour, label=term)
-        known = [each.attrs["reference"] == "exact" for each in named.values()]
+        known = np.array([each.attrs["reference"] == "exact" for each in named.values()])
         ax.plot(at[known], np.where(exact > 0, exact, np.nan)[known], "x", color=colour, ms=9)
-    ax.plot([], [], "x", color=GREY, ms=9, label="exact")
-    ax.set_xticks(places, [plain(str(name)) for name in named])
+        if known.any():
+            crosses = True
+        for place in at[~(size > 0)]:
+            ax.text(place, 0.02, "0", transform=bottom, ha="center", color=colour)
+    if crosses:
+        ax.plot([], [], "x", color=GREY, ms=9, label="exact")
+    room = max(ACROSS // len(named), 10)
+    ax.set_xticks(places, [folded(str(name), room) for name in named])
     ax.set(
         yscale="log",
-        ylabel="Frobenius norm, relative to the leading term",
+        ylabel=folded("Frobenius norm, relative to the leading term", SIDE),
         xlim=(-0.6, len(named) - 0.4),
     )
-    ax.legend(
-        frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3
-    )
+    low, high = ax.get_ylim()
+    low, high = min(low, 0.05), max(high, 2.0)  # a leading term alone, which is 1, is seen too
+    ax.set_ylim(low, high)
+    name_decades(ax.yaxis, low, high)
+    target = next(iter(named.values())).attrs["target"]
+    entitle(ax, f"parts of the covariances of effects on {target}", 44)
+    legend_below(ax, 3)
     return ax
 
 
 def _units(found: "xr.Dataset", measure: str) -> str:
     """Return the name of a measure with its units."""
-    squared = "" if measure == "frobenius" else f" ({found.attrs['target']} squared)"
-    return plain(NAMES[measure] + squared)
+    squared = "" if measure == "frobenius" else f" ({_target(found)} squared)"
+    return NAMES[measure] + squared
+
+
+def _target(found: "xr.Dataset") -> str:
+    """Return the name of the target, with its unit where it has one."""
+    unit = found.attrs.get("unit", "")
+    return f"{found.attrs['target']} [{unit}]" if unit else str(found.attrs["target"])
 
 
 def _decades(cells: np.ndarray) -> tuple[float, float]:
@@ -202,14 +237,17 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
     )
     ax = draw_squares(found[of].values, names, ax, label=LABELS[of], **colours)
     if signed:
-        for start in equal_runs([str(each) for each in found.set.values])[0][1:].tolist():
-            ax.axhline(start, color=INK, lw=0.6)
-            ax.axvline(start, color=INK, lw=0.6)
+        starts = equal_runs([str(each) for each in found.set.values])[0][1:].tolist()
+        if len(starts) < MOST:  # more lines would hide the cells
+            for start in starts:
+                ax.axhline(start, color=INK, lw=0.6)
+                ax.axvline(start, color=INK, lw=0.6)
     if of == "explained":
         ax.set(xlabel="explained set", ylabel="known set")
-    ax.set_title(
-        plain(f"effects on {found.attrs['target']}, {found.attrs['rows']} rows"), fontsize="medium"
-    )
+    else:
+        what = "effect" if signed and found.sizes["effect"] <= FEW else "set"
+        ax.set(xlabel=what, ylabel=what)
+    entitle(ax, f"effects on {found.attrs['target']}, {found.attrs['rows']} rows", 44)
     return ax
 
 
@@ -232,7 +270,9 @@ def draw_teaching(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
         ax = draw_squares(
             cells, experiments, ax, label="share of variance removed", columns=names, vmin=0
         )
-        ax.set(xlabel="effect", ylabel="experiment")
+        by = "" if found.sizes["effect"] <= FEW else ", by set"
+        ax.set(xlabel=f"effect{by}", ylabel="experiment")
+        entitle(ax, f"what one outcome teaches about effects on {found.attrs['target']}", 50)
         return ax
     return _draw_one(found, effects, experiments[0], ax)
 
@@ -249,10 +289,11 @@ def _draw_one(found: "xr.Dataset", effects: list[str], experiment: str, ax: Axes
     shown = np.arange(len(effects))
     if len(effects) > MOST:
         shown = np.sort(np.argsort(-np.nan_to_num(found.reduction.values[0]), kind="stable")[:MOST])
+    names = [effects[place] for place in shown]
     if ax is None:
-        ax = plt.figure(
-            figsize=(7.0, min(0.26 * len(shown) + 1.6, 11.0)), layout="constrained"
-        ).add_subplot()
+        ax, labels = figure_beside(names, 4.8, min(0.26 * len(shown) + 1.8, 12.0))
+    else:
+        labels = distinct(names, CUT)
     rows, before, after = (
         np.arange(len(shown)),
         found.sd.values[shown],
@@ -261,22 +302,24 @@ def _draw_one(found: "xr.Dataset", effects: list[str], experiment: str, ax: Axes
     ax.barh(rows, before, height=0.72, color=GREY, alpha=0.35, label="before")
     ax.barh(rows, after, height=0.4, color=BLUE, label="after one outcome")
     for row, share in zip(rows, found.reduction.values[0][shown], strict=True):
-        text = "known" if np.isnan(share) else f"-{100 * share:.2g} % of variance"
+        text = "known" if np.isnan(share) else f"-{_percent(share)} % of variance"
         ax.text(before[row], float(row), f" {text}", va="center", fontsize="x-small", color=INK)
-    ax.set_yticks(
-        rows,
-        [short(effects[place]) for place in shown],
-        fontsize="small" if len(shown) <= 24 else "x-small",
-    )
+    ax.set_yticks(rows, labels, fontsize="small" if len(shown) <= 24 else "x-small")
     ax.set(
         ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.35 * max(float(before.max(initial=0.0)), 1e-300))
     )
-    ax.set_xlabel(plain(f"posterior sd of the effect on {found.attrs['target']}"))
+    ax.set_xlabel(folded(f"posterior sd of the effect on {_target(found)}", 44))
     which = (
         ""
         if len(shown) == len(effects)
         else f"\n{len(shown)} of {len(effects)} effects, those it tells most about"
     )
-    ax.set_title(f"what {short(experiment, 46)} teaches{which}", fontsize="medium", pad=22)
-    ax.legend(frameon=False, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    entitle(ax, f"what {experiment} teaches{which}", 50)
+    legend_below(ax)
     return ax
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent with two digits, and 99.6 as 99.6 rather than as 100."""
+    percent = 100 * share
+    return f"{percent:.2g}" if percent < 99 else f"{percent:.3g}"

@@ -12,6 +12,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError, listed
@@ -19,20 +20,14 @@ from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.plots.style import (
-    BLUE,
-    INK,
-    half_width,
-    mark_data,
-    plain,
-    set_heights,
-    short,
-)
+from causal_bo_ppl.plots.labels import folded, short
+from causal_bo_ppl.plots.style import BLUE, INK, half_width, mark_data, set_heights
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.paths import learned_variables
 
 MOST = 12  # mechanisms that get a panel, those nearest to the target
 COLUMNS = 4  # panels side by side, at most
+PANEL = 26  # letters that fit along a panel
 POINTS, DRAWS = 120, 400  # of a curve
 
 
@@ -132,7 +127,8 @@ def draw_prior(
 
     Each line is one draw of the prior, along one cause and with the others at their means. Where
     the rows lie far from all lines, or fill a tiny part of what the lines do, the prior is at odds
-    with them. Parameters are as in `draw_mechanisms`; n: how many lines there are.
+    with them; lines that lie beyond the picture are counted. Parameters are as in
+    `draw_mechanisms`; n: how many lines there are.
 
     Returns
     -------
@@ -157,7 +153,18 @@ def draw_prior(
             ax.plot(panel.places, curve, color=BLUE, lw=0.8, alpha=0.45, label=label)
         seen = panel.rows[:, post.problem.graph.index(panel.effect)]
         _finish(ax, post, panel, seen, seen, np.quantile(curves, [0.1, 0.9], axis=0))
+        _count_beyond(ax, curves)
     return _legend(places, axes is None)
+
+
+def _count_beyond(ax: Axes, curves: np.ndarray) -> None:
+    """Write how many of the lines (n, k) do not pass through the picture, if there are any."""
+    low, high = ax.get_ylim()
+    beyond = int(((curves > high).all(axis=1) | (curves < low).all(axis=1)).sum())
+    if beyond:
+        text = f"{beyond} of {len(curves)} draws\nlie above or below"
+        place: dict[str, Any] = {"transform": ax.transAxes, "ha": "center", "va": "top"}
+        ax.text(0.5, 0.97, text, fontsize="x-small", color=BLUE, **place)
 
 
 def _require_mechanisms(who: str, post: Posterior) -> Callable[..., Any]:
@@ -240,7 +247,7 @@ def _axes(given: Any, chosen: list[Edge], title: str) -> np.ndarray:
     size = max(3.1 * columns, 4.4), 2.7 * rows + 0.8
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)  # type: ignore[union-attr,call-arg]
-    figure.suptitle(plain(title), fontsize="medium")
+    figure.suptitle(folded(title, int(size[0] / 0.09)), fontsize="medium")
     for spare in axes.ravel()[len(chosen) :]:
         spare.set_visible(False)
     return np.asarray(axes.ravel()[: len(chosen)])
@@ -257,10 +264,13 @@ def _finish(
     shown = np.append(heights, line)
     set_heights(ax, shown if len(shown) else np.ravel(band), band)
     ax.set(
-        xlabel=short(problem.label(panel.cause)),
-        ylabel=short(problem.label(panel.effect)),
+        xlabel=folded(problem.label(panel.cause), PANEL),
+        ylabel=folded(problem.label(panel.effect), PANEL),
     )
-    ax.set_title(short(f"{panel.cause} → {panel.effect}"), fontsize="medium")
+    long = max(len(f"{end:.4g}") for end in ax.get_xlim()) > 4  # such numbers need more room
+    ax.xaxis.set_major_locator(MaxNLocator(3 if long else 4))
+    half = PANEL // 2
+    ax.set_title(f"{short(panel.cause, half)} → {short(panel.effect, half)}", fontsize="medium")
 
 
 def _legend(places: np.ndarray, whole: bool) -> np.ndarray:

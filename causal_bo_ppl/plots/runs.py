@@ -1,5 +1,6 @@
 """How did an optimization go, and how do several compare?"""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,28 +11,58 @@ from matplotlib.ticker import MaxNLocator
 
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.optimization import Run
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, plain
+from causal_bo_ppl.plots.labels import (
+    CUT,
+    LINE,
+    LONG,
+    SIDE,
+    distinct,
+    entitle,
+    folded,
+    legend_below,
+    plain,
+)
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width
+from causal_bo_ppl.problem.queries import set_label
 
 COLOURS = (BLUE, AMBER, INK, "#16a34a", "#db2777", "#7c3aed", "#0891b2", GREY)
 COST = "cost of what was done so far"
+CHOICE = "intervals do not account for the choice of the best"
+MOST_TRIED = 6  # interventions or sets that have a mark of their own
+MARKS = (
+    ("o", "#16a34a"),
+    ("s", "#db2777"),
+    ("^", "#7c3aed"),
+    ("D", "#0891b2"),
+    ("v", "#a16207"),
+    ("P", INK),
+    (".", GREY),
+)
 
 
 def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
-    """Draw every outcome, and what was believed of the best intervention after it.
+    """Draw every outcome with what was tried, and what was then believed of the best intervention.
 
-    Where the true system is known, the true effect of that intervention and the optimum are drawn
-    too.
+    Outcomes of one intervention have the same mark; where there were more than six interventions,
+    those of one set have it. Where the true system is known, the true effect of the best
+    intervention and the optimum are drawn too. The interval is that of the intervention as if it
+    had been given: it does not account for the choice of the best.
     """
     trace, width = run.trace, half_width(level)
+    groups = _tried(run)
+    columns = 1 if max(len(label) for label, _ in groups) > CUT else 2
     if ax is None:
-        ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
+        below = LINE * (len(groups) + 3) / columns
+        ax = plt.figure(figsize=(6.4, 3.4 + below), layout="constrained").add_subplot()
     at = trace["experiment"].to_numpy()
     mean, sd = trace["best_mean"].to_numpy(), trace["best_sd"].to_numpy()
     ax.fill_between(
         at, mean - width * sd, mean + width * sd, color=BLUE, alpha=0.2, lw=0, step="mid"
     )
     ax.step(at, mean, where="mid", color=BLUE, label=f"best so far: mean and {level:.0%} interval")
-    ax.plot(at, trace["outcome"], "o", ms=4, color=GREY, label="outcome")
+    for (label, chosen), (mark, colour) in zip(groups, MARKS, strict=False):
+        look: dict[str, Any] = {"marker": mark, "color": colour, "ls": "none", "ms": 5}
+        ax.plot(at[chosen], trace["outcome"].to_numpy()[chosen], label=label, **look)
     if run.system is not None:
         ax.plot(
             at,
@@ -43,17 +74,40 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
             label="best so far: true effect",
         )
         ax.axhline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
-    ax.set(xlabel="experiment", ylabel=plain(run.problem.label(run.problem.target)))
+    ax.set(xlabel="experiment", ylabel=folded(run.problem.label(run.problem.target), SIDE))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlim(0.5, len(at) + 0.5)
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
-    )
-    ax.set_title(
-        plain(f"{run.settings.method}: {run.problem.objective} {run.problem.target}"),
-        fontsize="medium",
-    )
+    legend_below(ax, columns)
+    entitle(ax, f"{run.settings.method}: {run.problem.objective} {run.problem.target}\n{CHOICE}")
     return ax
+
+
+def _tried(run: Run) -> list[tuple[str, np.ndarray]]:
+    """Return labels of what was tried, the most frequent first, and which outcomes each has, (t,).
+
+    Of more than MOST_TRIED interventions the sets are named, and the rest of the sets together.
+    """
+    tried = run.problem.interventions(run.queries)
+    words = [
+        ", ".join(f"{name} = {value:.3g}" for name, value in each.items()) or "nothing set"
+        for each in tried
+    ]
+    if len(set(words)) > MOST_TRIED:
+        words = [set_label(tuple(each)) if each else "nothing set" for each in tried]
+    counted = Counter(words).most_common()  # equal counts stay in the order of the experiments
+    kept = [word for word, _ in counted[:MOST_TRIED]]
+    labels = [
+        f"outcome, {label} ({count})"
+        for label, (_, count) in zip(distinct(kept, LONG), counted, strict=False)
+    ]
+    found = [
+        (label, np.array([word == own for word in words]))
+        for label, own in zip(labels, kept, strict=True)
+    ]
+    rest = np.array([word not in kept for word in words])
+    if rest.any():
+        found.append((f"outcome, {len(counted) - len(kept)} other sets ({rest.sum()})", rest))
+    return found
 
 
 def draw_progress(
@@ -89,7 +143,7 @@ def draw_progress(
     if ax is None:
         ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
     problem, first = several[0].problem, several[0]
-    target, system = plain(problem.label(problem.target)), first.system
+    target, system = problem.label(problem.target), first.system
     if named is not None or len(several) > 1:
         _draw_groups(ax, named or _by_method(several))
     elif system is not None:
@@ -98,14 +152,16 @@ def draw_progress(
         _draw_belief(ax, first, level)
     known = "" if system is None else f", optimum {system.optimum.value:.4g}"
     which = first.settings.method if len(several) == 1 else f"{len(several)} runs"
-    ax.set_title(plain(f"{which}: {problem.objective} {problem.target}{known}"), fontsize="medium")
-    ax.set(xlabel=COST, ylabel=target if system is None else f"gap to the optimum, {target}")
+    believed = f"\n{CHOICE}" if system is None else ""
+    entitle(ax, f"{which}: {problem.objective} {problem.target}{known}{believed}")
+    ax.set(
+        xlabel=COST,
+        ylabel=folded(target if system is None else f"gap to the optimum, {target}", SIDE),
+    )
     if system is not None:
         ax.set_ylim(*_room(ax))
     ax.set_xlim(left=0)
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
-    )
+    legend_below(ax, 1 if len(several) > 1 else 2)
     return ax
 
 

@@ -1,4 +1,4 @@
-"""What do all pictures share: colours, labels, and matrices drawn as squares?"""
+"""What do all pictures share: colours, marks of the rows, and matrices drawn as squares?"""
 
 from collections.abc import Callable
 from statistics import NormalDist
@@ -9,23 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.plots.labels import CUT, LETTER, SIDE, distinct, folded, name_decades
 
 BLUE, AMBER, INK, GREY = "#2563eb", "#f59e0b", "#0f172a", "#94a3b8"
 NO_COLOUR = "#e2e8f0"  # of cells that the colour scale does not hold
 MOST_LABELS = 45  # rows with a label each; above, every second, third, ... has one
 FARTHEST = 1.5  # ranges of what must be seen, which a picture shows above and below it
+WIDE = 42  # letters of a label beside a matrix in a new figure
 WRITTEN = 8  # rows up to which cells hold their numbers
-
-
-def plain(text: str) -> str:
-    """Escape dollars: one in a name is a dollar, not mathematics."""
-    return text.replace("$", r"\$")
-
-
-def short(text: str, most: int = 30) -> str:
-    """Return a label that fits: the middle of a longer one is left out."""
-    half = (most - 1) // 2
-    return plain(text if len(text) <= most else f"{text[:half]}…{text[-half:]}")
 
 
 def half_width(level: float) -> float:
@@ -93,9 +84,14 @@ def draw_squares(
     once. options: keyword arguments of pcolormesh.
     """
     across = labels if columns is None else columns
+    most = CUT if ax is not None else WIDE
     if ax is None:
-        margins = [0.08 * min(max(map(len, names), default=0), 30) for names in (labels, across)]
-        width, height = (min(max(2.4, 0.3 * len(names)), 8.0) for names in (across, labels))
+        margins = [
+            LETTER * max(map(len, distinct(sorted(set(names)), most)), default=0)
+            for names in (labels, across)
+        ]
+        cell = 0.55 if max(cells.shape) <= WRITTEN else 0.3  # inches; numbers need more
+        width, height = (min(max(2.4, cell * len(names)), 8.0) for names in (across, labels))
         size = width + margins[0] + 1.6, max(height, 2.8) + margins[1] + 0.8
         ax = plt.figure(figsize=size, layout="constrained").add_subplot()
     ax.set_facecolor(NO_COLOUR)
@@ -103,12 +99,15 @@ def draw_squares(
     drawn = ax.pcolormesh(
         np.ma.array(cells, mask=hidden), edgecolors="white", linewidth=_gap(cells), **options
     )
-    _name(ax.set_xticks, across, rotation=90)
-    _name(ax.set_yticks, labels)
+    _name(ax.set_xticks, across, most, rotation=90)
+    _name(ax.set_yticks, labels, most)
     ax.invert_yaxis()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
+    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
+    bar.set_label(folded(label, SIDE))
+    if options.get("norm") is not None:
+        name_decades(bar.ax.yaxis, *drawn.get_clim())
     if max(cells.shape) <= WRITTEN:
         _write(ax, cells, hidden, drawn)
     return ax
@@ -127,14 +126,13 @@ def _gap(cells: np.ndarray) -> float:
     return 0.6 if max(cells.shape) <= 60 else 0.0
 
 
-def _name(set_ticks: Callable[..., Any], labels: list[str], **options: Any) -> None:
+def _name(set_ticks: Callable[..., Any], labels: list[str], most: int, **options: Any) -> None:
     """Label the middle of each run of equal labels; of too many runs only some are labelled."""
     starts, ends = equal_runs(labels)
     every = -(-len(starts) // MOST_LABELS)
-    middles, shown = (
-        ((starts + ends) / 2)[::every],
-        [short(labels[start]) for start in starts[::every]],
-    )
+    middles = ((starts + ends) / 2)[::every]
+    fitting = distinct(labels, most)
+    shown = [fitting[start] for start in starts[::every]]
     options = {} if max(map(len, shown), default=0) <= 2 else options  # a letter needs no turning
     set_ticks(middles, shown, fontsize="small" if len(starts) <= 24 else "x-small", **options)
 

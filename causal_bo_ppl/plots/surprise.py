@@ -7,7 +7,8 @@ from matplotlib.ticker import MaxNLocator
 
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.optimization.surprise import Surprise
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, equal_runs, half_width, short
+from causal_bo_ppl.plots.labels import entitle, legend_below, short
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, equal_runs, half_width
 
 MOST_SETS = 12  # runs of one set that are named below the outcomes
 
@@ -53,10 +54,8 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
     ax.set(xlabel="experiment", ylabel="sds from the prediction")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlim(0.5, len(at) + 0.5)
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
-    )
-    ax.set_title(_title(found), fontsize="medium")
+    legend_below(ax)
+    entitle(ax, f"{found.problem.label(found.problem.target)}: {_title(found)}")
     return ax
 
 

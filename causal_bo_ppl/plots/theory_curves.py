@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.plots.labels import entitle, folded, legend_below, name_decades
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.theory.constants import leading
 from causal_bo_ppl.theory.gains import spectrum
@@ -47,8 +48,8 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ylim=(0, None),
     )
     words = f"rank {said['rank']} of {said['dimension']}, {said['sets']} sets, kappa² / noise = "
-    ax.set_title(f"{words}{said['kappa2'] / said['noise']:.3g}", fontsize="medium")
-    ax.legend(frameon=False, fontsize="small")
+    entitle(ax, f"{words}{said['kappa2'] / said['noise']:.3g}")
+    legend_below(ax)
     return ax
 
 
@@ -76,10 +77,24 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
     )
     ax.axhspan(NOTHING / 3, 1e-12, color=GREY, alpha=0.2, lw=0, label="rounding")
     ax.set(
-        yscale="log", xlabel="eigenvalue", ylabel="share of the largest", ylim=(NOTHING / 3, 3.0)
+        yscale="log",
+        xlabel="eigenvalue, largest first",
+        ylabel="share of the largest",
+        ylim=(NOTHING / 3, 3.0),
+        xlim=(1 - 0.04 * len(sizes), len(sizes) + 0.04 * max(len(sizes), 10)),
     )
-    ax.legend(frameon=False, fontsize="small")
+    ax.set_xticks(_whole_ticks(len(sizes)))
+    name_decades(ax.yaxis, *ax.get_ylim())
+    entitle(ax, f"spectrum of K over {len(sizes)} effects")
+    legend_below(ax)
     return ax
+
+
+def _whole_ticks(count: int) -> list[int]:
+    """Return at most eight ticks from 1 to about `count`: 1, and multiples of a round number."""
+    steps = [size * 10**power for power in range(12) for size in (1, 2, 5)]
+    step = next(each for each in steps if count / each <= 7)
+    return list(range(1, count + 1)) if step == 1 else [1, *range(step, count + 1, step)]
 
 
 def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -96,15 +111,18 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
     rows = np.asarray(table.index, float)
     level = f"{100 * (1 - table.attrs.get('delta', 0.05)):g} %"
+    target = str(table.attrs.get("target", "target"))
     shown = {
-        "trace": ("tr Sigma", BLUE),
-        "eps_pointwise": (f"largest error of an effect, {level}", AMBER),
+        "trace": ("tr Sigma, in units of theta squared", BLUE),
+        "eps_pointwise": (f"largest error of an effect, {level}, in units of {target}", AMBER),
     }
     shown |= (
-        {"error": ("distance of theta from the truth", GREY)} if "error" in table.columns else {}
+        {"error": ("distance of theta from the truth, in units of theta", GREY)}
+        if "error" in table.columns
+        else {}
     )
     for name, (label, colour) in shown.items():
-        ax.plot(rows, table[name], "o-", color=colour, ms=4, label=label)
+        ax.plot(rows, table[name], "o-", color=colour, ms=4, label=folded(label, 60))
     for name, power, style in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
         guide = table[name].iloc[0] * (rows[0] / rows) ** power
         ax.plot(rows, guide, style, color=INK, lw=0.9, label=f"like N^-{power:g}")
@@ -112,9 +130,11 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         xscale="log",
         yscale="log",
         xlabel="rows N",
-        ylabel="in the units of theta squared, of the target, of theta",
+        ylabel="size, in the units below",
     )
     ax.set_xticks(rows, [f"{count:,.0f}" for count in rows], minor=False)
     ax.minorticks_off()
-    ax.legend(frameon=False, fontsize="small")
+    name_decades(ax.yaxis, *ax.get_ylim())
+    entitle(ax, "how doubt falls with rows")
+    legend_below(ax, 1)
     return ax

@@ -29,6 +29,7 @@ from causal_bo_ppl.surrogates.evidence import (
     Learned,
     Options,
     Outcomes,
+    is_missed,
     judge,
     noise_degrees,
     target_scale,
@@ -234,6 +235,8 @@ class Coupled:
         )
         found = judge(outcomes, residual, merged.queries)
         is_on = self.options.residual is True or found.log_factor > np.log(ENOUGH)
+        if residual is not None and self.linear.blocks:
+            is_on = is_on or is_missed(outcomes, found.noise_alone)
         learned = Learned(None, found.noise_alone, found.log_factor)
         if is_on and found.residual is not None:
             learned = Learned(found.residual, found.noise_with, found.log_factor)
@@ -344,7 +347,8 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
         A posterior whose verdict did not fail, or that was accepted.
     residual:
         Whether every set has a smooth function of its own, added to the effect that the mechanisms
-        imply: "auto" as soon as the outcomes favour it by a Bayes factor above 20.
+        imply: "auto" as soon as the outcomes favour it by a Bayes factor above 20 or, where effects
+        bend, as soon as the mechanisms miss the outcomes by far more than they allow for.
     learns_noise:
         Whether the noise's variance is known up to a common factor only, which is then learned from
         the outcomes. Intervals need Student's quantiles with `surrogate.degrees`.

@@ -15,9 +15,10 @@ from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels.exact import independent_coefficients, left_out_variances
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import default_vertices
+from causal_bo_ppl.problem.queries import default_vertices, rows_of_sets
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates.interface import Prediction
+from causal_bo_ppl.surrogates.weighted_response import weigh_response
 
 DRAWS = 256  # of theta: the mean is off by at most a sixteenth of its sd or so, everywhere alike
 BATCHES = 16  # whose moments are kept with a posterior: candidates are asked about every round
@@ -53,6 +54,20 @@ def effect_moments(post: Posterior, queries: Queries) -> Prediction:
             kept.pop(next(iter(kept)), None)
         kept[key] = found
     return kept[key]
+
+
+def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
+    """Return means (M,) and sds (M,) of effects as a search over values needs them.
+
+    Where averages over draws are dear they are those of fewer draws, at points that fill the box of
+    each set, interpolated between them; elsewhere they are those of `effect_moments`.
+    """
+    weighted = weigh_response(post)
+    if all(key in weighted.blocks for key, _ in rows_of_sets(queries)):
+        found = Prediction(*weighted.moments(queries))
+        _require_finite(post, queries, found)
+        return found
+    return effect_moments(post, queries)
 
 
 def _compute(post: Posterior, queries: Queries) -> Prediction:

@@ -13,15 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
-from scipy.stats import invgamma, norm
+from scipy.stats import chi2, invgamma, norm
 
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.numerics import first_largest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates.residual import LENGTHS, Residual
-from causal_bo_ppl.surrogates.weights import log_evidences, log_evidences_in_blocks
+from causal_bo_ppl.surrogates.weights import condition, log_evidences, log_evidences_in_blocks
 
 ENOUGH = 20.0  # the Bayes factor from which on a residual is used
+MISSED, RARELY = 2.0, 1e-3  # r'K^-1 r / t of outcomes that are missed by far, and how rare it is
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
 USUAL, SPREAD = 0.3, 1.5  # of the amplitude's prior: median, and sd of its logarithm
 FACTORS = 21  # of the noise
@@ -150,6 +151,28 @@ def judge(outcomes: Outcomes, residual: Residual | None, queries: Queries) -> Ju
     return Judgement(log_factor, chosen, noise, noise_with)
 
 
+def is_missed(outcomes: Outcomes, factor: float) -> bool:
+    """Return whether the mechanisms alone miss t outcomes by far: r'K^-1 r / t exceeds 2.
+
+    K is the covariance of the outcomes, with a factor of the noise. Of few outcomes r'K^-1 r varies
+    much, so that a chi-square variable must also exceed it in less than one of 1,000 cases.
+    """
+    count = len(outcomes.residuals)
+    if not count:
+        return False
+    noises = _noises(outcomes, factor, (outcomes.features**2).sum(axis=1))
+    weights = condition(outcomes.features, outcomes.residuals, 1 / noises).mean
+    gaps = outcomes.residuals - outcomes.features @ weights
+    total = float((gaps**2 / noises).sum() + weights @ weights)
+    return total > MISSED * count and float(chi2.sf(total, count)) < RARELY
+
+
+def _noises(outcomes: Outcomes, factor: float, prior: np.ndarray) -> np.ndarray:
+    """Return the noise (t,) of each outcome; prior: variances of the effects."""
+    noises = factor * outcomes.noises + outcomes.left_out + LEAST * prior
+    return np.where(noises > 0, noises, LEAST * outcomes.scale**2)  # an effect that is known
+
+
 def _evidence(outcomes: Outcomes, factor: float, added: "Added | None") -> np.ndarray:
     """Return the log evidence with a factor of the noise: (1,), or (k,) for each amplitude."""
     causal = outcomes.features
@@ -157,8 +180,7 @@ def _evidence(outcomes: Outcomes, factor: float, added: "Added | None") -> np.nd
     prior = (causal**2).sum(axis=1)
     if added is not None:
         prior = prior + scales.max() ** 2 * added.variances
-    noises = factor * outcomes.noises + outcomes.left_out + LEAST * prior
-    noises = np.where(noises > 0, noises, LEAST * outcomes.scale**2)  # an effect that is known
+    noises = _noises(outcomes, factor, prior)
     if len(causal) > MOST:
         blocks = [] if added is None else added.blocks
         return log_evidences_in_blocks(causal, blocks, scales, outcomes.residuals, noises)

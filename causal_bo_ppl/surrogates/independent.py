@@ -29,7 +29,7 @@ from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.numerics import factor_covariance
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import rows_of_sets, stack
-from causal_bo_ppl.surrogates.effect_moments import effect_moments, target_moments
+from causal_bo_ppl.surrogates.effect_moments import smooth_moments, target_moments
 from causal_bo_ppl.surrogates.gp_regression import (
     Conditioned,
     Hyperparameters,
@@ -239,7 +239,7 @@ class Independent:
         """Return places over all p variables, prior means and basis of a batch."""
         places = np.asarray(queries.value) / self.beliefs.width
         if self.beliefs.constant is None:
-            mean, sd = effect_moments(self.post, queries)
+            mean, sd = smooth_moments(self.post, queries)
             return Points(places, mean, sd[:, None])
         middle, wide = self.beliefs.constant
         count = len(queries)

@@ -12,7 +12,8 @@ divided by sqrt(S), along the few directions in which they vary most, so that th
 that of the remainders. Between sets it would be known from these draws too roughly. Remainders are
 computed at points that fill the box of each set, and interpolated between them by splines: a search
 over values needs no averages over draws. Where effects do not bend, and for other sets, there is no
-v, and what is left out counts as noise of the outcomes.
+v, and what is left out counts as noise of the outcomes. So does what varies along the first twelve
+directions of a set where many sets leave room for fewer; beyond them little is left.
 """
 
 from collections.abc import Mapping
@@ -97,19 +98,39 @@ class WeightedResponse:
         """Return the features (M, k) of what linearization leaves out, 0 for sets without any."""
         width = self.directions
         found = np.zeros((len(queries), len(self.blocks) * width))
-        domains, nodes = self.post.problem.domains, self.post.problem.graph.nodes
         for key, rows in rows_of_sets(queries):
-            if key not in self.blocks:
-                continue
-            mask = np.asarray(queries.mask)[rows[0]]
-            columns = np.flatnonzero(mask)
-            low, high = np.array([domains[nodes[column]] for column in columns]).T
-            shares = (np.asarray(queries.value)[np.ix_(rows, columns)] - low) / (high - low)
-            if key not in self._splines:
-                self._splines[key] = self._interpolate(mask, low, high)
-            start = self.blocks[key] * width
-            found[rows, start : start + width] = self._splines[key](np.clip(shares, 0.0, 1.0))
+            if key in self.blocks:
+                start = self.blocks[key] * width
+                found[rows, start : start + width] = self._of_set(key, queries[rows])[:, :width]
         return found
+
+    def moments(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+        """Return means (M,) and sds (M,) of effects over the draws, of sets whose remainders vary.
+
+        What an average over draws differs by from the effect at the mean of theta is interpolated,
+        and so is the logarithm of the sd.
+        """
+        mean, sd = np.array(self.response(self.post.mean, queries)), np.zeros(len(queries))
+        for key, rows in rows_of_sets(queries):
+            more, log_sd, _ = self._of_set(key, queries[rows])[:, self.directions :].T
+            mean[rows], sd[rows] = mean[rows] + more, np.exp(log_sd)
+        return mean, sd
+
+    def _of_set(self, key: bytes, queries: Queries) -> np.ndarray:
+        """Return what the spline of one set says, (M, k + 3).
+
+        Remainders by direction; then by how much effects move on average over the draws, and the
+        logarithm of their sd; then the sd of the remainders along directions for
+        which there was no room.
+        """
+        problem, mask = self.post.problem, np.asarray(queries.mask)[0]
+        columns = np.flatnonzero(mask)
+        names = [problem.graph.nodes[column] for column in columns]
+        low, high = np.array([problem.domains[name] for name in names]).T
+        shares = (np.asarray(queries.value)[:, columns] - low) / (high - low)
+        if key not in self._splines:
+            self._splines[key] = self._interpolate(mask, low, high)
+        return np.asarray(self._splines[key](np.clip(shares, 0.0, 1.0)))
 
     def _interpolate(self, mask: np.ndarray, low: np.ndarray, high: np.ndarray) -> RBFInterpolator:
         """Return a spline through the remainders at points that fill the box of one set."""
@@ -120,31 +141,47 @@ class WeightedResponse:
             shares = np.concatenate([np.stack([end.ravel() for end in ends], axis=1), shares])
         value = np.zeros((len(shares), len(mask)))
         value[:, mask] = low + shares * (high - low)
-        missed = self._missed(Queries(np.tile(mask, (len(shares), 1)), value))
-        leading = np.linalg.svd(missed, full_matrices=False)[2][: self.directions]
-        return RBFInterpolator(shares, missed @ leading.T, kernel="cubic")
+        moved, straight = self._moved(Queries(np.tile(mask, (len(shares), 1)), value))
+        missed = (moved - straight) / np.sqrt(len(self.thetas))
+        turned = missed @ np.linalg.svd(missed, full_matrices=False)[2].T
+        kept, cut = turned[:, : self.directions], turned[:, self.directions : DIRECTIONS]
+        sds = moved.std(axis=1, ddof=1)
+        log_sds = np.log(np.maximum(sds, 1e-9 * sds.max() + np.finfo(float).tiny))
+        more = np.sqrt(len(self.thetas)) * missed.mean(axis=1)
+        columns = np.column_stack([kept, more, log_sds, np.linalg.norm(cut, axis=1)])
+        return RBFInterpolator(shares, columns, kernel="cubic")
+
+    def _moved(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far all draws move effects (M, S), and how far they would if linearized."""
+        values, jacobian = self._anywhere.linearize(self.post.mean, queries)
+        moved = (self._anywhere(self.thetas, queries) - values).T
+        return moved, jacobian @ (self.thetas - self.post.mean).T
 
     def _missed(self, queries: Queries) -> np.ndarray:
         """Return the remainders (M, S) of all draws, in units of which v is standard normal."""
-        values, jacobian = self._anywhere.linearize(self.post.mean, queries)
-        missed = self._anywhere(self.thetas, queries) - values
-        missed -= (self.thetas - self.post.mean) @ jacobian.T
-        return np.asarray(missed.T / np.sqrt(len(self.thetas)))
+        moved, straight = self._moved(queries)
+        return np.asarray((moved - straight) / np.sqrt(len(self.thetas)))
 
     @cached_property
     def _anywhere(self) -> Response:
-        """The same response, also where an intervention may not be proposed."""
-        return Response(replace(self.post, problem=for_measured(self.post.problem)))
+        """The same response, also where an intervention may not be proposed.
+
+        Remainders of a few draws are no exact numbers, so that rough averages do for them.
+        """
+        post = replace(self.post, problem=for_measured(self.post.problem))
+        return Response(post, is_rough=True)
 
     def noises(self, queries: Queries) -> np.ndarray:
         """Return what counts as noise of each effect, (M,); computed once for each query.
 
-        It is what linearization leaves out of the effect's variance, and 0 where that has weights.
+        It is what linearization leaves out of the effect's variance, but for what has weights.
         """
         if self.blocks:
             found = np.zeros(len(queries))
             for key, rows in rows_of_sets(queries):
-                if key not in self.blocks:
+                if key in self.blocks:
+                    found[rows] = self._of_set(key, queries[rows])[:, -1] ** 2
+                else:
                     found[rows] = (self._missed(queries[rows]) ** 2).sum(axis=1)
             return found
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)

@@ -187,7 +187,7 @@ def concentration(
         )
         lines[count] = _line(post, delta) | _error(post, truth)
     table = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
-    table.attrs = {"delta": delta, "method": chosen.name}
+    table.attrs = {"delta": delta, "method": chosen.name, "target": problem.label(problem.target)}
     return table
 
 

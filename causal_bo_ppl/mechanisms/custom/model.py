@@ -27,12 +27,7 @@ from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock, Noise
 from causal_bo_ppl.mechanisms.custom.checking import Kinds, require_formulas
 from causal_bo_ppl.mechanisms.custom.density import CustomDensity, Rows, compiled_likelihood
 from causal_bo_ppl.mechanisms.custom.mode import BlockMode, find_block_mode, prior_draws
-from causal_bo_ppl.mechanisms.custom.propagation import (
-    Part,
-    Step,
-    Typical,
-    split_parts,
-)
+from causal_bo_ppl.mechanisms.custom.propagation import Part, Step, Typical, split_parts
 from causal_bo_ppl.mechanisms.custom.response_map import CustomResponse, means_of_many
 from causal_bo_ppl.mechanisms.gp.binding import Bound, bind_equation, starts
 from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told
@@ -313,15 +308,19 @@ class CustomModel:
         return np.asarray(rows[:, :, place] - means)
 
     @property
+    def gaussian(self) -> np.ndarray:
+        """Whether the disturbance of each variable is Gaussian with one sd, (p,)."""
+        parts, _, steps = self._layout
+        own = [isinstance(part, Equation) or part.adds_noise for part in parts]
+        return self.learned & np.isin(np.arange(len(self.nodes)), [p for p, at in steps if own[at]])
+
+    @property
     def scales(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """The sds (n, p) of all disturbances of n models.
 
         None where some depend on the causes, and where some variables are not learned.
         """
-        own = [part for part in self._layout[0] if not isinstance(part, Equation)]
-        if not self.learned.all() or not all(part.adds_noise for part in own):
-            return None
-        return self._scales
+        return self._scales if self.gaussian.all() else None
 
     def _scales(self, draws: np.ndarray) -> np.ndarray:
         found = np.ones((len(draws), len(self.nodes)))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from causal_bo_ppl.mechanisms.custom.propagation import (
     split_parts,
 )
 from causal_bo_ppl.mechanisms.custom.quantiles import has_mean
-from causal_bo_ppl.mechanisms.gp.propagation import POINTS, Equation
+from causal_bo_ppl.mechanisms.gp.propagation import FEW_POINTS, POINTS, Equation
 from causal_bo_ppl.mechanisms.gp.regressions import needed_variables
 from causal_bo_ppl.mechanisms.gp.response_map import coordinate_names
 from causal_bo_ppl.mechanisms.interfaces import Extrapolation
@@ -97,6 +97,10 @@ class CustomResponse:
         return PathProgram(
             fixed, points, typical, self.parts, self.steps, nodes, is_drawn=self.is_drawn
         )
+
+    def roughly(self) -> "CustomResponse":
+        """Return the same map with averages over fewer points."""
+        return replace(self, points=min(self.points, FEW_POINTS))
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""

@@ -22,6 +22,7 @@ from causal_bo_ppl.problem import Problem
 FEWEST, MOST, ALL = 16, 48, 192  # functions of one cause, and of all causes of a variable
 TOGETHER = {2: 12, 3: 6}  # functions of each cause in a group
 USUAL = 10  # rows without intervention that say where variables usually lie
+ROUNDING = 1e-4  # sd to which values are known at best, in sds of the variable
 WIDE = 10.0  # sd of the slopes of linear mechanisms, in sds of the variable for one of the cause
 
 
@@ -93,9 +94,8 @@ def bind_equation(
     if causes:
         work = partial(_features, form, Frame(*map(jnp.asarray, frame)))
         found = np.asarray(in_pieces(work, np.stack(seen, axis=1), len(found)))
-    factor = triangle(np.column_stack([found, outcome - level]))
+    rows = read_rows(np.column_stack([found, outcome - level]))
     places = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
-    rows = Rows(factor, np.asarray(float(own.sum())))
     equation = Equation(place, *places, form)
     return Bound(equation, Setting(frame, slopes), Known(frame, beliefs, rows))
 
@@ -198,7 +198,15 @@ def starts(form: Form, known: Known) -> np.ndarray:
     return np.stack([centre, wiggly, straight])
 
 
-def triangle(columns: np.ndarray) -> np.ndarray:
-    """Return the triangular factor of columns (n, K), of shape (K, K) whatever n is."""
-    size, factor = columns.shape[1], np.linalg.qr(columns, mode="r")
-    return np.pad(factor, ((0, size - len(factor)), (0, 0)))
+def read_rows(columns: np.ndarray) -> Rows:
+    """Return what rows of features and values (n, K + 1) say; its shapes do not depend on n.
+
+    Values are taken to be rounded: without it the sd of a disturbance would go to 0 where a
+    variable follows its causes exactly.
+    """
+    size, upper = columns.shape[1], np.linalg.qr(columns, mode="r")
+    factor: np.ndarray = np.pad(upper, ((0, size - len(upper)), (0, 0)))
+    count = len(columns)
+    rounding = count * (ROUNDING * float(columns[:, -1].std())) ** 2 if count else 0.0
+    factor[-1, -1] = math.hypot(factor[-1, -1], math.sqrt(rounding))
+    return Rows(factor, np.asarray(float(count)), np.asarray(rounding))

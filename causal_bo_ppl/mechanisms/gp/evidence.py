@@ -44,12 +44,14 @@ class Beliefs(NamedTuple):
 class Rows(NamedTuple):
     """The rows of one mechanism.
 
-    factor: (K + 1, K + 1), the triangular factor of features and values less the prior level.
-    count: how many.
+    factor: (K + 1, K + 1), the triangular factor of features and values less the prior level, its
+    last entry with the rounding. count: how many. rounding: the sum of squares by which values are
+    taken to differ from what was meant, because they are known to some digits only.
     """
 
     factor: Any
     count: Any
+    rounding: Any
 
 
 class Known(NamedTuple):

@@ -281,6 +281,11 @@ class GPModel:
         [at] = [at for at, equation in enumerate(self.equations) if equation.place == place]
         return np.asarray(rows[:, :, place] - self._means(draws, rows, at))
 
+    @property
+    def gaussian(self) -> np.ndarray:
+        """Whether the disturbance of each variable is Gaussian with one sd, (p,): all are."""
+        return np.ones(len(self.nodes), bool)
+
     def outcome_variances(self, draws: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""
         self.response.require_planned(np.asarray(queries.mask))

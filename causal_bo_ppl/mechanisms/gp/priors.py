@@ -233,13 +233,29 @@ def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
 
 
 def steepest_slope(cause: np.ndarray, effect: np.ndarray) -> float:
-    """Return the steepest slope between means of neighbouring parts of the rows, by the cause."""
+    """Return the steepest slope between means of neighbouring parts of the rows, by the cause.
+
+    Four squared standard errors are taken off each squared slope, so that few rows with much noise
+    show no slopes of their own. The noise is what a line within each part leaves.
+    """
     order = np.argsort(cause, kind="stable")
     bins = min(BINS, len(cause) // 5)
     if bins < 2:
         return 0.0
     parts = np.array_split(order, bins)
     x, y = (np.array([values[part].mean() for part in parts]) for values in (cause, effect))
+    left = sum(_left_by_line(cause[part], effect[part]) for part in parts)
+    noise = left / (len(cause) - 2 * bins)
+    sizes = np.array([len(part) for part in parts])
     apart = np.diff(x) > 1e-3 * math.fabs(float(np.ptp(cause)))
-    slopes = np.abs(np.diff(y)[apart] / np.diff(x)[apart])
-    return float(slopes.max(initial=0.0))
+    slopes = np.diff(y)[apart] / np.diff(x)[apart]
+    errors = noise * (1 / sizes[1:] + 1 / sizes[:-1])[apart] / np.diff(x)[apart] ** 2
+    return float(np.sqrt(np.maximum(slopes**2 - 4 * errors, 0.0)).max(initial=0.0))
+
+
+def _left_by_line(cause: np.ndarray, effect: np.ndarray) -> float:
+    """Return the sum of squares that a line of the cause leaves of the effect."""
+    x, y = cause - cause.mean(), effect - effect.mean()
+    size = float(x @ x)
+    along = float(x @ y) ** 2 / size if size > 0 else 0.0
+    return max(float(y @ y) - along, 0.0)

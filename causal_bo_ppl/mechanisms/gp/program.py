@@ -37,6 +37,9 @@ def gp_program(model: GPModel) -> Callable[..., None]:
         values: dict[str, Any] = dict(given or {})
         for name in bound:
             sd, mean = _mechanism(nodes, *bound[name], values)
+            if name in values:
+                rounding = bound[name].known.rows.rounding
+                numpyro.factor(f"rounding[{name}]", -0.5 * rounding / sd**2)
             with numpyro.handlers.mask(mask=True if free is None else free[name]):
                 drawn = numpyro.sample(name, dist.Normal(mean, sd), obs=values.get(name))
             values[name] = drawn

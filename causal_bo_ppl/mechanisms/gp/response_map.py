@@ -18,6 +18,7 @@ from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.mechanisms.gp.basis import features, steepest
 from causal_bo_ppl.mechanisms.gp.copies import CopyProgram, Layout, lay_out
 from causal_bo_ppl.mechanisms.gp.propagation import (
+    FEW_POINTS,
     POINTS,
     Equation,
     MomentProgram,
@@ -157,6 +158,10 @@ class GPResponse:
                 f"propagation must be one of {listed(self.propagations)}, got {propagation!r}"
             )
         return replace(self, propagation=propagation)
+
+    def roughly(self) -> "GPResponse":
+        """Return the same map with averages over fewer points."""
+        return replace(self, points=min(self.points, FEW_POINTS))
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""

@@ -22,8 +22,8 @@ from scipy.linalg import solve_triangular
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, features
-from causal_bo_ppl.mechanisms.gp.binding import Bound, starts, triangle
-from causal_bo_ppl.mechanisms.gp.evidence import Known, Mode, Rows, condition, find_mode
+from causal_bo_ppl.mechanisms.gp.binding import Bound, read_rows, starts
+from causal_bo_ppl.mechanisms.gp.evidence import Known, Mode, condition, find_mode
 from causal_bo_ppl.mechanisms.gp.priors import WITHIN
 from causal_bo_ppl.mechanisms.interfaces import Unevenness
 
@@ -156,7 +156,7 @@ def _stretched(
         part[at] = value
     frame, rows = Frame(*parts), given._replace(inputs=inputs)
     columns = np.column_stack([_features(form, frame, inputs), rows.outcome - known.beliefs.level])
-    again = Known(frame, known.beliefs, Rows(triangle(columns), known.rows.count))
+    again = Known(frame, known.beliefs, read_rows(columns))
     mode = find_mode(form, again, starts(form, again))
     volume = np.linalg.slogdet(mode.root)[1]
     return float(volume - mode.loss), _fit(form, again, mode, rows)[0]

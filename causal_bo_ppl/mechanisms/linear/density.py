@@ -6,9 +6,11 @@ coefficients alone. Where only the target was measured, Y ~ N(f, l'Omega l) with
 surgery and l its sensitivity to each equation.
 
 The coordinates psi are whitened: coefficients are centre + s root z, log s = centre + width u, and
-strengths of latent causes are t = width v. Where `follows`, s is the disturbance's own sd, so that
-a posterior of regressions is a product of standard normals; otherwise s is a constant, so that the
-coefficients are linear in z.
+strengths of latent causes are t = width v. s is the sd of a disturbance given those of its district
+before it, unless variances are known: where latent causes are hardly told apart from effects, as by
+a weak instrument, s is told all the same. Where `follows`, coefficients are scaled by this s, so
+that a posterior of regressions is a product of standard normals; otherwise by a constant, so that
+the coefficients are linear in z.
 """
 
 from collections.abc import Sequence
@@ -159,16 +161,32 @@ def read_point(spec: Spec, chart: Chart, fixed: ArrayLike, psi: jax.Array) -> Po
     """Return the parameters at coordinates psi (k,)."""
     used, (count, scales, _) = spec.used, spec.sizes
     z = jnp.zeros(used.shape).at[np.nonzero(used)].set(psi[:count])
-    log_sd = jnp.asarray(chart.log_sd)
-    if not spec.known_noise:
-        log_sd = log_sd + chart.sd_width * psi[count : count + scales]
-    scale = jnp.exp(log_sd if spec.follows else jnp.asarray(chart.log_sd))
+    strengths = jnp.asarray(chart.arc_width) * psi[count + scales :]
+    own, log_sd = log_sds(spec, chart, psi)
+    scale = jnp.exp(own if spec.follows else jnp.asarray(chart.log_sd))
     moved = jnp.einsum("ekl,el->ek", chart.root, z)
     coefficients = jnp.asarray(chart.centre) + scale[:, None] * moved
     rows, columns = spec.places
     matrix = jnp.asarray(fixed).at[rows, columns].set(coefficients[np.nonzero(used)])
-    strengths = jnp.asarray(chart.arc_width) * psi[count + scales :]
     return Point(coefficients, log_sd, strengths, matrix)
+
+
+def log_sds(spec: Spec, chart: Chart, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return log sds (E,) of disturbances given those of their districts before them, and of all.
+
+    Where variances are learned the first are coordinates: rows tell them well even where they tell
+    little about latent causes. The whole variance is 1 + |t_j|^2 times that given those before; see
+    `correlation_factor`.
+    """
+    count, scales, _ = spec.sizes
+    own = jnp.asarray(chart.log_sd)
+    if not spec.known_noise:
+        own = own + chart.sd_width * psi[count : count + scales]
+    if spec.known_noise or not spec.arcs:
+        return own, own
+    strengths = jnp.asarray(chart.arc_width) * psi[count + scales :]
+    joined = np.array([[later == node for _, later in spec.arcs] for node in spec.equations], float)
+    return own, own + 0.5 * jnp.log1p(joined @ strengths**2)
 
 
 def noise_root(spec: Spec, point: Point) -> jax.Array:
@@ -254,8 +272,8 @@ class LinearDensity:
         """Return the log volume of coefficients and variances s2 in psi, up to a constant."""
         if self.spec.known_noise:
             return jnp.zeros(())
-        log_sd = self.point(psi).log_sd
+        own, log_sd = log_sds(self.spec, self.chart, psi)
         volume = 2 * log_sd.sum()  # of s2 in log s
         if self.spec.follows:
-            volume = volume + (self.spec.used.sum(axis=1) * log_sd).sum()
+            volume = volume + (self.spec.used.sum(axis=1) * own).sum()
         return volume

@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import norm
+from scipy.stats import t as student
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
@@ -252,6 +254,11 @@ class LinearModel:
         """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
         return sem.disturbances(draws, rows, place)
 
+    @property
+    def gaussian(self) -> np.ndarray:
+        """Whether the disturbance of each variable is Gaussian with one sd, (p,): all are."""
+        return np.ones(len(self.nodes), bool)
+
     def outcome_variances(self, draws: Models, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""
         matrix, noise = draws.matrices.mean(axis=0), draws.noises.mean(axis=0)
@@ -302,9 +309,27 @@ class LinearModel:
         """
         if self.spec.known_noise:
             return 1.0
-        shape = self.equations.posterior.shape[self.learned]
+        degrees, used = self._degrees
+        return float(np.sqrt((np.maximum(degrees - 2, 0) / (degrees + used)).min()))
+
+    def mode_coverage(self, level: float) -> float:
+        """Return how much of the exact posterior an interval of the Gaussian at the mode holds.
+
+        Of a coefficient in the worst regression: exactly it is Student's t with nu degrees of
+        freedom and scale s, and at the mode Gaussian with sd s sqrt(nu / (nu + k)), with k the
+        number of coefficients.
+        """
+        if self.spec.known_noise:
+            return level
+        degrees, used = self._degrees
+        half = norm.ppf((1 + level) / 2) * np.sqrt(degrees / (degrees + used))
+        return float(np.min(1 - 2 * student.sf(half, degrees)))
+
+    @property
+    def _degrees(self) -> tuple[np.ndarray, np.ndarray]:
+        """Degrees of freedom (E,) of every regression, and how many coefficients it has."""
         used = (self.equations.causes >= 0).sum(axis=1)[self.learned]
-        return float(np.sqrt((2 * np.maximum(shape - 1, 0) / (2 * shape + used)).min()))
+        return 2 * self.equations.posterior.shape[self.learned], used
 
     def coefficient_ratio(
         self, draws: Models, n: int, generator: np.random.Generator

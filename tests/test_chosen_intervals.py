@@ -1,0 +1,81 @@
+"""Wherever the interval of a chosen intervention is shown, it says that it ignores the choice."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.cli import app
+from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
+
+
+@pytest.fixture(scope="module")
+def run(chain):
+    return cb.optimize(chain, rounds=1, observations=30, key=0)
+
+
+@pytest.fixture(scope="module")
+def study(chain):
+    return cb.Study(chain.problem, chain.observe(50, 0), key=0)
+
+
+def ends(shown):
+    low, high = shown.interval()
+    return f"90 % in [{low:.4g}, {high:.4g}], {UNADJUSTED}"
+
+
+def test_the_words_say_what_is_wrong_and_what_to_do():
+    for words in ("does not account for the choice", "less often than it says", "after the choice"):
+        assert words in CHOSEN
+    assert UNADJUSTED == "not adjusted for being chosen"
+
+
+def test_a_run_and_its_recommendation_say_it(run):
+    for shown in (run, run.best):
+        assert ends(run.best) in repr(shown)
+        assert CHOSEN in shown._repr_html_() and UNADJUSTED in shown._repr_html_()
+
+
+def test_a_study_says_it_before_and_after_an_outcome(study):
+    for each in (study, study.tell({"Z": 5.0}, -6.0)):
+        assert ends(each.best) in repr(each) and ends(each.best) in repr(each.best)
+        assert CHOSEN in each._repr_html_()
+
+
+def test_suggestions_and_their_reasons_say_it(study):
+    batch = study.ask(2)
+    assert all(ends(each) in repr(each) and ends(each) in each.why.text for each in batch)
+    assert CHOSEN in batch._repr_html_() and CHOSEN in batch[0]._repr_html_()
+
+
+def test_observing_was_not_chosen_for_its_effect(chain):
+    always = cb.Settings(observe=cb.Observe(rows=5, probability=1 - 1e-9))
+    suggestion = cb.Study(chain.problem, chain.observe(50, 0), always, key=0).ask()
+    assert suggestion.intervention == {} and UNADJUSTED not in repr(suggestion)
+
+
+@pytest.mark.heavy
+def test_the_command_line_says_it():
+    shown = CliRunner().invoke(app, ["demo", "chain", "--rounds", "1", "--observations", "30"])
+    assert CHOSEN in shown.stdout and f"({UNADJUSTED}), at do(" in shown.stdout
+
+
+@pytest.mark.slow
+def test_intervals_of_what_looks_best_among_many_weak_effects_hold_it_too_seldom():
+    """Thirty equally good causes: of a fixed one 90 % intervals cover 90 %, of the best fewer."""
+    nodes = [f"x{at}" for at in range(30)]
+    graph = cb.CausalGraph.from_edges([(name, "y") for name in nodes])
+    domains = dict.fromkeys(nodes, (-1.0, 1.0))
+    problem = cb.Problem(graph, "y", domains=domains, sets=[(name,) for name in nodes])
+    generator, hits = np.random.default_rng(0), {"chosen": [], "fixed": []}
+    places = [graph.index(name) for name in nodes]
+    for _ in range(150):
+        values = np.empty((60, 31))
+        values[:, places] = generator.normal(size=(60, 30))
+        values[:, graph.index("y")] = generator.normal(size=60)  # no cause has any effect
+        data = cb.Data(graph.nodes, "y", values, np.zeros(values.shape, bool))
+        table = cb.effects(cb.fit(problem, data), problem.vertices())
+        for name, row in (("chosen", table["mean"].argmin()), ("fixed", 0)):
+            hits[name].append(table["lower"][row] <= 0 <= table["upper"][row])
+    assert np.mean(hits["fixed"]) > 0.82  # 3.3 standard errors below 0.9
+    assert np.mean(hits["chosen"]) < 0.82  # 0.655 in 200 data sets
