@@ -260,15 +260,7 @@ def approximate(model: Model, *, progress: bool = True) -> GaussianBelief:
         if found is not None:
             mode, factor, decrement = found
             return GaussianBelief(model, mode, factor, decrement, 1.0)
-        belief = _search(straight(model), bar)
-    if belief.width is not None and belief.width < NARROW:
-        warnings.warn(
-            f"with so few rows laplace is too narrow: its sds are about {1 - belief.width:.0%} too "
-            'small; use method="nuts", or add rows',
-            CausalBOWarning,
-            stacklevel=4,
-        )
-    return belief
+        return _search(straight(model), bar)
 
 
 def _search(model: Model, bar: tqdm) -> GaussianBelief:
