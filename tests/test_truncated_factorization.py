@@ -115,6 +115,10 @@ def test_wrong_coefficient_of_one_factor_is_seen_in_every_set_that_uses_it():
         [(field, factor)] = change.items()
         bent = regressions["Z"]._replace(**{field: getattr(regressions["Z"], field) * factor})
         assert judged(right, trials, regressions | {"Z": bent}) > 1e-6
+    alone = regressions["Z"].coefficients * [1.001, 1.0]  # of W, which is set: a slope and no more
+    bent = regressions["Z"]._replace(coefficients=alone)
+    assert DIAMOND.nodes[regressions["Z"].parents[0]] == "W"
+    assert judged(right, trials, regressions | {"Z": bent}) > 1e-6
     doubtful = regressions["X"]._replace(error=1.0)
     assert judged(right, trials, regressions | {"X": doubtful}) == 1.0
 
