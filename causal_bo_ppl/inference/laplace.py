@@ -253,13 +253,13 @@ def _progress(wanted: bool) -> Iterator[tqdm]:
 
 
 def approximate(model: Model, *, progress: bool = True) -> GaussianBelief:
-    """Return the Gaussian at the mode of a model, with a progress bar if that takes long."""
+    """Return the Gaussian at the mode of a model, with a progress bar if the search takes long."""
+    known = offered(model, "mode")
+    found = None if known is None else known()
+    if found is not None:
+        mode, factor, decrement = found
+        return GaussianBelief(model, mode, factor, decrement, 1.0)
     with _progress(progress) as bar:
-        known = offered(model, "mode")
-        found = None if known is None else known()
-        if found is not None:
-            mode, factor, decrement = found
-            return GaussianBelief(model, mode, factor, decrement, 1.0)
         return _search(straight(model), bar)
 
 

@@ -63,7 +63,7 @@ def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
     each set, interpolated between them; elsewhere they are those of `effect_moments`.
     """
     weighted = weigh_response(post)
-    if all(key in weighted.blocks for key, _ in rows_of_sets(queries)):
+    if len(queries) and all(key in weighted.blocks for key, _ in rows_of_sets(queries)):
         found = Prediction(*weighted.moments(queries))
         _require_finite(post, queries, found)
         return found
