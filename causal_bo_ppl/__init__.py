@@ -47,6 +47,7 @@ else:
     sys.meta_path.insert(0, _Switch)
 
 if TYPE_CHECKING:
+    from causal_bo_ppl import experiments as experiments
     from causal_bo_ppl import models as models
     from causal_bo_ppl import plots as plots
     from causal_bo_ppl import testing as testing
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.errors import SeedError as SeedError
     from causal_bo_ppl.errors import StoreError as StoreError
     from causal_bo_ppl.errors import UnverifiedEstimand as UnverifiedEstimand
+    from causal_bo_ppl.errors import WorkerError as WorkerError
     from causal_bo_ppl.graph import CausalGraph as CausalGraph
     from causal_bo_ppl.graph import mis as mis
     from causal_bo_ppl.graph import pomis as pomis
@@ -141,7 +143,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.theory import information_gain_bound as information_gain_bound
     from causal_bo_ppl.theory import theory_table as theory_table
 
-_ROOMS = {"models", "plots", "testing", "theory"}
+_ROOMS = {"experiments", "models", "plots", "testing", "theory"}
 _HOMES = {
     "campaign": ("Study",),
     "checks": ("Check",),
@@ -174,6 +176,7 @@ _HOMES = {
         "SeedError",
         "StoreError",
         "UnverifiedEstimand",
+        "WorkerError",
     ),
     "graph": ("CausalGraph", "mis", "pomis"),
     "identification": ("check_estimand", "identify"),

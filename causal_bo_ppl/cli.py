@@ -3,6 +3,7 @@
 What computes is imported where it is used: a list of names must not wait for JAX.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from causal_bo_ppl import models
 from causal_bo_ppl.errors import CausalBOError, ModelError
 
 if TYPE_CHECKING:
+    from causal_bo_ppl.experiments import Reproduction
     from causal_bo_ppl.optimization import Run
     from causal_bo_ppl.problem import Problem, Queries
     from causal_bo_ppl.systems import CausalSystem
@@ -96,6 +98,74 @@ def demo(
     except CausalBOError as error:
         Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from None
+
+
+ALL = "all"
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help="theory, transfer, benchmarks, sweep, ablation, noise, or all.")
+    ],
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="How many; by default 60; benchmarks, noise and the nonlinear funnel 20."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small systems and two seeds.")] = False,
+    folder: Annotated[
+        Path, typer.Option(help="Where results are written, and finished units are kept.")
+    ] = Path("results"),
+    workers: Annotated[
+        int | None, typer.Option(help="Processes on this machine; by default one for every core.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask cluster, which computes instead.")
+    ] = None,
+) -> None:
+    """Compute the paper's tables and figures again, with the published figures beside ours.
+
+    A call that was cut off goes on where it was when it is repeated with the same folder.
+    """
+    from causal_bo_ppl import experiments
+
+    lost = 0
+    try:
+        for each in experiments.NAMES if name == ALL else (name,):
+            found = experiments.reproduce(
+                each, seeds=seeds, quick=quick, folder=folder, workers=workers, scheduler=scheduler
+            )
+            console.rule(escape(each))
+            console.print(_figures(found))
+            lost += len(found.failed)
+            for _, unit in found.failed.iterrows():
+                said = f"{unit['method']} on {unit['system']}, seed {unit['seed']}: {unit['error']}"
+                console.print(escape(f"Failed: {said}"), soft_wrap=True)
+            written = ", ".join(path.name for path in found.files)
+            console.print(escape(f"{found.pace}.\nWritten to {folder}: {written}"), soft_wrap=True)
+    except CausalBOError as error:
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        console.print(
+            escape(f"Cut off. What was finished is in {folder}; the same command goes on.")
+        )
+        raise typer.Exit(130) from None
+    if lost:
+        raise typer.Exit(2)
+
+
+def _figures(found: "Reproduction") -> Table:
+    """Return the table of a reproduction with the columns that a screen has room for."""
+    from causal_bo_ppl.experiments.tables import briefly
+
+    title, shown = briefly(found.table)
+    table = Table(*map(str, shown.columns), title=title)
+    for row in shown.itertuples(index=False, name=None):
+        table.add_row(*(escape(str(cell)) for cell in row))
+    return table
 
 
 def show(system: "CausalSystem") -> None:

@@ -83,6 +83,10 @@ class StoreError(CausalBOError, OSError):
     """A file cannot be read, or may not be believed."""
 
 
+class WorkerError(CausalBOError, RuntimeError):
+    """The processes that were to compute cannot be started or reached."""
+
+
 class SeedError(CausalBOError, TypeError):
     """A value that was given as a random key is not one."""
 

@@ -92,7 +92,8 @@ def network_model(graph: CausalGraph, sem: LinearSEM) -> None:
         mean = intercepts[column] + sum(
             weights[graph.index(cause), column] * values[cause] for cause in graph.parents(name)
         )
-        values[name] = numpyro.sample(name, dist.Normal(mean, sds[column]))
+        # sds are positive, which was checked when the file was read
+        values[name] = numpyro.sample(name, dist.Normal(mean, sds[column], validate_args=False))
 
 
 def ancestral_part(graph: CausalGraph, sem: LinearSEM, target: str) -> tuple[LinearSEM, np.ndarray]:

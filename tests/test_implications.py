@@ -80,14 +80,14 @@ def test_bottleneck_in_the_middle_is_found():
 
 def test_every_separable_pair_is_tested_once():
     pairs = separated_pairs(cb.CausalGraph.parse(DIAMOND))
-    assert pairs == [("A", "Y", ("B", "C")), ("B", "C", ("A",))]
+    assert pairs == (("A", "Y", ("B", "C")), ("B", "C", ("A",)))
     assert (
-        separated_pairs(cb.CausalGraph.parse("A -> B -> C; B <-> C")) == []
+        separated_pairs(cb.CausalGraph.parse("A -> B -> C; B <-> C")) == ()
     )  # an inducing path from A to C
-    assert separated_pairs(cb.CausalGraph.parse("B; C; B <-> C; A -> D")) == [
+    assert separated_pairs(cb.CausalGraph.parse("B; C; B <-> C; A -> D")) == (
         *(("A", "B", ()), ("A", "C", ())),
         *(("B", "D", ()), ("C", "D", ())),
-    ]
+    )
 
 
 def test_correlations_and_p_values_are_those_of_textbook_regressions():

@@ -29,6 +29,11 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: cb.models.load("chain"),
         lambda at: cb.models.gaussian_network(NETWORK, target="yceP"),
     ],
+    "experiments": [
+        lambda at: cb.experiments.sweep("chain"),
+        lambda at: cb.experiments.sweep(at.system),
+        lambda at: cb.experiments.reproduce("theory"),
+    ],
     "testing": [
         lambda at: cb.testing.check_system(at.system),
     ],

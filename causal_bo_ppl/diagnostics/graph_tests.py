@@ -11,6 +11,7 @@ however the mechanism bends, so it is tested in place of the variable.
 """
 
 from collections.abc import Hashable
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -139,12 +140,13 @@ def _replaced(graph: CausalGraph, observed: np.ndarray, name: str, column: np.nd
     return scale_rows(values)
 
 
-def separated_pairs(graph: CausalGraph) -> list[tuple[str, str, tuple[str, ...]]]:
+@lru_cache(maxsize=16)  # runs with other rows on the same graph ask again
+def separated_pairs(graph: CausalGraph) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     """Return every pair without an edge that some set m-separates, and the smallest such set."""
     joined = {frozenset(edge) for edge in (*graph.directed, *graph.bidirected)}
     free = [pair for pair in combinations(graph.nodes, 2) if frozenset(pair) not in joined]
     separators = [(left, right, separator(graph, left, right)) for left, right in free]
-    return [(left, right, given) for left, right, given in separators if given is not None]
+    return tuple((left, right, given) for left, right, given in separators if given is not None)
 
 
 def separator(graph: CausalGraph, left: str, right: str) -> tuple[str, ...] | None:

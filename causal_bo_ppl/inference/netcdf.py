@@ -259,7 +259,7 @@ def open_datatree(path: str | Path, problem: Problem, *, largest: int = LARGEST)
         raise StoreError(f"there is no file {str(path)!r}")
     try:
         data = _read_bytes(path, largest)
-        _require_sealed(data)
+        require_sealed(data)
         tree = _decode(data, largest)
         require_posterior(tree, problem)
     except StoreError as error:
@@ -306,7 +306,8 @@ def _require_size(total: int, largest: int) -> None:
         raise StoreError(f"declares {total:,} bytes, more than {largest:,}; {advice}")
 
 
-def _require_sealed(data: bytes) -> None:
+def require_sealed(data: bytes) -> None:
+    """Refuse the bytes of a file that has no checksum at its end, or another one."""
     if not data.startswith(SIGNATURE):
         raise StoreError(f"is not a netCDF file, or its beginning is damaged; {AGAIN}")
     length = len(seal(b""))

@@ -6,6 +6,10 @@ Each function takes a result and, mostly, an Axes, and returns the Axes that it 
 from causal_bo_ppl.plots.chains import draw_energy as draw_energy
 from causal_bo_ppl.plots.chains import draw_rank as draw_rank
 from causal_bo_ppl.plots.chains import draw_trace as draw_trace
+from causal_bo_ppl.plots.comparisons import draw_convergence as draw_convergence
+from causal_bo_ppl.plots.comparisons import draw_differences as draw_differences
+from causal_bo_ppl.plots.comparisons import draw_sizes as draw_sizes
+from causal_bo_ppl.plots.comparisons import draw_transfer as draw_transfer
 from causal_bo_ppl.plots.diagnostics import draw_calibration as draw_calibration
 from causal_bo_ppl.plots.diagnostics import draw_effect_errors as draw_effect_errors
 from causal_bo_ppl.plots.diagnostics import draw_mahalanobis as draw_mahalanobis
@@ -29,7 +33,9 @@ from causal_bo_ppl.plots.posteriors import draw_posterior as draw_posterior
 from causal_bo_ppl.plots.posteriors import draw_response as draw_response
 from causal_bo_ppl.plots.runs import draw_progress as draw_progress
 from causal_bo_ppl.plots.runs import draw_run as draw_run
+from causal_bo_ppl.plots.style import to_png as to_png
 from causal_bo_ppl.plots.surprise import draw_surprise as draw_surprise
 from causal_bo_ppl.plots.theory_curves import draw_concentration as draw_concentration
 from causal_bo_ppl.plots.theory_curves import draw_gains as draw_gains
 from causal_bo_ppl.plots.theory_curves import draw_spectrum as draw_spectrum
+from causal_bo_ppl.plots.theory_curves import draw_theory as draw_theory

@@ -1,5 +1,6 @@
 """What do all pictures share: colours, marks of the rows, and matrices drawn as squares?"""
 
+import io
 from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.plots.labels import CUT, LETTER, SIDE, distinct, folded, name_decades
@@ -149,3 +151,15 @@ def _write(ax: Axes, cells: np.ndarray, hidden: np.ndarray, drawn: Any) -> None:
                 column + 0.5, row + 0.5, f"{value:.2g}", fontsize="small", color=colour
             )
             written.set(ha="center", va="center")
+
+
+def to_png(axes: Any, dpi: int = 150) -> bytes:
+    """Return the figure that some Axes belong to as the bytes of a PNG file, and close it.
+
+    axes: an Axes, or an array of Axes of one figure.
+    """
+    figure: Figure = np.ravel(np.asarray(axes, object))[0].figure
+    memory = io.BytesIO()
+    figure.savefig(memory, format="png", dpi=dpi)
+    plt.close(figure)
+    return memory.getvalue()

@@ -137,7 +137,7 @@ def theory_table(
 def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line]:
     """Return the rows for the rank, the dimension and the error of the covariances."""
     features = jacobian_features(post, queries)
-    numerical = _differences(post, queries)
+    numerical = central_differences(post, queries)
     error = largest_gap((features, features), (numerical @ post.covariance, numerical))
     how = "largest |k - J Sigma J'| of two queries, J by differences of effects at theta"
     return [
@@ -151,7 +151,7 @@ def _ranks(post: Posterior, queries: Queries, curves: pd.DataFrame) -> list[Line
     ]
 
 
-def _differences(post: Posterior, queries: Queries) -> np.ndarray:
+def central_differences(post: Posterior, queries: Queries) -> np.ndarray:
     """Return the derivatives of the effects by central differences, an array of shape (M, d).
 
     Wide steps are exact up to rounding where effects are affine in every single coordinate, as for

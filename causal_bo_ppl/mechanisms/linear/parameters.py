@@ -111,6 +111,21 @@ def require_learned(parameters: Parameters, nodes: tuple[str, ...], outcomes: Ou
             )
 
 
+@lru_cache(maxsize=4096)  # every posterior of a problem asks for the same sets
+def _coordinates(
+    graph: CausalGraph,
+    target: str,
+    members: Set,
+    known: tuple[tuple[tuple[str, str], float], ...],
+    kind: str,
+    intercepts: bool,
+) -> tuple[Coordinate, ...]:
+    """Return the coordinates of theta that one set uses."""
+    reduction = reduce_effect(graph, target, members)
+    explored = Explored(graph, target, (members,), (reduction,), dict(known))
+    return collect(explored, kind, intercepts=intercepts).coordinates
+
+
 @dataclass(frozen=True, eq=False)
 class Coverage:
     """The interventions whose effects follow from some parameters of a problem."""
@@ -149,10 +164,8 @@ class Coverage:
         """Return the coordinates that a set uses, all of which theta must hold."""
         if members not in self._used:
             graph, target, _, _, known = self.parameters.explored
-            reduction = reduce_effect(graph, target, members)
-            explored = Explored(graph, target, (members,), (reduction,), known)
             kind, intercepts = self.parameters.kind, self.parameters.intercepts
-            used = collect(explored, kind, intercepts=intercepts).coordinates
+            used = _coordinates(graph, target, members, tuple(known.items()), kind, intercepts)
             missing = [each.name for each in used if each.name not in self.parameters.names]
             if missing:
                 raise ExplorationError(self._fault(members, missing))

@@ -1,0 +1,38 @@
+"""Do the published claims hold, and how does a method do on another system?
+
+`sweep` compares methods on systems with known truth over many seeds; `reproduce` makes the tables
+and figures of the paper. Units are computed by several processes or on a Dask cluster. Names are
+loaded when first used: a process that computes needs no pictures.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.experiments.comparison import Comparison as Comparison
+    from causal_bo_ppl.experiments.reproduction import NAMES as NAMES
+    from causal_bo_ppl.experiments.reproduction import Reproduction as Reproduction
+    from causal_bo_ppl.experiments.reproduction import reproduce as reproduce
+    from causal_bo_ppl.experiments.sweeping import Case as Case
+    from causal_bo_ppl.experiments.sweeping import sweep as sweep
+
+_HOMES = {
+    "Case": "sweeping",
+    "Comparison": "comparison",
+    "NAMES": "reproduction",
+    "Reproduction": "reproduction",
+    "reproduce": "reproduction",
+    "sweep": "sweeping",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    """Load a name from its module on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,319 @@
+"""What came out of a comparison: every trace, and tables over seeds.
+
+A gap is what the true effect of an intervention lacks to the true optimum, at least 0. There are
+two, and both are shown: of what a method *recommended*, which is what a user gets, and of the best
+that it *tried*, which only somebody who knows the truth can name.
+"""
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from causal_bo_ppl import plots
+from causal_bo_ppl.errors import DataError, ModelError, unknown
+from causal_bo_ppl.experiments.result_files import Result, write_result
+from causal_bo_ppl.experiments.tables import comparison_words
+from causal_bo_ppl.inputs import read_share, read_size
+
+COLUMNS = ("cost", "recommended", "tried", "outcome", "effect", "recommended_effect")
+KINDS = ("recommended", "tried")
+FOUND = 1e-9  # a gap of at most this is a gap of 0
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The traces of several methods on several systems; made by `sweep`.
+
+    results: the Dataset of every unit that was computed, in the order of the units. failed: a table
+    of the units that could not be computed, with the reason. wall: seconds that the computation
+    took here; workers: in how many processes, 0 on a cluster.
+    """
+
+    results: tuple[xr.Dataset, ...]
+    failed: pd.DataFrame
+    wall: float = 0.0
+    workers: int = 0
+
+    @cached_property
+    def units(self) -> pd.DataFrame:
+        """A row for every unit: system, method, seed, experiments, cost, both gaps, seconds."""
+        return pd.DataFrame([_summarize(result) for result in self.results])
+
+    @cached_property
+    def traces(self) -> xr.Dataset:
+        """Every trace, padded with NaN, with the coordinates system, method and seed of a unit."""
+        most = max((result.sizes["experiment"] for result in self.results), default=0)
+        shape = (len(self.results), most)
+        columns = {name: np.full(shape, np.nan) for name in COLUMNS}
+        sets = np.full(shape, "", object)
+        for place, result in enumerate(self.results):
+            for name in COLUMNS:
+                columns[name][place, : result.sizes["experiment"]] = result[name].to_numpy()
+            sets[place, : result.sizes["experiment"]] = result["set"].to_numpy()
+        attributes = {
+            name: ("unit", [result.attrs[name] for result in self.results])
+            for name in ("optimum", "seconds", "identity", "warnings", "versions")
+        }
+        traced = {name: (("unit", "experiment"), values) for name, values in columns.items()}
+        return xr.Dataset(
+            traced | {"set": (("unit", "experiment"), sets.astype(str))} | attributes,
+            coords={
+                "experiment": np.arange(1, most + 1),
+                **{
+                    label: ("unit", [result.attrs[name] for result in self.results])
+                    for label, name in (("system", "case"), ("method", "method"), ("seed", "seed"))
+                },
+            },
+        )
+
+    def table(self, epsilon: float = 0.01) -> pd.DataFrame:
+        """Return a table with a row for every system and method.
+
+        `outcomes` says whether they were exact or noisy.
+
+        Parameters
+        ----------
+        epsilon:
+            How near to the optimum the median must come, as a share of the size of the optimum, for
+            the column `cost_within`: the first cost at which it does, for the best tried.
+
+        Returns
+        -------
+        pd.DataFrame
+            mean, sd and median over seeds of the true effect of the best tried; optimum; the mean
+            and the median of both gaps; `share_optimal`, the share of seeds in which the best tried
+            is the optimum; cost, what was spent on average; seconds for one seed.
+        """
+        epsilon = read_size("epsilon", epsilon)
+        rows = [self._row(case, method, epsilon) for case, method in self.pairs]
+        return pd.DataFrame(rows)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every system with every method that was run on it, in order."""
+        return list(dict.fromkeys(zip(self.units["system"], self.units["method"], strict=True)))
+
+    def _row(self, case: str, method: str, epsilon: float) -> dict[str, object]:
+        units = self.units.query("system == @case and method == @method")
+        optimum = float(units["optimum"].iloc[0])
+        effects, within = units["effect"], np.nan
+        if units["tried"].notna().all():
+            curve = self._curve(case, method, "tried")
+            near = curve["median"] <= epsilon * max(abs(optimum), 1e-300)
+            within = float(curve["cost"][near].min()) if near.any() else np.nan
+        tried = units["tried"]
+        return {
+            "system": case,
+            "outcomes": units["outcomes"].iloc[0],
+            "method": method,
+            "seeds": len(units),
+            "mean": effects.mean(),
+            "sd": effects.std(ddof=1) if len(units) > 1 else np.nan,
+            "median": effects.median(),
+            "optimum": optimum,
+            "cost": units["cost"].mean(),
+            "cost_within": within,
+            "recommended_mean": units["recommended"].mean(),
+            "recommended_median": units["recommended"].median(),
+            "tried_mean": tried.mean(),
+            "tried_median": tried.median(),
+            "share_optimal": (tried <= FOUND).mean() if tried.notna().all() else np.nan,
+            "seconds": units["seconds"].mean(),
+        }
+
+    def curves(self, of: str = "recommended") -> pd.DataFrame:
+        """Return quartiles over seeds of a gap against the cumulative cost of interventions.
+
+        Every trace is a step function of the cost. A curve begins where the first experiment of all
+        seeds is done; a trace that has ended keeps its last value.
+        """
+        _require_kind(of)
+        parts = [self._curve(case, method, of) for case, method in self.pairs]
+        table = pd.concat(parts, ignore_index=True).dropna(subset="median")
+        table.attrs = {"of": of, "seeds": int(self.units["seed"].nunique())}
+        return table
+
+    def _curve(self, case: str, method: str, of: str) -> pd.DataFrame:
+        own = [
+            result
+            for result in self.results
+            if (result.attrs["case"], result.attrs["method"]) == (case, method)
+        ]
+        costs = [result["cost"].to_numpy() for result in own]
+        ticks = np.unique(np.concatenate(costs))
+        values = np.array(
+            [_step(at, result[of].to_numpy(), ticks) for at, result in zip(costs, own, strict=True)]
+        )
+        begun = ~np.isnan(values).any(axis=0)
+        ticks, values = ticks[begun], values[:, begun]
+        lower, median, upper = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
+        columns = {"cost": ticks, "lower": lower, "median": median, "upper": upper}
+        return pd.DataFrame({"system": case, "method": method, **columns})
+
+    def differences(
+        self, against: str, of: str = "recommended", *, level: float = 0.9
+    ) -> pd.DataFrame:
+        """Return mean differences of final gaps from those of one method, over shared seeds.
+
+        Rows and noise of a seed are shared, so that differences of pairs are compared. A negative
+        difference says that the method is better than `against`.
+
+        Parameters
+        ----------
+        against:
+            The method that all others are compared with.
+        of:
+            "recommended" or "tried".
+        level:
+            Of the bootstrap interval of the mean, by resampling seeds.
+        """
+        _require_kind(of)
+        level = read_share("level", level)
+        methods = list(dict.fromkeys(self.units["method"]))
+        if against not in methods:
+            raise ModelError(unknown("method", against, methods))
+        rows = []
+        for case, method in self.pairs:
+            if method == against:
+                continue
+            apart = self._apart(case, method, against, of)
+            if len(apart):
+                rows.append(
+                    {"system": case, "method": method, "against": against, "seeds": len(apart)}
+                    | dict(zip(("mean", "lower", "upper"), bootstrap(apart, level), strict=True))
+                )
+        columns = ["system", "method", "against", "seeds", "mean", "lower", "upper"]
+        table = pd.DataFrame(rows, columns=columns)
+        table.attrs = {"of": of, "level": level}
+        return table
+
+    def _apart(self, case: str, method: str, against: str, of: str) -> np.ndarray:
+        gaps = self.units[self.units["system"] == case].pivot(
+            index="seed", columns="method", values=of
+        )
+        if against not in gaps:
+            return np.empty(0)
+        return np.asarray((gaps[method] - gaps[against]).dropna().to_numpy())
+
+    def write(
+        self, folder: str | Path, name: str = "comparison", *, against: str | None = None
+    ) -> tuple[Path, ...]:
+        """Write every trace, the tables and the figures, and return the files.
+
+        Parameters
+        ----------
+        folder:
+            Where they are written; it is made if it does not exist.
+        name:
+            What the files are called: NAME.nc, NAME.csv, NAME.md and figures NAME-....png.
+        against:
+            The method that others are compared with in pairs; by default the first.
+
+        Returns
+        -------
+        tuple of Path
+            The files, each of which was written whole.
+        """
+        reference = self.pairs[0][1] if against is None else against
+        table, differences = self.table(), self.both_differences(reference)
+        axes = self.draw(differences)
+        words, command = comparison_words(), "Comparison.write"
+        result = Result(table, differences, self.traces, self.failed, words, command, axes)
+        return write_result(folder, name, result)
+
+    def both_differences(self, against: str) -> pd.DataFrame:
+        """Return the differences of both gaps in one table, with a column `of`."""
+        parts = [self.differences(against, of).assign(of=of) for of in KINDS]
+        return pd.concat(parts, ignore_index=True).dropna(subset="mean")
+
+    def draw(self, differences: pd.DataFrame) -> dict[str, Any]:
+        """Draw curves of both gaps and the differences; {end of a file's name: Axes}."""
+        drawn: dict[str, Any] = {
+            f"-{of}": plots.draw_convergence(curves)
+            for of in KINDS
+            if len(curves := self.curves(of))
+        }
+        shown = differences[differences["of"] == KINDS[0]].dropna()
+        if len(shown):
+            drawn["-differences"] = plots.draw_differences(shown)
+        return drawn
+
+    def __repr__(self) -> str:
+        lost = f", {len(self.failed)} units failed" if len(self.failed) else ""
+        if not self.results:
+            return f"Comparison(no unit{lost})"
+        seeds, systems = self.units["seed"].nunique(), self.units["system"].nunique()
+        methods = self.units["method"].nunique()
+        return f"Comparison({systems} systems, {methods} methods, {seeds} seeds{lost})"
+
+    def _repr_html_(self) -> str:
+        if not self.results:
+            return f"<p>{html.escape(repr(self))}</p>{self.failed.to_html(index=False)}"
+        words = (
+            "Gaps to the true optimum, over seeds: of what was recommended, and of the best tried, "
+            "which only somebody who knows the truth can name."
+        )
+        table = self.table().to_html(index=False, float_format="{:.4g}".format, na_rep="")
+        lost = self.failed.to_html(index=False) if len(self.failed) else ""
+        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(words)}</p>{table}{lost}"
+
+
+def _summarize(result: xr.Dataset) -> dict[str, object]:
+    last = result.isel(experiment=-1)
+    sign = 1.0 if result.attrs["objective"] == "min" else -1.0
+    tried = float(last["tried"])
+    return {
+        "system": result.attrs["case"],
+        "method": result.attrs["method"],
+        "seed": int(result.attrs["seed"]),
+        "experiments": int(result["tried"].notnull().sum()),
+        "cost": float(last["cost"]),
+        "recommended": float(last["recommended"]),
+        "tried": tried,
+        "effect": result.attrs["optimum"] + sign * tried,
+        "recommended_effect": float(last["recommended_effect"]),
+        "optimum": float(result.attrs["optimum"]),
+        "outcomes": json.loads(result.attrs["unit"])["settings"]["outcomes"],
+        "seconds": float(result.attrs["seconds"]),
+        "warnings": str(result.attrs["warnings"]),
+    }
+
+
+def _step(costs: np.ndarray, values: np.ndarray, ticks: np.ndarray) -> np.ndarray:
+    """Return a step function at ticks; NaN before its first cost."""
+    place = np.searchsorted(costs, ticks, side="right") - 1
+    return np.where(place >= 0, values[np.maximum(place, 0)], np.nan)
+
+
+def bootstrap(values: np.ndarray, level: float) -> tuple[float, float, float]:
+    """Return the mean and its bootstrap interval."""
+    if len(values) < 2:
+        return float(values.mean()), float("nan"), float("nan")
+    draws = np.random.default_rng(len(values))
+    again = values[draws.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
+    low, high = np.quantile(again, ((1 - level) / 2, (1 + level) / 2))
+    return float(values.mean()), float(low), float(high)
+
+
+def _require_kind(of: object) -> None:
+    if of not in KINDS:
+        raise ModelError(f'a gap is of what was "recommended" or "tried"; got {of!r}')
+
+
+def require_results(results: Sequence[xr.Dataset], failed: pd.DataFrame) -> None:
+    """Refuse a comparison in which nothing could be computed."""
+    if not results and len(failed):
+        first = failed.iloc[0]
+        raise DataError(
+            f"none of {len(failed)} units could be computed; the first, {first['method']} on "
+            f"{first['system']} with seed {first['seed']}: {first['error']}"
+        )

@@ -1,0 +1,356 @@
+"""How do several methods do on several systems? One table of units, computed and compared.
+
+Every system, method and seed is a unit. Methods are `cb.Settings`, or the keywords of one; two more
+show what experiments are worth: "no experiment" recommends by the posterior mean of the rows, and
+"more rows" does so after as many more rows as there were experiments.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import xarray as xr
+
+from causal_bo_ppl import models
+from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.experiments.comparison import Comparison, require_results
+from causal_bo_ppl.experiments.execution import Where, compute
+from causal_bo_ppl.experiments.store import Store
+from causal_bo_ppl.experiments.units import (
+    Given,
+    Loaded,
+    NoExperiment,
+    Optimization,
+    Unit,
+    give,
+    read_seeds,
+)
+from causal_bo_ppl.optimization import Settings
+from causal_bo_ppl.optimization.settings import PRESETS
+from causal_bo_ppl.systems import CausalSystem
+
+OPTIMIZE, NOTHING, PASSIVE = "optimize", "no experiment", "more rows"
+KEYWORDS = tuple(each.name for each in fields(Settings))
+ROUNDS = 10  # of a sweep that gives neither rounds nor a budget
+System = CausalSystem | str | Loaded
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A system with the settings that belong to it.
+
+    Parameters
+    ----------
+    system:
+        A `CausalSystem`, such as `cb.models.gaussian_network(path, target=...)`, or the name of one
+        that `cb.models.load` knows.
+    settings:
+        Keywords of `cb.Settings` that hold for every method on this system.
+    by_method:
+        {method: keywords} that hold for one method only.
+    methods:
+        The methods that are run on this system; None for all.
+    """
+
+    system: System
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    methods: tuple[str, ...] | None = None
+
+
+class Method(NamedTuple):
+    """A method by its name in tables: the keywords of its settings, and what it does.
+
+    base, group: the name without that of the settings it is combined with, and the latter.
+    """
+
+    name: str
+    keywords: dict[str, Any]
+    kind: str = OPTIMIZE
+    base: str = ""
+    group: str = ""
+
+
+def sweep(
+    systems: System | Case | Iterable[System] | Mapping[str, System | Case],
+    methods: Iterable[str] | Mapping[str, Any] = ("gc-cbo", "cbo", "bo"),
+    *,
+    settings: Mapping[str, Any] | None = None,
+    seeds: int | Iterable[int] = 20,
+    folder: str | Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Run methods on systems with known truth, over many seeds, and compare their gaps.
+
+    Units with the same seed share rows and noise. What a unit computes does not depend on where or
+    in which order it runs.
+
+    Parameters
+    ----------
+    systems:
+        A system, several, or {label: system}. A system is a `CausalSystem`, the name of one for
+        `cb.models.load`, or a `cb.experiments.Case` with settings of its own.
+    methods:
+        Names of `optimize`'s methods, or {label: keywords of `cb.Settings`}. "no experiment" and
+        "more rows" recommend by the posterior mean of the rows, the second after as many more rows
+        as the first method ran experiments.
+    settings:
+        Keywords of `cb.Settings` for all methods, such as {"budget": 40, "mechanisms": "gp"}; or
+        {label: keywords} of several, each of which is combined with every method.
+    seeds:
+        How many, or which.
+    folder:
+        Where every unit is kept as soon as it is finished. A sweep with the same folder goes on
+        where the one before was cut off, and repeats nothing. By default results are kept in memory
+        only.
+    workers:
+        How many processes compute on this machine, by default one for every core.
+    scheduler:
+        The address of a Dask cluster, which computes instead. It needs the extra "scale".
+    progress:
+        Whether a progress bar is shown when it takes more than a few seconds.
+
+    Returns
+    -------
+    Comparison
+        `table()`, `curves()` and `differences(against)` over seeds, and every trace in `traces`.
+
+    Raises
+    ------
+    ModelError
+        If a method or a setting is unknown or contradicts another; before anything is computed.
+    DataError
+        If no unit at all could be computed. Units that failed are in `failed` otherwise.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> found = cb.experiments.sweep(
+    ...     "chain", ["gc-cbo", "no experiment"], settings={"rounds": 3}, seeds=2, workers=1
+    ... )
+    >>> found.table()[["system", "method", "seeds", "recommended_mean"]]
+      system         method  seeds  recommended_mean
+    0  chain         gc-cbo      2               0.0
+    1  chain  no experiment      2               0.0
+    """
+    cases, named = read_cases(systems), read_methods(methods)
+    require_known(cases, named)
+    chosen = cross(named, settings)
+    where = Where(folder, workers, scheduler, progress)
+    return compare(cases, chosen, read_seeds(seeds), where)
+
+
+def compare(
+    cases: Mapping[str, Case], methods: Sequence[Method], seeds: Sequence[int], where: Where
+) -> Comparison:
+    """Plan the units, compute them, and put their results together."""
+    store = Store(where.folder)
+    systems = {label: _refer(case) for label, case in cases.items()}
+    plan = [
+        (label, method)
+        for label, case in cases.items()
+        for method in methods
+        if case.methods is None or method.base in case.methods
+    ]
+    if not plan:
+        raise ModelError("no case has one of the methods; see `methods` of the cases")
+    units = [
+        _unit(label, cases[label], systems[label], method, seed)
+        for label, method in plan
+        if method.kind != PASSIVE
+        for seed in seeds
+    ]
+    parts = [compute(units, where, store)]
+    if more := _with_more_rows(plan, cases, systems, parts[0].results):
+        parts.append(compute(more, where, store))
+    order = {(label, method.name): place for place, (label, method) in enumerate(plan)}
+    results = sorted(
+        (result for part in parts for result in part.results),
+        key=lambda result: order[result.attrs["case"], result.attrs["method"]],
+    )
+    failed = pd.concat([part.failed for part in parts], ignore_index=True)
+    require_results(results, failed)
+    wall = sum(part.wall for part in parts)
+    return Comparison(tuple(results), failed, wall, max(part.workers for part in parts))
+
+
+def _refer(case: Case) -> Loaded | Given:
+    system = case.system
+    if isinstance(system, CausalSystem):
+        return give(system)
+    return Loaded(system) if isinstance(system, str) else system
+
+
+def _unit(label: str, case: Case, system: Loaded | Given, method: Method, seed: int) -> Unit:
+    made = _settings(case, method)
+    if method.kind == NOTHING:
+        return NoExperiment(label, method.name, seed, system, _without_end(made))
+    return Optimization(label, method.name, seed, system, made)
+
+
+def _settings(case: Case, method: Method) -> Settings:
+    """Return the settings of a method on a system: its own, then those of the case."""
+    own = case.by_method.get(method.base, {})
+    return make_settings(method.name, {**method.keywords, **case.settings, **own})
+
+
+def _without_end(settings: Settings) -> Settings:
+    """Return what matters where nothing is tried: how rows are learned from."""
+    return Settings(
+        mechanisms=settings.mechanisms,
+        inference=settings.inference,
+        prior=settings.prior,
+        accept=settings.accept,
+        outcomes=settings.outcomes,
+        observations=settings.observations,
+    )
+
+
+def _with_more_rows(
+    plan: Sequence[tuple[str, Method]],
+    cases: Mapping[str, Case],
+    systems: Mapping[str, Loaded | Given],
+    results: Sequence[xr.Dataset],
+) -> list[Unit]:
+    """Return the units that observe as many rows as the first method ran experiments."""
+    first: dict[tuple[str, str], str] = {}
+    for label, method in plan:
+        if method.kind == OPTIMIZE:
+            first.setdefault((label, method.group), method.name)
+    units: list[Unit] = []
+    for label, method in plan:
+        if method.kind != PASSIVE:
+            continue
+        own = _without_end(_settings(cases[label], method))
+        reference = label, first.get((label, method.group))
+        for result in results:
+            if (result.attrs["case"], result.attrs["method"]) == reference:
+                seed, rows = int(result.attrs["seed"]), int(result["tried"].notnull().sum())
+                units.append(NoExperiment(label, method.name, seed, systems[label], own, rows))
+    return units
+
+
+def read_cases(systems: Any) -> dict[str, Case]:
+    """Return systems with their labels; all are loaded once, so that mistakes show before work."""
+    if isinstance(systems, CausalSystem | str | Loaded | Case):
+        systems = [systems]
+    try:
+        items = (
+            list(systems.items())
+            if isinstance(systems, Mapping)
+            else [(_label(each), each) for each in systems]
+        )
+    except TypeError:
+        raise ModelError(
+            "sweep needs a CausalSystem, the name of one, several, or {label: system}; got "
+            f"{type(systems).__name__}"
+        ) from None
+    cases: dict[str, Case] = {}
+    for label, given in items:
+        case = given if isinstance(given, Case) else Case(given)
+        if not isinstance(case.system, CausalSystem | str | Loaded):
+            raise ModelError(
+                f"the system {label!r} must be a CausalSystem, the name of one or a Case; got "
+                f"{type(case.system).__name__}"
+            )
+        for name in ("settings", "by_method"):
+            if not isinstance(getattr(case, name), Mapping):
+                raise ModelError(f"{name} of the system {label!r} must be a dictionary of keywords")
+        if str(label) in cases:
+            raise ModelError(f"two systems are called {label!r}; give {{label: system}}")
+        if isinstance(case.system, str):
+            models.load(case.system)
+        cases[str(label)] = case
+    if not cases:
+        raise ModelError("there is no system to compare methods on; give at least one")
+    return cases
+
+
+def _label(given: object) -> str:
+    system = given.system if isinstance(given, Case) else given
+    return system if isinstance(system, str) else str(getattr(system, "name", system))
+
+
+def read_methods(methods: Any) -> list[Method]:
+    """Return methods by name, with the keywords of their settings."""
+    if isinstance(methods, str):
+        methods = [methods]
+    if isinstance(methods, Mapping):
+        read = [_read_method(str(name), given) for name, given in methods.items()]
+    elif isinstance(methods, Iterable):
+        read = [_read_method(name, {}) for name in methods]
+    else:
+        raise ModelError(
+            f"methods are names, or {{label: keywords of cb.Settings}}; got {methods!r}"
+        )
+    names = [method.name for method in read]
+    if not read or len(set(names)) < len(names):
+        raise ModelError(f"methods must be at least one and all different; got {names}")
+    return read
+
+
+def _read_method(name: object, given: object) -> Method:
+    if isinstance(given, Settings):
+        usual = Settings()
+        own = {key: getattr(given, key) for key in KEYWORDS}
+        given = {key: value for key, value in own.items() if value != getattr(usual, key)}
+        given["method"] = own["method"]
+        for key in PRESETS[str(own["method"])]:
+            given.pop(key, None)
+    if not isinstance(given, Mapping):
+        raise ModelError(
+            f"the method {name!r} needs keywords of cb.Settings as a dictionary, or cb.Settings; "
+            f"got {given!r}"
+        )
+    keywords = dict(given)
+    label = str(name)
+    if label in (NOTHING, PASSIVE):
+        return Method(label, keywords, label, label)
+    if not keywords and label not in PRESETS:
+        raise ModelError(unknown("method", name, [*PRESETS, NOTHING, PASSIVE]))
+    if label in PRESETS:
+        keywords.setdefault("method", label)
+    return Method(label, keywords, OPTIMIZE, label)
+
+
+def require_known(cases: Mapping[str, Case], methods: Sequence[Method]) -> None:
+    """Refuse cases that name a method which is not there: it would be passed over in silence."""
+    names = [method.base for method in methods]
+    for label, case in cases.items():
+        for name in (*(case.methods or ()), *case.by_method):
+            if name not in names:
+                raise ModelError(f"the system {label!r}: {unknown('method', name, names)}")
+
+
+def cross(methods: Sequence[Method], settings: Mapping[str, Any] | None) -> list[Method]:
+    """Return every method with every one of several settings."""
+    given = {} if settings is None else settings
+    if not isinstance(given, Mapping):
+        raise ModelError(f"settings are keywords of cb.Settings as a dictionary; got {given!r}")
+    several = bool(given) and all(isinstance(each, Mapping) for each in given.values())
+    groups = dict(given) if several else {"": given}
+    crossed = []
+    for (label, common), method in product(groups.items(), methods):
+        name = f"{method.name}, {label}" if label else method.name
+        made = Method(name, {**common, **method.keywords}, method.kind, method.base, label)
+        make_settings(name, made.keywords)
+        crossed.append(made)
+    return crossed
+
+
+def make_settings(name: str, keywords: Mapping[str, Any]) -> Settings:
+    """Return the settings of a method; without an end given, ten rounds."""
+    if odd := sorted(set(keywords) - set(KEYWORDS)):
+        raise ModelError(
+            f"the method {name!r} has the unknown settings {listed(odd)}; cb.Settings takes "
+            f"{listed(KEYWORDS)}"
+        )
+    made = Settings(**keywords)
+    if made.rounds is None and made.budget is None:
+        made = replace(made, rounds=ROUNDS)
+    return made

@@ -1,0 +1,368 @@
+"""Sweeps: units that are kept, that do not depend on where they ran, and that are compared."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import xarray as xr
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.experiments import Case, sweep
+from causal_bo_ppl.experiments.own_code import holds_own_code
+from causal_bo_ppl.experiments.store import Store
+from causal_bo_ppl.experiments.sweeping import read_methods
+from causal_bo_ppl.experiments.units import (
+    Loaded,
+    NoExperiment,
+    Optimization,
+    give,
+    read_seeds,
+    run_unit,
+)
+
+METHODS = ("gc-cbo", "cbo", "no experiment", "more rows")
+SHORT = {"rounds": 3, "observations": 40}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("swept")
+
+
+@pytest.fixture(scope="module")
+def swept(folder):
+    return sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=2)
+
+
+def unit(seed=0, system=None, case="chain", method="gc-cbo", **settings):
+    system = Loaded("chain") if system is None else system
+    return Optimization(case, method, seed, system, cb.Settings(**SHORT, **settings))
+
+
+def test_units_are_told_apart_by_what_they_compute_and_not_by_their_labels():
+    usual = unit().identity
+    assert unit(case="another", method="label").identity == usual
+    others = [
+        unit(seed=1),
+        unit(system=Loaded("toy")),
+        unit(system=Loaded("chain", {"max_size": 1})),
+        unit(beta=3.0),
+        NoExperiment("chain", "none", 0, Loaded("chain"), cb.Settings(**SHORT)),
+    ]
+    identities = [usual, *(each.identity for each in others)]
+    assert len(set(identities)) == len(identities)
+
+
+SOURCE = """
+{above}
+import numpyro
+import numpyro.distributions as dist
+
+WIDTH = {width}
+
+def prior():
+    return numpyro.sample("slope", dist.Normal(0, WIDTH))
+
+def z(x):
+    return prior() * x, {sd}
+
+class Rule:
+    name = "mine"
+    def worth(self, surrogate, queries, objective):
+        return surrogate.predict(queries).mean * {sd}
+"""
+
+
+def own_module(directory, **options):
+    """A module of the user's with a mechanism that uses another function and a constant."""
+    name = f"own_{len(list(directory.iterdir()))}"
+    path = directory / f"{name}.py"
+    path.write_text(SOURCE.format(**({"above": "", "width": 1.0, "sd": 1.0} | options)))
+    spec = importlib.util.spec_from_file_location("own", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_code_of_ones_own_is_told_apart_by_what_it_does(tmp_path):
+    """Neither by its name, which stays the same, nor by its lines, which may move."""
+    usual, moved, other, deep = (
+        own_module(tmp_path, **options)
+        for options in ({}, {"above": "# a comment\n\n"}, {"sd": 2.0}, {"width": 9.0})
+    )
+    identities = [unit(mechanisms={"Z": each.z}).identity for each in (usual, moved, other, deep)]
+    assert identities[0] == identities[1] and len(set(identities)) == 3
+    rules = [unit(acquisition=each.Rule()).identity for each in (usual, moved, other)]
+    assert rules[0] == rules[1] != rules[2]
+
+
+def test_records_of_the_package_are_no_code_of_ones_own():
+    for record in (cb.PerCost("log-ei"), cb.GP(kernel="matern52"), cb.NUTS(chains=2), None, "gp"):
+        assert not holds_own_code(record)
+    assert holds_own_code({"Y": "gp", "Z": lambda x: x}) and holds_own_code(len)
+
+
+@pytest.mark.heavy
+def test_methods_of_a_seed_share_rows_and_noise(swept):
+    """The first outcome of a set is the same number whichever method asked for it."""
+    firsts = {
+        (each.attrs["method"], each.attrs["seed"]): each
+        for each in swept.results
+        if each.attrs["method"] in ("gc-cbo", "cbo")
+    }
+    assert len(firsts) == 4
+    for seed in (0, 1):
+        one, other = (firsts[method, seed].isel(experiment=0) for method in ("gc-cbo", "cbo"))
+        assert str(one["set"].item()) == str(other["set"].item()) == "Z"
+        apart = float(one["outcome"] - one["effect"])
+        assert apart == pytest.approx(float(other["outcome"] - other["effect"]), abs=1e-9)
+    noises = [float(firsts["cbo", seed]["outcome"][0]) for seed in (0, 1)]
+    assert noises[0] != pytest.approx(noises[1], abs=1e-6)
+
+
+def test_a_run_that_stops_before_any_experiment_has_a_recommendation():
+    stopped = unit(stop=cb.Stop(gain=1e6, patience=1)).measure()
+    assert stopped.sizes["experiment"] == 1 and np.isnan(stopped["tried"].item())
+    assert stopped["recommended"].item() >= 0 and stopped["cost"].item() == 0
+
+
+def test_an_effect_that_beats_the_optimum_is_said():
+    chain = cb.models.load("chain")
+    wrong = replace(chain, name="wrong")
+    wrong.__dict__["optimum"] = chain.optimum._replace(value=0.0)
+    own = cb.Settings(rounds=1, observations=40)
+    with pytest.warns(cb.CausalBOWarning, match="better than its optimum"):
+        Optimization("chain", "gc-cbo", 0, give(wrong), own).measure()
+
+
+def test_several_settings_have_their_own_number_of_more_rows():
+    from causal_bo_ppl.experiments.sweeping import _with_more_rows, cross
+
+    methods = cross(
+        read_methods(["gc-cbo", "more rows"]), {"short": {"rounds": 3}, "long": {"rounds": 5}}
+    )
+    case = Case("chain", by_method={"more rows": {"observations": 7}})
+    results = [
+        xr.Dataset(
+            {"tried": ("experiment", np.zeros(count))},
+            attrs={"case": "chain", "method": f"gc-cbo, {group}", "seed": 0},
+        )
+        for group, count in (("short", 3), ("long", 5))
+    ]
+    plan = [("chain", method) for method in methods]
+    units = _with_more_rows(plan, {"chain": case}, {"chain": Loaded("chain")}, results)
+    assert [(each.method, each.rows) for each in units] == [
+        ("more rows, short", 3),
+        ("more rows, long", 5),
+    ]
+    assert {each.settings.observations for each in units} == {7}
+
+
+def test_a_system_of_ones_own_is_recognized_by_its_rows_and_its_effects():
+    systems = [cb.models.load("funnel", seed=seed) for seed in (0, 0, 1)]
+    digests = [give(system).digest for system in systems]
+    assert digests[0] == digests[1] != digests[2]
+    other = replace(systems[0], response=lambda queries: 2 * systems[0].response(queries))
+    assert give(other).digest != digests[0]
+
+
+@pytest.mark.heavy
+def test_a_unit_is_the_run_that_optimize_makes(swept):
+    """Gaps, costs and outcomes are those of `cb.optimize` with the same settings and key."""
+    run = cb.optimize(cb.models.load("chain"), **SHORT, key=1, progress=False)
+    [found] = [each for each in swept.results if each.attrs["seed"] == 1][:1]
+    assert found.attrs["method"] == "gc-cbo"
+    np.testing.assert_allclose(found["outcome"], run.trace["outcome"], rtol=1e-9)
+    np.testing.assert_allclose(found["recommended"], run.regret(), atol=1e-9)
+    np.testing.assert_allclose(found["tried"], run.regret("tried"), atol=1e-9)
+    np.testing.assert_allclose(found["cost"], run.trace["total_cost"])
+
+
+@pytest.mark.heavy
+def test_without_experiments_the_best_vertex_by_the_posterior_mean_is_recommended(swept):
+    """Found again by a search over all vertices; "more rows" had three rows more."""
+    import jax
+
+    system = cb.models.load("chain")
+    for_rows = jax.random.split(jax.random.key(0))[0]
+    rows = system.observe(SHORT["observations"], for_rows)
+    vertices = system.problem.vertices()
+    best = cb.couple(cb.fit(system.problem, rows)).predict(vertices).mean.argmin()
+    effect = float(system.effect(vertices[int(best)])[0])
+    units = swept.units.set_index(["method", "seed"])
+    assert units.loc[("no experiment", 0), "recommended_effect"] == pytest.approx(effect)
+    assert units.loc[("no experiment", 0), "experiments"] == 0
+    more = [each for each in swept.results if each.attrs["method"] == "more rows"]
+    assert [json.loads(each.attrs["unit"])["rows"] for each in more] == [3, 3]
+
+
+@pytest.mark.heavy
+def test_results_do_not_depend_on_where_or_in_which_order_units_ran(swept):
+    again = sweep("chain", METHODS[::-1], settings=SHORT, seeds=[1, 0], workers=1)
+    found = {each.attrs["identity"]: each for each in again.results}
+    assert len(found) == len(swept.results) == 8
+    for each in swept.results:
+        xr.testing.assert_identical(each.drop_attrs(), found[each.attrs["identity"]].drop_attrs())
+
+
+@pytest.mark.heavy
+def test_a_finished_sweep_computes_nothing_again_and_a_larger_one_only_what_is_new(
+    swept, folder, tmp_path
+):
+    files = {path: path.stat().st_mtime_ns for path in (folder / "units").iterdir()}
+    same = sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=1)
+    assert same.wall == 0 and not any(each.attrs["is_new"] for each in same.results)
+    xr.testing.assert_identical(same.traces, swept.traces)
+    again = Store(tmp_path)
+    again.keep(unit(), same.results[0])  # what was read is written as it was
+    assert Store(tmp_path).find(unit()).attrs == same.results[0].attrs
+    larger = sweep("chain", ["gc-cbo"], settings=SHORT, seeds=3, folder=folder, workers=1)
+    assert [each.attrs["is_new"] for each in larger.results] == [0, 0, 1]
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+@pytest.mark.heavy
+def test_a_damaged_file_is_computed_again_and_said(swept, folder):
+    [path] = [folder / "units" / f"{swept.results[0].attrs['identity']}.nc"]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-300] + bytes([whole[-300] ^ 1]) + whole[-299:])
+    with pytest.warns(cb.CausalBOWarning, match="its unit is computed again"):
+        again = sweep("chain", ["gc-cbo"], settings=SHORT, seeds=1, folder=folder, workers=1)
+    assert again.results[0].attrs["is_new"]
+    xr.testing.assert_identical(again.results[0].drop_attrs(), swept.results[0].drop_attrs())
+
+
+KILLED = """
+import causal_bo_ppl as cb
+cb.experiments.sweep(
+    "chain", ["gc-cbo"], settings={"rounds": 3, "observations": 40}, seeds=16,
+    folder=%r, workers=1, progress=False,
+)
+"""
+
+
+@pytest.mark.heavy
+def test_a_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path):
+    folder = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", KILLED % str(folder)])
+    units, until = folder / "units", time.monotonic() + 240
+    while not (units.is_dir() and len(list(units.glob("*.nc"))) >= 3):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = {path: path.stat().st_mtime_ns for path in units.glob("*.nc")}
+    assert 3 <= len(finished) < 16
+    found = sweep("chain", ["gc-cbo"], settings=SHORT, seeds=16, folder=folder, workers=2)
+    assert len(found.results) == 16 and not len(found.failed)
+    assert sum(each.attrs["is_new"] for each in found.results) == 16 - len(finished)
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+
+
+@pytest.mark.heavy
+def test_units_that_fail_are_told_and_the_others_are_kept():
+    """A budget of half an experiment pays for nothing."""
+    cases = {"chain": Case("chain", SHORT), "poor": Case("chain", {"budget": 0.5})}
+    found = sweep(cases, ["gc-cbo"], seeds=1, workers=1)
+    assert found.units["system"].tolist() == ["chain"]
+    [lost] = found.failed.to_dict("records")
+    assert lost["system"] == "poor" and "pays for no vertex" in lost["error"]
+    assert "1 units failed" in repr(found) and "pays for no vertex" in found._repr_html_()
+    with pytest.raises(cb.DataError, match="none of 1 units could be computed"):
+        sweep({"poor": Case("chain", {"budget": 0.5})}, ["gc-cbo"], seeds=1, workers=1)
+
+
+@pytest.mark.heavy
+def test_a_system_defined_on_the_spot_is_swept_in_another_process():
+    """Its functions are known to no module that a worker could import."""
+
+    def model():
+        x = numpyro.sample("X", dist.Normal(0, 1))
+        numpyro.sample("Y", dist.Normal(2.0 * x, 1))
+
+    def response(queries):
+        return 2.0 * np.where(queries.mask[:, 0], queries.value[:, 0], 0.0)
+
+    problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-1, 1)}, sets=1)
+    system = cb.CausalSystem("steep", problem, model, response, True, "test")
+    found = sweep(system, ["gc-cbo", "bo"], settings={"rounds": 2}, seeds=1, workers=1)
+    assert not len(found.failed)
+    assert found.units["optimum"].tolist() == [-2.0, -2.0]
+    assert found.units["recommended"].max() < 1e-9
+
+
+def test_several_settings_are_combined_with_every_method():
+    from causal_bo_ppl.experiments.sweeping import cross
+
+    made = cross(
+        read_methods(["gc-cbo", "cbo"]), {"few": {"observations": 20}, "many": {"rounds": 4}}
+    )
+    assert [each.name for each in made] == [
+        "gc-cbo, few",
+        "cbo, few",
+        "gc-cbo, many",
+        "cbo, many",
+    ]
+    assert made[1].keywords == {"observations": 20, "method": "cbo"}
+
+
+def test_settings_of_a_record_are_those_of_its_keywords():
+    [one] = read_methods({"mine": cb.Settings(method="cbo", rounds=7)})
+    assert one.keywords == {"rounds": 7, "method": "cbo"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"systems": 3}, "CausalSystem, the name of one"),
+        ({"systems": []}, "no system"),
+        ({"systems": ["chain", "chain"]}, "two systems are called 'chain'"),
+        ({"systems": "chian"}, "unknown system 'chian'"),
+        ({"systems": {"a": 3.0}}, "'a' must be a CausalSystem"),
+        ({"methods": ["gccbo"]}, "unknown method 'gccbo'"),
+        ({"methods": []}, "at least one and all different"),
+        ({"methods": {"mine": 3}}, "needs keywords of cb.Settings"),
+        ({"methods": 3}, "methods are names"),
+        ({"systems": {"a": Case("chain", 3)}}, "must be a dictionary"),
+        ({"systems": {"a": Case("chain", methods=("cb",))}}, "unknown method 'cb'"),
+        ({"systems": {"a": Case("chain", by_method={"gc-cb": {}})}}, "unknown method 'gc-cb'"),
+        ({"systems": {"1": "chain", 1: "toy"}}, "two systems are called"),
+        ({"settings": {"round": 3}}, "unknown settings round"),
+        ({"settings": 3}, "settings are keywords"),
+        ({"settings": {"update": "full", "outcomes": "exact"}}, "have no noise and no rows"),
+        ({"seeds": 0}, "seeds"),
+        ({"seeds": [1, 1]}, "all different"),
+        ({"seeds": "many"}, "a seed"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_computed(arguments, words):
+    given = {"systems": "chain", "methods": ["gc-cbo"], "seeds": 1} | arguments
+    with pytest.raises(cb.CausalBOError, match=words):
+        sweep(given.pop("systems"), given.pop("methods"), **given)
+
+
+def test_seeds_are_a_number_or_a_list():
+    assert read_seeds(3) == (0, 1, 2) and read_seeds([4, 2]) == (4, 2)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(cb.StoreError, match="cannot make the folder"):
+        Store(tmp_path / "file" / "below")
+    with pytest.raises(cb.StoreError, match="a folder needs a path"):
+        Store(3)
+
+
+def test_what_a_unit_warns_of_is_kept_with_it():
+    toy = Optimization("toy", "gc-cbo", 0, Loaded("toy"), cb.Settings(rounds=1, observations=30))
+    found = run_unit(toy)
+    assert "toy is not linear" in found.attrs["warnings"] and found.attrs["seconds"] > 0
