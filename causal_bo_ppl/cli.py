@@ -100,9 +100,6 @@ def demo(
         raise typer.Exit(1) from None
 
 
-ALL = "all"
-
-
 @app.command()
 def reproduce(
     name: Annotated[
@@ -110,9 +107,7 @@ def reproduce(
     ],
     seeds: Annotated[
         int | None,
-        typer.Option(
-            help="How many; by default 60; benchmarks, noise and the nonlinear funnel 20."
-        ),
+        typer.Option(help="How many; by default 60, of benchmarks and noise 20."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small systems and two seeds.")] = False,
     folder: Annotated[
@@ -129,15 +124,15 @@ def reproduce(
 
     A call that was cut off goes on where it was when it is repeated with the same folder.
     """
-    from causal_bo_ppl import experiments
+    from causal_bo_ppl.experiments.execution import Where
+    from causal_bo_ppl.experiments.reproduction import ALL, NAMES, reproduce_each
 
     lost = 0
     try:
-        for each in experiments.NAMES if name == ALL else (name,):
-            found = experiments.reproduce(
-                each, seeds=seeds, quick=quick, folder=folder, workers=workers, scheduler=scheduler
-            )
-            console.rule(escape(each))
+        where = Where(folder, workers, scheduler)
+        names = NAMES if name == ALL else (name,)
+        for found in reproduce_each(names, where, seeds=seeds, quick=quick):
+            console.rule(escape(found.name))
             console.print(_figures(found))
             lost += len(found.failed)
             for _, unit in found.failed.iterrows():

@@ -18,7 +18,7 @@ import worker_tasks
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments import cluster as clusters
 from causal_bo_ppl.experiments import workers as processes
-from causal_bo_ppl.experiments.workers import run_units
+from causal_bo_ppl.experiments.workers import Workers, run_units
 
 SEEDS = list(range(7))
 
@@ -132,6 +132,31 @@ def test_cache_of_the_user_is_used_and_kept(by, monkeypatch, no_cache, tmp_path)
         jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     [(_, found)] = run_units(worker_tasks.surroundings, [0])
     assert found[3] == str(tmp_path) and tmp_path.is_dir()
+
+
+@pytest.mark.heavy
+def test_processes_that_are_kept_compute_one_call_after_another(tmp_path):
+    """Also one that comes up only when a later call has given it a unit."""
+    with Workers(2) as pool:
+        first = in_place(run_units(worker_tasks.slow_draw, SEEDS, pool=pool), len(SEEDS))
+        pids = {worker.process.pid for worker in pool.started}
+        units = [("return", tmp_path / "a"), ("signal", tmp_path / "b")]
+        fine, failed = in_place(run_units(worker_tasks.die, units, pool=pool, tries=2), 2)
+        assert fine == "return" and failed.died and failed.tried == 2
+        again = in_place(run_units(worker_tasks.slow_draw, SEEDS, pool=pool), len(SEEDS))
+        running = run_units(worker_tasks.slow_draw, SEEDS, pool=pool)
+        next(running)
+        running.close()  # ends them; the next call starts others
+        assert not pool.started
+        last = in_place(run_units(worker_tasks.draw, SEEDS, pool=pool), len(SEEDS))
+        alive = [worker.process.pid for worker in pool.started]
+    expected = [worker_tasks.draw(seed) for seed in SEEDS]
+    for found in ([each[0] for each in first], [each[0] for each in again], last):
+        assert np.array_equal(found, expected)
+    assert {pid for _, pid in first} <= pids
+    assert not any(map(is_alive, alive))
+    with pytest.raises(cb.WorkerError, match="these workers are not open"):
+        next(run_units(abs, [1], pool=Workers(1)))
 
 
 def test_closing_early_leaves_no_process(tmp_path):
@@ -292,7 +317,8 @@ def started_cluster():
 @pytest.fixture
 def cluster(started_cluster):
     """A cluster that has replaced the workers which earlier tests have killed."""
-    soon(lambda: len(started_cluster.scheduler.workers) == 2, 60)
+    started_cluster.scale(2)
+    soon(lambda: len(started_cluster.scheduler.workers) == 2, 240)
     return started_cluster
 
 
@@ -333,8 +359,9 @@ def test_cluster_is_left_without_units_and_is_not_shut_down(cluster):
     running = run_units(worker_tasks.slow_draw, range(50), scheduler=cluster.scheduler_address)
     next(running)
     running.close()
-    soon(lambda: not cluster.scheduler.tasks)
-    assert cluster.status.name == "running" and len(cluster.scheduler.workers) == 2
+    soon(lambda: not cluster.scheduler.tasks, 240)
+    soon(lambda: len(cluster.scheduler.workers) == 2, 240)
+    assert cluster.status.name == "running"
 
 
 @pytest.mark.heavy

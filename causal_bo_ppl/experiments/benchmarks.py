@@ -82,14 +82,24 @@ def _costs(bo: float, cbo: float, ours: float, bends: bool = True) -> dict[str, 
     return {"bo": {"budget": float(bo)}, "cbo": {"budget": float(cbo)}, "gc-cbo": own}
 
 
+def quick_benchmark_cases() -> dict[str, Case]:
+    """Return two of the benchmarks with low budgets, to see that everything works."""
+    return {
+        "toy": Case(Loaded("toy"), BENT, _costs(12, 6, 6)),
+        "yaeM": Case(Loaded("ecoli70", {"target": "yaeM"}), LINEAR, _costs(18, 6, 6, False)),
+    }
+
+
 def run_benchmarks(
-    seeds: Sequence[int], where: Where, only: Sequence[str] | None = None
+    seeds: Sequence[int], where: Where, quick: bool = False
 ) -> tuple[Comparison, pd.DataFrame]:
-    """Run the main table on every benchmark, or on those named."""
-    cases = benchmark_cases()
-    chosen = cases if only is None else {name: cases[name] for name in only}
-    comparison = compare(chosen, _methods(MAIN), seeds, where)
-    return comparison, lay_out(comparison, published_benchmark)
+    """Run the main table on every benchmark; quick: on two, with low budgets.
+
+    Published figures are those of the full budgets only.
+    """
+    cases = quick_benchmark_cases() if quick else benchmark_cases()
+    comparison = compare(cases, _methods(MAIN), seeds, where)
+    return comparison, lay_out(comparison, lambda *of: None if quick else published_benchmark(*of))
 
 
 def published_benchmark(system: str, method: str) -> Published | None:

@@ -1,8 +1,8 @@
 """How are many units computed, and each kept as soon as it is finished?"""
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from causal_bo_ppl.experiments.store import Store
 from causal_bo_ppl.experiments.units import Unit, run_unit
-from causal_bo_ppl.experiments.workers import Failed, count_cores, run_units
-from causal_bo_ppl.inputs import PATIENCE
+from causal_bo_ppl.experiments.workers import Failed, Workers, count_cores, run_units
+from causal_bo_ppl.inputs import PATIENCE, read_count
 
 LOST = ["system", "method", "seed", "error", "traceback"]
 
@@ -23,13 +23,25 @@ class Where(NamedTuple):
 
     folder: where finished units are kept, so that a sweep that was cut off goes on; None keeps them
     in memory. workers: processes on this machine, by default one for every core. scheduler: address
-    of a Dask cluster, which is used instead.
+    of a Dask cluster, which is used instead. pool: processes that are kept between computations.
     """
 
     folder: str | Path | None = None
     workers: int | None = None
     scheduler: str | None = None
     progress: bool = True
+    pool: Workers | None = None
+
+
+@contextmanager
+def keep_workers(where: Where) -> Iterator[Where]:
+    """Give the same place with processes that are kept until the end of the block."""
+    if where.scheduler is not None or where.pool is not None:
+        yield where
+        return
+    count = None if where.workers is None else read_count("workers", where.workers, 1)
+    with Workers(count) as pool:
+        yield where._replace(pool=pool)
 
 
 class Computed(NamedTuple):
@@ -58,7 +70,13 @@ def compute(units: Sequence[Unit], where: Where, store: Store | None = None) -> 
     ) as bar:
         options = where if missing else Where()  # nothing to do: no cluster is asked
         with closing(
-            run_units(run_unit, missing, workers=options.workers, scheduler=options.scheduler)
+            run_units(
+                run_unit,
+                missing,
+                workers=options.workers,
+                scheduler=options.scheduler,
+                pool=options.pool,
+            )
         ) as running:
             for place, result in running:
                 unit = missing[place]

@@ -8,10 +8,10 @@ every trace (netCDF), a table with the published figures beside ours (CSV and Ma
 
 import html
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from causal_bo_ppl.experiments.benchmarks import (
     run_sizes,
 )
 from causal_bo_ppl.experiments.comparison import Comparison, require_results
-from causal_bo_ppl.experiments.execution import Computed, Where
+from causal_bo_ppl.experiments.execution import Computed, Where, keep_workers
 from causal_bo_ppl.experiments.result_files import Result, write_result
 from causal_bo_ppl.experiments.tables import comparison_words, theory_words, transfer_words
 from causal_bo_ppl.experiments.theory_checks import diagnose, run_theory
@@ -45,8 +45,8 @@ SEEDS = {
     "ablation": 60,
     "noise": 20,
 }
-NONLINEAR = 20  # seeds of the nonlinear funnel, which takes longer
-QUICK = 2
+QUICK = 2  # seeds
+ALL = "all"
 REFERENCE = "gc-cbo"  # what other methods are compared with
 NO_DIFFERENCES = pd.DataFrame(columns=["system", "method", "of"])
 Draw = Callable[[], dict[str, Any]]
@@ -93,6 +93,20 @@ class Reproduction:
         return f"<p>{html.escape(repr(self))}</p>{table}{lost}"
 
 
+@overload
+def reproduce(  # type: ignore[overload-overlap]  # the one name that stands for several tables
+    name: Literal["all"],
+    *,
+    seeds: int | Iterable[int] | None = None,
+    quick: bool = False,
+    folder: str | Path = FOLDER,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    progress: bool = True,
+) -> tuple[Reproduction, ...]: ...
+
+
+@overload
 def reproduce(
     name: str,
     *,
@@ -102,17 +116,29 @@ def reproduce(
     workers: int | None = None,
     scheduler: str | None = None,
     progress: bool = True,
-) -> Reproduction:
-    """Compute one of the paper's tables again, and write it with its figures.
+) -> Reproduction: ...
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    quick: bool = False,
+    folder: str | Path = FOLDER,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    progress: bool = True,
+) -> Reproduction | tuple[Reproduction, ...]:
+    """Compute one of the paper's tables again, or all, and write it with its figures.
 
     Parameters
     ----------
     name:
-        "theory", "transfer", "benchmarks", "sweep", "ablation" or "noise".
+        "theory", "transfer", "benchmarks", "sweep", "ablation" or "noise"; or "all".
     seeds:
-        How many, or which; by default 60, for benchmarks, noise and the nonlinear funnel 20.
+        How many, or which; by default 60, for benchmarks and noise 20.
     quick:
-        Small systems and two seeds, to see that everything works.
+        Small systems, low budgets and two seeds, to see that everything works.
     folder:
         Where results are written. Finished units are kept there: a call that was cut off goes on
         where it was, and repeats nothing.
@@ -122,7 +148,8 @@ def reproduce(
     Returns
     -------
     Reproduction
-        `table` has the published figures beside ours; `files` says what was written.
+        `table` has the published figures beside ours; `files` says what was written. Of "all", a
+        tuple with one for every table.
 
     Examples
     --------
@@ -136,14 +163,38 @@ def reproduce(
     >>> float(found.table.set_index("quantity").loc["rank", "median"])
     2.0
     """
-    require_float64()
-    if name not in REPRODUCTIONS:
-        raise ModelError(unknown("reproduction", name, list(REPRODUCTIONS)))
-    chosen = QUICK if quick and seeds is None else SEEDS[name] if seeds is None else seeds
     where = Where(folder, workers, scheduler, progress)
+    names = NAMES if name == ALL else (name,)
+    found = tuple(reproduce_each(names, where, seeds=seeds, quick=quick))
+    return found if name == ALL else found[0]
+
+
+def reproduce_each(
+    names: Sequence[str],
+    where: Where,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    quick: bool = False,
+) -> Iterator[Reproduction]:
+    """Compute several of the paper's tables, one after another, in the same processes."""
+    require_float64()
+    for name in names:
+        if name not in REPRODUCTIONS:
+            raise ModelError(unknown("reproduction", name, [*REPRODUCTIONS, ALL]))
+    chosen = None if seeds is None else read_seeds(seeds)
+    with keep_workers(where) as place:
+        for name in names:
+            command = _command(name, seeds, quick)
+            yield _reproduce(name, place, chosen, quick, command)
+
+
+def _reproduce(
+    name: str, where: Where, seeds: tuple[int, ...] | None, quick: bool, command: str
+) -> Reproduction:
+    usual = read_seeds(QUICK if quick else SEEDS[name])
     begun = time.perf_counter()
-    computation = REPRODUCTIONS[name](read_seeds(chosen), where, quick, seeds is None)
-    computed, command = computation.computed, _command(name, seeds, quick)
+    computation = REPRODUCTIONS[name](usual if seeds is None else seeds, where, quick)
+    computed = computation.computed
     result = Result(
         computation.table,
         computation.differences,
@@ -153,7 +204,8 @@ def reproduce(
         command,
         computation.draw(),
     )
-    files = write_result(folder, f"{name}-quick" if quick else name, result)
+    assert where.folder is not None  # noqa: S101  (`reproduce` has a default)
+    files = write_result(where.folder, f"{name}-quick" if quick else name, result)
     own = {each.attrs["identity"]: each for each in computed.results if each.attrs["is_new"]}
     busy = sum(float(each.attrs["seconds"]) for each in own.values())
     return Reproduction(
@@ -184,7 +236,7 @@ class Computation:
     words: str
 
 
-def _theory(seeds: Sequence[int], where: Where, quick: bool, usual: bool) -> Computation:
+def _theory(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
     computed = run_theory(seeds, where)
     require_results(computed.results, computed.failed)
     own = [int(each.attrs["seed"]) for each in computed.results]
@@ -201,10 +253,9 @@ def _theory(seeds: Sequence[int], where: Where, quick: bool, usual: bool) -> Com
     )
 
 
-def _transfer(seeds: Sequence[int], where: Where, quick: bool, usual: bool) -> Computation:
+def _transfer(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
     variants = ("linear",) if quick else ("linear", "nonlinear")
-    own = {"linear": seeds, "nonlinear": seeds[:NONLINEAR] if usual else seeds}
-    computed = run_transfer(variants, own, where)
+    computed = run_transfer(variants, seeds, where)
     require_results(computed.results, computed.failed)
     table = tabulate_errors(computed.results)
     return Computation(
@@ -225,12 +276,11 @@ def _join_errors(results: Sequence[xr.Dataset]) -> xr.Dataset:
     return joined.assign_coords(labels).rename(case="system")
 
 
-def _benchmarks(seeds: Sequence[int], where: Where, quick: bool, usual: bool) -> Computation:
-    only = ("toy", "yaeM") if quick else None
-    return _compared(*run_benchmarks(seeds, where, only))
+def _benchmarks(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
+    return _compared(*run_benchmarks(seeds, where, quick))
 
 
-def _sweep(seeds: Sequence[int], where: Where, quick: bool, usual: bool) -> Computation:
+def _sweep(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
     comparison, table = run_sizes(seeds, where, quick)
     return _compared(
         comparison, table, lambda: {"-sizes": plots.draw_sizes(_by_size(table, comparison))}
@@ -256,11 +306,11 @@ def _by_size(table: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     return shown
 
 
-def _ablation(seeds: Sequence[int], where: Where, quick: bool, usual: bool) -> Computation:
+def _ablation(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
     return _compared(*run_ablation(seeds, where, quick))
 
 
-def _noise(seeds: Sequence[int], where: Where, quick: bool, usual: bool) -> Computation:
+def _noise(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
     return _compared(*run_noise(seeds, where, quick))
 
 
@@ -278,7 +328,7 @@ def _compared(comparison: Comparison, table: pd.DataFrame, draw: Draw | None = N
     )
 
 
-REPRODUCTIONS: dict[str, Callable[[Sequence[int], Where, bool, bool], Computation]] = {
+REPRODUCTIONS: dict[str, Callable[[Sequence[int], Where, bool], Computation]] = {
     "theory": _theory,
     "transfer": _transfer,
     "benchmarks": _benchmarks,

@@ -17,7 +17,7 @@ import xarray as xr
 from causal_bo_ppl import models
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.experiments.comparison import Comparison, require_results
-from causal_bo_ppl.experiments.execution import Where, compute
+from causal_bo_ppl.experiments.execution import Where, compute, keep_workers
 from causal_bo_ppl.experiments.store import Store
 from causal_bo_ppl.experiments.units import (
     Given,
@@ -165,9 +165,10 @@ def compare(
         if method.kind != PASSIVE
         for seed in seeds
     ]
-    parts = [compute(units, where, store)]
-    if more := _with_more_rows(plan, cases, systems, parts[0].results):
-        parts.append(compute(more, where, store))
+    with keep_workers(where) as place:
+        parts = [compute(units, place, store)]
+        if more := _with_more_rows(plan, cases, systems, parts[0].results):
+            parts.append(compute(more, place, store))
     order = {(label, method.name): place for place, (label, method) in enumerate(plan)}
     results = sorted(
         (result for part in parts for result in part.results),

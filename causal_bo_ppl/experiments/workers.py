@@ -3,39 +3,33 @@
 Every worker is a fresh process with a pipe of its own, and holds one unit at a time. The processes
 are spawned, since a forked one waits for ever once JAX has run. A process that dies therefore loses
 one unit, which is given to another process, while all other units go on undisturbed; the pools of
-the standard library lose every unit of the pool instead.
+the standard library lose every unit of the pool instead. `Workers` keeps processes between calls,
+since each takes seconds to come up.
 """
 
 import multiprocessing
 import os
 import signal
-import sys
-import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import connection, resource_tracker
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from causal_bo_ppl.errors import ModelError, WorkerError
 from causal_bo_ppl.experiments.serialized_calls import Failed as Failed
 from causal_bo_ppl.experiments.serialized_calls import compute, pack, unpack
+from causal_bo_ppl.experiments.worker_environment import (
+    interrupts_blocked,
+    set_variables,
+    without_main,
+    worker_environment,
+)
 
 T = TypeVar("T")
-# NPROC is what XLA reads as the number of processors: its pool then has no second thread. The flag
-# --xla_cpu_multi_thread_eigen=false leaves the pool as it is (tried with jax 0.10).
-ONE_THREAD = dict.fromkeys(
-    ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC"), "1"
-)
-CACHE = "JAX_COMPILATION_CACHE_DIR"
-CACHE_ALL = {  # programs of any size and compile time are kept
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
 READY = b"ready"
 GRACE = 5.0  # seconds that a worker without work has to leave Python in good order
 _STARTING = threading.Lock()  # the environment belongs to the whole process
@@ -48,6 +42,7 @@ def run_units(
     workers: int | None = None,
     scheduler: str | None = None,
     tries: int = 3,
+    pool: "Workers | None" = None,
 ) -> Generator[tuple[int, T | Failed], None, None]:
     """Run a task on every unit in other processes and give the results in the order they end.
 
@@ -78,6 +73,9 @@ def run_units(
         How often a unit is begun at most when the process that runs it dies (a signal, too little
         memory, a crash of a library). On a cluster its setting
         `distributed.scheduler.allowed-failures` decides instead.
+    pool
+        Processes that are kept between calls, which compute instead of new ones; their number is
+        decided there. Closing the generator early ends them too, and the next call starts others.
 
     Returns
     -------
@@ -118,7 +116,7 @@ def run_units(
                 "a worker process cannot start workers of its own; compute the units one after "
                 "the other within the task, or run the tasks from the main process"
             )
-        return _run_here(packed, units, min(workers or count_cores(), len(units)), tries)
+        return _run_here(packed, units, workers, tries, pool)
     if workers is not None:
         raise ModelError(
             f"workers = {workers} is for this machine, but scheduler = {scheduler!r} names a "
@@ -142,97 +140,164 @@ class _Worker(NamedTuple):
 
 
 def _run_here(
-    task: bytes, units: Sequence[Any], workers: int, tries: int
+    task: bytes, units: Sequence[Any], workers: int | None, tries: int, pool: "Workers | None"
 ) -> Generator[tuple[int, Any], None, None]:
     """Run the units in processes of this machine; see `run_units`."""
-    with _worker_environment() as environment:
-        pool = _Pool(task, units, workers, tries, environment)
+    with ExitStack() as stack:
+        kept = stack.enter_context(Workers(workers)) if pool is None else pool
+        running = _Running(task, units, tries, kept)
+        is_finished = False
         try:
-            yield from pool.run()
+            yield from running.run()
+            is_finished = True
         finally:
-            pool.end()
+            if not is_finished:
+                kept.end()
 
 
-class _Pool:
-    """The worker processes of one call, the unit that each computes, and the units that wait."""
+class Workers:
+    """Worker processes of this machine that are kept between calls of `run_units`.
 
-    def __init__(
-        self,
-        task: bytes,
-        units: Sequence[Any],
-        workers: int,
-        tries: int,
-        environment: Mapping[str, str],
-    ) -> None:
-        self.task, self.units, self.workers, self.tries = task, units, workers, tries
-        self.environment = environment
+    Used as a context manager, at whose end all processes end. They are started when they are first
+    needed. Compiled programs stay in the processes, so that later calls find them.
+
+    Parameters
+    ----------
+    count
+        How many there are at most; by default one for every core that this process may use.
+
+    Examples
+    --------
+    >>> from causal_bo_ppl.experiments.workers import Workers, run_units
+    >>> with Workers(1) as pool:
+    ...     sorted(run_units(abs, [-3, 2], pool=pool)) + sorted(run_units(len, ["ab"], pool=pool))
+    [(0, 3), (1, 2), (0, 2)]
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count or count_cores()
+        self.started: list[_Worker] = []  # all whose end is still to be seen to
+        self.idle: list[_Worker] = []  # those that have no unit
+        self.ready: set[_Worker] = set()  # those that have come up
+        self._stack = ExitStack()
+        self._environment: dict[str, str] | None = None
+
+    def __enter__(self) -> "Workers":
+        self._environment = self._stack.enter_context(worker_environment())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self.release()
+            self.end()
+        finally:
+            self._stack.close()
+
+    def start(self) -> _Worker:
+        """Start one more process, which says when it is ready."""
+        if self._environment is None:
+            raise WorkerError("these workers are not open; use `with Workers(...) as pool:`")
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        worker = _Worker(context.Process(target=_serve, args=(there,), daemon=True), here)
+        self.started.append(worker)
+        try:
+            with _STARTING, set_variables(self._environment), without_main(), interrupts_blocked():
+                worker.process.start()
+        except OSError as error:
+            raise WorkerError(
+                f"this machine starts no further process ({error}); ask for fewer workers than "
+                f"{self.count}, or end other programs"
+            ) from error
+        finally:
+            there.close()
+        return worker
+
+    def drop(self, worker: _Worker) -> str:
+        """See to the end of a process, and say how it ended."""
+        self.started.remove(worker)
+        return _finish(worker)
+
+    def release(self) -> None:
+        """Have the processes that have come up and have no unit leave Python in good order."""
+        leaving = [worker for worker in self.idle if worker in self.ready]
+        for worker in leaving:
+            worker.pipe.close()
+        for worker in leaving:
+            worker.process.join(GRACE)
+
+    def end(self) -> None:
+        """End all processes at once, whatever they do."""
+        for worker in self.started:
+            if worker.process.pid is not None:
+                worker.process.kill()
+        for worker in self.started:
+            _finish(worker)
+        self.started, self.idle, self.ready = [], [], set()
+
+
+class _Running:
+    """The units of one call: which process computes which, and which units wait."""
+
+    def __init__(self, task: bytes, units: Sequence[Any], tries: int, pool: Workers) -> None:
+        self.task, self.units, self.tries, self.pool = task, units, tries, pool
         self.waiting = deque(range(len(units)))
         self.crashes: Counter[int] = Counter()  # by unit
         self.failed_starts = 0  # processes that died before they were ready, one after the other
-        self.started: list[_Worker] = []  # all whose end is still to be seen to
         self.holding: dict[_Worker, int | None] = {}  # None while Python starts there
 
     def run(self) -> Iterator[tuple[int, Any]]:
         """Give (place, result) until every unit has one; a worker goes on before it is given."""
         while self.unfinished():
-            while len(self.holding) < min(self.workers, self.unfinished()):
-                self.start()
+            while len(self.holding) < min(self.pool.count, self.unfinished()):
+                if self.pool.idle and self.waiting:
+                    yield from self.give_next(self.pool.idle.pop())
+                else:
+                    self.holding[self.pool.start()] = None
             for worker in _heard(self.holding):
                 message = _receive(worker)
                 yield from (
                     self.retry_or_fail(worker) if message is None else self.go_on(worker, message)
                 )
-        for worker in self.started:
-            if worker not in self.holding:  # it was told to leave
-                worker.process.join(GRACE)
+        self.pool.idle += self.holding  # they came up when nothing was left
 
     def unfinished(self) -> int:
         """Return how many units have no result yet."""
         return len(self.waiting) + sum(place is not None for place in self.holding.values())
 
-    def start(self) -> None:
-        """Start one more process, which says when it is ready."""
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        worker = _Worker(context.Process(target=_serve, args=(there,), daemon=True), here)
-        self.started.append(worker)
-        self.holding[worker] = None
-        try:
-            with _STARTING, _set(self.environment), _without_main(), _interrupts_blocked():
-                worker.process.start()
-        except OSError as error:
-            raise WorkerError(
-                f"this machine starts no further process ({error}); ask for fewer workers than "
-                f"{self.workers}, or end other programs"
-            ) from error
-        finally:
-            there.close()
-
     def go_on(self, worker: _Worker, message: bytes) -> list[tuple[int, Any]]:
-        """Give a worker that is ready, or has sent a result, its next unit; return what is done."""
-        done: list[tuple[int, Any]] = []
+        """Take what a worker has sent, and give it its next unit; return what is done."""
         place = self.holding.pop(worker)
-        if place is None:
+        if message == READY:
             self.failed_starts = 0
-            _send(worker, self.task)
-        else:
-            done.append((place, _count(unpack(message), self.crashes[place] + 1)))
+            self.pool.ready.add(worker)
+            if place is None:
+                return self.give_next(worker)
+            self.holding[worker] = place  # an earlier call started it, and this one gave it a unit
+            return []
+        assert place is not None  # noqa: S101  (it sends results of units only)
+        done = (place, _count(unpack(message), self.crashes[place] + 1))
+        return [done, *self.give_next(worker)]
+
+    def give_next(self, worker: _Worker) -> list[tuple[int, Any]]:
+        """Give a worker the next unit that can be sent; return those that cannot."""
+        done: list[tuple[int, Any]] = []
         while self.waiting:
             following = self.waiting.popleft()
             packed = pack(self.units[following])
             if not isinstance(packed, Failed):
                 self.holding[worker] = following
+                _send(worker, self.task)
                 _send(worker, packed)
                 return done
             done.append((following, packed))
-        worker.pipe.close()  # nothing is left: it leaves by itself
+        self.pool.idle.append(worker)
         return done
 
     def retry_or_fail(self, worker: _Worker) -> list[tuple[int, Any]]:
         """Have the unit of a dead worker tried again, or return it as failed."""
         place = self.holding.pop(worker)
-        how = _finish(worker)
-        self.started.remove(worker)
+        how = self.pool.drop(worker)
         if place is None:
             self.failed_starts += 1
             if self.failed_starts >= self.tries:
@@ -249,14 +314,6 @@ class _Pool:
         times = "once" if self.tries == 1 else f"{self.tries} times"
         error = f"the process that computed this unit died {times}, at last with {how}"
         return [(place, Failed(error, "", True, self.tries))]
-
-    def end(self) -> None:
-        """End all processes at once, whatever they do."""
-        for worker in self.started:
-            if worker.process.pid is not None:
-                worker.process.kill()
-        for worker in self.started:
-            _finish(worker)
 
 
 def _heard(workers: Iterable[_Worker]) -> list[_Worker]:
@@ -306,9 +363,9 @@ def _serve(pipe: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         pipe.send_bytes(READY)
-        task = pipe.recv_bytes()
         while True:
-            pipe.send_bytes(compute(task, pipe.recv_bytes()))
+            task, unit = pipe.recv_bytes(), pipe.recv_bytes()
+            pipe.send_bytes(compute(task, unit))
     except (EOFError, OSError):  # nobody is there any more
         return
 
@@ -319,62 +376,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-@contextmanager
-def _worker_environment() -> Iterator[dict[str, str]]:
-    """Give the variables of a worker's environment; a temporary cache lasts as long as this."""
-    jax = sys.modules.get("jax")
-    chosen = os.environ.get(CACHE) or (jax and jax.config.jax_compilation_cache_dir)
-    kept = {name: os.environ.get(name, value) for name, value in CACHE_ALL.items()}
-    with ExitStack() as stack:
-        if not chosen:
-            chosen = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="causal_bo_jax_", ignore_cleanup_errors=True)
-            )
-        yield {**ONE_THREAD, **kept, CACHE: str(chosen)}
-
-
-@contextmanager
-def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, which new processes inherit, and then restore them."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Keep a new process from importing the script that runs.
-
-    Spawning does that by the name or the file of the main module. A script without
-    `if __name__ == "__main__"` would then begin again in each worker; and what a script or a
-    notebook defines is sent by value anyway.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Start processes that are deaf to Ctrl-C from their first moment; ours comes afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # its own start would unblock the signal again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
