@@ -138,6 +138,8 @@ def reproduce(
             for _, unit in found.failed.iterrows():
                 said = f"{unit['method']} on {unit['system']}, seed {unit['seed']}: {unit['error']}"
                 console.print(escape(f"Failed: {said}"), soft_wrap=True)
+            if found.origin:
+                console.print(escape(found.origin), soft_wrap=True)
             written = ", ".join(path.name for path in found.files)
             console.print(escape(f"{found.pace}.\nWritten to {folder}: {written}"), soft_wrap=True)
     except CausalBOError as error:

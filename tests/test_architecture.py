@@ -49,8 +49,9 @@ INSIDE = {  # the order within a room, from left to right
     "ledger state beginnings contradictions observing experiments run replay rounds loop regret",
     "campaign": "reasons suggestions told asking_back unexpected_rows learning stopping asking "
     "answers storage display study",
-    "experiments": "published own_code serialized_calls cluster workers units store execution "
-    "tables result_files comparison sweeping benchmarks transfers theory_checks reproduction",
+    "experiments": "published own_code serialized_calls worker_environment cluster workers units "
+    "store execution tables result_files comparison sweeping benchmarks transfers "
+    "theory_checks reproduction",
 }
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {

@@ -48,13 +48,29 @@ def test_a_reproduction_writes_traces_tables_and_figures(theory, folder):
     text = (folder / "theory-quick.md").read_text()
     assert "`causal-bo reproduce theory --quick`" in text and "5.416" in text
     assert (folder / "theory-quick.png").read_bytes().startswith(b"\x89PNG")
-    assert "units at a time" in repr(theory) and "<table" in theory._repr_html_()
+    assert "1 worker, for units that need" in repr(theory) and "a speed-up of" in theory.pace
+    assert theory.origin == "" and "<table" in theory._repr_html_()
 
 
 def test_a_second_call_computes_nothing(theory, folder):
     again = reproduce("theory", quick=True, folder=folder, workers=1, progress=False)
     assert again.busy == 0 and "computed before" in again.pace
     pd.testing.assert_frame_equal(again.table, theory.table)
+
+
+def test_units_of_another_state_of_the_code_are_told(theory, folder):
+    from causal_bo_ppl.experiments.execution import Where
+    from causal_bo_ppl.experiments.tables import origin_words
+    from causal_bo_ppl.experiments.theory_checks import run_theory
+
+    kept = run_theory([0, 1], Where(folder, workers=1, progress=False)).results
+    assert origin_words(kept) == ""
+    older = [kept[0], kept[1].assign_attrs(code="another")]
+    assert "2 different states of the code** (the same versions, other source" in origin_words(
+        older
+    )
+    newer = [kept[0], kept[1].assign_attrs(versions="jax 9")]
+    assert "; jax 9)" in origin_words(newer)
 
 
 def test_transfer_is_measured_on_sets_that_were_never_tried():

@@ -75,8 +75,8 @@ def writer(path, step, **options):
     [
         ("open", errno.EACCES, "choose a directory in which you may write"),
         ("open", errno.EROFS, "choose a directory in which you may write"),
-        ("write", errno.ENOSPC, "free some space, store fewer draws"),
-        ("write", errno.EDQUOT, "free some space, store fewer draws"),
+        ("write", errno.ENOSPC, "free some space, or write to another disk"),
+        ("write", errno.EDQUOT, "free some space, or write to another disk"),
         ("write", errno.EIO, "look at the disk"),
         ("fsync", errno.EIO, "look at the disk"),
         ("replace", errno.EPERM, "choose a directory in which you may write"),

@@ -20,7 +20,7 @@ import xarray as xr
 from causal_bo_ppl import plots
 from causal_bo_ppl.errors import DataError, ModelError, unknown
 from causal_bo_ppl.experiments.result_files import Result, write_result
-from causal_bo_ppl.experiments.tables import comparison_words
+from causal_bo_ppl.experiments.tables import comparison_words, origin_words
 from causal_bo_ppl.inputs import read_share, read_size
 
 COLUMNS = ("cost", "recommended", "tried", "outcome", "effect", "recommended_effect")
@@ -226,7 +226,8 @@ class Comparison:
         reference = self.pairs[0][1] if against is None else against
         table, differences = self.table(), self.both_differences(reference)
         axes = self.draw(differences)
-        words, command = comparison_words(), "Comparison.write"
+        words = "\n\n".join(filter(None, [comparison_words(), origin_words(self.results)]))
+        command = "Comparison.write"
         result = Result(table, differences, self.traces, self.failed, words, command, axes)
         return write_result(folder, name, result)
 

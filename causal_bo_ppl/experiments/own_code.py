@@ -11,6 +11,7 @@ import functools
 import hashlib
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,20 @@ def holds_own_code(value: object) -> bool:
     if inside and dataclasses.is_dataclass(value):
         return any(holds_own_code(getattr(value, each.name)) for each in dataclasses.fields(value))
     return not inside
+
+
+@functools.cache
+def digest_package() -> str:
+    """Return a hash of the source files of this package, as they are when it is first asked for."""
+    import causal_bo_ppl
+    from causal_bo_ppl import models
+
+    digest = hashlib.sha256()
+    for place in (causal_bo_ppl, models):
+        folder = Path(str(place.__file__)).parent
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\n" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def digest_code(value: object) -> str:

@@ -28,7 +28,12 @@ from causal_bo_ppl.experiments.benchmarks import (
 from causal_bo_ppl.experiments.comparison import Comparison, require_results
 from causal_bo_ppl.experiments.execution import Computed, Where, keep_workers
 from causal_bo_ppl.experiments.result_files import Result, write_result
-from causal_bo_ppl.experiments.tables import comparison_words, theory_words, transfer_words
+from causal_bo_ppl.experiments.tables import (
+    comparison_words,
+    origin_words,
+    theory_words,
+    transfer_words,
+)
 from causal_bo_ppl.experiments.theory_checks import diagnose, run_theory
 from causal_bo_ppl.experiments.theory_checks import tabulate as tabulate_theory
 from causal_bo_ppl.experiments.transfers import run_transfer
@@ -58,8 +63,9 @@ class Reproduction:
 
     table: ours with the published figures beside it. differences: between methods in pairs, where
     they were run on the same seeds. traces: what every seed gave. failed: units that could not be
-    computed, with the reason. files: what was written. seconds: what this call took; busy: what the
-    units that it computed took one by one, in `workers` processes (0: on a cluster).
+    computed, with the reason. files: what was written. seconds: what this call took; busy: the time
+    of a processor that the units which it computed needed, in `workers` processes (0: a cluster).
+    origin: a warning where units were computed by different states of the code.
     """
 
     name: str
@@ -71,16 +77,18 @@ class Reproduction:
     seconds: float
     busy: float
     workers: int
+    origin: str = ""
 
     @property
     def pace(self) -> str:
-        """How long it took, and how many units were computed at a time on average."""
+        """How long it took, and how many times as fast as on one processor."""
         if not self.busy > 0:
             return f"{self.seconds:.0f} s; every unit had been computed before"
-        where = f"{self.workers} workers" if self.workers else "a cluster"
+        many = "" if self.workers == 1 else "s"
+        where = f"{self.workers} worker{many}" if self.workers else "a cluster"
         return (
-            f"{self.seconds:.0f} s in all on {where}, for units that took {self.busy:.0f} s: "
-            f"{self.busy / self.seconds:.2f} units at a time"
+            f"{self.seconds:.0f} s in all on {where}, for units that need {self.busy:.0f} s of one "
+            f"processor: a speed-up of {self.busy / self.seconds:.2f}"
         )
 
     def __repr__(self) -> str:
@@ -195,19 +203,20 @@ def _reproduce(
     begun = time.perf_counter()
     computation = REPRODUCTIONS[name](usual if seeds is None else seeds, where, quick)
     computed = computation.computed
+    origin = origin_words(computed.results)
     result = Result(
         computation.table,
         computation.differences,
         computation.traces,
         computed.failed,
-        computation.words,
+        "\n\n".join(filter(None, [computation.words, origin])),
         command,
         computation.draw(),
     )
     assert where.folder is not None  # noqa: S101  (`reproduce` has a default)
     files = write_result(where.folder, f"{name}-quick" if quick else name, result)
     own = {each.attrs["identity"]: each for each in computed.results if each.attrs["is_new"]}
-    busy = sum(float(each.attrs["seconds"]) for each in own.values())
+    busy = sum(float(each.attrs["processor_seconds"]) for each in own.values())
     return Reproduction(
         name,
         computation.table,
@@ -218,6 +227,7 @@ def _reproduce(
         time.perf_counter() - begun,
         busy,
         computed.workers,
+        origin,
     )
 
 

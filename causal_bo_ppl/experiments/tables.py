@@ -1,9 +1,10 @@
 """How is a reproduction written for people? Markdown tables laid out like the paper's."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
+import xarray as xr
 
 SHOWN = {  # columns of a comparison, and what a reader sees above them
     "system": "experiment",
@@ -100,6 +101,19 @@ def _cell(value: object) -> str:
             return "-"
         return "0" if abs(value) < ROUNDING else f"{value:.5g}"
     return str(value).replace("|", "\\|")
+
+
+def origin_words(results: Sequence[xr.Dataset]) -> str:
+    """Return a warning where units were computed by different code, or "" where all are of one."""
+    states = {(each.attrs.get("versions"), each.attrs.get("code")) for each in results}
+    if len(states) < 2:
+        return ""
+    versions = sorted({str(each.attrs.get("versions")) for each in results})
+    apart = "; ".join(versions) if len(versions) > 1 else "the same versions, other source files"
+    return (
+        f"**These units were computed by {len(states)} different states of the code** ({apart}). "
+        "Empty the folder and compute them again if what changed matters to their numbers."
+    )
 
 
 def comparison_words() -> str:

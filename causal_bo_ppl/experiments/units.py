@@ -21,7 +21,7 @@ import xarray as xr
 from causal_bo_ppl import models
 from causal_bo_ppl.campaign import Study
 from causal_bo_ppl.errors import CausalBOWarning, ModelError
-from causal_bo_ppl.experiments.own_code import digest_code, holds_own_code
+from causal_bo_ppl.experiments.own_code import digest_code, digest_package, holds_own_code
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.optimization import Settings, optimize
 from causal_bo_ppl.optimization.beginnings import find_versions
@@ -237,12 +237,12 @@ def _digest_bytes(data: bytes) -> str:
 
 
 def run_unit(unit: Unit) -> xr.Dataset:
-    """Compute a unit: its numbers, how long it took, and what it warned of."""
-    begun = time.perf_counter()
+    """Compute a unit: its numbers, how long it took, what it warned of, and by which code."""
+    begun, worked = time.perf_counter(), time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = unit.measure()
-    seconds = time.perf_counter() - begun
+    seconds, processor = time.perf_counter() - begun, time.process_time() - worked
     said = sorted({f"{each.category.__name__}: {each.message}" for each in caught})
     versions = ", ".join(f"{name} {version}" for name, version in find_versions())
     return result.assign_attrs(
@@ -252,8 +252,10 @@ def run_unit(unit: Unit) -> xr.Dataset:
             "method": unit.method,
             "seed": unit.seed,
             "seconds": seconds,
+            "processor_seconds": processor,
             "warnings": "\n".join(said),
             "versions": versions,
+            "code": digest_package(),
             "unit": json.dumps(unit.describe(), sort_keys=True, default=str),
         }
     )

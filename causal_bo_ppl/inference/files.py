@@ -181,7 +181,7 @@ def _sync_directory(path: Path) -> None:
 
 def _advice(error: OSError) -> str:
     if error.errno in NO_SPACE:
-        return "free some space, store fewer draws, or write to another disk"
+        return "free some space, or write to another disk; of a posterior, fewer draws need less"
     if error.errno in NOT_ALLOWED:
         return "choose a directory in which you may write"
     return "look at the disk, or write to another one"
