@@ -14,6 +14,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.mechanisms.gp import basis
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
 from causal_bo_ppl.optimization.interface import Context
+from causal_bo_ppl.optimization.state import Entry, begin, tell
 from causal_bo_ppl.optimization.zooming import zoom
 from causal_bo_ppl.surrogates import coupled, weighted_response
 from causal_bo_ppl.surrogates.effect_moments import smooth_moments
@@ -271,3 +272,47 @@ def test_rows_of_experiments_far_away_do_not_change_where_variables_usually_lie(
         np.testing.assert_array_equal(old.known.beliefs.centre, new.known.beliefs.centre)
     frame = after.belief.model.bound[-1].setting.frame
     assert frame.high[0] == 15.0 and frame.low[0] > -5.0
+
+
+def test_noisy_outcomes_under_set_causes_of_the_target_are_rows_of_its_mechanism(post, toy):
+    """The same as whole rows in which all else was set; other outcomes go to the surrogate."""
+    settings = cb.Settings(mechanisms=FEW, update="target", residual=False)
+    problem, start = toy.problem, begin(post, settings)
+    values = np.linspace(-4.0, 18.0, 12)
+    effects = np.asarray(toy.effect([{"Z": float(z)} for z in values]))
+    told = [
+        Entry(problem.queries([{"Z": float(z)}]), float(y), None)
+        for z, y in zip(values, effects, strict=True)
+    ]
+    upstream = Entry(problem.queries([{"X": 0.5}]), -0.3, None)
+    state = tell(start, [*told, upstream])
+    middle = post.parts[0].column("X").mean()
+    rows = np.stack([np.full(12, middle), values, effects], axis=1)
+    is_set = np.tile([True, True, False], (12, 1))
+    expected = post.update(cb.Data(problem.graph.nodes, "Y", rows, is_set))
+    np.testing.assert_allclose(state.posterior.mean, expected.mean, rtol=1e-6, atol=1e-8)
+    assert len(state.surrogate.told.values) == 1  # of X
+    before, after = (each.belief.model.modes for each in (post, state.posterior))
+    assert np.abs(after[-1].eta - before[-1].eta).max() > 0.1  # hyperparameters of Y
+    np.testing.assert_allclose(after[0].eta, before[0].eta, rtol=1e-6, atol=1e-6)
+
+
+def test_outcomes_whose_noise_is_not_the_mechanisms_stay_with_the_surrogate(post, toy):
+    query = toy.problem.queries([{"Z": 1.0}])
+    for options, noise in (
+        ({"outcomes": "exact"}, 0.0),
+        ({}, 0.25),
+        ({"kernel": "fixed"}, None),
+        ({"coupling": False}, None),
+    ):
+        settings = cb.Settings(mechanisms=FEW, update="target", residual=False, **options)
+        state = tell(begin(post, settings), [Entry(query, -0.4, noise)])
+        assert state.posterior is post
+
+
+def test_under_latent_causes_no_outcome_is_a_row_of_the_target():
+    system = cb.models.load("toy", variant="confounded")
+    confounded = cb.fit(system.problem, system.observe(60, 0), mechanisms=FEW)
+    queries = system.problem.queries([{"Z": 1.0}])
+    is_row, rows = confounded.belief.model.target_rows(queries, np.zeros(1))
+    assert not is_row.any() and len(rows) == 0

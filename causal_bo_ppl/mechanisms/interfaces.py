@@ -222,6 +222,8 @@ class Model(Protocol):
       assumed to bend as strongly everywhere.
     - `usable(data)`: which rows say something about the density of each variable, (rows, p), where
       that is not all in which it was not set.
+    - `target_rows(queries, outcomes)`: which outcomes of the target alone are rows of its mechanism
+      by themselves, (M,), and these rows, where they teach more than coefficients.
     - `explain()`: a sentence that says why the density is not finite.
     - `is_correlated`: whether a sampler should learn a whole covariance of psi.
     - `theta_is_linear`: whether theta is linear in psi.

@@ -107,7 +107,9 @@ def optimize(
         "target": only the outcome is used. "full": the whole row enters the posterior of every
         equation not set. "auto": whole rows where the experiment gives them and the method can
         learn from them. With mechanisms="gp" hyperparameters are fitted again with every row that
-        enters; outcomes alone move the coefficients, with hyperparameters as the rows left them.
+        enters. A noisy outcome of an intervention on all causes of the target is a row of its
+        mechanism, whatever `update` says; other outcomes alone, and exact ones, move the
+        coefficients, with hyperparameters as the rows left them.
     report:
         What is recommended: of the interventions tried, the best by posterior "mean" or as
         "observed"; or the best of all by the "model".

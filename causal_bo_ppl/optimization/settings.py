@@ -284,10 +284,13 @@ class Settings:
     @property
     def uses_rows(self) -> bool:
         """Whether whole rows of experiments may teach the mechanisms."""
-        if self.update == "full":
-            return True
+        return self.update == "full" or (self.update == "auto" and self.teaches_mechanisms)
+
+    @property
+    def teaches_mechanisms(self) -> bool:
+        """Whether experiments may teach the mechanisms, instead of the surrogate alone."""
         is_free = self.surrogate == "coupled" and self.coupling and self.residual is not True
-        return bool(self.update == "auto" and is_free and self.kernel == "adaptive")
+        return bool(is_free and self.kernel == "adaptive")
 
     @property
     def maker(self) -> SurrogateMaker:

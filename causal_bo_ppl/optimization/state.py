@@ -302,7 +302,7 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
 def _believe(state: State) -> tuple[Posterior, Surrogate]:
     """Return the posterior and the surrogate after all that was told; each outcome is used once.
 
-    Two hypotheses compete: whole rows teach the mechanisms, and only outcomes without a row the
+    Two hypotheses compete: rows teach the mechanisms, and only outcomes without a row the
     surrogate; or all outcomes are told to the surrogate, which adds a residual to the mechanisms.
     The first is kept until the evidence of the outcomes asks for a residual. Rows of which the
     surrogate may know nothing, those observed and foreign ones, teach the mechanisms always.
@@ -310,21 +310,38 @@ def _believe(state: State) -> tuple[Posterior, Surrogate]:
     is_row = _are_rows(state)
     is_apart = state.columns.is_passive | (state.columns.is_foreign & is_row)
     is_row = is_row & ~is_apart
-    observed = _with_rows(state.base, _chosen(state, is_apart))
-    if is_row.any() and state.settings.residual == "auto":
+    observed = _with_rows(state.base, _rows(state, is_apart))
+    is_alone, alone = _rows_of_target(state, ~is_apart & ~is_row)
+    if (is_row | is_alone).any() and state.settings.residual == "auto":
         surrogate = _tell(state, observed, ~is_apart)
         if getattr(surrogate, "residual", None) is not None:
             return observed, surrogate
-    posterior = _with_rows(observed, _chosen(state, is_row))
-    return posterior, _tell(state, posterior, ~is_apart & ~is_row)
+    posterior = _with_rows(observed, _rows(state, is_row) + alone)
+    return posterior, _tell(state, posterior, ~is_apart & ~is_row & ~is_alone)
 
 
-def _chosen(state: State, which: np.ndarray) -> list[Entry]:
-    return [state.ledger[at] for at in np.flatnonzero(which)]
+def _rows(state: State, which: np.ndarray) -> list[Data]:
+    chosen = (state.ledger[at].row for at in np.flatnonzero(which))
+    return [row for row in chosen if row is not None]
 
 
-def _with_rows(post: Posterior, entries: Sequence[Entry]) -> Posterior:
-    rows = [entry.row for entry in entries if entry.row is not None]
+def _rows_of_target(state: State, which: np.ndarray) -> tuple[np.ndarray, list[Data]]:
+    """Return which outcomes are rows of the target's mechanism by themselves, (t,), and the rows.
+
+    So they are where all causes of the target were set, if the mechanisms say so. Their noise must
+    be that of the mechanism.
+    """
+    told, nothing = state.columns, np.zeros(len(which), bool)
+    read = offered(state.base.belief.model, "target_rows")
+    own = which & np.isnan(told.noises) & ~told.is_earlier
+    if read is None or not (own.any() and state.takes_rows and state.settings.teaches_mechanisms):
+        return nothing, []
+    is_row, rows = read(told.queries, told.outcomes)
+    found = own & is_row
+    return found, [rows.rows(found[is_row])] if found.any() else []
+
+
+def _with_rows(post: Posterior, rows: Sequence[Data]) -> Posterior:
     if not rows:
         return post
     values, intervened = (

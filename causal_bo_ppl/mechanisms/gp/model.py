@@ -41,6 +41,7 @@ from causal_bo_ppl.mechanisms.gp.propagation import (
 from causal_bo_ppl.mechanisms.gp.regressions import (
     draw_under_plans,
     regressors,
+    rows_of_target,
     usable_entries,
 )
 from causal_bo_ppl.mechanisms.gp.response_map import (
@@ -304,6 +305,15 @@ class GPModel:
     def with_rows(self, rows: Data) -> "GPModel":
         """Return the same model with more rows."""
         return replace(self, task=replace(self.task, data=self.data.join(rows)))
+
+    def target_rows(self, queries: Queries, outcomes: np.ndarray) -> tuple[np.ndarray, Data]:
+        """Return which outcomes (M,) of the target alone are rows of its mechanism, and the rows.
+
+        Under latent causes none is.
+        """
+        if self.plans is not None:
+            return np.zeros(len(queries), bool), self.data.rows(slice(0, 0))
+        return rows_of_target(self.task.problem, self.data, queries, outcomes)
 
     def draw_prior(self, n: int, key: jax.Array) -> np.ndarray:
         """Draw n models before any row."""

@@ -15,7 +15,7 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.mechanisms.gp.priors import GPPrior
-from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import distinct_rows, set_label
 
 SPARE = 3  # rows needed beyond the number of regressors
@@ -59,6 +59,40 @@ def usable_entries(plans: SamplingPlans | None, nodes: Sequence[str], data: Data
             same = [plans.is_invariant(name, members) for name in nodes]
             free[groups == number] &= np.array(same)
     return free
+
+
+def rows_of_target(
+    problem: Problem, data: Data, queries: Queries, outcomes: np.ndarray
+) -> tuple[np.ndarray, Data]:
+    """Return which outcomes of the target alone are rows of its mechanism, and these rows.
+
+    Where all causes of the target are set, and no latent cause joins it to them, its mechanism
+    alone decides the outcome. In such a row every other variable counts as set, at its mean, so
+    that the row says nothing about other mechanisms.
+
+    Parameters
+    ----------
+    data:
+        Rows that say where other variables lie.
+    queries, outcomes:
+        M interventions on the problem's variables, and what came out, (M,).
+
+    Returns
+    -------
+    tuple
+        Which are rows, (M,), and the rows.
+    """
+    graph, target = problem.graph, problem.target
+    mask, place = np.asarray(queries.mask), graph.index(target)
+    causes = [graph.index(name) for name in graph.parents(target)]
+    which = np.asarray(mask[:, causes].all(axis=1) if causes else np.zeros(len(mask), bool))
+    usual = data.values[data.is_observational]
+    middle = usual.mean(axis=0) if len(usual) else np.zeros(mask.shape[1])
+    values = np.where(mask, np.asarray(queries.value), middle)
+    values[:, place] = outcomes
+    is_set = np.ones(mask.shape, bool)
+    is_set[:, place] = False
+    return which, Data(data.nodes, target, values[which], is_set[which])
 
 
 def require_rows(problem: Problem, plans: SamplingPlans | None, data: Data, prior: GPPrior) -> None:
