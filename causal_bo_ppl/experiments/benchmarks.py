@@ -34,6 +34,11 @@ COUPLED = {
 }
 BEYOND = {
     "gc-cbo, whole rows": {"method": "gc-cbo", "update": "full"},
+    "gc-cbo, whole rows, Thompson": {
+        "method": "gc-cbo",
+        "update": "full",
+        "acquisition": "thompson",
+    },
     "gc-cbo, Thompson": {"method": "gc-cbo", "acquisition": "thompson", **OUTCOMES_ONLY},
     "gc-cbo, look-ahead": {"method": "gc-cbo", "acquisition": "look-ahead", **OUTCOMES_ONLY},
     "gc-cbo, residual by evidence": {"method": "gc-cbo", "update": "target", "residual": "auto"},
@@ -122,7 +127,8 @@ def run_sizes(
         gene = "yaeM"
         systems = {size: Case(yaem(size), LINEAR | {"budget": 6.0}) for size in (1, 2)}
     labels = {f"{gene}, sets of up to {size}": size for size in systems}
-    names = ("gc-cbo", "cbo", "cbo-noprior", "gc-cbo, whole rows", NOTHING, PASSIVE)
+    rows = ("gc-cbo, whole rows", "gc-cbo, whole rows, Thompson")
+    names = ("gc-cbo", "cbo", "cbo-noprior", *rows, NOTHING, PASSIVE)
     cases = {label: systems[size] for label, size in labels.items()}
     comparison = compare(cases, _methods(names), seeds, where)
     table = lay_out(
