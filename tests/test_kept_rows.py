@@ -8,7 +8,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data.outcomes import merge_replicates
-from causal_bo_ppl.mechanisms.gp.propagation import Batch, one_by_one
+from causal_bo_ppl.mechanisms.gp.propagation import TOGETHER, Batch, one_by_one
 from causal_bo_ppl.optimization.candidates import find_candidates
 from causal_bo_ppl.optimization.confidence import ConfidenceBound
 from causal_bo_ppl.optimization.interface import Context
@@ -74,16 +74,16 @@ def test_old_centres_are_forgotten_but_for_zero(monkeypatch):
     assert compute.rows[6:] == [2, 2]
 
 
-@pytest.mark.parametrize("rows", [1, 8, 13])
+@pytest.mark.parametrize("rows", [1, TOGETHER, TOGETHER + 5])
 def test_rows_that_fill_up_a_batch_are_not_evaluated(rows):
     """Those of pieces in which no row is asked for come back as zeros."""
-    is_real = np.arange(16) < rows
-    mask, value = np.tile(is_real[:, None], (1, 2)), np.arange(32.0).reshape(16, 2)
+    is_real = np.arange(3 * TOGETHER) < rows
+    mask, value = np.tile(is_real[:, None], (1, 2)), np.arange(6.0 * TOGETHER).reshape(-1, 2)
     batch = Batch(mask, value, is_real[:, None])
     found = np.asarray(one_by_one(lambda query: query.value.sum() + 1.0, batch))
     whole = np.asarray(one_by_one(lambda query: query.value.sum() + 1.0, Queries(mask, value)))
     np.testing.assert_array_equal(found[:rows], whole[:rows])
-    assert not found[8 * -(-rows // 8) :].any()
+    assert not found[rows + -rows % TOGETHER :].any()
 
 
 @pytest.fixture(scope="module")

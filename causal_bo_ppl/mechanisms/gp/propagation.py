@@ -24,7 +24,7 @@ POINTS, FEW_POINTS = (
     256,
     64,
 )  # disturbances that are averaged over, and where a rough average will do
-TOGETHER = 8  # queries that are averaged at once, so that memory is bounded
+TOGETHER = 16  # queries that are averaged at once, so that memory is bounded
 NEAR = 0.1  # ranges beyond the data within which an input that is not set counts as inside
 NODES = {0: 1, 1: 20, 2: 10, 3: 7}  # of Gauss-Hermite quadrature, by the number of causes
 
@@ -119,7 +119,7 @@ def sigma_points(size: int) -> np.ndarray:
 class Program:
     """What the ways of averaging share; see `interfaces.ResponseProgram`."""
 
-    together = 8 * TOGETHER  # queries: one program is compiled, and rows that fill up cost nothing
+    together = 4 * TOGETHER  # queries: one program is compiled, and rows that fill up cost nothing
 
     def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
         """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
