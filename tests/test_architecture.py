@@ -42,8 +42,8 @@ INSIDE = {  # the order within a room, from left to right
     "linearity results truncated_factorization formulas sampling_plans",
     "mechanisms": "interfaces simulation linear gp custom automatic serialization",
     "kernels": "jacobian exact monte_carlo comparison couplings",
-    "surrogates": "interface weights told residual evidence weighted_response coupled uncoupled "
-    "effect_moments effect_tables doubts gp_regression independent plain",
+    "surrogates": "interface weights told residual evidence kept_rows weighted_response coupled "
+    "uncoupled effect_moments effect_tables doubts gp_regression independent plain",
     "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
     "improvement lookahead acquisition ascent zooming climbing candidates search widening settings "
     "ledger state beginnings contradictions observing experiments run replay rounds loop regret",

@@ -315,9 +315,10 @@ def _believe(state: State) -> tuple[Posterior, Surrogate]:
     if (is_row | is_alone).any() and state.settings.residual == "auto":
         surrogate = _tell(state, observed, ~is_apart)
         if getattr(surrogate, "residual", None) is not None:
-            return observed, surrogate
+            return observed, _recentre(state, surrogate)
     posterior = _with_rows(observed, _rows(state, is_row) + alone)
-    return posterior, _tell(state, posterior, ~is_apart & ~is_row & ~is_alone)
+    told = _tell(state, posterior, ~is_apart & ~is_row & ~is_alone)
+    return posterior, _recentre(state, told)
 
 
 def _rows(state: State, which: np.ndarray) -> list[Data]:
@@ -360,10 +361,16 @@ def _tell(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
         if chosen.any():
             given = None if noises is None else noises[chosen]
             surrogate = surrogate.tell(told.queries[chosen], told.outcomes[chosen], given)
-    recentre = offered(surrogate, "recentre")
-    if recentre is not None and state.settings.kernel == "adaptive":
-        surrogate = recentre()
     return surrogate
+
+
+def _recentre(state: State, surrogate: Surrogate) -> Surrogate:
+    """Return the surrogate linearized where outcomes have moved theta, if the kernel adapts."""
+    recentre = offered(surrogate, "recentre")
+    if recentre is None or state.settings.kernel != "adaptive":
+        return surrogate
+    found: Surrogate = recentre()
+    return found
 
 
 def _uses_rows(state: State) -> bool:

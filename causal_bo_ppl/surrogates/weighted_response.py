@@ -18,7 +18,7 @@ directions of a set where many sets leave room for fewer; beyond them little is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import jax
 import numpy as np
@@ -31,6 +31,7 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.feasibility import for_measured
 from causal_bo_ppl.problem.queries import rows_of_sets, sobol
 from causal_bo_ppl.responses import Response, response
+from causal_bo_ppl.surrogates.kept_rows import KeptRows
 
 DRAWS = 64  # of theta, by which remainders are known
 DIRECTIONS, ALL = 12, 256  # weights of remainders: of a set, and of all sets together
@@ -51,6 +52,7 @@ class WeightedResponse:
     blocks: Mapping[bytes, int] = field(default_factory=dict)
     _splines: dict[bytes, RBFInterpolator] = field(default_factory=dict, repr=False)
     _noises: dict[bytes, float] = field(default_factory=dict, repr=False)
+    _rows: KeptRows = field(default_factory=KeptRows, repr=False)
 
     @property
     def post(self) -> Posterior:
@@ -79,8 +81,14 @@ class WeightedResponse:
     def at(self, centre: np.ndarray, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         """Return offsets (M,) and features (M, r): effects are offset + phi'w.
 
-        centre: theta's weights at which the response is linearized.
+        centre: theta's weights at which the response is linearized. Where effects bend they are
+        dear, and those of the last queries are kept.
         """
+        if not self.blocks:
+            return self._compute(centre, queries)
+        return self._rows.at(centre, queries, partial(self._compute, centre))
+
+    def _compute(self, centre: np.ndarray, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         values, jacobian = self.response.linearize(self.theta(centre), queries)
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])

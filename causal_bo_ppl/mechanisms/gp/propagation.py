@@ -119,7 +119,7 @@ def sigma_points(size: int) -> np.ndarray:
 class Program:
     """What the ways of averaging share; see `interfaces.ResponseProgram`."""
 
-    together = 4 * TOGETHER  # queries: few are filled up, and one program is compiled
+    together = 4 * TOGETHER  # queries: one program is compiled, and rows that fill up cost nothing
 
     def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
         """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
@@ -140,10 +140,43 @@ class Program:
         return found
 
 
-def one_by_one(work: Callable[[Queries], Result], batch: Queries) -> Result:
-    """Do the work on every query, a fixed number at once."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Queries of which some only fill up a batch.
+
+    mask, value: see `Queries`. is_real: (M, 1), which rows are asked for; rows of zeros that fill
+    up a batch are not.
+    """
+
+    mask: Any
+    value: Any
+    is_real: Any
+
+
+def one_by_one(work: Callable[[Queries], Result], batch: Queries | Batch) -> Result:
+    """Do the work on every query, a fixed number at once; rows that fill up cost nothing."""
     arrays = Queries(jnp.asarray(batch.mask), jnp.asarray(batch.value))
-    found: Result = jax.lax.map(work, arrays, batch_size=TOGETHER)
+    found: Result
+    if not isinstance(batch, Batch):
+        found = jax.lax.map(work, arrays, batch_size=TOGETHER)
+        return found
+    rows, together = len(arrays), jax.vmap(work)
+
+    def cut(part: jax.Array) -> jax.Array:
+        filled = jnp.pad(part, ((0, -rows % TOGETHER), (0, 0)))
+        return filled.reshape(-1, TOGETHER, part.shape[1])
+
+    def visit(piece: tuple[Queries, jax.Array]) -> Result:
+        queries, is_real = piece
+        shapes = jax.eval_shape(together, queries)
+        nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), shapes)
+        some: Result = jax.lax.cond(is_real.any(), together, lambda _: nothing, queries)
+        return some
+
+    pieces = jax.tree.map(cut, (arrays, jnp.asarray(batch.is_real)))
+    each = jax.lax.map(visit, pieces)
+    found = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:rows], each)
     return found
 
 

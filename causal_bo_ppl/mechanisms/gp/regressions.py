@@ -6,6 +6,7 @@ under do() are drawn along the plan of what is set.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,11 +25,15 @@ Draw = Callable[[str, np.ndarray], np.ndarray]
 
 def needed_variables(graph: CausalGraph, target: str, sets: Sequence[Sequence[str]]) -> Names:
     """Return the variables whose mechanisms some effect depends on, in the graph's order."""
-    needed = set()
-    for members in sets:
-        after = graph.do([name for name in members if name in graph.nodes])
-        needed |= ({*after.ancestors(target), target}) - set(members)
+    needed = {name for members in sets for name in _needed_by_set(graph, target, tuple(members))}
     return tuple(name for name in graph.nodes if name in needed)
+
+
+@lru_cache(maxsize=4096)
+def _needed_by_set(graph: CausalGraph, target: str, members: Names) -> frozenset[str]:
+    """Return the variables whose mechanisms the effect of one set depends on."""
+    after = graph.do([name for name in members if name in graph.nodes])
+    return frozenset({*after.ancestors(target), target} - set(members))
 
 
 def regressors(problem: Problem, plans: SamplingPlans | None) -> dict[str, Names]:

@@ -20,6 +20,7 @@ from causal_bo_ppl.mechanisms.gp.copies import CopyProgram, Layout, lay_out
 from causal_bo_ppl.mechanisms.gp.propagation import (
     FEW_POINTS,
     POINTS,
+    Batch,
     Equation,
     MomentProgram,
     PointProgram,
@@ -163,14 +164,14 @@ class GPResponse:
         """Return the same map with averages over fewer points."""
         return replace(self, points=min(self.points, FEW_POINTS))
 
-    def batch(self, queries: Queries) -> Queries:
+    def batch(self, queries: Queries) -> Batch:
         """Return the queries over the target and its causes."""
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
         mask = np.asarray(queries.mask)[:, columns]
         value = np.asarray(queries.value)[:, columns]
         if self._layout is not None:
             self.require_planned(mask)
-            return Queries(mask, value)
+            return Batch(mask, value, np.ones((len(mask), 1), bool))
         learned = {self.graph.nodes[equation.place] for equation in self.equations}
         for row in distinct_rows(mask)[0]:
             members = tuple(
@@ -193,7 +194,7 @@ class GPResponse:
                     f"the effect of {set_label(members)} depends on the mechanisms of "
                     f"{listed(lacking)}, which no set of the problem needs; add it to the sets"
                 )
-        return Queries(mask, value)
+        return Batch(mask, value, np.ones((len(mask), 1), bool))
 
     def require_planned(self, mask: np.ndarray) -> None:
         """Refuse sets, rows (M, p) of the target and its causes, that have no plan."""
