@@ -11,7 +11,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 
 pytestmark = pytest.mark.heavy
-SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 
 pytestmark = pytest.mark.heavy
-SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
 QUERIES = [{"X": 1.0}, {"Z": -2.0}]
 
 

@@ -17,7 +17,7 @@ from causal_bo_ppl.mechanisms.linear.program import draw_models
 
 pytestmark = pytest.mark.heavy
 THREADS, CALLS = 8, 40
-SHORT = cb.NUTS(chains=2, warmup=60, draws=50, progress=False)
+SHORT = cb.NUTS(chains=2, draws=50, progress=False)
 
 
 def at_once(*works):
