@@ -152,7 +152,13 @@ def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(
 def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"X": 5.0}] * 20)
-    told = cb.fit(problem, data, method=SHORT, outcomes=(queries, np.full(20, -7.0)), key=0)
+    told = cb.fit(
+        problem,
+        data,
+        method=replace(SHORT, warmup=200),
+        outcomes=(queries, np.full(20, -7.0)),
+        key=0,
+    )
     before = cb.fit(problem, data)
     r = cb.response(problem, before)
     was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
