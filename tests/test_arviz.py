@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 import causal_bo_ppl as cb
 
 pytestmark = pytest.mark.heavy
-SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
 METHODS = ["conjugate", "laplace", "nuts", "wishart"]
 QUERIES = [{"X": 1.0}, {"Z": -2.0}]
 
@@ -21,7 +21,9 @@ def posts(chain):
     tried = chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -2.0}]), 1)
     rows = chain.observe(30, 0)
     found = [
-        cb.fit(chain.problem, rows.join(tried), method=method, prior=cb.FixedPrior(), key=0)
+        cb.fit(
+            chain.problem, rows.join(tried), method=method, prior=cb.FixedPrior(slope_sd=2), key=0
+        )
         for method in ("conjugate", "laplace", SHORT)
     ] + [cb.fit(chain.problem, rows, method="wishart")]
     return {post.method: post for post in found}
@@ -29,7 +31,11 @@ def posts(chain):
 
 @pytest.fixture(scope="module")
 def trees(posts):
-    return {name: post.to_datatree(rows=True, effects=QUERIES) for name, post in posts.items()}
+    count = {name: None if name == "nuts" else 2_000 for name in posts}  # all that NUTS has
+    return {
+        name: post.to_datatree(draws=count[name], rows=True, effects=QUERIES)
+        for name, post in posts.items()
+    }
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,8 +78,8 @@ def test_left_out_density_is_that_of_fits_without_the_row(chain, posts, trees):
     data, exact = posts["conjugate"].data, []
     for row in range(len(data)):
         kept = np.arange(len(data)) != row
-        post = cb.fit(chain.problem, data.rows(kept), prior=cb.FixedPrior())
-        tree = post.to_datatree(key=row)["posterior"]
+        post = cb.fit(chain.problem, data.rows(kept), prior=cb.FixedPrior(slope_sd=2))
+        tree = post.to_datatree(draws=2_000, key=row)["posterior"]
         a, b = (tree["theta"].sel(coordinate=name).values for name in ("a[Y]", "b[Z->Y]"))
         sd, z = tree["sd"].sel(node="Y").values, data.column("Z")[row]
         gap = (data.column("Y")[row] - a - b * z) / sd
@@ -83,7 +89,7 @@ def test_left_out_density_is_that_of_fits_without_the_row(chain, posts, trees):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_dimension_bears_a_name_that_xarray_uses_itself(posts, method):
-    tree = posts[method].to_datatree(effects=QUERIES)
+    tree = posts[method].to_datatree(draws=200, effects=QUERIES)
     for name, group in tree.children.items():
         assert "variable" not in group.dims
         if name != "constant_data":

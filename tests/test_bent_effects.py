@@ -48,6 +48,7 @@ def test_derivatives_of_a_sine_series_are_those_of_its_terms():
     np.testing.assert_allclose(for_angle, pull * (slopes @ np.asarray(own)), atol=1e-11)
 
 
+@pytest.mark.heavy
 def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
     """Between the points at which they are computed too, to a fiftieth of their size."""
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 23)])
@@ -93,6 +94,7 @@ def test_sets_share_no_weights_of_remainders(post, toy):
     assert np.abs(one @ other.T).max() == 0
 
 
+@pytest.mark.heavy
 def test_doubt_before_any_outcome_is_that_of_many_draws(post, toy):
     queries = toy.problem.queries([{"X": x} for x in (-2.0, 0.0, 2.0)] + [{"Z": 1.0}])
     drawn = cb.response(toy.problem, post)(post.draws(4_000, 1), queries)
@@ -204,6 +206,7 @@ def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():
     assert len(set(sizes[1:])) == 1  # one shape: nothing is compiled twice
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::causal_bo_ppl.errors.CausalBOWarning")  # few functions
 def test_rounds_with_bent_mechanisms_reach_the_optimum_of_toy_and_compile_nothing_new(toy):
     """Exact outcomes; programs are compiled in the first rounds only."""
@@ -237,17 +240,18 @@ def compiled():
     ],
     ids=["levels", "constraint", "function"],
 )
+@pytest.mark.heavy
 def test_effects_that_bend_are_searched_where_interventions_may_lie_only(options):
     rng, graph = np.random.default_rng(0), cb.CausalGraph.parse("X -> Z -> Y; W -> Y")
     x, w = rng.normal(size=(2, 60))
     z = np.sin(2 * x) + 0.3 * rng.normal(size=60)
-    columns = {"X": x, "W": w, "Z": z, "Y": z**2 - w + 0.3 * rng.normal(size=60)}
+    columns = {"X": x, "W": w, "Z": z, "Y": z - w + 0.3 * rng.normal(size=60)}
     values = np.stack([columns[name] for name in graph.nodes], axis=1)
     data = cb.Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
     problem = cb.Problem(
         graph, "Y", **({"domains": {"X": (-2, 2), "W": (-2, 2)}, "sets": 2} | options)
     )
-    study = cb.Study(problem, data, cb.Settings(mechanisms={"Z": FEW, "Y": FEW}), key=0)
+    study = cb.Study(problem, data, cb.Settings(mechanisms={"Z": FEW}), key=0)
     asked = study.ask().intervention
     assert problem.feasible([asked]).all()
 

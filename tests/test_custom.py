@@ -1,5 +1,7 @@
 """An analyst's own mechanisms: density, posterior, effects and what follows from them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,13 +99,12 @@ def test_density_is_that_of_numpyro(data):
     psi = np.random.default_rng(0).normal(size=(4, 6))
     theta = model.draws(psi)
     sites = ["Z/most", "Z/half", "Z/sd", "Y/a", "Y/b", "Y/sd"]
-    theirs = [
-        potential_energy(program, (), {}, dict(zip(sites, each, strict=True))) for each in theta
-    ]
-    ours = [potential(model.density, jnp.asarray(each)) for each in psi]
+    of_program = jax.jit(partial(potential_energy, program, (), {}))
+    theirs = [of_program(dict(zip(sites, each, strict=True))) for each in theta]
+    ours = list(map(jax.jit(partial(potential, model.density)), psi))
     np.testing.assert_allclose(np.diff(ours), np.diff(theirs), rtol=1e-9)
     parts = model.log_densities(theta, data.values, ~data.intervened)
-    likelihood = [model.density.log_likelihood(jnp.asarray(each)) for each in psi]
+    likelihood = list(map(jax.jit(model.density.log_likelihood), psi))
     np.testing.assert_allclose(parts.sum(axis=(1, 2)), likelihood, rtol=1e-9)
 
 

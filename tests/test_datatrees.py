@@ -4,14 +4,13 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from fitted_cases import random_problem, simulate
 from scipy.stats import multivariate_normal
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 
 pytestmark = pytest.mark.heavy
-SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def rows(chain):
 def trees(chain, rows):
     observed = rows.rows(rows.is_observational)
     found = [
-        cb.fit(chain.problem, rows, method=method, prior=cb.FixedPrior(), key=0)
+        cb.fit(chain.problem, rows, method=method, prior=cb.FixedPrior(slope_sd=2), key=0)
         for method in ("conjugate", "laplace", SHORT)
     ] + [cb.fit(chain.problem, observed, method="wishart")]
     return {post.method: (post, post.to_datatree(draws=200, rows=True)) for post in found}
@@ -86,14 +85,22 @@ def test_predictions_have_the_spread_of_new_rows(trees):
 
 
 def test_correlated_likelihood_is_the_joint_density_of_the_district():
-    problem, truth = random_problem(3, size=5, confounded=True, identifiable_only=True)
-    data = simulate(problem, truth, 120, 0)
-    post = cb.fit(problem, data, method="laplace", prior=cb.FixedPrior(), parameters="total_effect")
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (-2, 2), "Z": (-2, 2)})
+    u, *e = np.random.default_rng(0).normal(size=(4, 120))
+    x = u + e[0]
+    z = 0.8 * x + e[1]
+    values = np.column_stack([x, z, 2 * u - z + e[2]])
+    data = Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    post = cb.fit(
+        problem, data, method="laplace", prior=cb.FixedPrior(slope_sd=2), parameters="total_effect"
+    )
     drawn = post.belief.drawn(4, jax.random.key(0))
     from causal_bo_ppl.mechanisms.linear.sem import log_densities
 
     values, free = post.learned_rows
     found = log_densities(drawn.models, values, free).sum(axis=2)
+    assert (np.abs(drawn.models.noises[:, 0, 2]) > 0.1).all()
     for matrix, noise, each in zip(*drawn.models, found, strict=True):
         inverse = np.linalg.inv(np.eye(len(noise)) - matrix[:-1].T)
         joint = multivariate_normal(inverse @ matrix[-1], inverse @ noise @ inverse.T)
@@ -151,7 +158,7 @@ def test_variables_may_be_called_as_parameters_are(names):
     values = np.random.default_rng(0).normal(size=(4 + 2, 3))
     data = Data(graph.nodes, names[2], values, np.zeros(values.shape, bool))
     for method in ("conjugate", SHORT):
-        post = cb.fit(problem, data, method=method, prior=cb.FixedPrior(), key=0)
+        post = cb.fit(problem, data, method=method, prior=cb.FixedPrior(slope_sd=2), key=0)
         tree = post.to_datatree(draws=20, rows=True)
         assert tree["posterior"]["theta"].dims == ("chain", "draw", "coordinate")
         assert set(tree["observed_data"].data_vars) == set(names[1:])

@@ -17,7 +17,7 @@ from causal_bo_ppl.diagnostics.gaussian import mardia_skewness, standardized
 from causal_bo_ppl.inference.potentials import weigh
 
 pytestmark = pytest.mark.heavy
-SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
 KNOWN = cb.FixedPrior(noise_rows=math.inf)
 
 
@@ -76,7 +76,7 @@ def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_eve
 
 
 def test_a_sampled_posterior_of_eight_rows_fails_and_one_of_many_passes(chain):
-    options = {"method": cb.NUTS(warmup=200, progress=False), "key": 0}
+    options = {"method": cb.NUTS(progress=False), "key": 0}
     assert not cb.gaussian_error(
         cb.fit(chain.problem, chain.observe(8, 0), **options), key=0
     ).passed

@@ -30,7 +30,7 @@ def system():
 
 @pytest.fixture(scope="module")
 def sampled(system):
-    method = cb.NUTS(chains=2, warmup=100, draws=100, progress=False)
+    method = cb.NUTS(chains=2, draws=100, progress=False)
     return cb.fit(system.problem, system.observe(60, 0), method=method, key=0)
 
 
@@ -183,7 +183,7 @@ def test_names_with_dollars_are_not_mathematics(sampled):
 
 
 def test_one_chain_is_drawn_without_r_hat(system):
-    method = cb.NUTS(chains=1, warmup=100, draws=100, progress=False)
+    method = cb.NUTS(chains=1, draws=100, progress=False)
     post = cb.fit(system.problem, system.observe(60, 0), method=method, key=0)
     panels = cb.plots.draw_trace(post)
     assert panels[0, 0].figure.get_suptitle().endswith("one chain has no R-hat")

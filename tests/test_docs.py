@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[1]
 
 PACKAGE = ROOT / "causal_bo_ppl"
 HEAVY = {
+    "diagnostics.basis",
+    "diagnostics.extrapolation",
+    "diagnostics.linearity",
     "inference.netcdf",
     "experiments.reproduction",
     "experiments.sweeping",

@@ -1,5 +1,7 @@
 """Mechanisms that bend: their basis, and the density of what is learned of them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,18 +49,19 @@ def test_basis_and_spectrum_are_those_of_numpyro(kernel, columns, functions):
     group, chosen = basis.Group(columns, functions, kernel), list(columns)
     x = np.random.default_rng(0).uniform(-1, 1, size=(5, 2))
     ends = (basis.WIDER * half[chosen]).tolist()
-    theirs = eigenfunctions(jnp.asarray((x - middle)[:, chosen]), ends, list(functions))
-    np.testing.assert_allclose(basis.sines(group, frame, list(x.T)), theirs, atol=1e-13)
+    theirs = jax.jit(lambda at: eigenfunctions(at, ends, list(functions)))((x - middle)[:, chosen])
+    ours = jax.jit(lambda *at: basis.sines(group, frame, list(at)))(*x.T)
+    np.testing.assert_allclose(ours, theirs, atol=1e-13)
     scales = np.log([1.3, 0.7, 0.9][: 1 + len(chosen)])
-    lengths = jnp.exp(jnp.asarray(scales[1:]))
-    options = (1.3**2, lengths, ends, list(functions), len(chosen))  # their alpha is a variance
-    spectrum = (
-        diag_spectral_density_squared_exponential(*options)
-        if kernel == "squared_exponential"
-        else diag_spectral_density_matern(basis.SMOOTHNESS[kernel], *options)
-    )
-    ours = np.exp(basis.log_spectrum(group, frame, jnp.asarray(scales)))
-    np.testing.assert_allclose(ours, spectrum, rtol=1e-10)
+
+    def spectrum(lengths):
+        options = (1.3**2, lengths, ends, list(functions), len(chosen))  # their alpha is a variance
+        if kernel == "squared_exponential":
+            return diag_spectral_density_squared_exponential(*options)
+        return diag_spectral_density_matern(basis.SMOOTHNESS[kernel], *options)
+
+    ours = jax.jit(lambda at: jnp.exp(basis.log_spectrum(group, frame, at)))(scales)
+    np.testing.assert_allclose(ours, jax.jit(spectrum)(np.exp(scales[1:])), rtol=1e-10)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -67,36 +70,45 @@ def test_basis_has_the_covariance_of_the_exact_process_where_it_resolves_the_len
     frame = basis.Frame(np.zeros(1), np.zeros(1), np.array([half]), np.zeros(1), np.zeros(1))
     group = basis.Group((0,), (count,), kernel)
     x = np.linspace(-half, half, 31)
-    waves = np.asarray(basis.sines(group, frame, [jnp.asarray(x)]))
-    variances = np.exp(np.asarray(basis.log_spectrum(group, frame, jnp.zeros(2))))
+    waves = np.asarray(jax.jit(lambda at: basis.sines(group, frame, [at]))(x))
+    variances = np.exp(jax.jit(lambda at: basis.log_spectrum(group, frame, at))(np.zeros(2)))
     exact = basis.covariance(kernel, np.abs(x[:, None] - x) / length)
     limit = {"squared_exponential": 1e-3, "matern52": 1e-2, "matern32": 4e-2}[kernel]
     assert np.abs((waves * variances) @ waves.T - exact).max() < limit
 
 
-def test_fast_mean_is_features_times_coefficients(joined):
-    model = bind(*joined, {"C": FEW, "Y": cb.GP(groups=[("A", "B")], functions=6)})
-    values = jnp.asarray(1.5 * joined[1].values)  # some beyond the data and beyond the box
+@pytest.fixture(scope="module")
+def joined_model(joined):
+    choices = {"C": cb.GP(kernel="matern52", functions=6), "A": "linear", "B": "linear"}
+    choices["Y"] = cb.GP(groups=[("A", "B")], functions=4)
+    return bind(*joined, choices)
+
+
+def test_fast_mean_is_features_times_coefficients(joined, joined_model):
+    values = 1.5 * joined[1].values  # some beyond the data and beyond the box
     rng = np.random.default_rng(1)
-    for equation, setting, _ in model.bound:
+    for equation, setting, _ in joined_model.bound:
         if equation.causes:
             inputs = [values[:, cause] for cause in equation.causes]
-            own = jnp.asarray(rng.normal(size=equation.form.size))
-            slow = basis.features(equation.form, setting.frame, inputs) @ own
-            fast = basis.mean(equation.form, setting.frame, own, inputs)
+            own = rng.normal(size=equation.form.size)
+            given = (basis.features, basis.mean)
+            features, mean = (
+                jax.jit(partial(each, equation.form, setting.frame)) for each in given
+            )
+            slow, fast = features(inputs) @ own, mean(own, inputs)
             np.testing.assert_allclose(fast, slow, atol=1e-11)
 
 
-def sites(model, psi):
-    """Parameters of the NumPyro program at psi, and the log volume between the two."""
+def sites(model, parts):
+    """Parameters of the NumPyro program at parts, and the log volume between the two."""
     found, volume = {}, 0.0
-    for (equation, _, _), part in zip(model.bound, model.density.parts(psi), strict=True):
+    for (equation, _, _), (etas, coefficients, white, sd) in zip(model.bound, parts, strict=True):
         name, form = model.nodes[equation.place], equation.form
         causes = [model.nodes[place] for place in equation.causes]
-        eta, own = iter(np.asarray(part.eta)), iter(np.asarray(part.coefficients))
-        white = np.asarray(part.white)[1 + form.causes :]
-        widths = np.log(np.asarray(part.given.sd))
-        volume += np.asarray(part.eta).sum() + widths[: 1 + form.causes].sum()
+        eta, own = iter(np.asarray(etas)), iter(np.asarray(coefficients))
+        white = np.asarray(white)[1 + form.causes :]
+        widths = np.log(np.asarray(sd))
+        volume += np.asarray(etas).sum() + widths[: 1 + form.causes].sum()
         volume += widths[form.size - 2 * len(form.hinged) :].sum()
         found[f"sd[{name}]"] = np.exp(next(eta))
         if form.is_bent:
@@ -117,27 +129,37 @@ def sites(model, psi):
     return found, volume
 
 
-@pytest.mark.heavy
-def test_density_is_that_of_the_numpyro_program(joined):
-    problem, data = joined
-    choices = {"C": cb.GP(kernel="matern52", functions=6), "A": "linear", "B": "linear"}
-    choices["Y"] = cb.GP(groups=[("A", "B")], functions=4)
-    model = bind(problem, data, choices)
+def test_density_is_that_of_the_numpyro_program(joined, joined_model):
+    data, model = joined[1], joined_model
     density = jax.tree.map(jnp.asarray, model.density)
     program = gp_program(model)
-    given = {name: jnp.asarray(data.column(name)) for name in model.nodes}
-    free = {name: jnp.asarray(~data.intervened[:, data.nodes.index(name)]) for name in model.nodes}
+    given = {name: data.column(name) for name in model.nodes}
+    free = {name: ~data.intervened[:, data.nodes.index(name)] for name in model.nodes}
     parts = ("log_prior", "log_likelihood", "log_volume", "log_posterior")
-    evaluate = jax.jit(lambda psi: [getattr(density, name)(psi) for name in parts])
+    sampled = set()
+
+    @jax.jit
+    def evaluate(psi):
+        each = [
+            (part.eta, part.coefficients, part.white, part.given.sd) for part in density.parts(psi)
+        ]
+        return each, [getattr(density, name)(psi) for name in parts]
+
+    @jax.jit
+    def on_paper(parameters):
+        found, trace = log_density(program, (given, free), {}, parameters)
+        sampled.update(name for name, site in trace.items() if site["type"] == "sample")
+        return found
+
     gaps = []
-    for psi in jnp.asarray(0.4 * np.random.default_rng(2).normal(size=(3, len(model.coordinates)))):
-        parameters, volume = sites(model, psi)
+    for psi in 0.4 * np.random.default_rng(2).normal(size=(3, len(model.coordinates))):
+        each, ours = evaluate(psi)
+        parameters, volume = sites(model, each)
         with jax.numpy_rank_promotion("allow"):  # NumPyro's bases broadcast
-            paper, trace = log_density(program, (given, free), {}, parameters)
-        sampled = {name for name, site in trace.items() if site["type"] == "sample"}
+            paper = on_paper(parameters)
         rounded = {f"rounding[{name}]" for name in model.nodes}
         assert sampled - set(model.nodes) - rounded == set(parameters)
-        prior, likelihood, inside, together = map(float, evaluate(psi))
+        prior, likelihood, inside, together = map(float, ours)
         gaps.append(prior + likelihood - float(paper) - volume)
         assert together - inside == pytest.approx(prior + likelihood, rel=1e-9)
     assert np.ptp(gaps) < 1e-8 * abs(gaps[0])
@@ -153,15 +175,14 @@ def test_program_draws_rows_before_any_are_seen(toy, rows):
 
 def test_derivatives_of_the_evidence_are_those_of_its_values(toy, rows):
     equation, _, known = bind(toy.problem, rows, FEW).bound[0]
-    eta, step = jnp.asarray(known.beliefs.centre) + 0.3, 1e-5
+    eta, step = np.asarray(known.beliefs.centre) + 0.3, 1e-5
     known = jax.tree.map(jnp.asarray, known)
-    loss = jax.jit(lambda at: evidence.loss(equation.form, known, at))
-    slope = jax.jit(jax.grad(loss))
-    ends = [float(loss(eta + step * way)) for way in np.eye(4)]
-    others = [float(loss(eta - step * way)) for way in np.eye(4)]
-    np.testing.assert_allclose(slope(eta), np.subtract(ends, others) / (2 * step), rtol=1e-5)
-    hessian = np.asarray(jax.jit(jax.jacfwd(slope))(eta))
+    slope = jax.jit(jax.value_and_grad(lambda at: evidence.loss(equation.form, known, at)))
+    ends, others = ([slope(eta + sign * way) for way in step * np.eye(4)] for sign in (1, -1))
+    rises = [one - other for (one, _), (other, _) in zip(ends, others, strict=True)]
+    np.testing.assert_allclose(slope(eta)[1], np.array(rises) / (2 * step), rtol=1e-5)
+    hessian = np.asarray(jax.jit(jax.jacfwd(lambda at: slope(at)[1]))(eta))
     differences = [
-        (slope(eta + step * way) - slope(eta - step * way)) / (2 * step) for way in np.eye(4)
+        (one - other) / (2 * step) for (_, one), (_, other) in zip(ends, others, strict=True)
     ]
     np.testing.assert_allclose(hessian, differences, rtol=1e-4, atol=1e-4)

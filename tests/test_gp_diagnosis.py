@@ -175,9 +175,9 @@ def test_residual_lines_are_statistics_of_the_disturbances(conjugate, rows):
 def test_advice_about_curvature_depends_on_whether_mechanisms_may_bend(toy, rows):
     """A basis of two functions cannot follow a wave."""
     draws = np.random.default_rng(0)
-    cause = draws.uniform(-3, 3, 300)
-    wave = pairs(cause, 3 * np.cos(2 * cause) + 0.3 * draws.normal(size=300))
-    straight = cb.check_predictive(cb.fit(PAIR, decay(0, 300)))
+    cause = draws.uniform(-3, 3, 200)
+    wave = pairs(cause, 3 * np.cos(2 * cause) + 0.3 * draws.normal(size=200))
+    straight = cb.check_predictive(cb.fit(PAIR, decay(0, 200)))
     assert 'take mechanisms="gp" for it, transform' in straight.advice
     stiff = cb.check_predictive(cb.fit(PAIR, wave, mechanisms=cb.GP(functions=2)))
     assert "transform the variable" not in stiff.advice and "more functions" in stiff.advice

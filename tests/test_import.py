@@ -44,6 +44,13 @@ print([name for name in {HEAVY} if name in sys.modules], time.process_time())
     assert expected[arguments[0]] in shown
 
 
+@pytest.fixture(scope="module")
+def finders():
+    """How many ways to find a module there are where JAX was imported alone."""
+    return run("import jax, sys; print(len(sys.meta_path))")
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "beginning",
     [
@@ -54,10 +61,9 @@ print([name for name in {HEAVY} if name in sys.modules], time.process_time())
         "import os; os.environ['JAX_ENABLE_X64'] = '0'; import causal_bo_ppl, jax.numpy as jnp",
     ],
 )
-def test_jax_has_64_bit_floats_whoever_imports_it_and_when(beginning):
+def test_jax_has_64_bit_floats_whoever_imports_it_and_when(beginning, finders):
     code = f"{beginning}; import sys; print(jnp.zeros(1).dtype, len(sys.meta_path))"
-    plain = run("import jax, sys; print(len(sys.meta_path))")
-    assert run(code).split() == ["float64", plain]  # and nothing is left behind
+    assert run(code).split() == ["float64", finders]  # and nothing is left behind
 
 
 @pytest.mark.heavy
@@ -74,17 +80,20 @@ between = process_time()
 import causal_bo_ppl
 print((process_time() - between) / (between - start))
 """
-    ratios = [float(run(timed)) for _ in range(3)]
+    ratios = []
+    while not ratios or (min(ratios) > 0.3 and len(ratios) < 3):
+        ratios.append(float(run(timed)))
     assert min(ratios) <= 0.3, ratios
 
 
 @pytest.mark.heavy
-def test_import_turns_on_64_bit_floats_and_warns_of_nothing():
+def test_import_warns_of_nothing_and_offers_our_names_before_and_after_use():
     code = (
-        "import causal_bo_ppl as cb, jax.numpy as jnp; cb.models.load('toy'); cb.plots; "
-        "print(jnp.zeros(1).dtype)"
+        "import causal_bo_ppl as cb; print(dir(cb)); cb.models.load('toy'); cb.plots, cb.fit; "
+        "print(dir(cb)); import jax.numpy as jnp; print(jnp.zeros(1).dtype)"
     )
-    assert run(code, "-W", "error") == "float64"
+    before, after, dtype = run(code, "-W", "error").splitlines()
+    assert before == after == str(sorted([*cb.__all__, "__version__"])) and dtype == "float64"
 
 
 def test_folder_of_systems_cannot_be_imported_under_another_name(request):
@@ -102,9 +111,3 @@ print(data.values.tobytes().hex(), system.problem.fingerprint, cb.pomis(system.p
 """
     first, second = (run(code, PYTHONHASHSEED=seed) for seed in "12")
     assert first == second and len(first) > 1000
-
-
-def test_names_that_are_offered_are_ours_before_and_after_use():
-    code = "import causal_bo_ppl as cb; print(dir(cb)); cb.Problem, cb.fit; print(dir(cb))"
-    before, after = run(code).splitlines()
-    assert before == after == str(sorted([*cb.__all__, "__version__"]))

@@ -16,7 +16,13 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
 from causal_bo_ppl.inference.potentials import log_priors, potential
-from causal_bo_ppl.mechanisms.linear.density import correlation_factor, log_sds
+from causal_bo_ppl.mechanisms.linear.density import (
+    Point,
+    correlation_factor,
+    log_likelihood,
+    log_prior,
+    log_sds,
+)
 from causal_bo_ppl.mechanisms.linear.model import LinearModel
 from causal_bo_ppl.mechanisms.linear.program import (
     draw_models,
@@ -80,7 +86,8 @@ def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercep
 
 
 def log_likelihoods(model, flat):
-    return np.array([float(model.density.log_likelihood(row)) for row in flat])
+    evaluate = jax.jit(model.density.log_likelihood)
+    return np.array([float(evaluate(row)) for row in flat])
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +101,8 @@ def test_correlations_are_definite_and_zero_where_no_arc_is():
     draws = np.random.default_rng(0)
     for size in (3, 5, 7, 7):
         arcs = [pair for pair in combinations(range(size), 2) if draws.uniform() < 0.6]
-        factor = np.asarray(correlation_factor(size, arcs, draws.normal(size=len(arcs)) * 3))
+        make = jax.jit(partial(correlation_factor, size, arcs))
+        factor = np.asarray(make(draws.normal(size=len(arcs)) * 3))
         found = factor @ factor.T
         assert np.allclose(np.diagonal(found), 1) and np.linalg.eigvalsh(found).min() > 0
         absent = [pair for pair in combinations(range(size), 2) if pair not in arcs]
@@ -105,6 +113,7 @@ def test_correlations_are_definite_and_zero_where_no_arc_is():
 def test_every_correlation_matrix_with_these_zeros_has_its_strengths():
     """Solved for row by row, by least squares in the directions that keep the zeros."""
     draws, arcs, found = np.random.default_rng(1), [(0, 1), (0, 3), (1, 2), (2, 3)], 0
+    make = jax.jit(partial(correlation_factor, 4, arcs))
     while found < 10:
         wanted = np.eye(4)
         for one, other in arcs:
@@ -118,13 +127,13 @@ def test_every_correlation_matrix_with_these_zeros_has_its_strengths():
             allowed = np.linalg.inv(root[:later, :later])[:, [arcs[at][0] for at in mine]]
             basis = allowed @ np.linalg.inv(np.linalg.cholesky(allowed.T @ allowed)).T
             strengths[mine] = basis.T @ root[later, :later] / root[later, later]
-        factor = np.asarray(correlation_factor(4, arcs, strengths))
+        factor = np.asarray(make(strengths))
         assert np.allclose(factor @ factor.T, wanted, atol=1e-12)
         found += 1
 
 
 def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
-    factor = np.asarray(correlation_factor(2, [(0, 1)], np.array([0.75])))
+    factor = np.asarray(jax.jit(partial(correlation_factor, 2, [(0, 1)]))(np.array([0.75])))
     assert (factor @ factor.T)[0, 1] == pytest.approx(0.6)
 
 
@@ -144,22 +153,37 @@ def test_fast_density_is_that_of_the_program_on_paper(confounded):
             generate(graph, sem)
         return sem
 
-    gaps = []
-    for seed in range(5):
-        sites = numpyro.handlers.trace(numpyro.handlers.seed(parameters, seed)).get_trace()
-        drawn = {name: site["value"] for name, site in sites.items()}
+    names = [f"s2[{node}]" for node in graph.nodes] + [f"level[{node}]" for node in graph.nodes]
+    names += [f"b[{cause}->{node}]" for cause, node in graph.directed]
+    names += [f"t[{one}<->{other}]" for one, other in graph.bidirected]
+    sampled = set()
+
+    @jax.jit
+    def on_paper(drawn):
         sem = numpyro.handlers.substitute(parameters, drawn)()
-        errors = values - values @ np.asarray(sem.weights) - np.asarray(sem.intercepts)
+        errors = values - values @ sem.weights - sem.intercepts[None]
+        found, trace = log_density(whole, (), {}, drawn | {DISTURBANCES: errors})
+        sampled.update(name for name, site in trace.items() if site["type"] == "sample")
+        return sem, found
+
+    draws, gaps = np.random.default_rng(0), []
+    for _ in range(5):
+        drawn = dict(zip(names, draws.normal(size=len(names)), strict=True))
+        drawn |= {name: np.exp(each) for name, each in drawn.items() if name.startswith("s2")}
         with jax.numpy_rank_promotion("allow"):  # inside NumPyro
-            paper, _ = log_density(whole, (), {}, drawn | {DISTURBANCES: errors})
+            sem, paper = on_paper(drawn)
+        assert sampled - {DISTURBANCES} == set(names)
         gaps.append(float(paper) - sum(parts_at(model, drawn, sem)))
     assert np.ptp(gaps) < 1e-8 * np.abs(gaps).max() + 1e-8
 
 
+@partial(jax.jit, static_argnums=0)
+def _at_point(shape, prior, rows, point):
+    return log_prior(shape, prior, point), log_likelihood(shape, rows, point)
+
+
 def parts_at(model, drawn, sem):
     """Log prior and log likelihood of the fast density at parameters of the program."""
-    from causal_bo_ppl.mechanisms.linear.density import Point, log_likelihood, log_prior
-
     matrix = np.vstack([sem.weights, sem.intercepts])
     shape = model.spec
     coefficients = np.zeros(shape.used.shape)
@@ -168,9 +192,9 @@ def parts_at(model, drawn, sem):
     names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in shape.arcs]
     strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])
     point = Point(coefficients, log_sd, strengths, matrix)
-    return float(log_prior(shape, model.density.prior, point)), float(
-        log_likelihood(shape, model.density.rows, point)
-    )
+    return [
+        float(each) for each in _at_point(shape, model.density.prior, model.density.rows, point)
+    ]
 
 
 @pytest.mark.parametrize("follows", [True, False])
@@ -237,8 +261,13 @@ def test_both_charts_have_the_same_density(confounded):
     count = int(follows.spec.used.sum())
     scales = flat[:, count : count + len(follows.spec.equations)] * follows.density.chart.sd_width
     stretch = (scales * follows.spec.used.sum(axis=1)).sum(axis=1)
-    one = np.array([potential(follows.density, row) for row in flat])
-    other = np.array([potential(fixed.density, row) for row in same])
+    one, other = (
+        np.array([float(evaluate(row)) for row in rows])
+        for evaluate, rows in (
+            (jax.jit(partial(potential, follows.density)), flat),
+            (jax.jit(partial(potential, fixed.density)), same),
+        )
+    )
     assert np.ptp(one + stretch - other) < 1e-8
 
 
@@ -253,8 +282,9 @@ def test_the_volume_is_that_of_coefficients_variances_and_latent_strengths(confo
         variances = jnp.exp(2 * point.log_sd)
         return jnp.concatenate([point.coefficients[model.spec.used], variances, point.strengths])
 
-    exact = [np.linalg.slogdet(jax.jacfwd(parameters)(jnp.asarray(row)))[1] for row in flat]
-    found = [float(model.density.log_volume(jnp.asarray(row))) for row in flat]
+    slopes, volume = jax.jit(jax.jacfwd(parameters)), jax.jit(model.density.log_volume)
+    exact = [np.linalg.slogdet(slopes(row))[1] for row in flat]
+    found = [float(volume(row)) for row in flat]
     assert model.spec.arcs and np.ptp(np.array(exact) - found) < 1e-9
 
 

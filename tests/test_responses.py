@@ -77,7 +77,7 @@ def test_jacobian_agrees_with_autodiff_and_finite_differences(kind):
     found = np.asarray(r.jacobian(theta, queries))
     assert found.shape == (12, len(post.names))
     np.testing.assert_allclose(
-        found, jax.jacfwd(lambda at: r(at, queries))(theta), rtol=1e-10, atol=1e-10
+        found, jax.jit(jax.jacfwd(lambda at: r(at, queries)))(theta), rtol=1e-10, atol=1e-10
     )
     step = 1e-6
     for column in range(len(post.names)):
@@ -96,10 +96,9 @@ def test_hessian_agrees_with_autodiff(intercepts):
     r, queries = cb.response(problem, post), random_queries(problem, 10, 2)
     theta = jnp.asarray(post.mean)
     upstream = post.upstream(queries)
-    expected = jax.jacfwd(jax.jacfwd(lambda at: r(at, queries)))(theta)
-    np.testing.assert_allclose(
-        r.map.program.hessian(theta, upstream), expected, rtol=1e-9, atol=1e-10
-    )
+    expected = jax.jit(jax.jacfwd(jax.jacfwd(lambda at: r(at, queries))))(theta)
+    found = jax.jit(lambda at: r.map.program.hessian(at, upstream))(theta)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
     norms = np.abs(np.linalg.eigvalsh(np.asarray(expected))).max(axis=1)
     np.testing.assert_allclose(
         _curvature(r.map.program, theta, upstream), norms, rtol=1e-9, atol=1e-10

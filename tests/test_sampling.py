@@ -18,11 +18,11 @@ from scipy import stats
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference import laplace
-from causal_bo_ppl.inference.nuts import program
+from causal_bo_ppl.inference.nuts import FIELDS, program
 from causal_bo_ppl.inference.potentials import hessian
 
 pytestmark = pytest.mark.heavy
-SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,13 @@ def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(
 def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"X": 5.0}] * 20)
-    told = cb.fit(problem, data, method=SHORT, outcomes=(queries, np.full(20, -7.0)), key=0)
+    told = cb.fit(
+        problem,
+        data,
+        method=replace(SHORT, warmup=200),
+        outcomes=(queries, np.full(20, -7.0)),
+        key=0,
+    )
     before = cb.fit(problem, data)
     r = cb.response(problem, before)
     was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
@@ -234,17 +240,24 @@ def test_an_interrupt_stops_all_chains_after_their_block(chain, monkeypatch):
 
 def test_an_outcome_that_needs_an_unlearned_equation_has_no_variance(chain):
     problem = cb.Problem(chain.problem.graph, "Y", domains={"Z": (-1, 1)}, sets=[("Z",)])
-    for method in ("conjugate", "laplace", SHORT):
-        post = cb.fit(problem, chain.observe(60, 0), method=method, key=0)
+    exact, narrow = (
+        cb.fit(problem, chain.observe(60, 0), method=method) for method in ("conjugate", "laplace")
+    )
+    normal = np.random.default_rng(0).normal(size=(2, 300, 3))
+    psi = narrow.belief.mode + normal @ narrow.belief.factor.T
+    stats = dict.fromkeys((*FIELDS, "tree_depth"), np.ones((2, 300)))  # as if NUTS had drawn them
+    belief = SHORT.resume(narrow.belief.model, psi, stats, jax.random.key(0), [60])
+    for post in (exact, narrow, replace(narrow, belief=belief, method="nuts")):
         assert post.outcome_variances(problem.vertices())[0] == pytest.approx(1, abs=0.5)
         with pytest.raises(cb.DomainError, match="an equation that no set of the problem uses"):
             post.outcome_variances(problem.baseline())
 
 
 def test_laplace_says_how_narrow_it_is_with_few_rows(chain):
+    rows = chain.observe(30, 0).rows(np.arange(30) < 8)
     with pytest.warns(cb.CausalBOWarning, match="90% intervals hold only about 80%"):
-        few = cb.fit(chain.problem, chain.observe(8, 0), method="laplace")
-    exact = cb.fit(chain.problem, chain.observe(8, 0))
+        few = cb.fit(chain.problem, rows, method="laplace")
+    exact = cb.fit(chain.problem, rows)
     assert few.belief.width == pytest.approx((few.sd / exact.sd).min(), rel=0.02)
     assert few.verdict == "failed" and not cb.check_posterior(few).passed
     assert cb.fit(chain.problem, chain.observe(60, 0), method="laplace").belief.width > 0.95
@@ -255,7 +268,7 @@ def test_laplace_says_how_narrow_it_is_with_few_rows(chain):
 )
 def test_laplace_says_what_its_intervals_hold_of_the_exact_posterior(chain, rows, verdict):
     """Of draws of the exact posterior: the share within 90 % intervals of the approximation."""
-    data = chain.observe(rows, 0)
+    data = chain.observe(30, 0).rows(np.arange(30) < rows)
     with pytest.warns(cb.CausalBOWarning, match="90% intervals hold only about 8"):
         few = cb.fit(chain.problem, data, method="laplace")
     draws = cb.fit(chain.problem, data).draws(40_000, 0)
@@ -287,12 +300,13 @@ def test_a_refit_on_new_rows_compiles_nothing(chain):
     made = program(structure, False, SHORT.warmup, SHORT.target_accept, SHORT.depth)
     before = made.begin._cache_size(), made.advance._cache_size()
     assert all(before)
+    more = chain.observe(60, 1)
     for rows in (30, 45, 31):
-        cb.fit(chain.problem, chain.observe(rows, 1), **options)
+        cb.fit(chain.problem, more.rows(np.arange(60) < rows), **options)
     assert (made.begin._cache_size(), made.advance._cache_size()) == before
     cb.fit(chain.problem, chain.observe(30, 0), method="laplace")
     hessians = hessian._cache_size()
-    cb.fit(chain.problem, chain.observe(70, 0), method="laplace")
+    cb.fit(chain.problem, more, method="laplace")
     assert hessian._cache_size() == hessians
 
 
@@ -313,8 +327,8 @@ def test_update_is_a_fit_of_all_rows(chain):
     grown = cb.fit(chain.problem, data, method="laplace").update(more)
     whole = cb.fit(chain.problem, data.join(more), method="laplace")
     assert np.allclose(grown.mean, whole.mean, atol=1e-8) and grown.fingerprint == whole.fingerprint
-    sampled = cb.fit(chain.problem, data, method=SHORT, key=0).update(more)
-    assert sampled.rows == 50 and np.abs(sampled.mean - whole.mean).max() < 0.5 * whole.sd.max()
+    drawn = cb.fit(chain.problem, data, method=SHORT, key=0).update(more)
+    assert drawn.rows == 50 and np.abs(drawn.mean - whole.mean).max() < 0.5 * whole.sd.max()
 
 
 @pytest.mark.parametrize("inference", ["laplace", "nuts"])

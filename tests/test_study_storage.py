@@ -14,6 +14,7 @@ import causal_bo_ppl as cb
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.heavy
 def test_json_in_a_fresh_process_gives_the_same_suggestions(chain, chain_data, tmp_path):
     settings = cb.Settings(acquisition="thompson", batch=2, budget=20.0)
     study = cb.Study(chain.problem, chain_data, settings, key=3)

@@ -16,17 +16,21 @@ import causal_bo_ppl as cb
     [
         {},
         {"acquisition": "thompson"},
-        {"acquisition": "thompson", "batch": 3},
-        {"acquisition": "look-ahead", "batch": 2},
+        pytest.param({"acquisition": "thompson", "batch": 3}, marks=pytest.mark.heavy),
+        pytest.param({"acquisition": "look-ahead", "batch": 2}, marks=pytest.mark.heavy),
         {"acquisition": "log-ei", "update": "target"},
-        {"acquisition": cb.InTurn(("look-ahead", "ucb")), "batch": 2},
+        pytest.param(
+            {"acquisition": cb.InTurn(("look-ahead", "ucb")), "batch": 2}, marks=pytest.mark.heavy
+        ),
         {"beta": "schedule", "outcomes": "exact"},
         {"noise": 0.5, "residual": True},
         {"method": "gc-cbo-nocoupling"},
         {"method": "gc-cbo-fixed"},
         {"budget": 2.5},
         {"observe": cb.Observe(probability=0.6, rows=2)},
-        {"observe": cb.Observe(probability=None, cost=0.01, rows=3)},
+        pytest.param(
+            {"observe": cb.Observe(probability=None, cost=0.01, rows=3)}, marks=pytest.mark.heavy
+        ),
     ],
     ids=str,
 )
@@ -112,7 +116,14 @@ def test_draws_of_thompson_are_others_for_every_place_of_a_round(chain, chain_da
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"batch": 2}, {"observe": cb.Observe(probability=0.5, rows=2), "batch": 2}]
+    "options",
+    [
+        {},
+        pytest.param({"batch": 2}, marks=pytest.mark.heavy),
+        pytest.param(
+            {"observe": cb.Observe(probability=0.5, rows=2), "batch": 2}, marks=pytest.mark.heavy
+        ),
+    ],
 )
 def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_data, options):
     settings = cb.Settings(rounds=9, stop=cb.Stop(5.0, patience=3), report="model", **options)

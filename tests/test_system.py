@@ -233,6 +233,7 @@ def test_unusual_but_right_system_passes(system):
     check_system(system, draws=20_000)
 
 
+@pytest.mark.heavy
 def test_category_may_index_a_table_when_it_is_set_and_when_it_is_not():
     means = jnp.array([1.0, -2.0, 4.0])
 

@@ -9,7 +9,13 @@ import causal_bo_ppl as cb
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"update": "target"}, {"method": "gc-cbo-nocoupling"}], ids=str
+    "options",
+    [
+        {},
+        pytest.param({"update": "target"}, marks=pytest.mark.heavy),
+        pytest.param({"method": "gc-cbo-nocoupling"}, marks=pytest.mark.heavy),
+    ],
+    ids=str,
 )
 def test_order_of_telling_does_not_matter(chain, chain_data, options):
     start = cb.Study(chain.problem, chain_data, cb.Settings(budget=20.0, **options), key=0)

@@ -17,7 +17,7 @@ from causal_bo_ppl.inference.laplace import _factor, approximate
 from causal_bo_ppl.inference.nuts import sample
 
 pytestmark = pytest.mark.heavy
-SHORT = cb.NUTS(chains=2, warmup=200, draws=300, progress=False)
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
 
 
 def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
