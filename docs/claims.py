@@ -50,8 +50,9 @@ def summarize(name: str, table: pd.DataFrame) -> pd.DataFrame:
         places = list(zip(shown["system"], shown["rows"], shown["method"], strict=True))
         first = table[table["budget"] == 0].set_index(["system", "rows", "method"])
         shown["covered at 0"] = [first["covered"][place] for place in places]
-        for column in ("ratio", "own", "published"):
-            shown[f"{column} at 48"] = [last[column][place] for place in places]
+        for column in ("ratio", "ratio_of_means", "own", "published"):
+            words = column.replace("_", " ")
+            shown[f"{words} at 48"] = [last[column][place] for place in places]
     else:
         shown = table[[each for each in GAPS if each in table]].rename(columns=GAPS)
     shown = shown.dropna(axis="columns", how="all")

@@ -16,9 +16,8 @@ import pytest
 import xarray as xr
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.experiments import Case, execution, sweep
+from causal_bo_ppl.experiments import Case, sweep
 from causal_bo_ppl.experiments.own_code import holds_own_code
-from causal_bo_ppl.experiments.serialized_calls import compute, pack, unpack
 from causal_bo_ppl.experiments.store import Store
 from causal_bo_ppl.experiments.sweeping import read_methods
 from causal_bo_ppl.experiments.units import (
@@ -42,17 +41,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def swept(folder):
     return sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=2)
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Units travel as they do to another process, but are computed in this one."""
-
-    def run_here(task, units, workers, scheduler):
-        for place, each in enumerate(units):
-            yield place, unpack(compute(pack(task), pack(each)))
-
-    monkeypatch.setattr(execution, "run_units", run_here)
 
 
 def unit(seed=0, system=None, case="chain", method="gc-cbo", **settings):
@@ -264,7 +252,7 @@ cb.experiments.sweep(
 
 
 @pytest.mark.heavy
-def test_a_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path, here):
+def test_a_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path):
     folder = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", KILLED % str(folder)])
     units, until = folder / "units", time.monotonic() + 240
@@ -275,23 +263,23 @@ def test_a_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path, here):
     process.wait()
     finished = {path: path.stat().st_mtime_ns for path in units.glob("*.nc")}
     assert 3 <= len(finished) < 16
-    found = sweep("chain", ["gc-cbo"], settings=SHORT, seeds=16, folder=folder)
+    found = sweep("chain", ["gc-cbo"], settings=SHORT, seeds=16, folder=folder, workers=1)
     assert len(found.results) == 16 and not len(found.failed)
     assert sum(each.attrs["is_new"] for each in found.results) == 16 - len(finished)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
 
 
 @pytest.mark.heavy
-def test_units_that_fail_are_told_and_the_others_are_kept(here):
+def test_units_that_fail_are_told_and_the_others_are_kept():
     """A budget of half an experiment pays for nothing."""
     cases = {"chain": Case("chain", SHORT), "poor": Case("chain", {"budget": 0.5})}
-    found = sweep(cases, ["gc-cbo"], seeds=1)
+    found = sweep(cases, ["gc-cbo"], seeds=1, workers=1)
     assert found.units["system"].tolist() == ["chain"]
     [lost] = found.failed.to_dict("records")
     assert lost["system"] == "poor" and "pays for no vertex" in lost["error"]
     assert "1 units failed" in repr(found) and "pays for no vertex" in found._repr_html_()
     with pytest.raises(cb.DataError, match="none of 1 units could be computed"):
-        sweep({"poor": Case("chain", {"budget": 0.5})}, ["gc-cbo"], seeds=1)
+        sweep({"poor": Case("chain", {"budget": 0.5})}, ["gc-cbo"], seeds=1, workers=1)
 
 
 @pytest.mark.heavy
