@@ -48,7 +48,7 @@ def test_a_reproduction_writes_traces_tables_and_figures(theory, folder):
     text = (folder / "theory-quick.md").read_text()
     assert "`causal-bo reproduce theory --quick`" in text and "5.416" in text
     assert (folder / "theory-quick.png").read_bytes().startswith(b"\x89PNG")
-    assert "1 worker, for units that need" in repr(theory) and "a speed-up of" in theory.pace
+    assert "s on 1 worker: a speed-up of" in repr(theory) and 0 < theory.wall <= theory.seconds
     assert theory.origin == "" and "<table" in theory._repr_html_()
 
 

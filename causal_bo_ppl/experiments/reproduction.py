@@ -63,9 +63,9 @@ class Reproduction:
 
     table: ours with the published figures beside it. differences: between methods in pairs, where
     they were run on the same seeds. traces: what every seed gave. failed: units that could not be
-    computed, with the reason. files: what was written. seconds: what this call took; busy: the time
-    of a processor that the units which it computed needed, in `workers` processes (0: a cluster).
-    origin: a warning where units were computed by different states of the code.
+    computed, with the reason. files: what was written. seconds: what this call took; wall: what the
+    units took that it computed, in `workers` processes (0: a cluster); busy: the time of one
+    processor that they needed. origin: a warning where units were computed by different states of the code.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Reproduction:
     failed: pd.DataFrame
     files: tuple[Path, ...]
     seconds: float
+    wall: float
     busy: float
     workers: int
     origin: str = ""
@@ -87,8 +88,8 @@ class Reproduction:
         many = "" if self.workers == 1 else "s"
         where = f"{self.workers} worker{many}" if self.workers else "a cluster"
         return (
-            f"{self.seconds:.0f} s in all on {where}, for units that need {self.busy:.0f} s of one "
-            f"processor: a speed-up of {self.busy / self.seconds:.2f}"
+            f"{self.seconds:.0f} s in all; units that need {self.busy:.0f} s of one processor took "
+            f"{self.wall:.0f} s on {where}: a speed-up of {self.busy / self.wall:.2f}"
         )
 
     def __repr__(self) -> str:
@@ -225,6 +226,7 @@ def _reproduce(
         computed.failed,
         files,
         time.perf_counter() - begun,
+        computed.wall,
         busy,
         computed.workers,
         origin,
