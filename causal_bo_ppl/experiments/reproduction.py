@@ -65,7 +65,8 @@ class Reproduction:
     they were run on the same seeds. traces: what every seed gave. failed: units that could not be
     computed, with the reason. files: what was written. seconds: what this call took; wall: what the
     units took that it computed, in `workers` processes (0: a cluster); busy: the time of one
-    processor that they needed. origin: a warning where units were computed by different states of the code.
+    processor that they needed. origin: a warning where units were computed by different states of
+    the code.
     """
 
     name: str
