@@ -1,7 +1,9 @@
 """How is a batch cut so that few programs are compiled, whatever its size?"""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -12,7 +14,12 @@ LARGE, MIDDLE, SMALL = 4_096, 256, 16  # rows
 
 
 def in_pieces(
-    work: Callable[[Any], Any], batch: Any, rows: int, axis: int = 0, each: int | None = None
+    work: Callable[[Any], Any],
+    batch: Any,
+    rows: int,
+    axis: int = 0,
+    each: int | None = None,
+    side_by_side: bool = False,
 ) -> Any:
     """Do the work on pieces of a batch, and join the results.
 
@@ -26,12 +33,25 @@ def in_pieces(
     rows: the number of rows.
     axis: the axis of the results along which their rows lie.
     each: the size of every piece, where it is given.
+    side_by_side: whether threads share the pieces.
     """
-    parts = []
-    for start, end, size in _cuts(rows, each):
+
+    def visit(cut: tuple[int, int, int]) -> Any:
+        start, end, size = cut
         result = work(jax.tree.map(partial(_take, start=start, size=size), batch))
-        parts.append(jax.tree.map(partial(_cut, rows=end - start, axis=axis), result))
+        return jax.tree.map(partial(_cut, rows=end - start, axis=axis), result)
+
+    cuts = list(_cuts(rows, each))
+    several = _threads().map if side_by_side and len(cuts) > 1 else map
+    parts = list(several(visit, cuts))
     return jax.tree.map(lambda *pieces: _join(pieces, axis), *parts)
+
+
+@lru_cache(maxsize=1)
+def _threads() -> ThreadPoolExecutor:
+    """Return as many threads as there are processors for this process."""
+    mine = getattr(os, "sched_getaffinity", None)  # not on every system
+    return ThreadPoolExecutor(len(mine(0)) if mine else os.cpu_count(), "causal_bo_ppl")
 
 
 def _cuts(rows: int, each: int | None) -> Iterator[tuple[int, int, int]]:

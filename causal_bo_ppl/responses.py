@@ -14,9 +14,14 @@ from jax.typing import ArrayLike
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.effects_of_draws import apply_to_many, effects_of_draws
+from causal_bo_ppl.inference.effects_of_draws import apply_to_many, effects_of_draws, how_many
 from causal_bo_ppl.inputs import read_share, require_float64
-from causal_bo_ppl.mechanisms.interfaces import HessianBounds, ResponseMap, ResponseProgram, offered
+from causal_bo_ppl.mechanisms.interfaces import (
+    HessianBounds,
+    ResponseMap,
+    ResponseProgram,
+    offered,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.queries import labels
 
@@ -46,13 +51,16 @@ class Response:
     post: Posterior
     propagation: str | None = None
     is_rough: bool = False  # whether averages over fewer points will do
+    is_lean: bool = False  # whether coordinates of theta with negligible influence are left out
 
     @cached_property
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
         found = propagated(self.post, self.propagation)
         roughly = offered(found, "roughly") if self.is_rough else None
-        return found if roughly is None else cast(ResponseMap, roughly())
+        found = found if roughly is None else cast(ResponseMap, roughly())
+        cut = offered(found, "without_small") if self.is_lean else None
+        return found if cut is None else cast(ResponseMap, cut(self.post.mean, self.post.sd))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,8 +142,9 @@ class Response:
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
         batch = self.map.batch(queries)
         bound = partial(work, self.map.program, theta)
-        each = getattr(self.map.program, "together", None)
-        return in_pieces(bound, batch, len(queries), theta.ndim - 1, each)
+        if isinstance(theta, jax.core.Tracer):
+            return in_pieces(bound, batch, len(queries), theta.ndim - 1)
+        return in_pieces(bound, batch, len(queries), theta.ndim - 1, *how_many(self.map.program))
 
 
 def _like(theta: ArrayLike, found: Any) -> Any:

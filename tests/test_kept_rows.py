@@ -1,5 +1,7 @@
-"""What was linearized before is not computed again, and rows that fill up a batch cost nothing."""
+"""Fewer evaluations of effects: what was computed before, what is negligible, what can be left."""
 
+import threading
+from dataclasses import replace
 from functools import partial
 
 import jax.numpy as jnp
@@ -7,10 +9,11 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data.outcomes import merge_replicates
-from causal_bo_ppl.mechanisms.gp.propagation import TOGETHER, Batch, one_by_one
+from causal_bo_ppl.optimization import widening
 from causal_bo_ppl.optimization.candidates import find_candidates
-from causal_bo_ppl.optimization.confidence import ConfidenceBound
+from causal_bo_ppl.optimization.confidence import ConfidenceBound, optimism
 from causal_bo_ppl.optimization.interface import Context
 from causal_bo_ppl.optimization.search import find_best
 from causal_bo_ppl.optimization.widening import search_beyond
@@ -74,18 +77,6 @@ def test_old_centres_are_forgotten_but_for_zero(monkeypatch):
     assert compute.rows[6:] == [2, 2]
 
 
-@pytest.mark.parametrize("rows", [1, TOGETHER, TOGETHER + 5])
-def test_rows_that_fill_up_a_batch_are_not_evaluated(rows):
-    """Those of pieces in which no row is asked for come back as zeros."""
-    is_real = np.arange(3 * TOGETHER) < rows
-    mask, value = np.tile(is_real[:, None], (1, 2)), np.arange(6.0 * TOGETHER).reshape(-1, 2)
-    batch = Batch(mask, value, is_real[:, None])
-    found = np.asarray(one_by_one(lambda query: query.value.sum() + 1.0, batch))
-    whole = np.asarray(one_by_one(lambda query: query.value.sum() + 1.0, Queries(mask, value)))
-    np.testing.assert_array_equal(found[:rows], whole[:rows])
-    assert not found[rows + -rows % TOGETHER :].any()
-
-
 @pytest.fixture(scope="module")
 def toy():
     return cb.models.load("toy")
@@ -137,3 +128,74 @@ def test_kept_rows_do_not_change_what_is_predicted(post, toy):
         found, fresh = weighted.at(centre, chosen), weighted._compute(centre, chosen)
         for one, other in zip(found, fresh, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_every_second_round_asks_for_a_gain_that_is_worth_the_name(toy):
+    """Where effects bend: in the rounds between, a little more of the best so far will do."""
+    post = cb.fit(toy.problem, toy.observe(100, 1), mechanisms=FEW)
+    surrogate, candidates = cb.couple(post), find_candidates(post)
+    rule, bounds = ConfidenceBound(2.0), optimism(surrogate, candidates.queries, "min", 2.0)
+    tried = candidates.queries[np.array([0, 40])]
+    best = -(bounds.max() - 1e-3)  # the best bound promises a thousandth
+    outcomes = merge_replicates(tried, np.array([best, best + 10.0]), np.zeros(2))
+    search = partial(find_best, candidates.space, surrogate, tried=tried, known=tried)
+    chosen = {}
+    for number in (7, 8):
+        context = Context(
+            surrogate, "min", candidates.queries, candidates.queries, round=number, exact=True
+        )
+        chosen[number] = search_beyond(search, rule, context, outcomes)
+    assert chosen[7][0] is rule and chosen[7][1].worth > -best
+    assert chosen[8][0].beta > 2.0
+    assert chosen[8][1].worth > -best + widening.WORTHWHILE * 10.0
+    few = replace(context, surrogate=Straight(surrogate))
+    assert search_beyond(search, rule, few, outcomes)[0] is rule
+
+
+class Straight:
+    """A surrogate whose effects are said to be affine."""
+
+    is_affine = True
+
+    def __init__(self, surrogate):
+        self.post, self.predict = surrogate.post, surrogate.predict
+
+
+def test_effects_without_negligible_coefficients_are_those_with_all(toy):
+    """And so are their variances and covariances; the shortest waves of a process are left out."""
+    post = cb.fit(toy.problem, toy.observe(100, 0), mechanisms="gp")
+    queries, weighted = toy.problem.sobol(24), weigh_response(post)
+    r, lean = cb.response(toy.problem, post), weighted.response
+    assert weighted.own == lean.map.acting.sum() < len(post.mean)
+    assert r.map.acting.all()
+    values, jacobian = r.linearize(post.mean, queries)
+    others, slopes = lean.linearize(post.mean, queries)
+    features, own = jacobian @ post.factor, slopes @ weighted.factor
+    sds = np.linalg.norm(features, axis=1)
+    assert (np.abs(others - values) <= 1e-7 * sds).all()
+    np.testing.assert_allclose(own @ own.T, features @ features.T, atol=1e-7 * sds.max() ** 2)
+    step = np.random.default_rng(0).normal(size=weighted.own)
+    moved = r(weighted.theta(step), queries)
+    assert (np.abs(lean(weighted.theta(step), queries) - moved) <= 1e-7 * sds).all()
+
+
+def test_threads_share_the_pieces_of_a_batch_without_mixing_them_up():
+    batch, seen = np.arange(2.0 * 103).reshape(-1, 2), set()
+
+    def work(piece):
+        seen.add(threading.get_ident())
+        return piece.sum(axis=1), piece
+
+    alone = in_pieces(work, batch, 103, 0, 16)
+    assert seen == {threading.get_ident()}
+    shared = in_pieces(work, batch, 103, 0, 16, True)
+    assert len(seen) > 1
+    for one, other in zip(alone, shared, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(alone[0], batch.sum(axis=1))
+
+    def fails(piece):
+        raise ValueError("this piece cannot be computed")
+
+    with pytest.raises(ValueError, match="cannot be computed"):
+        in_pieces(fails, batch, 103, 0, 16, True)

@@ -22,6 +22,11 @@ def apply_to_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax
     return found
 
 
+def how_many(program: ResponseProgram) -> tuple[int | None, bool]:
+    """Return how many queries a piece holds, where the program says so; whether threads share."""
+    return getattr(program, "together", None), getattr(program, "side_by_side", False)
+
+
 def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries) -> np.ndarray:
     """Return effects (s, M) at finite thetas (s, d); few programs are compiled.
 
@@ -32,9 +37,9 @@ def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries)
         return np.asarray(known(theta, queries))
     filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)), mode="edge")
     effects, batch = np.empty((len(filled), len(queries))), response.batch(queries)
-    each = getattr(response.program, "together", None)
+    sizes = how_many(response.program)
     for start in range(0, len(filled), THETAS):
         block = jnp.asarray(filled[start : start + THETAS])
         work = partial(apply_to_many, response.program, block)
-        effects[start : start + THETAS] = in_pieces(work, batch, len(queries), 1, each)
+        effects[start : start + THETAS] = in_pieces(work, batch, len(queries), 1, *sizes)
     return effects[: len(theta)]

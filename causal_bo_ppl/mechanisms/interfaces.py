@@ -35,7 +35,8 @@ class ResponseProgram(Protocol):
     `batch` is what `ResponseMap.batch` made of the queries: arrays with one row for each query.
 
     Optional, where effects are dear: `of_many(theta, batch)`, the effects (s, M) of thetas (s, d);
-    `together`, how many queries a batch should hold.
+    `together`, how many queries a batch should hold; `side_by_side`, whether several batches may be
+    evaluated at once, by threads.
     """
 
     def effects(self, theta: jax.Array, batch: Any) -> jax.Array:

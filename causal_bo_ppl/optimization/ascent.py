@@ -2,10 +2,11 @@
 
 Coordinates are shares u of each domain's width. Gradients are differences of the worth itself, so
 that any surrogate and any acquisition can be followed; those of all starts and all coordinates are
-one batch. The whole quasi-Newton step (BFGS) is tried first. It is taken where it gains a fair part
-of what the slope promises; for all other starts, shorter ones and steps along the gradient with
-lengths over six decades are tried in one more batch, and the best is taken where it is better.
-Batches have the same three shapes in every step, so nothing is compiled twice.
+one batch. The whole quasi-Newton step (BFGS) is tried first, together with the gradient at its end.
+It is taken where it gains a fair part of what the slope promises; for all other starts, shorter
+ones and steps along the gradient with lengths over six decades are tried in one more batch, and the
+best is taken where it is better. A start whose slope promises next to nothing stays. Batches have
+the same two shapes in every step, so nothing is compiled twice.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.queries import between
 
 STEPS = 60  # quasi-Newton steps at most
-CLOSE = 1e-7  # of a domain's width: a smaller step ends the search
+CLOSE = 1e-6  # of a domain's width: a smaller step ends the search
+NOTHING = 1e-10  # of the worth: a step that promises less is not tried
 SHIFT = 2.0**-14  # of a domain's width: the step of a difference, whose error is its square
 GRID = 2.0**20  # results are rounded to this share of the width: the same on every processor
 NEWTON = (1.0, 0.5, 0.2, 0.05)  # trial lengths, in quasi-Newton steps
@@ -96,74 +98,64 @@ def ascend(
         The largest number of variables that may move at once.
     """
     at = coordinates(starts, low, high, size)
-    shares, here = at.shares(), np.asarray(worth(starts), float)
+    shares, rows = at.shares(), np.arange(len(starts))
+    here, slopes = _look_around(worth, allowed, at, shares)
     curvature = np.broadcast_to(np.eye(shares.shape[1]), (*shares.shape, shares.shape[1])).copy()
-    slopes = _gradient(worth, at, shares, here)
     for _ in range(STEPS):
         trials = np.clip(shares[:, None] + _directions(at, shares, slopes, curvature), 0.0, 1.0)
-        found = _try(worth, allowed, at, trials, _promised(trials, shares, slopes), here)
-        best = found.argmax(axis=1)
-        values = found[np.arange(len(best)), best]
-        is_better = values > here
-        moved = np.where(is_better[:, None], trials[np.arange(len(best)), best], shares)
+        promised = ((trials[:, 0] - shares) * slopes).sum(axis=1)
+        values, after = _look_around(worth, allowed, at, trials[:, 0])
+        moved, is_little = trials[:, 0], ~(promised > NOTHING * np.abs(here))
+        stays = is_little & ((promised > 0) | (trials == shares[:, None]).all(axis=(1, 2)))
+        is_fair = ~stays & (values - here >= FAIR * promised)
+        if not (is_fair | stays).all():
+            others = np.where(is_fair[:, None, None], trials[:, :1], trials)
+            found = _look(worth, allowed, at, np.where(stays[:, None, None], trials[:, :1], others))
+            best = found.argmax(axis=1)
+            values, moved = found[rows, best], trials[rows, best]
+        is_better = ~stays & (values > here)
+        moved = np.where(is_better[:, None], moved, shares)
         step, here = moved - shares, np.where(is_better, values, here)
         if not np.abs(step).max(initial=0.0) > CLOSE:
             shares = moved
             break
-        after = _gradient(worth, at, moved, here)
+        if not (is_fair | stays).all():
+            after = _look_around(worth, allowed, at, moved)[1]
+        after = np.where(is_better[:, None], after, slopes)
         curvature = _update(curvature, step, slopes - after)
         shares, slopes = moved, after
     return _settle(worth, allowed, at, shares, here)
 
 
-def _promised(trials: np.ndarray, shares: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Return what the slopes (K, D) promise for the first of the trial steps (K, n, D), (K,)."""
-    return np.asarray(((trials[:, 0] - shares) * slopes).sum(axis=1))
+def _look(worth: Worth, allowed: Allowed, at: Coordinates, points: np.ndarray) -> np.ndarray:
+    """Return the worths (K, n) of points (K, n, D), -inf where they may not be proposed."""
+    queries = at.queries(points)
+    values = np.where(allowed(queries), worth(queries), -np.inf)
+    return np.asarray(values.reshape(points.shape[:2]))
 
 
-def _try(
-    worth: Worth,
-    allowed: Allowed,
-    at: Coordinates,
-    trials: np.ndarray,
-    promised: np.ndarray,
-    here: np.ndarray,
-) -> np.ndarray:
-    """Return the worths (K, n) of trial points (K, n, D), -inf where they need not be tried.
+def _look_around(
+    worth: Worth, allowed: Allowed, at: Coordinates, shares: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the worths (K,) of points (K, D), -inf where not allowed, and their slopes (K, D).
 
-    The first of each start is always tried; all of them where it does not gain a fair part of what
-    is promised (K,). The others are then filled up with their first, so that shapes stay the same.
+    Slopes are central differences; at the ends of a domain one-sided ones of second order.
     """
-    found = np.full(trials.shape[:2], -np.inf)
-
-    def look(points: np.ndarray) -> np.ndarray:
-        queries = at.queries(points)
-        values = np.where(allowed(queries), worth(queries), -np.inf)
-        return np.asarray(values.reshape(points.shape[:2]))
-
-    found[:, :1] = look(trials[:, :1])
-    is_fair = (promised > 0) & (found[:, 0] - here >= FAIR * promised)
-    if is_fair.all():
-        return found
-    several = look(np.where(is_fair[:, None, None], trials[:, :1], trials))
-    return np.where(is_fair[:, None], found, several)
-
-
-def _gradient(worth: Worth, at: Coordinates, shares: np.ndarray, here: np.ndarray) -> np.ndarray:
-    """Return the slopes (K, D): central differences, at the ends one-sided ones of second order."""
     starts, size = shares.shape
     near, far = np.full(shares.shape, SHIFT), np.full(shares.shape, -SHIFT)
     near = np.where(shares > 1 - SHIFT, -SHIFT, near)
     far = np.where(shares < SHIFT, 2 * SHIFT, np.where(shares > 1 - SHIFT, -2 * SHIFT, far))
-    moves = np.zeros((starts, 2, size, size))
+    moves = np.zeros((starts, 1 + 2 * size, size))
     place = np.arange(size)
-    moves[:, 0, place, place], moves[:, 1, place, place] = near, far
-    points = np.clip(shares[:, None] + moves.reshape(starts, 2 * size, size), 0.0, 1.0)
-    values = np.asarray(worth(at.queries(points))).reshape(starts, 2, size)
+    moves[:, 1 + place, place], moves[:, 1 + size + place, place] = near, far
+    points = np.clip(shares[:, None] + moves, 0.0, 1.0)
+    values = np.asarray(worth(at.queries(points)), float).reshape(points.shape[:2])
+    here, around = values[:, 0], values[:, 1:].reshape(starts, 2, size)
     with np.errstate(invalid="ignore"):
-        one, two = values[:, 0] - here[:, None], values[:, 1] - here[:, None]
+        one, two = around[:, 0] - here[:, None], around[:, 1] - here[:, None]
         slopes = (one * far**2 - two * near**2) / (near * far * (far - near))
-    return np.where(at.free & np.isfinite(slopes), slopes, 0.0)
+    slopes = np.where(at.free & np.isfinite(slopes), slopes, 0.0)
+    return np.where(allowed(at.queries(shares[:, None])), here, -np.inf), slopes
 
 
 def _directions(

@@ -20,7 +20,7 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.kernels.jacobian import jacobian_features
-from causal_bo_ppl.optimization.interface import Context, sign_of
+from causal_bo_ppl.optimization.interface import Context, is_affine, sign_of
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Prediction, Surrogate
 from causal_bo_ppl.theory.constants import parameter_error
@@ -82,10 +82,7 @@ def fixed_beta(beta: Beta, context: Context) -> float:
     """
     given = read_beta(beta)
     if given is None:
-        affine = getattr(context.surrogate, "is_affine", None)
-        if affine is None:
-            affine = context.surrogate.post.belief.response.is_affine
-        return USUAL_BETA if affine or context.exact else NOISY_BETA
+        return USUAL_BETA if is_affine(context.surrogate) or context.exact else NOISY_BETA
     if isinstance(given, BetaSchedule):
         return given.at(context.round, max(len(context.candidates), 1))
     return given

@@ -115,6 +115,12 @@ def trait(rule: Acquisition, name: str) -> bool:
     return bool(getattr(rule, name, name == "uses_costs"))
 
 
+def is_affine(surrogate: Surrogate) -> bool:
+    """Return whether means of effects are affine in the values, and their sds convex."""
+    own = getattr(surrogate, "is_affine", None)
+    return surrogate.post.belief.response.is_affine if own is None else bool(own)
+
+
 def sign_of(objective: str) -> float:
     """Return 1 for "max" and -1 for "min": effects times this are the larger the better."""
     return 1.0 if objective == "max" else -1.0

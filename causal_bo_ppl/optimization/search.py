@@ -17,12 +17,13 @@ import numpy as np
 
 from causal_bo_ppl.errors import CausalBOWarning, DomainError
 from causal_bo_ppl.numerics import TIE
-from causal_bo_ppl.optimization.ascent import TRIALS, ascend
+from causal_bo_ppl.optimization.ascent import ascend
 from causal_bo_ppl.optimization.candidates import Candidates, Space, nothing_left
 from causal_bo_ppl.optimization.climbing import climb, climb_pairs
 from causal_bo_ppl.optimization.interface import (
     Acquisition,
     comparable,
+    is_affine,
     most_worth,
     read_worth,
     trait,
@@ -33,7 +34,7 @@ from causal_bo_ppl.problem.queries import distinct_rows, stack
 from causal_bo_ppl.surrogates import Surrogate
 
 CLIMBERS = 64  # starts that are climbed at once
-IMPROVED = 16  # points that are improved by gradients
+IMPROVED, FEW_IMPROVED = 16, 5  # points that are improved by gradients; where effects are dear
 NEXT_TO = 1e-3  # of a domain's width: as good as the same point
 Affordable = Callable[[np.ndarray], np.ndarray]
 
@@ -102,9 +103,8 @@ class _Search:
 
     def exact_kind(self) -> str | None:
         """Return which combinations hold the best query for sure, or None where none do."""
-        own = getattr(self.surrogate, "is_affine", None)
-        is_affine = self.surrogate.post.belief.response.is_affine if own is None else bool(own)
-        if not is_affine or not trait(self.rule, "at_vertices") or not self.space.has_corners:
+        at_vertices = is_affine(self.surrogate) and trait(self.rule, "at_vertices")
+        if not at_vertices or not self.space.has_corners:
             return None
         problem = self.space.problem
         if problem.cost_is_constant or not trait(self.rule, "uses_costs"):
@@ -155,7 +155,8 @@ class _Search:
         is_line = (mask.sum(axis=1) == 1) & (mask & (high > low)).any(axis=1)
         found, ways = [queries[:0]], []
         if is_line.any():
-            found.append(zoom(self.masked, queries[is_line], worth[is_line], low, high))
+            most = float(worth.max())
+            found.append(zoom(self.masked, queries[is_line], worth[is_line], low, high, most))
             ways.append("brackets")
         starts = self.leading(queries[~is_line], worth[~is_line], self.improved())
         if len(starts):
@@ -164,10 +165,9 @@ class _Search:
         return stack(found), " and ".join(ways)
 
     def improved(self) -> int:
-        """Return how many points are improved: where effects are dear, as many as fit a batch."""
+        """Return how many points are improved: few where effects are dear."""
         program = self.surrogate.post.belief.response.program
-        together = getattr(program, "together", TRIALS * IMPROVED)
-        return max(min(IMPROVED, together // TRIALS), 2)
+        return IMPROVED if getattr(program, "together", None) is None else FEW_IMPROVED
 
     def improve(self, starts: Queries) -> Queries:
         """Move all free variables by gradients, those with levels one at a time, by turns."""

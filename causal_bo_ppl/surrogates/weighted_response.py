@@ -59,10 +59,20 @@ class WeightedResponse:
         """The posterior of theta."""
         return self.response.post
 
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """The factor F (d, r) of theta's covariance, without coordinates that have no influence."""
+        acting = getattr(self.response.map, "acting", None)
+        if acting is None or acting.all():
+            return self.post.factor
+        found = np.zeros((len(acting), int(acting.sum())))
+        found[acting] = np.asarray(np.linalg.qr(self.post.factor[acting].T, mode="r")).T
+        return found
+
     @property
     def own(self) -> int:
         """How many weights theta has."""
-        return int(self.post.factor.shape[1])
+        return int(self.factor.shape[1])
 
     @property
     def size(self) -> int:
@@ -76,7 +86,7 @@ class WeightedResponse:
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
         """Return the parameters (d,) with these weights of theta."""
-        return np.asarray(self.post.mean + self.post.factor @ weights)
+        return np.asarray(self.post.mean + self.factor @ weights)
 
     def at(self, centre: np.ndarray, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         """Return offsets (M,) and features (M, r): effects are offset + phi'w.
@@ -96,7 +106,7 @@ class WeightedResponse:
             raise NumericalError(
                 f"the effect of {intervention} is {values[row]}; theta has run away"
             )
-        features = jacobian @ self.post.factor
+        features = jacobian @ self.factor
         offsets = values - features @ centre
         if self.blocks:
             features = np.concatenate([features, self.remainders(queries)], axis=1)
@@ -177,7 +187,7 @@ class WeightedResponse:
         Remainders of a few draws are no exact numbers, so that rough averages do for them.
         """
         post = replace(self.post, problem=for_measured(self.post.problem))
-        return Response(post, is_rough=True)
+        return Response(post, is_rough=True, is_lean=True)
 
     def noises(self, queries: Queries) -> np.ndarray:
         """Return what counts as noise of each effect, (M,); computed once for each query.
@@ -213,6 +223,7 @@ def weigh_response(post: Posterior) -> WeightedResponse:
         masks = np.array([[name in members for name in names] for members in post.sets])
         empty = Queries(masks, np.zeros(masks.shape))
         blocks = {key: at for at, (key, _) in enumerate(rows_of_sets(empty))}
+        effect = replace(effect, is_lean=True)
     thetas = post.draws(DRAWS, jax.random.key(0)) if blocks else np.zeros((0, len(post.mean)))
     made: WeightedResponse = post.__dict__.setdefault(
         "_weighted_response", WeightedResponse(effect, thetas, blocks)

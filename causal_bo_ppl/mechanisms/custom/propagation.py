@@ -110,6 +110,8 @@ class PathProgram(Program):
     nodes: tuple[str, ...] = field(metadata={"static": True})
     is_drawn: bool = field(metadata={"static": True})
 
+    side_by_side = False  # an analyst's function may hold anything
+
     def conditional(self, own: list[Any], step: Step, columns: list[Any], fast: bool) -> Any:
         """Return the distribution of one variable given all columns of values."""
         part, setting, theta = self.parts[step.part], self.settings[step.part], own[step.part]

@@ -26,7 +26,7 @@ from causal_bo_ppl.mechanisms.custom.propagation import (
     split_parts,
 )
 from causal_bo_ppl.mechanisms.custom.quantiles import has_mean
-from causal_bo_ppl.mechanisms.gp.propagation import FEW_POINTS, POINTS, Batch, Equation
+from causal_bo_ppl.mechanisms.gp.propagation import FEW_POINTS, POINTS, Equation
 from causal_bo_ppl.mechanisms.gp.regressions import needed_variables
 from causal_bo_ppl.mechanisms.gp.response_map import coordinate_names
 from causal_bo_ppl.mechanisms.interfaces import Extrapolation
@@ -102,7 +102,7 @@ class CustomResponse:
         """Return the same map with averages over fewer points."""
         return replace(self, points=min(self.points, FEW_POINTS))
 
-    def batch(self, queries: Queries) -> Batch:
+    def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
         mask = np.asarray(queries.mask)[:, columns]
@@ -118,7 +118,7 @@ class CustomResponse:
                     f"{listed(lacking)}, which no set of the problem needs, so that they were not "
                     "learned; add it to the sets"
                 )
-        return Batch(mask, value, np.ones((len(mask), 1), bool))
+        return Queries(mask, value)
 
     def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the error (M,) of the averages at theta (d,), judged by many other points."""

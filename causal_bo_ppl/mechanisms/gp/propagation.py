@@ -52,11 +52,13 @@ class Equation(NamedTuple):
 class Setting(NamedTuple):
     """The numbers of one equation that are not learned.
 
-    frame: where its causes lie. slopes: (k,) known slopes.
+    frame: where its causes lie. slopes: (k,) known slopes. terms: how many functions of each of its
+    processes count, (G,); None stands for all.
     """
 
     frame: Frame
     slopes: Any
+    terms: Any = None
 
 
 def split(equations: tuple[Equation, ...], theta: Any) -> list[tuple[Any, Any]]:
@@ -79,7 +81,7 @@ def natural(
     """
     inputs = [columns[cause] for cause in equation.causes]
     if fast:
-        total = mean(equation.form, setting.frame, coefficients, inputs)
+        total = mean(equation.form, setting.frame, coefficients, inputs, setting.terms)
     else:
         total = features(equation.form, setting.frame, inputs) @ coefficients
     for slope, cause in zip(setting.slopes, equation.known, strict=True):
@@ -119,7 +121,8 @@ def sigma_points(size: int) -> np.ndarray:
 class Program:
     """What the ways of averaging share; see `interfaces.ResponseProgram`."""
 
-    together = 4 * TOGETHER  # queries: one program is compiled, and rows that fill up cost nothing
+    together = TOGETHER
+    side_by_side = True
 
     def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
         """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
@@ -140,43 +143,12 @@ class Program:
         return found
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Queries of which some only fill up a batch.
-
-    mask, value: see `Queries`. is_real: (M, 1), which rows are asked for; rows of zeros that fill
-    up a batch are not.
-    """
-
-    mask: Any
-    value: Any
-    is_real: Any
-
-
-def one_by_one(work: Callable[[Queries], Result], batch: Queries | Batch) -> Result:
-    """Do the work on every query, a fixed number at once; rows that fill up cost nothing."""
+def one_by_one(work: Callable[[Queries], Result], batch: Queries) -> Result:
+    """Do the work on every query, a fixed number at once."""
     arrays = Queries(jnp.asarray(batch.mask), jnp.asarray(batch.value))
-    found: Result
-    if not isinstance(batch, Batch):
-        found = jax.lax.map(work, arrays, batch_size=TOGETHER)
-        return found
-    rows, together = len(arrays), jax.vmap(work)
-
-    def cut(part: jax.Array) -> jax.Array:
-        filled = jnp.pad(part, ((0, -rows % TOGETHER), (0, 0)))
-        return filled.reshape(-1, TOGETHER, part.shape[1])
-
-    def visit(piece: tuple[Queries, jax.Array]) -> Result:
-        queries, is_real = piece
-        shapes = jax.eval_shape(together, queries)
-        nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), shapes)
-        some: Result = jax.lax.cond(is_real.any(), together, lambda _: nothing, queries)
-        return some
-
-    pieces = jax.tree.map(cut, (arrays, jnp.asarray(batch.is_real)))
-    each = jax.lax.map(visit, pieces)
-    found = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:rows], each)
+    if len(arrays) <= TOGETHER:
+        return jax.vmap(work)(arrays)
+    found: Result = jax.lax.map(work, arrays, batch_size=TOGETHER)
     return found
 
 

@@ -20,7 +20,6 @@ from causal_bo_ppl.mechanisms.gp.copies import CopyProgram, Layout, lay_out
 from causal_bo_ppl.mechanisms.gp.propagation import (
     FEW_POINTS,
     POINTS,
-    Batch,
     Equation,
     MomentProgram,
     PointProgram,
@@ -37,6 +36,7 @@ from causal_bo_ppl.problem.queries import distinct_rows, set_label
 
 PROPAGATIONS = ("qmc", "sigma", "moments")
 OTHERS, MORE = 8, 1_024  # sets of points by which the error of an average is judged, their size
+FAR, SMALL = 5.0, 1e-9  # sds from the mean of theta; of a process's largest coefficient: negligible
 
 
 def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
@@ -139,7 +139,10 @@ class GPResponse:
         """The effects as a JAX pytree."""
         size = len(self.graph.nodes)
         with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
-            settings = jax.tree.map(jnp.asarray, self.settings)
+            settings = tuple(
+                jax.tree.map(jnp.asarray, setting._replace(terms=self._terms(at)))
+                for at, setting in enumerate(self.settings)
+            )
             if self.propagation == "moments":
                 return MomentProgram(settings, self.equations, size)
             chosen = sigma_points(self._free)
@@ -164,14 +167,51 @@ class GPResponse:
         """Return the same map with averages over fewer points."""
         return replace(self, points=min(self.points, FEW_POINTS))
 
-    def batch(self, queries: Queries) -> Batch:
+    def without_small(self, mean: np.ndarray, sd: np.ndarray) -> "GPResponse":
+        """Return the same map without coefficients that are negligible where theta may lie.
+
+        Those of the shortest waves of a process are, unless its lengthscale is short. mean, sd: of
+        theta (d,).
+        """
+        settings, sizes = [], np.abs(mean) + FAR * sd
+        for at, (own, _) in enumerate(split(self.equations, sizes)):
+            form, terms = self.equations[at].form, []
+            used = 1 + form.causes
+            for group in form.groups:
+                size, used = own[used : used + group.size], used + group.size
+                counts = np.flatnonzero(size > SMALL * size.max(initial=0.0))
+                is_cut = len(group.columns) == 1 and len(counts) > 0
+                terms.append(int(counts[-1]) + 1 if is_cut else group.size)
+            settings.append(self.settings[at]._replace(terms=np.array(terms, int)))
+        return replace(self, settings=tuple(settings))
+
+    @property
+    def acting(self) -> np.ndarray:
+        """Which coordinates of theta (d,) have an influence; see `without_small`."""
+        found = []
+        for at, equation in enumerate(self.equations):
+            form = equation.form
+            counts = zip(form.groups, self._terms(at), strict=True)
+            found.append(np.ones(1 + form.causes, bool))
+            found += [np.arange(group.size) < count for group, count in counts]
+            found.append(np.ones(2 * len(form.hinged) + 1, bool))
+        return np.concatenate(found)
+
+    def _terms(self, at: int) -> np.ndarray:
+        """Return how many functions of each process of an equation count, (G,)."""
+        given = self.settings[at].terms
+        if given is not None:
+            return np.asarray(given)
+        return np.array([group.size for group in self.equations[at].form.groups], int)
+
+    def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
         mask = np.asarray(queries.mask)[:, columns]
         value = np.asarray(queries.value)[:, columns]
         if self._layout is not None:
             self.require_planned(mask)
-            return Batch(mask, value, np.ones((len(mask), 1), bool))
+            return Queries(mask, value)
         learned = {self.graph.nodes[equation.place] for equation in self.equations}
         for row in distinct_rows(mask)[0]:
             members = tuple(
@@ -194,7 +234,7 @@ class GPResponse:
                     f"the effect of {set_label(members)} depends on the mechanisms of "
                     f"{listed(lacking)}, which no set of the problem needs; add it to the sets"
                 )
-        return Batch(mask, value, np.ones((len(mask), 1), bool))
+        return Queries(mask, value)
 
     def require_planned(self, mask: np.ndarray) -> None:
         """Refuse sets, rows (M, p) of the target and its causes, that have no plan."""
