@@ -33,7 +33,7 @@ def in_pieces(
     rows: the number of rows.
     axis: the axis of the results along which their rows lie.
     each: the size of every piece, where it is given.
-    side_by_side: whether threads share the pieces.
+    side_by_side: whether threads share the pieces, one for each processor.
     """
 
     def visit(cut: tuple[int, int, int]) -> Any:
@@ -42,16 +42,23 @@ def in_pieces(
         return jax.tree.map(partial(_cut, rows=end - start, axis=axis), result)
 
     cuts = list(_cuts(rows, each))
-    several = _threads().map if side_by_side and len(cuts) > 1 else map
-    parts = list(several(visit, cuts))
+    shared = side_by_side and len(cuts) > 1 and _processors() > 1
+    parts = list((_threads().map if shared else map)(visit, cuts))
     return jax.tree.map(lambda *pieces: _join(pieces, axis), *parts)
+
+
+def _processors() -> int:
+    """Return how many processors this process has; NPROC says so to XLA too."""
+    given = os.environ.get("NPROC", "")
+    if given.isdecimal():
+        return max(int(given), 1)
+    mine = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(mine(0)) if mine else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor:
-    """Return as many threads as there are processors for this process."""
-    mine = getattr(os, "sched_getaffinity", None)  # not on every system
-    return ThreadPoolExecutor(len(mine(0)) if mine else os.cpu_count(), "causal_bo_ppl")
+    return ThreadPoolExecutor(_processors(), "causal_bo_ppl")
 
 
 def _cuts(rows: int, each: int | None) -> Iterator[tuple[int, int, int]]:

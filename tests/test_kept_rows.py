@@ -146,7 +146,8 @@ def test_every_second_round_asks_for_a_gain_that_is_worth_the_name(toy):
         )
         chosen[number] = search_beyond(search, rule, context, outcomes)
     assert chosen[7][0] is rule and chosen[7][1].worth > -best
-    assert chosen[8][0].beta > 2.0
+    assert chosen[8][0].beta > 2.0 and "instead of 2: no candidate promised" in chosen[8][1].how
+    assert "instead of" not in chosen[7][1].how
     assert chosen[8][1].worth > -best + widening.WORTHWHILE * 10.0
     few = replace(context, surrogate=Straight(surrogate))
     assert search_beyond(search, rule, few, outcomes)[0] is rule
@@ -179,8 +180,10 @@ def test_effects_without_negligible_coefficients_are_those_with_all(toy):
     assert (np.abs(lean(weighted.theta(step), queries) - moved) <= 1e-7 * sds).all()
 
 
-def test_threads_share_the_pieces_of_a_batch_without_mixing_them_up():
+def test_threads_share_the_pieces_of_a_batch_without_mixing_them_up(monkeypatch):
+    """A process that has one processor, as workers of a sweep have, starts no thread."""
     batch, seen = np.arange(2.0 * 103).reshape(-1, 2), set()
+    monkeypatch.setenv("NPROC", "2")
 
     def work(piece):
         seen.add(threading.get_ident())
@@ -193,6 +196,11 @@ def test_threads_share_the_pieces_of_a_batch_without_mixing_them_up():
     for one, other in zip(alone, shared, strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(alone[0], batch.sum(axis=1))
+    seen.clear()
+    monkeypatch.setenv("NPROC", "1")
+    in_pieces(work, batch, 103, 0, 16, True)
+    assert seen == {threading.get_ident()}
+    monkeypatch.setenv("NPROC", "2")
 
     def fails(piece):
         raise ValueError("this piece cannot be computed")

@@ -90,7 +90,8 @@ def optimize(
     acquisition, beta:
         "ucb", the confidence bound mean +- sqrt(beta) sd, where beta is a number, "schedule" or
         `cb.BetaSchedule(delta)`, by default 2, or 9 where effects bend and outcomes are noisy. With
-        exact outcomes beta grows where no bound beats the best of them. "ucb-regret-safe",
+        exact outcomes beta grows where no bound beats the best of them, and where effects bend, in
+        every second round, until some bound beats it by 2 % of their range. "ucb-regret-safe",
         "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead"; `cb.PerCost(...)` or
         `cb.CostSubtracted(...)` of these; or a record of your own, see
         `optimization.interface.Acquisition`.

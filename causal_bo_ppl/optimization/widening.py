@@ -46,9 +46,18 @@ def search_beyond(
     if context.round % 2 == 0 and not is_affine(context.surrogate):
         gain = max(HAIR * abs(best), WORTHWHILE * float(np.ptp(tried.means)))
         wider: Acquisition = widen(among, best + sign * gain)
-        return wider, search(rule=wider)
+        return wider, _say(rule, wider, search(rule=wider))
     found = search(rule=rule)
     if found.worth > sign * best + HAIR * abs(best):
         return rule, found
     wider = widen(among, best)
-    return wider, (found if wider is rule else search(rule=wider))
+    return wider, (found if wider is rule else _say(rule, wider, search(rule=wider)))
+
+
+def _say(rule: Acquisition, wider: Acquisition, found: Found) -> Found:
+    """Return what was found, with words about a bound that was widened for it."""
+    before, after = (getattr(each, "beta", None) for each in (rule, wider))
+    if before == after:
+        return found
+    reason = "no candidate promised enough more than the best outcome"
+    return found._replace(how=f"{found.how}; beta {after:.3g} instead of {before:.3g}: {reason}")
