@@ -48,7 +48,7 @@ def test_noisy_outcomes_of_toy_lead_near_its_optimum():
 @pytest.mark.parametrize("variant", ["paper", None])
 def test_exact_outcomes_of_synthetic_lead_to_its_optimum_under_latent_causes(variant):
     """At cost 60, on average within 0.01 (published 0.09 at cost 158)."""
-    found = gaps("synthetic", "exact", 60.0, range(10), variant, mechanisms="gp")
+    found = gaps("synthetic", "exact", 60.0, SEEDS, variant, mechanisms="gp")
     assert (found.mean(axis=1) <= 0.01).all()
 
 
@@ -89,7 +89,11 @@ def test_bent_mechanisms_transfer_better_than_lines_in_the_nonlinear_funnel(rows
     ("name", "variant", "most"), [("toy", None, 0.3), ("synthetic", "paper", 1)]
 )
 def test_a_round_is_fast_and_does_not_grow_with_outcomes(name, variant, most):
-    """Median of the last rounds, in seconds on an idle machine, twice as much is allowed here."""
+    """Median of the last rounds, in seconds on an idle machine, twice as much is allowed here.
+
+    Late rounds search with a second, wider bound; they take no more than three times what the
+    first ones take.
+    """
     stamps = []
     cb.optimize(
         cb.models.load(name, variant=variant), mechanisms="gp", outcomes="exact", rounds=20,
@@ -97,3 +101,4 @@ def test_a_round_is_fast_and_does_not_grow_with_outcomes(name, variant, most):
     )  # fmt: skip
     lengths = np.diff(stamps)
     assert np.median(lengths[10:]) < 2 * most
+    assert np.median(lengths[10:]) < 3 * np.median(lengths[:10])
