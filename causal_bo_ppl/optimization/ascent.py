@@ -124,7 +124,7 @@ def ascend(
         after = np.where(is_better[:, None], after, slopes)
         curvature = _update(curvature, step, slopes - after)
         shares, slopes = moved, after
-    return _settle(worth, allowed, at, shares, here)
+    return _settle(allowed, at, shares)
 
 
 def _look(worth: Worth, allowed: Allowed, at: Coordinates, points: np.ndarray) -> np.ndarray:
@@ -193,9 +193,7 @@ def _update(curvature: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.n
     return np.where(bends[:, None, None], updated, curvature)
 
 
-def _settle(
-    worth: Worth, allowed: Allowed, at: Coordinates, shares: np.ndarray, here: np.ndarray
-) -> Queries:
+def _settle(allowed: Allowed, at: Coordinates, shares: np.ndarray) -> Queries:
     """Return the queries with rounded shares, where these may be proposed, else as they are."""
     rounded = at.queries((np.round(shares * GRID) / GRID)[:, None])
     plain = at.queries(shares[:, None])

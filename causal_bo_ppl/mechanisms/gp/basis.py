@@ -180,8 +180,9 @@ def sine_series(coefficients: jax.Array, angle: jax.Array, terms: jax.Array) -> 
 def _cosine_and_sine(angle: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return both at angles between pi / 4 and 3 pi / 4, to the last digit or two.
 
-    There they are short polynomials of the distance from pi / 2, which compilers turn into vector
-    instructions; their own functions for all angles take most of the time of a short series.
+    All angles of a box lie there, since the interval is twice as wide (`WIDER`). Both are short
+    polynomials of the distance from pi / 2, which compilers turn into vector instructions; the
+    library's functions for all angles take most of the time of a short series.
     """
     apart = angle - jnp.pi / 2
     square = apart * apart

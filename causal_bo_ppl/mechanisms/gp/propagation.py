@@ -20,10 +20,8 @@ from scipy.stats import norm, qmc
 from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, Group, features, mean
 from causal_bo_ppl.problem import Queries
 
-POINTS, FEW_POINTS = (
-    256,
-    64,
-)  # disturbances that are averaged over, and where a rough average will do
+POINTS = 256  # disturbances that are averaged over
+FEW_POINTS = 64  # the same where a rough average will do
 TOGETHER = 16  # queries that are averaged at once, so that memory is bounded
 NEAR = 0.1  # ranges beyond the data within which an input that is not set counts as inside
 NODES = {0: 1, 1: 20, 2: 10, 3: 7}  # of Gauss-Hermite quadrature, by the number of causes
