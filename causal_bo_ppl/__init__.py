@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from causal_bo_ppl import plots as plots
     from causal_bo_ppl import testing as testing
     from causal_bo_ppl import theory as theory
-    from causal_bo_ppl.campaign import Study as Study
     from causal_bo_ppl.checks import Check as Check
     from causal_bo_ppl.data import Data as Data
     from causal_bo_ppl.diagnostics import Tolerances as Tolerances
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.diagnostics import check_predictive as check_predictive
     from causal_bo_ppl.diagnostics import gaussian_error as gaussian_error
     from causal_bo_ppl.diagnostics import prior_sensitivity as prior_sensitivity
+    from causal_bo_ppl.effect_estimates import effects as effects
     from causal_bo_ppl.errors import CausalBOError as CausalBOError
     from causal_bo_ppl.errors import CausalBOWarning as CausalBOWarning
     from causal_bo_ppl.errors import DataError as DataError
@@ -124,6 +124,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.optimization import Run as Run
     from causal_bo_ppl.optimization import Settings as Settings
     from causal_bo_ppl.optimization import Stop as Stop
+    from causal_bo_ppl.optimization import Study as Study
     from causal_bo_ppl.optimization import Thompson as Thompson
     from causal_bo_ppl.optimization import decompose_regret as decompose_regret
     from causal_bo_ppl.optimization import optimize as optimize
@@ -136,7 +137,6 @@ if TYPE_CHECKING:
     from causal_bo_ppl.responses import compare_propagations as compare_propagations
     from causal_bo_ppl.responses import response as response
     from causal_bo_ppl.surrogates import couple as couple
-    from causal_bo_ppl.surrogates import effects as effects
     from causal_bo_ppl.systems import CausalSystem as CausalSystem
     from causal_bo_ppl.theory import causal_rank as causal_rank
     from causal_bo_ppl.theory import information_gain as information_gain
@@ -145,7 +145,6 @@ if TYPE_CHECKING:
 
 _ROOMS = {"experiments", "models", "plots", "testing", "theory"}
 _HOMES = {
-    "campaign": ("Study",),
     "checks": ("Check",),
     "data": ("Data",),
     "diagnostics": (
@@ -162,6 +161,7 @@ _HOMES = {
         "gaussian_error",
         "prior_sensitivity",
     ),
+    "effect_estimates": ("effects",),
     "errors": (
         "CausalBOError",
         "CausalBOWarning",
@@ -220,13 +220,14 @@ _HOMES = {
         "Run",
         "Settings",
         "Stop",
+        "Study",
         "Thompson",
         "decompose_regret",
         "optimize",
     ),
     "problem": ("Levels", "LinearConstraint", "MagnitudeCost", "Problem", "Queries"),
     "responses": ("Response", "compare_propagations", "response"),
-    "surrogates": ("couple", "effects"),
+    "surrogates": ("couple",),
     "systems": ("CausalSystem",),
     "theory": ("causal_rank", "information_gain", "information_gain_bound", "theory_table"),
 }

@@ -187,7 +187,7 @@ def optimize_aloud(system: "CausalSystem", observations: int, rounds: int, key: 
     from causal_bo_ppl.identification import identify
     from causal_bo_ppl.optimization import optimize
     from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
-    from causal_bo_ppl.problem.queries import vertices
+    from causal_bo_ppl.problem.interventions import vertices
     from causal_bo_ppl.surrogates import couple
     from causal_bo_ppl.theory import causal_rank
 

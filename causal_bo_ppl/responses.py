@@ -14,16 +14,16 @@ from jax.typing import ArrayLike
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.effects_of_draws import apply_to_many, effects_of_draws, how_many
+from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws, how_many
 from causal_bo_ppl.inputs import read_share, require_float64
-from causal_bo_ppl.mechanisms.interfaces import (
+from causal_bo_ppl.mechanisms.base import (
     HessianBounds,
     ResponseMap,
     ResponseProgram,
     offered,
 )
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import labels
+from causal_bo_ppl.problem.interventions import labels
 
 
 @jax.jit

@@ -1,4 +1,12 @@
-"""What is a causal system whose truth is known, and which of its interventions is best?
+"""Where in the region of a set is a function of the values smallest?
+
+Vertices, a grid and Sobol points give places to start from, the best few of every slice of levels.
+From these a pattern search goes down: its steps go along the edges of all planes that bound the
+region, so that it can slide along any face, and to the next levels. A region of levels alone is
+searched completely. What is found is as good as the grid is fine: a basin narrower than a cell can
+be missed.
+
+What is a causal system whose truth is known, and which of its interventions is best?
 
 A system has a problem, a generator of rows and exact effects. Over the region of a set an affine
 response is best at a vertex. For others a grid (or Sobol points, for many variables) finds the
@@ -12,34 +20,191 @@ import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, product
-from typing import NamedTuple
+from itertools import combinations, groupby, product
+from math import comb, prod
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 from scipy.ndimage import minimum_filter
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.errors import DataError, DomainError, ModelError, listed
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
+from causal_bo_ppl.linalg import first_smallest, tie_width
 from causal_bo_ppl.mechanisms.simulation import Conditionals, conditionals, simulate
-from causal_bo_ppl.numerics import first_smallest, tie_width
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import (
+from causal_bo_ppl.problem.interventions import (
+    MOST_ROWS,
     Interventions,
     between,
+    fill_set,
     lattice,
+    place_points,
     sobol,
     spread,
     stack,
     vertices,
 )
-from causal_bo_ppl.problem.search import best_of_restricted_set
+from causal_bo_ppl.problem.regions import Region, Set
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem import Problem
+
+Loss = Callable[[np.ndarray], np.ndarray]  # of points (k, d): (k,), infinite where not legal
+REGION_POINTS = 4_096  # points of the first design, and as many vertices
+FILL = 256  # Sobol points of the first design
+STARTS, SLICES = 6, 24  # local minima, and slices of levels, from which the search goes down
+SHORTEST_STEP = 1e-9  # of a domain's width: the last step
+MOST_EDGES = 600  # directions of edges
+
+
+def best_of_restricted_set(
+    problem: "Problem", loss: Callable[[Queries], np.ndarray], members: Set
+) -> Queries:
+    """Return the query on this set with the smallest loss that was found, in one row.
+
+    loss: from legal queries to (M,) numbers. Of equally good queries the one with the lowest values
+    is taken. A set of which no legal point is found is refused.
+    """
+
+    def lose(points: np.ndarray) -> np.ndarray:
+        queries = place_points(problem.graph.nodes, [(members, points)])
+        legal = problem.feasible(queries)
+        if not legal.any():
+            return np.full(len(points), np.inf)
+        # Legal ones stand for the others: a batch keeps its size, so that nothing is compiled anew.
+        asked = np.where(legal, np.arange(len(points)), int(np.argmax(legal)))
+        return np.where(legal, loss(queries[asked]), np.inf)
+
+    region = problem.region
+    smooth = [place for place, name in enumerate(members) if name not in region.levels]
+    combinations_of_levels = prod(len(region.levels.get(name, (0,))) for name in members)
+    if not smooth and combinations_of_levels <= MOST_ROWS:
+        points = region.grid(members, combinations_of_levels)
+        losses = lose(points)
+    else:
+        points, losses = _descend_in_region(
+            region, members, lose, *_find_starts(problem, members, lose)
+        )
+    if not np.isfinite(losses).any():
+        raise DomainError(
+            f"no legal intervention on {{{listed(members)}}} was found; leave the set out"
+        )
+    equal = np.flatnonzero(losses <= losses.min() + tie_width(losses))
+    lowest = equal[np.lexsort(points[equal].T[::-1])[0]]
+    return place_points(problem.graph.nodes, [(members, points[[lowest]])])
+
+
+def _find_starts(problem: "Problem", members: Set, lose: Loss) -> tuple[np.ndarray, np.ndarray]:
+    """Return places to start from and their losses, of shapes (k, d) and (k,)."""
+    region, points = problem.region, [fill_set(problem, members, FILL)]
+    if region.count_vertices(members) <= REGION_POINTS:
+        points.append(region.vertices(members))
+    others = np.concatenate(points)
+    places, losses = _local_minima(region, members, lose)
+    places = np.concatenate([places, others])
+    losses = np.concatenate([losses, lose(others)])
+    steps = [place for place, name in enumerate(members) if name in region.levels]
+    order = np.argsort(losses, kind="stable")
+    order = order[np.isfinite(losses[order])]
+    _, first = np.unique(places[order][:, steps], axis=0, return_index=True)
+    chosen = np.union1d(np.sort(first)[:SLICES], np.arange(min(STARTS, len(order))))
+    return places[order[chosen]], losses[order[chosen]]
+
+
+def _local_minima(region: Region, members: Set, lose: Loss) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points of a grid that no neighbour within their slice of levels beats."""
+    slices = prod(len(region.levels.get(name, (0,))) for name in members)
+    free = sum(name not in region.levels for name in members)
+    n = round(max(REGION_POINTS / slices, 1.0) ** (1 / max(free, 1)))
+    if n < 3:
+        return np.zeros((0, len(members))), np.zeros(0)
+    ticks = [region.ticks(name, len(region.levels.get(name, range(n)))) for name in members]
+    points = np.array(list(product(*ticks)))
+    losses = lose(points)
+    table = losses.reshape([len(each) for each in ticks])
+    around = [1 if name in region.levels else 3 for name in members]
+    is_lowest = table <= minimum_filter(table, size=around, mode="nearest")
+    kept = np.flatnonzero(is_lowest.ravel() & np.isfinite(losses))
+    return points[kept], losses[kept]
+
+
+def _descend_in_region(
+    region: Region, members: Set, lose: Loss, at: np.ndarray, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Search downhill by patterns from some places; return the last places and their losses."""
+    if not len(at):
+        return at, value
+    low, high = region.bounds(members)
+    smooth = np.array([name not in region.levels for name in members])
+    edges = _edges(region, members, smooth) * (high - low)
+    start = 0.5 / max(round(REGION_POINTS ** (1 / max(int(smooth.sum()), 1))) - 1, 4)
+    length = np.full(len(at), start)
+    while (length > SHORTEST_STEP).any():
+        along = at[:, None] + length[:, None, None] * edges
+        along[:, :, smooth] = np.clip(along[:, :, smooth], low[smooth], high[smooth])
+        around = np.concatenate([along, _next_levels(region, members, at)], axis=1)
+        losses = lose(around.reshape(-1, len(members))).reshape(around.shape[:2])
+        best, better = losses.argmin(axis=1), losses.min(axis=1) < value
+        at = np.where(better[:, None], around[np.arange(len(at)), best], at)
+        value = np.where(better, losses.min(axis=1), value)
+        length = np.where(better, length, length / 4)
+    return at, value
+
+
+def _next_levels(region: Region, members: Set, at: np.ndarray) -> np.ndarray:
+    """Return the places (k, n, d) with one variable moved to its next lower or higher level."""
+    moved = []
+    for place, name in enumerate(members):
+        levels = np.asarray(region.levels.get(name, ()))
+        for step in (-1, 1) if len(levels) else ():
+            there = at.copy()
+            where = np.searchsorted(levels, at[:, place]) + step
+            there[:, place] = levels[np.clip(where, 0, len(levels) - 1)]
+            moved.append(there)
+    return np.stack(moved, axis=1) if moved else np.zeros((len(at), 0, at.shape[1]))
+
+
+def _edges(region: Region, members: Set, smooth: np.ndarray) -> np.ndarray:
+    """Return the directions (n, d) of all edges in which the bounding planes may meet, both ways.
+
+    They are vectors in the unit cube with a largest component of 1. Where the planes are too many,
+    the directions are those that exchange two values at a constant sum. Steps to all neighbours in
+    a grid, for up to 3 variables, are among them.
+    """
+    size = int(smooth.sum())
+    low, high = region.bounds(members)
+    slopes = [
+        np.array([each.coefficients.get(name, 0.0) for name in members]) * (high - low)
+        for each in region.applying(members)
+    ]
+    rows = [slope[smooth] / np.abs(slope).max() for slope in slopes if slope[smooth].any()]
+    planes = np.array([*np.eye(size), *rows])
+    found = [*np.eye(size)]
+    if size <= 3:
+        found += [np.array(step, float) for step in product((-1, 0, 1), repeat=size) if any(step)]
+    if size > 1 and comb(len(planes), size - 1) <= MOST_EDGES:
+        for chosen in combinations(range(len(planes)), size - 1):
+            _, sizes, directions = np.linalg.svd(planes[list(chosen)])
+            if sizes[-1] > 1e-8 * sizes[0]:
+                found.append(directions[-1])
+    else:
+        for row in rows:
+            for one, other in combinations(np.flatnonzero(row).tolist(), 2):
+                exchange = np.zeros(size)
+                exchange[one], exchange[other] = row[other], -row[one]
+                found.append(exchange)
+    unit = np.array([each / np.abs(each).max() for each in found])
+    whole = np.zeros((2 * len(unit), len(members)))
+    whole[:, smooth] = np.concatenate([unit, -unit])
+    return whole
+
 
 Effect = Callable[[Queries], jax.Array | np.ndarray]
-CELLS = 4_096  # points of the first design, whatever the number of variables
+BOX_POINTS = 4_096  # points of the first design, whatever the number of variables
 BASINS = 5  # of every set, from which the search goes down
-NARROWEST = 1e-9  # of a domain's width: the last step
+SHORTEST_STEP_OF_BOX = 1e-9  # of a domain's width: the last step
 
 
 class Optimum(NamedTuple):
@@ -189,7 +354,7 @@ def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
             parts += [best_of_restricted_set(problem, loss, members) for members in sets]
             continue
         starts = np.stack([_basins(problem, loss, members) for members in sets])
-        places, losses = _descend(problem, loss, sets, starts)
+        places, losses = _descend_in_box(problem, loss, sets, starts)
         parts.append(_place(problem, sets, places[np.arange(len(sets)), _best(places, losses)]))
     return stack(parts)
 
@@ -220,8 +385,8 @@ def _basins(
     They are places in the unit cube; where there are fewer minima, the best is repeated.
     """
     size = len(members)
-    ticks = round(CELLS ** (1 / size))
-    unit = lattice(ticks) if ticks >= 5 else sobol(CELLS)
+    ticks = round(BOX_POINTS ** (1 / size))
+    unit = lattice(ticks) if ticks >= 5 else sobol(BOX_POINTS)
     cube = unit(size)
     losses = loss(spread(problem.graph.nodes, [members], problem.domains, unit, len(cube)))
     if ticks >= 5:
@@ -233,7 +398,7 @@ def _basins(
     return cube[np.where(np.isfinite(losses[order]), order, order[0])]
 
 
-def _descend(
+def _descend_in_box(
     problem: Problem,
     loss: Callable[[Queries], np.ndarray],
     sets: Sequence[tuple[str, ...]],
@@ -245,9 +410,9 @@ def _descend(
     """
     size = at.shape[-1]
     steps = np.array(_steps(size))
-    length = np.full(at.shape[:2], 0.5 / max(round(CELLS ** (1 / size)) - 1, 4))
+    length = np.full(at.shape[:2], 0.5 / max(round(BOX_POINTS ** (1 / size)) - 1, 4))
     value = loss(_place(problem, sets, at)).reshape(at.shape[:2])
-    while (length > NARROWEST).any():
+    while (length > SHORTEST_STEP_OF_BOX).any():
         around = np.clip(at[:, :, None] + length[:, :, None, None] * steps, 0.0, 1.0)
         losses = loss(_place(problem, sets, around)).reshape(around.shape[:3])
         best, better = losses.argmin(axis=2), losses.min(axis=2) < value

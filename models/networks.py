@@ -25,7 +25,7 @@ import numpyro.distributions as dist
 
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.graph.exploration import subsets
+from causal_bo_ppl.graph.intervention_sets import subsets
 from causal_bo_ppl.inputs import require_float64
 from causal_bo_ppl.mechanisms.linear.sem import (
     LinearSEM,

@@ -10,7 +10,7 @@ import numpy as np
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Prediction
 
 

@@ -14,18 +14,21 @@ from causal_bo_ppl.optimization.acquisition import (
     first_best,
     read_acquisition,
 )
-from causal_bo_ppl.optimization.confidence import (
+from causal_bo_ppl.optimization.analytic import (
     BetaSchedule,
     ConfidenceBound,
+    Context,
+    ExpectedImprovement,
+    LogExpectedImprovement,
     PointwiseBound,
     RegretSafeBound,
     Thompson,
     error_bound,
+    most_worth,
+    prepare,
 )
-from causal_bo_ppl.optimization.improvement import ExpectedImprovement, LogExpectedImprovement
-from causal_bo_ppl.optimization.interface import Context, most_worth, prepare
 from causal_bo_ppl.optimization.state import ask, begin
-from causal_bo_ppl.problem.queries import vertices
+from causal_bo_ppl.problem.interventions import vertices
 from causal_bo_ppl.surrogates import Prediction
 
 

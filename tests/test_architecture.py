@@ -6,6 +6,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from helpers.import_graph import (
+    SMALL,
+    cycles,
+    import_graph,
+    imported_names,
+    module_files,
+    single_importer,
+)
 
 import causal_bo_ppl as cb
 
@@ -13,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "causal_bo_ppl"
 LAYERS = [
     "errors",
-    "inputs checks numerics sweeps",
+    "inputs checks linalg",
     "batching",
     "graph",
     "problem",
@@ -24,35 +32,15 @@ LAYERS = [
     "models",
     "inference",
     "responses",
-    "diagnostics kernels",
+    "kernels",
+    "effect_estimates",
+    "diagnostics",
     "theory surrogates",
     "optimization",
-    "campaign validation",
     "plots",
     "experiments",
-    "report",
     "cli",
 ]
-INSIDE = {  # the order within a room, from left to right
-    "graph": "layout notation admg exploration",
-    "problem": "levels constraints polytopes regions batches queries search costs feasibility "
-    "fingerprints display validation serialization problem",
-    "data": "tables data identity outcomes learnability",
-    "identification": "evaluation y0_adapter finite_field verification parameters "
-    "linearity results truncated_factorization formulas sampling_plans",
-    "mechanisms": "interfaces simulation linear gp custom automatic serialization",
-    "kernels": "jacobian exact monte_carlo comparison couplings",
-    "surrogates": "interface weights told residual evidence kept_rows weighted_response coupled "
-    "uncoupled effect_moments effect_tables doubts gp_regression independent plain",
-    "optimization": "sequential_tests predicted_outcomes surprise precheck interface confidence "
-    "improvement lookahead acquisition ascent zooming climbing candidates search widening settings "
-    "ledger state beginnings contradictions observing experiments run replay rounds loop regret",
-    "campaign": "reasons suggestions told asking_back unexpected_rows learning stopping asking "
-    "answers storage display study",
-    "experiments": "published own_code serialized_calls worker_environment cluster workers units "
-    "store execution tables result_files comparison sweeping benchmarks transfers "
-    "theory_checks reproduction",
-}
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
 DOORS = {
     "y0": {"identification"},
@@ -60,16 +48,16 @@ DOORS = {
     "numpyro": {"mechanisms", "models", "inference"},
     "numpyro.infer": {"inference"},
     "arviz_base": {"inference"},
-    "arviz_stats": {"inference", "diagnostics"},
+    "arviz_stats": {"mechanisms", "inference", "diagnostics"},
     "arviz_plots": {"plots"},
     "matplotlib": {"plots"},
-    "sqlalchemy": {"campaign"},
     "dask": {"experiments"},
     "distributed": {"experiments"},
     "cloudpickle": {"experiments"},
     "typer": {"cli"},
     "rich": {"cli"},
 }
+PUBLIC_INTERFACES = {"causal_bo_ppl.diagnostics.extrapolation"}
 FILES = sorted(
     [*PACKAGE.glob("*.py"), *(p for d in PACKAGE.iterdir() if d.is_dir() for p in d.rglob("*.py"))]
 )
@@ -79,22 +67,10 @@ def room(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(path, types_too=True):
-    """Full dotted names, also inside functions; those for type checkers only on request."""
-    tree = ast.parse(path.read_text())
-    for node in tree.body:
-        if not types_too and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: write imports in full"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def our_rooms(path):
-    return {name.split(".")[1] for name in imported(path) if name.startswith("causal_bo_ppl.")}
+    return {
+        name.split(".")[1] for name in imported_names(path) if name.startswith("causal_bo_ppl.")
+    }
 
 
 def test_every_file_has_a_place_in_the_pipeline():
@@ -113,25 +89,30 @@ def test_module_imports_nothing_to_its_right(path):
     assert not uphill, f"{here} reaches up the pipeline: {sorted(uphill)}"
 
 
-@pytest.mark.parametrize("name", INSIDE)
-def test_modules_of_a_room_import_only_what_stands_before_them(name):
-    order = INSIDE[name].split()
-    for path in sorted((PACKAGE / name).rglob("*.py")):
-        here = path.relative_to(PACKAGE / name).parts[0].removesuffix(".py")
-        if path == PACKAGE / name / "__init__.py":
-            continue
-        assert here in order, f"{name}/{here} has no place in its room"
-        parts = [each.split(".") for each in imported(path, types_too=False)]
-        used = {
-            each[2] for each in parts if each[:2] == ["causal_bo_ppl", name] and each[2] in order
-        }
-        later = {each for each in used - {here} if order.index(each) >= order.index(here)}
-        assert not later, f"{name}/{here} reaches up its room: {sorted(later)}"
+def test_no_modules_import_each_other_in_a_circle():
+    assert not cycles(import_graph())
+
+
+def test_a_circle_of_imports_inside_a_package_is_noticed(tmp_path):
+    package = tmp_path / "causal_bo_ppl"
+    package.mkdir()
+    (package / "one.py").write_text("def f():\n    from causal_bo_ppl.two import g\n")
+    (package / "two.py").write_text("from causal_bo_ppl.one import f\n")
+    found = cycles(import_graph(package))
+    assert found == [["causal_bo_ppl.one", "causal_bo_ppl.two"]]
+
+
+def test_small_modules_with_a_single_importer_are_public_interfaces():
+    graph, files = import_graph(), module_files()
+    small = {
+        name for name in single_importer(graph) if len(files[name].read_text().splitlines()) < SMALL
+    }
+    assert small <= PUBLIC_INTERFACES, f"merge them into their importers: {sorted(small)}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_dependency_is_used_behind_its_door_only(path):
-    for name in imported(path):
+    for name in imported_names(path):
         for library, doors in DOORS.items():
             if name == library or name.startswith(f"{library}."):
                 assert room(path) in doors, (
@@ -140,8 +121,7 @@ def test_dependency_is_used_behind_its_door_only(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_file_is_short_and_says_what_it_is_for(path):
-    assert len(path.read_text().splitlines()) <= 420
+def test_file_says_what_it_is_for(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
@@ -187,7 +167,7 @@ def test_no_code_path_runs_or_unpickles_what_it_reads():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in {"eval", "exec", "compile"}, path
-        assert not {name.split(".")[0] for name in imported(path)} & {
+        assert not {name.split(".")[0] for name in imported_names(path)} & {
             "pickle",
             "dill",
             "joblib",

@@ -11,6 +11,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.effect_estimates.moments import effect_moments, target_moments
 from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.surrogates import (
@@ -20,8 +21,7 @@ from causal_bo_ppl.surrogates import (
     UncoupledMaker,
     all_at_once,
 )
-from causal_bo_ppl.surrogates.effect_moments import effect_moments, target_moments
-from causal_bo_ppl.surrogates.gp_regression import (
+from causal_bo_ppl.surrogates.independent_gp import (
     Hyperprior,
     Observations,
     Points,
@@ -248,7 +248,7 @@ def test_an_outcome_teaches_its_own_set_only_and_other_sets_stay_fitted(post, ma
     assert both.sets[key] is first.sets[key] and "7 outcomes of 2 sets" in repr(both)
     again = maker.begin(post).tell(queries, outcomes, noise)
     assert again.sets[key] is first.sets[key]  # a new round begins anew and fits nothing again
-    joint = both.covariance(cb.problem.queries.stack([at, beside]))
+    joint = both.covariance(cb.problem.interventions.stack([at, beside]))
     assert not joint[:5, 5:].any() and joint[:5, :5].all() and not both.is_affine
 
 

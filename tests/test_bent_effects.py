@@ -12,15 +12,14 @@ import pytest
 from scipy import stats
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.effect_estimates import moments
+from causal_bo_ppl.effect_estimates.moments import REMAINDER_DRAWS, smooth_moments, weigh_response
 from causal_bo_ppl.mechanisms.gp import basis
-from causal_bo_ppl.optimization.confidence import ConfidenceBound
-from causal_bo_ppl.optimization.interface import Context
+from causal_bo_ppl.optimization.analytic import ConfidenceBound, Context
+from causal_bo_ppl.optimization.maximize import zoom
 from causal_bo_ppl.optimization.state import Entry, begin, tell
-from causal_bo_ppl.optimization.zooming import zoom
-from causal_bo_ppl.surrogates import coupled, weighted_response
-from causal_bo_ppl.surrogates.effect_moments import smooth_moments
-from causal_bo_ppl.surrogates.evidence import Outcomes, is_missed
-from causal_bo_ppl.surrogates.weighted_response import DRAWS, weigh_response
+from causal_bo_ppl.surrogates import coupled
+from causal_bo_ppl.surrogates.discrepancy import Outcomes, is_missed
 
 FEW = cb.GP(functions=16)
 
@@ -57,9 +56,9 @@ def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
     """Between the points at which they are computed too, to a fiftieth of their size."""
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 23)])
     weighted, r = weigh_response(post), cb.response(toy.problem, post)
-    theta = post.draws(DRAWS, jax.random.key(0))
+    theta = post.draws(REMAINDER_DRAWS, jax.random.key(0))
     line = r(post.mean, queries) + (theta - post.mean) @ r.jacobian(post.mean, queries).T
-    missed = (r(theta, queries) - line).T / np.sqrt(DRAWS)
+    missed = (r(theta, queries) - line).T / np.sqrt(REMAINDER_DRAWS)
     found = weighted.remainders(queries)
     expected = missed @ missed.T
     assert np.abs(found @ found.T - expected).max() < 0.02 * np.abs(expected).max()
@@ -73,7 +72,7 @@ def test_remainders_for_which_there_is_no_room_count_as_noise(post, toy, monkeyp
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 9)])
     whole = (weigh_response(post)._missed(queries) ** 2).sum(axis=1)
     for most, least in ((24, -1.0), (4, 1e-3)):
-        monkeypatch.setattr(weighted_response, "ALL", most)
+        monkeypatch.setattr(moments, "ALL", most)
         fresh = weigh_response(replace(post))
         noises = fresh.noises(queries)
         both = (fresh.remainders(queries) ** 2).sum(axis=1) + noises
@@ -85,7 +84,7 @@ def test_smooth_moments_of_effects_are_those_of_draws(post, toy):
     """Against as many draws of theta, between the points at which they are computed."""
     at = [{"X": x} for x in np.linspace(-3.9, 4.9, 14)] + [{"Z": z} for z in (-3.3, 2.2, 17.0)]
     queries = toy.problem.queries(at)
-    r, theta = cb.response(toy.problem, post), post.draws(DRAWS, jax.random.key(0))
+    r, theta = cb.response(toy.problem, post), post.draws(REMAINDER_DRAWS, jax.random.key(0))
     drawn, found = r(theta, queries), smooth_moments(post, queries)
     line = (theta - post.mean).mean(axis=0) @ r.jacobian(post.mean, queries).T
     mean, sd = drawn.mean(axis=0) - line, drawn.std(axis=0, ddof=1)

@@ -32,13 +32,13 @@ def test_a_mechanism_that_bends_is_a_process_and_the_others_are_lines():
     values = rows_of(0.8)[:, [GRAPH.nodes.index(name) for name in graph.nodes]]
     data = Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
     post = cb.fit(problem, data, mechanisms="auto")
-    assert post.chosen.table["finding"].to_dict() == {"Z": "bends", "Y": "linear is enough"}
-    assert "Gaussian processes for Z and lines for Y" in post.chosen.text
+    assert post.chosen.table["finding"].to_dict() == {"Z": "nonlinear", "Y": "linear is enough"}
+    assert "Gaussian processes for Z and linear mechanisms for Y" in post.chosen.text
     assert any(name.startswith("f[X->Z") for name in post.names)
     assert not any(name.startswith("f[Z->Y") for name in post.names)
     by_hand = cb.fit(problem, data, mechanisms={"Z": "gp"})
     np.testing.assert_array_equal(post.mean, by_hand.mean)
-    assert "The rows chose" in post._repr_html_() and by_hand.chosen is None
+    assert "Held-out observations chose" in post._repr_html_() and by_hand.chosen is None
     assert post.update(data.rows(slice(0, 5))).chosen is post.chosen
 
 
@@ -48,7 +48,7 @@ def test_where_lines_are_enough_everywhere_the_posterior_is_that_of_lines():
     post = cb.fit(problem, data, mechanisms="auto")
     assert post.verdict == "exact" and post.mechanisms == "linear"
     np.testing.assert_array_equal(post.mean, cb.fit(problem, data).mean)
-    assert post.chosen.text.startswith("The rows chose lines for ")
+    assert post.chosen.text.startswith("Held-out observations chose lines for ")
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_what_cannot_be_compared_is_refused_by_name():
     with pytest.raises(cb.DataError, match="there are 3; give at least 4"):
         cb.fit(problem, data.rows(slice(0, 3)), mechanisms="auto")
     toy = cb.models.load("toy", variant="confounded")
-    with pytest.raises(cb.ModelError, match="latent cause joins 'X' and 'Y'.*no mechanisms to be"):
+    with pytest.raises(cb.ModelError, match="latent cause joins 'X' and 'Y'.*cannot be compared"):
         cb.fit(toy.problem, toy.observe(50, 0), mechanisms="auto")
 
 
@@ -84,5 +84,5 @@ def test_lines_are_chosen_for_lines_and_processes_for_bends_in_most_data_sets():
             problem, data = problem_and_rows(bend, seed=seed)
             finding = cb.fit(problem, data, mechanisms="auto").chosen.table.loc["Z", "finding"]
             straight += bend == 0 and finding == "linear is enough"
-            bent += bend > 0 and finding == "bends"
+            bent += bend > 0 and finding == "nonlinear"
     assert straight >= 32 and bent >= 38

@@ -29,9 +29,9 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.inference.potentials import potential
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.custom import mode as modes
-from causal_bo_ppl.mechanisms.custom.quantiles import gamma_quantile, quantiles
-from causal_bo_ppl.mechanisms.interfaces import Task
+from causal_bo_ppl.mechanisms.base import Task
+from causal_bo_ppl.mechanisms.custom import density as modes
+from causal_bo_ppl.mechanisms.custom.propagation import gamma_quantile, quantiles
 
 pytestmark = pytest.mark.heavy
 OWN = {"Z": saturate, "Y": decay}

@@ -9,7 +9,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Coupled
 
 # Outcomes here are made up, and contradict the model.

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data.learnability import require_learnable
+from causal_bo_ppl.data.checks import require_learnable
 from causal_bo_ppl.errors import CausalBOWarning, DataError, GraphError
 
 

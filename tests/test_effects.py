@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import t as student
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 
 
 @pytest.fixture(scope="module")

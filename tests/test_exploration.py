@@ -7,7 +7,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.errors import CausalBOWarning, ExplorationError, GraphError
-from causal_bo_ppl.graph import exploration
+from causal_bo_ppl.graph import intervention_sets as exploration
 
 parse = cb.CausalGraph.parse
 SYNTHETIC = "F -> A -> E -> Y; B -> C -> D -> Y; C -> E; A <-> Y; B <-> Y"

@@ -17,9 +17,9 @@ from numpyro.infer.util import log_density
 import causal_bo_ppl as cb
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.mechanisms.gp import basis, evidence
 from causal_bo_ppl.mechanisms.gp.program import gp_program
-from causal_bo_ppl.mechanisms.interfaces import Task
 
 KERNELS = tuple(basis.SMOOTHNESS)
 FEW = cb.GP(functions=8)

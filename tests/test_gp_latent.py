@@ -8,8 +8,8 @@ from numpy.polynomial.hermite_e import hermegauss
 import causal_bo_ppl as cb
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Task
-from causal_bo_ppl.surrogates.independent import IndependentMaker
+from causal_bo_ppl.mechanisms.base import Task
+from causal_bo_ppl.surrogates.independent_gp import IndependentMaker
 from causal_bo_ppl.testing import check_mechanisms
 
 FEW = cb.GP(functions=16)

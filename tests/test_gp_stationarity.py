@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.gp import stationarity
+from causal_bo_ppl.mechanisms.gp import binding as stationarity
 from causal_bo_ppl.mechanisms.gp.basis import features
 from causal_bo_ppl.mechanisms.gp.evidence import log_sds
 

@@ -9,15 +9,16 @@ from scipy.special import log_ndtr
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.improvement import (
+from causal_bo_ppl.optimization.analytic import (
+    Context,
     ExpectedImprovement,
     LogExpectedImprovement,
     expected_improvement,
     log_expected_improvement,
     log_standard_improvement,
+    prepare,
     standard_improvement,
 )
-from causal_bo_ppl.optimization.interface import Context, prepare
 
 HALF = 0.5 * np.log(2 * np.pi)
 

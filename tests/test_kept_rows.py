@@ -11,17 +11,13 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data.outcomes import merge_replicates
-from causal_bo_ppl.optimization import widening
-from causal_bo_ppl.optimization.candidates import find_candidates
-from causal_bo_ppl.optimization.confidence import ConfidenceBound, optimism
-from causal_bo_ppl.optimization.interface import Context
-from causal_bo_ppl.optimization.search import find_best
-from causal_bo_ppl.optimization.widening import search_beyond
+from causal_bo_ppl.effect_estimates import moments as kept_rows
+from causal_bo_ppl.effect_estimates.moments import KeptRows, WeightedResponse, weigh_response
+from causal_bo_ppl.optimization import maximize as widening
+from causal_bo_ppl.optimization.analytic import ConfidenceBound, Context, optimism
+from causal_bo_ppl.optimization.maximize import find_best, find_candidates, search_beyond
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import stack
-from causal_bo_ppl.surrogates import kept_rows
-from causal_bo_ppl.surrogates.kept_rows import KeptRows
-from causal_bo_ppl.surrogates.weighted_response import WeightedResponse, weigh_response
+from causal_bo_ppl.problem.interventions import stack
 
 FEW = cb.GP(functions=16)
 

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import identity, learnability
-from causal_bo_ppl.data.identity import digest
+from causal_bo_ppl.data import checks as learnability
+from causal_bo_ppl.data import data as identity
+from causal_bo_ppl.data.data import digest
+from causal_bo_ppl.linalg import triangular_factor
 from causal_bo_ppl.mechanisms.linear import regressions
-from causal_bo_ppl.numerics import triangular_factor
 
 ROOT = Path(__file__).parents[1]
 GRAPH = cb.CausalGraph.parse("A -> B -> Y; A -> C -> Y; C -> B")

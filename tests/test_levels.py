@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.errors import DomainError
-from causal_bo_ppl.problem.queries import (
+from causal_bo_ppl.problem.interventions import (
     default_design,
     fill_boxes,
 )

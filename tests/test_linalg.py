@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.numerics import clip_rounding, factor_draws, invert_definite
+from causal_bo_ppl.linalg import clip_rounding, factor_draws, invert_definite
 
 
 @pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray], ids=["numpy", "jax"])

@@ -23,14 +23,14 @@ from causal_bo_ppl.mechanisms.linear.density import (
     log_prior,
     log_sds,
 )
-from causal_bo_ppl.mechanisms.linear.model import LinearModel
-from causal_bo_ppl.mechanisms.linear.program import (
+from causal_bo_ppl.mechanisms.linear.model import (
+    LinearModel,
     draw_models,
     linear_program,
     node_prior,
 )
+from causal_bo_ppl.mechanisms.linear.responses import StructuralResponse
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
-from causal_bo_ppl.mechanisms.linear.structural_response import StructuralResponse
 from causal_bo_ppl.mechanisms.simulation import ROWS
 from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
 from causal_bo_ppl.problem import Queries

@@ -5,9 +5,9 @@ import pytest
 from oracles import ancestors, has_hedge, random_admg
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.identification import linearity
+from causal_bo_ppl.identification import linear_identification as linearity
 from causal_bo_ppl.identification.finite_field import eliminate
-from causal_bo_ppl.identification.linearity import half_trek_identified
+from causal_bo_ppl.identification.linear_identification import half_trek_identified
 from causal_bo_ppl.identification.parameters import reduce_effect
 
 INSTRUMENT = "Z -> X -> Y; X <-> Y"

@@ -9,7 +9,7 @@ from dense_surrogate import dense_case
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.interface import Context, prepare
+from causal_bo_ppl.optimization.analytic import Context, prepare
 from causal_bo_ppl.optimization.lookahead import (
     LookAhead,
     cross_covariance,

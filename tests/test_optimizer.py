@@ -12,7 +12,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl import responses
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.precheck import (
+from causal_bo_ppl.optimization.monitor import (
     check_bends,
     contradicts_graph,
     precheck,
     to_be_said,
     warn_of,
 )
-from causal_bo_ppl.optimization.replay import retrace
+from causal_bo_ppl.optimization.run import retrace
 
 
 def look(system, rows, seed=0, **options):

@@ -7,7 +7,7 @@ from scipy import stats
 import causal_bo_ppl as cb
 from causal_bo_ppl.checks import holm
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.disturbance_tests import (
+from causal_bo_ppl.diagnostics.predictive import (
     assess_disturbances,
     combine,
     joined_before,

@@ -9,17 +9,17 @@ import pytest
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.campaign.reasons import (
+from causal_bo_ppl.optimization.analytic import Context
+from causal_bo_ppl.optimization.explain import (
     Gain,
     Reasons,
     expected_gain,
     expected_row_gain,
     find_runner_up,
+    parameter_doubts,
 )
-from causal_bo_ppl.optimization.interface import Context
 from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.optimization.state import choose
-from causal_bo_ppl.surrogates.doubts import parameter_doubts
 
 
 @pytest.fixture(scope="module", params=["min", "max"])

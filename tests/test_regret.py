@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.optimization.replay import restart, retrace
+from causal_bo_ppl.optimization.run import restart, retrace
 
 pytestmark = [
     pytest.mark.heavy,

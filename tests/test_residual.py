@@ -8,8 +8,8 @@ from scipy.stats import multivariate_normal
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.surrogates import evidence
-from causal_bo_ppl.surrogates.residual import LENGTHS, basis
+from causal_bo_ppl.surrogates import discrepancy as evidence
+from causal_bo_ppl.surrogates.discrepancy import LENGTHS, basis
 from causal_bo_ppl.surrogates.weights import (
     condition,
     extend,

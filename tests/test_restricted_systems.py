@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import linprog
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.search import best_of_restricted_set
+from causal_bo_ppl.systems import best_of_restricted_set
 from causal_bo_ppl.testing import check_system
 
 BUDGET = cb.LinearConstraint({"X": 1.0, "Z": 1.0}, lower=-6.0, upper=3.0)

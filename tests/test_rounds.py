@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.observing import gain_of_rows
+from causal_bo_ppl.optimization.experiments import gain_of_rows
 from causal_bo_ppl.optimization.settings import PRESETS
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 

@@ -13,16 +13,18 @@ from scipy.optimize import minimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.acquisition import CostSubtracted, PerCost
-from causal_bo_ppl.optimization.ascent import ascend
-from causal_bo_ppl.optimization.candidates import Space
-from causal_bo_ppl.optimization.climbing import climb_pairs
-from causal_bo_ppl.optimization.confidence import ConfidenceBound, Thompson
-from causal_bo_ppl.optimization.improvement import ExpectedImprovement, LogExpectedImprovement
-from causal_bo_ppl.optimization.interface import Context, prepare
+from causal_bo_ppl.optimization.analytic import (
+    ConfidenceBound,
+    Context,
+    ExpectedImprovement,
+    LogExpectedImprovement,
+    Thompson,
+    prepare,
+)
 from causal_bo_ppl.optimization.lookahead import LookAhead
-from causal_bo_ppl.optimization.search import find_best
+from causal_bo_ppl.optimization.maximize import Space, ascend, climb_pairs, find_best
 from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 
 
 @dataclass(frozen=True)

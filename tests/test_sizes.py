@@ -10,10 +10,10 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.learnability import require_sizes
+from causal_bo_ppl.data.checks import require_sizes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, NumericalError
 from causal_bo_ppl.inference import conjugate, wishart
-from causal_bo_ppl.mechanisms.linear import equations
+from causal_bo_ppl.mechanisms.linear import regressions as equations
 
 NAMES = ("X", "Z", "Y")
 EXTREMES = [(1e48, 1e-48, 1e48), (1e-48, 1e48, 1e-48), (1e-48, 1e-48, 1e48), (1e48, 1e48, 1e-48)]

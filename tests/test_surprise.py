@@ -10,15 +10,17 @@ from scipy.integrate import quad
 from scipy.stats import kstest, multivariate_t, norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization import sequential_tests as tests
-from causal_bo_ppl.optimization.predicted_outcomes import (
+from causal_bo_ppl.optimization import monitor as tests
+from causal_bo_ppl.optimization.monitor import (
     PredictedOutcome,
+    assess,
+    between,
     condition_in_order,
+    is_due,
     noise_degrees,
     predict_in_order,
 )
-from causal_bo_ppl.optimization.surprise import assess, between, is_due
-from causal_bo_ppl.surrogates.told import Told
+from causal_bo_ppl.surrogates.base import Told
 
 STEP = 1e-5
 

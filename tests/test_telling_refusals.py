@@ -95,8 +95,7 @@ def test_value_of_a_row_far_from_what_was_expected_is_asked_back(chain, chain_da
 
 
 def test_expected_values_of_rows_are_those_of_the_mean_model(chain, chain_study):
-    from causal_bo_ppl.campaign.told import read_outcomes_told
-    from causal_bo_ppl.campaign.unexpected_rows import _expect
+    from causal_bo_ppl.optimization.ingest import _expect, read_outcomes_told
 
     state, query = chain_study.state, chain.problem.queries({"X": 5.0})
     records = read_outcomes_told(state, query, {"Z": 5.5, "Y": -6.0})

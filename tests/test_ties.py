@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.numerics import (
+from causal_bo_ppl.linalg import (
     factor_draws,
     first_largest,
     first_smallest,

@@ -177,7 +177,7 @@ def test_right_slope_with_wrong_variance_would_pass_a_check_of_slopes():
 
 
 def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
-    from causal_bo_ppl.identification import formulas
+    from causal_bo_ppl.identification import algorithm as formulas
 
     for broken in BROKEN.values():
         monkeypatch.setattr(formulas, "ask", lambda *_, broken=broken: broken)
@@ -189,7 +189,7 @@ def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
 
 
 def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
-    from causal_bo_ppl.identification import formulas
+    from causal_bo_ppl.identification import algorithm as formulas
 
     monkeypatch.setattr(formulas, "ask", lambda *_: P(Y | X))
     monkeypatch.setattr(formulas, "derive", lambda *_: P(Y | X))
@@ -204,7 +204,7 @@ def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
 
 
 def test_wrong_assembly_of_right_factors_is_an_error(monkeypatch):
-    from causal_bo_ppl.identification import formulas
+    from causal_bo_ppl.identification import algorithm as formulas
 
     missed = r"the estimand of P\(Y \| do\(X\)\) misses the truth"
     with monkeypatch.context() as patch:

@@ -13,8 +13,8 @@ from y0.dsl import P, Sum, Variable
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference import moments
-from causal_bo_ppl.inference.moments import NormalInverseWishart
+from causal_bo_ppl.inference import wishart as moments
+from causal_bo_ppl.inference.wishart import NormalInverseWishart
 
 FRONT_DOOR = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
 

@@ -26,15 +26,15 @@ from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.base import Method, RowModel
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
 from causal_bo_ppl.inference.fitting import read_method, trait
-from causal_bo_ppl.inference.interfaces import Method, RowModel
 from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count, read_share
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered
 from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import default_vertices, labels
+from causal_bo_ppl.problem.interventions import default_vertices, labels
 from causal_bo_ppl.responses import response
 
 CLEARLY = 0.03  # lack of coverage by which intervals are called too narrow

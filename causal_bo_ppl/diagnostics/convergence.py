@@ -2,11 +2,11 @@
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge, sentence
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.identity import require_rows_of
+from causal_bo_ppl.data.data import require_rows_of
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inference import Limits, Posterior
+from causal_bo_ppl.inference.base import RowModel
 from causal_bo_ppl.inference.draws import overall
-from causal_bo_ppl.inference.interfaces import RowModel
 from causal_bo_ppl.inputs import read_count, read_number, require_float64
 from causal_bo_ppl.problem import Problem
 

@@ -13,9 +13,9 @@ from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.mechanisms.interfaces import Extrapolation, offered
+from causal_bo_ppl.mechanisms.base import Extrapolation, offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import default_design, labels
+from causal_bo_ppl.problem.interventions import default_design, labels
 from causal_bo_ppl.responses import response
 
 QUERIES = 64  # vertices, and as many points inside the boxes, where no query is named

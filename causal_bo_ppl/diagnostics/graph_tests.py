@@ -24,13 +24,13 @@ from scipy.special import betainc
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.learnability import Rows, regress, scale_rows
+from causal_bo_ppl.data.checks import Rows, regress, scale_rows
 from causal_bo_ppl.diagnostics.convergence import require_inputs
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_share
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem
 
 COLUMNS = (

@@ -15,15 +15,15 @@ import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.learnability import Rows, regress, scale_rows
+from causal_bo_ppl.data.checks import Rows, regress, scale_rows
 from causal_bo_ppl.diagnostics.convergence import require_between, require_inputs
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.numerics import first_largest
+from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.queries import between, lattice, sobol
+from causal_bo_ppl.problem.interventions import between, lattice, sobol
 
 SHOWN = 3  # variables named in the text; the table has all sets
 HIGH_CORRELATION = 0.9  # correlation of two members that the text mentions

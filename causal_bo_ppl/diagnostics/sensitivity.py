@@ -15,13 +15,13 @@ from causal_bo_ppl.diagnostics.convergence import (
     require_posterior,
     require_rows_known,
 )
-from causal_bo_ppl.diagnostics.relevance import find_relevance
+from causal_bo_ppl.diagnostics.gaussian import find_relevance
 from causal_bo_ppl.errors import DataError, ModelError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import default_design, default_vertices, labels
+from causal_bo_ppl.problem.interventions import default_design, default_vertices, labels
 from causal_bo_ppl.responses import response
 
 LIMIT = 0.05  # distance per doubling of the prior's weight, as the authors of the method propose

@@ -26,7 +26,7 @@ from causal_bo_ppl.experiments.published import BUDGETS, TRANSFER
 from causal_bo_ppl.experiments.units import Loaded, Unit
 from causal_bo_ppl.inference import fit
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.surrogates import CoupledMaker, IndependentMaker, SurrogateMaker
 

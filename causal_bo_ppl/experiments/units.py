@@ -19,14 +19,13 @@ import numpy as np
 import xarray as xr
 
 from causal_bo_ppl import models
-from causal_bo_ppl.campaign import Study
 from causal_bo_ppl.errors import CausalBOWarning, ModelError
 from causal_bo_ppl.experiments.own_code import digest_code, digest_package, holds_own_code
 from causal_bo_ppl.inputs import as_key, read_count
-from causal_bo_ppl.optimization import Settings, optimize
-from causal_bo_ppl.optimization.beginnings import find_versions
-from causal_bo_ppl.optimization.interface import sign_of
-from causal_bo_ppl.problem.queries import fill_points
+from causal_bo_ppl.optimization import Settings, Study, optimize
+from causal_bo_ppl.optimization.analytic import sign_of
+from causal_bo_ppl.optimization.initial_state import find_versions
+from causal_bo_ppl.problem.interventions import fill_points
 from causal_bo_ppl.systems import CausalSystem
 
 FORMAT = 1  # raise it when units compute something else than before

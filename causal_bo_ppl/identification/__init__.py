@@ -9,8 +9,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", TqdmWarning)
     import y0.algorithm.identify  # noqa: F401
 
-from causal_bo_ppl.identification.formulas import identify as identify
-from causal_bo_ppl.identification.linearity import LinearVerdict as LinearVerdict
+from causal_bo_ppl.identification.algorithm import identify as identify
+from causal_bo_ppl.identification.linear_identification import LinearVerdict as LinearVerdict
 from causal_bo_ppl.identification.parameters import Coordinate as Coordinate
 from causal_bo_ppl.identification.parameters import Parameters as Parameters
 from causal_bo_ppl.identification.results import Identification as Identification

@@ -20,7 +20,7 @@ from y0.dsl import Expression, Fraction, One, Probability, Product, Sum
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.inputs import read_number, require_float64
-from causal_bo_ppl.numerics import invert_definite
+from causal_bo_ppl.linalg import invert_definite
 
 Places = tuple[int, ...]
 Piece = TypeVar("Piece")

@@ -24,7 +24,7 @@ from causal_bo_ppl.identification.evaluation import (
     union,
 )
 from causal_bo_ppl.identification.y0_adapter import all_names
-from causal_bo_ppl.sweeps import adjoint_sweep
+from causal_bo_ppl.linalg import adjoint_sweep
 
 PRIME = 2**31 - 1
 SEED = 8128

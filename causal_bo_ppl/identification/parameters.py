@@ -41,8 +41,8 @@ from causal_bo_ppl.identification.finite_field import (
     times,
 )
 from causal_bo_ppl.identification.verification import mark
-from causal_bo_ppl.problem.queries import set_label
-from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
+from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
+from causal_bo_ppl.problem.interventions import set_label
 
 MODELS = 2
 ROWS = 20_000  # rows of a Jacobian that are held at once

@@ -12,7 +12,7 @@ from y0.dsl import Expression
 from causal_bo_ppl.errors import DomainError, ExplorationError, NotIdentifiable, listed
 from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification import evaluation
-from causal_bo_ppl.identification.linearity import LinearVerdict, judge
+from causal_bo_ppl.identification.linear_identification import LinearVerdict, judge
 from causal_bo_ppl.identification.parameters import (
     Explored,
     Parameters,
@@ -23,7 +23,7 @@ from causal_bo_ppl.identification.parameters import (
 from causal_bo_ppl.identification.verification import TOLERANCE
 from causal_bo_ppl.identification.y0_adapter import latex_name, to_latex, to_text
 from causal_bo_ppl.inputs import PATIENCE
-from causal_bo_ppl.problem.queries import set_label
+from causal_bo_ppl.problem.interventions import set_label
 
 DROP = (
     "drop this set (identifiable_only=True does), measure what confounds them, or ask what linear "

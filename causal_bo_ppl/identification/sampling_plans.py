@@ -26,7 +26,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError, UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph, Names
-from causal_bo_ppl.identification.formulas import HedgeFound, ancestors_within, identify
+from causal_bo_ppl.identification.algorithm import HedgeFound, ancestors_within, identify
 from causal_bo_ppl.identification.parameters import Reduction, district_within, reduce_effect
 from causal_bo_ppl.identification.results import Identifications
 from causal_bo_ppl.identification.verification import (

@@ -27,8 +27,8 @@ from causal_bo_ppl.identification.evaluation import (
 from causal_bo_ppl.identification.finite_field import is_exact_effect, require_density
 from causal_bo_ppl.identification.y0_adapter import all_names, to_text
 from causal_bo_ppl.inputs import require_float64
+from causal_bo_ppl.linalg import adjoint_sweep
 from causal_bo_ppl.problem import validation
-from causal_bo_ppl.sweeps import adjoint_sweep
 
 TRIALS = 3
 SEED = 20021

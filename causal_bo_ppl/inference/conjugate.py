@@ -8,20 +8,20 @@ import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.inference.base import Belief, ModelBelief
 from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
-from causal_bo_ppl.inference.interfaces import Belief, ModelBelief
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.interfaces import (
+from causal_bo_ppl.mechanisms.base import (
     Coefficients,
     Mechanisms,
     RowInformation,
     Task,
     offered,
 )
-from causal_bo_ppl.mechanisms.linear.equations import Equations
 from causal_bo_ppl.mechanisms.linear.model import LinearModel
+from causal_bo_ppl.mechanisms.linear.regressions import Equations
 from causal_bo_ppl.problem import Queries
 
 

@@ -12,17 +12,16 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.inference.draws import Drawn
-from causal_bo_ppl.inference.effects_of_draws import effects_of_draws
+from causal_bo_ppl.inference.draws import Drawn, effects_of_draws
 from causal_bo_ppl.inputs import read_count
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import labels, read_interventions
+from causal_bo_ppl.problem.interventions import labels, read_interventions
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.interfaces import Belief, RowModel
+    from causal_bo_ppl.inference.base import Belief, RowModel
     from causal_bo_ppl.inference.posterior import Posterior
 
 

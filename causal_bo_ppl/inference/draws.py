@@ -1,20 +1,60 @@
-"""Draws of a posterior, and whether the computation that made them worked.
+"""What are the effects of many draws of theta? A fixed number of draws at once.
+
+Draws of a posterior, and whether the computation that made them worked.
 
 Draws are of theta and of whole models, with what the method says about each. They are judged by
 R-hat, effective sample sizes, divergences and energy, with limits.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.potentials import log_priors
 from causal_bo_ppl.inputs import read_number
-from causal_bo_ppl.mechanisms.interfaces import Model, offered
+from causal_bo_ppl.mechanisms.base import Model, ResponseMap, ResponseProgram, offered
+from causal_bo_ppl.problem import Queries
+
+THETAS = 64  # models at once
+
+
+@jax.jit
+def apply_to_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax.Array:
+    """Return the effects (s, M) of thetas (s, d) on a batch of the response map."""
+    many = offered(program, "of_many") or jax.vmap(program.effects, (0, None))
+    found: jax.Array = many(theta, batch)
+    return found
+
+
+def how_many(program: ResponseProgram) -> tuple[int | None, bool]:
+    """Return how many queries a piece holds, where the program says so; whether threads share."""
+    return getattr(program, "together", None), getattr(program, "side_by_side", False)
+
+
+def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries) -> np.ndarray:
+    """Return effects (s, M) at finite thetas (s, d); few programs are compiled.
+
+    Raises ExplorationError where theta does not determine the effect of a query.
+    """
+    known = offered(response, "effects_of_many")
+    if known is not None:
+        return np.asarray(known(theta, queries))
+    filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)), mode="edge")
+    effects, batch = np.empty((len(filled), len(queries))), response.batch(queries)
+    sizes = how_many(response.program)
+    for start in range(0, len(filled), THETAS):
+        block = jnp.asarray(filled[start : start + THETAS])
+        work = partial(apply_to_many, response.program, block)
+        effects[start : start + THETAS] = in_pieces(work, batch, len(queries), 1, *sizes)
+    return effects[: len(theta)]
+
 
 CHAINS, DRAWS = 4, 4_000  # of posteriors that are drawn from at once: chains are a mere division
 

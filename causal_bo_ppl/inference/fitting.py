@@ -9,20 +9,20 @@ import numpy as np
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.identity import digest, require_rows_of
-from causal_bo_ppl.data.learnability import require_sizes
-from causal_bo_ppl.data.outcomes import read_outcomes
+from causal_bo_ppl.data.checks import require_sizes
+from causal_bo_ppl.data.data import digest, require_rows_of
+from causal_bo_ppl.data.outcomes import no_outcomes, read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, listed
-from causal_bo_ppl.inference.choosing import choose_mechanisms
+from causal_bo_ppl.inference.base import Method, Recipe
 from causal_bo_ppl.inference.conjugate import Conjugate
-from causal_bo_ppl.inference.interfaces import Method, Recipe
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS
 from causal_bo_ppl.inference.posterior import Posterior
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, require_float64
-from causal_bo_ppl.mechanisms import Choice, read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Prior, Task, read_record
+from causal_bo_ppl.mechanisms import Choice, Mechanisms, read_mechanisms
+from causal_bo_ppl.mechanisms.base import Prior, Task, read_record
+from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
 
 METHODS: dict[str, Method] = {
@@ -69,7 +69,7 @@ def fit(
         that it does not name are linear. "auto": linear where rows that are left out show that a
         line is enough, "gp" elsewhere; `post.chosen` says which and why. Or a family of your own,
         see
-        `causal_bo_ppl.mechanisms.interfaces`.
+        `causal_bo_ppl.mechanisms.base`.
 
         A dictionary may also hold functions that you write with NumPyro, {"Z": saturate, "Y":
         "gp"}; see `causal_bo_ppl.mechanisms.custom`. A function takes the causes of its variable
@@ -151,7 +151,7 @@ def fit(
             f"{chosen.name} cannot use what only linearity identifies; take "
             'method="nuts" or "laplace"'
         )
-    family, choice = choose_mechanisms(problem, data, family, prior)
+    family, choice = choose_family(problem, data, family, prior)
     told = read_outcomes(problem, outcomes)
     task = Task(problem, data, told, prior, parameters, intercepts, linear)
     belief = chosen.infer(task, family, given_key)
@@ -160,6 +160,17 @@ def fit(
     return Posterior(
         problem, chosen.name, belief, (data,), digested, "", family.name, choice, recipe
     )
+
+
+def choose_family(problem: Problem, data: Data, family: Mechanisms, prior: object) -> Chosen:
+    """Return the final family of one that offers a choice; see `selection.choose_mechanisms`."""
+
+    def fit_conjugate(candidate: Mechanisms, given: object) -> Posterior:
+        nothing = no_outcomes(len(problem.graph.nodes))
+        belief = Conjugate().infer(Task(problem, data, nothing, given), candidate, None)
+        return Posterior(problem, "conjugate", belief, (data,), digest(data), "", candidate.name)
+
+    return choose_mechanisms(problem, data, family, prior, fit_conjugate)
 
 
 def read_method(given: object) -> Method:

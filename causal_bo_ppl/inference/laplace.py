@@ -22,6 +22,7 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
+from causal_bo_ppl.inference.base import ModelBelief
 from causal_bo_ppl.inference.draws import (
     CHAINS,
     Drawn,
@@ -30,7 +31,6 @@ from causal_bo_ppl.inference.draws import (
     even,
     overall,
 )
-from causal_bo_ppl.inference.interfaces import ModelBelief
 from causal_bo_ppl.inference.potentials import (
     PROPOSALS,
     WHOLE,
@@ -44,7 +44,7 @@ from causal_bo_ppl.inference.potentials import (
     weigh,
 )
 from causal_bo_ppl.inputs import PATIENCE, host_generator
-from causal_bo_ppl.mechanisms.interfaces import (
+from causal_bo_ppl.mechanisms.base import (
     Density,
     Mechanisms,
     Model,

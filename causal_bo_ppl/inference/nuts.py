@@ -23,7 +23,7 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inference.sampled import SampledBelief
 from causal_bo_ppl.inputs import PATIENCE, read_count
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Model, Task
+from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
 
 BLOCK = 250  # transitions between two movements of the bar
 SHORT = 500  # steps of warm-up, and draws, of a chain that is one of many fits

@@ -13,21 +13,21 @@ import pandas as pd
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.identity import digest
-from causal_bo_ppl.data.learnability import require_more_rows
+from causal_bo_ppl.data.checks import require_more_rows
+from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.identification import Parameters
+from causal_bo_ppl.inference.base import Belief, Recipe, learned_entries
 from causal_bo_ppl.inference.datatree import read_wanted, to_datatree
 from causal_bo_ppl.inference.display import write_html
 from causal_bo_ppl.inference.draws import find_quantiles, read_levels
-from causal_bo_ppl.inference.interfaces import Belief, Recipe, learned_entries
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import read_given_draws
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
-from causal_bo_ppl.mechanisms.interfaces import Mechanisms, Prior, ResponseMap, offered
-from causal_bo_ppl.mechanisms.interfaces import RowInformation as RowInformation
+from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, offered
+from causal_bo_ppl.mechanisms.base import RowInformation as RowInformation
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import Interventions
+from causal_bo_ppl.problem.interventions import Interventions
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -14,7 +14,7 @@ import numpy as np
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.mechanisms.interfaces import Density, Model, offered
+from causal_bo_ppl.mechanisms.base import Density, Model, offered
 
 SPREAD = 2.0  # posterior standard deviations, as Stan starts
 TRIES = 8  # each nearer to the centre

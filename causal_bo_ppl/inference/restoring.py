@@ -15,18 +15,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.identity import digest
+from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
 from causal_bo_ppl.errors import CausalBOError, ModelError, StoreError
-from causal_bo_ppl.inference.choosing import choose_mechanisms
+from causal_bo_ppl.inference.base import Recipe
 from causal_bo_ppl.inference.datatree import COORDINATES, ROWS
-from causal_bo_ppl.inference.fitting import fit, read_method, read_written_method, write_method
-from causal_bo_ppl.inference.interfaces import Recipe
+from causal_bo_ppl.inference.fitting import (
+    choose_family,
+    fit,
+    read_method,
+    read_written_method,
+    write_method,
+)
 from causal_bo_ppl.inference.netcdf import LARGEST, open_datatree, require_tree
 from causal_bo_ppl.inference.posterior import Posterior
 from causal_bo_ppl.inputs import read_key, require_float64, write_key
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Prior, Task, offered
+from causal_bo_ppl.mechanisms.base import Prior, Task, offered
 from causal_bo_ppl.mechanisms.serialization import (
     read_prior,
     read_written_mechanisms,
@@ -34,7 +39,7 @@ from causal_bo_ppl.mechanisms.serialization import (
     write_prior,
 )
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import named
+from causal_bo_ppl.problem.interventions import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -261,7 +266,7 @@ def _read_told(tree: Any, problem: Problem) -> Outcomes:
 def _resume(tree: Any, parts: tuple[Data, ...], recipe: Recipe, resume: Any) -> Posterior:
     """Return a posterior of chains with the draws that the tree holds."""
     task = recipe.task
-    family, choice = choose_mechanisms(
+    family, choice = choose_family(
         task.problem, task.data, read_mechanisms(recipe.mechanisms), task.prior
     )
     model = family.bind(task)

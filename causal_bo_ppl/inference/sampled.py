@@ -15,6 +15,7 @@ import pandas as pd
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.inference.base import ModelBelief
 from causal_bo_ppl.inference.draws import (
     Drawn,
     Limits,
@@ -26,7 +27,6 @@ from causal_bo_ppl.inference.draws import (
     summarise,
     worth_of_chains,
 )
-from causal_bo_ppl.inference.interfaces import ModelBelief
 from causal_bo_ppl.inference.potentials import (
     COEFFICIENTS,
     ENOUGH,
@@ -38,9 +38,9 @@ from causal_bo_ppl.inference.potentials import (
     weigh,
 )
 from causal_bo_ppl.inputs import host_generator, require_float64
+from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms import read_response
-from causal_bo_ppl.mechanisms.interfaces import Model, ResponseMap, Task, offered
-from causal_bo_ppl.numerics import factor_draws
+from causal_bo_ppl.mechanisms.base import Model, ResponseMap, Task, offered
 from causal_bo_ppl.problem import Problem, Queries
 
 NO_DENSITY = "the density that given draws come from is not known"

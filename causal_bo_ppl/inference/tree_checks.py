@@ -8,7 +8,7 @@ import numpy as np
 from causal_bo_ppl.errors import ModelError, StoreError, listed
 from causal_bo_ppl.inference.datatree import BY_ROW, DISTURBANCES, EFFECTS, ROWS
 from causal_bo_ppl.mechanisms import FAMILIES
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from causal_bo_ppl.kernels.monte_carlo import (
     warn_of_tails,
 )
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import Sets, split_sets
+from causal_bo_ppl.problem.interventions import Sets, split_sets
 from causal_bo_ppl.responses import response
 
 if TYPE_CHECKING:

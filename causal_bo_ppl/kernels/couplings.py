@@ -16,7 +16,7 @@ from causal_bo_ppl.inputs import read_count, read_number
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.kernels.jacobian import KernelEstimate, jacobian_features, jacobian_gram
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import Sets, affine_anchors, labels, split_sets
+from causal_bo_ppl.problem.interventions import Sets, affine_anchors, labels, split_sets
 
 if TYPE_CHECKING:
     import xarray as xr

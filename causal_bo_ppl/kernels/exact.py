@@ -34,11 +34,11 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import PATIENCE
 from causal_bo_ppl.kernels.jacobian import KernelEstimate, no_error
-from causal_bo_ppl.mechanisms.interfaces import Coefficients, offered
+from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
+from causal_bo_ppl.mechanisms.base import Coefficients, offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import Sets, distinct_rows
+from causal_bo_ppl.problem.interventions import Sets, distinct_rows
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
 AT_ONCE = 512  # pairs: their (p, p) covariances stay in the cache
 PAIRS = 4_096  # of sets at once

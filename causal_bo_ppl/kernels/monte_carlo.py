@@ -28,7 +28,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.kernels.jacobian import KernelEstimate
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import labels
+from causal_bo_ppl.problem.interventions import labels
 from causal_bo_ppl.responses import response
 
 DRAWS = 4_000

@@ -4,11 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.mechanisms.automatic import Automatic
-from causal_bo_ppl.mechanisms.custom.family import CustomMechanisms, read_functions
-from causal_bo_ppl.mechanisms.gp.family import GaussianProcesses, read_choices
-from causal_bo_ppl.mechanisms.gp.priors import GP
-from causal_bo_ppl.mechanisms.interfaces import (
+from causal_bo_ppl.mechanisms.base import (
     Mechanisms,
     Model,
     ResponseMap,
@@ -16,7 +12,11 @@ from causal_bo_ppl.mechanisms.interfaces import (
     offered,
     read_record,
 )
+from causal_bo_ppl.mechanisms.custom.model import CustomMechanisms, read_functions
+from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses, read_choices
+from causal_bo_ppl.mechanisms.gp.priors import GP
 from causal_bo_ppl.mechanisms.linear.model import Linear
+from causal_bo_ppl.mechanisms.selection import Automatic
 
 __all__ = ["FAMILIES", "Choice", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
 

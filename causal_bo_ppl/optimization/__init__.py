@@ -3,13 +3,13 @@
 from causal_bo_ppl.optimization.acquisition import CostSubtracted as CostSubtracted
 from causal_bo_ppl.optimization.acquisition import InTurn as InTurn
 from causal_bo_ppl.optimization.acquisition import PerCost as PerCost
-from causal_bo_ppl.optimization.confidence import BetaSchedule as BetaSchedule
-from causal_bo_ppl.optimization.confidence import ConfidenceBound as ConfidenceBound
-from causal_bo_ppl.optimization.confidence import PointwiseBound as PointwiseBound
-from causal_bo_ppl.optimization.confidence import RegretSafeBound as RegretSafeBound
-from causal_bo_ppl.optimization.confidence import Thompson as Thompson
-from causal_bo_ppl.optimization.improvement import ExpectedImprovement as ExpectedImprovement
-from causal_bo_ppl.optimization.improvement import LogExpectedImprovement as LogExpectedImprovement
+from causal_bo_ppl.optimization.analytic import BetaSchedule as BetaSchedule
+from causal_bo_ppl.optimization.analytic import ConfidenceBound as ConfidenceBound
+from causal_bo_ppl.optimization.analytic import ExpectedImprovement as ExpectedImprovement
+from causal_bo_ppl.optimization.analytic import LogExpectedImprovement as LogExpectedImprovement
+from causal_bo_ppl.optimization.analytic import PointwiseBound as PointwiseBound
+from causal_bo_ppl.optimization.analytic import RegretSafeBound as RegretSafeBound
+from causal_bo_ppl.optimization.analytic import Thompson as Thompson
 from causal_bo_ppl.optimization.lookahead import LookAhead as LookAhead
 from causal_bo_ppl.optimization.loop import optimize as optimize
 from causal_bo_ppl.optimization.regret import RegretDecomposition as RegretDecomposition
@@ -18,3 +18,4 @@ from causal_bo_ppl.optimization.run import Run as Run
 from causal_bo_ppl.optimization.settings import Observe as Observe
 from causal_bo_ppl.optimization.settings import Settings as Settings
 from causal_bo_ppl.optimization.settings import Stop as Stop
+from causal_bo_ppl.optimization.study import Study as Study

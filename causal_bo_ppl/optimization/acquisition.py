@@ -13,19 +13,22 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_size
-from causal_bo_ppl.mechanisms.interfaces import offered, read_record
-from causal_bo_ppl.optimization.confidence import BetaSchedule as BetaSchedule
-from causal_bo_ppl.optimization.confidence import (
+from causal_bo_ppl.mechanisms.base import offered, read_record
+from causal_bo_ppl.optimization.analytic import Acquisition as Acquisition
+from causal_bo_ppl.optimization.analytic import BetaSchedule as BetaSchedule
+from causal_bo_ppl.optimization.analytic import (
     ConfidenceBound,
+    Context,
+    ExpectedImprovement,
+    LogExpectedImprovement,
     PointwiseBound,
     RegretSafeBound,
     Thompson,
+    prepare,
+    trait,
 )
-from causal_bo_ppl.optimization.confidence import confidence_bound as confidence_bound
-from causal_bo_ppl.optimization.improvement import ExpectedImprovement, LogExpectedImprovement
-from causal_bo_ppl.optimization.interface import Acquisition as Acquisition
-from causal_bo_ppl.optimization.interface import Context, prepare, trait
-from causal_bo_ppl.optimization.interface import first_best as first_best
+from causal_bo_ppl.optimization.analytic import confidence_bound as confidence_bound
+from causal_bo_ppl.optimization.analytic import first_best as first_best
 from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate

@@ -20,12 +20,11 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inputs import read_count
-from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.numerics import first_largest, tie_width
-from causal_bo_ppl.optimization.improvement import standard_improvement
-from causal_bo_ppl.optimization.interface import Context, sign_of
+from causal_bo_ppl.linalg import first_largest, tie_width
+from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.optimization.analytic import Context, sign_of, standard_improvement
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Surrogate
 
 BLOCK = 256  # queries whose lines are held in memory at once, and whose covariance is formed

@@ -17,13 +17,11 @@ import xarray as xr
 
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inputs import read_share, read_size
-from causal_bo_ppl.optimization.confidence import fixed_beta
-from causal_bo_ppl.optimization.interface import Context, sign_of
-from causal_bo_ppl.optimization.replay import restart, retrace
-from causal_bo_ppl.optimization.run import Run, Step
+from causal_bo_ppl.optimization.analytic import Context, fixed_beta, sign_of
+from causal_bo_ppl.optimization.run import Run, Step, restart, retrace
 from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.coupled import Coupled
 from causal_bo_ppl.theory import (

@@ -1,8 +1,16 @@
-"""What did an optimization do, and what does it recommend?"""
+"""What did an optimization do, and what does it recommend?
+
+What was known before each round of a run? Its record is told again to the state it began with.
+
+Belief is a function of the ledger, so that every state along the way is found from the run's steps
+and observed rows; nothing else is stored.
+"""
 
 import html
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +24,12 @@ from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.mechanisms.interfaces import offered
-from causal_bo_ppl.optimization.predicted_outcomes import PredictedOutcome
+from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.optimization.monitor import PredictedOutcome, Surprise, assess, contradicts_graph
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import Entry, State, Suggestion, recommend
-from causal_bo_ppl.optimization.surprise import Surprise, assess
+from causal_bo_ppl.optimization.state import Entry, State, Suggestion, begin, recommend, tell
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import set_label, stack
+from causal_bo_ppl.problem.interventions import set_label, stack
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.systems import CausalSystem
 
@@ -288,3 +295,59 @@ class Run:
         if far is not None and far.verdict == FAILED:
             words.append(f"{far.text} {far.advice}")
         return "".join(f"<p>{html.escape(each)}</p>" for each in words) + table
+
+
+class Known(NamedTuple):
+    """What was known before a round. number: of the round, from 1."""
+
+    number: int
+    state: State
+
+
+def told_by_round(run: Run) -> list[tuple[int, tuple[Entry, ...]]]:
+    """Return what each round of a run told: its experiments, or the rows that it observed."""
+    is_known, nothing = run.settings.known_noise is not None, run.problem.baseline()
+    found = [
+        (
+            each.round,
+            Entry(nothing, float(row.outcomes[0]), 0.0, row, each.cost / len(each.rows)),
+        )
+        for each in run.observed
+        for row in (each.rows.rows(slice(at, at + 1)) for at in range(len(each.rows)))
+    ]
+    found += [
+        (
+            step.round,
+            Entry(
+                step.suggestion.query,
+                step.outcome,
+                step.noise if is_known else None,
+                step.row,
+                step.suggestion.cost,
+            ),
+        )
+        for step in run.steps
+    ]
+    found.sort(key=lambda each: each[0])
+    return [
+        (number, tuple(entry for _, entry in group))
+        for number, group in groupby(found, key=lambda each: each[0])
+    ]
+
+
+def restart(run: Run) -> State:
+    """Return the state before the first round of a run, earlier experiments included."""
+    if run.base is None:
+        raise ModelError("this run does not hold the posterior that it began with; run it again")
+    settings = run.settings.doubting(contradicts_graph(run.checks))
+    start = begin(run.base, settings, takes_rows=run.takes_rows)
+    return tell(start, run.earlier) if run.earlier else start
+
+
+def retrace(run: Run) -> Iterator[Known]:
+    """Yield what was known before every round that told something, and after the last one."""
+    state, number = restart(run), 0
+    for number, entries in told_by_round(run):
+        yield Known(number, state)
+        state = tell(state, entries)
+    yield Known(number + 1, state)

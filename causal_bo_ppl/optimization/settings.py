@@ -11,7 +11,7 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.fitting import read_method, read_written_method, trait, write_method
 from causal_bo_ppl.inputs import MOST, as_float, read_count, read_share, read_size
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import offered, read_record
+from causal_bo_ppl.mechanisms.base import offered, read_record
 from causal_bo_ppl.mechanisms.serialization import (
     read_prior,
     read_written_mechanisms,
@@ -26,7 +26,7 @@ from causal_bo_ppl.optimization.acquisition import (
     read_written_acquisition,
     write_acquisition,
 )
-from causal_bo_ppl.optimization.confidence import read_beta
+from causal_bo_ppl.optimization.analytic import read_beta
 from causal_bo_ppl.surrogates import (
     CoupledMaker,
     IndependentMaker,

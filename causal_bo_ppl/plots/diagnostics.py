@@ -20,7 +20,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import PROPOSALS
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.plots.labels import (
     CUT,
     SIDE,

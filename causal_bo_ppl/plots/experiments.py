@@ -10,9 +10,9 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import t as student
 
 from causal_bo_ppl.inputs import read_count, read_share
-from causal_bo_ppl.numerics import first_smallest
+from causal_bo_ppl.linalg import first_smallest
 from causal_bo_ppl.optimization import Run
-from causal_bo_ppl.optimization.replay import restart
+from causal_bo_ppl.optimization.run import restart
 from causal_bo_ppl.plots.labels import (
     CUT,
     distinct,
@@ -24,7 +24,7 @@ from causal_bo_ppl.plots.labels import (
 from causal_bo_ppl.plots.runs import CHOICE, require_runs
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import rows_of_sets
+from causal_bo_ppl.problem.interventions import rows_of_sets
 from causal_bo_ppl.surrogates import Surrogate
 
 MOST_VARIABLES = 20  # above, variables that were never set are left out

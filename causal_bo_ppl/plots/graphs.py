@@ -35,7 +35,7 @@ from causal_bo_ppl.plots.labels import (
 )
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, MOST_LABELS
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.display import COLOURS
+from causal_bo_ppl.problem.problem import COLOURS
 
 POINTS_PER_INCH = 90
 DASHES = (0, (4, 3))

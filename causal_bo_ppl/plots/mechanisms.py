@@ -19,7 +19,7 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_count
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.plots.labels import folded, short
 from causal_bo_ppl.plots.style import BLUE, INK, half_width, mark_data, set_heights
 from causal_bo_ppl.systems import CausalSystem

@@ -23,7 +23,7 @@ from causal_bo_ppl.plots.labels import (
     plain,
 )
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width
-from causal_bo_ppl.problem.queries import set_label
+from causal_bo_ppl.problem.interventions import set_label
 
 COLOURS = (BLUE, AMBER, INK, "#16a34a", "#db2777", "#7c3aed", "#0891b2", GREY)
 COST = "cost of what was done so far"

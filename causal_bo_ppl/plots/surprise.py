@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from causal_bo_ppl.errors import DataError
-from causal_bo_ppl.optimization.surprise import Surprise
+from causal_bo_ppl.optimization.monitor import Surprise
 from causal_bo_ppl.plots.labels import entitle, legend_below, short
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, equal_runs, half_width
 

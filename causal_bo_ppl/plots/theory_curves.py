@@ -13,7 +13,7 @@ from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.plots.labels import entitle, folded, legend_below, name_decades
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.theory.constants import leading
-from causal_bo_ppl.theory.gains import spectrum
+from causal_bo_ppl.theory.information_gains import spectrum
 from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
 
 STYLES: dict[str, dict[str, Any]] = {

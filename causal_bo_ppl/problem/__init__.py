@@ -2,6 +2,6 @@
 
 from causal_bo_ppl.problem.constraints import LinearConstraint as LinearConstraint
 from causal_bo_ppl.problem.costs import MagnitudeCost as MagnitudeCost
-from causal_bo_ppl.problem.levels import Levels as Levels
+from causal_bo_ppl.problem.domains import Levels as Levels
+from causal_bo_ppl.problem.interventions import Queries as Queries
 from causal_bo_ppl.problem.problem import Problem as Problem
-from causal_bo_ppl.problem.queries import Queries as Queries

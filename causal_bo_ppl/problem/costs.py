@@ -12,7 +12,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import CausalBOError, DomainError, listed, shown
 from causal_bo_ppl.inputs import read_number
-from causal_bo_ppl.problem.queries import Queries
+from causal_bo_ppl.problem.interventions import Queries
 
 CostFunction = Callable[[Queries], "np.ndarray"]
 Costs = Mapping[str, float] | CostFunction | str | None

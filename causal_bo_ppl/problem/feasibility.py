@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from causal_bo_ppl.errors import DomainError, listed, unknown
-from causal_bo_ppl.problem.levels import nearest_levels, show_levels
-from causal_bo_ppl.problem.queries import Queries, distinct_rows, named
+from causal_bo_ppl.problem.domains import nearest_levels, show_levels
+from causal_bo_ppl.problem.interventions import Queries, distinct_rows, named
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem

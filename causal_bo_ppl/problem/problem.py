@@ -1,5 +1,16 @@
-"""What may we change, within which limits and at what cost, to improve what?"""
+"""When are two problems the same?
 
+A fingerprint is a hash of all that changes an answer. Functions, of which nobody can say whether
+they are equal, enter by their values at some points of every set. What a problem does not have,
+levels for example, leaves no trace, so that fingerprints outlive new features.
+
+How is a problem shown to its analyst: in a line, as a table, as a page?
+
+What may we change, within which limits and at what cost, to improve what?
+"""
+
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -7,8 +18,9 @@ import pandas as pd
 
 from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_count
-from causal_bo_ppl.problem import display, feasibility, serialization, validation
+from causal_bo_ppl.problem import feasibility, serialization, validation
 from causal_bo_ppl.problem.constraints import LinearConstraint
 from causal_bo_ppl.problem.costs import (
     ConstantCost,
@@ -18,20 +30,113 @@ from causal_bo_ppl.problem.costs import (
     evaluate_costs,
     read_costs,
 )
-from causal_bo_ppl.problem.feasibility import Rule
-from causal_bo_ppl.problem.fingerprints import find_fingerprint
-from causal_bo_ppl.problem.levels import Levels
-from causal_bo_ppl.problem.queries import (
+from causal_bo_ppl.problem.domains import Levels, show_levels
+from causal_bo_ppl.problem.feasibility import Rule, evaluate_rule, rule_name
+from causal_bo_ppl.problem.interventions import (
     Interventions,
     Queries,
     fill_points,
     grid_points,
     named,
+    place_points,
     read_mappings,
+    spread,
     vertices,
 )
 from causal_bo_ppl.problem.regions import Region
 from causal_bo_ppl.problem.validation import Bounds, Domain, Edge, FoundSets, Set, Sets
+
+PROBES = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
+PROBED = 16  # points of every set at which functions are compared, where values are restricted
+
+
+def find_fingerprint(problem: "Problem") -> str:
+    """Return the hash of all that changes an answer."""
+    graph, region = problem.graph, problem.region
+    record: dict[str, object] = {
+        "edges": [graph.nodes, graph.directed, graph.bidirected],
+        "goal": [problem.target, problem.objective, problem.identifiable_only],
+        "domains": [[name, *bounds] for name, bounds in problem.domains.items()],
+        "sets": [problem.sets_are_explicit, problem.sets],
+        "known": [[*edge, value] for edge, value in problem.known.items()],
+        "costs": _probe_costs(problem),
+    }
+    if region.levels:
+        record["levels"] = [[name, *values] for name, values in region.levels.items()]
+    if region.constraints:
+        record["constraints"] = sorted(
+            json.dumps([each.coefficients, each.lower, each.upper, each.when])
+            for each in region.constraints
+        )
+    if problem.feasible_rule is not None:
+        points = [(members, region.fill(members, PROBED)) for members in problem.sets]
+        probe = place_points(graph.nodes, points)
+        record["feasible"] = evaluate_rule(problem.feasible_rule, probe).tolist()
+    return hashlib.sha256(json.dumps(record, allow_nan=False).encode()).hexdigest()
+
+
+def _probe_costs(problem: "Problem") -> list[float] | list[str]:
+    """Return the costs of some interventions on every set."""
+    if not problem.is_box:  # costs need be defined for legal values only
+        costs = evaluate_costs(problem.costs, fill_points(problem, problem.sets, PROBED))
+        return [f"{cost:.9g}" for cost in costs.tolist()]  # mixtures of vertices are rounded
+    probe = spread(
+        problem.graph.nodes,
+        problem.sets,
+        problem.domains,
+        lambda size: PROBES @ np.sqrt(np.arange(2, 2 + size))[None] % 1.0,
+        len(PROBES) * len(problem.sets),
+    )
+    numbers: list[float] = evaluate_costs(problem.costs, probe).tolist()
+    return numbers
+
+
+COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
+
+
+def describe(problem: "Problem") -> str:
+    """Return a problem in one line: goal, sets, size, and what restricts the values."""
+    sets = f"{len(problem.sets)} sets of {listed(problem.manipulable, most=8)}"
+    size = f"{len(problem.graph.nodes)} variables"
+    levels = [f"{name} in {{{show_levels(each, 8)}}}" for name, each in problem.levels.items()]
+    limits = "".join(f"; {each}" for each in [*levels, *map(str, problem.constraints)])
+    if problem.feasible_rule is not None:
+        limits += f"; where {rule_name(problem.feasible_rule)}"
+    return f"Problem({problem.objective} {problem.target} over {sets}; {size}{limits})"
+
+
+def tabulate_variables(problem: "Problem") -> pd.DataFrame:
+    """Return the manipulable variables as a table: unit, low, high, and levels if there are."""
+    rows = [
+        (name, problem.units.get(name, ""), *bounds) for name, bounds in problem.domains.items()
+    ]
+    table = pd.DataFrame(rows, columns=["variable", "unit", "low", "high"])
+    if problem.levels:
+        table["levels"] = [
+            show_levels(problem.levels[name]) if name in problem.levels else ""
+            for name in problem.manipulable
+        ]
+    return table.set_index("variable")
+
+
+def write_html(problem: "Problem") -> str:
+    """Return a picture of the graph and tables of goal, variables and constraints."""
+    fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"]) | {
+        problem.target: COLOURS["target"]
+    }
+    goal = pd.DataFrame(
+        {
+            "goal": [f"{problem.objective} {problem.label(problem.target)}"],
+            "sets": [len(problem.sets)],
+        }
+    )
+    causes = problem.graph.ancestral(problem.target)
+    picture = draw_svg(causes.nodes, causes.directed, causes.bidirected, fills)
+    words = [*map(str, problem.constraints)]
+    if problem.feasible_rule is not None:
+        words.append(f"{rule_name(problem.feasible_rule)}(queries)")
+    limits = pd.DataFrame({"where": words}).to_html(index=False) if words else ""
+    return picture + goal.to_html(index=False) + problem.variables().to_html() + limits
 
 
 class Problem:
@@ -406,11 +511,11 @@ class Problem:
         return hash(self.fingerprint)
 
     def __repr__(self) -> str:
-        return display.describe(self)
+        return describe(self)
 
     def variables(self) -> pd.DataFrame:
         """Return the manipulable variables as a table: unit, low, high, and levels if there are."""
-        return display.tabulate_variables(self)
+        return tabulate_variables(self)
 
     def _repr_html_(self) -> str:
-        return display.write_html(self)
+        return write_html(self)

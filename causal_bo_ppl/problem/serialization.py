@@ -20,8 +20,8 @@ from causal_bo_ppl.errors import CausalBOError, DomainError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.problem.constraints import LinearConstraint
 from causal_bo_ppl.problem.costs import ConstantCost, CostFunction, MagnitudeCost
+from causal_bo_ppl.problem.domains import Levels
 from causal_bo_ppl.problem.feasibility import Rule
-from causal_bo_ppl.problem.levels import Levels
 from causal_bo_ppl.problem.validation import FoundSets
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from causal_bo_ppl.errors import (
     unknown,
 )
 from causal_bo_ppl.graph import CausalGraph, mis, pomis
-from causal_bo_ppl.graph.exploration import MOST_SETS, in_order, narrow_domains, subsets
+from causal_bo_ppl.graph.intervention_sets import MOST_SETS, in_order, narrow_domains, subsets
 from causal_bo_ppl.inputs import STEEPEST, read_list, read_number, size_fault
 from causal_bo_ppl.problem.constraints import LinearConstraint
-from causal_bo_ppl.problem.levels import Levels
+from causal_bo_ppl.problem.domains import Levels
 
 Set = tuple[str, ...]
 Bounds = tuple[float, float]

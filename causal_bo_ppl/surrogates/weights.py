@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from causal_bo_ppl.mechanisms.interfaces import RowInformation
-from causal_bo_ppl.numerics import clip_rounding
+from causal_bo_ppl.linalg import clip_rounding
+from causal_bo_ppl.mechanisms.base import RowInformation
 
 LEAST = 1e-14  # of a block's largest eigenvalue: smaller ones are rounding
 LOG_TWO_PI = float(np.log(2 * np.pi))

@@ -17,18 +17,18 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.base import Method, learned_entries
 from causal_bo_ppl.inference.draws import Limits
 from causal_bo_ppl.inference.fitting import read_method
-from causal_bo_ppl.inference.interfaces import Method, learned_entries
 from causal_bo_ppl.inference.potentials import potential, value_and_gradient
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms
-from causal_bo_ppl.mechanisms.interfaces import Model, ResponseMap, Task
+from causal_bo_ppl.mechanisms.base import Model, ResponseMap, Task
 from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
-from causal_bo_ppl.optimization.interface import Context, prepare
+from causal_bo_ppl.optimization.analytic import Context, prepare
 from causal_bo_ppl.optimization.settings import read_surrogate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import default_design, default_vertices, split_sets
+from causal_bo_ppl.problem.interventions import default_design, default_vertices, split_sets
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 

@@ -16,7 +16,7 @@ from causal_bo_ppl.errors import CausalBOWarning, ModelError, listed
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import between, distinct_rows, stack, vertices_and_points
+from causal_bo_ppl.problem.interventions import between, distinct_rows, stack, vertices_and_points
 from causal_bo_ppl.systems import CausalSystem
 
 PLACES = 40  # where a direct effect is looked for: half in the population, half in the domains

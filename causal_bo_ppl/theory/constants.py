@@ -19,12 +19,12 @@ from causal_bo_ppl.errors import ModelError, NumericalError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_share, read_size
-from causal_bo_ppl.numerics import first_largest
+from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import fill_boxes, vertices
+from causal_bo_ppl.problem.interventions import fill_boxes, vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem, Optimum
-from causal_bo_ppl.theory.gains import spectrum
+from causal_bo_ppl.theory.information_gains import spectrum
 
 PIECE = 16_384  # vertices whose Jacobian is held in memory at once
 ROUNDING = 1e-6  # relative error of an optimum that was found by search

@@ -20,7 +20,7 @@ from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import design
-from causal_bo_ppl.theory.gains import greedy_gain, require_queries
+from causal_bo_ppl.theory.information_gains import greedy_gain, require_queries
 
 TILE = 2_048  # rows and columns of a gram that are held in memory at once
 COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]

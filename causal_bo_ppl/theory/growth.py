@@ -12,19 +12,19 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.learnability import scale_rows
+from causal_bo_ppl.data.checks import scale_rows
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.base import Method
 from causal_bo_ppl.inference.fitting import read_method, trait
-from causal_bo_ppl.inference.interfaces import Method
 from causal_bo_ppl.inputs import read_count, read_number, read_size
-from causal_bo_ppl.mechanisms.interfaces import Prior
+from causal_bo_ppl.mechanisms.base import Prior
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.queries import set_label
+from causal_bo_ppl.problem.interventions import set_label
 from causal_bo_ppl.theory.constants import lipschitz, parameter_error
-from causal_bo_ppl.theory.gains import read_array
+from causal_bo_ppl.theory.information_gains import read_array
 
 MINOR = 0.1  # a parent whose weight is a smaller share of the largest one is not named
 COLUMNS = ["rows", "lambda_min", "standardized", "weakest"]

@@ -20,14 +20,14 @@ from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_count, read_size
-from causal_bo_ppl.mechanisms.interfaces import offered
+from causal_bo_ppl.linalg import adjoint_sweep
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import between, lattice, set_label, sobol, split_sets
+from causal_bo_ppl.problem.interventions import between, lattice, set_label, sobol, split_sets
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.sweeps import adjoint_sweep
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.constants import design
-from causal_bo_ppl.theory.gains import require_queries
+from causal_bo_ppl.theory.information_gains import require_queries
 
 CELLS, FEWEST = 16_384, 8  # points of a box, and of each cause, where errors are looked at
 PIECE = 65_536  # true rows that are held in memory at once

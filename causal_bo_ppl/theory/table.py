@@ -13,7 +13,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import fill_points
+from causal_bo_ppl.problem.interventions import fill_points
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import (
     causal_rank,
@@ -23,7 +23,7 @@ from causal_bo_ppl.theory.constants import (
     lipschitz,
 )
 from causal_bo_ppl.theory.drift import largest_gap
-from causal_bo_ppl.theory.gains import (
+from causal_bo_ppl.theory.information_gains import (
     BlockFeatures,
     greedy_gain,
     independent_gain,

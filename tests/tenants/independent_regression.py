@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from causal_bo_ppl.inference.posterior import Posterior
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.problem.queries import stack
+from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Prediction
 
 

@@ -3,18 +3,26 @@
 Coordinates psi are first those of linear and bent mechanisms, see `gp.density`, then those of the
 analyst's: theta = centre + root psi, around the mode of each block of parameters given its rows and
 with the width of the posterior there, so that samplers have little left to do.
+
+The mode of one block of an analyst's parameters given its rows, by damped Newton steps.
+
+Blocks are independent given whole rows. The density is one program for all rows of one padded
+size: new rows compile nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import solve_triangular
 
-from causal_bo_ppl.mechanisms.custom.blocks import Block, log_probability
-from causal_bo_ppl.mechanisms.custom.propagation import PathProgram, Typical
-from causal_bo_ppl.mechanisms.custom.quantiles import is_exact
+from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.mechanisms.custom.propagation import PathProgram, Typical, is_exact
+from causal_bo_ppl.mechanisms.custom.sites import Block, log_probability
 from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told
 from causal_bo_ppl.mechanisms.gp.propagation import Equation
 
@@ -138,3 +146,157 @@ class CustomDensity:
             else:
                 pieces.append(next(own)[2])
         return jnp.concatenate(pieces)
+
+
+STEPS = 200  # Newton steps at most
+CLOSE = 1e-11  # decrement, in log density, at which the mode is found
+ENOUGH = 1e-6  # decrement that still counts as a mode, where rounding stops the search
+LONGEST = 5.0  # of a step, in any coordinate
+FLATTEST = 1e-12  # curvature in units of the largest, below which a direction counts as flat
+DRAWS, TRIED = 15, 3  # draws of the prior that give starts, and starts that are followed
+
+
+class BlockMode(NamedTuple):
+    """Where a block's density is highest.
+
+    centre: (k,). root: (k, k), a factor of the inverse Hessian there, or a diagonal guess.
+    decrement: by how much the log density could still rise; infinite where no mode was found.
+    """
+
+    centre: np.ndarray
+    root: np.ndarray
+    decrement: float
+
+
+class Place(NamedTuple):
+    """The loss at a point, its gradient (k,) and its Hessian (k, k)."""
+
+    value: float
+    slope: np.ndarray
+    curve: np.ndarray
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _look(
+    block: Block,
+    nodes: tuple[str, ...],
+    setting: Any,
+    typical: Typical,
+    rows: Rows,
+    theta: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return minus the log posterior of a block with its first two derivatives."""
+
+    def loss(at: jax.Array) -> jax.Array:
+        likelihood = block_likelihood(block, nodes, setting, rows, at).sum()
+        return -likelihood - block_prior(block, nodes, setting, typical, at)
+
+    def both(at: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        value, slope = jax.value_and_grad(loss)(at)
+        return slope, (value, slope)
+
+    curve, (value, slope) = jax.jacfwd(both, has_aux=True)(theta)
+    return value, slope, curve
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def prior_draws(
+    block: Block, nodes: tuple[str, ...], setting: Any, typical: Typical, seeds: jax.Array
+) -> jax.Array:
+    """Draw coordinates (n, k) from the prior, one for each seed (n,)."""
+    centre = jnp.asarray(typical.centre)
+    columns = {name: centre[place : place + 1] for place, name in enumerate(nodes)}
+    found: jax.Array = jax.lax.map(
+        lambda seed: block.draw(jax.random.key(seed), setting, columns), seeds
+    )
+    return found
+
+
+def find_block_mode(
+    block: Block, nodes: tuple[str, ...], setting: Any, typical: Typical, rows: Rows
+) -> BlockMode | None:
+    """Return the highest mode that is found from a few starts; None where none has a density.
+
+    Starts are coordinates of 0, the medians of the prior and draws from it.
+    """
+    if not block.size:
+        return BlockMode(np.zeros(0), np.zeros((0, 0)), 0.0)
+    look = partial(_look, block, nodes, setting, typical, rows)
+
+    def at(theta: np.ndarray) -> Place:
+        value, slope, curve = map(np.asarray, look(theta))
+        return Place(float(value), slope, curve)
+
+    starts = _starts(block, nodes, setting, typical)
+    places = [at(start) for start in starts]
+    usable = [k for k, place in enumerate(places) if _is_usable(place)]
+    if not usable:
+        return None
+    order = sorted(usable, key=lambda k: places[k].value)[:TRIED]
+    ends = [_descend(at, starts[k], places[k]) for k in order]
+    best = first_largest(-np.array([place.value for _, place in ends]))
+    return _finish(*ends[best])
+
+
+def _starts(
+    block: Block, nodes: tuple[str, ...], setting: Any, typical: Typical
+) -> list[np.ndarray]:
+    zero = np.zeros(block.size)
+    try:
+        drawn = np.asarray(prior_draws(block, nodes, setting, typical, np.arange(DRAWS)))
+    except NotImplementedError:  # an improper prior
+        return [zero]
+    drawn = drawn[np.isfinite(drawn).all(axis=1)]
+    return [zero, np.median(drawn, axis=0), *drawn[:6]] if len(drawn) else [zero]
+
+
+def _is_usable(place: Place) -> bool:
+    return bool(
+        np.isfinite(place.value)
+        and np.isfinite(place.slope).all()
+        and np.isfinite(place.curve).all()
+    )
+
+
+def _step(place: Place) -> np.ndarray:
+    """Return Newton's step down; where the loss curves down, by the size of the curvature."""
+    sizes, ways = np.linalg.eigh((place.curve + place.curve.T) / 2)
+    sizes = np.abs(sizes)
+    sizes = np.maximum(sizes, max(FLATTEST * sizes.max(), 1e-300))
+    step = ways @ ((ways.T @ place.slope) / sizes)
+    return np.asarray(step / max(1.0, float(np.abs(step).max()) / LONGEST))
+
+
+def _descend(
+    look: Callable[[np.ndarray], Place], theta: np.ndarray, place: Place
+) -> tuple[np.ndarray, Place]:
+    """Return where Newton steps, halved until the loss falls, lead from a start."""
+    for _ in range(STEPS):
+        step = _step(place)
+        falls = float(place.slope @ step)
+        if 0.5 * falls <= CLOSE:
+            break
+        length = 1.0
+        while length > 1e-10:
+            moved = look(theta - length * step)
+            if _is_usable(moved) and moved.value <= place.value - 1e-4 * length * falls:
+                break
+            length /= 2
+        else:  # no step leads down: rounding, or a kink
+            break
+        theta, place = theta - length * step, moved
+    return theta, place
+
+
+def _finish(theta: np.ndarray, place: Place) -> BlockMode:
+    """Return the mode with its width; coordinates are scaled first, for they may differ much."""
+    curve = (place.curve + place.curve.T) / 2
+    width = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(curve)), 1e-8))
+    try:
+        lower = np.linalg.cholesky(width[:, None] * curve * width)
+    except np.linalg.LinAlgError:  # no maximum there
+        return BlockMode(theta, np.diag(width), np.inf)
+    half = solve_triangular(lower, width * place.slope, lower=True)
+    root = width[:, None] * solve_triangular(lower, np.eye(len(theta)), lower=True).T
+    decrement = 0.5 * float(half @ half)
+    return BlockMode(theta, root, decrement if decrement <= ENOUGH else np.inf)

@@ -1,4 +1,7 @@
-"""The map from theta to effects of an analyst's mechanisms: names, coverage and points."""
+"""The map from theta to effects of an analyst's mechanisms: names, coverage and points.
+
+An analyst's mechanisms at many parameters: densities, means and rows, compiled once.
+"""
 
 import hashlib
 import json
@@ -14,7 +17,8 @@ import pandas as pd
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ExplorationError, ModelError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.mechanisms.custom.blocks import Block, FunctionBlock
+from causal_bo_ppl.mechanisms.base import Extrapolation
+from causal_bo_ppl.mechanisms.custom.density import CustomDensity, Rows
 from causal_bo_ppl.mechanisms.custom.propagation import (
     Part,
     PathProgram,
@@ -22,16 +26,16 @@ from causal_bo_ppl.mechanisms.custom.propagation import (
     Step,
     Typical,
     even_points,
+    has_mean,
     other_points,
     split_parts,
 )
-from causal_bo_ppl.mechanisms.custom.quantiles import has_mean
+from causal_bo_ppl.mechanisms.custom.sites import Block, FunctionBlock, log_probability
+from causal_bo_ppl.mechanisms.gp.priors import needed_variables
 from causal_bo_ppl.mechanisms.gp.propagation import FEW_POINTS, POINTS, Equation
-from causal_bo_ppl.mechanisms.gp.regressions import needed_variables
 from causal_bo_ppl.mechanisms.gp.response_map import coordinate_names
-from causal_bo_ppl.mechanisms.interfaces import Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import distinct_rows, set_label
+from causal_bo_ppl.problem.interventions import distinct_rows, set_label
 
 OTHERS, MORE = 8, 1_024  # sets of points by which the error of an average is judged, their size
 NEAR = 0.1  # ranges beyond the data within which an input that is not set counts as inside
@@ -275,4 +279,66 @@ def _values(
     centre = jnp.asarray(typical.centre)
     columns = {name: centre[place : place + 1] for place, name in enumerate(nodes)}
     found: dict[str, Any] = jax.lax.map(lambda each: block.values(each, setting, columns), theta)
+    return found
+
+
+@jax.jit
+def thetas_of_many(density: CustomDensity, psi: jax.Array) -> jax.Array:
+    """Return theta (n, d) at coordinates (n, k)."""
+    found: jax.Array = jax.lax.map(density.theta, psi)
+    return found
+
+
+@jax.jit
+def outcome_variances(program: PathProgram, theta: jax.Array, batch: Queries) -> jax.Array:
+    """Return the variance of one outcome under each query (M,), at theta (d,)."""
+    return program.variances(theta, batch)
+
+
+@jax.jit
+def outcomes_of_many(
+    program: PathProgram, queries: Queries, values: jax.Array, theta: jax.Array
+) -> jax.Array:
+    """Return the log density of each outcome (n, m), at thetas (n, d)."""
+    found: jax.Array = jax.lax.map(lambda one: program.log_outcomes(one, queries, values), theta)
+    return found
+
+
+@jax.jit
+def rows_of_many(program: PathProgram, mask: Any, value: Any, pair: Any) -> jax.Array:
+    """Draw rows (n, rows, p) under queries (rows, p), for thetas (n, d) and seeds (n, 1)."""
+    found: jax.Array = jax.lax.map(
+        lambda one: program.rows(one[0], mask, value, one[1][0]), pair, batch_size=16
+    )
+    return found
+
+
+@jax.jit
+def log_densities_of_many(program: PathProgram, rows: Rows, theta: jax.Array) -> jax.Array:
+    """Return the log densities (n, rows, p) of rows at thetas (n, d)."""
+    columns = [rows.values[:, place] for place in range(rows.values.shape[1])]
+
+    def one(each: jax.Array) -> jax.Array:
+        own, found = split_parts(program.parts, each), [jnp.zeros(len(rows.values))] * len(columns)
+        for step in program.steps:
+            made = program.conditional(own, step, columns, False)
+            logs = log_probability(made, rows.filled[:, step.place])
+            found[step.place] = jnp.where(rows.free[:, step.place], logs, 0.0)
+        return jnp.stack(found, axis=1)
+
+    found: jax.Array = jax.lax.map(one, theta, batch_size=16)
+    return found
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def means_of_each(
+    at: int, program: PathProgram, shape: tuple[int, ...], theta: jax.Array, rows: jax.Array
+) -> jax.Array:
+    """Return means (n, rows) for thetas (n, d), each with its own rows."""
+
+    def one(pair: Any) -> jax.Array:
+        found: jax.Array = means_of_many(at, program, pair[1].reshape(shape), pair[0][None])
+        return found[0]
+
+    found: jax.Array = jax.lax.map(one, (theta, rows), batch_size=16)
     return found

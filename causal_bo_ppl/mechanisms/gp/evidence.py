@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, log_spectrum
-from causal_bo_ppl.numerics import first_largest
 
 LOG_TWO_PI = float(np.log(2 * np.pi))
 FLAT, MOST = 1e-3, 100  # gradient at which a search ends, in prior sds, and its steps at most

@@ -23,9 +23,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
+from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.linear.sem import LOG_TWO_PI, Reading, read_theta
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
 
 Arc = tuple[int, int]
 

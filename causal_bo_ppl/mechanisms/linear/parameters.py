@@ -18,10 +18,10 @@ from causal_bo_ppl.errors import CausalBOWarning, DataError, ExplorationError, M
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Coordinate, Identifications, Parameters, identify
 from causal_bo_ppl.identification.parameters import Explored, collect, reduce_effect
-from causal_bo_ppl.mechanisms.interfaces import Task
+from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.queries import distinct_rows
+from causal_bo_ppl.problem.interventions import distinct_rows
 
 Set = tuple[str, ...]
 FAR = 5.0  # standard errors of a mean from 0: centred rows are 0 apart from rounding

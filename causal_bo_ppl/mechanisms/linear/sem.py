@@ -16,9 +16,9 @@ from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.queries import distinct_rows
-from causal_bo_ppl.sweeps import adjoint_sweep, forward_sweep
+from causal_bo_ppl.problem.interventions import distinct_rows
 
 LOG_TWO_PI = float(np.log(2 * np.pi))
 AT_ONCE = 64  # models

@@ -1,0 +1,316 @@
+"""What is E[Y | do(...)], and how much better is one intervention than another? A table.
+
+A contrast f(z) - f(z') has the variance Var f(z) + Var f(z') - 2 Cov(f(z), f(z')): effects share
+their mechanisms, so that a contrast is often known far better than either effect.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from causal_bo_ppl.effect_estimates.moments import Prediction, effect_moments
+from causal_bo_ppl.errors import (
+    DataError,
+    DomainError,
+    ExplorationError,
+    ModelError,
+    NumericalError,
+)
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.posterior import require_trusted
+from causal_bo_ppl.inputs import as_key, read_share, require_float64
+from causal_bo_ppl.kernels.exact import independent_coefficients, left_out_gram
+from causal_bo_ppl.linalg import clip_rounding
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import Interventions, labels, read_interventions, stack
+from causal_bo_ppl.responses import response
+
+DRAWS = 4_000  # where effects must be drawn anew
+BLOCK = 256  # pairs whose joint covariance is formed at once
+MOMENTS, DRAWN, ROWS = "moments", "draws", "rows"
+
+
+class Predictor(Protocol):
+    """A joint Gaussian model of effects, as every surrogate is."""
+
+    def predict(self, queries: Queries) -> Prediction:
+        """Return mean and standard deviation of the effects of M queries."""
+
+    def covariance(self, queries: Queries) -> np.ndarray:
+        """Return the covariance (M, M) of the effects of M queries."""
+
+
+class HasSurrogate(Protocol):
+    """A run or a study."""
+
+    @property
+    def surrogate(self) -> Predictor:
+        """The surrogate after all outcomes."""
+
+
+class _Found(NamedTuple):
+    """Means, sds and interval ends of effects or contrasts, each (M,), and how they were found."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    by: str
+
+
+def effects(
+    of: Posterior | HasSurrogate,
+    interventions: Queries | Interventions,
+    *,
+    against: Queries | Interventions | None = None,
+    level: float = 0.9,
+    key: jax.Array | int | None = None,
+) -> pd.DataFrame:
+    """Return E[Y | do(...)] of some interventions, with credible intervals.
+
+    Parameters
+    ----------
+    of:
+        A posterior, a study or a run.
+    interventions:
+        One mapping {variable: value}, a list of them, or Queries. `{}` sets nothing: its effect is
+        the observational mean of the target.
+    against:
+        One intervention, or as many as `interventions`, that are subtracted: the table is then of
+        the contrasts, whose doubt is that of both effects jointly.
+    level:
+        The probability of the intervals.
+    key:
+        Draws the effects anew, for a posterior. It is needed for one that has neither moments of
+        effects in closed form nor draws.
+
+    Returns
+    -------
+    pd.DataFrame
+        Columns intervention, against (for contrasts), mean, sd, lower, upper, and `by`: "moments"
+        (Student's t or a normal with this mean and sd), "draws" (mean, sd and quantiles of draws),
+        or "rows" (the mean of the observational rows, where the model does not imply that of
+        doing nothing; a contrast with it has the largest sd that any joint doubt allows, the sum
+        of both, and the difference of both intervals).
+
+    Raises
+    ------
+    DomainError
+        If an intervention is not legal.
+    ModelError
+        If effects would have to be drawn and there is no key.
+    DataError
+        If the mean of doing nothing is needed, which neither the model nor rows tell.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0))
+    >>> table = cb.effects(post, [{"X": 1.0}, {"Z": 1.0}, {}])
+    >>> table[["intervention", "by"]].values.tolist()
+    [['do(X = 1)', 'moments'], ['do(Z = 1)', 'moments'], ['nothing set', 'rows']]
+    >>> contrast = cb.effects(post, {"Z": 1.0}, against={"Z": 0.0})
+    >>> bool(contrast["sd"][0] < table["sd"][1])
+    True
+    """
+    require_float64()
+    post = of if isinstance(of, Posterior) else _post_of(of)
+    problem, level = getattr(of, "problem", post.problem), read_share("level", level)
+    queries = read_interventions(problem, interventions)
+    others = None if against is None else _read_against(problem, against, len(queries))
+    asked = queries if others is None else stack([queries, others])
+    columns: dict[str, Any] = {"intervention": labels(problem, queries) if len(queries) else []}
+    if others is not None:
+        columns["against"] = labels(problem, others) if len(queries) else []
+    lines = {name: np.full(len(queries), np.nan) for name in ("mean", "sd", "lower", "upper")}
+    by = np.full(len(queries), MOMENTS, object)
+    is_nothing = ~np.asarray(asked.mask).any(axis=1).reshape(-1, len(queries) or 1)
+    from_rows = np.asarray(is_nothing.any(axis=0))
+    if from_rows.any() and _knows_nothing(of, problem):
+        from_rows = np.zeros(len(queries), bool)
+    for rows, find in ((~from_rows, _of_model), (from_rows, _of_rows)):
+        if len(queries) and rows.any():
+            chosen = np.flatnonzero(rows)
+            found = find(
+                of, queries[chosen], None if others is None else others[chosen], level, key
+            )
+            for name, values in lines.items():
+                values[rows] = getattr(found, name)
+            by[rows] = found.by
+    return pd.DataFrame(columns | lines | {"by": by})
+
+
+def _post_of(of: Any) -> Posterior:
+    surrogate = getattr(of, "surrogate", None)
+    post = getattr(surrogate if surrogate is not None else of, "post", None)
+    if not isinstance(post, Posterior):
+        raise ModelError(
+            f"effects are of a posterior, a study or a run; got {type(of).__name__}. Of a system "
+            "with known truth take system.effect(queries)"
+        )
+    return post
+
+
+def _surrogate_of(of: Any) -> Predictor:
+    found: Predictor = getattr(of, "surrogate", of)
+    return found
+
+
+def _read_against(problem: Problem, against: object, count: int) -> Queries:
+    others = read_interventions(problem, against)
+    if len(others) == 1:
+        return others.repeat(count)
+    if len(others) != count:
+        raise DomainError(
+            f"`against` holds {len(others)} interventions for {count}; give one for all, or one "
+            "for each"
+        )
+    return others
+
+
+def _knows_nothing(of: Any, problem: Problem) -> bool:
+    """Return whether the model implies the target's mean without intervention."""
+    try:
+        if isinstance(of, Posterior):
+            response(problem, of).require(problem.baseline())
+        else:
+            _surrogate_of(of).predict(problem.baseline())
+    except (ExplorationError, DomainError):
+        return False
+    return True
+
+
+def _of_model(
+    of: Any, queries: Queries, others: Queries | None, level: float, key: jax.Array | int | None
+) -> _Found:
+    if not isinstance(of, Posterior):
+        return _of_surrogate(_surrogate_of(of), queries, others, level)
+    post, effect = require_trusted(of), response(of.problem, of)
+    is_closed = independent_coefficients(post) is not None or effect.map.is_linear
+    chains = post.belief.chains
+    if key is None and chains is None and is_closed:
+        return _of_moments(post, queries, others, level)
+    if key is None and chains is None:
+        raise ModelError(
+            f"effects under a posterior by {post.method} have no closed form here, so they are "
+            "drawn: give key=, such as key=0"
+        )
+    if key is not None:
+        theta = post.draws(DRAWS, as_key(key))
+    else:
+        theta = np.asarray(chains).reshape(-1, len(post.names))
+    drawn = np.asarray(effect(theta, queries))
+    if others is not None:
+        drawn = drawn - np.asarray(effect(theta, others))
+    if not np.isfinite(drawn).all():
+        row = int(np.flatnonzero(~np.isfinite(drawn).all(axis=0))[0])
+        [intervention] = post.problem.interventions(queries[row])
+        raise NumericalError(
+            f"the effect of {intervention} is not finite in some draws; look at "
+            "cb.check_posterior(post)"
+        )
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return _Found(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), low, high, DRAWN)
+
+
+def _of_moments(post: Posterior, queries: Queries, others: Queries | None, level: float) -> _Found:
+    mean, sd = effect_moments(post, queries)
+    if others is not None:
+        mean, variance = _contrast_moments(post, queries, others)
+        sd = np.sqrt(variance)
+    # A coordinate that is Student's t has the sd of its scale times sqrt(nu / (nu - 2)).
+    degrees = float(post.belief.tail_degrees)
+    narrowed = np.sqrt((degrees - 2) / degrees) if 2 < degrees < np.inf else 1.0
+    return _ends(mean, sd, sd * narrowed, degrees, level)
+
+
+def _contrast_moments(
+    post: Posterior, queries: Queries, others: Queries
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and variances (M,) of the contrasts of M pairs under a posterior."""
+    effect, is_independent = (
+        response(post.problem, post),
+        independent_coefficients(post) is not None,
+    )
+    left, right = (effect.linearize(post.mean, part) for part in (queries, others))
+    variance = (((left[1] - right[1]) @ post.factor) ** 2).sum(axis=1)
+    for start in range(0, len(queries) if is_independent else 0, BLOCK):
+        part = slice(start, start + BLOCK)
+        pairs = ((queries, queries), (others, others), (queries, others))
+        own, other, both = (np.diagonal(left_out_gram(post, a[part], b[part])) for a, b in pairs)
+        variance[part] += clip_rounding(own + other - 2 * both, own + other)
+    return left[0] - right[0], variance
+
+
+def _of_surrogate(
+    surrogate: Predictor, queries: Queries, others: Queries | None, level: float
+) -> _Found:
+    mean, sd = surrogate.predict(queries)
+    if others is not None:
+        mean, sd = mean - surrogate.predict(others).mean, np.array(sd)
+        for start in range(0, len(queries), BLOCK):
+            part = slice(start, start + BLOCK)
+            joint = surrogate.covariance(stack([queries[part], others[part]]))
+            count = len(joint) // 2
+            own, both = np.diagonal(joint), np.diagonal(joint[:count, count:])
+            total = own[:count] + own[count:]
+            sd[part] = np.sqrt(clip_rounding(total - 2 * both, total))
+    return _ends(mean, sd, sd, float(getattr(surrogate, "degrees", np.inf)), level)
+
+
+def _ends(
+    mean: np.ndarray, sd: np.ndarray, scale: np.ndarray, degrees: float, level: float
+) -> _Found:
+    width = float(student.ppf((1 + level) / 2, degrees)) * scale
+    return _Found(mean, sd, mean - width, mean + width, MOMENTS)
+
+
+def _of_rows(
+    of: Any, queries: Queries, others: Queries | None, level: float, key: jax.Array | int | None
+) -> _Found:
+    """Return effects and contrasts in which what sets nothing is the mean of the rows.
+
+    How the doubts about that mean and about an effect depend on each other is not known. Their
+    contrast has at most the sum of both sds, and its interval is the difference of the intervals.
+    """
+    left = _side_of_rows(of, queries, level, key)
+    if others is None:
+        return left
+    right = _side_of_rows(of, others, level, key)
+    differs = (np.asarray(queries.mask) | np.asarray(others.mask)).any(axis=1)
+    return _Found(
+        np.where(differs, left.mean - right.mean, 0.0),
+        np.where(differs, left.sd + right.sd, 0.0),
+        np.where(differs, left.lower - right.upper, 0.0),
+        np.where(differs, left.upper - right.lower, 0.0),
+        ROWS,
+    )
+
+
+def _side_of_rows(of: Any, queries: Queries, level: float, key: jax.Array | int | None) -> _Found:
+    """Return the mean of the observational rows for what sets nothing, effects for the others."""
+    is_set = np.asarray(queries.mask).any(axis=1)
+    found = np.empty((4, len(queries)))
+    found[:, ~is_set] = np.array(_mean_of_rows(of, level))[:, None] if not is_set.all() else 0.0
+    if is_set.any():
+        model = _of_model(of, queries[is_set], None, level, key)
+        found[:, is_set] = np.stack(model[:4])
+    return _Found(found[0], found[1], found[2], found[3], ROWS)
+
+
+def _mean_of_rows(of: Any, level: float) -> tuple[float, float, float, float]:
+    """Return mean, sd and interval ends of the target's mean in the observational rows."""
+    post = of if isinstance(of, Posterior) else _post_of(of)
+    values = post.data.outcomes[post.data.is_observational]
+    if len(values) < 2:
+        raise DataError(
+            f"the mean of {post.problem.target} without intervention is not implied by the model, "
+            f"and {len(values)} observational rows do not tell it; leave {{}} out"
+        )
+    mean, sd = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+    width = float(student.ppf((1 + level) / 2, len(values) - 1)) * sd
+    return mean, sd, mean - width, mean + width

@@ -1,0 +1,373 @@
+"""Effects as a function of slopes and intercepts: total effects, or values of verified estimands.
+
+An effect is linear in them, and the query's values are its Jacobian. A slope tau[i|s] is the
+centred response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0: so they
+are read off the equations.
+
+Effects as a function of structural parameters, the coefficients of the equations.
+
+With m the means after surgery and l the sensitivity of the target to each equation,
+df/dW_ij = m_i l_j and df/da_j = l_j where j is not set. The second derivative in W_ij and W_kl is
+m_i T_jk l_l + m_k T_li l_j, with T the total effects after surgery: on a path one coefficient comes
+before the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import chi2
+
+from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.identification import Coordinate, Parameters
+from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
+from causal_bo_ppl.mechanisms.base import HessianBounds
+from causal_bo_ppl.mechanisms.linear.parameters import LinearParameters
+from causal_bo_ppl.mechanisms.linear.sem import (
+    LinearSEM,
+    Reading,
+    known_matrix,
+    query_means,
+    read_theta,
+    total_effects,
+)
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.interventions import distinct_rows
+
+DRAWS = 64  # models read at once
+
+
+class Points(NamedTuple):
+    """Queries over the p nodes of the ancestral graph and the constant 1, in M rows.
+
+    columns: (M, p + 1) places of their coefficients in theta, d where theta has none. known:
+    (M, p + 1) slopes known in advance. values: (M, p + 1).
+    """
+
+    columns: jax.Array | np.ndarray
+    known: jax.Array | np.ndarray
+    values: jax.Array | np.ndarray
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EffectProgram:
+    """Effects that are linear in theta; see `interfaces.ResponseProgram`."""
+
+    def effects(self, theta: jax.Array, batch: Points) -> jax.Array:
+        """Return the effects (M,)."""
+        slopes = jnp.append(theta, 0.0)[batch.columns] + batch.known
+        return (slopes * batch.values).sum(axis=1)
+
+    def linearize(self, theta: jax.Array, batch: Points) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives (M, d), which do not depend on theta."""
+        rows = jnp.arange(len(batch.values))[:, None]
+        blank = jnp.zeros((len(batch.values), len(theta) + 1))
+        jacobian = blank.at[rows, batch.columns].add(batch.values)
+        return self.effects(theta, batch), jacobian[:, :-1]
+
+
+@dataclass(frozen=True, eq=False)
+class EffectResponse(LinearParameters):
+    """The map from slopes and intercepts to effects; see `interfaces.ResponseMap`."""
+
+    is_linear = True
+    program = EffectProgram()
+
+    @cached_property
+    def reading(self) -> Reading:
+        """How theta is read off one model: by the response to a query for every coordinate."""
+        nodes = self.problem.graph.ancestral(self.problem.target)
+        coordinates, size = self.parameters.coordinates, len(nodes.nodes)
+        mask = np.zeros((len(coordinates), size), bool)
+        value = np.zeros((len(coordinates), size))
+        for row, each in enumerate(coordinates):
+            mask[row, [nodes.index(name) for name in each.given]] = True
+            if each.cause:
+                value[row, nodes.index(each.cause)] = 1.0
+        is_intercept = np.array([not each.cause for each in coordinates], bool)
+        return Reading(None, Queries(mask, value), is_intercept)
+
+    def read(self, matrices: np.ndarray) -> np.ndarray:
+        """Return theta (n, d) of models (n, p + 1, p)."""
+        chunks = [matrices[start : start + DRAWS] for start in range(0, len(matrices), DRAWS)]
+        return np.concatenate([np.asarray(_read_many(self.reading, chunk)) for chunk in chunks])
+
+    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K).
+
+        Linearized at the coefficients `matrix`.
+        """
+        gradient = np.asarray(_gradients(matrix, self.reading.queries, self.reading.is_intercept))
+        return np.asarray(np.tensordot(gradient, factor, 2))
+
+    def batch(self, queries: Queries) -> Points:
+        """Return the places of the coefficients of every query, and its values."""
+        upstream, used, which = self.coverage.read(queries)
+        return _place(self.parameters, upstream, used, which)
+
+    def hessian_bounds(
+        self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
+    ) -> HessianBounds:
+        """Return zeros: the effects are linear in theta."""
+        self.batch(queries)
+        return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
+
+
+def _place(
+    parameters: Parameters,
+    queries: Queries,
+    used: Sequence[Sequence[Coordinate]],
+    which: np.ndarray,
+) -> Points:
+    """Return where the coefficients of each query stand in theta.
+
+    used: the coordinates of each distinct set. which: the set of each query, of shape (M,).
+    """
+    graph = parameters.explored.graph.ancestral(parameters.explored.target)
+    size, at = len(graph.nodes), {name: column for column, name in enumerate(parameters.names)}
+    columns = np.full((len(used), size + 1), len(parameters))
+    for row, coordinates in enumerate(used):
+        for each in coordinates:
+            columns[row, graph.index(each.cause) if each.cause else size] = at[each.name]
+    mask = np.asarray(queries.mask)
+    missing = mask & (columns[which, :-1] == len(parameters))
+    known = _known_slopes(parameters, graph, mask) * missing
+    values = np.column_stack([np.where(mask, queries.value, 0.0), np.ones(len(mask))])
+    return Points(columns[which], np.pad(known, ((0, 0), (0, 1))), values)
+
+
+def _known_slopes(parameters: Parameters, graph: CausalGraph, mask: np.ndarray) -> np.ndarray:
+    """Return slopes (M, p) by the known coefficients alone.
+
+    They are right where every open path has only such.
+    """
+    weights = known_matrix(graph, parameters.explored.known)[:-1]
+    if not weights.any():
+        return np.zeros(mask.shape)
+    loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
+    return np.asarray((weights @ loads).T)
+
+
+_read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
+
+
+@jax.jit
+def _gradients(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
+    """Return the derivatives m_i l_j of the coordinates, of shape (d, p + 1, p).
+
+    The constant has m = 1, or 0 where centred.
+    """
+    means = query_means(jnp.asarray(matrix), queries, is_intercept)
+    mask = jnp.asarray(queries.mask).T
+    loads: jax.Array = adjoint_sweep(jnp.asarray(matrix)[:-1], mask, matrix.shape[1] - 1)
+    return means.T[:, :, None] * loads.T[:, None, :]
+
+
+Set = tuple[str, ...]
+THETAS, CELLS = 64, 4_000_000  # models at once, and numbers kept for them
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StructuralProgram:
+    """Effects of the target, the last of p nodes; see `interfaces.ResponseProgram`.
+
+    causes, effects: (d,) places of the coefficients in theta; the cause p is the constant 1, for an
+    intercept. fixed: (p + 1, p) known coefficients.
+    """
+
+    causes: jax.Array
+    effects_of: jax.Array
+    fixed: jax.Array
+
+    def matrix(self, theta: jax.Array) -> jax.Array:
+        """Return the coefficients (p + 1, p) at theta (d,)."""
+        return self.fixed.at[self.causes, self.effects_of].set(theta)
+
+    def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the effects (M,) of queries over the p nodes."""
+        return self._means(theta, batch)[-2]
+
+    def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
+        """Return the effects (M,) and their derivatives (M, d), by two sweeps."""
+        means, loads = self._means(theta, batch), self._loads(theta, batch.mask)
+        return means[-2], (means[self.causes] * loads[self.effects_of]).T
+
+    def slopes(self, theta: jax.Array, mask: jax.Array) -> jax.Array:
+        """Return derivatives of effects in the values that S sets give, and what they are at 0.
+
+        f = l'a + sum_i x_i sum_j W_ij l_j, with l depending on the set alone; mask (S, p), the
+        result (S, p + 1).
+        """
+        matrix, loads = self.matrix(theta), self._loads(theta, mask).T
+        slopes = jnp.where(mask, loads @ matrix[:-1].T, 0.0)
+        return jnp.column_stack([slopes, loads @ matrix[-1]])
+
+    def hessian(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the second derivatives, of shape (M, d, d)."""
+        matrix = self.matrix(theta)
+        means, loads = self._means(theta, batch).T, self._loads(theta, batch.mask).T
+        sem = LinearSEM(matrix[:-1], matrix[-1], jnp.zeros(self.fixed[:-1].shape))
+        onward = jnp.pad(total_effects(sem, batch.mask), ((0, 0), (0, 0), (0, 1)))
+        between = onward[:, self.effects_of][:, :, self.causes]  # nothing moves the constant
+        half = means[:, self.causes][:, :, None] * between * loads[:, self.effects_of][:, None, :]
+        return half + jnp.matrix_transpose(half)
+
+    def _means(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        mask, value = jnp.asarray(batch.mask).T, jnp.asarray(batch.value).T
+        means: jax.Array = forward_sweep(self.matrix(theta), mask, value)
+        return means
+
+    def _loads(self, theta: jax.Array, mask: jax.Array | np.ndarray) -> jax.Array:
+        weights = self.matrix(theta)[:-1]
+        loads: jax.Array = adjoint_sweep(weights, jnp.asarray(mask).T, mask.shape[1] - 1)
+        return loads
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(None, 0, None))
+def _slopes_of_many(program: StructuralProgram, theta: jax.Array, mask: jax.Array) -> jax.Array:
+    return program.slopes(theta, mask)
+
+
+@jax.jit
+def _curvature(program: StructuralProgram, theta: jax.Array, batch: Queries) -> jax.Array:
+    """Return the operator norm of each Hessian at theta, of shape (M,)."""
+    return jnp.abs(jnp.linalg.eigvalsh(program.hessian(theta, batch))).max(axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class StructuralResponse(LinearParameters):
+    """The map from coefficients to effects; see `interfaces.ResponseMap`."""
+
+    is_linear = False
+
+    @cached_property
+    def program(self) -> StructuralProgram:
+        """The effects as a JAX pytree."""
+        explored = self.parameters.explored
+        graph = explored.graph.ancestral(explored.target)
+        size, coordinates = len(graph.nodes), self.parameters.coordinates
+        causes = [graph.index(each.cause) if each.cause else size for each in coordinates]
+        effects = [graph.index(each.effect) for each in coordinates]
+        fixed = known_matrix(graph, explored.known)
+        with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
+            arrays = jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed)
+        return StructuralProgram(*arrays)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """How theta is read off one model: its coefficients."""
+        places = np.asarray(self.program.causes), np.asarray(self.program.effects_of)
+        return Reading(places, None, None)
+
+    def read(self, matrices: np.ndarray) -> np.ndarray:
+        """Return theta (n, d) of models (n, p + 1, p)."""
+        return np.asarray(matrices[:, self.reading.places[0], self.reading.places[1]])  # type: ignore[index]
+
+    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K)."""
+        return np.asarray(factor[self.reading.places])
+
+    def batch(self, queries: Queries) -> Queries:
+        """Return the queries over the target and its causes."""
+        return self.coverage.read(queries)[0]
+
+    def effects_of_many(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
+        """Return the effects (s, M) of many thetas (s, d).
+
+        One sweep for every set, then a product for its queries.
+        """
+        batch = self.batch(queries)
+        mask, value = np.asarray(batch.mask), np.asarray(batch.value)
+        first, which = distinct_rows(mask)
+        points = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
+        effects = np.empty((len(theta), len(mask)))
+        step = THETAS * max(1, CELLS // (THETAS * max(len(first), 1) * points.shape[1]))
+        ends = np.cumsum(np.bincount(which, minlength=len(first)))[:-1]
+        order = np.split(np.argsort(which, kind="stable"), ends)
+        for start in range(0, len(theta), step):
+            slopes = self._slopes(theta[start : start + step], mask[first])
+            for place, rows in enumerate(order if len(first) else []):
+                together = rows[-1] - rows[0] == len(rows) - 1
+                here = slice(rows[0], rows[-1] + 1) if together else rows
+                effects[start : start + step, here] = slopes[:, place] @ points[rows].T
+        return effects
+
+    def _slopes(self, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:
+        """Return slopes (s, S, p + 1), a fixed number of models at once to compile few programs."""
+        filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
+        blocks = [jnp.asarray(filled[at : at + THETAS]) for at in range(0, len(filled), THETAS)]
+        work = partial(_slopes_of_many, self.program)
+        slopes = [in_pieces(partial(work, block), masks, len(masks), 1) for block in blocks]
+        return np.concatenate([np.asarray(each) for each in slopes])[: len(theta)]
+
+    def hessian_bounds(
+        self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
+    ) -> HessianBounds:
+        """Bound the curvature of each effect in theta, as the operator norm of its Hessian.
+
+        Global where the effect's degree in theta is 2 at most. Otherwise the Hessian is unbounded,
+        and the bound is local: over the box around the credible ellipsoid of `level`. An entry is a
+        polynomial in coefficients and values with coefficients 1: it grows with their absolute
+        values, and the norm of a nonnegative matrix grows with its entries.
+        """
+        batch = self.batch(queries)
+        reach = np.abs(mean) + np.sqrt(chi2.ppf(level, len(self.names))) * sd
+        sizes = Queries(batch.mask, np.abs(np.asarray(batch.value)))
+        positive = StructuralProgram(
+            self.program.causes, self.program.effects_of, jnp.abs(self.program.fixed)
+        )
+        exact = in_pieces(partial(_curvature, self.program, jnp.asarray(mean)), batch, len(queries))
+        local = in_pieces(partial(_curvature, positive, jnp.asarray(reach)), sizes, len(queries))
+        is_global = self._degrees(np.asarray(batch.mask)) <= 2
+        return HessianBounds(np.where(is_global, exact, local), is_global, level)
+
+    def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
+        """Return the mean (s, n) of a variable given its causes, for thetas (s, d).
+
+        values: (n, p), all variables of the problem's graph.
+        """
+        nodes, learned = self.coverage.nodes, self._learned
+        if variable not in learned:
+            raise ModelError(unknown("variable with a learned mechanism", variable, learned))
+        rows = np.asarray(values)[:, [self.problem.graph.index(name) for name in nodes]]
+        matrices = np.zeros((len(theta), 1, 1)) + np.asarray(self.program.fixed)
+        matrices[:, np.asarray(self.program.causes), np.asarray(self.program.effects_of)] = theta
+        own = matrices[:, :, nodes.index(variable)]
+        return np.asarray(own[:, :-1] @ rows.T + own[:, -1:])
+
+    def slopes(self, theta: np.ndarray) -> dict[Edge, float]:
+        """Return the absolute coefficients of the mechanisms that effects depend on."""
+        sizes = np.abs(np.asarray(self.program.matrix(jnp.asarray(theta))))
+        graph = self.problem.graph.ancestral(self.problem.target)
+        return {
+            (cause, effect): float(sizes[graph.index(cause), graph.index(effect)])
+            for cause, effect in graph.directed
+            if effect in self._learned
+        }
+
+    @cached_property
+    def _learned(self) -> tuple[str, ...]:
+        """The variables that some set leaves free on the way to the target."""
+        opened = {name for each in self.parameters.explored.reductions for name in each.open}
+        return tuple(name for name in self.coverage.nodes if name in opened)
+
+    def _degrees(self, mask: np.ndarray) -> np.ndarray:
+        """Return each effect's degree in theta: most unknown coefficients on one open path."""
+        fixed = np.asarray(self.program.fixed)
+        present, unknown = fixed != 0, np.zeros(fixed.shape, bool)
+        unknown[np.asarray(self.program.causes), np.asarray(self.program.effects_of)] = True
+        most = np.zeros((len(mask), len(present)), int)
+        for node in range(mask.shape[1]):
+            longer = most + unknown[:, node]
+            reached = np.where(present[:, node] | unknown[:, node], longer, 0)
+            most[:, node] = np.where(mask[:, node], 0, reached.max(axis=1))
+        return most[:, -2]

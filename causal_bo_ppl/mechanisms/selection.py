@@ -1,0 +1,251 @@
+"""Which mechanisms are linear and which need a Gaussian process? Held-out observations decide.
+
+The two candidates of a mechanism see the same observations, so that the standard error of the
+difference of their log densities is that of n paired differences:
+
+    difference = sum_i d_i,    standard error = sqrt(n) sd(d_i).
+
+Observations are held out one by one by Pareto-smoothed importance sampling (PSIS-LOO).
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+import pandas as pd
+
+from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import DataError, ModelError, listed
+from causal_bo_ppl.mechanisms.base import Mechanisms, Task, offered
+from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses
+from causal_bo_ppl.mechanisms.linear.model import Linear
+from causal_bo_ppl.problem import Problem
+
+WORST_PARETO_K = 0.7  # beyond it the held-out density of that observation is not reliable
+MARGIN, LEAST_GAIN = 4.0, 1.0  # see `compare_with_linear`
+SELECTION_DRAWS = 2_000
+LINEAR, NONLINEAR, UNDECIDED = "linear is enough", "nonlinear", "undecided"
+RELIABLE_SHARE = 0.9  # of the observations must be reliable where a mechanism is called nonlinear
+FEWEST_OBSERVATIONS = 4  # that can be held out one by one
+COLUMNS = "mechanism observations difference se largest_k linear_k finding verdict".split()
+
+
+class Diagnosable(Protocol):
+    """A posterior whose draws are written as an ArviZ DataTree."""
+
+    def to_datatree(self, *, draws: int, key: jax.Array | int, rows: tuple[str, ...]) -> Any:
+        """Return draws with the pointwise groups that are asked for."""
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """The family "auto"; see `base.Mechanisms`.
+
+    All mechanisms are fitted as Gaussian processes first; `decide` returns the final family.
+    """
+
+    name = "auto"
+
+    def bind(self, task: Task) -> Any:
+        """Return the model in which every mechanism is a Gaussian process."""
+        return GaussianProcesses().bind(task)
+
+    def decide(
+        self, linear: Collection[str], nonlinear: Collection[str], prior: object
+    ) -> Mechanisms:
+        """Return the family in which only some mechanisms are Gaussian processes.
+
+        linear, nonlinear: the variables with causes whose mechanisms were compared. prior: the
+        prior that was given; without one, linear mechanisms alone are the linear family, whose
+        posterior is exact.
+        """
+        if not nonlinear and prior is None:
+            return Linear()
+        return GaussianProcesses(dict.fromkeys(nonlinear, "gp"), "linear")
+
+
+class HeldOut(NamedTuple):
+    """Predictions of one mechanism for n observations, each made without that observation.
+
+    observations: (n,) positions among the posterior's observations. elpd: (n,) log densities.
+    pareto_k: (n,) shapes of the tails of the importance weights. standard_error: of the sum of
+    `elpd`. size: effective number of parameters. A single observation cannot be held out; then all
+    but its position is NaN.
+    """
+
+    observations: np.ndarray
+    elpd: np.ndarray
+    pareto_k: np.ndarray
+    standard_error: float
+    size: float
+
+
+def hold_out_each(post: Diagnosable, draws: int, key: jax.Array | int) -> dict[str, HeldOut]:
+    """Hold out every observation of every mechanism and return the results by variable."""
+    from arviz_stats import loo
+
+    wanted = ("log_likelihood", "observed_data")
+    tree, found = post.to_datatree(draws=draws, key=key, rows=wanted), {}
+    for name in map(str, tree["observed_data"].data_vars):
+        indices = np.asarray(tree["log_likelihood"][name].coords[f"row[{name}]"])
+        if len(indices) < 2:
+            unknown = np.full(len(indices), np.nan)
+            found[name] = HeldOut(indices, unknown, unknown, np.nan, np.nan)
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of large k: tables report them
+            each = loo(tree, var_name=name, pointwise=True)
+        parts = (np.asarray(each.elpd_i), np.asarray(each.pareto_k))
+        found[name] = HeldOut(indices, *parts, float(each.se), float(each.p))
+    return found
+
+
+def compare_with_linear(
+    problem: Problem,
+    flexible: Mapping[str, HeldOut],
+    linear: Mapping[str, HeldOut],
+    *,
+    margin: float = MARGIN,
+    least: float = LEAST_GAIN,
+) -> pd.DataFrame:
+    """Compare each mechanism that has causes with a linear one; see `check_linearity`.
+
+    Parameters
+    ----------
+    problem:
+        The problem whose graph says which variables have causes.
+    flexible, linear:
+        Held-out predictions of nonlinear mechanisms and of linear ones.
+    margin, least:
+        By how much, in log density summed over the observations, a nonlinear mechanism may at most
+        be better where a linear one is enough, and must at least be better to be called nonlinear.
+    """
+    names = [name for name in flexible if name in linear and problem.graph.parents(name)]
+    if not names:
+        raise ModelError("no mechanism with causes was learned; there is nothing to compare")
+    found = [(name, *_compare(flexible[name], linear[name], margin, least)) for name in names]
+    return pd.DataFrame(found, columns=COLUMNS).set_index("mechanism")
+
+
+def _compare(flexible: HeldOut, linear: HeldOut, margin: float, least: float) -> tuple[object, ...]:
+    """Return the line of the table for one mechanism."""
+    gaps, count = flexible.elpd - linear.elpd, len(flexible.observations)
+    if count < 2:
+        return count, *[np.nan] * 4, UNDECIDED, UNKNOWN
+    difference, error = _sum_with_error(gaps)
+    reliable = flexible.pareto_k <= WORST_PARETO_K
+    gain, gain_error = _sum_with_error(gaps[reliable])
+    if reliable.mean() >= RELIABLE_SHARE and gain > max(least, 2 * gain_error):
+        finding = NONLINEAR
+    elif difference + 2 * error < margin and bool((linear.pareto_k <= WORST_PARETO_K).all()):
+        finding = LINEAR
+    else:
+        finding = UNDECIDED
+    shapes = float(flexible.pareto_k.max()), float(linear.pareto_k.max())
+    verdict = UNKNOWN if finding == UNDECIDED else PASSED
+    return count, difference, error, *shapes, finding, verdict
+
+
+def _sum_with_error(gaps: np.ndarray) -> tuple[float, float]:
+    """Return the sum of differences (n,) and its standard error, infinite for less than two."""
+    error = np.sqrt(len(gaps)) * gaps.std(ddof=1) if len(gaps) > 1 else np.inf
+    return float(gaps.sum()), float(error)
+
+
+def describe_comparison(table: pd.DataFrame) -> str:
+    """Return the findings of a comparison as sentences."""
+    parts = []
+    for finding, words in (
+        (NONLINEAR, "These mechanisms are nonlinear"),
+        (LINEAR, "A linear mechanism predicts as well for"),
+        (UNDECIDED, "The observations do not decide for"),
+    ):
+        found = table[table["finding"] == finding]
+        if len(found):
+            numbers = [
+                f"{name} ({line['difference']:+.1f} +- {line['se']:.1f})"
+                for name, line in found.iterrows()
+            ]
+            parts.append(f"{words}: {listed(numbers, most=6)}.")
+    parts.append(
+        "In brackets: log density of held-out observations, compared with a linear mechanism."
+    )
+    return " ".join(parts)
+
+
+def advise_on_comparison(table: pd.DataFrame) -> str:
+    """Return what to do about the findings of a comparison."""
+    linear = [str(name) for name in table.index[table["finding"] == LINEAR]]
+    if len(linear) == len(table):
+        return 'Linear mechanisms predict as well: mechanisms="linear" is simpler and exact.'
+    if linear:
+        others = [str(name) for name in table.index if name not in linear]
+        chosen = ", ".join(f'"{name}": "gp"' for name in others[:6])
+        more = ", ..." if len(others) > 6 else ""
+        return f"Some may as well be linear: mechanisms={{{chosen}{more}}} keeps the others linear."
+    if (table["finding"] == UNDECIDED).any():
+        return "Keep nonlinear mechanisms where the observations do not decide, or add more."
+    return ""
+
+
+class Chosen(NamedTuple):
+    """A family and the check by which it was chosen; None where there was nothing to choose."""
+
+    family: Mechanisms
+    check: Check | None
+
+
+def choose_mechanisms(
+    problem: Problem,
+    data: Data,
+    family: Mechanisms,
+    prior: object,
+    fit: Callable[[Mechanisms, object], Diagnosable],
+) -> Chosen:
+    """Return the final family; a family that offers no `decide` is returned as it is.
+
+    Every mechanism is compared with a linear one on held-out observations (see
+    `check_linearity`). It becomes linear where that is enough, and stays a Gaussian process
+    elsewhere, also where the observations do not decide.
+
+    Parameters
+    ----------
+    problem, data:
+        What is asked, and the observations.
+    family, prior:
+        The family that may offer a choice, and the prior that was given for it.
+    fit:
+        Function of a family and a prior that returns the posterior to be compared.
+    """
+    decide = offered(family, "decide")
+    if decide is None:
+        return Chosen(family, None)
+    graph = problem.graph.ancestral(problem.target)
+    if graph.bidirected:
+        one, other = graph.bidirected[0]
+        raise ModelError(
+            f"a latent cause joins {one!r} and {other!r}, so that their mechanisms cannot be "
+            f'compared on held-out observations; use mechanisms="linear" or "gp" instead of '
+            f"{family.name!r}"
+        )
+    if len(data) < FEWEST_OBSERVATIONS:
+        raise DataError(
+            f"{family.name!r} compares mechanisms on held-out observations, and there are "
+            f"{len(data)}; give at least {FEWEST_OBSERVATIONS}, or use "
+            'mechanisms="linear" or "gp"'
+        )
+    flexible, linear = (
+        hold_out_each(fit(each, own), SELECTION_DRAWS, 0)
+        for each, own in ((family, prior), (Linear(), None))
+    )
+    table = compare_with_linear(problem, flexible, linear)
+    is_linear = table["finding"] == LINEAR
+    lines, others = (list(map(str, table.index[each])) for each in (is_linear, ~is_linear))
+    chosen = [f"Gaussian processes for {listed(others)}"] if others else []
+    chosen += [f"linear mechanisms for {listed(lines)}"] if lines else []
+    text = f"Held-out observations chose {' and '.join(chosen)}. {describe_comparison(table)}"
+    return Chosen(decide(lines, others, prior), Check("mechanisms chosen", table, text))

@@ -1,0 +1,413 @@
+"""Which parameters stand in doubt behind what is believed about an effect?
+
+Why is this experiment suggested? What it is expected to bring, and what speaks against it.
+
+What is recommended has the regret E[max_j f_j - f_best]. An outcome y leaves E max_j f_j as it is,
+on average, so that it is expected to reduce that regret by E_y max_j E[f_j | y] - max_j E f_j: the
+outcome is drawn from its predictive, and every mean follows it by Cov(f_j, f(z)) / Var y. A whole
+row moves the means along several directions; how far, relative to the best, has the covariance
+
+    C_jk = (D_j,best + D_k,best - D_jk) / 2,  D_jk the variance of the move of E[f_j - f_k],
+
+over all rows that may come out. The moves are drawn as if they were normal; they are a mixture,
+since some rows teach more than others, so that the gain of a row is known up to a factor near 1.
+
+A suggested experiment, as a person reads it; and several of them, as a table.
+"""
+
+import html
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.optimization.analytic import (
+    Context,
+    comparable,
+    most_worth,
+    read_worth,
+    sign_of,
+    trait,
+)
+from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
+from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED, Recommendation
+from causal_bo_ppl.optimization.state import Choice
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import labels, set_label, stack
+from causal_bo_ppl.surrogates.base import Surrogate
+
+UNUSED = 1e-9  # of the largest: an effect that a coordinate moves by less does not depend on it
+
+
+def parameter_doubts(surrogate: Surrogate, queries: Queries) -> np.ndarray | None:
+    """Return how much the doubt about each effect rests on each coordinate of theta, (M, d).
+
+    That is the share of the effect's variance that would vanish if the coordinate were known, given
+    all outcomes: Cov(theta_i, f)^2 / (Var theta_i Var f). Coordinates that depend on each other
+    share their doubt, so that the shares of a query may sum to more than 1; a coordinate that the
+    effect does not depend on has none.
+
+    None where the surrogate has no weights of theta.
+    """
+    inner: Any = surrogate
+    weights = getattr(inner, "weights", None)
+    if weights is None or not hasattr(inner, "centre"):
+        return None
+    post = surrogate.post
+    factor, covariance = post.factor, weights.covariance
+    size = factor.shape[1]
+    _, jacobian = inner.response.linearize(inner.theta(inner.centre), queries)
+    together = inner.features(queries) @ covariance[:, :size] @ factor.T
+    own = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
+    scale = surrogate.predict(queries).sd[:, None] ** 2 * own[None, :]
+    matters = np.abs(jacobian) * np.sqrt(own)
+    used = matters > UNUSED * matters.max(axis=1, keepdims=True)
+    shares = np.where(used & (scale > 0), together**2 / np.where(scale > 0, scale, 1.0), 0.0)
+    return np.asarray(np.minimum(shares, 1.0))
+
+
+PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
+MOST = 128  # interventions among which the recommendation may lie
+ROUNDING = 1e-12  # of the largest mean: gains below it are none
+SAME = 0.05  # of a domain's width: as good as the same intervention
+LEAST = 1e-3  # probability that the text shows
+NAMED = 0.05  # share of the doubt from which on a parameter is named
+SHOWN = 4  # parameters that the text names; the table has all
+
+
+class Gain(NamedTuple):
+    """An expected reduction of regret, in units of the target, and its Monte Carlo error.
+
+    by_row: whether it is that of a whole row, not of the outcome alone.
+    """
+
+    value: float
+    standard_error: float
+    by_row: bool = False
+
+
+class RunnerUp(NamedTuple):
+    """The intervention that came next.
+
+    intervention, mean, sd: as of a suggestion. gap: how much less it is worth to the acquisition.
+    chance: the probability that its effect is the better one. is_log: whether worths, and so their
+    gap, are logarithms.
+    """
+
+    intervention: dict[str, float]
+    mean: float
+    sd: float
+    gap: float
+    chance: float
+    is_log: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Reasons:
+    """Why an experiment is suggested; its text is shown.
+
+    Attributes
+    ----------
+    title:
+        The intervention, and what is believed of its effect.
+    rule:
+        The acquisition that chose it, and among what.
+    gain:
+        By how much its outcome, or its whole row, is expected to reduce the regret of what is
+        recommended; None where that is not about an experiment.
+    runner_up:
+        What came next; None where there is no other choice.
+    cost:
+        What it costs.
+    doubts:
+        The share of the effect's variance that would vanish if a parameter were known, largest
+        first; empty where the surrogate knows no parameters.
+    note:
+        What else is to be said.
+    teaches_rows:
+        Whether whole rows teach the mechanisms. `gain` counts them where it is known how much.
+    """
+
+    title: str
+    rule: str
+    gain: Gain | None
+    runner_up: RunnerUp | None
+    cost: float
+    doubts: "pd.Series[float]" = field(default_factory=lambda: pd.Series(dtype=float))
+    note: str = ""
+    teaches_rows: bool = False
+
+    @property
+    def text(self) -> str:
+        """All reasons in words."""
+        return " ".join(part for part in self._sentences() if part)
+
+    def _sentences(self) -> list[str]:
+        found = [self.title]
+        if self.gain is not None:
+            found.append(self._describe_gain(self.gain))
+        found.append(f"Chosen by {self.rule}.")
+        if self.runner_up is not None:
+            named = ", ".join(
+                f"{name} = {at:.4g}" for name, at in self.runner_up.intervention.items()
+            )
+            found.append(
+                f"Next came do({named}), worth {_describe_gap(self.runner_up)} less; its effect, "
+                f"{self.runner_up.mean:.4g} +- {self.runner_up.sd:.2g}, is the better one with "
+                f"probability {_chance(self.runner_up.chance)}."
+            )
+        found.append(f"It costs {self.cost:g}.")
+        named_doubts = self.doubts[self.doubts >= NAMED].head(SHOWN)
+        if len(named_doubts):
+            words = [f"{name} ({share:.0%})" for name, share in named_doubts.items()]
+            found.append(f"The doubt about its effect rests on {', '.join(words)}.")
+        return [*found, self.note]
+
+    def _describe_gain(self, gain: Gain) -> str:
+        what, more, about = "Its outcome", "", ""
+        if gain.by_row:
+            what, about = "Its whole row", "about "
+        elif self.teaches_rows:
+            what, more = "Its outcome alone", "; a whole row teaches more"
+        if not gain.value > 2 * gain.standard_error:
+            return f"{what} is hardly expected to change the recommendation{more}."
+        return (
+            f"{what} is expected to reduce the regret of what is recommended by {about}"
+            f"{gain.value:.3g} (+- {gain.standard_error:.1g}){more}."
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences() if part)
+        return f"<ul>{lines}</ul>"
+
+
+def _describe_gap(runner_up: RunnerUp) -> str:
+    gap = runner_up.gap
+    return f"{-math.expm1(-gap):.0%}" if runner_up.is_log else f"{gap:.3g}"
+
+
+def _chance(chance: float) -> str:
+    return f"{chance:.2g}" if chance >= LEAST else f"below {LEAST:g}"
+
+
+def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array) -> Gain:
+    """Return by how much an outcome of a query is expected to reduce the regret.
+
+    Parameters
+    ----------
+    context:
+        What is believed, and among which interventions one is recommended; the query itself may be
+        recommended too after its outcome.
+    query:
+        One intervention.
+    noise:
+        The variance of its outcome's noise.
+    key:
+        For the outcomes that are drawn.
+    """
+    surrogate, sign = context.surrogate, sign_of(context.objective)
+    among = context.recommendable if len(context.recommendable) else context.candidates
+    points = promising(surrogate, among, context.objective, MOST)
+    means = sign * surrogate.predict(points).mean
+    mean, sd = (float(part[0]) for part in surrogate.predict(query))
+    variance = sd**2 + noise
+    before = float(means.max())
+    if not variance > 0:
+        return Gain(max(sign * mean - before, 0.0), 0.0)
+    slopes = cross_covariance(surrogate, query, points)[0] / np.sqrt(variance)
+    intercepts = np.append(means, sign * mean)
+    slopes = sign * np.append(slopes, sd**2 / np.sqrt(variance))
+    return _average(intercepts, before, slopes[:, None], key)
+
+
+def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> Gain | None:
+    """Return by how much a whole row of a query is expected to reduce the regret.
+
+    None where whole rows do not teach the mechanisms, or where it is not known how much. Of the
+    interventions that may be recommended the 16 most promising count; see `expected_gain`.
+    """
+    surrogate = context.surrogate
+    teaches = offered(surrogate, "row_lessons") if context.rows else None
+    among = context.recommendable if len(context.recommendable) else context.candidates
+    leading = promising(surrogate, among, context.objective, CONTENDERS)
+    points = stack([leading, query])
+    if teaches is None or teaches(query, points, query) is None:
+        return None
+    means = sign_of(context.objective) * surrogate.predict(points).mean
+    best = first_largest(means[:-1])
+    apart = np.stack([teaches(query, points, other)[0] for other in points])
+    moves = (apart[best][:, None] + apart[best][None, :] - apart) / 2
+    sizes, directions = np.linalg.eigh((moves + moves.T) / 2)
+    root = directions * np.sqrt(np.maximum(sizes, 0.0))
+    return _average(means, float(means[best]), root, key)._replace(by_row=True)
+
+
+def _average(means: np.ndarray, before: float, root: np.ndarray, key: jax.Array) -> Gain:
+    """Return E[max_j (m_j + (R Z)_j)] - before, Z standard normal, for means (J,) and R (J, r)."""
+    draws = host_generator(key).standard_normal((PAIRS, root.shape[1])) @ root.T
+    up, down = ((means + each).max(axis=1) for each in (draws, -draws))
+    gains = (up + down) / 2 - before
+    gains[gains <= ROUNDING * np.abs(means).max()] = 0.0
+    # Where no outcome drawn changes the choice, a rarer one may: about once in as many draws.
+    least = float(np.linalg.norm(np.ptp(root, axis=0))) / PAIRS
+    return Gain(float(gains.mean()), max(float(gains.std(ddof=1) / np.sqrt(PAIRS)), least))
+
+
+def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
+    """Return the best candidate that is not next to what was chosen; None where there is none.
+
+    Candidates are the vertices of all sets, and points inside where effects bend.
+    """
+    query, candidates = choice.suggestion.query, choice.context.candidates
+    mask, value = np.asarray(candidates.mask), np.asarray(candidates.value)
+    widths = [np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in problem.graph.nodes]
+    is_near = (mask == np.asarray(query.mask)).all(axis=1)
+    is_near &= (np.abs(value - np.asarray(query.value)) <= SAME * np.array(widths)).all(axis=1)
+    others = candidates[np.flatnonzero(~is_near & choice.affordable(problem.cost(candidates)))]
+    if not len(others):
+        return None
+    surrogate, both = choice.context.surrogate, stack([query, others])
+    found = read_worth(choice.rule, surrogate, both, choice.context.objective)
+    best, worth = most_worth(choice.rule, found[1:]), comparable(choice.rule, found)
+    pair = stack([query, others[best]])
+    mean, sd = surrogate.predict(pair)
+    joint = surrogate.covariance(pair)
+    spread = float(np.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0)))
+    ahead = sign_of(problem.objective) * float(mean[1] - mean[0])
+    chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
+    [intervention] = problem.interventions(others[best])
+    gap = max(float(worth[0] - worth[1 + best]), 0.0)
+    is_log = trait(choice.rule, "is_log")
+    return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance, is_log)
+
+
+def explain(
+    problem: Problem, choice: Choice, interval: tuple[float, float], key: jax.Array, note: str = ""
+) -> Reasons:
+    """Return why a choice was made; interval: of its effect, with a probability of 90 %."""
+    suggestion, context = choice.suggestion, choice.context
+    [label] = labels(problem, suggestion.query)
+    title = (
+        f"{label}: E[{problem.target}] is expected at {suggestion.mean:.4g}, 90 % in "
+        f"[{interval[0]:.4g}, {interval[1]:.4g}], {UNADJUSTED}."
+    )
+    noise = context.noise or context.surrogate.post.outcome_variances
+    gain = expected_row_gain(context, suggestion.query, key)
+    if gain is None:
+        gain = expected_gain(context, suggestion.query, float(noise(suggestion.query)[0]), key)
+    shares = parameter_doubts(context.surrogate, suggestion.query)
+    doubts: pd.Series[float] = pd.Series(dtype=float)
+    if shares is not None:
+        names = pd.Index(context.surrogate.post.names, name="parameter")
+        order = np.argsort(-shares[0].round(9), kind="stable")  # rounding does not decide
+        doubts = pd.Series(shares[0], names, name="share").iloc[order]
+    runner_up = find_runner_up(problem, choice)
+    return Reasons(
+        title, suggestion.why, gain, runner_up, suggestion.cost, doubts, note, context.rows
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Suggestion:
+    """An experiment that a study suggests.
+
+    Attributes
+    ----------
+    intervention:
+        {variable: value}; `{}` is to observe, without setting anything.
+    mean, sd:
+        What is believed of its effect; `interval` for an interval.
+    cost:
+        What it costs.
+    number:
+        Of the experiment, from 1.
+    bound:
+        What the acquisition makes of it, in the direction of the target.
+    rows:
+        How many rows are asked for; more than 1 only where it is to observe.
+    query:
+        The intervention in one row of Queries.
+    study:
+        The fingerprint of the study that made it.
+    degrees:
+        Of Student's t, whose quantiles the interval needs.
+    """
+
+    intervention: dict[str, float]
+    mean: float
+    sd: float
+    cost: float
+    number: int
+    bound: float
+    rows: int
+    query: Queries
+    study: str
+    degrees: float
+    explain: Callable[[], Reasons] = field(repr=False)
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Return the central credible interval of the effect; it ignores that this was chosen."""
+        believed = Recommendation(self.intervention, self.mean, self.sd, self.degrees)
+        return believed.interval(level)
+
+    @cached_property
+    def why(self) -> Reasons:
+        """Why it is suggested, computed when it is asked for; its `text` is shown."""
+        return self.explain()
+
+    @property
+    def label(self) -> str:
+        """The intervention in words."""
+        words = ", ".join(f"{name} = {value:.6g}" for name, value in self.intervention.items())
+        return f"do({words})" if words else f"observe {self.rows} rows"
+
+    def __repr__(self) -> str:
+        low, high = self.interval()
+        believed = f"expected {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+        believed += f", {UNADJUSTED}" if self.intervention else ""
+        return f"Suggestion({self.number}: {self.label}; {believed}; cost {self.cost:g})"
+
+    def _repr_html_(self) -> str:
+        return Suggestions([self])._repr_html_() + self.why._repr_html_()
+
+
+class Suggestions(tuple[Suggestion, ...]):
+    """A batch of suggestions, the most worthwhile first; shown as a table."""
+
+    __slots__ = ()
+
+    def __new__(cls, given: Iterable[Suggestion] = ()) -> "Suggestions":
+        """Return a batch of these suggestions."""
+        return super().__new__(cls, given)
+
+    def to_frame(self, level: float = 0.9) -> pd.DataFrame:
+        """Return a row for every suggestion, with a column do(X) for every variable that is set."""
+        names = dict.fromkeys(name for each in self for name in each.intervention)
+        rows = [
+            {"set": set_label(tuple(each.intervention))}
+            | {f"do({name})": each.intervention.get(name) for name in names}
+            | {"mean": each.mean, "sd": each.sd}
+            | dict(zip(("lower", "upper"), each.interval(level), strict=True))
+            | {"cost": each.cost}
+            for each in self
+        ]
+        return pd.DataFrame(rows, index=pd.Index([each.number for each in self], name="number"))
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(float_format="{:.4g}".format, na_rep="")
+        return f"{table}<p>{html.escape(CHOSEN)}</p>"

@@ -1,0 +1,1006 @@
+"""How are many starting points improved at once, inside their boxes? Batched gradients.
+
+Coordinates are shares u of each domain's width. Gradients are differences of the worth itself, so
+that any surrogate and any acquisition can be followed; those of all starts and all coordinates are
+one batch. The whole quasi-Newton step (BFGS) is tried first, together with the gradient at its end.
+It is taken where it gains a fair part of what the slope promises; for all other starts, shorter
+ones and steps along the gradient with lengths over six decades are tried in one more batch, and the
+best is taken where it is better. A start whose slope promises next to nothing stays. Batches have
+the same two shapes in every step, so nothing is compiled twice.
+
+Where along one variable is a query worth most? Brackets around the best points, narrowed.
+
+Sets of one variable need no gradients: between the neighbours of each of the best points the worth
+is evaluated at a few more, and the bracket shrinks to the neighbours of the best of these. A
+bracket is left where its curvature says that next to nothing can be gained, or not enough to reach
+the best of all. The brackets of all sets are one batch of the same shape in every step, so nothing
+is compiled twice; the first one stands for those that are left.
+
+How is the best of very many combinations found? One variable at a time, from many starts.
+
+Every variable has a few values to choose from: the ends of its domain, or the levels of a list.
+From each start all changes of one variable are evaluated, those of all starts in one batch, and the
+best change of each start is made while it improves. From the best of the results all changes of two
+variables are tried as well.
+
+Where may interventions lie? Vertices, levels, corners and points that fill the boxes.
+
+All sets of a problem at once, each design made once and kept. Sets with too many combinations are
+not enumerated; some starts stand for them, from which they are climbed.
+
+Where do we look for the next experiment? Over all sets at once, the best query of a rule.
+
+Where effects are affine in the values and the acquisition is then largest at vertices, all vertices
+of all sets are enumerated, which solves this step exactly; where costs are constant + |x|, every
+box is cut at 0 and its pieces' vertices are taken. Sets with too many vertices are climbed, one
+variable at a time. Otherwise vertices, Sobol points and what was tried are evaluated in one batch,
+and the best of them are improved: in sets of one variable within brackets that shrink, in others
+by batched gradients. Ties go to the first, in the order of sets.
+
+What is tried next where no bound beats the best exact outcome? Bounds widen until one does.
+
+Otherwise what is left of the rounds would only confirm what is known. Where effects bend, a local
+optimum can hold a run as well: every round promises a little more of it. So every second round asks
+for a gain that is worth the name, a share of the range of all outcomes, and bounds widen until some
+candidate promises that much; the rounds between them go on with what is best so far.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from causal_bo_ppl.data.outcomes import Replicates
+from causal_bo_ppl.errors import CausalBOWarning, DomainError
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.linalg import TIE, TIE_ROUNDING, first_largest, tie_width
+from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.optimization.analytic import (
+    HAIR,
+    Acquisition,
+    Context,
+    comparable,
+    is_affine,
+    most_worth,
+    read_worth,
+    sign_of,
+    trait,
+)
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import (
+    between,
+    distinct_rows,
+    fill_points,
+    rows_of_sets,
+    sobol,
+    spread,
+    stack,
+    vertices,
+)
+from causal_bo_ppl.surrogates import Surrogate
+
+QUASI_NEWTON_STEPS = 60  # quasi-Newton steps at most
+CLOSE = 1e-6  # of a domain's width: a smaller step ends the search
+LEAST_PROMISE = 1e-10  # of the worth: a step that promises less is not tried
+SHIFT = 2.0**-14  # of a domain's width: the step of a difference, whose error is its square
+GRID = 2.0**20  # results are rounded to this share of the width: the same on every processor
+NEWTON = (1.0, 0.5, 0.2, 0.05)  # trial lengths, in quasi-Newton steps
+STEEPEST = (0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # trial lengths, in widths
+TRIALS = len(NEWTON) + len(STEEPEST)
+FAIR = 0.25  # of what the slope promises for a whole step; half of it where the worth is a parabola
+Worth = Callable[[Queries], np.ndarray]
+Allowed = Callable[[Queries], np.ndarray]
+
+
+class Coordinates(NamedTuple):
+    """The coordinates of K starts that may move, each as a share of its domain's width.
+
+    starts: the K queries. columns: (K, D) column of each coordinate; those of sets with fewer than
+    D variables are filled up and not free. free: (K, D). low, high: (K, D) ends of the domains.
+    """
+
+    starts: Queries
+    columns: np.ndarray
+    free: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def shares(self) -> np.ndarray:
+        """Return the shares (K, D) of the starts."""
+        value = np.take_along_axis(np.asarray(self.starts.value), self.columns, axis=1)
+        width = np.where(self.high > self.low, self.high - self.low, 1.0)
+        return np.where(self.free, np.clip((value - self.low) / width, 0.0, 1.0), 0.0)
+
+    def queries(self, shares: np.ndarray) -> Queries:
+        """Return the queries at shares (K, n, D), in K n rows."""
+        many = shares.shape[1]
+        mask = np.repeat(np.asarray(self.starts.mask), many, axis=0)
+        value = np.repeat(np.asarray(self.starts.value), many, axis=0)
+        points = between(self.low[:, None], self.high[:, None], shares)
+        rows = np.arange(len(value)).reshape(len(shares), many)
+        for place in range(shares.shape[2]):  # columns that fill up do not overwrite others
+            moved = np.broadcast_to(self.free[:, None, place], rows.shape)
+            column = np.broadcast_to(self.columns[:, None, place], rows.shape)
+            value[rows[moved], column[moved]] = points[..., place][moved]
+        return Queries(mask, value)
+
+
+def coordinates(starts: Queries, low: np.ndarray, high: np.ndarray, size: int) -> Coordinates:
+    """Return the coordinates of starts that may move; low, high: (p,), equal where one may not.
+
+    size: the number of coordinates D, at least that of any start.
+    """
+    is_free = np.asarray(starts.mask) & (high > low)
+    columns = np.argsort(~is_free, axis=1, kind="stable")[:, :size]
+    free = np.take_along_axis(is_free, columns, axis=1)
+    return Coordinates(starts, columns, free, low[columns], high[columns])
+
+
+def ascend(
+    worth: Worth,
+    allowed: Allowed,
+    starts: Queries,
+    low: np.ndarray,
+    high: np.ndarray,
+    size: int,
+) -> Queries:
+    """Return K queries that are worth no less than the starts, to about 1e-6 of the widths.
+
+    Parameters
+    ----------
+    worth:
+        Function of queries that returns the worth of each, (M,).
+    allowed:
+        Function of queries that returns which may be proposed, (M,); others are never entered.
+    starts:
+        K queries that are allowed.
+    low, high:
+        Ends of all variables' domains, (p,); equal where a variable keeps its value.
+    size:
+        The largest number of variables that may move at once.
+    """
+    at = coordinates(starts, low, high, size)
+    shares, rows = at.shares(), np.arange(len(starts))
+    here, slopes = _look_around(worth, allowed, at, shares)
+    curvature = np.broadcast_to(np.eye(shares.shape[1]), (*shares.shape, shares.shape[1])).copy()
+    for _ in range(QUASI_NEWTON_STEPS):
+        trials = np.clip(shares[:, None] + _directions(at, shares, slopes, curvature), 0.0, 1.0)
+        promised = ((trials[:, 0] - shares) * slopes).sum(axis=1)
+        values, after = _look_around(worth, allowed, at, trials[:, 0])
+        moved, is_little = trials[:, 0], ~(promised > LEAST_PROMISE * np.abs(here))
+        stays = is_little & ((promised > 0) | (trials == shares[:, None]).all(axis=(1, 2)))
+        is_fair = ~stays & (values - here >= FAIR * promised)
+        if not (is_fair | stays).all():
+            others = np.where(is_fair[:, None, None], trials[:, :1], trials)
+            found = _look(worth, allowed, at, np.where(stays[:, None, None], trials[:, :1], others))
+            best = found.argmax(axis=1)
+            values, moved = found[rows, best], trials[rows, best]
+        is_better = ~stays & (values > here)
+        moved = np.where(is_better[:, None], moved, shares)
+        step, here = moved - shares, np.where(is_better, values, here)
+        if not np.abs(step).max(initial=0.0) > CLOSE:
+            shares = moved
+            break
+        if not (is_fair | stays).all():
+            after = _look_around(worth, allowed, at, moved)[1]
+        after = np.where(is_better[:, None], after, slopes)
+        curvature = _update(curvature, step, slopes - after)
+        shares, slopes = moved, after
+    return _settle(allowed, at, shares)
+
+
+def _look(worth: Worth, allowed: Allowed, at: Coordinates, points: np.ndarray) -> np.ndarray:
+    """Return the worths (K, n) of points (K, n, D), -inf where they may not be proposed."""
+    queries = at.queries(points)
+    values = np.where(allowed(queries), worth(queries), -np.inf)
+    return np.asarray(values.reshape(points.shape[:2]))
+
+
+def _look_around(
+    worth: Worth, allowed: Allowed, at: Coordinates, shares: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the worths (K,) of points (K, D), -inf where not allowed, and their slopes (K, D).
+
+    Slopes are central differences; at the ends of a domain one-sided ones of second order.
+    """
+    starts, size = shares.shape
+    near, far = np.full(shares.shape, SHIFT), np.full(shares.shape, -SHIFT)
+    near = np.where(shares > 1 - SHIFT, -SHIFT, near)
+    far = np.where(shares < SHIFT, 2 * SHIFT, np.where(shares > 1 - SHIFT, -2 * SHIFT, far))
+    moves = np.zeros((starts, 1 + 2 * size, size))
+    place = np.arange(size)
+    moves[:, 1 + place, place], moves[:, 1 + size + place, place] = near, far
+    points = np.clip(shares[:, None] + moves, 0.0, 1.0)
+    values = np.asarray(worth(at.queries(points)), float).reshape(points.shape[:2])
+    here, around = values[:, 0], values[:, 1:].reshape(starts, 2, size)
+    with np.errstate(invalid="ignore"):
+        one, two = around[:, 0] - here[:, None], around[:, 1] - here[:, None]
+        slopes = (one * far**2 - two * near**2) / (near * far * (far - near))
+    slopes = np.where(at.free & np.isfinite(slopes), slopes, 0.0)
+    return np.where(allowed(at.queries(shares[:, None])), here, -np.inf), slopes
+
+
+def _directions(
+    at: Coordinates, shares: np.ndarray, slopes: np.ndarray, curvature: np.ndarray
+) -> np.ndarray:
+    """Return trial steps (K, n, D): quasi-Newton ones, and ones along the gradient.
+
+    Coordinates at an end of their domain that would leave it stay.
+    """
+    stays = ~at.free | ((shares <= 0) & (slopes < 0)) | ((shares >= 1) & (slopes > 0))
+    uphill = np.where(stays, 0.0, slopes)
+    newton = np.where(stays, 0.0, (curvature * uphill[:, None, :]).sum(axis=2))
+    largest = np.abs(uphill).max(axis=1, keepdims=True, initial=0.0)
+    steepest = uphill / np.where(largest > 0, largest, 1.0)
+    steps = [length * newton for length in NEWTON] + [length * steepest for length in STEEPEST]
+    return np.stack(steps, axis=1)
+
+
+def _update(curvature: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Return the inverse curvatures (K, D, D) of -worth after steps and changes of its slopes.
+
+    They are kept where the worth does not bend downwards along the step.
+    """
+    product = (step * change).sum(axis=1)
+    sizes = np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
+    bends = product > 1e-10 * sizes
+    weight = np.where(bends, 1 / np.where(bends, product, 1.0), 0.0)[:, None, None]
+    # The first curvature that is seen sets the scale.
+    fresh = (curvature == np.eye(step.shape[1])).all(axis=(1, 2)) & bends
+    squares = (change**2).sum(axis=1)
+    scale = np.where(fresh, product / np.where(squares > 0, squares, 1.0), 1.0)
+    scaled = curvature * scale[:, None, None]
+    left = np.eye(step.shape[1]) - weight * step[:, :, None] * change[:, None, :]
+    updated = left @ scaled @ left.transpose(0, 2, 1) + weight * step[:, :, None] * step[:, None, :]
+    return np.where(bends[:, None, None], updated, curvature)
+
+
+def _settle(allowed: Allowed, at: Coordinates, shares: np.ndarray) -> Queries:
+    """Return the queries with rounded shares, where these may be proposed, else as they are."""
+    rounded = at.queries((np.round(shares * GRID) / GRID)[:, None])
+    plain = at.queries(shares[:, None])
+    may = np.asarray(allowed(rounded))[:, None]
+    return Queries(plain.mask, np.where(may, np.asarray(rounded.value), np.asarray(plain.value)))
+
+
+BRACKETS = 3  # of each set, around the best of its points that are better than their neighbours
+INSIDE = 7  # points within a bracket
+BRACKET_STEPS = 7  # each leaves 2 / (INSIDE + 1) of a bracket: about 1e-4 in all
+LEAST_BRACKET_GAIN = 1e-10  # of the worth: a bracket in which less can be gained is left
+
+
+def zoom(
+    worth: Worth,
+    points: Queries,
+    found: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    least: float = -np.inf,
+) -> Queries:
+    """Return the best queries within brackets around the best points of every set.
+
+    Parameters
+    ----------
+    worth:
+        Function of queries that returns the worth of each, (M,); -inf where it may not be proposed.
+    points, found:
+        Queries that set one variable each, and their worths, (M,).
+    low, high:
+        Ends of all variables' domains, (p,).
+    least:
+        The worth of a query elsewhere: brackets that cannot reach it need not be narrowed.
+    """
+    columns, ends = [], []
+    for _, rows in rows_of_sets(points):
+        place = int(np.flatnonzero(np.asarray(points.mask)[rows[0]])[0])
+        width = high[place] - low[place]
+        inside = (np.asarray(points.value)[rows, place] - low[place]) / width
+        brackets = _brackets(inside, found[rows])
+        columns += [place] * len(brackets)
+        ends += brackets
+    if not ends:
+        return points[:0]
+    column, (left, right) = np.array(columns), np.array(ends).T
+    mask = np.eye(len(low), dtype=bool)[column]
+    steps, many = np.arange(1, INSIDE + 1) / (INSIDE + 1), np.arange(len(mask))
+    best, is_open = (left + right) / 2, np.ones(len(mask), bool)
+    for _ in range(BRACKET_STEPS):
+        stands = np.where(is_open, many, np.flatnonzero(is_open)[0])
+        shares = left[:, None] + (right - left)[:, None] * steps
+        shares = (np.round(shares * GRID) / GRID)[stands]
+        values = worth(_queries(mask[stands], column[stands], shares, low, high))
+        values = values.reshape(shares.shape)
+        at, apart = values.argmax(axis=1), (right - left) / (INSIDE + 1)
+        best = np.where(is_open, shares[many, at], best)
+        left = np.where(is_open, np.maximum(best - apart, left), left)
+        right = np.where(is_open, np.minimum(best + apart, right), right)
+        reached = values[many, at]
+        least = max(least, float(reached.max()))
+        gain = _possible_gain(values, at)
+        is_open &= (gain > LEAST_BRACKET_GAIN * np.abs(reached)) & (reached + gain >= least)
+        if not is_open.any():
+            break
+    return _queries(mask, column, best[:, None], low, high)
+
+
+def _possible_gain(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return what may be gained between the neighbours of the best of n points, (K,).
+
+    values: (K, n), evenly spaced. at: (K,), the places of the largest ones. Of a parabola an eighth
+    of the second difference can be gained; all of it is allowed for. At an end anything can.
+    """
+    rows, last = np.arange(len(values)), values.shape[1] - 1
+    inside = (at > 0) & (at < last)
+    near, far = values[rows, np.maximum(at - 1, 0)], values[rows, np.minimum(at + 1, last)]
+    with np.errstate(invalid="ignore"):
+        bend = (values[rows, at] - near) + (values[rows, at] - far)
+    return np.where(inside & np.isfinite(bend), bend, np.inf)
+
+
+def _brackets(shares: np.ndarray, found: np.ndarray) -> list[tuple[float, float]]:
+    """Return the neighbours of the best points of one set that are better than theirs."""
+    order = np.argsort(shares, kind="stable")
+    places, values = shares[order], found[order]
+    first = np.flatnonzero(np.diff(places, prepend=-np.inf) > 0)  # each place once
+    places, values = places[first], np.maximum.reduceat(values, first)
+    if len(places) < 2:
+        return []
+    padded = np.concatenate([[-np.inf], values, [-np.inf]])
+    peaks = np.flatnonzero((values >= padded[:-2]) & (values >= padded[2:]) & (values > -np.inf))
+    chosen = peaks[np.argsort(-values[peaks], kind="stable")][:BRACKETS]
+    ends = [
+        (float(places[max(at - 1, 0)]), float(places[min(at + 1, len(places) - 1)]))
+        for at in chosen.tolist()
+    ]
+    return ends + ends[:1] * (BRACKETS - len(ends))  # always as many: the shape is the same
+
+
+def _queries(
+    mask: np.ndarray, column: np.ndarray, shares: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> Queries:
+    """Return queries at shares (K, n) of the domain of one column each, in K n rows."""
+    many = shares.shape[1]
+    value = np.zeros((len(mask) * many, mask.shape[1]))
+    at = between(low[column][:, None], high[column][:, None], shares).ravel()
+    value[np.arange(len(value)), np.repeat(column, many)] = at
+    return Queries(np.repeat(mask, many, axis=0), value)
+
+
+MOST_CHANGES = 200  # changes from one start at most
+FINAL = 4  # starts from which pairs are tried
+MOST_PAIRS = 8_192  # changes of two variables at most, from one start
+
+
+def list_moves(mask: np.ndarray, choices: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return all changes of one variable of K queries: columns (K, A) and new values (K, A).
+
+    choices: the values of each variable, by column; none where it keeps its value. Rows with fewer
+    changes are filled up with their first one, or with none where they have none (column -1).
+    """
+    each = [
+        [
+            (column, value)
+            for column in np.flatnonzero(row).tolist()
+            for value in choices[column].tolist()
+        ]
+        for row in mask
+    ]
+    most = max((len(moves) for moves in each), default=0)
+    filled = [moves + (moves[:1] or [(-1, 0.0)]) * (most - len(moves)) for moves in each]
+    columns = np.array([[column for column, _ in moves] for moves in filled], int)
+    values = np.array([[value for _, value in moves] for moves in filled], float)
+    return columns.reshape(len(mask), most), values.reshape(len(mask), most)
+
+
+def climb(worth: Worth, starts: Queries, choices: Sequence[np.ndarray]) -> Queries:
+    """Return queries that no change of one variable improves, one for each of K starts.
+
+    Parameters
+    ----------
+    worth:
+        Function of queries that returns the worth of each, (M,); -inf where it may not be proposed.
+    starts:
+        K queries.
+    choices:
+        The values of each variable, by column; none where it keeps its value.
+    """
+    mask, value = np.asarray(starts.mask), np.array(starts.value)
+    columns, options = list_moves(mask, choices)
+    if not columns.size:
+        return starts
+    here = np.asarray(worth(starts), float)
+    for _ in range(MOST_CHANGES):
+        changed = _change(value, columns, options)
+        found = np.asarray(worth(Queries(np.repeat(mask, columns.shape[1], axis=0), changed)))
+        found = found.reshape(columns.shape)
+        best = _first_largest_each(found)
+        rows = np.arange(len(best))
+        is_better = found[rows, best] > here + tie_width(np.append(found, here))
+        if not is_better.any():
+            break
+        moved = changed.reshape(*columns.shape, -1)[rows, best]
+        value = np.where(is_better[:, None], moved, value)
+        here = np.where(is_better, found[rows, best], here)
+    return Queries(mask, value)
+
+
+def _first_largest_each(found: np.ndarray) -> np.ndarray:
+    """Return the place of the largest number of each row (K, A), the first of equal ones."""
+    high = found.max(axis=1, keepdims=True)
+    low = np.where(np.isfinite(found), found, np.inf).min(axis=1, keepdims=True)
+    real = np.isfinite(high) & np.isfinite(low)
+    high, low = np.where(real, high, 0.0), np.where(real, low, 0.0)
+    width = TIE * (high - low) + TIE_ROUNDING * np.maximum(np.abs(high), np.abs(low))
+    return np.asarray((found >= found.max(axis=1, keepdims=True) - width).argmax(axis=1))
+
+
+def _change(value: np.ndarray, columns: np.ndarray, options: np.ndarray) -> np.ndarray:
+    """Return the values (K A, p) after each change of one variable."""
+    changed = np.repeat(value, columns.shape[1], axis=0)
+    rows, flat = np.arange(len(changed)), columns.reshape(-1)
+    real = flat >= 0
+    changed[rows[real], flat[real]] = options.reshape(-1)[real]
+    return changed
+
+
+def climb_pairs(worth: Worth, starts: Queries, choices: Sequence[np.ndarray]) -> Queries:
+    """Climb from all starts, then from the best results by pairs, until no pair improves them."""
+    reached = climb(worth, starts, choices)
+    worths = np.asarray(worth(reached), float)
+    kept = np.argsort(-_rounded(worths), kind="stable")[:FINAL]
+    finished = [reached]
+    for row in kept:
+        here, value = reached[row], worths[row]
+        for _ in range(MOST_CHANGES):
+            pairs = _pairs(here, choices)
+            if not len(pairs):
+                break
+            found = np.asarray(worth(pairs), float)
+            best = first_largest(found)
+            if not found[best] > value + tie_width(np.append(found, value)):
+                break
+            here = climb(worth, pairs[best], choices)
+            value = float(worth(here)[0])
+        finished.append(here)
+    return stack(finished)
+
+
+def _rounded(worths: np.ndarray) -> np.ndarray:
+    """Return worths that are the same for numbers which differ by rounding only."""
+    return np.asarray(np.round(worths / max(tie_width(worths), np.finfo(float).tiny)))
+
+
+def _pairs(query: Queries, choices: Sequence[np.ndarray]) -> Queries:
+    """Return all changes of two variables of one query; none where there are too many."""
+    columns, options = (part[0] for part in list_moves(np.asarray(query.mask), choices))
+    new = options != np.asarray(query.value)[0, columns]
+    columns, options = columns[new], options[new]
+    first, second = np.triu_indices(len(columns), 1)
+    apart = columns[first] != columns[second]
+    first, second = first[apart], second[apart]
+    if len(first) > MOST_PAIRS:
+        return query[:0]
+    value = np.repeat(np.asarray(query.value), len(first), axis=0)
+    rows = np.arange(len(first))
+    value[rows, columns[first]], value[rows, columns[second]] = options[first], options[second]
+    return Queries(np.repeat(np.asarray(query.mask), len(first), axis=0), value)
+
+
+MOST_LISTED = 2**14  # combinations of all sets together that are enumerated
+FILL, MOST_FILL, LEAST_FILL = 64, 4_096, 8  # Sobol points of a set, of all together, of a set
+STARTS, MOST_STARTS = 32, 2**15  # of a set that is too large to be enumerated, of all such sets
+Feasible = Callable[[Queries], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Where interventions may lie.
+
+    Attributes
+    ----------
+    problem, sets:
+        The problem and the sets of it whose effects were learned.
+    levels:
+        {variable: values}, where a variable has finitely many; only these are proposed.
+    corners:
+        The vertices of what linear constraints leave of every set's box, in place of the boxes'.
+    feasible:
+        Function of queries that returns which may be proposed, (M,).
+    """
+
+    problem: Problem
+    sets: tuple[tuple[str, ...], ...]
+    levels: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    corners: Queries | None = None
+    feasible: Feasible | None = None
+    _kept: dict[object, "Candidates"] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_corners(self) -> bool:
+        """Whether the vertices of every set are known, so that they may suffice."""
+        return self.feasible is None or self.corners is not None
+
+    def allows(self, queries: Queries) -> np.ndarray:
+        """Return which queries may be proposed, (M,)."""
+        if self.feasible is None or not len(queries):
+            return np.ones(len(queries), bool)
+        mask = np.asarray(self.feasible(queries))
+        if mask.shape != (len(queries),) or mask.dtype != bool:
+            raise DomainError(
+                f"`feasible` gave an array of shape {mask.shape} and type {mask.dtype} for "
+                f"{len(queries)} queries; it must give one bool for each"
+            )
+        return mask
+
+    def values(self, name: str, kind: str) -> tuple[float, ...]:
+        """Return what a variable is set to: the ends, those and 0 ("cut"), or all its "levels".
+
+        A variable without levels has its ends in their place.
+        """
+        low, high = self.problem.domains[name]
+        if name in self.levels and kind != "ends":
+            return tuple(sorted({float(value) for value in self.levels[name]}))
+        cut = (0.0,) if kind == "cut" and low < 0 < high else ()
+        return (low, *cut, high) if high > low else (low,)
+
+    def listed(self, kind: str) -> "Candidates":
+        """Return all combinations of every set that has not too many, with their costs.
+
+        Small sets come first until there are as many as can be enumerated; see `large`. Corners
+        stand for the combinations where they are given.
+        """
+        return self._keep(("listed", kind), lambda: self._list(kind))
+
+    def large(self, kind: str) -> tuple[tuple[str, ...], ...]:
+        """Return the sets that have too many combinations to be enumerated."""
+        if self.corners is not None:
+            return ()
+        total, left = 0.0, []
+        for members in self.sets:
+            sizes = [float(len(self.values(name, kind))) for name in members]
+            total += min(float(np.prod(sizes)), 1e18)
+            left += [members] if total > MOST_LISTED else []
+        return tuple(left)
+
+    def filling(self) -> "Candidates":
+        """Return Sobol points of every set, at levels where there are levels, with their costs."""
+        return self._keep("filling", self._fill)
+
+    def first(self, kind: str) -> "Candidates":
+        """Return starts for the sets that are too large to be enumerated, with their costs."""
+        return self._keep(("first", kind), lambda: self._start(kind))
+
+    def choices(self, kind: str) -> list[np.ndarray]:
+        """Return the values of every variable, by column; none where it is not manipulable."""
+        names = self.problem.manipulable
+        return [
+            np.array(self.values(name, kind) if name in names else (), float)
+            for name in self.problem.graph.nodes
+        ]
+
+    def _keep(self, what: object, make: Callable[[], Queries]) -> "Candidates":
+        if what not in self._kept:
+            queries = make()
+            queries = queries[self.allows(queries)]
+            self._kept[what] = Candidates(queries, self.problem.cost(queries), self)
+        return self._kept[what]
+
+    def _list(self, kind: str) -> Queries:
+        if self.corners is not None:
+            return self.corners
+        large = set(self.large(kind))
+        parts = [self._combine(members, kind) for members in self.sets if members not in large]
+        return stack([self.problem.baseline()[:0], *parts])
+
+    def _combine(self, members: tuple[str, ...], kind: str) -> Queries:
+        points = np.array(list(product(*(self.values(name, kind) for name in members))), float)
+        mask, value = (
+            np.zeros((len(points), len(self.problem.graph.nodes)), t) for t in (bool, float)
+        )
+        columns = [self.problem.graph.index(name) for name in members]
+        mask[:, columns], value[:, columns] = True, points
+        return Queries(mask, value)
+
+    def _fill(self) -> Queries:
+        nodes, domains = self.problem.graph.nodes, self.problem.domains
+        n = max(LEAST_FILL, min(FILL, MOST_FILL // max(len(self.sets), 1)))
+        if not self.problem.is_box:
+            return fill_points(self.problem, self.sets, n)
+        unit = sobol(n + 1)  # the first point is a corner
+        points = spread(nodes, self.sets, domains, lambda size: unit(size)[1:], n * len(self.sets))
+        return self.snap(points)
+
+    def snap(self, queries: Queries) -> Queries:
+        """Return the queries with every variable that has levels at the nearest one."""
+        mask, value = np.asarray(queries.mask), np.array(queries.value)
+        for name in self.levels:
+            column, values = self.problem.graph.index(name), np.array(self.values(name, "levels"))
+            nearest = np.abs(value[:, column, None] - values).argmin(axis=1)
+            value[:, column] = np.where(mask[:, column], values[nearest], 0.0)
+        return Queries(mask, value)
+
+    def _start(self, kind: str) -> Queries:
+        """Return the lowest and highest combination of every large set, and ones in between."""
+        sets = self.large(kind)
+        n = max(2, min(STARTS, MOST_STARTS // max(len(sets), 1)))
+
+        def unit(size: int) -> np.ndarray:
+            inside = sobol(n - 1)(size)[1:] if n > 2 else np.zeros((0, size))
+            return np.vstack([np.zeros(size), np.ones(size), inside])
+
+        points = spread(self.problem.graph.nodes, sets, self.problem.domains, unit, n * len(sets))
+        mask, value = np.asarray(points.mask), np.array(points.value)
+        for column, values in enumerate(self.choices(kind)):  # the nearest choice of each
+            if len(values) and mask[:, column].any():
+                nearest = np.abs(value[:, column, None] - values).argmin(axis=1)
+                value[:, column] = np.where(mask[:, column], values[nearest], 0.0)
+        return Queries(mask, value)
+
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of all variables' domains, (p,); equal where one keeps its value."""
+        moving = {
+            name: ends for name, ends in self.problem.domains.items() if name not in self.levels
+        }
+        pairs = np.array([moving.get(name, (0.0, 0.0)) for name in self.problem.graph.nodes])
+        return pairs[:, 0], pairs[:, 1]
+
+
+class Candidates(NamedTuple):
+    """Interventions to choose from, what each costs, (M,), and the space in which they lie."""
+
+    queries: Queries
+    costs: np.ndarray
+    space: Space
+
+
+def find_candidates(post: Posterior, sets: tuple[tuple[str, ...], ...] | None = None) -> Candidates:
+    """Return the interventions among which a posterior's problem is optimized.
+
+    They are the vertices of all sets, and Sobol points where effects bend; of sets with too many
+    vertices some. sets: those to choose from, by default all whose effects were learned.
+
+    Raises
+    ------
+    DomainError
+        If no intervention may be proposed.
+    """
+    space = find_space(post.problem, post.sets if sets is None else sets)
+    suffice = post.belief.response.is_affine and space.has_corners
+    kind = "ends" if suffice else "levels"
+    parts = [space.listed(kind), space.first(kind)]
+    parts += [] if suffice else [space.filling()]
+    queries = stack([part.queries for part in parts])
+    if not len(queries):
+        raise DomainError(nothing_left(space))
+    return Candidates(queries, np.concatenate([part.costs for part in parts]), space)
+
+
+def find_space(problem: Problem, sets: tuple[tuple[str, ...], ...]) -> Space:
+    """Return where interventions on some sets of a problem may lie."""
+    is_cut, rule = len(problem.constraints) > 0, problem.feasible_rule
+    return Space(
+        problem,
+        sets,
+        problem.levels,
+        vertices(problem, sets) if is_cut and rule is None else None,
+        problem.feasible if is_cut or rule is not None else None,
+    )
+
+
+def nothing_left(space: Space) -> str:
+    """Return why no intervention may be proposed, for a message."""
+    if space.feasible is None:
+        return "there is no intervention to choose from: no set has an effect that was learned"
+    name = getattr(space.feasible, "__name__", repr(space.feasible))
+    return (
+        f"there is no intervention to choose from: `feasible`, {name}, leaves none of those of "
+        f"{len(space.sets)} sets; check it with problem.vertices() and problem.sobol(64)"
+    )
+
+
+CLIMBERS = 64  # starts that are climbed at once
+IMPROVED, FEW_IMPROVED = 16, 5  # points that are improved by gradients; where effects are dear
+NEXT_TO = 1e-3  # of a domain's width: as good as the same point
+Affordable = Callable[[np.ndarray], np.ndarray]
+
+
+class Found(NamedTuple):
+    """The best query, its worth and its cost, and in words how it was found."""
+
+    query: Queries
+    worth: float
+    cost: float
+    how: str
+
+
+def find_best(
+    space: Space,
+    surrogate: Surrogate,
+    rule: Acquisition,
+    *,
+    affordable: Affordable | None = None,
+    tried: Queries | None = None,
+    known: Queries | None = None,
+) -> Found:
+    """Return the query that is worth most among all sets.
+
+    Parameters
+    ----------
+    space:
+        Where interventions may lie.
+    surrogate:
+        What is believed about their effects.
+    rule:
+        A prepared acquisition; see `optimization.interface.prepare`.
+    affordable:
+        Function of costs (M,) that returns which can be paid for, (M,).
+    tried:
+        Interventions that were tried, from which the search starts too.
+    known:
+        Interventions whose effects are known exactly: others are preferred to them.
+
+    Raises
+    ------
+    DomainError
+        If no intervention may be proposed or paid for.
+    """
+    return _Search(space, surrogate, rule, affordable, known).run(tried)
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """One search: what all of its steps share."""
+
+    space: Space
+    surrogate: Surrogate
+    rule: Acquisition
+    affordable: Affordable | None
+    known: Queries | None = None
+
+    def run(self, tried: Queries | None) -> Found:
+        kind = self.exact_kind()
+        if kind is not None:
+            listed, first = self.space.listed(kind), self.space.first(kind)
+            is_constant = self.space.problem.cost_is_constant
+            if is_constant or all(self.pays(part.costs).all() for part in (listed, first)):
+                return self.enumerate(kind, listed, first)
+        return self.explore(tried)
+
+    def exact_kind(self) -> str | None:
+        """Return which combinations hold the best query for sure, or None where none do."""
+        at_vertices = is_affine(self.surrogate) and trait(self.rule, "at_vertices")
+        if not at_vertices or not self.space.has_corners:
+            return None
+        problem = self.space.problem
+        if problem.cost_is_constant or not trait(self.rule, "uses_costs"):
+            return "ends"
+        cuts = problem.cost_is_magnitude and self.space.corners is None
+        return "cut" if cuts else None
+
+    def enumerate(self, kind: str, listed: Candidates, first: Candidates) -> Found:
+        """Choose among all combinations; those of large sets are climbed."""
+        queries, costs = listed.queries, listed.costs
+        how = f"all {len(queries):,} vertices"
+        if len(first.queries):
+            climbed = self.climb(first, kind)
+            queries = stack([queries, first.queries, climbed])
+            costs = np.concatenate([costs, first.costs, self.space.problem.cost(climbed)])
+            how = f"{how} of the smaller sets, and larger sets one variable at a time"
+        return self.choose(queries, costs, self.worth(queries), how)
+
+    def climb(self, first: Candidates, kind: str) -> Queries:
+        starts = self.leading(first.queries, self.masked(first.queries), CLIMBERS)
+        if trait(self.rule, "is_one_batch") or not len(starts):
+            return starts
+        return climb_pairs(self.masked, starts, self.space.choices(kind))
+
+    def explore(self, tried: Queries | None) -> Found:
+        """Evaluate vertices, Sobol points and what was tried, and improve the best of them."""
+        parts = [self.space.listed("levels"), self.space.first("levels"), self.space.filling()]
+        queries = stack([part.queries for part in parts])
+        costs = np.concatenate([part.costs for part in parts])
+        if tried is not None and len(tried):
+            kept = self.legal(tried)
+            queries, costs = stack([queries, kept]), np.append(costs, self.space.problem.cost(kept))
+        worth, how = self.worth(queries), f"{len(queries):,} points"
+        if trait(self.rule, "is_one_batch"):
+            return self.choose(queries, costs, worth, how)
+        payable = np.where(self.pays(costs), worth, -np.inf)
+        if not (payable > -np.inf).any() or self.is_flat(worth[self.pays(costs)]):
+            return self.choose(queries, costs, worth, how)
+        improved, ways = self.refine(queries, payable)
+        queries, worth = stack([queries, improved]), np.append(worth, self.masked(improved))
+        costs = np.append(costs, self.space.problem.cost(improved))
+        return self.choose(queries, costs, worth, f"{how}, the best improved by {ways}")
+
+    def refine(self, queries: Queries, worth: np.ndarray) -> tuple[Queries, str]:
+        """Return better queries than the best of these, and in words how they were found."""
+        low, high = self.space.bounds()
+        mask = np.asarray(queries.mask)
+        is_line = (mask.sum(axis=1) == 1) & (mask & (high > low)).any(axis=1)
+        found, ways = [queries[:0]], []
+        if is_line.any():
+            most = float(worth.max())
+            found.append(zoom(self.masked, queries[is_line], worth[is_line], low, high, most))
+            ways.append("brackets")
+        starts = self.leading(queries[~is_line], worth[~is_line], self.improved())
+        if len(starts):
+            found.append(self.improve(starts))
+            ways.append("gradients")
+        return stack(found), " and ".join(ways)
+
+    def improved(self) -> int:
+        """Return how many points are improved: few where effects are dear."""
+        program = self.surrogate.post.belief.response.program
+        return IMPROVED if getattr(program, "together", None) is None else FEW_IMPROVED
+
+    def improve(self, starts: Queries) -> Queries:
+        """Move all free variables by gradients, those with levels one at a time, by turns."""
+        low, high = self.space.bounds()
+        size = max(len(members) for members in self.space.sets)
+        reached = starts
+        if (high > low).any():
+            reached = ascend(self.worth, self.allows, starts, low, high, size)
+        if not self.space.levels:
+            return reached
+        names = self.space.problem.graph.nodes
+        choices = [
+            values if name in self.space.levels else values[:0]
+            for name, values in zip(names, self.space.choices("levels"), strict=True)
+        ]
+        climbed = climb(self.masked, reached, choices)
+        if (high > low).any() and not np.array_equal(climbed.value, reached.value):
+            return stack([reached, ascend(self.worth, self.allows, climbed, low, high, size)])
+        return stack([reached, climbed])
+
+    def legal(self, tried: Queries) -> Queries:
+        """Return what was tried of the sets that may be proposed, and is allowed."""
+        nodes, mask = self.space.problem.graph.nodes, np.asarray(tried.mask)
+        first, which = distinct_rows(mask)
+        sets = {frozenset(members) for members in self.space.sets}
+        named = [frozenset(np.array(nodes, object)[mask[row]]) for row in first]
+        known = np.array([each in sets for each in named], bool)[which]
+        kept = tried[known]
+        same = (np.asarray(self.space.snap(kept).value) == np.asarray(kept.value)).all(axis=1)
+        kept = kept[same]
+        return kept[self.space.allows(kept)]
+
+    def worth(self, queries: Queries) -> np.ndarray:
+        """Return the worths (M,), -inf where a query is not legal."""
+        legal, objective = self.space.allows(queries), self.space.problem.objective
+        if legal.all():
+            return read_worth(self.rule, self.surrogate, queries, objective)
+        # A legal one stands for each of the others: as many are evaluated, and none is refused.
+        some = queries if legal.any() else self.space.filling().queries
+        first = int(np.flatnonzero(legal)[0]) if legal.any() else 0
+        mask = np.where(legal[:, None], queries.mask, some.mask[first])
+        value = np.where(legal[:, None], queries.value, some.value[first])
+        found = read_worth(self.rule, self.surrogate, Queries(mask, value), objective)
+        return np.where(legal, found, -np.inf)
+
+    def pays(self, costs: np.ndarray) -> np.ndarray:
+        given = self.affordable
+        return np.ones(len(costs), bool) if given is None else np.asarray(given(costs), bool)
+
+    def allows(self, queries: Queries) -> np.ndarray:
+        """Return which queries may be proposed and paid for, (M,)."""
+        allowed = self.space.allows(queries)
+        if self.affordable is None:
+            return allowed
+        return np.asarray(allowed & self.pays(self.space.problem.cost(queries)))
+
+    def masked(self, queries: Queries) -> np.ndarray:
+        """Return the worths (M,), -inf where a query may not be proposed."""
+        return np.asarray(np.where(self.allows(queries), self.worth(queries), -np.inf))
+
+    def leading(self, queries: Queries, worth: np.ndarray, most: int) -> Queries:
+        """Return the best queries, at most `most`, half of them the best ones of their sets."""
+        usable = np.flatnonzero(worth > -np.inf)
+        if not len(usable):
+            return queries[:0]
+        order = usable[np.argsort(-_steps(comparable(self.rule, worth[usable])), kind="stable")]
+        which = distinct_rows(np.asarray(queries.mask)[order])[1]
+        heads = order[np.sort(np.unique(which, return_index=True)[1])][: most // 2]
+        rest = order[~np.isin(order, heads)][: most - len(heads)]
+        return queries[np.concatenate([heads, rest])]
+
+    def is_known(self, queries: Queries) -> np.ndarray:
+        """Return which queries (M,) lie at, or next to, one whose effect is known exactly."""
+        if self.known is None:
+            return np.zeros(len(queries), bool)
+        return next_to(self.space.problem, queries, self.known)
+
+    def is_flat(self, worth: np.ndarray) -> bool:
+        """Return whether all worths are equal up to rounding."""
+        numbers = comparable(self.rule, worth)
+        if not np.isfinite(numbers).all():
+            return not np.isfinite(numbers).any()
+        return not np.ptp(numbers) > TIE * np.abs(numbers).max(initial=0.0)
+
+    def choose(self, queries: Queries, costs: np.ndarray, worth: np.ndarray, how: str) -> Found:
+        usable = np.flatnonzero(self.pays(costs))
+        if not len(usable):
+            reason = "none can be paid for" if len(queries) else nothing_left(self.space)
+            raise DomainError(f"{reason}; the cheapest costs {costs.min(initial=np.inf):g}")
+        fresh = usable[~self.is_known(queries[usable])]
+        usable = fresh if len(fresh) else usable
+        if (
+            len(usable) > 1
+            and self.is_flat(worth[usable])
+            and not getattr(self.surrogate, "begins_flat", False)
+        ):
+            message = (
+                f"all {len(usable)} interventions look equally good; the first of a smallest "
+                "set is taken"
+            )
+            warnings.warn(message, CausalBOWarning, stacklevel=8)
+        at = int(usable[most_worth(self.rule, worth[usable])])
+        return Found(queries[at], float(worth[at]), float(costs[at]), how)
+
+
+def next_to(problem: Problem, queries: Queries, others: Queries) -> np.ndarray:
+    """Return which queries (M,) lie at some others, or so near that they teach nothing more."""
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    found = np.zeros(len(mask), bool)
+    ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
+    near = NEXT_TO * np.ptp(np.array(ends), axis=1)
+    for kind, at in zip(others.mask, others.value, strict=True):
+        same = (mask == kind).all(axis=1)
+        found |= same & (np.abs(value - at) <= near).all(axis=1)
+    return found
+
+
+def _steps(worth: np.ndarray) -> np.ndarray:
+    """Return worths in units of 1e-9 of their range: rounding does not decide their order."""
+    finite = worth[np.isfinite(worth)]
+    width = 1e-9 * np.ptp(finite) if finite.size else 0.0
+    return np.asarray(np.round(worth / width)) if width > 0 else np.zeros(len(worth))
+
+
+WORTHWHILE = 0.02  # of the range of outcomes: what every second round must promise to gain
+
+
+def search_beyond(
+    search: Callable[..., Found], rule: Acquisition, context: Context, tried: Replicates
+) -> tuple[Acquisition, Found]:
+    """Return the best query by a bound that beats the best exact outcome, and that bound.
+
+    Parameters
+    ----------
+    search:
+        Function of a `rule` that returns the best query by it.
+    rule:
+        A prepared acquisition; one without the method `widen` stays as it is.
+    context:
+        What it knows.
+    tried:
+        Exact outcomes, at least one.
+    """
+    widen = offered(rule, "widen")
+    if widen is None:
+        return rule, search(rule=rule)
+    sign = sign_of(context.objective)
+    best = float(sign * (sign * tried.means).max())
+    unknown = ~next_to(context.surrogate.post.problem, context.candidates, tried.queries)
+    among = replace(context, candidates=context.candidates[unknown])
+    if context.round % 2 == 0 and not is_affine(context.surrogate):
+        gain = max(HAIR * abs(best), WORTHWHILE * float(np.ptp(tried.means)))
+        wider: Acquisition = widen(among, best + sign * gain)
+        return wider, _say(rule, wider, search(rule=wider))
+    found = search(rule=rule)
+    if found.worth > sign * best + HAIR * abs(best):
+        return rule, found
+    wider = widen(among, best)
+    return wider, (found if wider is rule else _say(rule, wider, search(rule=wider)))
+
+
+def _say(rule: Acquisition, wider: Acquisition, found: Found) -> Found:
+    """Return what was found, with words about a bound that was widened for it."""
+    before, after = (getattr(each, "beta", None) for each in (rule, wider))
+    if before == after:
+        return found
+    reason = "no candidate promised enough more than the best outcome"
+    return found._replace(how=f"{found.how}; beta {after:.3g} instead of {before:.3g}: {reason}")

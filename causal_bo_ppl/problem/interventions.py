@@ -1,0 +1,495 @@
+"""Batches of interventions: two arrays with a row for each, joined, split by sets, and shown.
+
+Which interventions are meant? Batches read from mappings, and designs that fill the domains.
+
+Designs are batches of all sets at once: grids, Sobol points and vertices, which are also looked at
+where no intervention is named. They hold interventions only that the problem allows: values at
+levels, within constraints, and accepted by the analyst's own function.
+"""
+
+import html
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from jax.typing import ArrayLike
+
+from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
+from causal_bo_ppl.inputs import read_list, read_number
+from causal_bo_ppl.problem.regions import Set, independent_points, sobol_points
+from causal_bo_ppl.problem.regions import between as between
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem.problem import Problem
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """M interventions on p variables, in the order of the graph's nodes.
+
+    mask: (M, p) bool, which variables are set. value: (M, p) float, to what; 0 where not set.
+    `len(queries)` is M; indices, slices and index arrays select rows, and a loop gives one row at a
+    time. Passes through `jax.jit`.
+    """
+
+    mask: jax.Array | np.ndarray
+    value: jax.Array | np.ndarray
+
+    names: ClassVar[tuple[str, ...]] = ()  # of the variables, where a problem made it; shown only
+
+    def __len__(self) -> int:
+        return int(self.mask.shape[0])
+
+    def __getitem__(self, rows: slice | ArrayLike) -> "Queries":
+        chosen = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+        if not isinstance(chosen, slice) and chosen.size == 0:
+            chosen = chosen.astype(int)
+        found = Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
+        return named(found, self.names)
+
+    def __iter__(self) -> Iterator["Queries"]:
+        return (self[row] for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Queries({len(self)} interventions on {self.mask.shape[-1]} variables)"
+
+    def repeat(self, times: int) -> "Queries":
+        """Return the batch with each intervention `times` times in a row, as replicates."""
+        found = Queries(np.repeat(self.mask, times, axis=0), np.repeat(self.value, times, axis=0))
+        return named(found, self.names)
+
+    def _repr_html_(self) -> str:
+        mask, value = np.asarray(self.mask), np.asarray(self.value)
+        if mask.ndim != 2:
+            return f"<p>{html.escape(repr(self))}</p>"
+        names = self.names or tuple(f"variable {at + 1}" for at in range(mask.shape[1]))
+        used = np.flatnonzero(mask.any(axis=0)).tolist()
+        columns = {f"do({names[at]})": np.where(mask[:, at], value[:, at], np.nan) for at in used}
+        table = pd.DataFrame(columns, index=range(len(self)))
+        shown = table.to_html(max_rows=60, float_format="{:.6g}".format, na_rep="")
+        return f"<p>{html.escape(repr(self))}</p>{shown}"
+
+
+def named(queries: Queries, names: Sequence[str]) -> Queries:
+    """Return the same batch, which shows itself with the names of its variables."""
+    if not names or tuple(names) == queries.names:
+        return queries
+    found = Queries(queries.mask, queries.value)
+    object.__setattr__(found, "names", tuple(names))
+    return found
+
+
+def stack(batches: Iterable[Queries]) -> Queries:
+    """Join several batches into one, in the order given."""
+    parts = list(batches)
+    found = Queries(
+        np.concatenate([part.mask for part in parts]),
+        np.concatenate([part.value for part in parts]),
+    )
+    return named(found, parts[0].names)
+
+
+def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the distinct rows of a boolean array of shape (M, p).
+
+    Bits are packed into words, which sort much faster than rows; of a run of equal rows only the
+    first is sorted.
+
+    Returns
+    -------
+    first: the index of the first row of each kind, an array of shape (k,).
+    which: for every row the position of its kind in `first`, an array of shape (M,).
+    """
+    starts = np.flatnonzero(np.append(True, (mask[1:] != mask[:-1]).any(axis=1)))[: len(mask)]
+    bits = np.packbits(mask[starts], axis=1)
+    words = np.ascontiguousarray(np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))).view(np.uint64)
+    keys = words[:, 0] if words.shape[1] == 1 else words
+    _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    lengths = np.diff(np.append(starts, len(mask)))
+    return starts[first], np.repeat(which.reshape(-1), lengths)
+
+
+def rows_of_sets(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Yield every set of a batch: its mask (p,) as bytes, and the rows of its queries."""
+    mask = np.ascontiguousarray(queries.mask, bool)
+    first, which = distinct_rows(mask)
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which, minlength=len(first)))
+    for row, rows in zip(first, np.split(order, ends)[:-1], strict=True):
+        yield mask[row].tobytes(), rows
+
+
+Interventions = Mapping[str, float] | Sequence[Mapping[str, float]]
+Unit = Callable[[int], np.ndarray]  # from a dimension d to (k, d) points of the unit cube
+Domains = Mapping[str, tuple[float, float]]
+MOST_ROWS = 1_000_000
+FILLED = 129  # points of one set where vertices do not suffice
+MOST, MOST_ANCHORS = 256, 4_096  # vertices, and anchors, where no query is named
+
+
+def read_interventions(problem: "Problem", given: object) -> Queries:
+    """Return a batch of interventions, given as Queries, as one mapping or as several.
+
+    `{}` sets nothing; its effect is the observational mean of the target.
+
+    Raises
+    ------
+    DomainError
+        If these are no interventions, or one of them is not legal.
+    """
+    if isinstance(given, Queries):
+        return problem.require(given)
+    rows = [given] if isinstance(given, Mapping) else read_list(given)
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        raise DomainError(
+            "interventions are Queries, or mappings such as [{'X': 1.0}, {}], where {} sets "
+            f"nothing; got {given!r}"
+        )
+    return stack(
+        [
+            problem.baseline()[:0],
+            *(problem.queries(row) if row else problem.baseline() for row in rows),
+        ]
+    )
+
+
+class Sets(NamedTuple):
+    """The sets of a batch, ordered by their first member in causal order, then by the next.
+
+    labels: the name of each set. rows: for each set, the indices of its queries.
+    """
+
+    labels: tuple[str, ...]
+    rows: tuple[np.ndarray, ...]
+
+    @property
+    def order(self) -> np.ndarray:
+        """Indices of all queries, set after set, an array of shape (M,)."""
+        return np.concatenate([np.zeros(0, int), *self.rows])
+
+
+def split_sets(problem: "Problem", queries: Queries) -> Sets:
+    """Return the sets of a batch, and which queries belong to each."""
+    mask = np.asarray(problem.require(queries).mask)
+    first, which = distinct_rows(mask)
+    members = [tuple(np.flatnonzero(mask[row]).tolist()) for row in first]
+    order = sorted(range(len(first)), key=lambda place: members[place])
+    labels = tuple(
+        set_label(tuple(problem.graph.nodes[node] for node in members[place])) for place in order
+    )
+    return Sets(labels, tuple(np.flatnonzero(which == place) for place in order))
+
+
+def set_label(members: tuple[str, ...]) -> str:
+    """Return the name of a set for a table; a variable's name that holds a comma is quoted."""
+    quoted = (
+        json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name
+        for name in members
+    )
+    return ", ".join(quoted) or "(nothing)"
+
+
+def labels(problem: "Problem", queries: Queries) -> list[str]:
+    """Return the interventions in words, with so many digits that different ones differ."""
+    asked = problem.interventions(queries)
+    different = len({tuple(each.items()) for each in asked})
+    for digits in (4, 6, 9, 12, 17):
+        words = [
+            f"do({', '.join(f'{name} = {value:.{digits}g}' for name, value in each.items())})"
+            if each
+            else "nothing set"
+            for each in asked
+        ]
+        if len(set(words)) == different:
+            break
+    return words
+
+
+def spread(
+    nodes: Sequence[str], sets: Sequence[Set], domains: Domains, unit: Unit, rows: int
+) -> Queries:
+    """Map `unit(d)`, points of the unit cube, into the box of every set; rows follow the sets.
+
+    rows: how many the sets come to, checked before anything is made.
+    """
+    require_few(rows, len(sets))
+    points = {size: unit(size) for size in sorted({len(members) for members in sets})}
+    placed = []
+    for members in sets:
+        low, high = np.array([domains[name] for name in members]).T
+        placed.append((members, between(low, high, points[len(members)])))
+    return place_points(nodes, placed)
+
+
+def lattice(n: int) -> Unit:
+    """Return the design of a regular grid of n points per variable, ends included."""
+    ticks = np.linspace(0, 1, n)
+    return lambda size: np.array(list(product(ticks, repeat=size)))
+
+
+def simplex() -> Unit:
+    """Return the design of the lowest corner and its d neighbours.
+
+    A function that is affine in the values is determined by its values at these d + 1 points.
+    """
+    return lambda size: np.vstack([np.zeros(size), np.eye(size)])
+
+
+def sobol(n: int) -> Unit:
+    """Return the design of the first n points of the Sobol sequence, unscrambled.
+
+    Nothing in it is random: the points are the same everywhere.
+    """
+    return lambda size: sobol_points(size, max(n - 1, 0).bit_length())[:n]
+
+
+def require_few(rows: int, sets: int) -> None:
+    """Refuse a design of more than a million rows, before it is made."""
+    if rows > MOST_ROWS:
+        raise ExplorationError(
+            f"this design has {rows:,} interventions over {sets:,} sets, more than "
+            f"{MOST_ROWS:,}; ask for fewer points or explore fewer or smaller sets"
+        )
+
+
+def place_points(nodes: Sequence[str], parts: Sequence[tuple[Set, np.ndarray]]) -> Queries:
+    """Join points (k, d) of several sets into one batch."""
+    column = {name: position for position, name in enumerate(nodes)}
+    shape = (sum(len(points) for _, points in parts), len(nodes))
+    mask, value, start = np.zeros(shape, bool), np.zeros(shape), 0
+    for members, points in parts:
+        where = np.ix_(range(start, start + len(points)), [column[name] for name in members])
+        mask[where], value[where] = True, points
+        start += len(points)
+    return named(Queries(mask, value), nodes)
+
+
+def gather(problem: "Problem", parts: Iterable[tuple[Set, np.ndarray]], what: str) -> Queries:
+    """Join points (k, d) of several sets into one batch, without those that may not be used.
+
+    parts: the members of each set, and its points, which keep domains, levels and constraints; the
+    analyst's own function is asked here. what: the name of the points, for the error that a set
+    without any is refused with.
+    """
+    sets = list(parts)
+    queries = place_points(problem.graph.nodes, sets)
+    lengths = [len(points) for _, points in sets]
+    kept = (
+        np.ones(len(queries), bool) if problem.feasible_rule is None else problem.feasible(queries)
+    )
+    owner = np.repeat(np.arange(len(sets)), lengths)
+    for (members, points), count in zip(
+        sets, np.bincount(owner, kept, minlength=len(sets)), strict=True
+    ):
+        if not count:
+            raise DomainError(_nothing_left(problem, members, len(points), what))
+    return queries if kept.all() else queries[kept]
+
+
+def _nothing_left(problem: "Problem", members: Set, count: int, what: str) -> str:
+    named = f"{{{listed(members)}}}"
+    if count:
+        why = f"the function `feasible` rejects all {count:,} {what} of {named}"
+    else:
+        why = f"none of the {what} of {named} keeps the constraints"
+        why = f"{why} ({'; '.join(map(str, problem.region.applying(members)))})"
+    return f"{why}; take more points, others (grid, sobol or vertices), or leave the set out"
+
+
+def vertices(problem: "Problem", sets: tuple[Set, ...], kinks: bool = False) -> Queries:
+    """Return every vertex of the region of each of these sets, set after set.
+
+    A set of d variables has the 2^d corners of its box, where no constraint cuts them off; more
+    than a million in all are refused. Of a variable with levels these are the extreme ones, unless
+    a constraint makes others matter. kinks: also split every region where a value passes 0; see
+    `Region.vertices`.
+    """
+    if problem.is_box and not kinks:
+        rows = sum(2 ** len(members) for members in sets)
+        return spread(problem.graph.nodes, sets, problem.domains, lattice(2), rows)
+    region = problem.region
+    require_few(sum(region.count_vertices(members, kinks) for members in sets), len(sets))
+    found = ((members, region.vertices(members, kinks)) for members in sets)
+    return gather(problem, found, "vertices")
+
+
+def grid_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
+    """Return the legal points of a grid of n values per variable for each of these sets."""
+    region = problem.region
+    rows = sum(region.count_grid(members, n) for members in sets)
+    if problem.is_box:
+        return spread(problem.graph.nodes, sets, problem.domains, lattice(n), rows)
+    require_few(rows, len(sets))
+    return gather(
+        problem, ((members, region.grid(members, n)) for members in sets), "points of the grid"
+    )
+
+
+def fill_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
+    """Return n Sobol points of the region of each of these sets, set after set; see `Region.fill`.
+
+    There are fewer of a set where the analyst's own function rejects nearly all that were tried.
+    """
+    if problem.is_box:
+        return spread(problem.graph.nodes, sets, problem.domains, sobol(n), n * len(sets))
+    require_few(n * len(sets), len(sets))
+    found = ((members, fill_set(problem, members, n)) for members in sets)
+    return gather(problem, found, "Sobol points")
+
+
+def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
+    """Return n Sobol points (n, d) of the region of one set, legal ones where there are any."""
+    if problem.feasible_rule is None:
+        return problem.region.fill(members, n)
+
+    def keep(points: np.ndarray) -> np.ndarray:
+        return problem.feasible(place_points(problem.graph.nodes, [(members, points)]))
+
+    found = problem.region.fill(members, n, keep)
+    # Points that are all rejected are shown to `gather`, which says so.
+    return found if len(found) else problem.region.fill(members, n)
+
+
+def vertices_and_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
+    """Return the vertices of all sets, then n Sobol points of each of them.
+
+    A set needs one legal point among both kinds: the analyst's own function may reject all
+    vertices of a set, and an optimum may then lie anywhere.
+    """
+    if problem.feasible_rule is None:
+        return stack([vertices(problem, sets), fill_points(problem, sets, n)])
+    region = problem.region
+    require_few(sum(n + region.count_vertices(members) for members in sets), len(sets))
+    both = (
+        (members, np.concatenate([region.vertices(members), fill_set(problem, members, n)]))
+        for members in sets
+    )
+    return gather(problem, both, "vertices and Sobol points")
+
+
+def fill_boxes(problem: "Problem", sets: tuple[Set, ...]) -> Queries:
+    """Return points that fill the region of each of these sets, vertices included, set after set.
+
+    They are a grid of about 129 points; for more than three variables, and where values are
+    restricted, Sobol points and vertices.
+    """
+    if not problem.is_box:
+        return vertices_and_points(problem, sets, FILLED - 1)
+
+    def unit(size: int) -> np.ndarray:
+        ticks = round(FILLED ** (1 / max(size, 1)))
+        if ticks >= 5:
+            return lattice(ticks)(size)
+        return np.concatenate([lattice(2)(size), sobol(FILLED - 1)(size)])
+
+    rows = sum(max(FILLED, 2 ** len(members)) for members in sets)
+    return spread(problem.graph.nodes, sets, problem.domains, unit, rows)
+
+
+def default_vertices(
+    problem: "Problem",
+    sets: tuple[Set, ...],
+    queries: Queries | None,
+    most: int = MOST,
+) -> Queries:
+    """Return the queries that were given, checked, or else vertices of all sets.
+
+    Of more than `most` vertices, `most` that are evenly spaced in their order are taken.
+    """
+    return problem.require(queries) if queries is not None else _some(vertices(problem, sets), most)
+
+
+def default_design(
+    problem: "Problem", sets: tuple[Set, ...], queries: Queries | None, most: int
+) -> Queries:
+    """Return the queries that were given, checked, or else vertices and points inside the boxes.
+
+    There are at most `most` of either kind, the points inside from a Sobol sequence, as many for
+    every set.
+    """
+    if queries is not None:
+        return problem.require(queries)
+    if not problem.is_box:
+        own = max(1, most // max(1, len(sets)))
+        return _some(vertices_and_points(problem, sets, own), 2 * most)
+    # The first Sobol point is a corner.
+    inside = sobol(1 + max(1, most // max(1, len(sets))))
+    points = spread(problem.graph.nodes, sets, problem.domains, lambda size: inside(size)[1:], 0)
+    return stack([_some(vertices(problem, sets), most), _some(points, most)])
+
+
+def _some(queries: Queries, most: int) -> Queries:
+    """Return all queries, or `most` of them that are evenly spaced in their order."""
+    if len(queries) <= most:
+        return queries
+    return queries[np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))]
+
+
+def affine_anchors(problem: "Problem", sets: tuple[Set, ...], queries: Queries | None) -> Queries:
+    """Return the queries that were given, checked, or else d + 1 vertices of each set.
+
+    d is the number of variables of the set. Effects that are affine in the values of a set are
+    determined by those at these vertices. There are fewer where constraints fix a sum of values.
+    """
+    if queries is not None:
+        return problem.require(queries)
+    rows = sum(len(members) + 1 for members in sets)
+    if rows > MOST_ANCHORS:
+        raise ExplorationError(
+            f"{len(sets):,} sets have {rows:,} such vertices, more than {MOST_ANCHORS:,}; "
+            "name the queries you mean"
+        )
+    if problem.is_box:
+        return spread(problem.graph.nodes, sets, problem.domains, simplex(), rows)
+    if problem.feasible_rule is None:
+        found = ((members, problem.region.anchors(members)) for members in sets)
+        return gather(problem, found, "vertices")
+    points = vertices_and_points(problem, sets, FILLED)
+    return stack(_anchors_among(points[rows]) for rows in _rows_by_set(points))
+
+
+def _rows_by_set(queries: Queries) -> list[np.ndarray]:
+    """Return the rows of each set of a batch, sets in the order of their first rows."""
+    first, which = distinct_rows(np.asarray(queries.mask))
+    return [np.flatnonzero(which == place) for place in np.argsort(first, kind="stable")]
+
+
+def _anchors_among(queries: Queries) -> Queries:
+    columns = np.asarray(queries.mask)[0]
+    return queries[independent_points(np.asarray(queries.value)[:, columns])]
+
+
+def read_mappings(interventions: object, nodes: Set, manipulable: Set) -> Queries:
+    """Return mappings {variable: value} as a batch, in their order; values are not yet checked."""
+    rows = _read_rows(interventions)
+    mask, value = np.zeros((len(rows), len(nodes)), bool), np.zeros((len(rows), len(nodes)))
+    for row, intervention in enumerate(rows):
+        if not intervention:
+            raise DomainError(
+                f"intervention {row} is missing its variables; doing nothing is observing: "
+                "use problem.baseline()"
+            )
+        for name, number in intervention.items():
+            if name not in manipulable:
+                raise DomainError(unknown("manipulable variable", name, manipulable))
+            column = nodes.index(name)
+            mask[row, column], value[row, column] = True, read_number(name, number)
+    return named(Queries(mask, value), nodes)
+
+
+def _read_rows(interventions: object) -> list[Mapping[str, float]]:
+    if isinstance(interventions, Mapping):
+        return [interventions]
+    rows = read_list(interventions)
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        got = repr(interventions) if rows is None else listed(rows, most=3)
+        raise DomainError(
+            f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {got}"
+        )
+    return rows
