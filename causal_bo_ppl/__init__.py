@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
     from causal_bo_ppl.kernels import monte_carlo_features as monte_carlo_features
     from causal_bo_ppl.kernels import monte_carlo_gram as monte_carlo_gram
-    from causal_bo_ppl.kernels import teaching as teaching
+    from causal_bo_ppl.kernels import variance_reduction as variance_reduction
     from causal_bo_ppl.mechanisms.gp.priors import GP as GP
     from causal_bo_ppl.mechanisms.gp.priors import GPPrior as GPPrior
     from causal_bo_ppl.mechanisms.linear.priors import FixedPrior as FixedPrior
@@ -201,7 +201,7 @@ _HOMES = {
         "jacobian_gram",
         "monte_carlo_features",
         "monte_carlo_gram",
-        "teaching",
+        "variance_reduction",
     ),
     "mechanisms.gp.priors": ("GP", "GPPrior"),
     "mechanisms.linear.priors": ("FixedPrior", "MomentPrior", "ScaledPrior"),

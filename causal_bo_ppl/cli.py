@@ -198,7 +198,7 @@ def optimize_aloud(system: "CausalSystem", observations: int, rounds: int, key: 
     console.print(escape(f"2  Learned: {post!r}; moments by {post.moments_by}"), soft_wrap=True)
     corners = vertices(problem, post.sets)
     before, after = (
-        each.predict(corners).sd for each in (couple(post), couple(post).imagine(*_first(run)))
+        each.predict(corners).sd for each in (couple(post), couple(post).fantasize(*_first(run)))
     )
     share = (after < 0.99 * before).mean()
     taught = f"the first experiment lowers the sd of {share:.0%} of their effects by over 1 %"

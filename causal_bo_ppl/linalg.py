@@ -215,16 +215,16 @@ def _loop(count: int, visit: Callable[[Any, Any], Any], state: Any) -> Any:
     """Apply `visit` to the places 0 to count - 1, in Python or as one compiled loop of JAX."""
     if not _is_numpy(state):
         return jax.lax.fori_loop(0, count, visit, state)
-    for place in range(count):
-        state = visit(place, state)
+    for position in range(count):
+        state = visit(position, state)
     return state
 
 
-def _put(array: Any, place: Any, row: Any) -> Any:
+def _put(array: Any, position: Any, row: Any) -> Any:
     """Return the array with one row set; a NumPy array is changed, for it is our own."""
     if not _is_numpy(array):
-        return array.at[..., place, :].set(row)
-    array[..., place, :] = row
+        return array.at[..., position, :].set(row)
+    array[..., position, :] = row
     return array
 
 

@@ -154,7 +154,7 @@ def _like(theta: ArrayLike, found: Any) -> Any:
 
 def propagated(post: Posterior, propagation: str | None) -> ResponseMap:
     """Return the response map of a posterior, with disturbances averaged in a named way."""
-    found = post.belief.response
+    found = post.distribution.response
     if propagation is None:
         return found
     propagate = offered(found, "propagate")

@@ -78,7 +78,7 @@ def best_of_restricted_set(
         return np.where(legal, loss(queries[asked]), np.inf)
 
     region = problem.region
-    smooth = [place for place, name in enumerate(members) if name not in region.levels]
+    smooth = [position for position, name in enumerate(members) if name not in region.levels]
     combinations_of_levels = prod(len(region.levels.get(name, (0,))) for name in members)
     if not smooth and combinations_of_levels <= MOST_ROWS:
         points = region.grid(members, combinations_of_levels)
@@ -102,15 +102,15 @@ def _find_starts(problem: "Problem", members: Set, lose: Loss) -> tuple[np.ndarr
     if region.count_vertices(members) <= REGION_POINTS:
         points.append(region.vertices(members))
     others = np.concatenate(points)
-    places, losses = _local_minima(region, members, lose)
-    places = np.concatenate([places, others])
+    positions, losses = _local_minima(region, members, lose)
+    positions = np.concatenate([positions, others])
     losses = np.concatenate([losses, lose(others)])
-    steps = [place for place, name in enumerate(members) if name in region.levels]
+    steps = [position for position, name in enumerate(members) if name in region.levels]
     order = np.argsort(losses, kind="stable")
     order = order[np.isfinite(losses[order])]
-    _, first = np.unique(places[order][:, steps], axis=0, return_index=True)
+    _, first = np.unique(positions[order][:, steps], axis=0, return_index=True)
     chosen = np.union1d(np.sort(first)[:SLICES], np.arange(min(STARTS, len(order))))
-    return places[order[chosen]], losses[order[chosen]]
+    return positions[order[chosen]], losses[order[chosen]]
 
 
 def _local_minima(region: Region, members: Set, lose: Loss) -> tuple[np.ndarray, np.ndarray]:
@@ -156,12 +156,12 @@ def _descend_in_region(
 def _next_levels(region: Region, members: Set, at: np.ndarray) -> np.ndarray:
     """Return the places (k, n, d) with one variable moved to its next lower or higher level."""
     moved = []
-    for place, name in enumerate(members):
+    for position, name in enumerate(members):
         levels = np.asarray(region.levels.get(name, ()))
         for step in (-1, 1) if len(levels) else ():
             there = at.copy()
-            where = np.searchsorted(levels, at[:, place]) + step
-            there[:, place] = levels[np.clip(where, 0, len(levels) - 1)]
+            where = np.searchsorted(levels, at[:, position]) + step
+            there[:, position] = levels[np.clip(where, 0, len(levels) - 1)]
             moved.append(there)
     return np.stack(moved, axis=1) if moved else np.zeros((len(at), 0, at.shape[1]))
 
@@ -326,12 +326,12 @@ def best_vertices(problem: Problem, effect: Effect) -> Queries:
         corners = np.broadcast_to(
             np.concatenate([np.zeros((1, size)), np.eye(size)]), (len(sets), size + 1, size)
         )
-        losses = sign * np.asarray(effect(_place(problem, sets, corners))).reshape(
+        losses = sign * np.asarray(effect(_position(problem, sets, corners))).reshape(
             len(sets), size + 1
         )
         # A value that does not matter stays low.
         near = np.array([[tie_width(row)] for row in losses])
-        parts.append(_place(problem, sets, (losses[:, 1:] < losses[:, :1] - near).astype(float)))
+        parts.append(_position(problem, sets, (losses[:, 1:] < losses[:, :1] - near).astype(float)))
     return stack(parts)
 
 
@@ -354,8 +354,10 @@ def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
             parts += [best_of_restricted_set(problem, loss, members) for members in sets]
             continue
         starts = np.stack([_basins(problem, loss, members) for members in sets])
-        places, losses = _descend_in_box(problem, loss, sets, starts)
-        parts.append(_place(problem, sets, places[np.arange(len(sets)), _best(places, losses)]))
+        positions, losses = _descend_in_box(problem, loss, sets, starts)
+        parts.append(
+            _position(problem, sets, positions[np.arange(len(sets)), _best(positions, losses)])
+        )
     return stack(parts)
 
 
@@ -364,17 +366,17 @@ def _first_of_best(queries: Queries, effect: Effect, sign: float) -> Queries:
     return queries[first_smallest(sign * np.asarray(effect(queries)))]
 
 
-def _best(places: np.ndarray, losses: np.ndarray) -> list[int]:
-    """Return for each set the position of its best place.
+def _best(positions: np.ndarray, losses: np.ndarray) -> list[int]:
+    """Return for each set the index of its best point.
 
     Of places (sets, n, d) whose losses (sets, n) are equal up to rounding it is the one with the
     lowest values, whatever the order in which they were found.
     """
-    positions = []
-    for cube, row in zip(places, losses, strict=True):
+    best = []
+    for cube, row in zip(positions, losses, strict=True):
         equal = np.flatnonzero(row <= row.min() + tie_width(row))
-        positions.append(int(equal[np.lexsort(cube[equal].T[::-1])[0]]))
-    return positions
+        best.append(int(equal[np.lexsort(cube[equal].T[::-1])[0]]))
+    return best
 
 
 def _basins(
@@ -411,10 +413,10 @@ def _descend_in_box(
     size = at.shape[-1]
     steps = np.array(_steps(size))
     length = np.full(at.shape[:2], 0.5 / max(round(BOX_POINTS ** (1 / size)) - 1, 4))
-    value = loss(_place(problem, sets, at)).reshape(at.shape[:2])
+    value = loss(_position(problem, sets, at)).reshape(at.shape[:2])
     while (length > SHORTEST_STEP_OF_BOX).any():
         around = np.clip(at[:, :, None] + length[:, :, None, None] * steps, 0.0, 1.0)
-        losses = loss(_place(problem, sets, around)).reshape(around.shape[:3])
+        losses = loss(_position(problem, sets, around)).reshape(around.shape[:3])
         best, better = losses.argmin(axis=2), losses.min(axis=2) < value
         moved = np.take_along_axis(around, best[:, :, None, None], axis=2)[:, :, 0]
         at = np.where(better[..., None], moved, at)
@@ -430,7 +432,7 @@ def _steps(size: int) -> list[tuple[float, ...]]:
     return [tuple(row) for row in np.concatenate([np.eye(size), -np.eye(size)]).tolist()]
 
 
-def _place(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) -> Queries:
+def _position(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) -> Queries:
     """Return places of the unit cube, of shape (sets, ..., d), as queries, set after set."""
     shape = (cube.size // cube.shape[-1], len(problem.graph.nodes))
     mask, value = np.zeros(shape, bool), np.zeros(shape)

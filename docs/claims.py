@@ -47,12 +47,12 @@ def summarize(name: str, table: pd.DataFrame) -> pd.DataFrame:
         keys = ["system", "rows", "method", "seeds"]
         shown = table.pivot_table("median", keys, "budget", sort=False).reset_index()
         last = table[table["budget"] == 48].set_index(["system", "rows", "method"])
-        places = list(zip(shown["system"], shown["rows"], shown["method"], strict=True))
+        positions = list(zip(shown["system"], shown["rows"], shown["method"], strict=True))
         first = table[table["budget"] == 0].set_index(["system", "rows", "method"])
-        shown["covered at 0"] = [first["covered"][place] for place in places]
+        shown["covered at 0"] = [first["covered"][position] for position in positions]
         for column in ("ratio", "ratio_of_means", "own", "published"):
             words = column.replace("_", " ")
-            shown[f"{words} at 48"] = [last[column][place] for place in places]
+            shown[f"{words} at 48"] = [last[column][position] for position in positions]
     else:
         shown = table[[each for each in GAPS if each in table]].rename(columns=GAPS)
     shown = shown.dropna(axis="columns", how="all")

@@ -62,7 +62,7 @@ class Dense:
             noises=np.append(self.noises, noises),
         )
 
-    def imagine(self, query, noise):
+    def fantasize(self, query, noise):
         return self.tell(query, self.predict(query).mean, noise)
 
 

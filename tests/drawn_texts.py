@@ -44,8 +44,8 @@ def overlapping(figure):
     shown = visible_texts(figure)
     return [
         (one, other)
-        for place, (one, box) in enumerate(shown)
-        for other, beside in shown[:place]
+        for position, (one, box) in enumerate(shown)
+        for other, beside in shown[:position]
         if box.overlaps(beside)
     ]
 

@@ -19,11 +19,11 @@ def random_problem(seed, size=5, known=0, confounded=False, **options):
     It has arcs too, if confounded.
     """
     draws = np.random.default_rng(seed)
-    names = [f"V{place}" for place in range(size)]
+    names = [f"V{position}" for position in range(size)]
     directed = [pair for pair in combinations(names, 2) if draws.uniform() < 0.6]
-    for place, name in enumerate(names[:-1]):
+    for position, name in enumerate(names[:-1]):
         if not any(cause == name for cause, _ in directed):
-            directed.append((name, names[draws.integers(place + 1, size)]))
+            directed.append((name, names[draws.integers(position + 1, size)]))
     arcs = [pair for pair in combinations(names, 2) if confounded and draws.uniform() < 0.3]
     graph = cb.CausalGraph.from_edges(directed, arcs)
     truth = {
@@ -31,7 +31,7 @@ def random_problem(seed, size=5, known=0, confounded=False, **options):
         for edge, value in zip(graph.directed, draws.normal(size=len(directed)), strict=True)
     }
     fixed = {edge: truth[edge] for edge in graph.directed[:known]}
-    domains = {name: (-1.0 - place, 2.0) for place, name in enumerate(names[:-1])}
+    domains = {name: (-1.0 - position, 2.0) for position, name in enumerate(names[:-1])}
     options = {"sets": size - 1} | options
     return cb.Problem(graph, names[-1], domains=domains, known=fixed, **options), truth
 
@@ -83,7 +83,7 @@ def dense_regression(regressors, response, precision, centre, shape, rate):
     return mean, variance * np.linalg.inv(after), variance
 
 
-def sigma_point_effects(belief, mask, value):
+def sigma_point_effects(distribution, mask, value):
     """Effects (n, M) at a product of sigma points of the equations, and the points' weights (n,).
 
     Each equation enters with degree 2 at most into products of two effects, so their means are
@@ -91,7 +91,10 @@ def sigma_point_effects(belief, mask, value):
     """
     clouds = []
     for mean, block, causes in zip(
-        belief.posterior.mean, covariances(belief.posterior), belief.causes, strict=True
+        distribution.posterior.mean,
+        covariances(distribution.posterior),
+        distribution.causes,
+        strict=True,
     ):
         used = causes >= 0
         size = int(used.sum())
@@ -101,12 +104,12 @@ def sigma_point_effects(belief, mask, value):
             else np.zeros((0, 0))
         )
         clouds.append(mean[used] + np.concatenate([root.T, -root.T]) if size else np.zeros((1, 0)))
-    places = np.indices([len(cloud) for cloud in clouds]).reshape(len(clouds), -1)
-    matrices = np.repeat(belief.fixed[None], places.shape[1], axis=0)
-    for node, (cloud, causes) in enumerate(zip(clouds, belief.causes, strict=True)):
-        matrices[:, causes[causes >= 0], node] = cloud[places[node]]
+    positions = np.indices([len(cloud) for cloud in clouds]).reshape(len(clouds), -1)
+    matrices = np.repeat(distribution.fixed[None], positions.shape[1], axis=0)
+    for node, (cloud, causes) in enumerate(zip(clouds, distribution.causes, strict=True)):
+        matrices[:, causes[causes >= 0], node] = cloud[positions[node]]
     found = [batch_effect(matrices, row, to) for row, to in zip(mask, value, strict=True)]
-    return np.stack(found, axis=1), np.full(places.shape[1], 1 / places.shape[1])
+    return np.stack(found, axis=1), np.full(positions.shape[1], 1 / positions.shape[1])
 
 
 def covariances(posterior):
@@ -128,10 +131,10 @@ def batch_effect(matrices, mask, value):
     ]
 
 
-def sigma_point_gram(belief, queries):
+def sigma_point_gram(distribution, queries):
     """Exact covariances of effects of independent equations."""
     effects, weights = sigma_point_effects(
-        belief, np.asarray(queries.mask), np.asarray(queries.value)
+        distribution, np.asarray(queries.mask), np.asarray(queries.value)
     )
     centred = effects - weights @ effects
     return centred.T @ (weights[:, None] * centred)
@@ -139,9 +142,9 @@ def sigma_point_gram(belief, queries):
 
 def sampled(post, theta, verdict="passed"):
     """A posterior that holds these draws (chains, n, d), as if NUTS had made them."""
-    belief = GivenDraws(post.belief.response, theta, len(post.belief.learned))
-    belief.__dict__.update(verdict=verdict)
-    return replace(post, belief=belief, method="nuts")
+    distribution = GivenDraws(post.distribution.response, theta, len(post.distribution.learned))
+    distribution.__dict__.update(verdict=verdict)
+    return replace(post, distribution=distribution, method="nuts")
 
 
 def correlated(post, generator, chains=4, length=250, memory=0.9):

@@ -89,7 +89,9 @@ def require_right(draws, nodes, directed, bidirected, chosen, target):
         return "hedge"
     assert found.verified and found.error < 1e-9
     scm = BinarySCM(draws, graph.nodes, directed, bidirected)
-    others = tuple(place for place, name in enumerate(graph.nodes) if name not in {*chosen, target})
+    others = tuple(
+        position for position, name in enumerate(graph.nodes) if name not in {*chosen, target}
+    )
     truth = scm.joint(chosen).sum(axis=others, keepdims=True)
     value = enumerate_expression(found.estimand, scm.joint(), graph.nodes)
     np.testing.assert_allclose(value + 0 * truth, truth, atol=1e-10, err_msg=str((graph, found)))

@@ -196,7 +196,7 @@ class BinarySCM:
         A set variable has weight 1 at each value.
         """
         names = [*self.nodes, *self.latent]
-        letter = {name: place for place, name in enumerate(names)}
+        letter = {name: position for position, name in enumerate(names)}
         parts = [(self.weight[e], [letter[e]]) for e in self.latent]
         for v in self.nodes:
             if v not in chosen:

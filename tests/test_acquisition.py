@@ -171,8 +171,8 @@ def test_a_batch_by_thompson_is_one_of_independent_draws():
     key = jax.random.key(3)
     chosen = ask(state, 4, key=key)
     among = state.candidates.queries
-    for place, each in enumerate(chosen):
-        drawn = state.surrogate.sample(among, 1, jax.random.fold_in(key, place))[0]
+    for position, each in enumerate(chosen):
+        drawn = state.surrogate.sample(among, 1, jax.random.fold_in(key, position))[0]
         at = int(drawn.argmin() if system.problem.objective == "min" else drawn.argmax())
         assert system.problem.interventions(each.query) == system.problem.interventions(among[at])
 

@@ -78,7 +78,7 @@ def test_left_out_density_is_that_of_fits_without_the_row(chain, posts, trees):
     data, exact = posts["conjugate"].data, []
     for row in range(len(data)):
         kept = np.arange(len(data)) != row
-        post = cb.fit(chain.problem, data.rows(kept), prior=cb.FixedPrior(slope_sd=2))
+        post = cb.fit(chain.problem, data.select(kept), prior=cb.FixedPrior(slope_sd=2))
         tree = post.to_datatree(draws=2_000, key=row)["posterior"]
         a, b = (tree["theta"].sel(coordinate=name).values for name in ("a[Y]", "b[Z->Y]"))
         sd, z = tree["sd"].sel(node="Y").values, data.column("Z")[row]

@@ -114,18 +114,18 @@ def test_posteriors_equal_those_of_scikit_learn(post, maker, members):
     if maker is BO and members != BOTH:
         pytest.skip("bo sets every variable")
     queries, outcomes, noise = some_outcomes(post, members, 7)
-    places, _, _ = some_outcomes(post, members, 9, seed=1)
+    positions, _, _ = some_outcomes(post, members, 9, seed=1)
     told = maker.begin(post).tell(queries, outcomes, noise)
     hyper = told.hyperparameters()[members]
-    seen, at = points_of(told, queries, members), points_of(told, places, members)
+    seen, at = points_of(told, queries, members), points_of(told, positions, members)
     columns, model = scikit_learn(maker.kernel, hyper, seen, noise)
     model.fit(columns, outcomes - seen.mean)
     mean, joint = model.predict(np.column_stack([at.x, at.basis]), return_cov=True)
-    found = told.predict(places)
+    found = told.predict(positions)
     np.testing.assert_allclose(found.mean, at.mean + mean, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(found.sd, np.sqrt(np.diagonal(joint)), rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(told.covariance(places), joint, atol=1e-8)
-    density = told.log_density(places[2], 0.7, 0.3)
+    np.testing.assert_allclose(told.covariance(positions), joint, atol=1e-8)
+    density = told.log_density(positions[2], 0.7, 0.3)
     expected = norm.logpdf(0.7, found.mean[2], np.sqrt(found.sd[2] ** 2 + 0.3))
     assert density == pytest.approx(expected, rel=1e-12)
 
@@ -263,7 +263,7 @@ def test_replicates_are_their_mean_and_exact_outcomes_must_repeat(post, maker):
     exact = maker.begin(post).tell(query, 1.5, 0.0)
     assert exact.predict(query).mean[0] == pytest.approx(1.5, abs=1e-6)
     assert exact.predict(query).sd[0] < 1e-4
-    same = exact.tell(query, 1.5, 0.0).imagine(query, 0.0).predict(query)
+    same = exact.tell(query, 1.5, 0.0).fantasize(query, 0.0).predict(query)
     assert same.mean[0] == pytest.approx(1.5, abs=1e-6)
     with pytest.raises(cb.DataError, match="gave 1.5 and 2.5, though outcomes are said to have"):
         exact.tell(query, 2.5, 0.0)
@@ -328,7 +328,7 @@ def test_odd_outcomes_and_odd_options_are_refused(post, maker):
         with pytest.raises(cb.DataError, match=match):
             surrogate.tell(query, outcome, noise)
     with pytest.raises(cb.CausalBOError, match="one intervention|one outcome of each"):
-        surrogate.imagine(query.repeat(2), 1.0)
+        surrogate.fantasize(query.repeat(2), 1.0)
     assert surrogate.predict(query[:0]).mean.shape == (0,)
     assert surrogate.covariance(query[:0]).shape == (0, 0)
     assert surrogate.sample(query[:0], 2, 0).shape == (2, 0)
@@ -346,14 +346,14 @@ def test_without_coupling_a_set_learns_as_the_coupled_surrogate_does_from_its_ow
     outcomes = np.random.default_rng(0).normal(size=len(queries))
     noise = np.random.default_rng(1).uniform(0.3, 1.0, len(queries))
     alone = UncoupledMaker().begin(post).tell(queries, outcomes, noise)
-    alone = alone.recentre() if recentred else alone
+    alone = alone.relinearize() if recentred else alone
     masks = [row.tobytes() for row in np.asarray(queries.mask)]
     joint, predicted = alone.covariance(queries), alone.predict(queries)
     assert alone.is_affine and len(alone.sets) == len(set(masks)) == len(problem.sets)
     for mask in set(masks):
         rows = np.array([row for row, each in enumerate(masks) if each == mask])
         own = CoupledMaker().begin(post).tell(queries[rows], outcomes[rows], noise[rows])
-        own = own.recentre() if recentred else own
+        own = own.relinearize() if recentred else own
         for left, right in zip(predicted, own.predict(queries[rows]), strict=True):
             np.testing.assert_allclose(left[rows], right, rtol=1e-10, atol=1e-12)
         block = own.covariance(queries[rows])

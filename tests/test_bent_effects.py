@@ -119,7 +119,7 @@ def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy
     tried = toy.problem.queries([{"X": -5.0}])
     near = toy.problem.queries([{"X": -4.8}])
     before = cb.couple(post)
-    after = before.tell(tried, float(toy.effect(tried)[0]), 0.0).recentre()
+    after = before.tell(tried, float(toy.effect(tried)[0]), 0.0).relinearize()
     assert after.predict(near).sd[0] < 0.3 * before.predict(near).sd[0]
     assert after.predict(tried).mean[0] == pytest.approx(float(toy.effect(tried)[0]), abs=1e-3)
 
@@ -127,9 +127,9 @@ def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy
 def test_exact_outcomes_are_met_wherever_theta_is_linearized(post, toy):
     tried = toy.problem.queries([{"X": x} for x in (-3.0, -1.0, 2.0)] + [{"Z": -3.0}])
     told = cb.couple(post).tell(tried, toy.effect(tried), 0.0)
-    for surrogate in (told, told.recentre()):
+    for surrogate in (told, told.relinearize()):
         assert np.abs(surrogate.predict(tried).mean - toy.effect(tried)).max() < 1e-3
-    moved = told.recentre()
+    moved = told.relinearize()
     assert moved._linearized_at(moved.centre)[0] < told._linearized_at(told.centre)[0]
 
 
@@ -191,20 +191,22 @@ def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():
     domains = {"A": (-2.0, 3.0), "B": (0.0, 10.0)}
     graph = cb.CausalGraph.parse("A -> Y; B -> Y")
     problem = cb.Problem(graph, "Y", domains=domains, sets=1)
-    places = {("A",): 0.321, ("B",): 7.654}
+    positions = {("A",): 0.321, ("B",): 7.654}
     sizes = []
 
     def worth(queries):
         sizes.append(len(queries))
         at = np.asarray(queries.value).sum(axis=1)
-        peak = np.where(queries.mask[:, 0], places["A",], places["B",])
+        peak = np.where(queries.mask[:, 0], positions["A",], positions["B",])
         return -(np.abs(at - peak) ** 1.5)
 
     points = problem.sobol(16)
     low, high = (np.array([domains.get(n, (0, 0))[at] for n in graph.nodes]) for at in (0, 1))
     found = zoom(worth, points, worth(points), low, high)
     reached = np.asarray(found.value)[np.arange(len(found)), found.mask.argmax(axis=1)]
-    best = {n: np.abs(reached[found.mask[:, at]] - places[n,]).min() for at, n in enumerate("AB")}
+    best = {
+        n: np.abs(reached[found.mask[:, at]] - positions[n,]).min() for at, n in enumerate("AB")
+    }
     assert best["A"] < 5e-4 and best["B"] < 1e-3
     assert len(set(sizes[1:])) == 1  # one shape: nothing is compiled twice
 
@@ -262,9 +264,9 @@ def test_effects_that_bend_are_searched_where_interventions_may_lie_only(options
 def test_new_rows_compile_nothing(post, toy, caplog):
     """Whatever their number: rows are filled up to one of a few sizes."""
     rows = toy.experiment(toy.problem.sobol(4), 1)
-    first = post.update(rows.rows(slice(0, 1))).mean
+    first = post.update(rows.select(slice(0, 1))).mean
     with jax.log_compiles(True), caplog.at_level(logging.WARNING):
-        others = [post.update(rows.rows(slice(0, count))).mean for count in (2, 3, 5)]
+        others = [post.update(rows.select(slice(0, count))).mean for count in (2, 3, 5)]
     assert not [each for each in caplog.records if "Compiling" in each.getMessage()]
     assert all(len(each) == len(first) for each in others)
 
@@ -273,11 +275,11 @@ def test_rows_of_experiments_far_away_do_not_change_where_variables_usually_lie(
     """do(X = -5) sends Z to about 148, far beyond its domain."""
     rows = toy.experiment(toy.problem.queries([{"X": -5.0}] * 3 + [{"Z": 15.0}]), 1)
     after = post.update(rows)
-    for old, new in zip(post.belief.model.bound, after.belief.model.bound, strict=True):
+    for old, new in zip(post.distribution.model.bound, after.distribution.model.bound, strict=True):
         np.testing.assert_array_equal(old.setting.frame.half, new.setting.frame.half)
         np.testing.assert_array_equal(old.setting.frame.origin, new.setting.frame.origin)
         np.testing.assert_array_equal(old.known.beliefs.centre, new.known.beliefs.centre)
-    frame = after.belief.model.bound[-1].setting.frame
+    frame = after.distribution.model.bound[-1].setting.frame
     assert frame.high[0] == 15.0 and frame.low[0] > -5.0
 
 
@@ -299,7 +301,7 @@ def test_noisy_outcomes_under_set_causes_of_the_target_are_rows_of_its_mechanism
     expected = post.update(cb.Data(problem.graph.nodes, "Y", rows, is_set))
     np.testing.assert_allclose(state.posterior.mean, expected.mean, rtol=1e-6, atol=1e-8)
     assert len(state.surrogate.told.values) == 1  # of X
-    before, after = (each.belief.model.modes for each in (post, state.posterior))
+    before, after = (each.distribution.model.modes for each in (post, state.posterior))
     assert np.abs(after[-1].eta - before[-1].eta).max() > 0.1  # hyperparameters of Y
     np.testing.assert_allclose(after[0].eta, before[0].eta, rtol=1e-6, atol=1e-6)
 
@@ -321,5 +323,5 @@ def test_under_latent_causes_no_outcome_is_a_row_of_the_target():
     system = cb.models.load("toy", variant="confounded")
     confounded = cb.fit(system.problem, system.observe(60, 0), mechanisms=FEW)
     queries = system.problem.queries([{"Z": 1.0}])
-    is_row, rows = confounded.belief.model.target_rows(queries, np.zeros(1))
+    is_row, rows = confounded.distribution.model.target_observations(queries, np.zeros(1))
     assert not is_row.any() and len(rows) == 0

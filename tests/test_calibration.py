@@ -45,7 +45,7 @@ class Narrow:
 def overconfident(problem, share):
     def learn(data, key):
         post = cb.fit(problem, data, prior=cb.FixedPrior())
-        return replace(post, belief=Narrow(post.belief, share))
+        return replace(post, distribution=Narrow(post.distribution, share))
 
     return learn
 
@@ -72,14 +72,14 @@ def test_the_places_are_those_of_the_true_effects(problem):
     """A posterior that knows only the prior's spread places every truth at a uniform place too."""
 
     def prior_only(data, key):
-        return cb.fit(problem, data.rows(slice(0, 0)), prior=cb.FixedPrior())
+        return cb.fit(problem, data.select(slice(0, 0)), prior=cb.FixedPrior())
 
     check = cb.calibrate(problem, rows=20, simulations=100, fitting=prior_only, key=1)
     assert check.passed
     shifted = cb.FixedPrior(slopes={("Z", "Y"): (1.5, 1.0)})
 
     def wrong_prior(data, key):
-        return cb.fit(problem, data.rows(slice(0, 0)), prior=shifted)
+        return cb.fit(problem, data.select(slice(0, 0)), prior=shifted)
 
     check = cb.calibrate(problem, rows=20, simulations=100, fitting=wrong_prior, key=1)
     assert check.table.loc["do(Z = 5)", "verdict"] == "failed"
@@ -132,19 +132,19 @@ def correlated_places(draws, count, effects=8, correlation=0.7, sd=1.0):
     return stats.norm.cdf(truth / sd)
 
 
-def is_failed(places, tolerance=None):
-    names = [str(at) for at in range(places.shape[1])]
-    return "failed" in set(_judge(places, names, tolerance, 0.01)["verdict"])
+def is_failed(positions, tolerance=None):
+    names = [str(at) for at in range(positions.shape[1])]
+    return "failed" in set(_judge(positions, names, tolerance, 0.01)["verdict"])
 
 
 def test_spread_and_coverage_have_exact_p_values():
-    places = correlated_places(np.random.default_rng(0), 50, effects=2)
-    line = _judge(places, ["a", "b"], None, 0.01).iloc[0]
-    squares = (stats.norm.ppf(places[:, 0]) ** 2).sum()
+    positions = correlated_places(np.random.default_rng(0), 50, effects=2)
+    line = _judge(positions, ["a", "b"], None, 0.01).iloc[0]
+    squares = (stats.norm.ppf(positions[:, 0]) ** 2).sum()
     tail = min(stats.chi2(50).sf(squares), stats.chi2(50).cdf(squares))
     assert line["p_spread"] == pytest.approx(2 * tail)
-    assert line["p_ranks"] == pytest.approx(stats.kstest(places[:, 0], "uniform").pvalue)
-    inside = int(((places[:, 0] >= 0.05) & (places[:, 0] <= 0.95)).sum())
+    assert line["p_ranks"] == pytest.approx(stats.kstest(positions[:, 0], "uniform").pvalue)
+    inside = int(((positions[:, 0] >= 0.05) & (positions[:, 0] <= 0.95)).sum())
     low, high = (
         stats.binomtest(inside, 50, 0.9, alternative=side).pvalue for side in ("less", "greater")
     )

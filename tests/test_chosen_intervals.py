@@ -68,10 +68,10 @@ def test_intervals_of_what_looks_best_among_many_weak_effects_hold_it_too_seldom
     domains = dict.fromkeys(nodes, (-1.0, 1.0))
     problem = cb.Problem(graph, "y", domains=domains, sets=[(name,) for name in nodes])
     generator, hits = np.random.default_rng(0), {"chosen": [], "fixed": []}
-    places = [graph.index(name) for name in nodes]
+    positions = [graph.index(name) for name in nodes]
     for _ in range(150):
         values = np.empty((60, 31))
-        values[:, places] = generator.normal(size=(60, 30))
+        values[:, positions] = generator.normal(size=(60, 30))
         values[:, graph.index("y")] = generator.normal(size=60)  # no cause has any effect
         data = cb.Data(graph.nodes, "y", values, np.zeros(values.shape, bool))
         table = cb.effects(cb.fit(problem, data), problem.vertices())

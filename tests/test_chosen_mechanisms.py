@@ -39,7 +39,7 @@ def test_a_mechanism_that_bends_is_a_process_and_the_others_are_lines():
     by_hand = cb.fit(problem, data, mechanisms={"Z": "gp"})
     np.testing.assert_array_equal(post.mean, by_hand.mean)
     assert "Held-out observations chose" in post._repr_html_() and by_hand.chosen is None
-    assert post.update(data.rows(slice(0, 5))).chosen is post.chosen
+    assert post.update(data.select(slice(0, 5))).chosen is post.chosen
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_run_and_a_study_go_on_with_what_the_rows_chose():
 def test_what_cannot_be_compared_is_refused_by_name():
     problem, data = problem_and_rows(0.5)
     with pytest.raises(cb.DataError, match="there are 3; give at least 4"):
-        cb.fit(problem, data.rows(slice(0, 3)), mechanisms="auto")
+        cb.fit(problem, data.select(slice(0, 3)), mechanisms="auto")
     toy = cb.models.load("toy", variant="confounded")
     with pytest.raises(cb.ModelError, match="latent cause joins 'X' and 'Y'.*cannot be compared"):
         cb.fit(toy.problem, toy.observe(50, 0), mechanisms="auto")

@@ -119,11 +119,11 @@ def test_in_total_effects_nothing_is_left_out_but_the_delta_method_errs():
 def test_errors_of_terms_are_their_spread_over_seeds(chain):
     queries = chain.problem.queries([{"X": 3.0}])
     found = [cb.compare_kernels(chain, queries, draws=1000, key=seed) for seed in range(40)]
-    for place, term in enumerate(("leading", "remainder")):
+    for position, term in enumerate(("leading", "remainder")):
         here = [each.sel(term=term, left="X", right="X") for each in found]
         spread = np.std([float(each.drawn) for each in here])
         claimed = np.sqrt(np.mean([float(each.drawn_se) ** 2 for each in here]))
-        assert 0.6 < claimed / spread < 1.7, (place, claimed / spread)
+        assert 0.6 < claimed / spread < 1.7, (position, claimed / spread)
 
 
 def test_without_independent_equations_draws_are_the_reference(chain):
@@ -313,7 +313,10 @@ def test_all_218_sets_are_coupled_and_what_explains_is_not_symmetric():
     post = cb.fit(system.problem, system.observe(300, 0))
     found = cb.coupling(post)
     assert found.sizes["left"] == len(system.problem.sets) == 218
-    assert cb.teaching(post, system.problem.vertices()[0]).sizes["effect"] == found.sizes["effect"]
+    assert (
+        cb.variance_reduction(post, system.problem.vertices()[0]).sizes["effect"]
+        == found.sizes["effect"]
+    )
     one, other = "eutG", "cspG, eutG, fixC"
     rows = [found.set.values == name for name in (one, other)]
     gram = found.correlation.values * np.outer(found.sd, found.sd)
@@ -335,19 +338,19 @@ def test_a_lesson_is_what_the_surrogate_learns(chain):
     experiment = chain.problem.queries([{"X": 3.0}, {"Z": -2.0}])
     queries = chain.problem.queries([{"X": 1.0}, {"Z": 4.0}, {"X": -5.0}, {"Z": 0.0}])
     names = ["do(X = 1)", "do(Z = 4)", "do(X = -5)", "do(Z = 0)"]
-    found = cb.teaching(chain, experiment, queries, noise=0.5)
-    for place in range(2):
-        told = cb.couple(chain).tell(experiment[place], 1.0, 0.5).predict(queries)
+    found = cb.variance_reduction(chain, experiment, queries, noise=0.5)
+    for position in range(2):
+        told = cb.couple(chain).tell(experiment[position], 1.0, 0.5).predict(queries)
         np.testing.assert_allclose(
-            found.sd_after[place].sel(effect=names), told.sd, rtol=1e-8, atol=1e-12
+            found.sd_after[position].sel(effect=names), told.sd, rtol=1e-8, atol=1e-12
         )
     assert (found.reduction.sel(effect=names[:3]) > 0).all() and np.isnan(
         found.reduction.sel(effect="do(Z = 0)")
     ).all()
-    implied = cb.teaching(chain, experiment, queries)
+    implied = cb.variance_reduction(chain, experiment, queries)
     own = chain.outcome_variances(experiment) + np.array([9 * np.prod(chain.sd**2), 0.0])
     np.testing.assert_allclose(implied.noise, own, rtol=1e-9)
-    repeated = cb.teaching(chain, experiment, queries, replicates=9)
+    repeated = cb.variance_reduction(chain, experiment, queries, replicates=9)
     own = chain.outcome_variances(experiment) / 9 + np.array([9 * np.prod(chain.sd**2), 0.0])
     np.testing.assert_allclose(repeated.noise, own, rtol=1e-9)
     known = repeated.reduction.notnull()
@@ -355,10 +358,10 @@ def test_a_lesson_is_what_the_surrogate_learns(chain):
         "verdict"
     ] == "exact"
     with pytest.raises(cb.DomainError, match="value of 'noise' must be a real number, got 'a'"):
-        cb.teaching(chain, experiment, noise="a")
+        cb.variance_reduction(chain, experiment, noise="a")
     with pytest.raises(
         cb.DataError, match="variance of an outcome's noise is -1.0; it must be finite"
     ):
-        cb.teaching(chain, experiment, noise=-1.0)
+        cb.variance_reduction(chain, experiment, noise=-1.0)
     with pytest.raises(cb.ModelError, match="replicates must be a whole number, at least 1; got 0"):
-        cb.teaching(chain, experiment, replicates=0)
+        cb.variance_reduction(chain, experiment, replicates=0)

@@ -43,13 +43,13 @@ def close_figures():
 def curves(systems=SYSTEMS, moving=MOVING, still=STILL, smallest=1e-9):
     """Gaps from 3 down to `smallest` or 0; `bo` is not on the last of all systems."""
     rows = []
-    for place, system in enumerate(systems):
+    for position, system in enumerate(systems):
         for turn, method in enumerate(moving):
             if method == "bo" and system == SYSTEMS[-1]:
                 continue
             costs = 1.0 + turn % 3 + 2.0 * np.arange(25)
             middle = np.geomspace(3.0, smallest, 25) ** (1 / (1 + turn % 4))
-            if (place + turn) % 2:
+            if (position + turn) % 2:
                 middle[15:] = 0.0
             table = {"cost": costs, "lower": 0.5 * middle, "median": middle, "upper": 2 * middle}
             rows.append(pd.DataFrame({"system": system, "method": method} | table))
@@ -277,8 +277,8 @@ def test_sizes_draw_means_intervals_and_medians_in_groups(count):
 
 def differences(systems, scale=1.0):
     rows = []
-    for place, system in enumerate(systems):
-        size = scale**place
+    for position, system in enumerate(systems):
+        size = scale**position
         rows.append((system, "gc-cbo", "cbo", -0.3 * size, -0.4 * size, -0.2 * size, 60))
         rows.append((system, "gc-cbo, whole rows", "gc-cbo", -0.1 * size, -0.3 * size, 0.1, 60))
         rows.append((system, "gc-cbo, expected improvement", "gc-cbo", 0.2, 0.1, 0.3, 60))

@@ -14,8 +14,8 @@ from causal_bo_ppl.mechanisms.linear import regressions
 
 
 def by_names(post, names):
-    places = [post.names.index(name) for name in names]
-    return post.mean[places], post.covariance[np.ix_(places, places)]
+    positions = [post.names.index(name) for name in names]
+    return post.mean[positions], post.covariance[np.ix_(positions, positions)]
 
 
 def scaled_prior(regressors, response, intercepts, rows=0.01):
@@ -54,11 +54,11 @@ def test_default_posterior_equals_the_dense_formula(seed, intercepts):
         mean, covariance, variance = cases.dense_regression(
             regressors, response, *scaled_prior(regressors, response, intercepts)
         )
-        held = [place for place, name in enumerate(names) if name in post.names]
-        found = by_names(post, [names[place] for place in held])
+        held = [position for position, name in enumerate(names) if name in post.names]
+        found = by_names(post, [names[position] for position in held])
         np.testing.assert_allclose(found[0], mean[held], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found[1], covariance[np.ix_(held, held)], rtol=1e-10, atol=1e-13)
-        assert post.belief.posterior.variance[problem.graph.index(node)] == pytest.approx(
+        assert post.distribution.posterior.variance[problem.graph.index(node)] == pytest.approx(
             variance, rel=1e-10
         )
         checked += len(held)
@@ -96,20 +96,20 @@ def test_fixed_prior_equals_the_dense_formula(seed):
             if effect == node
         )
         linear = row * (centre(node) - offset) / 2.0**2
-        for place, cause in enumerate(causes, start=1):
+        for position, cause in enumerate(causes, start=1):
             mean, precision = (
                 (0.4, guess / 0.2**2)
                 if (cause, node) == free[-1]
                 else (0.0, (scale(cause) / 0.7) ** 2)
             )
-            quadratic[place, place] += precision
-            linear[place] += precision * mean
+            quadratic[position, position] += precision
+            linear[position] += precision * mean
         before = np.linalg.solve(quadratic, linear)
         mean, covariance, _ = cases.dense_regression(
             regressors, response, quadratic, before, 3.0, 3.0 * guess
         )
-        held = [place for place, name in enumerate(names) if name in post.names]
-        found = by_names(post, [names[place] for place in held])
+        held = [position for position, name in enumerate(names) if name in post.names]
+        found = by_names(post, [names[position] for position in held])
         np.testing.assert_allclose(found[0], mean[held], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found[1], covariance[np.ix_(held, held)], rtol=1e-10, atol=1e-13)
 
@@ -122,7 +122,7 @@ def test_a_thousand_updates_equal_a_refit(prior):
     more = cases.simulate(problem, truth, 1000, 1, interventional=True)
     post = cb.fit(problem, start, prior=prior)
     for row in range(1000):
-        post = post.update(more.rows(slice(row, row + 1)))
+        post = post.update(more.select(slice(row, row + 1)))
     whole = cb.fit(problem, start.join(more), prior=prior)
     np.testing.assert_allclose(
         post.mean, whole.mean, rtol=1e-9, atol=1e-9 * np.abs(whole.mean).max()
@@ -130,19 +130,22 @@ def test_a_thousand_updates_equal_a_refit(prior):
     np.testing.assert_allclose(
         post.covariance, whole.covariance, rtol=1e-9, atol=1e-9 * np.abs(whole.covariance).max()
     )
-    assert post.rows == whole.rows == 1020 and post.fingerprint == whole.fingerprint
-    assert post.update(more.rows(slice(0, 0))).fingerprint == post.fingerprint
+    assert (
+        post.n_observations == whole.n_observations == 1020
+        and post.fingerprint == whole.fingerprint
+    )
+    assert post.update(more.select(slice(0, 0))).fingerprint == post.fingerprint
 
 
 def test_updates_keep_their_digits_far_from_zero():
     problem, truth = cases.random_problem(2)
     data = cases.simulate(problem, truth, 300, 0)
     far = Data(data.nodes, data.target, data.values * 1e-3 + 1e6, data.intervened)
-    post = cb.fit(problem, far.rows(slice(0, 50)))
+    post = cb.fit(problem, far.select(slice(0, 50)))
     for row in range(50, 300):
-        post = post.update(far.rows(slice(row, row + 1)))
+        post = post.update(far.select(slice(row, row + 1)))
     near = cb.fit(problem, data)
-    slopes = [place for place, name in enumerate(post.names) if name.startswith("b[")]
+    slopes = [position for position, name in enumerate(post.names) if name.startswith("b[")]
     np.testing.assert_allclose(
         post.mean[slopes], near.mean[slopes], rtol=1e-5
     )  # the rows themselves have 7 digits
@@ -186,7 +189,9 @@ def test_equations_that_no_effect_uses_are_not_learned(make_problem):
     np.testing.assert_allclose(post.covariance, whole.covariance, rtol=1e-9)
     np.testing.assert_allclose(post.draws(5, 0), whole.draws(5, 0), rtol=1e-9)
     query = problem.queries([{"Z": 1.0}])
-    np.testing.assert_allclose(post.outcome_variances(query), post.belief.posterior.variance[2])
+    np.testing.assert_allclose(
+        post.outcome_variances(query), post.distribution.posterior.variance[2]
+    )
     with pytest.raises(cb.DomainError, match="needs an equation that no set of the problem uses"):
         post.outcome_variances(problem.baseline())
 
@@ -218,9 +223,11 @@ def test_draws_have_the_posterior_moments_and_student_tails():
     assert (np.abs(products - correlation) < 4.5 * error).all()
     assert np.array_equal(draws, post.draws(40_000, jax.random.key(0)))
     node = problem.graph.index(problem.target)
-    shape = post.belief.posterior.shape[node]
+    shape = post.distribution.posterior.shape[node]
     held = [
-        place for place, c in enumerate(post.parameters.coordinates) if c.effect == problem.target
+        position
+        for position, c in enumerate(post.parameters.coordinates)
+        if c.effect == problem.target
     ]
     excess = (standard[:, held] ** 4).mean(axis=0)
     assert np.allclose(
@@ -280,14 +287,14 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
     data = cases.simulate(problem, truth, 60, 0)
     structural, other = cb.fit(problem, data), cb.fit(problem, data, parameters=kind)
     assert structural.moments_by == "closed form" and other.moments_by == "delta method"
-    full = other.belief.equations
+    full = other.distribution.equations
     used = full.causes >= 0
 
     def read(coefficients):  # through JAX alone: one vector of all unknown coefficients
         matrix = (
             jnp.asarray(full.fixed).at[full.causes[used], np.nonzero(used)[0]].set(coefficients)
         )
-        queries, is_intercept = other.belief.response.reading[1:]
+        queries, is_intercept = other.distribution.response.reading[1:]
         values = []
         for mask, value, keeps in zip(queries.mask, queries.value, is_intercept, strict=True):
             weights = jnp.where(mask[None, :], 0.0, matrix[:-1])
@@ -308,7 +315,7 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
         other.covariance, jacobian @ spread @ jacobian.T, rtol=1e-9, atol=1e-13
     )
     draws = other.draws(7, 3)
-    single = full.place(regressions.draw_equations(full.posterior, 7, jax.random.key(3))[0])
+    single = full.position(regressions.draw_equations(full.posterior, 7, jax.random.key(3))[0])
     np.testing.assert_allclose(
         draws[4], read(jnp.asarray(single[4][full.causes[used], np.nonzero(used)[0]])), rtol=1e-10
     )

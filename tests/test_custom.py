@@ -58,8 +58,8 @@ def bind(data, mechanisms=OWN, problem=PROBLEM):
 def at_truth(post):
     """Return theta of the system that made the rows."""
     floors = {
-        name: post.belief.model._noise(block).floor
-        for block in post.belief.model.blocks
+        name: post.distribution.model._noise(block).floor
+        for block in post.distribution.model.blocks
         for name in block.variables
     }
     sds = [np.sqrt(TRUTH[f"sd[{name}]"] ** 2 - floors[name] ** 2) for name in ("Z", "Y")]
@@ -69,14 +69,14 @@ def at_truth(post):
 def test_theta_are_the_parameters_without_their_constraints(post):
     names = ("log_most[Z]", "log_half[Z]", "log_sd[Z]", "a[Y]", "b[Y]", "log_sd[Y]")
     assert post.names == names and post.kind == "custom"
-    assert post.belief.response.to_frame()["part"].iloc[0] == "log of the parameter most"
-    found = post.belief.response.site_values(at_truth(post)[None])
+    assert post.distribution.response.to_frame()["part"].iloc[0] == "log of the parameter most"
+    found = post.distribution.response.site_values(at_truth(post)[None])
     assert {name: float(value[0]) for name, value in found.items()} == pytest.approx(TRUTH)
 
 
 def test_posterior_covers_the_saturation_curve(post):
     assert (np.abs(post.mean - at_truth(post)) < 4.5 * post.sd).all() and post.verdict == "passed"
-    assert post.sd[0] < 0.1 and post.belief.is_gaussian
+    assert post.sd[0] < 0.1 and post.distribution.is_gaussian
 
 
 def test_density_is_that_of_numpyro(data):
@@ -116,7 +116,7 @@ def test_effects_agree_with_simulated_outcomes(post):
     effects = r(at_truth(post), queries)
     assert (np.abs(effects - rows.mean(axis=1)) < 4.5 * errors).all()
     assert (r.standard_errors(at_truth(post), queries) < 1e-3).all()
-    variances = post.belief.model.outcome_variances(at_truth(post)[None], queries)
+    variances = post.distribution.model.outcome_variances(at_truth(post)[None], queries)
     np.testing.assert_allclose(variances, rows.var(axis=1), rtol=0.03)
     table = cb.effects(post, SETTING, key=0)
     assert (np.abs(table["mean"] - effects) < 4.5 * table["sd"]).all()
@@ -195,16 +195,16 @@ def test_a_linear_function_is_the_linear_family_under_the_same_prior(data):
     for name, same in pairs.items():
         at = own.names.index(name)
         for other, sd_error in ((ours, 1e-4), (exact, 0.05)):
-            place = other.names.index(same)
-            assert own.mean[at] == pytest.approx(other.mean[place], abs=1e-6), name
-            assert own.sd[at] == pytest.approx(other.sd[place], rel=sd_error), name
+            position = other.names.index(same)
+            assert own.mean[at] == pytest.approx(other.mean[position], abs=1e-6), name
+            assert own.sd[at] == pytest.approx(other.sd[position], rel=sd_error), name
 
 
 def test_an_outcome_alone_is_a_mixture_over_disturbances(post):
     """p(y | do(x)) by quadrature over Z's disturbance, and what it teaches."""
     theta, queries = at_truth(post), PROBLEM.queries([{"X": 0.7}, {"X": 5.0}, {"Z": 1.0}])
     values = np.array([1.9, 0.8, 2.0])
-    found = post.belief.response.program.log_outcomes(theta, queries, jnp.asarray(values))
+    found = post.distribution.response.program.log_outcomes(theta, queries, jnp.asarray(values))
     for x, y, ours in zip((0.7, 5.0), values, np.asarray(found), strict=False):
         mean = 3 * x / (1.5 + x)
 
@@ -274,7 +274,7 @@ def test_disturbances_may_be_of_any_kind(skewed):
     by_shape = c * (2 * shape + 1) * shape / rate**2  # d/d log shape
     np.testing.assert_allclose(r.jacobian(truth, queries)[:, 0], by_shape, rtol=1e-2)
     draws = np.repeat(truth[None], 20_000, axis=0)
-    rows = skewed.belief.model.replicate(draws, queries, jax.random.key(0))
+    rows = skewed.distribution.model.replicate(draws, queries, jax.random.key(0))
     errors = rows[:, :, -1].std(axis=0) / np.sqrt(len(rows))
     assert (np.abs(rows[:, :, -1].mean(axis=0) - r(truth, queries)) < 4.5 * errors).all()
     assert (rows[:, :, 1] == z).all() and (rows[:, :, -1] == np.round(rows[:, :, -1])).all()
@@ -346,7 +346,7 @@ def test_all_that_follows_runs(post):
     tree = post.to_datatree(draws=40)
     assert tuple(tree["posterior"]["theta"].coords["coordinate"].values) == post.names
     assert "saturate" in tree.attrs["functions"] and tree.attrs["mechanisms"] == "custom"
-    before = post.belief.draw_prior(400, jax.random.key(0))
+    before = post.distribution.draw_prior(400, jax.random.key(0))
     log_most = before.theta[:, 0]
     assert abs(log_most.mean()) < 4.5 / 20 and log_most.std() == pytest.approx(1.0, rel=0.2)
 

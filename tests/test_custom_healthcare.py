@@ -58,15 +58,15 @@ def test_mechanisms_without_disturbance_are_learned_exactly(post):
         "by_aspirin[cancer]": 0.02,
         "by_statin[cancer]": -0.04,
     }
-    places = [post.names.index(name) for name in truth]
-    np.testing.assert_allclose(post.mean[places], list(truth.values()), atol=1e-3)
-    assert (post.sd[places] < 2e-3).all() and post.verdict == "passed"
+    positions = [post.names.index(name) for name in truth]
+    np.testing.assert_allclose(post.mean[positions], list(truth.values()), atol=1e-3)
+    assert (post.sd[positions] < 2e-3).all() and post.verdict == "passed"
 
 
 def test_effects_at_the_truth_are_those_of_the_system(system, post):
     """Age is taken as Gaussian with the moments of U(55, 75); PSA is nearly linear in it."""
     theta, r = post.mean.copy(), cb.response(system.problem, post)
-    rows = post.belief.model.data
+    rows = post.distribution.model.data
     means = {name: rows.column(name).mean() for name in rows.nodes}
     slopes = {"age": 0.04, "bmi": -0.15, "statin": -0.60, "aspirin": 0.55, "cancer": 1.0}
     level = 6.8 + sum(slope * means[name] for name, slope in slopes.items())
@@ -118,10 +118,10 @@ def test_the_systems_own_formulas_are_accepted_without_parameters(system):
     post = cb.fit(system.problem, system.observe(100, 0), mechanisms=program, method="laplace")
     truth = [0.04, -0.15, -0.60, 0.55, 1.0, 6.8 + 2.6 - 3.9, np.log(0.4)]
     queries = system.problem.vertices()
-    effects = post.belief.response.program.effects(jnp.asarray(truth), post.upstream(queries))
+    effects = post.distribution.response.program.effects(jnp.asarray(truth), post.upstream(queries))
     np.testing.assert_allclose(effects, system.effect(queries), atol=1e-3)
-    assert post.belief.model.learned.tolist() == [True, True, False, False, False, True]
-    model = post.belief.model
+    assert post.distribution.model.learned.tolist() == [True, True, False, False, False, True]
+    model = post.distribution.model
     rows = model.replicate(post.draws(5, 0), system.problem.vertices(), jax.random.key(0))
     assert np.isfinite(rows).all()
     wrong = system.observe(2, 1)

@@ -217,7 +217,10 @@ def test_optimization_and_studies_follow_the_analysts_curve(data):
         key=0,
         progress=False,
     )
-    assert run.best.intervention == {"Z": pytest.approx(4.0)} and run.surrogate.post.rows == 43
+    assert (
+        run.best.intervention == {"Z": pytest.approx(4.0)}
+        and run.surrogate.post.n_observations == 43
+    )
     study = cb.Study(PROBLEM, data, cb.Settings(rounds=3, mechanisms=mechanisms), key=0)
     suggestion = study.ask()
     told = study.tell(suggestion, 1.05)
@@ -234,7 +237,7 @@ def test_files_hold_draws_and_names_and_need_the_functions_again(data, tmp_path)
     draws = tree["posterior"]["theta"].values.reshape(-1, len(post.names))
     with pytest.raises(cb.ModelError, match="custom mechanisms offer no response map without rows"):
         cb.Posterior.from_draws(PROBLEM, draws, mechanisms={"Z": saturate, "Y": decay})
-    given = cb.Posterior.from_draws(PROBLEM, draws, mechanisms=post.belief.response)
+    given = cb.Posterior.from_draws(PROBLEM, draws, mechanisms=post.distribution.response)
     queries = PROBLEM.queries([{"X": 1.0}])
     one, other = (cb.response(PROBLEM, each)(draws[0], queries) for each in (given, post))
     assert one == pytest.approx(other)

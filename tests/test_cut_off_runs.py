@@ -97,12 +97,12 @@ def test_nothing_measured_is_no_run(optimize):
 
 
 def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypatch):
-    def recentre(self):
+    def relinearize(self):
         if len(self.outcomes.counts):
             raise Sealed("odd")
         return self
 
-    monkeypatch.setattr(Coupled, "recentre", recentre)
+    monkeypatch.setattr(Coupled, "relinearize", relinearize)
     with pytest.raises(cb.ExperimentFailed, match="Sealed.*the 0 experiments before it") as caught:
         optimize([1.5])
     assert (
@@ -114,14 +114,14 @@ def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypat
     "error", [KeyboardInterrupt(), RuntimeError("a defect of ours"), SystemExit(1)], ids=repr
 )
 def test_an_outcome_survives_an_error_while_it_is_learned_from(optimize, monkeypatch, error):
-    recentre = Coupled.recentre
+    relinearize = Coupled.relinearize
 
     def fail_at_the_third(self):
         if self.outcomes.counts.sum() == 3:
             raise error
-        return recentre(self)
+        return relinearize(self)
 
-    monkeypatch.setattr(Coupled, "recentre", fail_at_the_third)
+    monkeypatch.setattr(Coupled, "relinearize", fail_at_the_third)
     with pytest.raises(type(error)) as caught:  # noqa: PT011  (the very error, see below)
         optimize([1.0, 2.0, 3.0, 4.0])
     run = caught.value.run
@@ -191,7 +191,7 @@ def test_what_is_kept_is_what_the_good_outcomes_alone_would_teach(optimize):
     again = again.tell(tried, np.array([step.outcome for step in good]))
     queries = kept.post.problem.vertices()
     np.testing.assert_allclose(
-        kept.predict(queries).mean, again.recentre().predict(queries).mean, rtol=1e-6
+        kept.predict(queries).mean, again.relinearize().predict(queries).mean, rtol=1e-6
     )
 
 
@@ -209,7 +209,7 @@ def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimi
     ) as caught:
         optimize([measure], batch=3, update="full")
     run = caught.value.run
-    assert len(run.steps) == 2 and run.surrogate.post.rows == len(rows) + 2
+    assert len(run.steps) == 2 and run.surrogate.post.n_observations == len(rows) + 2
     assert run.unlearned[0].row.values[0, 2] == 1e200 and "1e+200" in run.unlearned[0].why
 
 

@@ -241,7 +241,7 @@ def test_rows_can_be_joined_and_selected(problem, frame):
     )
     both = seen.join(tried)
     assert len(both) == 11 and both.is_observational.sum() == 8
-    assert np.array_equal(both.rows(~both.is_observational).values, tried.values)
+    assert np.array_equal(both.select(~both.is_observational).values, tried.values)
     assert repr(both).startswith("Data(8 observational and 3 interventional rows of X, Z, Y")
     assert both.summary().loc["X", "set_in"] == 3 and "<table" in both._repr_html_()
     with pytest.raises(DataError, match="cannot join rows of X, Z, Y with rows of Y, X"):
@@ -349,7 +349,7 @@ def test_missing_files_and_bad_rows_are_errors_of_ours(problem, frame, tmp_path)
     data = cb.Data.from_frame(problem, frame)
     for chosen in (np.array([99]), "first", {"X": 1}):
         with pytest.raises(DataError, match=f"there are {len(data)} rows, chosen by a slice"):
-            data.rows(chosen)
+            data.select(chosen)
 
 
 @pytest.mark.parametrize("name", ["=X", "+X", "-X", "@X"])

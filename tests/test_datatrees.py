@@ -21,7 +21,7 @@ def rows(chain):
 
 @pytest.fixture(scope="module")
 def trees(chain, rows):
-    observed = rows.rows(rows.is_observational)
+    observed = rows.select(rows.is_observational)
     found = [
         cb.fit(chain.problem, rows, method=method, prior=cb.FixedPrior(slope_sd=2), key=0)
         for method in ("conjugate", "laplace", SHORT)
@@ -95,10 +95,10 @@ def test_correlated_likelihood_is_the_joint_density_of_the_district():
     post = cb.fit(
         problem, data, method="laplace", prior=cb.FixedPrior(slope_sd=2), parameters="total_effect"
     )
-    drawn = post.belief.drawn(4, jax.random.key(0))
+    drawn = post.distribution.drawn(4, jax.random.key(0))
     from causal_bo_ppl.mechanisms.linear.sem import log_densities
 
-    values, free = post.learned_rows
+    values, free = post.learned_observations
     found = log_densities(drawn.models, values, free).sum(axis=2)
     assert (np.abs(drawn.models.noises[:, 0, 2]) > 0.1).all()
     for matrix, noise, each in zip(*drawn.models, found, strict=True):

@@ -140,7 +140,7 @@ def test_an_effect_that_is_known_has_no_error():
 
 def test_a_gaussian_posterior_passes_also_where_effects_are_long_products():
     """Six coefficients in a row: the effects have heavy tails, and so do their sds."""
-    names = [f"V{place}" for place in range(6)]
+    names = [f"V{position}" for position in range(6)]
     graph = cb.CausalGraph.from_edges([*zip(names, [*names[1:], "Y"], strict=True)])
     problem = cb.Problem(graph, "Y", domains={"V0": (-1, 1)})
     for seed in range(6):
@@ -365,7 +365,7 @@ def test_log_prior_of_draws_is_the_density_of_the_prior(chain):
     """Under known variances: a Gaussian of every coefficient."""
     prior = cb.FixedPrior(noise_rows=math.inf, slope_sd=0.5, intercept_sd=2.0)
     post = cb.fit(chain.problem, chain.observe(10, 0), prior=prior)
-    drawn = post.belief.drawn(8, jax.random.key(0))
+    drawn = post.distribution.drawn(8, jax.random.key(0))
     slopes, levels = drawn.theta[:, :2], drawn.theta[:, 2:]
     expected = stats.norm(0, 0.5).logpdf(slopes).sum(axis=1) + stats.norm(0, 2.0).logpdf(
         levels
@@ -391,7 +391,7 @@ def test_graph_and_overlap_are_checked_from_a_posterior_as_well(chain):
 
 
 def test_too_little_is_refused(chain):
-    post = cb.fit(chain.problem, chain.observe(4, 0).rows(slice(0, 0)), prior=cb.FixedPrior())
+    post = cb.fit(chain.problem, chain.observe(4, 0).select(slice(0, 0)), prior=cb.FixedPrior())
     with pytest.raises(cb.DataError, match="0 rows are too few"):
         cb.check_predictive(post)
     with pytest.raises(cb.DataError, match="at least 2 of them, got 0"):

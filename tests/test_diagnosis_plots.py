@@ -55,16 +55,18 @@ def finish(panels):
 
 def replaced(post, names=None, psi=None, **stats):
     """The same posterior with other draws, other statistics of the sampler, or other names."""
-    coordinates = post.belief.psi if psi is None else psi
-    belief = replace(post.belief, psi=coordinates, stats=post.belief.stats | stats)
+    coordinates = post.distribution.psi if psi is None else psi
+    distribution = replace(
+        post.distribution, psi=coordinates, stats=post.distribution.stats | stats
+    )
     if names:
-        belief.__dict__["summary"] = post.belief.summary.rename(index=names)
-    return replace(post, belief=belief)
+        distribution.__dict__["summary"] = post.distribution.summary.rename(index=names)
+    return replace(post, distribution=distribution)
 
 
 def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(sampled):
     panels = cb.plots.draw_trace(sampled)
-    summary = sampled.belief.summary.sort_values("r_hat", ascending=False)
+    summary = sampled.distribution.summary.sort_values("r_hat", ascending=False)
     assert panels.shape == (5, 2)
     assert [ax.get_title("left") for ax in panels[:, 0]] == list(summary.index)
     assert f"R-hat {summary['r_hat'].iloc[0]:.3f}, " in panels[0, 1].get_title("left")
@@ -73,11 +75,13 @@ def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(samp
         ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "b[Z->Y]"
     ]
     assert len(trace.lines) == 2
-    np.testing.assert_array_equal(trace.lines[1].get_ydata(), sampled.belief.chains[1, :, at])
+    np.testing.assert_array_equal(trace.lines[1].get_ydata(), sampled.distribution.chains[1, :, at])
     [posterior] = [
         ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "log posterior"
     ]
-    np.testing.assert_array_equal(posterior.lines[0].get_ydata(), sampled.belief.stats["lp"][0])
+    np.testing.assert_array_equal(
+        posterior.lines[0].get_ydata(), sampled.distribution.stats["lp"][0]
+    )
     title = panels[0, 0].figure.get_suptitle()
     assert title == "2 x 100 draws: all 5 parameters, largest R-hat first"
     finish(panels)
@@ -113,13 +117,15 @@ def test_rank_has_a_curve_for_each_chain_that_starts_and_ends_at_zero(sampled):
             abs(line.get_ydata()[-1]) < 0.02 and np.abs(line.get_ydata()).max() < 0.5
             for line in chains
         )
-    worst = sampled.belief.summary["r_hat"].idxmax()
-    assert panels[0].get_title() == f"{worst}\nR-hat {sampled.belief.summary['r_hat'].max():.3f}"
+    worst = sampled.distribution.summary["r_hat"].idxmax()
+    assert (
+        panels[0].get_title() == f"{worst}\nR-hat {sampled.distribution.summary['r_hat'].max():.3f}"
+    )
     finish(panels)
 
 
 def test_chains_that_disagree_have_large_ranks(sampled):
-    moved = sampled.belief.psi + np.array([0.0, 8.0])[:, None, None]
+    moved = sampled.distribution.psi + np.array([0.0, 8.0])[:, None, None]
     ax = cb.plots.draw_rank(replaced(sampled, psi=moved))[0]
     assert max(np.abs(line.get_ydata()).max() for line in ax.lines) > 0.4
     assert "R-hat 1.0" not in ax.get_title()
@@ -127,7 +133,7 @@ def test_chains_that_disagree_have_large_ranks(sampled):
 
 def test_ranks_are_thinned_by_the_effective_number_of_draws(sampled):
     def thinned(ess, draws=1_000):
-        chains = chain_plots.Sampled(np.zeros((4, draws, 4)), {}, sampled.belief.summary)
+        chains = chain_plots.Sampled(np.zeros((4, draws, 4)), {}, sampled.distribution.summary)
         shown = pd.DataFrame({"ess_bulk": [ess, 9_999.0], "ess_tail": [9_999.0, 9_999.0]})
         return chain_plots._apart(chains, shown)
 
@@ -139,8 +145,10 @@ def test_ranks_are_those_of_the_thinned_draws(sampled, monkeypatch):
     monkeypatch.setattr(chain_plots, "_apart", lambda *_: 5)
     ax = cb.plots.draw_rank(sampled)[0]
     name = ax.get_title().split("\n")[0]
-    at = list(sampled.belief.summary.index).index(name)
-    draws = np.concatenate([sampled.belief.chains, sampled.belief.stats["lp"][..., None]], axis=-1)
+    at = list(sampled.distribution.summary.index).index(name)
+    draws = np.concatenate(
+        [sampled.distribution.chains, sampled.distribution.stats["lp"][..., None]], axis=-1
+    )
     expected = chain_plots.rank_departures(draws[:, ::5, at : at + 1])
     np.testing.assert_allclose(ax.lines[1].get_ydata(), expected[1, :, 0])
     assert len(ax.lines[1].get_xdata()) == 41 and ax.get_legend() is None
@@ -154,10 +162,10 @@ def test_ranks_are_those_of_the_thinned_draws(sampled, monkeypatch):
 def test_energy_shows_every_chain_beside_the_limit(sampled):
     chains, energy = cb.plots.draw_energy(sampled)
     assert [line.get_xdata()[0] for line in chains.lines] == [0.3]
-    places = np.concatenate([each.get_offsets() for each in chains.collections])
-    squares = sampled.belief.stats["energy"]
+    positions = np.concatenate([each.get_offsets() for each in chains.collections])
+    squares = sampled.distribution.stats["energy"]
     ratios = (np.diff(squares, axis=1) ** 2).mean(axis=1) / squares.var(axis=1, ddof=1)
-    np.testing.assert_allclose(places, np.stack([ratios, [0, 1]], axis=1), rtol=0.02)
+    np.testing.assert_allclose(positions, np.stack([ratios, [0, 1]], axis=1), rtol=0.02)
     assert [text.get_text() for text in energy.get_legend().get_texts()] == [
         "draws",
         "from draw to draw",
@@ -187,7 +195,7 @@ def test_one_chain_is_drawn_without_r_hat(system):
     post = cb.fit(system.problem, system.observe(60, 0), method=method, key=0)
     panels = cb.plots.draw_trace(post)
     assert panels[0, 0].figure.get_suptitle().endswith("one chain has no R-hat")
-    assert list(chain_plots._worst(post.belief).index) == [*post.names, "log posterior"]
+    assert list(chain_plots._worst(post.distribution).index) == [*post.names, "log posterior"]
     finish(panels)
     finish(cb.plots.draw_energy(post))
     with pytest.raises(cb.ModelError, match=r"only one; fit with method=cb.NUTS\(chains=4\)"):
@@ -199,10 +207,10 @@ def test_band_holds_whole_samples_as_often_as_it_says(count):
     """1,000 samples, 90 %: three standard errors are 0.03; 1 in 400 of other seeds would fail."""
     band = quantile_band(count, 0.9)
     ordered = np.sort(np.random.default_rng(1).uniform(size=(1_000, count)), axis=1)
-    found = ordered[:, (band.place * count).astype(int)]
+    found = ordered[:, (band.position * count).astype(int)]
     held = ((found >= band.low) & (found <= band.high)).all(axis=1).mean()
     assert held == pytest.approx(0.9, abs=0.03)
-    assert band.place[-1] == (count - 0.5) / count
+    assert band.position[-1] == (count - 0.5) / count
 
 
 def test_distances_of_few_rows_leave_the_band_and_those_of_many_do_not(system, few):
@@ -218,7 +226,7 @@ def test_distances_of_few_rows_leave_the_band_and_those_of_many_do_not(system, f
 
 
 def test_distances_of_a_sampled_posterior_have_a_band_for_its_effective_draws(sampled):
-    independent = np.random.default_rng(0).normal(size=sampled.belief.psi.shape)
+    independent = np.random.default_rng(0).normal(size=sampled.distribution.psi.shape)
     fast, slow = (
         replaced(sampled, psi=psi) for psi in (independent, independent[:, :25].repeat(4, axis=1))
     )
@@ -263,7 +271,7 @@ def test_the_worst_twenty_effects_come_first(errors):
     many = pd.concat([errors.details] * 8, ignore_index=True)
     many.loc[17, "gaussian_high"] += 9 * many.loc[17, "sd"]
     many.loc[5, "sd"] = 0.0
-    many.index = pd.Index([f"do(X = {place})" for place in range(len(many))], name="effect")
+    many.index = pd.Index([f"do(X = {position})" for position in range(len(many))], name="effect")
     ax = cb.plots.draw_effect_errors(cb.Check("Gaussian error", errors.table, "", "", many))
     assert ax.get_title() == "the worst 20 of 32 effects, largest error first"
     assert ax.get_yticklabels()[0].get_text() == "do(X = 17)" and len(ax.get_yticks()) == 20
@@ -274,11 +282,11 @@ def test_the_worst_twenty_effects_come_first(errors):
 def calibration():
     """Places of two effects: uniform ones, and those of intervals far too narrow."""
     uniform = (np.arange(100) + 0.5) / 100
-    places = pd.DataFrame({"do(X = 1)": uniform, "do(X = 2)": np.round(uniform) * 0.98 + 0.01})
+    positions = pd.DataFrame({"do(X = 1)": uniform, "do(X = 2)": np.round(uniform) * 0.98 + 0.01})
     table = pd.DataFrame(
-        {"coverage": [0.9, 0.0], "verdict": ["passed", "failed"]}, index=places.columns
+        {"coverage": [0.9, 0.0], "verdict": ["passed", "failed"]}, index=positions.columns
     )
-    return cb.Check("calibration", table, "", "", places)
+    return cb.Check("calibration", table, "", "", positions)
 
 
 def test_calibration_curves_leave_the_band_where_uniformity_fails(calibration):

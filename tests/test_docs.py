@@ -113,10 +113,10 @@ def test_readme_stays_short_and_its_links_lead_somewhere():
     for name in ("README.md", "docs/guide.md", "docs/claims.md"):
         page = ROOT / name
         for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
-            path, _, place = target.partition("#")
+            path, _, position = target.partition("#")
             found = page.parent / path
             assert found.exists(), target
-            assert not place or place in headings(found), target
+            assert not position or position in headings(found), target
 
 
 def headings(page):

@@ -34,7 +34,7 @@ def test_one_intervention_on_two_variables_is_one_query_at_every_door(post):
         "comparison": lambda at: cb.compare_kernels(post, at, key=0)["overall_frobenius"].values,
         "rank": lambda at: np.array([cb.causal_rank(post, at)]),
         "gaussian": lambda at: cb.gaussian_error(post, at, key=0).details.to_numpy(),
-        "teaching": lambda at: cb.teaching(post, at, at)["reduction"].values,
+        "variance_reduction": lambda at: cb.variance_reduction(post, at, at)["reduction"].values,
     }
     for name, door in doors.items():
         expected = door(queries)
@@ -101,6 +101,6 @@ def test_whole_rows_and_outcomes_alone_may_be_mixed_in_the_ledger(post):
     row = system.experiment(query, 5)
     entries = [Entry(query, float(row.outcomes[0]), 1.0, row), Entry(query, -1.0, 0.3)]
     mixed = tell(state, entries)
-    assert mixed.posterior.rows == post.rows + 1
-    again = cb.couple(post.update(row)).tell(query, -1.0, 0.3).recentre()
+    assert mixed.posterior.n_observations == post.n_observations + 1
+    again = cb.couple(post.update(row)).tell(query, -1.0, 0.3).relinearize()
     np.testing.assert_allclose(mixed.surrogate.predict(query).mean, again.predict(query).mean)

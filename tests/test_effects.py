@@ -185,7 +185,7 @@ def test_dicts_are_taken_wherever_queries_are(chain, post):
         lambda given: cb.exact_gram(post, given).gram,
         lambda given: cb.monte_carlo_gram(post, given, draws=50, key=0).gram,
         lambda given: cb.causal_rank(post, given),
-        lambda given: cb.teaching(post, given)["reduction"].to_numpy(),
+        lambda given: cb.variance_reduction(post, given)["reduction"].to_numpy(),
         lambda given: cb.compare_kernels(post, given, key=0)["size"].to_numpy(),
         lambda given: surrogate.predict(given).mean,
         lambda given: surrogate.covariance(given),

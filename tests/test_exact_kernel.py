@@ -31,7 +31,7 @@ def test_exact_gram_equals_sigma_points_on_random_dags(block):
     for seed in range(20 * block, 20 * block + 20):
         post, queries = random_fit(seed)
         chosen = queries[np.random.default_rng(seed).permutation(len(queries))[:8]]
-        expected = cases.sigma_point_gram(post.belief.equations, post.upstream(chosen))
+        expected = cases.sigma_point_gram(post.distribution.equations, post.upstream(chosen))
         found = cb.exact_gram(post, chosen)
         assert relative(np.asarray(found.gram), expected).max() < 1e-10, seed
         np.testing.assert_array_equal(found.gram, found.gram.T)

@@ -245,8 +245,8 @@ def test_files_of_any_bytes(chain, fitted, tmp_path_factory, changes, cut):
     if not whole.exists():
         fitted.to_netcdf(whole, draws=20)
     content = bytearray(whole.read_bytes())
-    for place, piece in changes:
-        content[place % len(content) : place % len(content) + len(piece)] = piece
+    for position, piece in changes:
+        content[position % len(content) : position % len(content) + len(piece)] = piece
     path = folder / "changed.nc"
     path.write_bytes(content[: cut % (2 * len(content))])
     with only_our_errors():

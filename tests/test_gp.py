@@ -81,7 +81,7 @@ def test_posterior_of_one_mechanism_is_that_of_exact_regression(kernel):
 
 @pytest.mark.heavy
 def test_effects_agree_with_one_dimensional_quadrature(toy, post):
-    theta, model = post.draws(3, 0), post.belief.model
+    theta, model = post.draws(3, 0), post.distribution.model
     (z, z_setting, _), (y, y_setting, _) = model.bound
     queries = toy.problem.queries([{"X": value} for value in (-1.5, 0.0, 1.0)])
     found = cb.response(toy.problem, post)(theta, queries)
@@ -101,7 +101,7 @@ def test_effects_agree_with_one_dimensional_quadrature(toy, post):
 
 def test_common_points_are_symmetric_so_that_linear_mechanisms_are_averaged_exactly(toy, rows):
     linear = cb.fit(toy.problem, rows, mechanisms={"Z": "linear"})
-    assert linear.belief.response.is_affine and not linear.belief.response.is_linear
+    assert linear.distribution.response.is_affine and not linear.distribution.response.is_linear
     theta, queries = linear.mean, toy.problem.queries([{"X": 2.0}, {"Z": -1.0}])
     level, slope, _, other, other_slope, _ = theta
     x_mean, z_mean = rows.values[:, :2].mean(axis=0)
@@ -185,7 +185,7 @@ def test_rows_in_which_a_variable_was_set_say_nothing_about_its_mechanism(toy, r
 
 def test_update_is_a_refit_and_compiles_nothing(toy, rows):
     options = {"mechanisms": FEW, "method": "conjugate"}
-    first = cb.fit(toy.problem, rows.rows(slice(0, 60)), **options)
+    first = cb.fit(toy.problem, rows.select(slice(0, 60)), **options)
     queries = toy.problem.queries([{"X": 0.5}, {"Z": 1.0}])
     cb.jacobian_gram(first, queries)
     whole = cb.fit(toy.problem, rows, **options)
@@ -193,7 +193,7 @@ def test_update_is_a_refit_and_compiles_nothing(toy, rows):
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
     )
-    after = first.update(rows.rows(slice(60, None)))
+    after = first.update(rows.select(slice(60, None)))
     cb.jacobian_gram(after, queries)
     jax.monitoring.clear_event_listeners()
     assert not compiled
@@ -260,7 +260,7 @@ def test_tree_of_a_posterior_is_written_and_read(toy, post, tmp_path):
 
 @pytest.mark.slow
 def test_contract_of_mechanisms_is_kept(toy, rows):
-    check = cb.testing.check_mechanisms(cb.GP(functions=3), toy.problem, rows.rows(slice(0, 40)))
+    check = cb.testing.check_mechanisms(cb.GP(functions=3), toy.problem, rows.select(slice(0, 40)))
     check.require()
 
 
@@ -283,7 +283,7 @@ def test_the_order_of_names_in_a_group_does_not_matter(joined):
 
 def test_rows_that_teach_nothing_are_refused(toy, rows):
     with pytest.raises(cb.DataError, match="rows"):
-        cb.fit(toy.problem, rows.rows(slice(0, 2)), mechanisms="gp")
+        cb.fit(toy.problem, rows.select(slice(0, 2)), mechanisms="gp")
     graph = cb.CausalGraph.parse("A -> Y; B -> Y")
     problem = cb.Problem(graph, "Y", domains={"A": (-1.0, 1.0), "B": (-1.0, 1.0)})
     a = np.random.default_rng(0).normal(size=40)

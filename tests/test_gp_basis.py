@@ -103,15 +103,15 @@ def sites(model, parts):
     """Parameters of the NumPyro program at parts, and the log volume between the two."""
     found, volume = {}, 0.0
     for (equation, _, _), (etas, coefficients, white, sd) in zip(model.bound, parts, strict=True):
-        name, form = model.nodes[equation.place], equation.form
-        causes = [model.nodes[place] for place in equation.causes]
+        name, form = model.nodes[equation.position], equation.form
+        causes = [model.nodes[position] for position in equation.causes]
         eta, own = iter(np.asarray(etas)), iter(np.asarray(coefficients))
         white = np.asarray(white)[1 + form.causes :]
         widths = np.log(np.asarray(sd))
         volume += np.asarray(etas).sum() + widths[: 1 + form.causes].sum()
         volume += widths[form.size - 2 * len(form.hinged) :].sum()
         found[f"sd[{name}]"] = np.exp(next(eta))
-        if form.is_bent:
+        if form.is_nonlinear:
             found[f"trend[{name}]"] = np.exp(next(eta))
         found[f"level[{name}]"] = next(own)
         found |= {f"b[{cause}->{name}]": next(own) for cause in causes}

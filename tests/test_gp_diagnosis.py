@@ -87,9 +87,9 @@ def test_difference_of_a_mechanism_is_that_of_log_densities_of_left_out_rows(toy
             np.delete(rows.intervened, row, axis=0),
         )
         without = cb.fit(toy.problem, rest, mechanisms=FEW)
-        drawn = without.belief.drawn(2_000, jax.random.key(1))
+        drawn = without.distribution.drawn(2_000, jax.random.key(1))
         values, free = rows.values[[row]], np.ones((1, 3), bool)
-        logs = without.belief.model.log_densities(drawn.models, values, free)[:, 0, 1]
+        logs = without.distribution.model.log_densities(drawn.models, values, free)[:, 0, 1]
         # Without the row the hyperparameters at the mode of their evidence differ a little.
         assert ours.elpd[row] == pytest.approx(np.log(np.exp(logs).mean()), abs=0.1)
 
@@ -160,8 +160,8 @@ def test_residual_lines_are_statistics_of_the_disturbances(conjugate, rows):
     """Observed skewness, by hand from the features of the fitted mechanism."""
     check = cb.check_predictive(conjugate, draws=2_000)
     table = check.table.set_index(["variable", "statistic"])
-    model = conjugate.belief.model
-    drawn = conjugate.belief.drawn(2_000, jax.random.key(5)).models
+    model = conjugate.distribution.model
+    drawn = conjugate.distribution.drawn(2_000, jax.random.key(5)).models
     same = np.broadcast_to(rows.values, (len(drawn), *rows.values.shape))
     error = model.disturbances(drawn, same, 1)
     assert table.loc[("Z", "residual skewness"), "observed"] == pytest.approx(
@@ -228,7 +228,7 @@ def test_share_of_paths_outside_is_that_of_simulated_paths(toy, rows, conjugate)
     """Of do(X = -1.5) the paths of Z are drawn from the model at the mean of theta."""
     asked = toy.problem.queries([{"X": -1.5}, {"X": 0.0}, {"Z": 3.0}])
     table = cb.check_extrapolation(conjugate, asked).table
-    model, theta = conjugate.belief.model, np.repeat(conjugate.mean[None], 20_000, axis=0)
+    model, theta = conjugate.distribution.model, np.repeat(conjugate.mean[None], 20_000, axis=0)
     low, high = rows.column("Z").min(), rows.column("Z").max()
     paths = model.replicate(theta, conjugate.upstream(asked), jax.random.key(0))[:, :2, 1]
     beyond = np.maximum(low - paths, paths - high) / (high - low)
@@ -393,7 +393,9 @@ def test_unlearned_variables_of_new_rows_have_their_mean_and_sd(conjugate, rows)
     """No effect of toy depends on how X is made, so its mechanism is not learned."""
     blank = np.zeros((4_000, 3))
     queries = cb.Queries(jnp.asarray(blank, bool), jnp.asarray(blank))
-    new = conjugate.belief.model.replicate(conjugate.mean[None], queries, jax.random.key(0))[0]
+    new = conjugate.distribution.model.replicate(conjugate.mean[None], queries, jax.random.key(0))[
+        0
+    ]
     x = rows.column("X")
     assert new[:, 0].mean() == pytest.approx(x.mean(), abs=0.1)
     assert new[:, 0].std() == pytest.approx(x.std(), rel=0.1)

@@ -15,9 +15,9 @@ from causal_bo_ppl.testing import check_mechanisms
 FEW = cb.GP(functions=16)
 GRAPH = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
 DOOR = cb.Problem(GRAPH, "Y", domains={"X": (-2.0, 2.0), "Z": (-3.0, 3.0)}, sets=[("X",), ("Z",)])
-PLACES = np.array([-1.8, -1.2, -0.6, 0.6, 1.2, 1.8])
-AT_X = DOOR.queries([{"X": x} for x in PLACES])
-AT_Z = DOOR.queries([{"Z": z} for z in PLACES])
+POSITIONS = np.array([-1.8, -1.2, -0.6, 0.6, 1.2, 1.8])
+AT_X = DOOR.queries([{"X": x} for x in POSITIONS])
+AT_Z = DOOR.queries([{"Z": z} for z in POSITIONS])
 pytestmark = pytest.mark.heavy
 
 
@@ -54,26 +54,26 @@ def post(rows):
 
 
 def test_front_door_gives_the_effects_that_regression_misses(post, rows):
-    for queries, truth in ((AT_X, effect_of_x(PLACES)), (AT_Z, effect_of_z(PLACES))):
+    for queries, truth in ((AT_X, effect_of_x(POSITIONS)), (AT_Z, effect_of_z(POSITIONS))):
         mean, sd, _ = bands(post, queries)
         assert (np.abs(mean - truth) < 4.5 * sd).all() and (sd < 0.3).all()
     plain = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-2.0, 2.0)})
     table = pd.DataFrame({name: rows.column(name) for name in ("X", "Y")})
     biased = cb.fit(plain, cb.Data.from_frame(plain, table), mechanisms=FEW)
-    mean, sd, _ = bands(biased, plain.queries([{"X": x} for x in PLACES]))
-    assert (np.abs(mean - effect_of_x(PLACES)) > 4.5 * sd).sum() >= 4
+    mean, sd, _ = bands(biased, plain.queries([{"X": x} for x in POSITIONS]))
+    assert (np.abs(mean - effect_of_x(POSITIONS)) > 4.5 * sd).sum() >= 4
 
 
 def test_coordinates_say_what_is_regressed_on_what(post):
     assert {"b[X->Z]", "log_sd[Z]", "level[X]", "b[X->Y|X,Z]", "log_sd[Y|X,Z]"} <= set(post.names)
-    assert post.verdict == "passed" and post.belief.response.sets == (("X",), ("Z",))
-    assert post.belief.response.to_frame().loc["b[X->Y|X,Z]", "variable"] == "Y"
+    assert post.verdict == "passed" and post.distribution.response.sets == (("X",), ("Z",))
+    assert post.distribution.response.to_frame().loc["b[X->Y|X,Z]", "variable"] == "Y"
 
 
 @pytest.mark.slow
 def test_effects_are_those_of_rows_drawn_along_the_plan(rows):
     """The contract compares effects and variances with rows drawn one variable after another."""
-    check = check_mechanisms(cb.GP(functions=4), DOOR, rows.rows(slice(0, 100)))
+    check = check_mechanisms(cb.GP(functions=4), DOOR, rows.select(slice(0, 100)))
     assert check.passed, check.table
 
 
@@ -108,7 +108,7 @@ def test_rows_of_an_experiment_teach_only_what_it_leaves_as_it_is(rows):
     }
     prior = cb.GPPrior(**around)  # the coordinates do not depend on the rows
     post = cb.fit(DOOR, rows, mechanisms=FEW, prior=prior)
-    model = post.belief.model
+    model = post.distribution.model
     assert model.usable(set_x)[0].tolist() == [False, True, False]
     assert model.usable(set_z)[0].tolist() == [True, False, True]
     of_y = np.array(["Y|X,Z" in name for name in post.names])
@@ -119,7 +119,7 @@ def test_rows_of_an_experiment_teach_only_what_it_leaves_as_it_is(rows):
         assert np.abs(after.mean[moved] - post.mean[moved]).max() > 1e-3
         whole = cb.fit(DOOR, rows.join(extra), mechanisms=FEW, prior=prior)
         np.testing.assert_allclose(after.mean, whole.mean, atol=1e-8)
-        free = after.learned_rows[1][len(rows) :]
+        free = after.learned_observations[1][len(rows) :]
         assert (free == model.usable(extra)).all()
 
 
@@ -151,10 +151,10 @@ def test_back_door_with_a_latent_cause_elsewhere():
     x = np.sin(w) + 0.7 * c
     y = np.cos(1.5 * x) + w**2 / 2 - v + 0.5 * d
     data = cb.Data.from_frame(problem, pd.DataFrame({"W": w, "V": v, "X": x, "Y": y}))
-    places = np.array([-1.2, -0.5, 0.5, 1.2])
+    positions = np.array([-1.2, -0.5, 0.5, 1.2])
     post = cb.fit(problem, data, mechanisms=FEW)
-    mean, sd, _ = bands(post, problem.queries([{"X": x} for x in places]))
-    assert (np.abs(mean - (np.cos(1.5 * places) + 1.0)) < 4.5 * sd).all() and (sd < 0.35).all()
+    mean, sd, _ = bands(post, problem.queries([{"X": x} for x in positions]))
+    assert (np.abs(mean - (np.cos(1.5 * positions) + 1.0)) < 4.5 * sd).all() and (sd < 0.35).all()
 
 
 def test_a_family_without_latent_causes_is_as_before():
@@ -168,7 +168,7 @@ def test_a_family_without_latent_causes_is_as_before():
 
 @pytest.mark.slow
 def test_files_keep_regressions(post, tmp_path):
-    small = cb.fit(DOOR, post.data.rows(slice(0, 60)), mechanisms=FEW)
+    small = cb.fit(DOOR, post.data.select(slice(0, 60)), mechanisms=FEW)
     path = small.to_netcdf(tmp_path / "post.nc", draws=40)
     tree = cb.open_datatree(path, DOOR)
     assert "log_sd[Y|X,Z]" in tree["posterior"].coords["coordinate"].values.tolist()
@@ -182,12 +182,12 @@ def test_outcomes_of_the_target_alone_move_all_sets(post, rows):
     told = DOOR.queries([{"Z": 2.9}] * 4), [3.0, 3.1, 2.9, 3.0]
     after = cb.fit(
         DOOR,
-        rows.rows(slice(0, 80)),
+        rows.select(slice(0, 80)),
         mechanisms=FEW,
         method="laplace",
         outcomes=told,
     )
-    before = cb.fit(DOOR, rows.rows(slice(0, 80)), mechanisms=FEW, method="laplace")
+    before = cb.fit(DOOR, rows.select(slice(0, 80)), mechanisms=FEW, method="laplace")
     ask = DOOR.queries([{"Z": 2.9}, {"X": 2.0}])
     moved = bands(after, ask)[0] - bands(before, ask)[0]
     assert (moved > 0.05).all()
@@ -212,7 +212,7 @@ def test_campaigns_run_on_regressions(post, rows):
 
 def test_what_regressions_cannot_do_is_refused_by_name(post, rows):
     with pytest.raises(cb.DataError, match=r"regression of 'Y' on X, Z: 2 regressors, but only 4"):
-        cb.fit(DOOR, rows.rows(slice(0, 4)), mechanisms=FEW)
+        cb.fit(DOOR, rows.select(slice(0, 4)), mechanisms=FEW)
     known = cb.Problem(GRAPH, "Y", domains=DOOR.domains, known={("Z", "Y"): 1.0})
     with pytest.raises(cb.ModelError, match="coefficient of Z -> Y is known, but latent causes"):
         cb.fit(known, rows, mechanisms=FEW)
@@ -224,7 +224,7 @@ def test_what_regressions_cannot_do_is_refused_by_name(post, rows):
     bow = cb.Problem(cb.CausalGraph.parse("X -> Y; X <-> Y"), "Y", domains={"X": (-1.0, 1.0)})
     with pytest.raises(cb.NotIdentifiable, match="cannot be learned"):
         cb.fit(bow, cb.Data.from_frame(bow, table[["X", "Y"]]), mechanisms=FEW)
-    response = post.belief.response
+    response = post.distribution.response
     with pytest.raises(cb.ModelError, match="only its regression on X, Z was learned"):
         response.mechanism(post.mean[None], "Y", rows.values[:2])
     assert response.mechanism(post.mean[None], "Z", rows.values[:2]).shape == (1, 2)
@@ -249,13 +249,13 @@ def test_what_regressions_cannot_do_is_refused_by_name(post, rows):
 @pytest.mark.slow
 def test_bands_of_the_front_door_hold_the_truth_and_those_of_a_regression_hardly_ever():
     plain = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-2.0, 2.0)})
-    truth, held, biased = effect_of_x(PLACES), [], []
+    truth, held, biased = effect_of_x(POSITIONS), [], []
     for seed in range(100):
         table = front_door(1_000 + seed)
         low, high = bands(cb.fit(DOOR, cb.Data.from_frame(DOOR, table), mechanisms=FEW), AT_X)[2]
         held.append((low <= truth) & (truth <= high))
         data = cb.Data.from_frame(plain, table[["X", "Y"]])
-        queries = plain.queries([{"X": x} for x in PLACES])
+        queries = plain.queries([{"X": x} for x in POSITIONS])
         low, high = bands(cb.fit(plain, data, mechanisms=FEW), queries)[2]
         biased.append((low <= truth) & (truth <= high))
     assert 0.80 <= np.mean(held) <= 0.97

@@ -65,8 +65,8 @@ def band(ax):
     """Lower and upper end of the band, at the places of the curve, (n,) each."""
     [shape] = [each for each in ax.collections if each.get_label() == "90% of draws"]
     vertices = shape.get_paths()[0].vertices
-    places = drawn(ax, "posterior mean").get_xdata()
-    at = [vertices[np.isclose(vertices[:, 0], place), 1] for place in places]
+    positions = drawn(ax, "posterior mean").get_xdata()
+    at = [vertices[np.isclose(vertices[:, 0], position), 1] for position in positions]
     return np.array([heights.min() for heights in at]), np.array([each.max() for each in at])
 
 
@@ -86,8 +86,8 @@ def texts_overlap(figure):
     shown = [box for box in boxes if box.width > 0 and figure.bbox.overlaps(box)]
     return any(
         one.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9))
-        for place, one in enumerate(shown)
-        for other in shown[:place]
+        for position, one in enumerate(shown)
+        for other in shown[:position]
     )
 
 
@@ -95,13 +95,13 @@ def test_every_mechanism_is_drawn_over_rows_and_domain_with_its_band(bent, toy):
     panels = cb.plots.draw_mechanisms(bent, truth=toy, key=1)
     assert [ax.get_title() for ax in panels] == ["X → Z", "Z → Y"]
     ax = panels[1]
-    places = drawn(ax, "posterior mean").get_xdata()
-    assert places[0] == -5.0 and places[-1] == 20.0 and ax.get_xlim() == (-5.0, 20.0)
+    positions = drawn(ax, "posterior mean").get_xdata()
+    assert positions[0] == -5.0 and positions[-1] == 20.0 and ax.get_xlim() == (-5.0, 20.0)
     np.testing.assert_allclose(
-        drawn(ax, "truth").get_ydata(), np.cos(places) - np.exp(-places / 20), rtol=1e-9
+        drawn(ax, "truth").get_ydata(), np.cos(positions) - np.exp(-positions / 20), rtol=1e-9
     )
-    values = np.stack([0 * places, places, 0 * places], axis=1)
-    curves = bent.belief.response.mechanism(bent.draws(400, 1), "Y", values)
+    values = np.stack([0 * positions, positions, 0 * positions], axis=1)
+    curves = bent.distribution.response.mechanism(bent.draws(400, 1), "Y", values)
     low, high = band(ax)
     np.testing.assert_allclose(low, np.quantile(curves, 0.05, axis=0), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(high, np.quantile(curves, 0.95, axis=0), rtol=1e-6, atol=1e-9)
@@ -199,10 +199,10 @@ def test_prior_is_drawn_as_lines_beside_the_rows(bent):
     ax = panels[0]
     curves = [each for each in ax.lines if len(each.get_xdata()) == mechanism_plots.POINTS]
     assert len(curves) == 7
-    before = bent.belief.draw_prior(7, as_key(3))
+    before = bent.distribution.draw_prior(7, as_key(3))
     values = np.zeros((mechanism_plots.POINTS, 3))
     values[:, 0] = curves[0].get_xdata()
-    expected = bent.belief.response.mechanism(before.theta[:7], "Z", values)
+    expected = bent.distribution.response.mechanism(before.theta[:7], "Z", values)
     np.testing.assert_allclose([each.get_ydata() for each in curves], expected, rtol=1e-9)
     np.testing.assert_allclose(drawn(ax, "rows").get_ydata(), bent.data.column("Z"))
     low, high = ax.get_ylim()
@@ -236,8 +236,8 @@ def test_draws_of_the_prior_beyond_the_picture_are_counted(bent):
 
 def test_response_shows_draws_linearization_truth_and_rows(bent, toy):
     ax = cb.plots.draw_response(bent, "X", truth=toy, draws=100, key=2)
-    places = drawn(ax, "posterior mean").get_xdata()
-    queries = toy.problem.queries([{"X": float(place)} for place in places])
+    positions = drawn(ax, "posterior mean").get_xdata()
+    queries = toy.problem.queries([{"X": float(position)} for position in positions])
     effects = cb.response(toy.problem, bent)(bent.draws(100, 2), queries)
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
     np.testing.assert_allclose(drawn(ax, "truth").get_ydata(), toy.effect(queries))
@@ -257,8 +257,8 @@ def test_response_shows_draws_linearization_truth_and_rows(bent, toy):
 def test_response_of_a_set_is_drawn_along_one_of_its_variables(three):
     ax = cb.plots.draw_response(three, "Z", at={"X": 1.0}, draws=50)
     assert ax.get_xlabel() == "do(Z [mg/l], X = 1)"
-    places = drawn(ax, "posterior mean").get_xdata()
-    queries = three.problem.queries([{"X": 1.0, "Z": float(place)} for place in places])
+    positions = drawn(ax, "posterior mean").get_xdata()
+    queries = three.problem.queries([{"X": 1.0, "Z": float(position)} for position in positions])
     effects = cb.response(three.problem, three)(three.draws(50, 0), queries)
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
     with pytest.raises(cb.DomainError, match="'X' may not be set; choose one of Z"):

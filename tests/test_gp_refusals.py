@@ -89,7 +89,7 @@ def drop(settings):
     ],
 )
 def test_recorded_settings_are_checked(post, edit, message):
-    attributes = post.belief.response.attributes()
+    attributes = post.distribution.response.attributes()
     names, learned = FAMILIES["gp"].recorded(PROBLEM, attributes)
     assert names == post.names
     settings = json.loads(attributes["settings"])
@@ -100,13 +100,13 @@ def test_recorded_settings_are_checked(post, edit, message):
 
 @pytest.mark.parametrize("text", [None, "no JSON", "3", "[[[1]]]"])
 def test_settings_that_are_missing_or_strange_are_refused(post, text):
-    attributes = post.belief.response.attributes()
+    attributes = post.distribution.response.attributes()
     with pytest.raises(cb.ModelError, match="settings of its mechanisms"):
         FAMILIES["gp"].recorded(PROBLEM, attributes | {"settings": text})
 
 
 def test_forms_with_other_causes_than_the_graph_are_refused(post):
-    attributes = post.belief.response.attributes()
+    attributes = post.distribution.response.attributes()
     forms = json.loads(attributes["forms"])
     forms[-1][1] = [0]
     with pytest.raises(cb.ModelError, match="other causes of 'Y' than the graph"):

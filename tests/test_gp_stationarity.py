@@ -33,7 +33,7 @@ def wave(seed):
 
 
 def uneven(post):
-    [found] = post.belief.model.unevenness()
+    [found] = post.distribution.model.unevenness()
     return found
 
 
@@ -82,7 +82,7 @@ def test_units_of_the_cause_do_not_matter():
 def test_evidence_of_stretched_rows_is_the_density_of_the_rows():
     """A dense Gaussian with the covariance of level, trend, process and disturbance."""
     cause, effect = exponential(1)
-    model = fit(cause, effect).belief.model
+    model = fit(cause, effect).distribution.model
     [bound], [mode], form = model.bound, model.modes, model.bound[0].equation.form
     known, eta = bound.known, mode.eta
     columns = np.asarray(features(form, known.frame, [cause]))
@@ -122,7 +122,7 @@ def test_rows_in_which_the_variable_was_set_say_nothing():
     free = cb.Data.from_frame(problem, table)
     told = cb.Data.from_frame(problem, table.assign(C=9.0), intervened="C")
     one, other = (
-        cb.fit(problem, data, mechanisms={"C": FEW}, prior=prior).belief.model.unevenness()
+        cb.fit(problem, data, mechanisms={"C": FEW}, prior=prior).distribution.model.unevenness()
         for data in (free, free.join(told))
     )
     assert [each.variable for each in other] == ["C"]

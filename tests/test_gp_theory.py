@@ -55,11 +55,12 @@ def test_largest_slope_counts_the_trend_and_the_hinges_beyond_the_data():
     assert steepest(form, narrow, coefficients)[0] >= least.max() - 1e-6
 
 
-def brute_slopes(form, frame, coefficients, places):
+def brute_slopes(form, frame, coefficients, positions):
     """Central differences of features times coefficients along one cause."""
-    step = 1e-8 if np.ptp(places) < 1e-3 else 1e-6
+    step = 1e-8 if np.ptp(positions) < 1e-3 else 1e-6
     ends = [
-        np.asarray(features(form, frame, [places + move])) @ coefficients for move in (step, -step)
+        np.asarray(features(form, frame, [positions + move])) @ coefficients
+        for move in (step, -step)
     ]
     return (ends[0] - ends[1]) / (2 * step)
 
@@ -68,8 +69,8 @@ def brute_slopes(form, frame, coefficients, places):
 def test_largest_slope_is_that_of_brute_force(seed):
     form = Form(1, (Group((0,), (8,), "squared_exponential"),), (0,))
     coefficients = np.random.default_rng(seed).normal(size=form.size)
-    places = np.linspace(-8, 10, 20_001)
-    slopes = np.abs(brute_slopes(form, frame_of(1), coefficients, places))
+    positions = np.linspace(-8, 10, 20_001)
+    slopes = np.abs(brute_slopes(form, frame_of(1), coefficients, positions))
     [found] = steepest(form, frame_of(1), coefficients)
     assert found == pytest.approx(slopes.max(), rel=1e-3)
 
@@ -116,7 +117,7 @@ def test_known_slopes_and_mechanisms_that_no_effect_needs_are_counted():
     assert slopes["X", "Y"] == pytest.approx(0.7) and slopes["W", "X"] == 0.0
     at = fitted.names.index("b[Z->Y]")
     assert slopes["Z", "Y"] == pytest.approx(abs(fitted.mean[at]), rel=1e-12)
-    mechanism = fitted.belief.response.mechanism
+    mechanism = fitted.distribution.response.mechanism
     found = mechanism(fitted.mean[None], "Y", rows)[0]
     level, slope = (fitted.mean[fitted.names.index(name)] for name in ("level[Y]", "b[Z->Y]"))
     np.testing.assert_allclose(
@@ -131,11 +132,11 @@ def test_mechanism_of_linear_parameters_is_the_linear_predictor():
     line = cb.fit(system.problem, system.observe(60, 0))
     values = np.random.default_rng(0).normal(size=(5, 3))
     thetas = line.draws(4, 0)
-    at = {name: thetas[:, [place]] for place, name in enumerate(line.names)}
-    found = line.belief.response.mechanism(thetas, "Y", values)
+    at = {name: thetas[:, [position]] for position, name in enumerate(line.names)}
+    found = line.distribution.response.mechanism(thetas, "Y", values)
     np.testing.assert_allclose(found, at["a[Y]"] + at["b[Z->Y]"] * values[:, 1], rtol=1e-12)
     with pytest.raises(cb.ModelError, match="unknown variable with a learned mechanism 'X'"):
-        line.belief.response.mechanism(thetas, "X", values)
+        line.distribution.response.mechanism(thetas, "X", values)
 
 
 def test_true_mechanisms_are_read_from_the_program(toy):
@@ -169,7 +170,7 @@ def test_suprema_of_bent_effects_are_taken_over_points_that_fill_the_domains(pos
 
 
 def test_sets_of_many_variables_are_filled_with_their_vertices():
-    names = [f"A{place}" for place in range(5)]
+    names = [f"A{position}" for position in range(5)]
     graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
     problem = cb.Problem(graph, "Y", domains=dict.fromkeys(names, (-1, 1)), sets=[names, names[:2]])
     design = constants.fill_boxes(problem, problem.sets)
@@ -204,16 +205,16 @@ def test_doubt_about_effects_can_be_followed_over_rows_of_bent_mechanisms(toy):
 
 def test_errors_of_mechanisms_are_the_largest_over_the_box(toy, post):
     table = theory.mechanism_errors(post, toy)
-    mechanism = post.belief.response.mechanism
+    mechanism = post.distribution.response.mechanism
 
     def gap(z):
         at = np.array([[0.0, z, 0.0]])
         return -abs(mechanism(post.mean[None], "Y", at)[0, 0] - np.cos(z) + np.exp(-z / 20))
 
-    places = np.linspace(-5, 20, 101)
+    positions = np.linspace(-5, 20, 101)
     best = min(
         minimize_scalar(gap, bounds=(low, high), method="bounded").fun
-        for low, high in zip(places[:-1:10], places[10::10], strict=True)
+        for low, high in zip(positions[:-1:10], positions[10::10], strict=True)
     )
     best = min(best, gap(-5.0), gap(20.0))
     assert table.loc["Y", "mean"] == pytest.approx(-best, rel=1e-3)

@@ -199,7 +199,8 @@ def test_only_the_worst_violations_are_named():
     shared = np.random.default_rng(3).normal(size=300)
     noise = np.random.default_rng(4).normal(size=(5, 300))
     columns = {
-        name: shared + (1 + 0.2 * place) * noise[place] for place, name in enumerate("ABCDY")
+        name: shared + (1 + 0.2 * position) * noise[position]
+        for position, name in enumerate("ABCDY")
     }
     check = check_graph(problem, as_data(problem, columns))
     assert len(check.failures) == 6 and check.text.count("should be independent") == 3

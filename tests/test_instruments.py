@@ -91,7 +91,7 @@ def sampled(frame, key, prior=None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cb.CausalBOWarning)
         post = cb.fit(PROBLEM, data, method=METHOD, linear=True, prior=prior, key=key)
-    return post, np.quantile(post.belief.chains[..., 0], ENDS)
+    return post, np.quantile(post.distribution.chains[..., 0], ENDS)
 
 
 def test_a_strong_instrument_passes_with_the_exact_interval():

@@ -83,15 +83,15 @@ def test_couplings_are_drawn_with_lines_between_sets(posts):
 
 def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
     queries = posts[0].problem.queries([{"Z": 4.0}, {"X": 1.0}])
-    one = cb.teaching(posts[0], queries[0])
-    ax = cb.plots.draw_teaching(one)
+    one = cb.variance_reduction(posts[0], queries[0])
+    ax = cb.plots.draw_variance_reduction(one)
     assert ax.get_title() == "what do(Z = 4) teaches" and len(ax.patches) == 8
     assert f"-{100 * float(one.reduction[0, -1]):.2g} % of variance" in written(ax)[-1]
     before, after = ([bar.get_width() for bar in each] for each in (ax.patches[:4], ax.patches[4:]))
     np.testing.assert_allclose(before, one.sd)
     np.testing.assert_allclose(after, one.sd_after[0])
-    several = cb.teaching(posts[0], queries)
-    both = cb.plots.draw_teaching(several)
+    several = cb.variance_reduction(posts[0], queries)
+    both = cb.plots.draw_variance_reduction(several)
     shown = both.collections[0].get_array().reshape(several.reduction.shape)
     np.testing.assert_allclose(shown, several.reduction.values)
     assert both.yaxis_inverted() and [tick.get_text() for tick in both.get_yticklabels()] == [
@@ -104,8 +104,8 @@ def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
 def test_of_many_effects_those_that_are_taught_most_are_drawn_with_labels_that_differ():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
     post = cb.fit(system.problem, system.observe(100, 0))
-    found = cb.teaching(post, system.problem.vertices()[-1])
-    ax = cb.plots.draw_teaching(found)
+    found = cb.variance_reduction(post, system.problem.vertices()[-1])
+    ax = cb.plots.draw_variance_reduction(found)
     share = np.sort(found.reduction.values[0])[-40:]
     drawn = [float(text.split("-")[1].split(" %")[0]) for text in written(ax)]
     np.testing.assert_allclose(np.sort(drawn), 100 * share, rtol=0.06)
@@ -140,7 +140,7 @@ def test_what_cannot_be_drawn_is_refused(found, posts):
     with pytest.raises(
         cb.ModelError, match="draw_teaching needs the result of cb.teaching, got Dataset"
     ):
-        cb.plots.draw_teaching(found[0])
+        cb.plots.draw_variance_reduction(found[0])
 
 
 def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):

@@ -87,7 +87,7 @@ def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
     queries = chain.problem.queries([{"X": 2.0}, {"Z": 1.0}])
     few = cb.fit(
         chain.problem,
-        chain.data.rows(slice(5)),
+        chain.data.select(slice(5)),
         intercepts=False,
         prior=cb.FixedPrior(noise_rows=2.5),
     )
@@ -96,7 +96,7 @@ def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
     ).all()  # 7.5 degrees
     heavy = cb.fit(
         chain.problem,
-        chain.data.rows(slice(0)),
+        chain.data.select(slice(0)),
         intercepts=False,
         prior=cb.FixedPrior(noise_rows=4.0),
     )
@@ -240,7 +240,7 @@ def test_undefined_draws_and_false_advice_are_refused(chain):
 
     from dataclasses import replace
 
-    broken = replace(chain, belief=Broken())
+    broken = replace(chain, distribution=Broken())
     with pytest.raises(cb.NumericalError, match="100 of 100 draws by conjugate have no value"):
         cb.monte_carlo_gram(broken, queries, draws=100, key=0)
 

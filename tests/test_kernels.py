@@ -61,8 +61,11 @@ def test_linearization_leaves_out_the_product_of_variances_on_the_chain(chain):
 
 
 def test_a_failed_posterior_is_refused_unless_accepted(chain):
-    queries, failed = chain.problem.vertices(), replace(chain, belief=replace(chain.belief))
-    object.__setattr__(failed.belief, "verdict", "failed")
+    queries, failed = (
+        chain.problem.vertices(),
+        replace(chain, distribution=replace(chain.distribution)),
+    )
+    object.__setattr__(failed.distribution, "verdict", "failed")
     with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
         cb.jacobian_gram(failed, queries)
     assert "failed" in cb.jacobian_gram(failed.accept("test"), queries).assumed

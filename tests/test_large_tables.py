@@ -40,9 +40,9 @@ def rows():
 
 def test_digest_is_the_same_in_any_order_and_adds_up(rows, monkeypatch):
     whole, order = digest(rows), np.random.default_rng(0).permutation(len(rows))
-    assert digest(rows.rows(order)) == whole and 2**250 < whole < 2**256
-    parts = digest(rows.rows(slice(0, 1111))), digest(rows.rows(slice(1111, None)))
-    assert sum(parts) % 2**256 == whole and digest(rows.rows(slice(0))) == 0
+    assert digest(rows.select(order)) == whole and 2**250 < whole < 2**256
+    parts = digest(rows.select(slice(0, 1111))), digest(rows.select(slice(1111, None)))
+    assert sum(parts) % 2**256 == whole and digest(rows.select(slice(0))) == 0
     monkeypatch.setattr(identity, "NUMBERS", 64)
     assert digest(rows) == whole
 
@@ -55,10 +55,10 @@ def test_digest_of_known_rows_never_changes():
 
 def test_digest_sees_one_bit_of_a_value_and_one_mark(rows):
     whole = digest(rows)
-    for place in [(0, 0), (17, 2), (2999, 3)]:
-        for other in (np.nextafter(rows.values[place], np.inf), -rows.values[place]):
+    for position in [(0, 0), (17, 2), (2999, 3)]:
+        for other in (np.nextafter(rows.values[position], np.inf), -rows.values[position]):
             values = rows.values.copy()
-            values[place] = other
+            values[position] = other
             assert digest(cb.Data(rows.nodes, "Y", values, rows.intervened)) != whole
     marks = rows.intervened.copy()
     marks[5, 0] = not marks[5, 0]

@@ -58,10 +58,10 @@ def generate(graph, sem):
         ),
     )
     values = {}
-    for place, node in enumerate(graph.nodes):
-        total = sem.intercepts[place] + disturbances[..., place]
+    for position, node in enumerate(graph.nodes):
+        total = sem.intercepts[position] + disturbances[..., position]
         for cause in graph.parents(node):
-            total = total + sem.weights[graph.index(cause), place] * values[cause]
+            total = total + sem.weights[graph.index(cause), position] * values[cause]
         values[node] = numpyro.deterministic(node, total)
 
 
@@ -140,7 +140,7 @@ def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
 def test_fast_density_is_that_of_the_program_on_paper(confounded):
     """The log density of the program, with the rows' disturbances, up to one constant."""
     problem, data = confounded
-    data = data.rows(np.arange(12))
+    data = data.select(np.arange(12))
     data = Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
     model, graph = make_model(problem, data), problem.graph.ancestral(problem.target)
     priors = tuple(node_prior(graph, PRIOR, node, {}, True) for node in graph.nodes)
@@ -187,7 +187,7 @@ def parts_at(model, drawn, sem):
     matrix = np.vstack([sem.weights, sem.intercepts])
     shape = model.spec
     coefficients = np.zeros(shape.used.shape)
-    coefficients[np.nonzero(shape.used)] = matrix[shape.places]
+    coefficients[np.nonzero(shape.used)] = matrix[shape.positions]
     log_sd = 0.5 * np.log(np.diagonal(sem.noise))[list(shape.equations)]
     names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in shape.arcs]
     strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])

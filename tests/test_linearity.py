@@ -88,7 +88,7 @@ def test_second_effect_that_only_some_models_have_is_found(text, target, cause):
 
 
 def test_bow_at_the_head_of_a_deep_chain_is_not_identified():
-    names = [f"N{place:03}" for place in range(80)]
+    names = [f"N{position:03}" for position in range(80)]
     graph = cb.CausalGraph.from_edges(
         [*zip(names, names[1:], strict=False)], [(names[0], names[1])]
     )

@@ -128,7 +128,7 @@ def fork():
 
 def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
     system, post = fork
-    problem, equations = post.problem, post.belief.equations
+    problem, equations = post.problem, post.distribution.equations
     query = problem.vertices()[70]
     [intervention] = problem.interventions(query)
     graph, draws, count = equations.graph, np.random.default_rng(0), 40_000
@@ -139,7 +139,7 @@ def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
         own = matrix[-1, at] + values[:, parents] @ matrix[parents, at]
         own = own + np.sqrt(noise[at]) * draws.standard_normal(count)
         values[:, at] = intervention.get(node, own)
-    found = post.row_information(query).whole(post.factor.shape[1])[0]
+    found = post.expected_information(query).whole(post.factor.shape[1])[0]
     assert found.shape == (post.factor.shape[1],) * 2
     start = 0
     for at, node in enumerate(graph.nodes):
@@ -161,9 +161,9 @@ def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
     points = problem.vertices()[[5, 40, 60, 90]]
     query, best = problem.vertices()[70], points[3]
     expected = surrogate.row_lessons(query, points, best)[0]
-    models, _ = post.belief.equations.draw(400, jax.random.key(1))
-    rows = post.belief.model.replicate(models, post.upstream(query), jax.random.key(2))[:, 0]
-    columns = [problem.graph.index(name) for name in post.belief.model.nodes]
+    models, _ = post.distribution.equations.draw(400, jax.random.key(1))
+    rows = post.distribution.model.replicate(models, post.upstream(query), jax.random.key(2))[:, 0]
+    columns = [problem.graph.index(name) for name in post.distribution.model.nodes]
     moved = []
     for row in rows:
         whole = np.zeros((1, len(problem.graph.nodes)))
@@ -182,7 +182,7 @@ def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
     told = cb.couple(post).tell(vertices[[3, 50]], np.array([1.0, 2.0]), np.array([0.4, 0.2]))
     queries, points, best = vertices[:6], vertices[[5, 40, 60]], vertices[8]
     for surrogate in (cb.couple(post), told):
-        information = post.row_information(queries).whole(post.factor.shape[1])
+        information = post.expected_information(queries).whole(post.factor.shape[1])
         prior = surrogate.weights.covariance
         apart = surrogate._linearize(points)[1] - surrogate._linearize(best)[1]
         after = np.linalg.inv(np.linalg.inv(prior) + information)

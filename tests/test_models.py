@@ -71,17 +71,17 @@ PUBLISHED = [
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("name", "variant", "members", "value", "place"),
+    ("name", "variant", "members", "value", "position"),
     [
         pytest.param(*each, marks=pytest.mark.slow if each[1] == "daggp" else ())
         for each in PUBLISHED
     ],
 )
-def test_optimum_of_each_set_is_the_published_one(name, variant, members, value, place):
+def test_optimum_of_each_set_is_the_published_one(name, variant, members, value, position):
     found, at = best_of_set(load(name, variant=variant), members)
     assert found == pytest.approx(value, abs=1e-5)
-    if place is not None:
-        np.testing.assert_allclose(at, place, atol=6e-5)
+    if position is not None:
+        np.testing.assert_allclose(at, position, atol=6e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import causal_bo_ppl as cb
 
 def linearization_error(edges, rows, key, **options):
     """Relative error of the Jacobian gram on a chain as notebook 02 makes it."""
-    names = ["X", *(f"M{place}" for place in range(1, edges)), "Y"]
+    names = ["X", *(f"M{position}" for position in range(1, edges)), "Y"]
     problem = cb.Problem(
         cb.CausalGraph.parse(" -> ".join(names)), "Y", domains={"X": (-3, 3)}, sets=[("X",)]
     )
@@ -42,7 +42,7 @@ def test_notebook_02_intercepts_make_nearly_all_of_the_gram_of_eight_edges():
         found = []
         for key in range(6):
             _, post, queries = linearization_error(edges, 60, key)
-            at = [place for place, name in enumerate(post.names) if name.startswith("a[")]
+            at = [position for position, name in enumerate(post.names) if name.startswith("a[")]
             jacobian = cb.response(post.problem, post).jacobian(post.mean, queries)
             level = jacobian[:, at] @ post.covariance[np.ix_(at, at)] @ jacobian[:, at].T
             whole = cb.jacobian_gram(post, queries).gram
@@ -63,6 +63,6 @@ def test_notebook_04_linear_counts_what_needs_no_linearity_and_uses_both():
 
 def test_notebook_01_one_outcome_teaches_about_effects_that_were_not_tried():
     chain = cb.models.load("chain")
-    post = cb.fit(chain.problem, chain.observe(3200, 0).rows(slice(25)), intercepts=False)
-    taught = cb.teaching(post, chain.problem.queries([{"Z": 5.0}])).reduction.to_pandas()
+    post = cb.fit(chain.problem, chain.observe(3200, 0).select(slice(25)), intercepts=False)
+    taught = cb.variance_reduction(post, chain.problem.queries([{"Z": 5.0}])).reduction.to_pandas()
     assert taught.to_numpy().round(2).tolist() == [[0.07, 0.07, 0.38, 0.38]]

@@ -79,7 +79,7 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
         told.append((query, step.outcome, step.noise))
         queries, outcomes, _ = zip(*sorted(told, key=by_set), strict=True)
         surrogate = cb.couple(post, learns_noise=True).tell(stack(queries), np.array(outcomes))
-        surrogate = surrogate.recentre()
+        surrogate = surrogate.relinearize()
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_every_option_runs_and_is_recorded(ecoli70, options):
 
 def test_whole_rows_enter_the_posterior(ecoli70):
     found = cb.optimize(ecoli70, rounds=3, observations=60, update="full", key=1)
-    assert found.surrogate.post.rows == 63 and not len(found.surrogate.outcomes.counts)
+    assert found.surrogate.post.n_observations == 63 and not len(found.surrogate.outcomes.counts)
 
 
 def test_budget_pays_for_what_it_can(ecoli70):
@@ -155,7 +155,7 @@ def test_under_confounding_effects_are_learned_by_wishart_and_earlier_experiment
     queries = system.problem.queries([{"X1": 1.0}, {"H": 2.0}, {"H": 2.0}])
     earlier = system.experiment(queries, 1)
     found = cb.optimize(system, data=data.join(earlier), rounds=2, key=0)
-    assert found.surrogate.post.method == "wishart" and found.surrogate.post.rows == 60
+    assert found.surrogate.post.method == "wishart" and found.surrogate.post.n_observations == 60
     assert found.surrogate.outcomes.counts.sum() == 5 and found.surrogate.outcomes.counts[1] >= 2
     with pytest.raises(cb.ModelError, match="whole rows of experiments cannot be used"):
         cb.optimize(system, data=data, rounds=2, update="full", key=0)
@@ -174,7 +174,7 @@ def test_imagining_an_outcome_lessens_doubt_and_moves_no_mean(ecoli70):
     queries = ecoli70.problem.vertices()
     surrogate = surrogate.tell(queries[3], 1.0, 0.5)
     before, after = (
-        each.predict(queries) for each in (surrogate, surrogate.imagine(queries[7], 0.5))
+        each.predict(queries) for each in (surrogate, surrogate.fantasize(queries[7], 0.5))
     )
     np.testing.assert_allclose(after.mean, before.mean, rtol=1e-9)
     assert (after.sd <= before.sd * (1 + 1e-9)).all() and after.sd[7] < 0.97 * before.sd[7]

@@ -246,7 +246,7 @@ def test_variable_that_hardly_varies_beside_its_causes_fails():
 
 def test_share_is_adjusted_for_the_number_of_causes():
     """Ten causes of no effect explain half of 21 rows by chance."""
-    names = [f"W{place}" for place in range(10)]
+    names = [f"W{position}" for position in range(10)]
     problem = posed(
         "; ".join(f"{name} -> X; {name} -> Y" for name in names) + "; X -> Y", X=(-1.0, 1.0)
     )
@@ -289,7 +289,7 @@ def test_rows_of_any_size_are_compared_with_their_domains():
 
 
 def test_many_members_have_a_reach_within_its_bound():
-    names = [f"A{place:02}" for place in range(14)]
+    names = [f"A{position:02}" for position in range(14)]
     problem = posed(
         "; ".join(f"{name} -> Y" for name in names),
         sets=[names],
@@ -321,7 +321,7 @@ def test_few_rows_are_not_assessed():
 
 
 def test_many_failing_variables_are_counted_and_not_all_told():
-    names = [f"A{place}" for place in range(8)]
+    names = [f"A{position}" for position in range(8)]
     problem = posed(
         "; ".join(f"{name} -> Y" for name in names), sets=1, **dict.fromkeys(names, (50.0, 60.0))
     )

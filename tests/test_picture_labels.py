@@ -115,8 +115,12 @@ DRAWN = {
     "overlap": lambda post: cb.plots.draw_overlap(post.problem, post.data, [CATALYST, PRESSURE]),
     "correlation": lambda post: cb.plots.draw_coupling(cb.coupling(post), of="correlation"),
     "explained": lambda post: cb.plots.draw_coupling(cb.coupling(post), of="explained"),
-    "lesson": lambda post: cb.plots.draw_teaching(cb.teaching(post, post.problem.vertices()[-1])),
-    "lessons": lambda post: cb.plots.draw_teaching(cb.teaching(post, post.problem.vertices()[-3:])),
+    "lesson": lambda post: cb.plots.draw_variance_reduction(
+        cb.variance_reduction(post, post.problem.vertices()[-1])
+    ),
+    "lessons": lambda post: cb.plots.draw_variance_reduction(
+        cb.variance_reduction(post, post.problem.vertices()[-3:])
+    ),
     "concentration": lambda post: cb.plots.draw_concentration(
         cb.theory.concentration(post.problem, post.data)
     ),
@@ -200,9 +204,9 @@ def test_coordinates_of_one_size_share_an_axis():
 
 
 def test_a_lesson_that_removes_nearly_all_variance_is_written_in_plain_digits(plant):
-    found = cb.teaching(plant, plant.problem.vertices()[:2]).isel(experiment=[0])
+    found = cb.variance_reduction(plant, plant.problem.vertices()[:2]).isel(experiment=[0])
     found["reduction"].values[0, :3] = [0.998, 1.0, 0.0123]
-    ax = cb.plots.draw_teaching(found)
+    ax = cb.plots.draw_variance_reduction(found)
     written = [text.get_text().strip() for text in ax.texts]
     assert written[:3] == ["-99.8 % of variance", "-100 % of variance", "-1.2 % of variance"]
     assert len(set(texts(ax.get_yticklabels()))) == found.sizes["effect"]
@@ -211,7 +215,7 @@ def test_a_lesson_that_removes_nearly_all_variance_is_written_in_plain_digits(pl
 
 def test_experiments_that_teach_have_different_labels(plant):
     tried = plant.problem.vertices()
-    ax = cb.plots.draw_teaching(cb.teaching(plant, tried))
+    ax = cb.plots.draw_variance_reduction(cb.variance_reduction(plant, tried))
     assert len(set(texts(ax.get_yticklabels()))) == len(tried)
     assert ax.get_title().startswith("what one outcome teaches about effects on profit")
 
@@ -219,9 +223,9 @@ def test_experiments_that_teach_have_different_labels(plant):
 def steered(run, interventions):
     """The same run, as if these interventions had been tried; its outcomes from 0 on."""
     step, steps = run.steps[0], []
-    for place, each in enumerate(interventions):
+    for position, each in enumerate(interventions):
         suggestion = step.suggestion._replace(query=run.problem.queries([each]))
-        steps.append(step._replace(suggestion=suggestion, outcome=float(place)))
+        steps.append(step._replace(suggestion=suggestion, outcome=float(position)))
     return replace(run, steps=tuple(steps))
 
 
@@ -282,7 +286,7 @@ def test_terms_of_one_comparison_are_named_by_its_rows_and_zeros_are_marked():
 @pytest.mark.parametrize("count", [1, 3, 8, 60, 200, 1234])
 def test_a_spectrum_counts_from_one_and_names_the_largest(count):
     ax = cb.plots.draw_spectrum(np.diag(np.geomspace(1, 1e-6, count)))
-    at = [int(place) for place in ax.get_xticks()]
+    at = [int(position) for position in ax.get_xticks()]
     assert at[0] == 1 and len(at) <= 9 and max(at) <= count and (np.diff(at) > 0).all()
     low, high = ax.get_ylim()
     named = [value for value in ax.get_yticks() if low <= value <= high]

@@ -68,9 +68,9 @@ def test_causes_stand_left_of_effects_and_boxes_do_not_overlap(name):
     assert all(
         drawn.centres[cause][0] < drawn.centres[effect][0] for cause, effect in graph.directed
     )
-    places = np.array(list(drawn.centres.values()))
-    apart = np.abs(places[:, None] - places[None])
-    same_column = (apart[..., 0] < 1) & ~np.eye(len(places), dtype=bool)
+    positions = np.array(list(drawn.centres.values()))
+    apart = np.abs(positions[:, None] - positions[None])
+    same_column = (apart[..., 0] < 1) & ~np.eye(len(positions), dtype=bool)
     assert (apart[..., 1][same_column] > 30).all()
 
 

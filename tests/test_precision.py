@@ -71,7 +71,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: at.surrogate.predict(at.queries),
         lambda at: at.surrogate.tell(at.queries[0], 1.0),
         lambda at: at.surrogate.tell(at.queries[0], 1.0, 0.5),
-        lambda at: at.told.recentre(),
+        lambda at: at.told.relinearize(),
     ],
     "coupling": [lambda at: cb.coupling(at.post)],
     "decompose_regret": [lambda at: cb.decompose_regret(at.run)],
@@ -99,7 +99,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
     "prior_sensitivity": [lambda at: cb.prior_sensitivity(at.post)],
     "compare_propagations": [lambda at: cb.compare_propagations(at.post, at.queries)],
     "response": [lambda at: cb.response(at.problem, at.post)],
-    "teaching": [lambda at: cb.teaching(at.post, at.queries)],
+    "variance_reduction": [lambda at: cb.variance_reduction(at.post, at.queries)],
     "effects": [lambda at: cb.effects(at.post, at.queries), lambda at: cb.effects(at.run, {})],
     "Study": [
         lambda at: cb.Study(at.problem, at.data, key=0),
@@ -136,7 +136,9 @@ FREE = {  # public names that compute nothing with JAX, and why they need not re
     "pictures of results, which the functions above compute": "plots",
 }
 CASES = [
-    (f"{name} {place}", call) for name, calls in DOORS.items() for place, call in enumerate(calls)
+    (f"{name} {position}", call)
+    for name, calls in DOORS.items()
+    for position, call in enumerate(calls)
 ]
 
 

@@ -44,11 +44,11 @@ def test_default_intervals_cover_with_few_rows_and_many_parents(rows):
             np.zeros((rows, 11), bool),
         )
         post = cb.fit(problem, data)
-        node, place = graph.index("Y"), post.names.index("b[P0->Y]")
-        belief = post.belief.posterior
-        freedom = 2 * belief.shape[node]
-        half = stats.t.ppf(0.95, freedom) * post.sd[place] * np.sqrt((freedom - 2) / freedom)
-        covered.append(abs(post.mean[place] - 1.0) <= half)
+        node, position = graph.index("Y"), post.names.index("b[P0->Y]")
+        distribution = post.distribution.posterior
+        freedom = 2 * distribution.shape[node]
+        half = stats.t.ppf(0.95, freedom) * post.sd[position] * np.sqrt((freedom - 2) / freedom)
+        covered.append(abs(post.mean[position] - 1.0) <= half)
     assert abs(np.mean(covered) - 0.9) < 4.5 * np.sqrt(0.09 / 150)
 
 
@@ -88,7 +88,7 @@ def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
             {
                 *kinds,
                 name(None, intercepts=True),
-                cb.fit(make_problem(), data.rows(slice(1, 20))).fingerprint,
+                cb.fit(make_problem(), data.select(slice(1, 20))).fingerprint,
             }
         )
         == 4

@@ -88,10 +88,12 @@ def test_gain_of_a_whole_row_is_that_of_new_rows(close):
     post, problem, vertices = close.posterior, close.problem, close.problem.vertices()
     context = Context(close.surrogate, "max", vertices, vertices, rows=True)
     best = int(close.surrogate.predict(vertices).mean.argmax())
-    models, _ = post.belief.equations.draw(1_000, jax.random.key(1))
+    models, _ = post.distribution.equations.draw(1_000, jax.random.key(1))
     for query in vertices[[1, 3]]:
-        rows = post.belief.model.replicate(models, post.upstream(query), jax.random.key(2))[:, 0]
-        columns, found = [problem.graph.index(name) for name in post.belief.model.nodes], []
+        rows = post.distribution.model.replicate(models, post.upstream(query), jax.random.key(2))[
+            :, 0
+        ]
+        columns, found = [problem.graph.index(name) for name in post.distribution.model.nodes], []
         for row in rows:
             whole = np.zeros((1, 3))
             whole[0, columns] = row

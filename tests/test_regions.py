@@ -174,7 +174,7 @@ def test_problem_whose_constraints_cannot_be_kept_is_refused():
         posed(domains, [cb.LinearConstraint({"W": 1.0}, upper=1.0)])
     with pytest.raises(DomainError, match="constraints must be a list such as"):
         posed(domains, [{"A": 1.0}])
-    many = {f"V{place:02}": (0.0, 1.0) for place in range(24)}
+    many = {f"V{position:02}": (0.0, 1.0) for position in range(24)}
     with pytest.raises(ExplorationError, match="may meet in .* points"):
         posed(many, [cb.LinearConstraint(dict.fromkeys(many, 1.0), upper=3.0)])
 

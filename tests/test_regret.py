@@ -209,7 +209,7 @@ def test_a_run_is_traced_again_from_its_own_record(chain, options):
 def test_earlier_experiments_are_among_what_a_run_began_with(chain):
     done = chain.experiment(chain.problem.queries([{"X": 2.0}, {"Z": -1.0}]), 1)
     run = optimize(chain, data=chain.observe(40, 0).join(done), inference="wishart", rounds=2)
-    assert len(run.earlier) == 2 and not run.takes_rows
+    assert len(run.earlier) == 2 and not run.takes_observations
     first = restart(run).surrogate.predict(run.queries[0])
     assert first.mean[0] == pytest.approx(run.steps[0].suggestion.mean, rel=1e-9)
 

@@ -44,9 +44,9 @@ def residual_covariance(problem, residual, left, right):
     for row, (one, x) in enumerate(zip(left.mask, left.value, strict=True)):
         for column, (other, y) in enumerate(zip(right.mask, right.value, strict=True)):
             if (one == other).all() and one.any():
-                for place in np.flatnonzero(one):
-                    low, high = problem.domains[nodes[place]]
-                    gap = (x[place] - y[place]) / (high - low) / residual.length
+                for position in np.flatnonzero(one):
+                    low, high = problem.domains[nodes[position]]
+                    gap = (x[position] - y[position]) / (high - low) / residual.length
                     found[row, column] += np.exp(-(gap**2) / 2) / one.sum()
     return residual.amplitude**2 * found
 
@@ -98,11 +98,11 @@ def test_an_imagined_outcome_changes_no_mean_and_a_told_one_agrees_in_doubt(post
     problem = post.problem
     tried, new, at = problem.sobol(1)[:3], problem.sobol(1)[5], problem.sobol(2)
     before = cb.couple(post, residual=True).tell(tried, [3.0, -2.0, 4.0], 0.1)
-    imagined = before.imagine(new, 0.2)
-    np.testing.assert_allclose(imagined.predict(at).mean, before.predict(at).mean, atol=1e-9)
-    assert (imagined.predict(at).sd <= before.predict(at).sd + 1e-9).all()
-    assert imagined.predict(new).sd < before.predict(new).sd
-    size = imagined.residual
+    fantasized = before.fantasize(new, 0.2)
+    np.testing.assert_allclose(fantasized.predict(at).mean, before.predict(at).mean, atol=1e-9)
+    assert (fantasized.predict(at).sd <= before.predict(at).sd + 1e-9).all()
+    assert fantasized.predict(new).sd < before.predict(new).sd
+    size = fantasized.residual
     gram = before.covariance(
         cb.Queries(
             *(
@@ -113,7 +113,7 @@ def test_an_imagined_outcome_changes_no_mean_and_a_told_one_agrees_in_doubt(post
     )
     gain = gram[:-1, -1] ** 2 / (gram[-1, -1] + 0.2 + remainders(post, new)[0])
     np.testing.assert_allclose(
-        imagined.predict(at).sd ** 2, before.predict(at).sd ** 2 - gain, rtol=1e-6, atol=1e-9
+        fantasized.predict(at).sd ** 2, before.predict(at).sd ** 2 - gain, rtol=1e-6, atol=1e-9
     )
     assert len(size.kinds) == len(before.residual.kinds) + 1
 
@@ -136,9 +136,11 @@ def test_evidence_in_blocks_is_that_of_the_whole_covariance(width, noise):
     factors = rng.normal(size=(2, 4, width))
     factors[1, 3] = 0.0
     blocks = np.zeros((12, 12))
-    for places, each in zip(rows, factors, strict=True):
-        inside = places >= 0
-        blocks[np.ix_(places[inside], places[inside])] = (each @ each.T)[np.ix_(inside, inside)]
+    for positions, each in zip(rows, factors, strict=True):
+        inside = positions >= 0
+        blocks[np.ix_(positions[inside], positions[inside])] = (each @ each.T)[
+            np.ix_(inside, inside)
+        ]
     sizes = np.array([0.0, 0.3, 2.0])
     grams = np.stack([features @ features.T + size**2 * blocks for size in sizes])
     wanted = [multivariate_normal(np.zeros(12), gram + np.diag(noises)).logpdf(y) for gram in grams]

@@ -74,7 +74,7 @@ def test_potential_of_an_expression_is_that_of_exact_fractions():
     )
     found = evaluate(Sum[X](P(Y | X) * P(X | Z)), model, {"Z": 0, "X": 1, "Y": 2})
     variance, slope, constant = 11 + 25 * 7, 15, 4 + 5 * 2
-    at = {place: position for position, place in enumerate(found.places)}
+    at = {position: index for index, position in enumerate(found.positions)}
     own = found.precision[0, at[2], at[2]]
     assert own == as_residue(1.0) * pow(variance, -1, PRIME) % PRIME
     assert (found.precision[0, at[2], at[0]] + slope * int(own)) % PRIME == 0

@@ -118,11 +118,11 @@ def test_an_optimization_goes_on_with_its_rows(posts, chain):
 def test_draws_that_are_not_all_there_are_made_again_with_the_same_key(chain, rows, tmp_path):
     post = cb.fit(chain.problem, rows, method=SHORT, key=5)
     again = cb.read_datatree(post.to_netcdf(tmp_path / "some.nc", draws=40), chain.problem)
-    assert np.array_equal(again.belief.chains, post.belief.chains)
+    assert np.array_equal(again.distribution.chains, post.distribution.chains)
 
 
 def test_a_posterior_without_any_row_comes_back(chain, rows):
-    post = cb.fit(chain.problem, rows.rows(np.zeros(30, bool)), prior=cb.FixedPrior(slope_sd=2))
+    post = cb.fit(chain.problem, rows.select(np.zeros(30, bool)), prior=cb.FixedPrior(slope_sd=2))
     tree = post.to_datatree(draws=200)
     assert "constant_data" not in tree.children
     assert np.array_equal(cb.read_datatree(tree, chain.problem).mean, post.mean)

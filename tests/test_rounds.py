@@ -53,10 +53,10 @@ def test_settings_are_written_and_read(options):
 
 def test_whole_rows_teach_the_mechanisms_where_they_are_measured(chain):
     run = optimize(chain)
-    assert run.surrogate.post.rows == 54 and run.base.rows == 50
+    assert run.surrogate.post.n_observations == 54 and run.base.n_observations == 50
     assert run.to_frame().equals(optimize(chain, update="full").to_frame())
     exact = optimize(chain, outcomes="exact")
-    assert exact.surrogate.post.rows == 50 and len(exact.surrogate.told.values) == 4
+    assert exact.surrogate.post.n_observations == 50 and len(exact.surrogate.told.values) == 4
 
 
 def test_outcomes_without_noise_are_not_asked_for_twice(chain):
@@ -115,7 +115,7 @@ def test_belief_does_not_depend_on_the_order_of_telling(bowl):
 def test_rows_are_observed_instead_of_experiments(chain):
     run = optimize(chain, rounds=12, observe=cb.Observe(0.5, most=3, rows=2, cost=0.1))
     assert len(run.observed) == 2 and len(run.steps) == 10  # 4 rows: no more than 3 are begun
-    assert run.surrogate.post.rows == 50 + 4 + 10 and not len(run.surrogate.told.values)
+    assert run.surrogate.post.n_observations == 50 + 4 + 10 and not len(run.surrogate.told.values)
     assert run.trace["total_cost"].values[-1] == pytest.approx(10 + 0.4)
     genes = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
     by_gain = optimize(genes, observations=30, observe=cb.Observe(None, 40, 20, cost=1e-9))

@@ -103,10 +103,10 @@ def test_experiments_are_shown_by_variable_and_value_in_order(run):
     seen = np.isfinite(heights)
     assert seen.sum() == np.asarray(run.queries.mask).sum()
     values = run.trace["value"].to_numpy()
-    for place, height in zip(at[seen].astype(int), heights[seen], strict=True):
+    for position, height in zip(at[seen].astype(int), heights[seen], strict=True):
         variable = round(height)
         low, high = run.problem.domains[names[variable]]
-        share = (values[place - 1, variable] - low) / (high - low)
+        share = (values[position - 1, variable] - low) / (high - low)
         assert height == pytest.approx(variable - 0.54 * (share - 0.5))
     low, high = run.problem.domains[names[0]]
     ends = [text.get_text() for text in ax.get_yticklabels(minor=True)]

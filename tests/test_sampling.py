@@ -54,7 +54,7 @@ def test_conjugate_laplace_and_nuts_agree_on_the_chain(by_method):
     exact = by_method["conjugate"]
     for method in ("laplace", "nuts"):
         found = by_method[method]
-        summary = by_method["nuts"].belief.summary.loc[list(exact.names)]
+        summary = by_method["nuts"].distribution.summary.loc[list(exact.names)]
         for ours, theirs, error in (
             (found.mean, exact.mean, summary["mcse_mean"]),
             (found.sd, exact.sd, summary["mcse_sd"]),
@@ -72,7 +72,7 @@ def test_nuts_with_interventional_rows_and_known_coefficients_is_the_conjugate_p
     data = simulate(problem, truth, 60, 0, interventional=True)
     exact = cb.fit(problem, data)
     found = cb.fit(problem, data, method=cb.NUTS(progress=False), key=1)
-    error = found.belief.summary.loc[list(exact.names)]
+    error = found.distribution.summary.loc[list(exact.names)]
     assert (np.abs(found.mean - exact.mean) <= 4.5 * error["mcse_mean"].to_numpy()).all()
     assert (np.abs(found.sd - exact.sd) <= 4.5 * error["mcse_sd"].to_numpy()).all()
     assert np.allclose(
@@ -89,18 +89,18 @@ def test_laplace_is_the_closed_form_of_a_regression(chain):
     """
     data = chain.observe(40, 3)
     post = cb.fit(chain.problem, data, method="laplace", prior=cb.FixedPrior())
-    exact = cb.fit(chain.problem, data, prior=cb.FixedPrior()).belief.posterior
-    place = data.nodes.index("Y")
-    s2 = 2 * exact.rate[place] / (2 * exact.shape[place] + 2)
+    exact = cb.fit(chain.problem, data, prior=cb.FixedPrior()).distribution.posterior
+    position = data.nodes.index("Y")
+    s2 = 2 * exact.rate[position] / (2 * exact.shape[position] + 2)
     chosen = [post.names.index("a[Y]"), post.names.index("b[Z->Y]")]
-    assert np.allclose(post.mean[chosen], exact.mean[place], atol=1e-7)
+    assert np.allclose(post.mean[chosen], exact.mean[position], atol=1e-7)
     assert np.allclose(
         post.covariance[np.ix_(chosen, chosen)],
-        s2 * exact.root[place] @ exact.root[place].T,
+        s2 * exact.root[position] @ exact.root[position].T,
         rtol=1e-6,
     )
     assert (
-        post.belief.condition == pytest.approx(1, abs=0.5)
+        post.distribution.condition == pytest.approx(1, abs=0.5)
         and post.moments_by == "mode and curvature"
     )
 
@@ -188,7 +188,7 @@ def test_correlated_disturbances_undo_confounding(front_door):
     for found in effects.values():
         assert (np.abs(found - effects["nuts"]) < 0.5 * sd).all()
     assert nuts.verdict == "passed" and np.allclose(nuts.sd, laplace.sd, rtol=0.08)
-    loads = nuts.belief.models.noises.mean(axis=0)
+    loads = nuts.distribution.models.noises.mean(axis=0)
     assert loads[0, 2] == pytest.approx(6, abs=1.2) and np.abs(loads[[0, 1], [1, 2]]).max() < 1e-9
 
 
@@ -199,7 +199,7 @@ def test_parameterizations_are_readings_of_the_same_draws(front_door):
         cb.fit(front_door, data, method=SHORT, parameters=kind, key=3)
         for kind in ("structural", "total_effect", "estimand")
     )
-    b, tau, est = (post.belief.chains for post in (structural, total, estimand))
+    b, tau, est = (post.distribution.chains for post in (structural, total, estimand))
     product = b[..., structural.names.index("b[X->Z]")] * b[..., structural.names.index("b[Z->Y]")]
     assert np.allclose(tau[..., total.names.index("tau[X|X]")], product)
     assert np.allclose(est[..., estimand.names.index("est[X|X]")], product)
@@ -244,23 +244,23 @@ def test_an_outcome_that_needs_an_unlearned_equation_has_no_variance(chain):
         cb.fit(problem, chain.observe(60, 0), method=method) for method in ("conjugate", "laplace")
     )
     normal = np.random.default_rng(0).normal(size=(2, 300, 3))
-    psi = narrow.belief.mode + normal @ narrow.belief.factor.T
+    psi = narrow.distribution.mode + normal @ narrow.distribution.factor.T
     stats = dict.fromkeys((*FIELDS, "tree_depth"), np.ones((2, 300)))  # as if NUTS had drawn them
-    belief = SHORT.resume(narrow.belief.model, psi, stats, jax.random.key(0), [60])
-    for post in (exact, narrow, replace(narrow, belief=belief, method="nuts")):
+    distribution = SHORT.resume(narrow.distribution.model, psi, stats, jax.random.key(0), [60])
+    for post in (exact, narrow, replace(narrow, distribution=distribution, method="nuts")):
         assert post.outcome_variances(problem.vertices())[0] == pytest.approx(1, abs=0.5)
         with pytest.raises(cb.DomainError, match="an equation that no set of the problem uses"):
             post.outcome_variances(problem.baseline())
 
 
 def test_laplace_says_how_narrow_it_is_with_few_rows(chain):
-    rows = chain.observe(30, 0).rows(np.arange(30) < 8)
+    rows = chain.observe(30, 0).select(np.arange(30) < 8)
     with pytest.warns(cb.CausalBOWarning, match="90% intervals hold only about 80%"):
         few = cb.fit(chain.problem, rows, method="laplace")
     exact = cb.fit(chain.problem, rows)
-    assert few.belief.width == pytest.approx((few.sd / exact.sd).min(), rel=0.02)
+    assert few.distribution.width == pytest.approx((few.sd / exact.sd).min(), rel=0.02)
     assert few.verdict == "failed" and not cb.check_posterior(few).passed
-    assert cb.fit(chain.problem, chain.observe(60, 0), method="laplace").belief.width > 0.95
+    assert cb.fit(chain.problem, chain.observe(60, 0), method="laplace").distribution.width > 0.95
 
 
 @pytest.mark.parametrize(
@@ -268,12 +268,12 @@ def test_laplace_says_how_narrow_it_is_with_few_rows(chain):
 )
 def test_laplace_says_what_its_intervals_hold_of_the_exact_posterior(chain, rows, verdict):
     """Of draws of the exact posterior: the share within 90 % intervals of the approximation."""
-    data = chain.observe(30, 0).rows(np.arange(30) < rows)
+    data = chain.observe(30, 0).select(np.arange(30) < rows)
     with pytest.warns(cb.CausalBOWarning, match="90% intervals hold only about 8"):
         few = cb.fit(chain.problem, data, method="laplace")
     draws = cb.fit(chain.problem, data).draws(40_000, 0)
     held = (np.abs(draws - few.mean) <= stats.norm.ppf(0.95) * few.sd).mean(axis=0)
-    assert few.belief.coverage == pytest.approx(held.min(), abs=0.01)
+    assert few.distribution.coverage == pytest.approx(held.min(), abs=0.01)
     assert few.verdict == verdict and "of the exact posterior" in cb.check_posterior(few).text
 
 
@@ -296,13 +296,13 @@ def test_scaled_prior_leaves_strong_confounding_alone_and_a_fixed_one_is_yours(f
 def test_a_refit_on_new_rows_compiles_nothing(chain):
     options = {"method": SHORT, "key": 0}
     first = cb.fit(chain.problem, chain.observe(30, 0), **options)
-    structure = jax.tree.structure(first.belief.model.density)
+    structure = jax.tree.structure(first.distribution.model.density)
     made = program(structure, False, SHORT.warmup, SHORT.target_accept, SHORT.depth)
     before = made.begin._cache_size(), made.advance._cache_size()
     assert all(before)
     more = chain.observe(60, 1)
     for rows in (30, 45, 31):
-        cb.fit(chain.problem, more.rows(np.arange(60) < rows), **options)
+        cb.fit(chain.problem, more.select(np.arange(60) < rows), **options)
     assert (made.begin._cache_size(), made.advance._cache_size()) == before
     cb.fit(chain.problem, chain.observe(30, 0), method="laplace")
     hessians = hessian._cache_size()
@@ -313,12 +313,14 @@ def test_a_refit_on_new_rows_compiles_nothing(chain):
 def test_same_key_same_draws_and_another_key_others(chain):
     data = chain.observe(30, 0)
     one, same, other = (cb.fit(chain.problem, data, method=SHORT, key=key) for key in (5, 5, 6))
-    assert (one.belief.chains == same.belief.chains).all() and one.fingerprint == same.fingerprint
+    assert (
+        one.distribution.chains == same.distribution.chains
+    ).all() and one.fingerprint == same.fingerprint
     assert not np.allclose(one.mean, other.mean, rtol=1e-6) and one.fingerprint != other.fingerprint
     assert (one.draws(7, 1) == same.draws(7, 1)).all() and len(one.draws(5_000, 0)) == 5_000
     every = np.sort(one.draws(600, 0)[:, 0])
     assert (
-        every == np.sort(one.belief.chains[..., 0].ravel())
+        every == np.sort(one.distribution.chains[..., 0].ravel())
     ).all()  # each once, while there are enough
 
 
@@ -377,8 +379,10 @@ def test_the_ancestral_graph_of_b1583_mixes_well():
     data = system.observe(500, 0)
     centred = Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
     post = cb.fit(system.problem, centred, method=cb.NUTS(progress=False), intercepts=False, key=0)
-    assert len(post.names) == 19 and post.belief.psi.shape[:2] == (4, 1_000)
-    assert (post.belief.summary["r_hat"] <= 1.01).all() and not post.belief.stats["diverging"].any()
+    assert len(post.names) == 19 and post.distribution.psi.shape[:2] == (4, 1_000)
+    assert (post.distribution.summary["r_hat"] <= 1.01).all() and not post.distribution.stats[
+        "diverging"
+    ].any()
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def enumerate_plan(plans, plan, joint, values):
             index[nodes.index(name)] = values[source] if isinstance(source, str) else bits[source]
         table, own = joint[tuple(index)], nodes.index(draw.variable)
         left = [at for at, each in enumerate(index) if isinstance(each, slice)]
-        table = table.sum(axis=tuple(at for at, place in enumerate(left) if place != own))
+        table = table.sum(axis=tuple(at for at, position in enumerate(left) if position != own))
         return table[1] / table.sum()
 
     total = 0.0
@@ -169,11 +169,13 @@ def test_invariant_regressions_are_those_that_an_experiment_leaves_as_they_are()
             if name in members:
                 assert not plans.is_invariant(name, members)
                 continue
-            places, own = [graph.index(each) for each in given], graph.index(name)
+            positions, own = [graph.index(each) for each in given], graph.index(name)
             laws = []
             for spread in spreads:
-                slopes = np.linalg.solve(spread[np.ix_(places, places)], spread[places, own])
-                left = spread[own, own] - slopes @ spread[places, own]
+                slopes = np.linalg.solve(
+                    spread[np.ix_(positions, positions)], spread[positions, own]
+                )
+                left = spread[own, own] - slopes @ spread[positions, own]
                 laws.append(np.append(slopes, left))
             same = bool(np.allclose(*laws, rtol=1e-7, atol=1e-9))
             assert plans.is_invariant(name, members) == same, (graph, name, given, members)

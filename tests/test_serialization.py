@@ -241,12 +241,12 @@ def test_no_edit_of_one_character_gives_another_problem(make_problem):
     text, draws = problem.to_json(), np.random.default_rng(0)
     letters = '0123456789.-+eE"[]{},: \\ntrufalsXYZ'
     refused = 0
-    for place in range(len(text)):
+    for position in range(len(text)):
         letter = letters[draws.integers(len(letters))]
         for edited in (
-            text[:place] + text[place + 1 :],
-            text[:place] + letter + text[place + 1 :],
-            text[:place] + letter + text[place:],
+            text[:position] + text[position + 1 :],
+            text[:position] + letter + text[position + 1 :],
+            text[:position] + letter + text[position:],
         ):
             try:
                 assert same(read(edited), problem), edited

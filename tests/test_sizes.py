@@ -79,15 +79,15 @@ def test_column_whose_squares_leave_float64_is_refused_by_every_method(
 def test_update_with_such_rows_is_refused_too(chain, rows, method):
     post = cb.fit(chain.problem, rows, method=method)
     with pytest.raises(DataError, match=r"column 'Z' has values up to .*e\+154"):
-        post.update(scaled(rows.rows(slice(1)), [1.0, 1e155, 1.0]))
+        post.update(scaled(rows.select(slice(1)), [1.0, 1e155, 1.0]))
 
 
 def test_rows_near_zero_are_learned_from_where_others_are_not(chain, rows):
-    tiny = scaled(rows.rows(slice(2)), [1e-170, 1e-60, 1.0])
+    tiny = scaled(rows.select(slice(2)), [1e-170, 1e-60, 1.0])
     post = cb.fit(chain.problem, rows).update(tiny)
     assert np.allclose(post.mean, cb.fit(chain.problem, rows.join(tiny)).mean, rtol=1e-10)
-    without = cb.fit(chain.problem, rows.rows(slice(0)), prior=cb.FixedPrior())
-    for some in (tiny, tiny.rows(slice(1))):
+    without = cb.fit(chain.problem, rows.select(slice(0)), prior=cb.FixedPrior())
+    for some in (tiny, tiny.select(slice(1))):
         with pytest.raises(DataError, match="column 'X' has values up to .*, below"):
             without.update(some)
 
@@ -100,7 +100,7 @@ def test_column_that_hardly_varies_is_refused_and_a_constant_one_left_to_others(
     with pytest.raises(DataError, match="'X', a parent of 'Z', is constant"):
         cb.fit(chain.problem, scaled(rows, [0.0, 1.0, 1.0]))
     require_sizes(scaled(rows, [0.0, 0.0, 0.0]))
-    require_sizes(rows.rows(slice(0)))
+    require_sizes(rows.select(slice(0)))
 
 
 def test_table_itself_takes_any_finite_number(rows):
@@ -141,7 +141,7 @@ def test_answers_do_not_depend_on_units_up_to_the_limits(chain, rows, units, met
         drawn[1].standard_error / unit**2, drawn[0].standard_error, rtol=1e-6, atol=1e-9
     )
     surrogates = [
-        cb.couple(post).tell(q[0], size).tell(q[3], 2 * size).recentre().predict(q)
+        cb.couple(post).tell(q[0], size).tell(q[3], 2 * size).relinearize().predict(q)
         for post, q, size in zip(posts, questions, (1.0, unit), strict=True)
     ]
     assert np.allclose(surrogates[1].mean / unit, surrogates[0].mean, rtol=1e-6, atol=1e-6)
@@ -273,7 +273,7 @@ def test_closed_form_that_is_not_finite_is_not_called_exact(chain, rows, monkeyp
             post.update(rows)
     monkeypatch.undo()
     monkeypatch.setattr(
-        conjugate.ExactBelief, "moments", lambda self: (np.full(4, np.inf), np.eye(4))
+        conjugate.ExactDistribution, "moments", lambda self: (np.full(4, np.inf), np.eye(4))
     )
     with pytest.raises(
         NumericalError, match=r"of b\[X->Z\] is not finite, so the verdict 'exact' does not hold"

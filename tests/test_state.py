@@ -20,7 +20,7 @@ def entries(post, update):
     system = cb.models.load("chain")
     queries = post.problem.queries([{"X": 5.0}, {"Z": 2.0}, {"X": 5.0}, {"Z": -1.0}, {"X": -3.0}])
     rows = system.experiment(queries, 3)
-    each = [rows.rows(slice(at, at + 1)) if update == "full" else None for at in range(5)]
+    each = [rows.select(slice(at, at + 1)) if update == "full" else None for at in range(5)]
     noises = [1.0, 0.5, 2.0, 0.5, 1.0]
     return [
         Entry(query, float(outcome), noise, row, 1.0)
@@ -39,8 +39,8 @@ def test_the_order_and_the_grouping_of_telling_do_not_matter(post, update, kerne
     expected = whole.surrogate.predict(candidates)
     for order in list(permutations(range(5)))[::17]:
         state = tell(start, [told[order[0]], told[order[1]]])
-        for place in order[2:]:
-            state = tell(state, [told[place]])
+        for position in order[2:]:
+            state = tell(state, [told[position]])
         predicted = state.surrogate.predict(candidates)
         assert np.array_equal(predicted.mean, expected.mean)
         assert np.array_equal(predicted.sd, expected.sd)

@@ -34,10 +34,13 @@ def file(tree, tmp_path):
 
 def test_a_file_with_a_flipped_byte_is_refused_wherever_it_is(file, chain):
     whole, draws = file.read_bytes(), np.random.default_rng(0)
-    places = [*draws.integers(len(whole), size=600).tolist(), *range(len(whole) - 90, len(whole))]
-    for place in places:
+    positions = [
+        *draws.integers(len(whole), size=600).tolist(),
+        *range(len(whole) - 90, len(whole)),
+    ]
+    for position in positions:
         spoiled = bytearray(whole)
-        spoiled[place] ^= int(draws.integers(1, 256))
+        spoiled[position] ^= int(draws.integers(1, 256))
         file.write_bytes(spoiled)
         refused(file, chain.problem, "does not match its checksum|has no checksum|is not a netCDF")
     file.write_bytes(whole)
@@ -58,9 +61,9 @@ def test_damage_under_a_right_checksum_is_a_store_error_or_read(file, chain):
     """A checksum is no signature; whatever HDF5 makes of the bytes, no foreign error comes out."""
     whole, draws, outcomes = file.read_bytes(), np.random.default_rng(2), []
     body = whole[: whole.index(LABEL)]
-    for place in draws.integers(8, len(body), size=40).tolist():
+    for position in draws.integers(8, len(body), size=40).tolist():
         spoiled = bytearray(body)
-        spoiled[place] ^= int(draws.integers(1, 256))
+        spoiled[position] ^= int(draws.integers(1, 256))
         file.write_bytes(bytes(spoiled) + seal(spoiled))
         try:
             outcomes.append(cb.open_datatree(file, chain.problem) is None)
@@ -236,9 +239,9 @@ def test_a_tree_that_a_file_cannot_keep_is_refused(file, tree):
     before = file.read_bytes()
     when = np.datetime64("2020-01-01")
     for value in (object(), None, {"a": 1}, {1, 2}, [1.0, "a"], [3], True, when):
-        for place in ("/", "posterior"):
+        for position in ("/", "posterior"):
             spoiled = tree.copy()
-            spoiled[place].attrs["note"] = value
+            spoiled[position].attrs["note"] = value
             with pytest.raises(cb.StoreError, match="the tree cannot be written"):
                 cb.write_datatree(spoiled, file)
     more = xr.Dataset({"z": ("row", np.arange(3))})

@@ -58,7 +58,7 @@ def test_json_with_other_rows_or_another_text_is_refused(chain, chain_data, chai
         cb.StoreError, match="written in format 99 by .*this version reads format 1"
     ):
         cb.Study.from_json(text.replace('"format": 1, "kind"', '"format": 99, "kind"'), chain_data)
-    shuffled = chain_data.rows(np.arange(40)[::-1])
+    shuffled = chain_data.select(np.arange(40)[::-1])
     assert cb.Study.from_json(text, shuffled).ask().mean == pytest.approx(told.ask().mean)
 
 

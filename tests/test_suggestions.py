@@ -104,14 +104,14 @@ def test_draws_of_thompson_are_others_for_every_place_of_a_round(chain, chain_da
     batch = study.ask(3)
     after = study.tell(batch[0], -6.0)
     cases = [(study, batch[0], 0), (study, batch[2], 2), (after, after.ask(), 1)]
-    for of, suggestion, place in cases:
-        drawn = of.surrogate.sample(suggestion.query, 1, jax.random.fold_in(key, place))
+    for of, suggestion, position in cases:
+        drawn = of.surrogate.sample(suggestion.query, 1, jax.random.fold_in(key, position))
         assert suggestion.bound == pytest.approx(drawn[0, 0])
     pending = study.ask(pending=batch[:2])
-    imagined = study.surrogate
+    fantasized = study.surrogate
     for each in batch[:2]:
-        imagined = imagined.imagine(each.query, 1.0)
-    drawn = imagined.sample(pending.query, 1, jax.random.fold_in(key, 2))
+        fantasized = fantasized.fantasize(each.query, 1.0)
+    drawn = fantasized.sample(pending.query, 1, jax.random.fold_in(key, 2))
     assert pending.bound == pytest.approx(drawn[0, 0])
 
 
@@ -135,9 +135,9 @@ def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_dat
         steps = [each for each in run.steps if each.round == number]
         if rows:
             study = study.tell(rows[0])
-        for place, step in enumerate(steps):
+        for position, step in enumerate(steps):
             study = study.tell(step.suggestion.query, step.row)
-            assert bool(study.stopped) == (number == 2 and place + 1 == len(steps))
+            assert bool(study.stopped) == (number == 2 and position + 1 == len(steps))
     assert study.stopped == run.stopped and "was worth its cost in 3 rounds" in study.stopped
     assert "By Settings.stop it is enough: no experiment was" in study.ask().why.text
     assert "enough by Settings.stop" in repr(study)

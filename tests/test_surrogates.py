@@ -61,7 +61,7 @@ def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
     np.testing.assert_allclose(told.weights.covariance, covariance, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(told.weights.mean, mean, rtol=1e-8, atol=1e-10)
     assert len(told.outcomes.counts) < 25 and told.outcomes.counts.sum() == 60
-    moved = told.recentre()
+    moved = told.relinearize()
     assert (
         np.abs(moved.centre - moved.weights.mean).max() < 2e-3 and moved.outcomes is told.outcomes
     )
@@ -100,13 +100,13 @@ def test_outcomes_without_noise_must_repeat(post):
 def test_exact_outcomes_do_not_make_it_falsely_certain():
     """With its linearization error left out, 90 % intervals would cover far too seldom."""
     problem, truth = cases.random_problem(1)
-    covered, places = [], problem.sobol(2)
+    covered, positions = [], problem.sobol(2)
     for seed in range(12):
         post = cb.fit(problem, cases.simulate(problem, truth, 25, seed))
         theta = post.draws(1, seed)[0]
-        effects = np.asarray(cb.response(problem, post)(theta, places))
-        surrogate = tell(cb.couple(post), places[::3], effects[::3], [0.0] * len(places[::3]))
-        found = surrogate.recentre().recentre().predict(places)
+        effects = np.asarray(cb.response(problem, post)(theta, positions))
+        surrogate = tell(cb.couple(post), positions[::3], effects[::3], [0.0] * len(positions[::3]))
+        found = surrogate.relinearize().relinearize().predict(positions)
         covered.append(np.abs(found.mean - effects) <= 1.645 * found.sd + 1e-9)
     assert np.mean(covered) > 0.8
 
@@ -118,7 +118,7 @@ def test_recentring_finds_the_most_probable_theta():
     queries = problem.sobol(1)
     outcomes = np.asarray(cb.response(problem, post)(post.draws(1, 3)[0], queries))
     surrogate = tell(cb.couple(post), queries, outcomes, [0.05] * len(queries))
-    surrogate = surrogate.recentre()
+    surrogate = surrogate.relinearize()
     at, r = surrogate.weights.mean, surrogate.response
     theta = surrogate.theta(at)
     values, jacobian = r.linearize(theta, surrogate.outcomes.queries)
@@ -154,8 +154,8 @@ def test_a_surprising_outcome_does_not_make_it_wander():
     post = cb.fit(system.problem, system.observe(8, 0))
     told = cb.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
     at = system.problem.queries([{"Z": 2.0}])
-    first = told.recentre()
-    second = first.recentre()
+    first = told.relinearize()
+    second = first.relinearize()
     assert float(second.predict(at).mean[0]) == pytest.approx(
         float(first.predict(at).mean[0]), abs=0.02
     )
@@ -176,7 +176,7 @@ def far_prediction(offset):
     rows = np.column_stack([x, z, y - 1.3 * z])
     post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros((100, 3), bool)))
     query = problem.queries([{"X": offset + 1.0}])
-    found = cb.couple(post).tell(query, -1.04 * offset, 1.0).recentre().predict(query)
+    found = cb.couple(post).tell(query, -1.04 * offset, 1.0).relinearize().predict(query)
     return float(found.mean[0]) + 1.04 * offset, float(found.sd[0])
 
 
@@ -192,9 +192,9 @@ def test_imagining_needs_one_intervention_and_a_variance(post):
     assert surrogate.outcomes.variances[0] == pytest.approx(float(post.outcome_variances(query)[0]))
     for noise in (np.nan, -1.0):
         with pytest.raises(cb.DataError, match="variance of the outcome's noise is"):
-            surrogate.imagine(query, noise)
+            surrogate.fantasize(query, noise)
     with pytest.raises(cb.DataError, match="tell one outcome of each intervention"):
-        surrogate.imagine(post.problem.sobol(1), 1.0)
+        surrogate.fantasize(post.problem.sobol(1), 1.0)
 
 
 def test_two_interventions_are_not_one_outcome(post):
@@ -213,10 +213,10 @@ def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_out
     """
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(40, 0), method=method, key=0)
-    place = {name: at for at, name in enumerate(post.names)}
+    position = {name: at for at, name in enumerate(post.names)}
     slope, mediator = np.zeros((2, len(post.names)))
-    slope[place["b[Z->Y]"]] = mediator[place["a[Z]"]] = 1.0
-    mediator[place["b[X->Z]"]] = 4.0
+    slope[position["b[Z->Y]"]] = mediator[position["a[Z]"]] = 1.0
+    mediator[position["b[X->Z]"]] = 4.0
     of = post.covariance
     expected = slope @ of @ slope * (mediator @ of @ mediator) + 2 * (slope @ of @ mediator) ** 2
     query = system.problem.queries([{"X": 4.0}])

@@ -26,7 +26,7 @@ SEEDS = list(range(7))
 def in_place(results, count):
     """Results in the order of their units; each must have come once."""
     found = list(results)
-    assert sorted(place for place, _ in found) == list(range(count))
+    assert sorted(position for position, _ in found) == list(range(count))
     return [result for _, result in sorted(found, key=lambda each: each[0])]
 
 
@@ -188,9 +188,9 @@ def test_exception_where_results_are_read_leaves_no_process(tmp_path):
         pytest.raises(ZeroDivisionError, match="division"),
         closing(run_units(worker_tasks.meet, units, workers=2)) as results,
     ):
-        for place, _ in results:
+        for position, _ in results:
             assert multiprocessing.active_children()
-            1 / place
+            1 / position
     assert not multiprocessing.active_children()
 
 
@@ -327,22 +327,22 @@ def test_cluster_one_of_whose_two_workers_is_killed_gives_what_processes_give(cl
     expected = in_place(run_units(worker_tasks.slow_draw, SEEDS, workers=2), len(SEEDS))
     before = sorted(worker.pid for worker in cluster.workers.values())
     found = {}
-    for place, result in run_units(
+    for position, result in run_units(
         worker_tasks.slow_draw, SEEDS, scheduler=cluster.scheduler_address
     ):
         if not found:
             os.kill(before[0], signal.SIGKILL)
-        found[place] = result
+        found[position] = result
     assert sorted(found) == SEEDS and not is_alive(before[0])
-    for place, (numbers, pid) in found.items():
-        assert np.array_equal(numbers, expected[place][0]) and pid != os.getpid()
+    for position, (numbers, pid) in found.items():
+        assert np.array_equal(numbers, expected[position][0]) and pid != os.getpid()
     assert {pid for _, pid in found.values()} - {before[0]}
 
 
 @pytest.mark.heavy
 def test_cluster_fails_only_the_unit_that_kills_its_workers(cluster, tmp_path):
     what = ["return", "signal", "raise", "return"]
-    units = [(each, tmp_path / f"{place}") for place, each in enumerate(what)]
+    units = [(each, tmp_path / f"{position}") for position, each in enumerate(what)]
     address = cluster.scheduler_address
     first, killed, raised, last = in_place(
         run_units(worker_tasks.die, units, scheduler=address), len(units)

@@ -23,8 +23,8 @@ def test_order_of_telling_does_not_matter(chain, chain_data, options):
     vertices = chain.problem.vertices()
     for order in [range(len(told)), *map(np.random.default_rng(0).permutation, [len(told)] * 6)]:
         study = start
-        for place in order:
-            arguments, options = told[place]
+        for position in order:
+            arguments, options = told[position]
             study = study.tell(*arguments, **options)
         suggestion = study.ask()
         predicted = study.surrogate.predict(vertices)
@@ -45,7 +45,7 @@ def test_order_of_telling_does_not_matter(chain, chain_data, options):
 def test_grouping_of_telling_does_not_matter(chain, chain_study):
     rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}, {"Z": 1.0}]), 3)
     at_once = chain_study.tell(rows).tell({"X": 5.0}, [-5.0, -5.2])
-    one_by_one = chain_study.tell({"X": 5.0}, -5.2).tell(rows.rows(slice(1, 3)))
+    one_by_one = chain_study.tell({"X": 5.0}, -5.2).tell(rows.select(slice(1, 3)))
     one_by_one = one_by_one.tell({"X": 5.0}, -5.0).tell(rows.to_frame().iloc[0])
     assert one_by_one.best == at_once.best
     assert one_by_one.ask().mean == at_once.ask().mean
@@ -139,10 +139,10 @@ def test_replicates_and_a_mean_with_its_variance_say_the_same(chain, chain_data)
 def test_observed_rows_teach_the_mechanisms(chain, chain_data, chain_study):
     more = chain.observe(5, 9)
     told = chain_study.tell({}, more.to_frame())
-    assert told.posterior.rows == 45 and told.best.by == "model"
+    assert told.posterior.n_observations == 45 and told.best.by == "model"
     assert np.allclose(told.posterior.mean, cb.fit(chain.problem, chain_data.join(more)).mean)
     row = dict(zip(more.nodes, more.values[0], strict=True))
-    assert chain_study.tell({}, row).posterior.rows == 41
+    assert chain_study.tell({}, row).posterior.n_observations == 41
 
 
 @pytest.mark.parametrize("variant", ["chain", "confounded"])
@@ -173,7 +173,7 @@ def test_outcome_that_is_known_with_the_same_digits_is_asked_back(chain, chain_d
     assert len(told.tell({"X": 5.0}, -5.0, again=True).records) == 2
     assert len(told.tell({"X": 5.0}, -5.1).records) == 2
     with pytest.raises(cb.DataError, match="nothing set with the outcome .* is known already"):
-        chain_study.tell(chain_data.rows(slice(3, 4)))
+        chain_study.tell(chain_data.select(slice(3, 4)))
 
 
 def test_failure_told_twice_is_told_once_and_is_no_longer_pending(chain_study):

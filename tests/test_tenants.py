@@ -161,9 +161,9 @@ def test_what_records_say_about_themselves_counts_not_their_names(problem):
     earlier = system.observe(50, 0).join(system.experiment([{"X": 1.0}], 1))
     options = {"data": earlier, "rounds": 1, "key": 0, "progress": False}
     run = cb.optimize(system, inference=Moments(), **options)
-    assert (run.surrogate.post.method, run.surrogate.post.rows) == ("moments", 50)
+    assert (run.surrogate.post.method, run.surrogate.post.n_observations) == ("moments", 50)
     run = cb.optimize(system, mechanisms=Mine(), **options)
-    assert (run.surrogate.post.method, run.surrogate.post.rows) == (
+    assert (run.surrogate.post.method, run.surrogate.post.n_observations) == (
         "laplace",
         52,
     )
@@ -196,10 +196,10 @@ def test_optimization_runs_with_every_tenant(problem, data):
             problem, experiment=experiment, acquisition=PureExploration(), **options
         ),
     }
-    assert len(runs["mechanisms"].steps) == 4 and runs["mechanisms"].surrogate.post.rows == len(
-        data
-    )
-    assert runs["method"].surrogate.post.rows == len(data) + 2
+    assert len(runs["mechanisms"].steps) == 4 and runs[
+        "mechanisms"
+    ].surrogate.post.n_observations == len(data)
+    assert runs["method"].surrogate.post.n_observations == len(data) + 2
     sds = [step.suggestion.sd for step in runs["acquisition"].steps]
     assert sds == pytest.approx([-step.suggestion.bound for step in runs["acquisition"].steps])
     # y falls to 1 - 1/2.4 at z = 1/1.2: the fitted parabola is followed there
@@ -249,7 +249,7 @@ def test_acquisitions_keep_their_contract(problem, data):
 
 def test_response_maps_keep_their_contract(problem, data, posts):
     for post in (*posts.values(), *(cb.fit(problem, data, parameters=kind) for kind in KINDS)):
-        check = cb.testing.check_response_map(problem, post.belief.response, post.mean)
+        check = cb.testing.check_response_map(problem, post.distribution.response, post.mean)
         assert check.require().passed
 
 
@@ -258,14 +258,16 @@ KINDS = ("structural", "total_effect", "estimand")
 
 def test_draws_from_elsewhere_make_a_posterior(problem, data, posts):
     post = posts["nuts"]
-    again = cb.Posterior.from_draws(problem, post.belief.chains, mechanisms=post.belief.response)
+    again = cb.Posterior.from_draws(
+        problem, post.distribution.chains, mechanisms=post.distribution.response
+    )
     np.testing.assert_allclose(again.mean, post.mean)
     queries = problem.sobol(2)
     np.testing.assert_allclose(
         cb.jacobian_gram(again, queries).gram, cb.jacobian_gram(post, queries).gram, rtol=1e-9
     )
-    by_name = dict(zip(post.names, np.moveaxis(post.belief.chains, -1, 0), strict=True))
-    same = cb.Posterior.from_draws(problem, by_name, mechanisms=post.belief.response)
+    by_name = dict(zip(post.names, np.moveaxis(post.distribution.chains, -1, 0), strict=True))
+    same = cb.Posterior.from_draws(problem, by_name, mechanisms=post.distribution.response)
     assert same.fingerprint == again.fingerprint and same.verdict == "passed"
     with pytest.raises(cb.ModelError, match="do not say how noisy an outcome is"):
         again.outcome_variances(queries)
@@ -273,7 +275,7 @@ def test_draws_from_elsewhere_make_a_posterior(problem, data, posts):
         again.update(data)
     with pytest.raises(cb.ModelError, match="the draws lack the coordinates a\\[Z\\]"):
         rest = {name: each for name, each in by_name.items() if name != "a[Z]"}
-        cb.Posterior.from_draws(problem, rest, mechanisms=post.belief.response)
+        cb.Posterior.from_draws(problem, rest, mechanisms=post.distribution.response)
     with pytest.raises(cb.ModelError, match="offer no response map without rows"):
         cb.Posterior.from_draws(problem, by_name, mechanisms=Quadratic())
 

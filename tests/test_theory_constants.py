@@ -19,7 +19,9 @@ pytestmark = pytest.mark.heavy
 def posts(chain):
     """Posteriors of the chain from more and more rows."""
     data = chain.observe(200, 0)
-    return [cb.fit(chain.problem, data.rows(slice(n)), intercepts=False) for n in (20, 40, 80, 200)]
+    return [
+        cb.fit(chain.problem, data.select(slice(n)), intercepts=False) for n in (20, 40, 80, 200)
+    ]
 
 
 def dense(post, queries):
@@ -81,10 +83,10 @@ def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
 
 def test_a_failed_posterior_is_refused_unless_accepted(posts):
     failed, queries = (
-        replace(posts[0], belief=replace(posts[0].belief)),
+        replace(posts[0], distribution=replace(posts[0].distribution)),
         posts[0].problem.vertices(),
     )
-    object.__setattr__(failed.belief, "verdict", "failed")
+    object.__setattr__(failed.distribution, "verdict", "failed")
     for refused in (
         lambda post: theory.kappa2(post),
         lambda post: theory.lipschitz(post),
@@ -148,7 +150,7 @@ def test_few_rows_and_constant_parents_have_strength_zero():
         ([[1.0, 0.0, 3.0]], False),
     ]:
         rows = Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
-        for data in (rows, rows.rows(slice(0))):
+        for data in (rows, rows.select(slice(0))):
             line = theory.design_strength(
                 cb.fit(problem, data, prior=cb.FixedPrior(), intercepts=intercepts)
             ).loc["Y"]
@@ -179,7 +181,7 @@ def test_concentration_has_the_exponents_of_the_theory(chain):
         abs(theory.rate(table, "design").exponent) < 0.2
         and theory.rate(table, "error").exponent < -0.3
     )
-    post = cb.fit(chain.problem, data.rows(slice(100)), intercepts=False)
+    post = cb.fit(chain.problem, data.select(slice(100)), intercepts=False)
     line = table.loc[100]
     assert line["trace"] == pytest.approx((post.sd**2).sum(), rel=1e-12)
     assert line["spectral"] == pytest.approx(np.linalg.eigvalsh(post.covariance)[-1], rel=1e-12)
@@ -237,7 +239,7 @@ def test_odd_requests_for_concentration_are_refused(chain):
 def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
     data = chain.observe(100, 0)
     table = theory.concentration(chain.problem, data, rows=[25, 100], delta=0.1)
-    post = cb.fit(chain.problem, data.rows(slice(25)))
+    post = cb.fit(chain.problem, data.select(slice(25)))
     found = theory.parameter_error(post, delta=0.1)
     assert (
         table.loc[25, "eps_pointwise"] == pytest.approx(found.pointwise)

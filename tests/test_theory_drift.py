@@ -16,7 +16,9 @@ pytestmark = pytest.mark.heavy
 def posts(chain):
     """Posteriors of the chain from more and more rows."""
     data = chain.observe(200, 0)
-    return [cb.fit(chain.problem, data.rows(slice(n)), intercepts=False) for n in (20, 40, 80, 200)]
+    return [
+        cb.fit(chain.problem, data.select(slice(n)), intercepts=False) for n in (20, 40, 80, 200)
+    ]
 
 
 def dense(post, queries):
@@ -112,7 +114,7 @@ def test_odd_sequences_of_posteriors_are_refused(posts, chain):
 def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
     data = chain.observe(200, 0)
     posts = [
-        cb.fit(chain.problem, data.rows(slice(rows)), intercepts=False) for rows in (200, 25, 100)
+        cb.fit(chain.problem, data.select(slice(rows)), intercepts=False) for rows in (200, 25, 100)
     ]
     queries = chain.problem.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 2.0}])
     each = [theory.worst_gain([post], queries, 0.5, 3) for post in posts]

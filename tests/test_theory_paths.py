@@ -56,13 +56,15 @@ def test_no_effect_of_a_perturbed_nonlinear_model_is_off_by_more_than_the_path_b
 
     def effect(mask, value, curve, fault):
         found = np.zeros(noise.shape)
-        for place, node in enumerate(nodes):
+        for position, node in enumerate(nodes):
             causes = problem.graph.parents(node)
             shares = [slopes[cause, node] * curve(found[:, nodes.index(cause)]) for cause in causes]
             natural = (
-                sum(shares) + noise[:, place] + fault(errors[node], found[:, :place].sum(axis=1))
+                sum(shares)
+                + noise[:, position]
+                + fault(errors[node], found[:, :position].sum(axis=1))
             )
-            found[:, place] = value[place] if mask[place] else natural
+            found[:, position] = value[position] if mask[position] else natural
         return found[:, nodes.index(problem.target)].mean()
 
     faults = [lambda size, u: size * np.cos(3 * u), lambda size, u: size]

@@ -116,7 +116,7 @@ def test_rank_of_yaeM_is_its_dimension():
 
 def test_known_coordinates_leave_the_conditional_covariance(b1583):
     factor, fixed = b1583[1].factor, [0, 4, 20]
-    rest = [place for place in range(len(factor)) if place not in fixed]
+    rest = [position for position in range(len(factor)) if position not in fixed]
     sigma = factor @ factor.T
     cross = sigma[np.ix_(rest, fixed)]
     schur = sigma[np.ix_(rest, rest)] - cross @ np.linalg.inv(sigma[np.ix_(fixed, fixed)]) @ cross.T

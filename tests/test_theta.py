@@ -150,13 +150,13 @@ def test_coordinates_are_those_on_which_some_response_depends_and_rank_is_the_ja
                     a[graph.index(effect)] += step
                 moved.append(responses(graph, target, w, a, ids.usable, values))
             columns[cause, effect] = (moved[0] - moved[1]) / (2 * STEP)
-        for place, coordinate in enumerate(theta.coordinates):
+        for position, coordinate in enumerate(theta.coordinates):
             column = columns[coordinate.cause, coordinate.effect]
             depends = [
                 np.abs(column[start:stop]).max() > 1e-7
                 for start, stop in zip(rows, rows[1:], strict=False)
             ]
-            assert depends == theta.uses[:, place].tolist(), (graph, coordinate)
+            assert depends == theta.uses[:, position].tolist(), (graph, coordinate)
         seen = {key for key, column in columns.items() if np.abs(column).max() > 1e-7}
         assert seen == {(found.cause, found.effect) for found in theta.coordinates}
         jacobian = np.stack([columns[key] for key in sorted(seen)], axis=1)
@@ -175,9 +175,9 @@ def test_sets_that_share_a_total_effect_have_the_same_one():
             True
         )
         weights *= edges
-        for place, coordinate in enumerate(theta.coordinates):
+        for position, coordinate in enumerate(theta.coordinates):
             found = []
-            for row in np.flatnonzero(theta.uses[:, place]):
+            for row in np.flatnonzero(theta.uses[:, position]):
                 members = ids.usable[row]
                 at = [graph.index(name) for name in members]
                 unit = np.array([float(name == coordinate.cause) for name in members])
@@ -192,7 +192,7 @@ def test_sets_that_share_a_total_effect_have_the_same_one():
 @pytest.mark.parametrize(("intercepts", "rank"), [(False, 99), (True, 198)])
 @pytest.mark.heavy
 def test_rank_of_a_deep_chain_is_full(intercepts, rank):
-    names = [f"N{place:03}" for place in range(100)]
+    names = [f"N{position:03}" for position in range(100)]
     ids = cb.identify(
         cb.CausalGraph.from_edges(list(zip(names, names[1:], strict=False))), names[-1], 1
     )

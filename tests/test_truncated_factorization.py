@@ -125,14 +125,14 @@ def test_wrong_coefficient_of_one_factor_is_seen_in_every_set_that_uses_it():
 
 def test_only_regressions_on_all_direct_causes_count_as_such():
     trials = draw_trials(DIAMOND, TRIALS)
-    places = {name: DIAMOND.index(name) for name in DIAMOND.nodes}
+    positions = {name: DIAMOND.index(name) for name in DIAMOND.nodes}
     for expression in (conditional("Z", ["X"]), conditional("Z", []), conditional("W", [])):
-        potential = formulas.evaluate(expression, trials.moments, places)
+        potential = formulas.evaluate(expression, trials.moments, positions)
         assert read_regression(DIAMOND, "Z", expression, potential) is None
     expression = conditional("Z", ["W", "X"])
-    potential = formulas.evaluate(expression, trials.moments, places)
+    potential = formulas.evaluate(expression, trials.moments, positions)
     found = read_regression(DIAMOND, "Z", expression, potential)
-    weights = trials.weights[:, [places["W"], places["X"]], places["Z"]]
+    weights = trials.weights[:, [positions["W"], positions["X"]], positions["Z"]]
     assert np.allclose(found.coefficients, weights, rtol=1e-9) and found.error < 1e-12
     doubled = potential._replace(constant=potential.constant + np.log(2))
     assert read_regression(DIAMOND, "Z", expression, doubled).error > 0.1
@@ -174,11 +174,11 @@ def test_marks_and_truth_of_many_sets_do_not_depend_on_blocks(monkeypatch):
 def network(size):
     """A random network in which a variable has about two causes among the forty before it."""
     draws = np.random.default_rng(0)
-    names, edges = [f"V{place:04}" for place in range(size)], []
-    for place in range(1, size):
-        near = names[max(0, place - 40) : place]
+    names, edges = [f"V{position:04}" for position in range(size)], []
+    for position in range(1, size):
+        near = names[max(0, position - 40) : position]
         chosen = draws.choice(near, min(len(near), draws.poisson(2)), replace=False)
-        edges += [(str(cause), names[place]) for cause in chosen]
+        edges += [(str(cause), names[position]) for cause in chosen]
     graph = cb.CausalGraph.from_edges(edges, nodes=names)
     return graph, max(names, key=lambda name: len(graph.ancestors(name)))
 
@@ -203,7 +203,7 @@ def test_all_single_sets_of_500_and_of_1000_nodes_are_identified_in_seconds(caps
 
 @pytest.mark.slow
 def test_minimal_sets_of_sixteen_direct_causes_are_fitted_in_ten_seconds():
-    names = [f"X{place:02}" for place in range(16)]
+    names = [f"X{position:02}" for position in range(16)]
     graph = cb.CausalGraph.from_edges([(name, "Y") for name in names])
     problem = cb.Problem(graph, "Y", domains={name: (-1, 1) for name in names}, sets="mis")
     values = np.random.default_rng(0).normal(size=(300, 17))
@@ -221,8 +221,8 @@ def test_minimal_sets_of_sixteen_direct_causes_are_fitted_in_ten_seconds():
 def weights_of(graph):
     """Coefficients of every edge, 0.5 or -0.5 by turns."""
     weights = np.zeros((len(graph.nodes),) * 2)
-    for place, (cause, effect) in enumerate(graph.directed):
-        weights[graph.index(cause), graph.index(effect)] = 0.5 - place % 2
+    for position, (cause, effect) in enumerate(graph.directed):
+        weights[graph.index(cause), graph.index(effect)] = 0.5 - position % 2
     return weights
 
 

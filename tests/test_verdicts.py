@@ -76,7 +76,7 @@ def test_a_start_without_a_finite_density_names_the_node(chain):
     values = chain.observe(30, 0).values.copy()
     values[:, 2] *= 1e200
     data = Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
-    usual = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").belief.model
+    usual = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").distribution.model
     model = replace(
         usual, data=data
     )  # past the door of `fit`, which refuses such a column by its size
@@ -86,7 +86,7 @@ def test_a_start_without_a_finite_density_names_the_node(chain):
 
 
 def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(chain):
-    model = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").belief.model
+    model = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").distribution.model
     hessian = np.eye(len(model.coordinates))
     hessian[0, 0] = 1e-12
     with pytest.raises(

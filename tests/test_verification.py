@@ -52,9 +52,9 @@ def test_confounding_at_the_end_of_a_long_path_is_not_overlooked(links, others):
 
     So P(Y | X) is almost right, and wrong.
     """
-    between = [f"Z{place:02}" for place in range(links)]
+    between = [f"Z{position:02}" for position in range(links)]
     path = ["W", *between, "X", "Y"]
-    rest = [(f"R{place}", name) for name in between for place in range(others)]
+    rest = [(f"R{position}", name) for name in between for position in range(others)]
     graph = cb.CausalGraph.from_edges(
         [*zip(path, path[1:], strict=False), *rest], [("W", "X"), ("W", "Y")]
     )
@@ -68,7 +68,7 @@ def test_confounding_along_a_long_path_of_arcs_is_not_overlooked(links):
 
     In random floats y0's error fades like 0.3 per link.
     """
-    between = [f"V{place:02}" for place in range(links)]
+    between = [f"V{position:02}" for position in range(links)]
     path, directed = (
         ["W", *between, "Y"],
         [("W", "Z"), ("Z", "X"), ("X", "Y"), *((name, "X") for name in between)],
@@ -82,7 +82,7 @@ def test_confounding_along_a_long_path_of_arcs_is_not_overlooked(links):
 
 
 def test_error_too_faint_for_floats_is_still_an_error():
-    colliders = [f"V{place:02}" for place in range(24)]
+    colliders = [f"V{position:02}" for position in range(24)]
     path = ["X", *colliders, "Y"]
     graph = cb.CausalGraph.from_edges(
         [("X", "Y")], list(zip(path, path[1:], strict=False)), nodes=path
@@ -97,7 +97,7 @@ def test_error_too_faint_for_floats_is_still_an_error():
 
 
 def test_effect_along_a_deep_chain_is_seen():
-    names = [f"N{place:03}" for place in range(100)]
+    names = [f"N{position:03}" for position in range(100)]
     graph = cb.CausalGraph.from_edges(
         [*zip(names, names[1:], strict=False)], [(names[0], names[1])]
     )

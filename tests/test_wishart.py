@@ -89,11 +89,13 @@ def test_draws_of_moments_agree_with_scipy(way):
 def test_theta_is_the_estimand_of_every_draw(front_door):
     data = confounded_rows(60, 0)
     post = cb.fit(front_door, data, method="wishart")
-    assert (post.belief.posterior.nu, post.belief.posterior.kappa) == pytest.approx((59.01, 60.01))
+    assert (post.distribution.posterior.nu, post.distribution.posterior.kappa) == pytest.approx(
+        (59.01, 60.01)
+    )
     assert (
         post.names == ("est[X|X]", "est[Y|X]", "est[Z|Z]", "est[Y|Z]") and post.verdict == "exact"
     )
-    means, covariances = moments.draw_moments(post.belief.posterior, 5, jax.random.key(1))
+    means, covariances = moments.draw_moments(post.distribution.posterior, 5, jax.random.key(1))
     ids, draws = cb.identify(front_door), post.draws(5, 1)
     for mean, covariance, theta in zip(means, covariances, draws, strict=True):
         for column, name in ((0, "X"), (2, "Z")):
@@ -106,7 +108,7 @@ def test_theta_is_the_estimand_of_every_draw(front_door):
 def test_moments_of_theta_agree_with_draws_and_say_their_error(front_door):
     post = cb.fit(front_door, confounded_rows(40, 1), method="wishart")
     draws = post.draws(20_000, 0)
-    error, error_of_sd = post.belief.standard_errors()
+    error, error_of_sd = post.distribution.standard_errors()
     assert (
         np.abs(draws.mean(axis=0) - post.mean) < 4.5 * (post.sd / np.sqrt(20_000) + error)
     ).all()
@@ -118,11 +120,13 @@ def test_moments_of_theta_agree_with_draws_and_say_their_error(front_door):
 
 def test_updates_equal_a_refit(front_door):
     data = confounded_rows(300, 2)
-    post = cb.fit(front_door, data.rows(slice(0, 50)), method="wishart")
+    post = cb.fit(front_door, data.select(slice(0, 50)), method="wishart")
     for row in range(50, 300):
-        post = post.update(data.rows(slice(row, row + 1)))
+        post = post.update(data.select(slice(row, row + 1)))
     whole = cb.fit(front_door, data, method="wishart")
-    np.testing.assert_allclose(post.belief.posterior.scale, whole.belief.posterior.scale, rtol=1e-9)
+    np.testing.assert_allclose(
+        post.distribution.posterior.scale, whole.distribution.posterior.scale, rtol=1e-9
+    )
     np.testing.assert_allclose(post.mean, whole.mean, rtol=1e-9)
     assert post.fingerprint == whole.fingerprint
 
@@ -200,8 +204,10 @@ def test_too_small_a_denominator_refuses_a_covariance_and_gives_quantiles():
     ratio = P(names["Y"] | names["X"]) * P(names["Z"] | names["W"]) / P(names["Z"] | names["X"])
     post = cb.fit(problem, rows, method="wishart")
     assert np.isfinite(post.covariance).all()
-    belief = replace(post.belief, effects={("X",): Sum.safe(expression=ratio, ranges=[names["Z"]])})
-    odd = replace(post, belief=belief)
+    distribution = replace(
+        post.distribution, effects={("X",): Sum.safe(expression=ratio, ranges=[names["Z"]])}
+    )
+    odd = replace(post, distribution=distribution)
     undefined = np.isnan(odd.draws(2000, 0)[:, 0]).mean()
     assert 0.1 < undefined < 0.9
     with pytest.raises(
@@ -283,4 +289,4 @@ def test_what_wishart_cannot_do_is_refused(front_door):
     post = cb.fit(
         front_door, data, method="wishart", prior=cb.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0)
     )
-    assert post.belief.posterior.nu == 36.0
+    assert post.distribution.posterior.nu == 36.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.data.data import Data, Posed, require_rows_of
+from causal_bo_ppl.data.data import Data, Posed, require_data_of
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import LEAST, MOST, size_fault
@@ -45,13 +45,13 @@ def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
     _require_size(data.nodes, "varies by", spread, 2 * MOST)
 
 
-def require_more_rows(problem: Posed, rows: object, earlier: Sequence[Data]) -> None:
+def require_more_observations(problem: Posed, rows: object, earlier: Sequence[Data]) -> None:
     """Refuse what are no rows of this problem, or rows whose sizes do not fit the earlier ones."""
     if not isinstance(rows, Data):
         raise DataError(
             f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame"
         )
-    require_rows_of(problem, rows)
+    require_data_of(problem, rows)
     require_sizes(rows, earlier)
 
 
@@ -176,12 +176,12 @@ def _require_independent(
     for the triangular factor of the centred columns, which has their singular values. `size` is
     the largest absolute value of every parent, of shape (k,).
     """
-    places = [data.nodes.index(parent) for parent in parents]
+    positions = [data.nodes.index(parent) for parent in parents]
 
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, len(rows), BLOCK):
             block = slice(start, start + BLOCK)
-            yield data.values[block][:, places][rows[block]]
+            yield data.values[block][:, positions][rows[block]]
 
     count = int(rows.sum())
     mean = np.sum([(block / size).sum(axis=0) for block in blocks()], axis=0) / count

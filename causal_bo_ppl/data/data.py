@@ -222,7 +222,7 @@ class Data:
         """Whether nothing was set in each row, a boolean array of shape (n,)."""
         return np.asarray(~self.intervened.any(axis=1))
 
-    def rows(self, chosen: slice | np.ndarray) -> "Data":
+    def select(self, chosen: slice | np.ndarray) -> "Data":
         """Return some of the rows, chosen by a slice, a boolean array or an index array."""
         try:
             values, intervened = self.values[chosen], self.intervened[chosen]
@@ -343,7 +343,7 @@ def _scramble(words: Words) -> Words:
     return words
 
 
-def require_rows_of(problem: Posed, rows: Data) -> None:
+def require_data_of(problem: Posed, rows: Data) -> None:
     """Refuse rows of another graph."""
     if (rows.nodes, rows.target) != (problem.graph.nodes, problem.target):
         raise DataError(

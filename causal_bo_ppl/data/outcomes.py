@@ -134,14 +134,14 @@ def _group(mask: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """Return the first row (t,) of each distinct intervention, and for every row which it is."""
     same = (mask[1:] == mask[:-1]).all(axis=1) & (value[1:] == value[:-1]).all(axis=1)
     starts = np.flatnonzero(np.append(True, ~same))[: len(mask)]  # of runs of equal rows
-    places: dict[bytes, int] = {}
+    positions: dict[bytes, int] = {}
     own = [
-        places.setdefault(kind.tobytes() + at.tobytes(), len(places))
+        positions.setdefault(kind.tobytes() + at.tobytes(), len(positions))
         for kind, at in zip(mask[starts], value[starts], strict=True)
     ]
     runs = np.diff(np.append(starts, len(mask)))
     which = np.repeat(np.array(own, int), runs)
-    first = np.full(len(places), len(mask))
+    first = np.full(len(positions), len(mask))
     np.minimum.at(first, which, np.arange(len(mask)))
     return first, which
 

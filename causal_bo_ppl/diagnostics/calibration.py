@@ -26,7 +26,7 @@ from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.base import Method, RowModel
+from causal_bo_ppl.inference.base import Method, ObservationModel
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
 from causal_bo_ppl.inference.fitting import read_method, trait
 from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count, read_share
@@ -133,13 +133,13 @@ def calibrate(
         options = {"mechanisms": family, "prior": prior, "intercepts": intercepts}
         return fit(problem, data, method=chosen, key=each, **options)  # type: ignore[arg-type]
 
-    places, untrusted, is_approximate = _place(
+    positions, untrusted, is_approximate = _position(
         problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress
     )
     is_exact = fitting is not None or not (is_approximate or trait(chosen, "is_approximate"))
     tolerance = None if is_exact else coverage_tolerance
-    table = _judge(places, labels(problem, asked), tolerance, alpha)
-    details = pd.DataFrame(places, columns=table.index)
+    table = _judge(positions, labels(problem, asked), tolerance, alpha)
+    details = pd.DataFrame(positions, columns=table.index)
     text = _tell(table, simulations, untrusted)
     return Check("calibration", table, text, _advise(table), details)
 
@@ -161,7 +161,7 @@ class Before(NamedTuple):
     """What is believed before any row: models that can be drawn, their effects and their rows."""
 
     sets: tuple[tuple[str, ...], ...]
-    model: RowModel
+    model: ObservationModel
     draw: Callable[[int, jax.Array], Drawn | None]
     response: ResponseMap
     problem: Problem
@@ -174,11 +174,15 @@ def _before(
     nothing = np.zeros((0, len(problem.graph.nodes)))
     data = Data(problem.graph.nodes, problem.target, nothing, nothing.astype(bool))
     if trait(method, "learns_moments"):
-        belief = fit(problem, data, method=method, prior=prior).belief
-        if belief.model is None:
+        distribution = fit(problem, data, method=method, prior=prior).distribution
+        if distribution.model is None:
             raise ModelError(f"{method.name} knows no rows before any are seen")
         return Before(
-            belief.response.sets, belief.model, belief.draw_prior, belief.response, problem
+            distribution.response.sets,
+            distribution.model,
+            distribution.draw_prior,
+            distribution.response,
+            problem,
         )
     task = Task(problem, data, read_outcomes(problem, None), prior, None, intercepts)
     model = family.bind(task)
@@ -211,7 +215,7 @@ def _table(problem: Problem, graph: CausalGraph, values: np.ndarray) -> Data:
     return Data(problem.graph.nodes, problem.target, whole, np.zeros(whole.shape, bool))
 
 
-def _place(
+def _position(
     problem: Problem,
     learn: Fitting,
     truths: Truths,
@@ -226,12 +230,12 @@ def _place(
     were approximations: neither sampled nor exact.
     """
     graph = problem.graph.ancestral(problem.target)
-    places, untrusted, is_approximate = np.empty(truths.effects.shape), 0, False
-    ties = host_generator(key).uniform(size=places.shape)
-    pairs = zip(truths.rows, truths.effects, jax.random.split(key, len(places)), strict=True)
+    positions, untrusted, is_approximate = np.empty(truths.effects.shape), 0, False
+    ties = host_generator(key).uniform(size=positions.shape)
+    pairs = zip(truths.rows, truths.effects, jax.random.split(key, len(positions)), strict=True)
     bar = tqdm(
         pairs,
-        total=len(places),
+        total=len(positions),
         desc="calibrate",
         unit="fit",
         delay=PATIENCE,
@@ -243,33 +247,33 @@ def _place(
         post = learn(_table(problem, graph, values), for_fit)
         require_posterior("calibrate", post)
         untrusted += post.verdict not in ("exact", "passed")
-        is_approximate |= post.verdict != "exact" and post.belief.chains is None
+        is_approximate |= post.verdict != "exact" and post.distribution.chains is None
         effects = np.asarray(response(problem, post)(post.draws(draws, for_draws), queries))
-        places[at] = ((effects < true).sum(axis=0) + ties[at]) / (draws + 1)
-    return places, untrusted, is_approximate
+        positions[at] = ((effects < true).sum(axis=0) + ties[at]) / (draws + 1)
+    return positions, untrusted, is_approximate
 
 
 def _judge(
-    places: np.ndarray, names: list[str], tolerance: float | None, alpha: float
+    positions: np.ndarray, names: list[str], tolerance: float | None, alpha: float
 ) -> pd.DataFrame:
     """Return a line for each effect, from its places (s,) in every simulation.
 
     tolerance: how far the coverage may be off where only that is judged; None where all is.
     """
-    inside = ((places >= (1 - LEVEL) / 2) & (places <= (1 + LEVEL) / 2)).sum(axis=0)
-    scores = norm.ppf(places)
+    inside = ((positions >= (1 - LEVEL) / 2) & (positions <= (1 + LEVEL) / 2)).sum(axis=0)
+    scores = norm.ppf(positions)
     table = pd.DataFrame(
         {
-            "distance": _distances(places),
+            "distance": _distances(positions),
             "spread": np.sqrt((scores**2).mean(axis=0)),
-            "coverage": inside / len(places),
+            "coverage": inside / len(positions),
         },
         index=pd.Index(names, name="effect"),
     )
     ours = {
-        "p_ranks": kstwo.sf(table["distance"], len(places)),
-        "p_spread": _two_sided(chi2(len(places)), (scores**2).sum(axis=0)),
-        "p_coverage": _coverage_p_values(inside, len(places), tolerance or 0.0),
+        "p_ranks": kstwo.sf(table["distance"], len(positions)),
+        "p_spread": _two_sided(chi2(len(positions)), (scores**2).sum(axis=0)),
+        "p_coverage": _coverage_p_values(inside, len(positions), tolerance or 0.0),
     }
     judged = list(ours) if tolerance is None else ["p_coverage"]
     table = table.assign(**ours)
@@ -279,10 +283,10 @@ def _judge(
     return table
 
 
-def _distances(places: np.ndarray) -> np.ndarray:
+def _distances(positions: np.ndarray) -> np.ndarray:
     """Return the largest distances (M,) between the distributions of places (s, M) and uniform."""
-    count = len(places)
-    steps, ordered = np.arange(count + 1)[:, None] / count, np.sort(places, axis=0)
+    count = len(positions)
+    steps, ordered = np.arange(count + 1)[:, None] / count, np.sort(positions, axis=0)
     gaps = np.maximum(np.abs(ordered - steps[:-1]), np.abs(ordered - steps[1:]))
     return np.asarray(gaps.max(axis=0))
 

@@ -2,10 +2,10 @@
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge, sentence
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import require_rows_of
+from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.errors import DataError, ModelError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.inference.base import RowModel
+from causal_bo_ppl.inference.base import ObservationModel
 from causal_bo_ppl.inference.draws import overall
 from causal_bo_ppl.inputs import read_count, read_number, require_float64
 from causal_bo_ppl.problem import Problem
@@ -44,7 +44,7 @@ def require_inputs(
             f"{who} needs Data, got {type(data).__name__}; read a table with "
             "Data.from_frame(problem, ...)"
         )
-    require_rows_of(problem, data)
+    require_data_of(problem, data)
     return problem, data
 
 
@@ -68,7 +68,7 @@ def require_posterior(who: str, post: Posterior) -> None:
 def require_draws(who: str, draws: object, post: Posterior, least: int = 100) -> int:
     """Return how many draws are asked for; refuse fewer than `least`, asked for or there."""
     count = read_count("draws", draws, least)
-    chains = post.belief.chains
+    chains = post.distribution.chains
     if chains is not None and chains[..., 0].size < least:
         raise ModelError(
             f"{who} needs at least {least} draws, the posterior has {chains[..., 0].size}; "
@@ -77,11 +77,11 @@ def require_draws(who: str, draws: object, post: Posterior, least: int = 100) ->
     return count
 
 
-def require_rows_known(who: str, post: Posterior) -> RowModel:
+def require_observations_known(who: str, post: Posterior) -> ObservationModel:
     """Return what draws of a posterior say about rows; refuse one that knows theta alone."""
-    if post.belief.model is None:
+    if post.distribution.model is None:
         raise ModelError(f"{who} needs whole models, and these draws are of theta alone")
-    return post.belief.model
+    return post.distribution.model
 
 
 def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
@@ -114,8 +114,8 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     limits = Limits() if limits is None else limits
     if not isinstance(limits, Limits):
         raise ModelError(f"limits must be cb.Limits(r_hat=..., ess=..., bfmi=...), got {limits!r}")
-    lines, summary = post.belief.lines(limits), post.belief.summary
-    text = post.belief.describe(lines)
+    lines, summary = post.distribution.lines(limits), post.distribution.summary
+    text = post.distribution.describe(lines)
     if summary is None:
         todo = "" if post.verdict in ("exact", PASSED) else 'Use method="nuts", or add rows.'
         return Check("posterior", lines, text, todo, post.to_frame()[["mean", "sd"]])

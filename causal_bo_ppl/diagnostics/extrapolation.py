@@ -71,7 +71,7 @@ def check_extrapolation(
     """
     require_posterior("check_extrapolation", post)
     most = read_share("most", most)
-    find = offered(post.belief.response, "extrapolation")
+    find = offered(post.distribution.response, "extrapolation")
     if find is None:
         raise ModelError(
             f"{post.mechanisms} mechanisms do not say where their data end; "

@@ -204,15 +204,15 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
     The worth is the number of independent draws that would say as much.
     """
     for_draws, for_weights = jax.random.split(key)
-    resampled = offered(post.belief, "resampled")
+    resampled = offered(post.distribution, "resampled")
     if resampled is not None:
         theta, weights = resampled(draws, for_draws)
         return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
-    drawn = post.belief.drawn(draws, for_draws)
-    weights = post.belief.importance(PROPOSED, for_weights)
+    drawn = post.distribution.drawn(draws, for_draws)
+    weights = post.distribution.importance(PROPOSED, for_weights)
     independent = (
         _independent(drawn.theta, drawn.chains, post)
-        if post.belief.chains is not None
+        if post.distribution.chains is not None
         else float(len(drawn.theta))
     )
     return drawn.theta, independent, weights

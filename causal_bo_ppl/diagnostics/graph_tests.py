@@ -116,16 +116,16 @@ def _disturbances(post: object, key: jax.Array | int) -> dict[str, np.ndarray]:
     They are those of variables with causes and without latent ones; none for a problem, and none
     where mechanisms do not bend or do not know their disturbances.
     """
-    if not isinstance(post, Posterior) or post.belief.response.is_affine:
+    if not isinstance(post, Posterior) or post.distribution.response.is_affine:
         return {}
-    errors = offered(post.belief.model, "disturbances")
+    errors = offered(post.distribution.model, "disturbances")
     upstream = post.problem.graph.ancestral(post.problem.target)
     joined = {name for arc in post.problem.graph.bidirected for name in arc}
     chosen = post.data.is_observational
     if errors is None or not chosen.any():
         return {}
-    models = post.belief.drawn(DRAWS, as_key(key)).thinned(DRAWS).models
-    values, free = (part[chosen] for part in post.learned_rows)
+    models = post.distribution.drawn(DRAWS, as_key(key)).thinned(DRAWS).models
+    values, free = (part[chosen] for part in post.learned_observations)
     return {
         name: errors(models, values[None], at).mean(axis=0)
         for at, name in enumerate(upstream.nodes)

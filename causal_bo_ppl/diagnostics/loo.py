@@ -21,8 +21,8 @@ from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
 from causal_bo_ppl.diagnostics.convergence import (
     require_between,
     require_draws,
+    require_observations_known,
     require_posterior,
-    require_rows_known,
 )
 from causal_bo_ppl.errors import DataError, ModelError, listed
 from causal_bo_ppl.inference import Posterior, fit
@@ -95,10 +95,10 @@ def check_loo(
 
 def leave_out(who: str, post: Posterior, draws: int, key: jax.Array | int) -> dict[str, HeldOut]:
     """Leave every row out of every mechanism, where the posterior allows it."""
-    if post.rows < 2:
-        raise DataError(f"leaving rows out needs at least 2 of them, got {post.rows}")
+    if post.n_observations < 2:
+        raise DataError(f"leaving rows out needs at least 2 of them, got {post.n_observations}")
     require_draws(who, draws, post)
-    require_rows_known(who, post)
+    require_observations_known(who, post)
     return hold_out_each(post, draws, key)
 
 
@@ -177,7 +177,7 @@ def check_linearity(
     'nonlinear'
     """
     require_posterior("check_linearity", post)
-    if post.belief.response.is_affine:
+    if post.distribution.response.is_affine:
         raise ModelError(
             f"these {post.mechanisms} mechanisms cannot bend, so that there is nothing to compare; "
             'fit with mechanisms="gp" first'
@@ -219,7 +219,7 @@ def check_basis(post: Posterior, *, most: float = 0.05) -> Check:
     'passed'
     """
     require_posterior("check_basis", post)
-    basis = offered(post.belief.model, "basis")
+    basis = offered(post.distribution.model, "basis")
     if basis is None:
         raise ModelError(f"{post.mechanisms} mechanisms have no basis that could be too coarse")
     table: pd.DataFrame = basis()

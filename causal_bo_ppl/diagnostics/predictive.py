@@ -36,13 +36,13 @@ from scipy.stats import beta, norm
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, holm, judge, sentence
 from causal_bo_ppl.diagnostics.convergence import (
     require_draws,
+    require_observations_known,
     require_posterior,
-    require_rows_known,
 )
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.base import RowModel
+from causal_bo_ppl.inference.base import ObservationModel
 from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.base import Unevenness, offered
 from causal_bo_ppl.problem import Queries
@@ -108,10 +108,10 @@ def make_design(graph: CausalGraph, values: np.ndarray, free: np.ndarray, name: 
     rows in which such a member was set are left out: given the others, the disturbance is Gaussian
     and independent of all before it, whatever the distribution of roots.
     """
-    place, causes = graph.index(name), graph.parents(name)
+    position, causes = graph.index(name), graph.parents(name)
     joined = joined_before(graph, name)
     members = {*causes, *joined, *(cause for each in joined for cause in graph.parents(each))}
-    chosen = free[:, [place, *map(graph.index, joined)]].all(axis=1)
+    chosen = free[:, [position, *map(graph.index, joined)]].all(axis=1)
     linear = values[chosen][:, sorted(map(graph.index, members))]
     basis = _orthonormal(np.empty((len(linear), 0)), [np.ones(len(linear)), *linear.T])
     powers = POWERS if len(linear) - basis.shape[1] >= MANY else FEW_POWERS
@@ -379,9 +379,9 @@ def check_predictive(
     True
     """
     require_posterior("check_predictive", post)
-    if post.rows < FEWEST:
+    if post.n_observations < FEWEST:
         raise DataError(
-            f"{post.rows} rows are too few to compare with predictions; at least {FEWEST} are "
+            f"{post.n_observations} rows are too few to compare with predictions; at least {FEWEST} are "
             "needed"
         )
     require_draws("check_predictive", draws, post)
@@ -396,26 +396,29 @@ def check_predictive(
         judge(not each) if is_known else UNKNOWN for each, is_known in zip(bad, known, strict=True)
     ]
     harmless = table[known & ~counts & (table["p_value"] < alpha)]
-    advice = _advise(table, post.belief.response.is_affine)
-    text = _tell(table[counts], post.rows) + _tell_harmless(harmless)
+    advice = _advise(table, post.distribution.response.is_affine)
+    text = _tell(table[counts], post.n_observations) + _tell_harmless(harmless)
     return Check("posterior predictive", table, text, advice)
 
 
 def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[Line]:
-    graph, (values, free) = post.problem.graph.ancestral(post.problem.target), post.learned_rows
+    graph, (values, free) = (
+        post.problem.graph.ancestral(post.problem.target),
+        post.learned_observations,
+    )
     for_draws, for_rows = jax.random.split(key)
-    model = require_rows_known("check_predictive", post)
-    models = post.belief.drawn(draws, for_draws).thinned(draws).models
+    model = require_observations_known("check_predictive", post)
+    models = post.distribution.drawn(draws, for_draws).thinned(draws).models
     rows = model.replicate(models, Queries(~free, np.where(free, 0.0, values)), for_rows)
-    is_affine = post.belief.response.is_affine
-    for place, name in enumerate(graph.nodes):
-        chosen = free[:, place]
-        if chosen.sum() < FEWEST or not np.ptp(values[chosen, place]) > 0:
+    is_affine = post.distribution.response.is_affine
+    for position, name in enumerate(graph.nodes):
+        chosen = free[:, position]
+        if chosen.sum() < FEWEST or not np.ptp(values[chosen, position]) > 0:
             if chosen.any():
                 why = "constant" if chosen.sum() >= FEWEST else f"{chosen.sum()} rows"
                 yield Line(name, why)
             continue
-        seen, predicted = values[None, chosen, place], rows[:, chosen, place]
+        seen, predicted = values[None, chosen, position], rows[:, chosen, position]
         yield _compare_means(name, seen, predicted)
         yield _compare_sds(name, seen, predicted)
         found, is_own = _assess(post, models, name, (seen, predicted), key)
@@ -452,29 +455,32 @@ def _assess(
     whole: values (1, n) of the variable and predicted ones (s, n), which are compared where the
     model has no disturbances.
     """
-    graph, (values, free) = post.problem.graph.ancestral(post.problem.target), post.learned_rows
-    model, place = require_rows_known("check_predictive", post), graph.index(name)
+    graph, (values, free) = (
+        post.problem.graph.ancestral(post.problem.target),
+        post.learned_observations,
+    )
+    model, position = require_observations_known("check_predictive", post), graph.index(name)
     errors = offered(model, "disturbances")
     if errors is None:
         alone = plain_design(whole[0].shape[1])
         return _compare_scores(*(assess_disturbances(each, alone) for each in whole)), False
     design = make_design(graph, values, free, name)
     given = values[design.rows][None]
-    found = assess_disturbances(errors(models, given, place), design)
+    found = assess_disturbances(errors(models, given, position), design)
     known = getattr(model, "gaussian", None)
-    if known is None or not known[place]:
-        again = _replicate_one(model, models, given[0], place, jax.random.fold_in(key, place))
-        theirs = assess_disturbances(errors(models, again, place), design)
+    if known is None or not known[position]:
+        again = _replicate_one(model, models, given[0], position, jax.random.fold_in(key, position))
+        theirs = assess_disturbances(errors(models, again, position), design)
         found = _compare_scores(found, theirs)
     return found, True
 
 
 def _replicate_one(
-    model: RowModel, models: Any, values: np.ndarray, place: int, key: jax.Array
+    model: ObservationModel, models: Any, values: np.ndarray, position: int, key: jax.Array
 ) -> np.ndarray:
     """Draw one variable anew given the others in rows (n, p), of shape (s, n, p)."""
     mask = np.ones(values.shape, bool)
-    mask[:, place] = False
+    mask[:, position] = False
     return model.replicate(models, Queries(mask, np.where(mask, values, 0.0)), key)
 
 

@@ -12,8 +12,8 @@ from causal_bo_ppl.checks import FAILED, Check, judge, sentence
 from causal_bo_ppl.diagnostics.convergence import (
     require_between,
     require_draws,
+    require_observations_known,
     require_posterior,
-    require_rows_known,
 )
 from causal_bo_ppl.diagnostics.gaussian import find_relevance
 from causal_bo_ppl.errors import DataError, ModelError, listed
@@ -69,11 +69,11 @@ def prior_sensitivity(
     True
     """
     require_posterior("prior_sensitivity", post)
-    if not post.rows:
+    if not post.n_observations:
         raise DataError("without rows the posterior is the prior; give some")
     require_draws("prior_sensitivity", draws, post)
     limit = require_between("limit", limit, 0, np.inf)
-    drawn = post.belief.drawn(draws, as_key(key))
+    drawn = post.distribution.drawn(draws, as_key(key))
     asked = default_vertices(post.problem, post.sets, queries, most=MOST)
     is_whole = find_relevance(post, asked).is_whole
     if not is_whole:
@@ -102,7 +102,10 @@ def prior_sensitivity(
 
 def _log_likelihood(post: Posterior, drawn: Drawn) -> np.ndarray:
     """Return the log likelihood of all rows and outcomes under each draw, of shape (n,)."""
-    (values, free), model = post.learned_rows, require_rows_known("prior_sensitivity", post)
+    (values, free), model = (
+        post.learned_observations,
+        require_observations_known("prior_sensitivity", post),
+    )
     total = np.zeros(len(drawn.theta)) if drawn.told is None else drawn.told.sum(axis=1)
     step = max(1, 20_000_000 // max(values.size, 1))
     for start in range(0, len(total), step):

@@ -43,7 +43,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels.exact import independent_coefficients, left_out_variances, remainders
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.feasibility import for_measured
-from causal_bo_ppl.problem.interventions import default_vertices, rows_of_sets, sobol
+from causal_bo_ppl.problem.interventions import default_vertices, sobol, split_by_set
 from causal_bo_ppl.responses import Response, response
 
 CENTRES = 3  # besides 0, at which outcomes are weighed in every round
@@ -197,7 +197,7 @@ class WeightedResponse:
         """Return the features (M, k) of what linearization leaves out, 0 for sets without any."""
         width = self.directions
         found = np.zeros((len(queries), len(self.blocks) * width))
-        for key, rows in rows_of_sets(queries):
+        for key, rows in split_by_set(queries):
             if key in self.blocks:
                 start = self.blocks[key] * width
                 found[rows, start : start + width] = self._of_set(key, queries[rows])[:, :width]
@@ -210,7 +210,7 @@ class WeightedResponse:
         and so is the logarithm of the sd.
         """
         mean, sd = np.array(self.response(self.post.mean, queries)), np.zeros(len(queries))
-        for key, rows in rows_of_sets(queries):
+        for key, rows in split_by_set(queries):
             more, log_sd, _ = self._of_set(key, queries[rows])[:, self.directions :].T
             mean[rows], sd[rows] = mean[rows] + more, np.exp(log_sd)
         return mean, sd
@@ -277,7 +277,7 @@ class WeightedResponse:
         """
         if self.blocks:
             found = np.zeros(len(queries))
-            for key, rows in rows_of_sets(queries):
+            for key, rows in split_by_set(queries):
                 if key in self.blocks:
                     found[rows] = self._of_set(key, queries[rows])[:, -1] ** 2
                 else:
@@ -303,7 +303,7 @@ def weigh_response(post: Posterior) -> WeightedResponse:
         names = post.problem.graph.nodes
         masks = np.array([[name in members for name in names] for members in post.sets])
         empty = Queries(masks, np.zeros(masks.shape))
-        blocks = {key: at for at, (key, _) in enumerate(rows_of_sets(empty))}
+        blocks = {key: at for at, (key, _) in enumerate(split_by_set(empty))}
         effect = replace(effect, is_lean=True)
     thetas = (
         post.draws(REMAINDER_DRAWS, jax.random.key(0)) if blocks else np.zeros((0, len(post.mean)))
@@ -366,7 +366,7 @@ def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
     each set, interpolated between them; elsewhere they are those of `effect_moments`.
     """
     weighted = weigh_response(post)
-    if len(queries) and all(key in weighted.blocks for key, _ in rows_of_sets(queries)):
+    if len(queries) and all(key in weighted.blocks for key, _ in split_by_set(queries)):
         found = Prediction(*weighted.moments(queries))
         _require_finite(post, queries, found)
         return found

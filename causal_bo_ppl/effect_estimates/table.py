@@ -191,7 +191,7 @@ def _of_model(
         return _of_surrogate(_surrogate_of(of), queries, others, level)
     post, effect = require_trusted(of), response(of.problem, of)
     is_closed = independent_coefficients(post) is not None or effect.map.is_linear
-    chains = post.belief.chains
+    chains = post.distribution.chains
     if key is None and chains is None and is_closed:
         return _of_moments(post, queries, others, level)
     if key is None and chains is None:
@@ -223,7 +223,7 @@ def _of_moments(post: Posterior, queries: Queries, others: Queries | None, level
         mean, variance = _contrast_moments(post, queries, others)
         sd = np.sqrt(variance)
     # A coordinate that is Student's t has the sd of its scale times sqrt(nu / (nu - 2)).
-    degrees = float(post.belief.tail_degrees)
+    degrees = float(post.distribution.tail_degrees)
     narrowed = np.sqrt((degrees - 2) / degrees) if 2 < degrees < np.inf else 1.0
     return _ends(mean, sd, sd * narrowed, degrees, level)
 

@@ -49,52 +49,56 @@ def compute_alone(task: bytes, unit: bytes) -> bytes:
 def _run(
     distributed: ModuleType, address: str, task: bytes, units: Sequence[Any]
 ) -> Generator[tuple[int, Any], None, None]:
-    client, places = _connect(distributed, address), {}
+    client, positions = _connect(distributed, address), {}
     try:
         _require_package(distributed, client, address)
         refused: list[tuple[int, Any]] = []
-        for place, unit in enumerate(units):
+        for position, unit in enumerate(units):
             packed = pack(unit)
             if isinstance(packed, Failed):
-                refused.append((place, packed))
+                refused.append((position, packed))
             else:
-                places[client.submit(compute_alone, task, packed, pure=False)] = place
+                positions[client.submit(compute_alone, task, packed, pure=False)] = position
         yield from refused
         suspects = []
-        for place, result in _collect(distributed, client, address, places):
+        for position, result in _collect(distributed, client, address, positions):
             if isinstance(result, distributed.KilledWorker):
-                suspects.append(place)
+                suspects.append(position)
             else:
-                yield place, result
-        for place in suspects:
-            places[client.submit(compute_alone, task, pack(units[place]), pure=False)] = place
-            for _, result in _collect(distributed, client, address, places):
+                yield position, result
+        for position in suspects:
+            positions[client.submit(compute_alone, task, pack(units[position]), pure=False)] = (
+                position
+            )
+            for _, result in _collect(distributed, client, address, positions):
                 killed = isinstance(result, distributed.KilledWorker)
-                yield place, _describe_death(result) if killed else result
+                yield position, _describe_death(result) if killed else result
     finally:
         with suppress(OSError):  # the cluster may be gone
-            client.cancel(list(places))
+            client.cancel(list(positions))
         client.close()
 
 
 def _collect(
-    distributed: ModuleType, client: Any, address: str, places: dict[Any, int]
+    distributed: ModuleType, client: Any, address: str, positions: dict[Any, int]
 ) -> Iterator[tuple[int, Any]]:
-    """Give (place, result) as futures end, and take them out of `places`.
+    """Give (place, result) as futures end, and take them out of `positions`.
 
     A unit that Dask has given up has the exception KilledWorker as its result.
     """
-    while places:
+    while positions:
         try:
-            for future in distributed.as_completed(list(places), loop=client.loop, timeout=ARRIVAL):
+            for future in distributed.as_completed(
+                list(positions), loop=client.loop, timeout=ARRIVAL
+            ):
                 if future.status == "cancelled":
-                    raise WorkerError(_gone(address, len(places), "it has dropped them"))
+                    raise WorkerError(_gone(address, len(positions), "it has dropped them"))
                 if future.status in ("finished", "error"):
                     result = _read(distributed, future)
-                    yield places.pop(future), result
+                    yield positions.pop(future), result
                 # else its result was lost with a worker meanwhile, and Dask computes it again
         except distributed.TimeoutError:
-            _require_workers(client, address, len(places))
+            _require_workers(client, address, len(positions))
 
 
 def _read(distributed: ModuleType, future: Any) -> Any:

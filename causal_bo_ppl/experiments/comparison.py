@@ -55,10 +55,10 @@ class Comparison:
         shape = (len(self.results), most)
         columns = {name: np.full(shape, np.nan) for name in COLUMNS}
         sets = np.full(shape, "", object)
-        for place, result in enumerate(self.results):
+        for position, result in enumerate(self.results):
             for name in COLUMNS:
-                columns[name][place, : result.sizes["experiment"]] = result[name].to_numpy()
-            sets[place, : result.sizes["experiment"]] = result["set"].to_numpy()
+                columns[name][position, : result.sizes["experiment"]] = result[name].to_numpy()
+            sets[position, : result.sizes["experiment"]] = result["set"].to_numpy()
         attributes = {
             name: ("unit", [result.attrs[name] for result in self.results])
             for name in ("optimum", "seconds", "identity", "warnings", "versions")
@@ -291,8 +291,8 @@ def _summarize(result: xr.Dataset) -> dict[str, object]:
 
 def _step(costs: np.ndarray, values: np.ndarray, ticks: np.ndarray) -> np.ndarray:
     """Return a step function at ticks; NaN before its first cost."""
-    place = np.searchsorted(costs, ticks, side="right") - 1
-    return np.where(place >= 0, values[np.maximum(place, 0)], np.nan)
+    position = np.searchsorted(costs, ticks, side="right") - 1
+    return np.where(position >= 0, values[np.maximum(position, 0)], np.nan)
 
 
 def bootstrap(values: np.ndarray, level: float) -> tuple[float, float, float]:

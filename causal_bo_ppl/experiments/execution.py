@@ -78,8 +78,8 @@ def compute(units: Sequence[Unit], where: Where, store: Store | None = None) -> 
                 pool=options.pool,
             )
         ) as running:
-            for place, result in running:
-                unit = missing[place]
+            for position, result in running:
+                unit = missing[position]
                 if isinstance(result, Failed):
                     lost[unit.identity] = result
                 else:

@@ -41,8 +41,8 @@ def digest_package() -> str:
     from causal_bo_ppl import models
 
     digest = hashlib.sha256()
-    for place in (causal_bo_ppl, models):
-        folder = Path(str(place.__file__)).parent
+    for position in (causal_bo_ppl, models):
+        folder = Path(str(position.__file__)).parent
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.relative_to(folder).as_posix().encode() + b"\n" + path.read_bytes())
     return digest.hexdigest()[:12]

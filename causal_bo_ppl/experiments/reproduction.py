@@ -192,10 +192,10 @@ def reproduce_each(
         if name not in REPRODUCTIONS:
             raise ModelError(unknown("reproduction", name, [*REPRODUCTIONS, ALL]))
     chosen = None if seeds is None else read_seeds(seeds)
-    with keep_workers(where) as place:
+    with keep_workers(where) as position:
         for name in names:
             command = _command(name, seeds, quick)
-            yield _reproduce(name, place, chosen, quick, command)
+            yield _reproduce(name, position, chosen, quick, command)
 
 
 def _reproduce(
@@ -304,15 +304,15 @@ def _by_size(table: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """Return mean gaps of what was recommended by size, with quartiles over seeds."""
     quartiles = comparison.units.groupby(["system", "method"], sort=False)["recommended"]
     low, high = (quartiles.quantile(share) for share in (0.25, 0.75))
-    places = list(zip(table["system"], table["method"], strict=True))
+    positions = list(zip(table["system"], table["method"], strict=True))
     shown = pd.DataFrame(
         {
             "size": table["size"],
             "method": table["method"],
             "mean": table["recommended_mean"],
             "median": table["recommended_median"],
-            "lower": [low[place] for place in places],
-            "upper": [high[place] for place in places],
+            "lower": [low[position] for position in positions],
+            "upper": [high[position] for position in positions],
         }
     )
     shown.attrs = {"of": "recommended", "interval": "middle half of the seeds"}

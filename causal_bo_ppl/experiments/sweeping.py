@@ -165,11 +165,11 @@ def compare(
         if method.kind != PASSIVE
         for seed in seeds
     ]
-    with keep_workers(where) as place:
-        parts = [compute(units, place, store)]
+    with keep_workers(where) as position:
+        parts = [compute(units, position, store)]
         if more := _with_more_rows(plan, cases, systems, parts[0].results):
-            parts.append(compute(more, place, store))
-    order = {(label, method.name): place for place, (label, method) in enumerate(plan)}
+            parts.append(compute(more, position, store))
+    order = {(label, method.name): position for position, (label, method) in enumerate(plan)}
     results = sorted(
         (result for part in parts for result in part.results),
         key=lambda result: order[result.attrs["case"], result.attrs["method"]],

@@ -107,8 +107,8 @@ class Transfer(Unit):
             told = before
             if budget:
                 told = before.tell(queries[:budget], outcomes[:budget], noise)
-                recentre = offered(told, "recentre")
-                told = told if recentre is None else recentre()
+                relinearize = offered(told, "relinearize")
+                told = told if relinearize is None else relinearize()
             mean, sd = told.predict(held)
             parts = np.split((mean - truth) ** 2, ends)
             errors.append(float(np.mean([np.sqrt(part.mean()) for part in parts])))

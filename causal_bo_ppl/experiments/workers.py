@@ -263,20 +263,22 @@ class _Running:
 
     def unfinished(self) -> int:
         """Return how many units have no result yet."""
-        return len(self.waiting) + sum(place is not None for place in self.holding.values())
+        return len(self.waiting) + sum(position is not None for position in self.holding.values())
 
     def go_on(self, worker: _Worker, message: bytes) -> list[tuple[int, Any]]:
         """Take what a worker has sent, and give it its next unit; return what is done."""
-        place = self.holding.pop(worker)
+        position = self.holding.pop(worker)
         if message == READY:
             self.failed_starts = 0
             self.pool.ready.add(worker)
-            if place is None:
+            if position is None:
                 return self.give_next(worker)
-            self.holding[worker] = place  # an earlier call started it, and this one gave it a unit
+            self.holding[worker] = (
+                position  # an earlier call started it, and this one gave it a unit
+            )
             return []
-        assert place is not None  # noqa: S101  (it sends results of units only)
-        done = (place, _count(unpack(message), self.crashes[place] + 1))
+        assert position is not None  # noqa: S101  (it sends results of units only)
+        done = (position, _count(unpack(message), self.crashes[position] + 1))
         return [done, *self.give_next(worker)]
 
     def give_next(self, worker: _Worker) -> list[tuple[int, Any]]:
@@ -296,9 +298,9 @@ class _Running:
 
     def retry_or_fail(self, worker: _Worker) -> list[tuple[int, Any]]:
         """Have the unit of a dead worker tried again, or return it as failed."""
-        place = self.holding.pop(worker)
+        position = self.holding.pop(worker)
         how = self.pool.drop(worker)
-        if place is None:
+        if position is None:
             self.failed_starts += 1
             if self.failed_starts >= self.tries:
                 raise WorkerError(
@@ -307,13 +309,13 @@ class _Running:
                     "of this Python must be able to import causal_bo_ppl and needs some 500 MB"
                 )
             return []
-        self.crashes[place] += 1
-        if self.crashes[place] < self.tries:
-            self.waiting.append(place)  # at the end, when others may have left more memory
+        self.crashes[position] += 1
+        if self.crashes[position] < self.tries:
+            self.waiting.append(position)  # at the end, when others may have left more memory
             return []
         times = "once" if self.tries == 1 else f"{self.tries} times"
         error = f"the process that computed this unit died {times}, at last with {how}"
-        return [(place, Failed(error, "", True, self.tries))]
+        return [(position, Failed(error, "", True, self.tries))]
 
 
 def _heard(workers: Iterable[_Worker]) -> list[_Worker]:

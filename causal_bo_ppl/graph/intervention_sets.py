@@ -174,14 +174,14 @@ class _Network:
         return sum(1 << self.nodes.index(name) for name in set(names))
 
     def names(self, members: int) -> list[str]:
-        return [name for place, name in enumerate(self.nodes) if members >> place & 1]
+        return [name for position, name in enumerate(self.nodes) if members >> position & 1]
 
     def ancestors(self, cut: int) -> int:
         """Return An(Y), Y included, when no arrow points at what was cut."""
         reached = 1 << self.target
-        for place in range(self.target, -1, -1):
-            if reached >> place & 1 and not cut >> place & 1:
-                reached |= self.parents[place]
+        for position in range(self.target, -1, -1):
+            if reached >> position & 1 and not cut >> position & 1:
+                reached |= self.parents[position]
         return reached
 
     def territory(self, cut: int) -> int:
@@ -192,15 +192,15 @@ class _Network:
         inside = self.ancestors(cut) & ~cut
         closed = frontier = 1 << self.target
         while frontier:
-            place = frontier.bit_length() - 1
-            new = self.onward[place] & inside & ~closed
-            closed, frontier = closed | new, (frontier | new) & ~(1 << place)
+            position = frontier.bit_length() - 1
+            new = self.onward[position] & inside & ~closed
+            closed, frontier = closed | new, (frontier | new) & ~(1 << position)
         return closed
 
     def border(self, territory: int) -> int:
         around = 0
-        for place in range(self.target + 1):
-            around |= self.parents[place] if territory >> place & 1 else 0
+        for position in range(self.target + 1):
+            around |= self.parents[position] if territory >> position & 1 else 0
         return around & ~territory
 
     def minimal(self, chosen: int = 0, below: int | None = None) -> Iterator[int]:
@@ -211,9 +211,9 @@ class _Network:
         """
         yield chosen
         free = self.ancestors(chosen) & ~chosen
-        for place in range((self.target if below is None else below) - 1, -1, -1):
-            if free >> place & 1:
-                yield from self.minimal(chosen | 1 << place, place)
+        for position in range((self.target if below is None else below) - 1, -1, -1):
+            if free >> position & 1:
+                yield from self.minimal(chosen | 1 << position, position)
 
     def possibly_optimal(self) -> Iterator[int]:
         """Yield the border of the territory, then the borders after surgery inside it."""
@@ -227,11 +227,11 @@ class _Network:
         A border that contains a variable of `tried` was met before, and is left out.
         """
         while order:
-            place = order.bit_length() - 1
-            order &= ~(1 << place)
-            territory = self.territory(cut | 1 << place)
+            position = order.bit_length() - 1
+            order &= ~(1 << position)
+            territory = self.territory(cut | 1 << position)
             border = self.border(territory)
             if not border & tried:
                 yield border
                 yield from self._inside(cut | border, order & territory, tried)
-            tried |= 1 << place
+            tried |= 1 << position

@@ -47,8 +47,8 @@ class Sketch(NamedTuple):
 def sketch(nodes: Sequence[str], directed: Sequence[Edge], bidirected: Sequence[Edge]) -> Sketch:
     """Lay out a graph whose nodes are given in topological order."""
     width = max(28 + LETTER * max(map(len, nodes)), 56)
-    places, stops = _place(nodes, directed)
-    at = {item: (x * (width + GAP), y * (HEIGHT + 28)) for item, (x, y) in places.items()}
+    positions, stops = _position(nodes, directed)
+    at = {item: (x * (width + GAP), y * (HEIGHT + 28)) for item, (x, y) in positions.items()}
     arrows = []
     for passed in stops.values():
         (x0, y0), *between, (x1, y1) = (at[stop] for stop in passed)
@@ -77,7 +77,7 @@ def _arc(one: Point, other: Point, middle: float, width: float) -> tuple[Point, 
     )
 
 
-def _place(
+def _position(
     nodes: Sequence[str], directed: Sequence[Edge]
 ) -> tuple[dict[object, Point], dict[Edge, list[object]]]:
     """Return the layer and row of every variable and of every stop of an edge, and all stops."""
@@ -90,17 +90,19 @@ def _place(
         for step, stop in enumerate(passed[1:-1], start=1):
             layers[depth[tail] + step].append(stop)
     neighbours = _neighbours(stops)
-    row = {item: _middle(place, layer) for layer in layers for place, item in enumerate(layer)}
+    row = {
+        item: _middle(position, layer) for layer in layers for position, item in enumerate(layer)
+    }
     for sweep in range(SWEEPS):
         for layer in layers if sweep % 2 else reversed(layers):
             # The sort is stable: ties keep their order.
             layer.sort(key=lambda item: _barycentre(item, row, neighbours))
-            row |= {item: _middle(place, layer) for place, item in enumerate(layer)}
+            row |= {item: _middle(position, layer) for position, item in enumerate(layer)}
     for sweep in range(SWEEPS):
         for layer in layers if sweep % 2 else reversed(layers):
             row |= _settle(layer, row, neighbours)
-    places = {item: (float(x), row[item]) for x, layer in enumerate(layers) for item in layer}
-    return places, stops
+    positions = {item: (float(x), row[item]) for x, layer in enumerate(layers) for item in layer}
+    return positions, stops
 
 
 def _depths(nodes: Sequence[str], directed: Sequence[Edge]) -> dict[str, int]:
@@ -133,8 +135,8 @@ def _neighbours(stops: Mapping[Edge, list[object]]) -> dict[object, list[object]
     return around
 
 
-def _middle(place: int, layer: Sequence[object]) -> float:
-    return place - (len(layer) - 1) / 2
+def _middle(position: int, layer: Sequence[object]) -> float:
+    return position - (len(layer) - 1) / 2
 
 
 def _barycentre(

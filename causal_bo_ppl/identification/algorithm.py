@@ -110,17 +110,17 @@ def read_regression(
         and tuple(one.name for one in expression.parents) == parents
     ):
         return None
-    at, places = graph.index(name), potential.places
-    here = places.index(at)
+    at, positions = graph.index(name), potential.positions
+    here = positions.index(at)
     own = potential.precision[:, here, here]
     row = -potential.precision[:, here] / own[:, None]
     intercept, variance = potential.information[:, here] / own, 1 / own
     density = Effects(row[:, None], intercept[:, None], variance[:, None])
-    rebuilt = density.potential(0, range(len(places)), here)._replace(places=places)
+    rebuilt = density.potential(0, range(len(positions)), here)._replace(positions=positions)
     return Regression(
         expression,
         at,
-        places[:here],
+        positions[:here],
         row[:, :here],
         intercept,
         variance,
@@ -418,15 +418,15 @@ def _of_factors(
     """Yield the sum of the product of the factors of every effect with its error, or its hedge."""
     at = graph.index(target)
     truth = true_effects(trials, at, mark(graph, [reduction.effective for reduction in effects]))
-    for place, reduction in enumerate(effects):
+    for position, reduction in enumerate(effects):
         needed = [factors[district] for district in reduction.districts if reduction.effective]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())
         if hedge:
             yield Answer(None, "none", hedge, 0, np.nan)
             continue
-        places = [graph.index(name) for name in graph.require([target, *reduction.effective])]
+        positions = [graph.index(name) for name in graph.require([target, *reduction.effective])]
         estimand = _assemble(graph, target, reduction, needed)
-        error = _error(graph, estimand, needed, trials, truth.potential(place, places, at))
+        error = _error(graph, estimand, needed, trials, truth.potential(position, positions, at))
         yield Answer(estimand, _route(needed), (), len(trials.weights), error)
 
 
@@ -456,8 +456,8 @@ def _error(
 ) -> float:
     """Return the largest relative error of the whole estimand over all trials."""
     memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
-    places = {name: place for place, name in enumerate(graph.nodes)}
-    return discrepancy(evaluate(estimand, trials.moments, places, memo), truth)
+    positions = {name: position for position, name in enumerate(graph.nodes)}
+    return discrepancy(evaluate(estimand, trials.moments, positions, memo), truth)
 
 
 def derive(graph: CausalGraph, wanted: Names) -> Expression:
@@ -543,6 +543,8 @@ def _closed(expression: Expression, graph: CausalGraph, district: Names) -> Expr
 def _verified(
     expression: Expression, route: str, graph: CausalGraph, district: Names, trials: Trials
 ) -> Factor:
-    places = {name: graph.index(name) for name in graph.nodes}
-    potentials = {part: evaluate(part, trials.moments, places) for part in factors_of(expression)}
+    positions = {name: graph.index(name) for name in graph.nodes}
+    potentials = {
+        part: evaluate(part, trials.moments, positions) for part in factors_of(expression)
+    }
     return Factor(district, expression, route, (), potentials)

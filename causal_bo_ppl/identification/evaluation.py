@@ -22,7 +22,7 @@ from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.inputs import read_number, require_float64
 from causal_bo_ppl.linalg import invert_definite
 
-Places = tuple[int, ...]
+Positions = tuple[int, ...]
 Piece = TypeVar("Piece")
 LOG_TWO_PI = math.log(2 * math.pi)
 ROUNDING = 1e-8  # largest asymmetry of a covariance, relative to the two standard deviations
@@ -36,20 +36,20 @@ class Unsound(Exception):
 class Algebra(Protocol[Piece]):
     """The arithmetic of potentials in one Gaussian model, or in a batch of them."""
 
-    def marginal(self, places: Places) -> Piece:
+    def marginal(self, positions: Positions) -> Piece:
         """Return the density of some variables."""
 
     def combine(self, pieces: Iterable[Piece], signs: Iterable[int]) -> Piece:
         """Return the product of the pieces with sign 1 over that of the pieces with sign -1."""
 
-    def integrate(self, piece: Piece, places: Collection[int]) -> Piece:
+    def integrate(self, piece: Piece, positions: Collection[int]) -> Piece:
         """Return the sum of a piece over some of its variables."""
 
 
 def evaluate(
     expression: Expression,
     algebra: Algebra[Piece],
-    places: Mapping[str, int],
+    positions: Mapping[str, int],
     memo: MutableMapping[Expression, Piece] | None = None,
 ) -> Piece:
     """Return the potential of an expression.
@@ -60,10 +60,10 @@ def evaluate(
         return memo[expression]
 
     def parts(inner: Iterable[Expression]) -> list[Piece]:
-        return [evaluate(part, algebra, places, memo) for part in inner]
+        return [evaluate(part, algebra, positions, memo) for part in inner]
 
     if isinstance(expression, Probability):
-        piece = _conditional(expression, algebra, places)
+        piece = _conditional(expression, algebra, positions)
         if memo is not None:
             memo[expression] = piece
         return piece
@@ -72,18 +72,18 @@ def evaluate(
     if isinstance(expression, Fraction):
         return algebra.combine(parts([expression.numerator, expression.denominator]), [1, -1])
     if isinstance(expression, Sum):
-        inner = evaluate(expression.expression, algebra, places, memo)
-        return algebra.integrate(inner, {places[bound.name] for bound in expression.ranges})
+        inner = evaluate(expression.expression, algebra, positions, memo)
+        return algebra.integrate(inner, {positions[bound.name] for bound in expression.ranges})
     if isinstance(expression, One):
         return algebra.marginal(())
     raise Unsound(f"{type(expression).__name__} is no density")
 
 
 def _conditional(
-    expression: Probability, algebra: Algebra[Piece], places: Mapping[str, int]
+    expression: Probability, algebra: Algebra[Piece], positions: Mapping[str, int]
 ) -> Piece:
     children, given = (
-        {places[one.name] for one in side} for side in (expression.children, expression.parents)
+        {positions[one.name] for one in side} for side in (expression.children, expression.parents)
     )
     if children & given:
         raise Unsound("a variable stands on both sides of a bar")
@@ -95,32 +95,32 @@ def _conditional(
     )
 
 
-def placement(places: Places, wider: Places) -> Any:
+def placement(positions: Positions, wider: Positions) -> Any:
     """Return the (k, n) matrix of zeros and ones that puts k variables to their places among n."""
-    return (np.array(places, int)[:, None] == np.array(wider, int)).astype(int)
+    return (np.array(positions, int)[:, None] == np.array(wider, int)).astype(int)
 
 
-def split(places: Places, gone: Collection[int]) -> tuple[Places, Any, Any]:
+def split(positions: Positions, gone: Collection[int]) -> tuple[Positions, Any, Any]:
     """Return the places that stay, and the positions of those that go and of those that stay."""
-    if not set(gone) <= set(places):
+    if not set(gone) <= set(positions):
         raise Unsound("a sum runs over a variable that its expression does not hold")
-    leaves = np.array([place in gone for place in places], bool)
+    leaves = np.array([position in gone for position in positions], bool)
     return (
-        tuple(place for place in places if place not in gone),
+        tuple(position for position in positions if position not in gone),
         np.flatnonzero(leaves),
         np.flatnonzero(~leaves),
     )
 
 
-def union(pieces: Iterable[Places]) -> Places:
+def union(pieces: Iterable[Positions]) -> Positions:
     """Return all places of several potentials, in order."""
-    return tuple(sorted({place for places in pieces for place in places}))
+    return tuple(sorted({position for positions in pieces for position in positions}))
 
 
 class Potential(NamedTuple):
-    """The function exp(constant + information'v - v' precision v / 2) of the v at `places`."""
+    """The function exp(constant + information'v - v' precision v / 2) of the v at `positions`."""
 
-    places: Places
+    positions: Positions
     precision: Any
     information: Any
     constant: Any
@@ -132,33 +132,33 @@ class Reals(NamedTuple):
     mean: Any
     covariance: Any
 
-    def marginal(self, places: Places) -> Potential:
+    def marginal(self, positions: Positions) -> Potential:
         """Return the density N(v; mean, covariance) of some variables."""
-        at = list(places)
+        at = list(positions)
         mean, block = self.mean[..., at], self.covariance[..., at, :][..., :, at]
         inverse, log_determinant = invert_definite(block)
         information = (inverse @ mean[..., None])[..., 0]
         constant = -(len(at) * LOG_TWO_PI + log_determinant + (mean * information).sum(-1)) / 2
-        return Potential(places, inverse, information, constant)
+        return Potential(positions, inverse, information, constant)
 
     def combine(self, pieces: Iterable[Potential], signs: Iterable[int]) -> Potential:
         """Return the product of the pieces with sign 1 over that of the pieces with sign -1."""
         pieces, signs = list(pieces), list(signs)
-        places = union(piece.places for piece in pieces)
+        positions = union(piece.positions for piece in pieces)
         if isinstance(self.covariance, np.ndarray):
-            return _add_up(pieces, signs, places)
-        wide = [on_places(piece, places) for piece in pieces]
+            return _add_up(pieces, signs, positions)
+        wide = [on_positions(piece, positions) for piece in pieces]
 
         def add(values: Iterable[Any]) -> Any:
             return sum(sign * value for sign, value in zip(signs, values, strict=True))
 
         return Potential(
-            places, *(add(parts) for parts in zip(*(piece[1:] for piece in wide), strict=True))
+            positions, *(add(parts) for parts in zip(*(piece[1:] for piece in wide), strict=True))
         )
 
-    def integrate(self, piece: Potential, places: Collection[int]) -> Potential:
+    def integrate(self, piece: Potential, positions: Collection[int]) -> Potential:
         """Integrate by a Schur complement; the mass goes into the constant."""
-        kept, gone, stay = split(piece.places, places)
+        kept, gone, stay = split(piece.positions, positions)
         precision, pull = piece.precision, piece.information[..., gone]
         inverse, log_determinant = invert_definite(precision[..., gone[:, None], gone])
         cross = precision[..., stay[:, None], gone]
@@ -172,31 +172,33 @@ class Reals(NamedTuple):
         )
 
 
-def on_places(piece: Potential, places: Places) -> Potential:
+def on_positions(piece: Potential, positions: Positions) -> Potential:
     """Return the same potential over more variables, on which it does not depend."""
-    if piece.places == places:
+    if piece.positions == positions:
         return piece
     if isinstance(piece.precision, np.ndarray):
-        return _add_up([piece], [1], places)
-    put = placement(piece.places, places).astype(float)
-    return Potential(places, put.T @ piece.precision @ put, piece.information @ put, piece.constant)
+        return _add_up([piece], [1], positions)
+    put = placement(piece.positions, positions).astype(float)
+    return Potential(
+        positions, put.T @ piece.precision @ put, piece.information @ put, piece.constant
+    )
 
 
-def _add_up(pieces: Sequence[Potential], signs: Sequence[int], places: Places) -> Potential:
-    """Return the signed sum of NumPy's potentials over `places`.
+def _add_up(pieces: Sequence[Potential], signs: Sequence[int], positions: Positions) -> Potential:
+    """Return the signed sum of NumPy's potentials over `positions`.
 
     Each is added where its variables stand, without zeros for all the others.
     """
     batch = np.broadcast_shapes(*(piece.information.shape[:-1] for piece in pieces))
-    information = np.zeros((*batch, len(places)))
-    precision = np.zeros((*batch, len(places), len(places)))
+    information = np.zeros((*batch, len(positions)))
+    precision = np.zeros((*batch, len(positions), len(positions)))
     constant = np.zeros(batch)
     for piece, sign in zip(pieces, signs, strict=True):
-        at = np.searchsorted(places, piece.places)
+        at = np.searchsorted(positions, piece.positions)
         precision[..., at[:, None], at] += sign * piece.precision
         information[..., at] += sign * piece.information
         constant += sign * piece.constant
-    return Potential(places, precision, information, constant)
+    return Potential(positions, precision, information, constant)
 
 
 def slopes_of(
@@ -245,10 +247,10 @@ def _effect(
 
     With the precision K of the potential they are -K_yx / K_yy and 1 / K_yy, times the units.
     """
-    places = {name: place for place, name in enumerate(graph.nodes)}
-    potential = evaluate(expression, model, places, memo)
-    asked = [places[name] for name in (target, *effective)]
-    at = np.array([potential.places.index(place) for place in asked])
+    positions = {name: position for position, name in enumerate(graph.nodes)}
+    potential = evaluate(expression, model, positions, memo)
+    asked = [positions[name] for name in (target, *effective)]
+    at = np.array([potential.positions.index(position) for position in asked])
     row, sizes = potential.precision[..., at[0], :][..., at], spread[..., asked]
     slopes = -row[..., 1:] / row[..., :1] * sizes[..., :1] / sizes[..., 1:]
     return slopes, sizes[..., 0] ** 2 / row[..., 0]
@@ -335,8 +337,8 @@ def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
                 f"the {what} is labelled {listed(axes[0])}; "
                 f"its labels must be {listed(graph.nodes)}"
             )
-        places = [np.array([axis.index(name) for name in graph.nodes]) for axis in axes]
-        given = given.to_numpy()[np.ix_(*places)]
+        positions = [np.array([axis.index(name) for name in graph.nodes]) for axis in axes]
+        given = given.to_numpy()[np.ix_(*positions)]
     try:
         array = np.asarray(given)
     except ValueError:
@@ -376,7 +378,7 @@ def _read_value(name: str, value: Array) -> Array:
 def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Array]:
     """Return {variable: slope}; a member that others cut off from the target has the slope 0."""
     zero = slopes.__array_namespace__().zeros(slopes.shape[:-1])
-    by_name = {name: slopes[..., place] for place, name in enumerate(effective)}
+    by_name = {name: slopes[..., position] for position, name in enumerate(effective)}
     return {name: by_name.get(name, zero)[()] for name in intervened}
 
 
@@ -390,6 +392,6 @@ def response(
 ) -> Array:
     """Return E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""
     expected = mean[..., graph.index(target)]
-    for place, name in enumerate(effective):
-        expected = expected + slopes[..., place] * (query[name] - mean[..., graph.index(name)])
+    for position, name in enumerate(effective):
+        expected = expected + slopes[..., position] * (query[name] - mean[..., graph.index(name)])
     return expected[()]

@@ -16,7 +16,7 @@ from y0.dsl import Expression
 
 from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.evaluation import (
-    Places,
+    Positions,
     Unsound,
     evaluate,
     placement,
@@ -31,13 +31,13 @@ SEED = 8128
 
 
 class Residue(NamedTuple):
-    """A potential over the variables v at `places`, in a batch of t models.
+    """A potential over the variables v at `positions`, in a batch of t models.
 
     It is c exp(information'v - v' precision v / 2), with c = determinant^(1/2) (2 pi)^(-power/2)
     exp(-quadratic/2).
     """
 
-    places: Places
+    positions: Positions
     precision: np.ndarray
     information: np.ndarray
     quadratic: np.ndarray
@@ -54,22 +54,22 @@ class Residues(NamedTuple):
     intercepts: np.ndarray
     noise: np.ndarray
 
-    def marginal(self, places: Places) -> Residue:
+    def marginal(self, positions: Positions) -> Residue:
         """Return the density of some variables."""
-        at = list(places)
+        at = list(positions)
         inverse, determinant = invert(self.covariance[:, at][:, :, at])
         centre = self.mean[:, at, None]
         information = times(inverse, centre)
         quadratic = times(centre.transpose(0, 2, 1), information)[:, 0, 0]
         return Residue(
-            places, inverse, information[..., 0], quadratic, reciprocal(determinant), len(at)
+            positions, inverse, information[..., 0], quadratic, reciprocal(determinant), len(at)
         )
 
     def combine(self, pieces: Iterable[Residue], signs: Iterable[int]) -> Residue:
         """Return the product of the pieces with sign 1 over that of the pieces with sign -1."""
         pieces, signs = list(pieces), list(signs)
-        places = union(piece.places for piece in pieces)
-        wide = [on_places(piece, places) for piece in pieces]
+        positions = union(piece.positions for piece in pieces)
+        wide = [on_positions(piece, positions) for piece in pieces]
 
         def add(values: Iterable[np.ndarray]) -> np.ndarray:
             return np.asarray(
@@ -82,7 +82,7 @@ class Residues(NamedTuple):
         ]
         power = sum(sign * piece.power for sign, piece in zip(signs, wide, strict=True))
         return Residue(
-            places,
+            positions,
             add(piece.precision for piece in wide),
             add(piece.information for piece in wide),
             add(piece.quadratic for piece in wide),
@@ -90,9 +90,9 @@ class Residues(NamedTuple):
             power,
         )
 
-    def integrate(self, piece: Residue, places: Collection[int]) -> Residue:
+    def integrate(self, piece: Residue, positions: Collection[int]) -> Residue:
         """Integrate by a Schur complement; determinant, quadratic form and power take the mass."""
-        kept, gone, stay = split(piece.places, places)
+        kept, gone, stay = split(piece.positions, positions)
         inverse, determinant = invert(piece.precision[:, gone[:, None], gone])
         cross, pull = piece.precision[:, stay[:, None], gone], piece.information[:, gone]
         centre = times(inverse, pull[:, :, None])
@@ -138,18 +138,20 @@ def as_residue(value: float) -> int:
     return ratio.numerator * pow(ratio.denominator, -1, PRIME) % PRIME
 
 
-def on_places(piece: Residue, places: Places) -> Residue:
+def on_positions(piece: Residue, positions: Positions) -> Residue:
     """Return the same potential over more variables, on which it does not depend."""
-    put = placement(piece.places, places)
+    put = placement(piece.positions, positions)
     return piece._replace(
-        places=places, precision=put.T @ piece.precision @ put, information=piece.information @ put
+        positions=positions,
+        precision=put.T @ piece.precision @ put,
+        information=piece.information @ put,
     )
 
 
 def are_equal(one: Residue, other: Residue) -> bool:
     """Return whether two potentials are the same function, normalization included."""
-    places = union([one.places, other.places])
-    left, right = on_places(one, places), on_places(other, places)
+    positions = union([one.positions, other.positions])
+    left, right = on_positions(one, positions), on_positions(other, positions)
     return left.power == right.power and all(map(np.array_equal, left[1:5], right[1:5]))
 
 
@@ -175,12 +177,12 @@ def invert(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count, size = block.shape[:2]
     table = np.concatenate([block, np.tile(np.eye(size, dtype=np.int64), (count, 1, 1))], axis=2)
     determinant = np.ones(count, np.int64)
-    for place in range(size):
-        pivot = table[:, place, place]
+    for position in range(size):
+        pivot = table[:, position, position]
         determinant = determinant * pivot % PRIME
-        row = table[:, place] * reciprocal(pivot)[:, None] % PRIME
-        table = (table - table[:, :, place, None] * row[:, None, :]) % PRIME
-        table[:, place] = row
+        row = table[:, position] * reciprocal(pivot)[:, None] % PRIME
+        table = (table - table[:, :, position, None] * row[:, None, :]) % PRIME
+        table[:, position] = row
     return table[:, :, size:], determinant
 
 
@@ -221,9 +223,9 @@ def require_density(expression: Expression, graph: CausalGraph, target: str) -> 
     exactly 0, depending on the processor. In the field it is 0.
     """
     potential = _evaluate(expression, graph, draw_residues(graph, MODELS))
-    if graph.index(target) not in potential.places:
+    if graph.index(target) not in potential.positions:
         raise Unsound("it is no density of the target")
-    at = potential.places.index(graph.index(target))
+    at = potential.positions.index(graph.index(target))
     if not potential.precision[:, at, at].any():
         raise Unsound("it is no density of the target, whose precision is 0 in it")
 
@@ -238,21 +240,23 @@ def _is_exact(expression: Expression, graph: CausalGraph, models: Residues, trut
 
 
 def _evaluate(expression: Expression, graph: CausalGraph, models: Residues) -> Residue:
-    return evaluate(expression, models, {name: place for place, name in enumerate(graph.nodes)})
+    return evaluate(
+        expression, models, {name: position for position, name in enumerate(graph.nodes)}
+    )
 
 
 def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Residue:
     """Return the density of the district's disturbances, a potential of it and its parents."""
-    places = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
+    positions = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
     members = [graph.index(name) for name in district]
     inverse, determinant = invert(models.noise[:, members][:, :, members])
-    residual = (np.eye(len(graph.nodes), dtype=np.int64) - models.weights)[:, places][
+    residual = (np.eye(len(graph.nodes), dtype=np.int64) - models.weights)[:, positions][
         :, :, members
     ] % PRIME
     constants = models.intercepts[:, members, None]
     pull = times(inverse, constants)
     return Residue(
-        tuple(places),
+        tuple(positions),
         times(times(residual, inverse), residual.transpose(0, 2, 1)),
         times(residual, pull)[..., 0],
         times(constants.transpose(0, 2, 1), pull)[:, 0, 0],
@@ -274,12 +278,12 @@ def _true_effect(
     slopes = times(models.weights, loads)
     variance = times(times(loads.transpose(0, 2, 1), models.noise), loads)[:, 0, 0]
     intercept = times(loads.transpose(0, 2, 1), models.intercepts[:, :, None])[:, 0, 0]
-    places = sorted([at, *chosen])
-    residual = -slopes[:, places]
-    residual[:, places.index(at)] = 1
+    positions = sorted([at, *chosen])
+    residual = -slopes[:, positions]
+    residual[:, positions.index(at)] = 1
     scaled = residual % PRIME * reciprocal(variance)[:, None, None] % PRIME
     return Residue(
-        tuple(places),
+        tuple(positions),
         times(scaled, residual.transpose(0, 2, 1) % PRIME),
         scaled[..., 0] * intercept[:, None] % PRIME,
         intercept * intercept % PRIME * reciprocal(variance) % PRIME,

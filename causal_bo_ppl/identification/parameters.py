@@ -90,9 +90,12 @@ def reduce_effects(
     opened, effective = np.zeros_like(cut), np.zeros_like(cut)
     opened[:, graph.index(target)] = True
     for name in reversed(graph.nodes[: graph.index(target)]):
-        place, below = graph.index(name), [graph.index(child) for child in graph.children(name)]
+        position, below = graph.index(name), [graph.index(child) for child in graph.children(name)]
         reaches = opened[:, below].any(axis=1)
-        opened[:, place], effective[:, place] = reaches & ~cut[:, place], reaches & cut[:, place]
+        opened[:, position], effective[:, position] = (
+            reaches & ~cut[:, position],
+            reaches & cut[:, position],
+        )
     single, found = [(name,) for name in graph.nodes], []
     for members, marks in zip(effective.tolist(), opened.tolist(), strict=True):
         inside = tuple(compress(graph.nodes, marks))
@@ -178,11 +181,11 @@ def generic_rank(
 def _points(graph: CausalGraph, sets: Sequence[Names]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of queries (mask, value): d + 1 random points of every set of d variables."""
     draws = np.random.default_rng(SEED)
-    places = [
+    positions = [
         [graph.index(name) for name in members] for members in sets for _ in range(len(members) + 1)
     ]
-    for start in range(0, len(places), ROWS):
-        rows = places[start : start + ROWS]
+    for start in range(0, len(positions), ROWS):
+        rows = positions[start : start + ROWS]
         mask = np.zeros((len(rows), len(graph.nodes)), bool)
         for row, columns in enumerate(rows):
             mask[row, columns] = True
@@ -322,10 +325,10 @@ def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
         for members, reduction in zip(explored.sets, explored.reductions, strict=True)
     ]
     coordinates = list(dict.fromkeys(coordinate for row in used for coordinate in row))
-    column = {coordinate: place for place, coordinate in enumerate(coordinates)}
+    column = {coordinate: position for position, coordinate in enumerate(coordinates)}
     uses = np.zeros((len(explored.sets), len(coordinates)), bool)
-    for place, row in enumerate(used):
-        uses[place, [column[coordinate] for coordinate in row]] = True
+    for position, row in enumerate(used):
+        uses[position, [column[coordinate] for coordinate in row]] = True
     uses.flags.writeable = False
     return Parameters(kind, intercepts, tuple(coordinates), uses, explored)
 

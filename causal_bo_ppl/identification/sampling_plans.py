@@ -204,7 +204,7 @@ def _factor(graph: CausalGraph, given: Mapping[str, Names], district: Names) -> 
 
     Raises HedgeFound where there is no formula, RatioNeeded where it is a ratio.
     """
-    rank = {name: place for place, name in enumerate(given)}
+    rank = {name: position for position, name in enumerate(given)}
     last = max(rank[name] for name in district)  # later variables sum to 1
     inside = district_within(graph, district[0], [name for name in given if rank[name] <= last])
     while True:
@@ -243,13 +243,13 @@ def _make_plan(graph: CausalGraph, given: Mapping[str, Names], reduction: Reduct
         if (name, at) not in found:
             found[name, at] = tuple(source(each, at) for each in given[name])
             waiting += [each for each in found[name, at] if isinstance(each, tuple)]
-    rank = {name: place for place, name in enumerate(given)}
+    rank = {name: position for position, name in enumerate(given)}
     keys = sorted(found, key=lambda key: (rank[key[0]], own.get(key[0], NATURAL) != key[1], key[1]))
-    places = {key: place for place, key in enumerate(keys)}
+    positions = {key: position for position, key in enumerate(keys)}
     draws = tuple(
         Draw(
             key[0],
-            tuple(each if isinstance(each, str) else places[each] for each in found[key]),
+            tuple(each if isinstance(each, str) else positions[each] for each in found[key]),
             own.get(key[0], NATURAL - 1) == key[1],
         )
         for key in keys
@@ -272,12 +272,12 @@ def linear_effect(
     count, index = len(plan.intervened), plans.graph.index
     rows: list[np.ndarray] = []
     for at, draw in enumerate(plan.draws):
-        place, given = index(draw.variable), list(map(index, plans.given[draw.variable]))
-        cross = covariance[..., given, place]
+        position, given = index(draw.variable), list(map(index, plans.given[draw.variable]))
+        cross = covariance[..., given, position]
         slopes = np.linalg.solve(covariance[..., given, :][..., given], cross[..., None])[..., 0]
         row = np.zeros((*mean.shape[:-1], 1 + count + len(plan.draws)))
-        row[..., 0] = mean[..., place] - (slopes * mean[..., given]).sum(axis=-1)
-        left = covariance[..., place, place] - (slopes * cross).sum(axis=-1)
+        row[..., 0] = mean[..., position] - (slopes * mean[..., given]).sum(axis=-1)
+        left = covariance[..., position, position] - (slopes * cross).sum(axis=-1)
         row[..., 1 + count + at] = np.sqrt(left)
         for number, each in enumerate(draw.sources):
             weight = slopes[..., number]

@@ -21,7 +21,7 @@ from causal_bo_ppl.identification.evaluation import (
     Reals,
     Unsound,
     evaluate,
-    on_places,
+    on_positions,
     union,
 )
 from causal_bo_ppl.identification.finite_field import is_exact_effect, require_density
@@ -69,17 +69,17 @@ def draw_trials(graph: CausalGraph, count: int) -> Trials:
     noise = _draw_noise(graph, draws, count) * scale[:, :, None] * scale[:, None, :]
     weights = np.zeros((count, size, size))
     grown = np.zeros((count, size, size))  # covariances as they would be without arcs
-    for place, name in enumerate(graph.nodes):
+    for position, name in enumerate(graph.nodes):
         parents = [graph.index(cause) for cause in graph.parents(name)]
         column = draws.uniform(0.7, 1.3, (count, len(parents))) * draws.choice(
             [-1.0, 1.0], (count, len(parents))
         )
         inherited = np.einsum("ti,tij,tj->t", column, grown[:, parents][:, :, parents], column)
         column *= np.minimum(1.0, np.sqrt(CAP / np.maximum(inherited, CAP)))[:, None]
-        weights[:, parents, place] = column
+        weights[:, parents, position] = column
         shared = np.einsum("ti,tij->tj", column, grown[:, parents])
-        grown[:, place], grown[:, :, place] = shared, shared
-        grown[:, place, place] = np.minimum(inherited, CAP) + scale[:, place] ** 2
+        grown[:, position], grown[:, :, position] = shared, shared
+        grown[:, position, position] = np.minimum(inherited, CAP) + scale[:, position] ** 2
     intercepts = draws.normal(size=(count, size))
     solve = np.linalg.inv(np.eye(size) - weights.transpose(0, 2, 1))
     moments = Reals(
@@ -113,25 +113,25 @@ class Effects(NamedTuple):
     intercepts: np.ndarray
     variances: np.ndarray
 
-    def potential(self, place: int, places: Sequence[int], target: int) -> Potential:
+    def potential(self, position: int, positions: Sequence[int], target: int) -> Potential:
         """Return the density N(y; intercept + slopes'x, variance) of one set in every trial.
 
-        It is a potential over `places`, which are the target and what is set.
+        It is a potential over `positions`, which are the target and what is set.
         """
-        intercept, variance = self.intercepts[:, place], self.variances[:, place]
-        residual = -self.slopes[:, place, list(places)]
-        residual[:, list(places).index(target)] = 1.0
+        intercept, variance = self.intercepts[:, position], self.variances[:, position]
+        residual = -self.slopes[:, position, list(positions)]
+        residual[:, list(positions).index(target)] = 1.0
         precision = residual[:, :, None] * residual[:, None, :] / variance[:, None, None]
         constant = -(LOG_TWO_PI + np.log(variance) + intercept**2 / variance) / 2
         return Potential(
-            tuple(places), precision, residual * (intercept / variance)[:, None], constant
+            tuple(positions), precision, residual * (intercept / variance)[:, None], constant
         )
 
 
 def mark(graph: CausalGraph, sets: Sequence[Collection[str]]) -> np.ndarray:
     """Return which variables stand in which set, a boolean array of shape (M, p)."""
     masks = np.zeros((len(sets), len(graph.nodes)), bool)
-    rank = {name: place for place, name in enumerate(graph.nodes)}
+    rank = {name: position for position, name in enumerate(graph.nodes)}
     columns = [rank[name] for members in sets for name in members]
     masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
     return masks
@@ -214,10 +214,10 @@ def _compare(
 ) -> tuple[dict[str, float], float]:
     """Return the error of every quantity, and that of the whole density."""
     trials = draw_trials(graph, TRIALS)
-    places = {name: place for place, name in enumerate(graph.nodes)}
-    at, inside = places[target], np.array([name in members for name in graph.nodes])
+    positions = {name: position for position, name in enumerate(graph.nodes)}
+    at, inside = positions[target], np.array([name in members for name in graph.nodes])
     truth = true_effects(trials, at, inside[None])
-    potential = evaluate(estimand, trials.moments, places)
+    potential = evaluate(estimand, trials.moments, positions)
     row, own, pull = _of_target(potential, at, len(graph.nodes))
     left = trials.moments.integrate(potential, {at})  # must be 1 whatever the other variables are
     errors = {
@@ -229,7 +229,7 @@ def _compare(
         ),
         "integral over the target": max(_error(piece, np.zeros(1)) for piece in left[1:]),
     }
-    around = [places[name] for name in graph.require([target, *members])]
+    around = [positions[name] for name in graph.require([target, *members])]
     return errors, discrepancy(potential, truth.potential(0, around, at))
 
 
@@ -237,7 +237,7 @@ def _of_target(
     potential: Potential, target: int, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the coefficients of all variables for the target, its precision and information."""
-    spread = on_places(potential, tuple(range(size)))
+    spread = on_positions(potential, tuple(range(size)))
     own = spread.precision[:, target, target]
     return -spread.precision[:, target] / own[:, None], own, spread.information[:, target]
 
@@ -248,8 +248,8 @@ def discrepancy(found: Potential, truth: Potential) -> float:
     It is infinite where `found` is not finite. Equal potentials are equal densities: slopes,
     intercept, variance, normalization, and no dependence on any other variable.
     """
-    places = union([found.places, truth.places])
-    pairs = zip(on_places(found, places)[1:], on_places(truth, places)[1:], strict=True)
+    positions = union([found.positions, truth.positions])
+    pairs = zip(on_positions(found, positions)[1:], on_positions(truth, positions)[1:], strict=True)
     return max(_error(one, other, 1.0) for one, other in pairs)
 
 

@@ -74,14 +74,14 @@ def total(expression: Expression, names: Iterable[str]) -> Expression:
             return total(expression.expression, names | bound)
     factors = list(factors_of(expression))
     while spent := _spent(factors, names):
-        place, name = spent
-        children = [child for child in factors[place].children if child.name != name]
+        position, name = spent
+        children = [child for child in factors[position].children if child.name != name]
         rest = (
-            Probability(Distribution(tuple(children), factors[place].parents))
+            Probability(Distribution(tuple(children), factors[position].parents))
             if children
             else One()
         )
-        factors[place] = rest
+        factors[position] = rest
         names.discard(name)
     inner = product(factors)
     return Sum(inner, frozenset(map(variable, names))) if names else inner
@@ -95,8 +95,8 @@ def _spent(factors: list[Expression], names: set[str]) -> tuple[int, str] | None
     count = Counter(name for factor in factors for name in free_names(factor))
     return next(
         (
-            (place, child.name)
-            for place, factor in enumerate(factors)
+            (position, child.name)
+            for position, factor in enumerate(factors)
             if isinstance(factor, Probability)
             for child in factor.children
             if child.name in names and count[child.name] == 1
@@ -207,8 +207,8 @@ def latex_name(name: str) -> str:
     return rf"\mathit{{{escaped}}}".replace(" ", r"\ ")
 
 
-Places = tuple[int, ...]
-Pairs = tuple[Places, ...]
+Positions = tuple[int, ...]
+Pairs = tuple[Positions, ...]
 
 
 def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | None:
@@ -219,13 +219,15 @@ def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | 
     names and order, so its text is the same in every process.
     """
 
-    def places(names: Names) -> Places:
+    def positions(names: Names) -> Positions:
         return tuple(graph.index(name) for name in names)
 
     directed, bidirected = (
-        tuple(places(edge) for edge in edges) for edges in (graph.directed, graph.bidirected)
+        tuple(positions(edge) for edge in edges) for edges in (graph.directed, graph.bidirected)
     )
-    answer = _ask(len(graph.nodes), directed, bidirected, places(outcomes), places(intervened))
+    answer = _ask(
+        len(graph.nodes), directed, bidirected, positions(outcomes), positions(intervened)
+    )
     if answer is None:
         return None
     return arranged(_translated(answer, graph, outcomes), graph)
@@ -233,7 +235,7 @@ def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | 
 
 @lru_cache(maxsize=4096)
 def _ask(
-    size: int, directed: Pairs, bidirected: Pairs, outcomes: Places, intervened: Places
+    size: int, directed: Pairs, bidirected: Pairs, outcomes: Positions, intervened: Positions
 ) -> Expression | None:
     """Ask the same question about v0, v1, ..., once for all graphs that differ in names alone."""
 
@@ -241,12 +243,12 @@ def _ask(
         return [(f"v{one}", f"v{other}") for one, other in pairs]
 
     graph = NxMixedGraph.from_str_edges(
-        nodes=[f"v{place}" for place in range(size)],
+        nodes=[f"v{position}" for position in range(size)],
         directed=edges(directed),
         undirected=edges(bidirected),
     )
     treatments, targets = (
-        {Variable(f"v{place}") for place in places} for places in (intervened, outcomes)
+        {Variable(f"v{position}") for position in positions} for positions in (intervened, outcomes)
     )
     return identify_outcomes(graph, treatments=treatments, outcomes=targets)
 

@@ -14,7 +14,7 @@ from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Prior, ResponseMap,
 from causal_bo_ppl.problem import Queries
 
 
-class RowModel(Protocol):
+class ObservationModel(Protocol):
     """What n models say about rows of the variables in `nodes`; a part of `interfaces.Model`."""
 
     @property
@@ -28,14 +28,14 @@ class RowModel(Protocol):
         """Draw one row for each model and query, (n, rows, p)."""
 
 
-class Belief(Protocol):
+class ThetaDistribution(Protocol):
     """What a method of inference knows about theta.
 
     Kernels and checks ask a belief these questions through `Posterior`; none of them asks which
     method it came from. Queries are over the variables of `model.nodes`.
 
     Optional, found by `offered`: `coefficients()`, the `Coefficients` of linear equations that are
-    independent given the rows, and `row_information(queries)`, the `RowInformation` of one whole
+    independent given the rows, and `expected_information(queries)`, the `ExpectedInformation` of one whole
     row of each query about the weights w of theta = mean + factor w; see `mechanisms.interfaces`.
     """
 
@@ -44,7 +44,7 @@ class Belief(Protocol):
         """The map from theta to effects."""
 
     @property
-    def model(self) -> RowModel | None:
+    def model(self) -> ObservationModel | None:
         """What draws of whole models say about rows; None where only theta is known."""
 
     @property
@@ -111,11 +111,11 @@ class Belief(Protocol):
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, (M,)."""
 
-    def update(self, rows: Data) -> "Belief":
+    def update(self, rows: Data) -> "ThetaDistribution":
         """Return the belief after more rows."""
 
 
-class ModelBelief:
+class ModelDistribution:
     """The part of a belief about the parameters of a model that the model itself knows."""
 
     model: Model
@@ -141,7 +141,7 @@ class ModelBelief:
 
 
 def learned_entries(
-    model: RowModel | None, learned: np.ndarray, data: Data, nodes: Sequence[str]
+    model: ObservationModel | None, learned: np.ndarray, data: Data, nodes: Sequence[str]
 ) -> np.ndarray:
     """Return where rows teach the densities of variables, (rows, p) over `nodes`.
 
@@ -169,7 +169,7 @@ class Method(Protocol):
 
     Optional methods are found by `offered`: `proper_prior(problem)`, a prior that can be drawn
     from; `shortened()`, the same method with fewer draws, for many fits; `resume(model, psi, stats,
-    key, sizes)`, the belief of draws that it made before, see `NUTS.resume`.
+    key, sizes)`, the distribution of draws that it made before, see `NUTS.resume`.
     """
 
     @property
@@ -180,7 +180,7 @@ class Method(Protocol):
     def needs_key(self) -> bool:
         """Whether it draws at random."""
 
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> ThetaDistribution:
         """Return the posterior of theta given the rows and outcomes of the task."""
 
 

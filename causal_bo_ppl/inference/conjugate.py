@@ -8,15 +8,15 @@ import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.inference.base import Belief, ModelBelief
+from causal_bo_ppl.inference.base import ModelDistribution, ThetaDistribution
 from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.base import (
     Coefficients,
+    ExpectedInformation,
     Mechanisms,
-    RowInformation,
     Task,
     offered,
 )
@@ -41,7 +41,7 @@ class Conjugate:
     uses_linearity = False
     verdicts = ("exact", "passed", "failed")  # hyperparameters are searched for
 
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> Belief:
+    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> ThetaDistribution:
         """Return the posterior of all equations."""
         require_no_outcomes(task, self.name)
         model = mechanisms.bind(task)
@@ -54,7 +54,7 @@ class Conjugate:
                 f"{mechanisms.name} mechanisms have no posterior in closed form; use "
                 'method="nuts" or method="laplace"'
             )
-        return ExactBelief(model, closed_form())
+        return ExactDistribution(model, closed_form())
 
 
 def require_no_outcomes(task: Task, method: str) -> None:
@@ -68,8 +68,8 @@ def require_no_outcomes(task: Task, method: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactBelief(ModelBelief):
-    """Independent equations as the belief of a posterior; see `interfaces.Belief`.
+class ExactDistribution(ModelDistribution):
+    """Independent equations as the belief of a posterior; see `interfaces.ThetaDistribution`.
 
     model: the mechanisms; its rows are those of the first fit, the equations know all of them.
     """
@@ -144,10 +144,10 @@ class ExactBelief(ModelBelief):
         """Return the variance of one outcome under each query, at the posterior means."""
         return self.model.outcome_variances(self.equations.at_mean, queries)
 
-    def row_information(self, queries: Queries) -> RowInformation:
+    def expected_information(self, queries: Queries) -> ExpectedInformation:
         """Return what one whole row of each query will say about the weights of theta."""
-        return self.equations.row_information(queries)
+        return self.equations.expected_information(queries)
 
-    def update(self, rows: Data) -> "ExactBelief":
+    def update(self, rows: Data) -> "ExactDistribution":
         """Return the belief after more rows: exactly that of all rows together."""
-        return ExactBelief(self.model, self.equations.update(rows))
+        return ExactDistribution(self.model, self.equations.update(rows))

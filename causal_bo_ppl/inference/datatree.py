@@ -21,7 +21,7 @@ from causal_bo_ppl.problem.interventions import labels, read_interventions
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.base import Belief, RowModel
+    from causal_bo_ppl.inference.base import ObservationModel, ThetaDistribution
     from causal_bo_ppl.inference.posterior import Posterior
 
 
@@ -62,43 +62,43 @@ def read_wanted(post: "Posterior", draws: int | None, rows: object, effects: obj
     queries = read_interventions(post.problem, effects)
     if not len(queries):
         raise ModelError("effects names no intervention; give some, such as [{'X': 1.0}], or None")
-    post.belief.response.batch(queries)  # refused before anything is drawn
+    post.distribution.response.batch(queries)  # refused before anything is drawn
     return Wanted(draws, groups, queries)
 
 
 def to_datatree(post: "Posterior", wanted: Wanted, key: jax.Array) -> "xr.DataTree":
     """Return the wanted groups of a posterior as a tree."""
     for_draws, for_rows, for_prior = jax.random.split(key, 3)
-    belief = post.belief
-    drawn = belief.drawn(wanted.draws, for_draws)
+    distribution = post.distribution
+    drawn = distribution.drawn(wanted.draws, for_draws)
     if wanted.rows:
-        values, free = post.learned_rows
+        values, free = post.learned_observations
         drawn = drawn.thinned(max(4, MOST // free.size) if free.size else None)
-    groups: dict[str, Any] = {"posterior": _parameters(drawn, belief)}
+    groups: dict[str, Any] = {"posterior": _parameters(drawn, distribution)}
     if wanted.effects is not None:
-        found = _effects(drawn.theta, belief, wanted.effects)
+        found = _effects(drawn.theta, distribution, wanted.effects)
         groups["posterior"]["effect"] = _split(drawn, found)
     if drawn.log_prior is not None:
         groups["log_prior"] = {"prior": _split(drawn, drawn.log_prior)}
     if drawn.stats:
         groups["sample_stats"] = drawn.stats
-    if wanted.rows and len(values) and belief.model is not None:
-        groups |= _about_rows(drawn, belief.model, values, free, for_rows, wanted.rows)
+    if wanted.rows and len(values) and distribution.model is not None:
+        groups |= _about_rows(drawn, distribution.model, values, free, for_rows, wanted.rows)
     if drawn.told is not None and "log_likelihood" in wanted.rows:
         told = {f"do({post.problem.target})": _split(drawn, drawn.told)}
         groups.setdefault("log_likelihood", {}).update(told)
-    before = belief.draw_prior(len(drawn.theta), for_prior)
+    before = distribution.draw_prior(len(drawn.theta), for_prior)
     if before is not None:
-        groups["prior"] = _parameters(before, belief)
+        groups["prior"] = _parameters(before, distribution)
     return _assemble(groups, post, drawn, wanted.effects)
 
 
-def _effects(theta: np.ndarray, belief: "Belief", queries: Queries) -> np.ndarray:
+def _effects(theta: np.ndarray, distribution: "ThetaDistribution", queries: Queries) -> np.ndarray:
     """Return effects (n, M) of draws of theta (n, d); NaN for a draw that has no value."""
     known = np.isfinite(theta).all(axis=1)
     effects = np.full((len(theta), len(queries)), np.nan)
     if known.any():
-        effects[known] = effects_of_draws(belief.response, theta[known], queries)
+        effects[known] = effects_of_draws(distribution.response, theta[known], queries)
     return effects
 
 
@@ -117,11 +117,13 @@ def _assemble(
     by_row = {name: [f"row[{name}]"] for name in (*nodes, f"do({problem.target})")}
     rows: dict[str, Any] = {}
     if any(group in groups for group in BY_ROW):
-        free = post.learned_rows[1]
+        free = post.learned_observations[1]
         rows = {f"row[{name}]": np.flatnonzero(free[:, at]) for at, name in enumerate(nodes)}
     by_draw = {"theta": ["coordinate"], "sd": [DISTURBANCES], "effect": [EFFECTS]}
     learned = [
-        name for name, is_learned in zip(nodes, post.belief.learned, strict=True) if is_learned
+        name
+        for name, is_learned in zip(nodes, post.distribution.learned, strict=True)
+        if is_learned
     ]
     names = {"coordinate": list(post.names), DISTURBANCES: learned}
     if effects is not None:
@@ -143,7 +145,7 @@ def _for_another_time(post: "Posterior", drawn: Drawn) -> dict[str, "xr.Dataset"
 
     groups, nodes = {}, list(post.problem.graph.nodes)
     variables: dict[str, Any] = {}
-    if post.rows:
+    if post.n_observations:
         variables["values"] = (("row", "node"), post.data.values)
         variables["was_set"] = (("row", "node"), post.data.intervened)
     told = None if post.recipe is None else post.recipe.task.outcomes
@@ -153,9 +155,9 @@ def _for_another_time(post: "Posterior", drawn: Drawn) -> dict[str, "xr.Dataset"
         variables["told_was_set"] = (("told", "node"), np.asarray(told.queries.mask))
     if variables:
         groups[ROWS] = xr.Dataset(variables, coords={"node": nodes})
-    psi = getattr(post.belief, "psi", None)
+    psi = getattr(post.distribution, "psi", None)
     if psi is not None and psi.shape[0] * psi.shape[1] == len(drawn.theta):
-        names = list(post.belief.model.coordinates)  # type: ignore[union-attr]
+        names = list(post.distribution.model.coordinates)  # type: ignore[union-attr]
         psi_dims = ("chain", "draw", "unconstrained")
         coords = {"chain": np.arange(psi.shape[0]), "draw": np.arange(psi.shape[1])}
         groups[COORDINATES] = xr.Dataset(
@@ -177,10 +179,10 @@ def _finish(tree: "xr.DataTree", post: "Posterior") -> "xr.DataTree":
         "mechanisms": post.mechanisms,
         "verdict": post.verdict,
         "accepted": post.accepted,
-        "draws": IID if post.belief.chains is None else "as sampled",
+        "draws": IID if post.distribution.chains is None else "as sampled",
         "recipe": write_recipe(post),
     }
-    record = offered(post.belief.response, "attributes")
+    record = offered(post.distribution.response, "attributes")
     tree.attrs |= {} if record is None else record()
     return tree
 
@@ -190,18 +192,18 @@ def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
     return values.reshape(drawn.chains, -1, *values.shape[1:])
 
 
-def _parameters(drawn: Drawn, belief: "Belief") -> dict[str, np.ndarray]:
+def _parameters(drawn: Drawn, distribution: "ThetaDistribution") -> dict[str, np.ndarray]:
     """Return theta of every draw, and the sds of the disturbances that were learned, if any."""
     theta = {"theta": _split(drawn, drawn.theta)}
-    scales = offered(belief.model, "scales")
-    if scales is None or not belief.learned.any():
+    scales = offered(distribution.model, "scales")
+    if scales is None or not distribution.learned.any():
         return theta
-    return theta | {"sd": _split(drawn, scales(drawn.models)[:, belief.learned])}
+    return theta | {"sd": _split(drawn, scales(drawn.models)[:, distribution.learned])}
 
 
 def _about_rows(
     drawn: Drawn,
-    model: "RowModel",
+    model: "ObservationModel",
     values: np.ndarray,
     free: np.ndarray,
     key: jax.Array,

@@ -10,7 +10,7 @@ import numpy as np
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_sizes
-from causal_bo_ppl.data.data import digest, require_rows_of
+from causal_bo_ppl.data.data import digest, require_data_of
 from causal_bo_ppl.data.outcomes import no_outcomes, read_outcomes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, listed
 from causal_bo_ppl.inference.base import Method, Recipe
@@ -154,11 +154,11 @@ def fit(
     family, choice = choose_family(problem, data, family, prior)
     told = read_outcomes(problem, outcomes)
     task = Task(problem, data, told, prior, parameters, intercepts, linear)
-    belief = chosen.infer(task, family, given_key)
+    distribution = chosen.infer(task, family, given_key)
     digested = (digest(data) + told.digest()) % 2**256
     recipe = Recipe(mechanisms, chosen, task, given_key)
     return Posterior(
-        problem, chosen.name, belief, (data,), digested, "", family.name, choice, recipe
+        problem, chosen.name, distribution, (data,), digested, "", family.name, choice, recipe
     )
 
 
@@ -167,8 +167,10 @@ def choose_family(problem: Problem, data: Data, family: Mechanisms, prior: objec
 
     def fit_conjugate(candidate: Mechanisms, given: object) -> Posterior:
         nothing = no_outcomes(len(problem.graph.nodes))
-        belief = Conjugate().infer(Task(problem, data, nothing, given), candidate, None)
-        return Posterior(problem, "conjugate", belief, (data,), digest(data), "", candidate.name)
+        distribution = Conjugate().infer(Task(problem, data, nothing, given), candidate, None)
+        return Posterior(
+            problem, "conjugate", distribution, (data,), digest(data), "", candidate.name
+        )
 
     return choose_mechanisms(problem, data, family, prior, fit_conjugate)
 
@@ -221,7 +223,7 @@ def _require_inputs(
             f"fit needs Data, got {type(data).__name__}; read a table with "
             "Data.from_frame(problem, ...)"
         )
-    require_rows_of(problem, data)
+    require_data_of(problem, data)
     require_sizes(data)
     for name, flag in (("intercepts", intercepts), ("linear", linear)):
         if not isinstance(flag, bool):

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
-from causal_bo_ppl.inference.base import ModelBelief
+from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
     CHAINS,
     Drawn,
@@ -80,26 +80,28 @@ class Laplace:
     is_approximate = True
     verdicts = (PASSED, FAILED, UNKNOWN)
 
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "GaussianBelief":
+    def infer(
+        self, task: Task, mechanisms: Mechanisms, key: jax.Array | None
+    ) -> "GaussianDistribution":
         """Return the Gaussian at the mode; warn where its intervals are too narrow.
 
         An update with more rows does not warn again.
         """
-        belief = approximate(mechanisms.bind(task), progress=self.progress)
-        if belief.coverage is not None and belief.coverage < NARROW:
+        distribution = approximate(mechanisms.bind(task), progress=self.progress)
+        if distribution.coverage is not None and distribution.coverage < NARROW:
             warnings.warn(
                 f"with so few rows laplace is too narrow: its {LEVEL:.0%} intervals hold only "
-                f"about {belief.coverage:.0%} of the exact posterior; "
+                f"about {distribution.coverage:.0%} of the exact posterior; "
                 'use method="nuts", or add rows',
                 CausalBOWarning,
                 stacklevel=3,
             )
-        return belief
+        return distribution
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianBelief(ModelBelief):
-    """A Gaussian in a model's coordinates as the belief of a posterior; see `interfaces.Belief`.
+class GaussianDistribution(ModelDistribution):
+    """A Gaussian in a model's coordinates as the belief of a posterior; see `interfaces.ThetaDistribution`.
 
     mode: the coordinates at the mode, (k,). factor: a factor of the covariance, (k, k). decrement:
     how far the mode still is. condition: the condition number of the Hessian.
@@ -217,9 +219,9 @@ class GaussianBelief(ModelBelief):
         """Return the variance of one outcome under each query, at the mode."""
         return self.model.outcome_variances(self.model.draws(self.mode[None]), queries)
 
-    def update(self, rows: Data) -> "GaussianBelief":
+    def update(self, rows: Data) -> "GaussianDistribution":
         """Return the Gaussian at the mode of all rows."""
-        return approximate(self.model.with_rows(rows), progress=False)
+        return approximate(self.model.with_observations(rows), progress=False)
 
 
 @jax.jit
@@ -252,18 +254,18 @@ def _progress(wanted: bool) -> Iterator[tqdm]:
             first.join()
 
 
-def approximate(model: Model, *, progress: bool = True) -> GaussianBelief:
+def approximate(model: Model, *, progress: bool = True) -> GaussianDistribution:
     """Return the Gaussian at the mode of a model, with a progress bar if the search takes long."""
     known = offered(model, "mode")
     found = None if known is None else known()
     if found is not None:
         mode, factor, decrement = found
-        return GaussianBelief(model, mode, factor, decrement, 1.0)
+        return GaussianDistribution(model, mode, factor, decrement, 1.0)
     with _progress(progress) as bar:
         return _search(straight(model), bar)
 
 
-def _search(model: Model, bar: tqdm) -> GaussianBelief:
+def _search(model: Model, bar: tqdm) -> GaussianDistribution:
     """Return the Gaussian at the mode that L-BFGS and Newton's steps find."""
     density = jax.tree.map(jnp.asarray, model.density)
 
@@ -298,7 +300,7 @@ def _search(model: Model, bar: tqdm) -> GaussianBelief:
     sizes = np.linalg.svd(root, compute_uv=False)
     factor = solve_triangular(root, np.eye(len(mode)), lower=True, trans="T")
     condition = float((sizes[0] / sizes[-1]) ** 2)
-    return GaussianBelief(model, mode, factor, max(decrement, 0.0), condition)
+    return GaussianDistribution(model, mode, factor, max(decrement, 0.0), condition)
 
 
 def _factor(model: Model, curvature: np.ndarray) -> np.ndarray:

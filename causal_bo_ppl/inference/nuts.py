@@ -21,7 +21,7 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.potentials import find_starts, potential
-from causal_bo_ppl.inference.sampled import SampledBelief
+from causal_bo_ppl.inference.sampled import SampledDistribution
 from causal_bo_ppl.inputs import PATIENCE, read_count
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
 
@@ -73,7 +73,9 @@ class NUTS:
                 f"target_accept must lie between 0.4 and 1, got {self.target_accept!r}"
             )
 
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> SampledBelief:
+    def infer(
+        self, task: Task, mechanisms: Mechanisms, key: jax.Array | None
+    ) -> SampledDistribution:
         """Return the draws of all chains."""
         if key is None:
             raise ModelError("nuts draws at random: give a key, such as key=0")
@@ -86,7 +88,7 @@ class NUTS:
         stats: dict[str, np.ndarray],
         key: jax.Array,
         sizes: Sequence[int],
-    ) -> SampledBelief:
+    ) -> SampledDistribution:
         """Return the belief of draws that this method made before, as `infer` returned it.
 
         Parameters
@@ -109,7 +111,7 @@ class NUTS:
             )
         for size in sizes[1:]:
             key = jax.random.fold_in(key, size)
-        return _belief(model, self, key, Chains(psi, stats))
+        return _distribution(model, self, key, Chains(psi, stats))
 
     def shortened(self) -> "NUTS":
         """Return shorter chains without a progress bar, for many fits."""
@@ -233,18 +235,20 @@ def _run_chain(
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-def sample(model: Model, method: NUTS, key: jax.Array) -> SampledBelief:
+def sample(model: Model, method: NUTS, key: jax.Array) -> SampledDistribution:
     """Return the posterior of a model by NUTS; more rows are drawn with a key of their own."""
-    return _belief(model, method, key, run_chains(model, method, key))
+    return _distribution(model, method, key, run_chains(model, method, key))
 
 
-def _belief(model: Model, method: NUTS, key: jax.Array, chains: Chains) -> SampledBelief:
+def _distribution(
+    model: Model, method: NUTS, key: jax.Array, chains: Chains
+) -> SampledDistribution:
     """Return draws that were made with a key as the belief of a posterior."""
     size = f"{method.chains} chains of {method.draws} draws after {method.warmup} of warm-up"
     kept = (method.chains, method.warmup, method.draws, method.target_accept)
     settings = f"{kept} {method.depth} {np.asarray(jax.random.key_data(key)).tolist()}"
 
-    def again(longer: Model) -> SampledBelief:
+    def again(longer: Model) -> SampledDistribution:
         return sample(longer, method, jax.random.fold_in(key, len(longer.data)))
 
-    return SampledBelief(model, chains.psi, chains.stats, "NUTS", size, settings, again)
+    return SampledDistribution(model, chains.psi, chains.stats, "NUTS", size, settings, again)

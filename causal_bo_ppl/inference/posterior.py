@@ -13,19 +13,19 @@ import pandas as pd
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.checks import require_more_rows
+from causal_bo_ppl.data.checks import require_more_observations
 from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.inference.base import Belief, Recipe, learned_entries
+from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_entries
 from causal_bo_ppl.inference.datatree import read_wanted, to_datatree
 from causal_bo_ppl.inference.display import write_html
 from causal_bo_ppl.inference.draws import find_quantiles, read_levels
 from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import read_given_draws
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
+from causal_bo_ppl.mechanisms.base import ExpectedInformation as ExpectedInformation
 from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, offered
-from causal_bo_ppl.mechanisms.base import RowInformation as RowInformation
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions
 
@@ -46,7 +46,7 @@ class Posterior:
     method:
         The name of the method that found it.
     belief:
-        What the method knows beyond theta_Y; see `inference.interfaces.Belief`.
+        What the method knows beyond theta_Y; see `inference.interfaces.ThetaDistribution`.
     parts:
         The rows that it was learned from.
     digest:
@@ -63,7 +63,7 @@ class Posterior:
 
     problem: Problem
     method: str
-    belief: Belief
+    distribution: ThetaDistribution
     parts: tuple[Data, ...]
     digest: int
     accepted: str = ""
@@ -72,7 +72,7 @@ class Posterior:
     recipe: Recipe | None = None
 
     @property
-    def rows(self) -> int:
+    def n_observations(self) -> int:
         """How many rows it was learned from."""
         return sum(map(len, self.parts))
 
@@ -84,7 +84,7 @@ class Posterior:
     @property
     def verdict(self) -> str:
         """Whether the computation worked: "exact", "passed", "failed" or "not assessed"."""
-        return self.belief.verdict
+        return self.distribution.verdict
 
     @property
     def status(self) -> str:
@@ -115,17 +115,17 @@ class Posterior:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the coordinates of theta_Y."""
-        return self.belief.response.names
+        return self.distribution.response.names
 
     @property
     def sets(self) -> tuple[tuple[str, ...], ...]:
         """The intervention sets whose effects were learned."""
-        return self.belief.response.sets
+        return self.distribution.response.sets
 
     @property
     def parameters(self) -> Parameters:
         """The coordinates of theta_Y of linear mechanisms, and which set uses which."""
-        found = getattr(self.belief.response, "parameters", None)
+        found = getattr(self.distribution.response, "parameters", None)
         if not isinstance(found, Parameters):
             raise ModelError(
                 f"{self.mechanisms} mechanisms have no such parameters; post.names and "
@@ -136,7 +136,7 @@ class Posterior:
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         require_float64()
-        mean, factor = self.belief.moments()
+        mean, factor = self.distribution.moments()
         covariance = factor @ factor.T
         finite = np.isfinite(mean) & np.isfinite(covariance).all(axis=1)
         if not finite.all() and self.verdict in ("exact", "passed"):
@@ -171,27 +171,36 @@ class Posterior:
     @property
     def moments_by(self) -> str:
         """How mean and covariance were found: by a closed form, the delta method, or draws."""
-        return self.belief.moments_by
+        return self.distribution.moments_by
 
     @property
     def prior(self) -> Prior:
         """What was believed before the rows."""
-        return self.belief.prior
+        return self.distribution.prior
 
     @cached_property
-    def learned_rows(self) -> tuple[np.ndarray, np.ndarray]:
+    def learned_observations(self) -> tuple[np.ndarray, np.ndarray]:
         """Values (n, p) of the target and its causes, and where not set, with a known density."""
-        nodes, belief = [self.problem.graph.nodes[at] for at in self._columns], self.belief
-        free = learned_entries(belief.model, belief.learned, self.data, nodes)
+        nodes, distribution = (
+            [self.problem.graph.nodes[at] for at in self._columns],
+            self.distribution,
+        )
+        free = learned_entries(distribution.model, distribution.learned, self.data, nodes)
         return self.data.values[:, self._columns], free
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of problem, parameters, method, prior and rows, whatever the order of the rows."""
         parts = [self.problem.fingerprint, self._canonical, self.method]
-        settings = [self.belief.settings] if self.belief.settings else []
+        settings = [self.distribution.settings] if self.distribution.settings else []
         text = "|".join(
-            [*parts, self.prior.canonical(), str(self.rows), f"{self.digest:x}", *settings]
+            [
+                *parts,
+                self.prior.canonical(),
+                str(self.n_observations),
+                f"{self.digest:x}",
+                *settings,
+            ]
         )
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -215,7 +224,7 @@ class Posterior:
         >>> cb.fit(system.problem, system.observe(50, 0)).draws(1_000, key=0).shape
         (1000, 4)
         """
-        return self.belief.draw(read_count("n", n, 1), as_key(key))
+        return self.distribution.draw(read_count("n", n, 1), as_key(key))
 
     def quantiles(
         self, levels: float | Sequence[float], *, draws: int = 4_000, key: jax.Array | int
@@ -252,26 +261,28 @@ class Posterior:
         >>> import causal_bo_ppl as cb
         >>> system = cb.models.load("chain")
         >>> post = cb.fit(system.problem, system.observe(50, 0)).update(system.observe(20, 1))
-        >>> post.rows
+        >>> post.n_observations
         70
         """
         require_float64()
-        require_more_rows(self.problem, rows, self.parts)
+        require_more_observations(self.problem, rows, self.parts)
         return replace(
             self,
-            belief=self.belief.update(rows),
+            distribution=self.distribution.update(rows),
             parts=(*self.parts, rows),
             digest=(self.digest + digest(rows)) % 2**256,
         )
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query as the model implies it, (M,)."""
-        return self.belief.outcome_variances(self.upstream(queries))
+        return self.distribution.outcome_variances(self.upstream(queries))
 
-    def row_information(self, queries: Queries) -> RowInformation | None:
+    def expected_information(self, queries: Queries) -> ExpectedInformation | None:
         """Return what a row of each query says of w in theta = mean + factor w; None if unknown."""
-        method = offered(self.belief, "row_information")
-        found: RowInformation | None = None if method is None else method(self.upstream(queries))
+        method = offered(self.distribution, "expected_information")
+        found: ExpectedInformation | None = (
+            None if method is None else method(self.upstream(queries))
+        )
         return found
 
     def to_datatree(
@@ -338,13 +349,13 @@ class Posterior:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate, with its mean and sd."""
-        to_frame = offered(self.belief.response, "to_frame")
+        to_frame = offered(self.distribution.response, "to_frame")
         bare = pd.DataFrame(index=pd.Index(self.names, name="coordinate"))
         return (bare if to_frame is None else to_frame()).assign(mean=self.mean, sd=self.sd)
 
     def __repr__(self) -> str:
         size = f"{len(self.names)} {self.kind} parameters of {self.problem.target}"
-        return f"Posterior({size}, {self.method}, {self.rows} rows, {self.status})"
+        return f"Posterior({size}, {self.method}, {self.n_observations} rows, {self.status})"
 
     @property
     def kind(self) -> str:
@@ -353,7 +364,7 @@ class Posterior:
 
     @property
     def _canonical(self) -> str:
-        canonical = offered(self.belief.response, "canonical")
+        canonical = offered(self.distribution.response, "canonical")
         return self.mechanisms if canonical is None else str(canonical())
 
     def _repr_html_(self) -> str:
@@ -396,7 +407,9 @@ class Posterior:
         True
         """
         found = read_given_draws(problem, draws, mechanisms, parameters, intercepts)
-        return cls(problem, "given draws", found.belief, (found.rows,), 0, "", found.mechanisms)
+        return cls(
+            problem, "given draws", found.distribution, (found.rows,), 0, "", found.mechanisms
+        )
 
 
 def require_trusted(post: Posterior) -> Posterior:

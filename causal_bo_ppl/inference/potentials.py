@@ -152,8 +152,8 @@ def weigh(ratios: np.ndarray, over: str) -> Importance:
 
 def resample(weights: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
     """Return places (draws,) chosen systematically in proportion to weights that sum to 1."""
-    places = (generator.uniform() + np.arange(draws)) / draws
-    return np.minimum(np.searchsorted(np.cumsum(weights), places), len(weights) - 1)
+    positions = (generator.uniform() + np.arange(draws)) / draws
+    return np.minimum(np.searchsorted(np.cumsum(weights), positions), len(weights) - 1)
 
 
 def ratios_of_model(model: Model, psi: np.ndarray, standard: np.ndarray) -> np.ndarray:

@@ -271,18 +271,18 @@ def _resume(tree: Any, parts: tuple[Data, ...], recipe: Recipe, resume: Any) -> 
     )
     model = family.bind(task)
     for part in parts[1:]:
-        model = model.with_rows(part)
+        model = model.with_observations(part)
     stats = {}
     if "sample_stats" in tree.children:
         stats = {str(name): each.values for name, each in tree["sample_stats"].data_vars.items()}
     sizes = list(accumulate(map(len, parts)))
     psi = tree[COORDINATES]["psi"].values
-    belief = resume(model, psi, stats, recipe.key, sizes)
+    distribution = resume(model, psi, stats, recipe.key, sizes)
     digested = (sum(map(digest, parts)) + task.outcomes.digest()) % 2**256
     made = Posterior(
-        task.problem, recipe.method.name, belief, parts, digested, "", family.name, choice
+        task.problem, recipe.method.name, distribution, parts, digested, "", family.name, choice
     )
-    theta, own = tree["posterior"]["theta"].values, belief.chains
+    theta, own = tree["posterior"]["theta"].values, distribution.chains
     close = ROUNDING * np.abs(theta).max()
     if own.shape != theta.shape or not (np.abs(own - theta) <= close).all():
         raise StoreError(f"has draws of theta that are not those of its chains; {AGAIN}")

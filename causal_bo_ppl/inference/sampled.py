@@ -15,7 +15,7 @@ import pandas as pd
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError, listed, unknown
-from causal_bo_ppl.inference.base import ModelBelief
+from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
     Drawn,
     Limits,
@@ -47,7 +47,7 @@ NO_DENSITY = "the density that given draws come from is not known"
 
 
 class OfDraws:
-    """What beliefs that are draws of theta share; see `interfaces.Belief`.
+    """What beliefs that are draws of theta share; see `interfaces.ThetaDistribution`.
 
     chains: draws of theta, (chains, n, d).
     """
@@ -102,8 +102,8 @@ class OfDraws:
 
 
 @dataclass(frozen=True, eq=False)
-class SampledBelief(OfDraws, ModelBelief):
-    """Draws of a model as the belief of a posterior; see `interfaces.Belief`.
+class SampledDistribution(OfDraws, ModelDistribution):
+    """Draws of a model as the belief of a posterior; see `interfaces.ThetaDistribution`.
 
     psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by:
     the name of the method. size: how many draws there are, in words. settings: what the draws
@@ -116,7 +116,7 @@ class SampledBelief(OfDraws, ModelBelief):
     by: str
     size: str
     settings: str
-    again: Callable[[Model], "SampledBelief"]
+    again: Callable[[Model], "SampledDistribution"]
 
     @property
     def moments_by(self) -> str:
@@ -177,9 +177,9 @@ class SampledBelief(OfDraws, ModelBelief):
         """Return the variance of one outcome under each query, at the posterior means."""
         return self.model.outcome_variances(self.models, queries)
 
-    def update(self, rows: Data) -> "SampledBelief":
+    def update(self, rows: Data) -> "SampledDistribution":
         """Return draws after more rows."""
-        return self.again(self.model.with_rows(rows))
+        return self.again(self.model.with_observations(rows))
 
 
 class UnknownPrior:
@@ -192,7 +192,7 @@ class UnknownPrior:
 
 @dataclass(frozen=True, eq=False)
 class GivenDraws(OfDraws):
-    """Draws of theta alone; see `interfaces.Belief`.
+    """Draws of theta alone; see `interfaces.ThetaDistribution`.
 
     chains: (chains, n, d); draws that are independent may come as one chain or as several.
     """
@@ -282,7 +282,7 @@ def read_draws(draws: object, names: tuple[str, ...]) -> np.ndarray:
 class ReadDraws(NamedTuple):
     """The belief of draws from elsewhere, the name of the mechanisms, and Data without rows."""
 
-    belief: GivenDraws
+    distribution: GivenDraws
     mechanisms: str
     rows: Data
 

@@ -195,7 +195,9 @@ class Wishart:
         size = len(problem.graph.ancestral(problem.target).nodes)
         return MomentPrior(np.zeros(size), 1.0, 4.0 * np.eye(size), size + 5.0)
 
-    def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> "MomentBelief":
+    def infer(
+        self, task: Task, mechanisms: Mechanisms, key: jax.Array | None
+    ) -> "MomentDistribution":
         """Return the posterior of the verified estimands."""
         if not getattr(mechanisms, "is_linear", False):
             raise ModelError(
@@ -236,8 +238,10 @@ class Wishart:
         chosen = [found[members] for members in parameters.explored.sets]
         effects = {each.effective: each.estimand for each in chosen if each.estimand is not None}
         statistics = summarise_rows(values)
-        belief = MomentBelief(task.problem, graph, effects, parameters, prior, statistics)
-        return belief.require_finite()
+        distribution = MomentDistribution(
+            task.problem, graph, effects, parameters, prior, statistics
+        )
+        return distribution.require_finite()
 
 
 class ObservedMoments:
@@ -254,9 +258,9 @@ class ObservedMoments:
         """Return the log density of each value given those before it, (n, rows, k)."""
         return sem.log_densities(draws, values, free)
 
-    def disturbances(self, draws: Models, rows: np.ndarray, place: int) -> np.ndarray:
+    def disturbances(self, draws: Models, rows: np.ndarray, position: int) -> np.ndarray:
         """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
-        return sem.disturbances(draws, rows, place)
+        return sem.disturbances(draws, rows, position)
 
     @property
     def gaussian(self) -> np.ndarray:
@@ -269,8 +273,8 @@ class ObservedMoments:
 
 
 @dataclass(frozen=True, eq=False)
-class MomentBelief:
-    """Estimands as functionals of an uncertain mean and covariance; see `interfaces.Belief`.
+class MomentDistribution:
+    """Estimands as functionals of an uncertain mean and covariance; see `interfaces.ThetaDistribution`.
 
     graph: the target's ancestral graph, with k nodes. effects: the estimand of every distinct
     effective set.
@@ -420,12 +424,12 @@ class MomentBelief:
             )
         return effective
 
-    def update(self, rows: Data) -> "MomentBelief":
+    def update(self, rows: Data) -> "MomentDistribution":
         """Return the belief after more observational rows."""
         more = summarise_rows(observed(rows, self.graph))
         return replace(self, statistics=merge_statistics(self.statistics, more)).require_finite()
 
-    def require_finite(self) -> "MomentBelief":
+    def require_finite(self) -> "MomentDistribution":
         """Return this belief if its moments are finite; nothing about them is exact otherwise."""
         finite = np.isfinite(self.posterior.centre) & np.isfinite(self.posterior.scale).all(axis=1)
         if not finite.all():
@@ -443,7 +447,7 @@ def observed(data: Data, graph: CausalGraph) -> np.ndarray:
         raise DataError(
             "wishart learns from observational rows only; "
             f"{int((~data.is_observational).sum())} of {len(data)} rows have something set: pass "
-            "data.rows(data.is_observational), or let cb.Study(problem, data, key=0) take them all"
+            "data.select(data.is_observational), or let cb.Study(problem, data, key=0) take them all"
         )
     return np.asarray(data.values[:, [data.nodes.index(name) for name in graph.nodes]])
 

@@ -2,7 +2,7 @@
 
 from causal_bo_ppl.kernels.comparison import compare_kernels as compare_kernels
 from causal_bo_ppl.kernels.couplings import coupling as coupling
-from causal_bo_ppl.kernels.couplings import teaching as teaching
+from causal_bo_ppl.kernels.couplings import variance_reduction as variance_reduction
 from causal_bo_ppl.kernels.exact import exact_gram as exact_gram
 from causal_bo_ppl.kernels.jacobian import KernelEstimate as KernelEstimate
 from causal_bo_ppl.kernels.jacobian import jacobian_features as jacobian_features

@@ -137,16 +137,19 @@ def compare_grams(
     {"all" or "curved": {measure: (R,)}}, of whole covariances and of what linearization misses.
     """
     compared = {name: np.full((len(COMPARED), 3), np.nan) for name in errors["all"]}
-    for place, (one, reference) in enumerate(COMPARED.values()):
+    for position, (one, reference) in enumerate(COMPARED.values()):
         if not {one, reference} <= grams.keys():
             continue
         part = "curved" if kernels.common and one == "jacobian" else "all"
         for name, alone in errors[part].items():
             size = float(MEASURES[name](grams[one] - grams[reference]))
             drawn = "monte_carlo" in (one, reference)
-            compared[name][place] = size, *(judge(kernels, size, alone) if drawn else (0.0, np.nan))
+            compared[name][position] = (
+                size,
+                *(judge(kernels, size, alone) if drawn else (0.0, np.nan)),
+            )
         scale = np.linalg.norm(grams[reference])
-        compared["frobenius"][place, :2] /= scale if scale > 0 else np.nan
+        compared["frobenius"][position, :2] /= scale if scale > 0 else np.nan
     return compared
 
 
@@ -242,7 +245,7 @@ def compare_kernels(
         "term": list(TERMS),
     }
     attributes = _attributes(post, kernels, level)
-    return xr.Dataset(variables, coordinates | {"rows": post.rows}, attributes)
+    return xr.Dataset(variables, coordinates | {"rows": post.n_observations}, attributes)
 
 
 def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> Kernels:
@@ -260,10 +263,10 @@ def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> K
     grams["monte_carlo"] = effects.T @ effects / (len(effects) - 1)
     if independent_coefficients(post) is not None:
         grams |= _exact(post, queries, grams["jacobian"])
-    chain_draws = post.belief.chains
+    chain_draws = post.distribution.chains
     common = chain_draws is not None and len(theta) == chain_draws[..., 0].size
     weights = bootstrap_weights(len(parts.linear), host_generator(for_weights))
-    return Kernels(grams, parts, weights, common, post.belief.tail_degrees > HEAVY)
+    return Kernels(grams, parts, weights, common, post.distribution.tail_degrees > HEAVY)
 
 
 def _split(
@@ -290,7 +293,7 @@ def _exact(post: Posterior, queries: Queries, linear: np.ndarray) -> dict[str, n
     """
     exact = np.asarray(exact_gram(post, queries).gram)
     nothing = np.zeros(exact.shape)
-    if post.belief.response.is_linear:
+    if post.distribution.response.is_linear:
         return {"exact": exact, "leading": exact, "mixed": nothing, "remainder": nothing}
     return {
         "exact": exact,
@@ -308,12 +311,12 @@ def _by_pair(pairs: dict[tuple[int, int], Pair], count: int) -> Variables:
         return np.moveaxis(np.array(cells), (0, 1), (-2, -1))
 
     found: Variables = {"size": (("term", *SETS), grid(lambda pair: pair.known))}
-    for place, part in enumerate(PARTS):
-        found[f"drawn{part}"] = (("term", *SETS), grid(lambda pair: pair.terms[:, place]))  # noqa: B023
+    for position, part in enumerate(PARTS):
+        found[f"drawn{part}"] = (("term", *SETS), grid(lambda pair: pair.terms[:, position]))  # noqa: B023
         for name in pairs[0, 0].errors:
             found[name + part] = (
                 ("comparison", *SETS),
-                grid(lambda pair: pair.errors[name][:, place]),  # noqa: B023
+                grid(lambda pair: pair.errors[name][:, position]),  # noqa: B023
             )
     return found | {"remainder_maximum": (SETS, grid(lambda pair: pair.largest))}
 
@@ -342,9 +345,9 @@ def _overall(kernels: Kernels, pairs: dict[tuple[int, int], Pair]) -> Variables:
         ]
     )
     found: Variables = {"overall_size": (("term",), total(lambda pair: pair.known**2))}
-    for place, part in enumerate(PARTS):
-        found[f"overall_frobenius{part}"] = (("comparison",), errors[:, place])
-        found[f"overall_drawn{part}"] = (("term",), scored[:, place])
+    for position, part in enumerate(PARTS):
+        found[f"overall_frobenius{part}"] = (("comparison",), errors[:, position])
+        found[f"overall_drawn{part}"] = (("term",), scored[:, position])
     return found
 
 

@@ -84,7 +84,7 @@ def coupling(
             "target": post.problem.target,
             "unit": post.problem.units.get(post.problem.target, ""),
             "method": post.method,
-            "rows": post.rows,
+            "rows": post.n_observations,
             "kernel": kernel.assumed,
         },
     )
@@ -115,8 +115,8 @@ def _between(correlations: np.ndarray, sets: Sets) -> np.ndarray:
     """
     squares, counted = np.nan_to_num(correlations) ** 2, np.isfinite(correlations)
     member = np.zeros((len(sets.rows), len(correlations)))
-    for place, rows in enumerate(sets.rows):
-        member[place, rows] = 1.0
+    for position, rows in enumerate(sets.rows):
+        member[position, rows] = 1.0
     count = member @ counted @ member.T
     return np.asarray(np.sqrt(member @ squares @ member.T / np.where(count > 0, count, np.nan)))
 
@@ -127,7 +127,7 @@ def _explained(gram: np.ndarray, sets: Sets) -> np.ndarray:
     With U the whitened directions of the left set, a share is |U'K_lr|^2 / tr K_rr.
     """
     shares, variances = np.full((len(sets.rows),) * 2, np.nan), np.diagonal(gram)
-    for place, rows in enumerate(sets.rows):
+    for position, rows in enumerate(sets.rows):
         sizes, directions = np.linalg.eigh(gram[np.ix_(rows, rows)])
         kept = sizes > ROUNDING * sizes.max()
         if not kept.any() or sizes.max() <= 0:
@@ -135,11 +135,13 @@ def _explained(gram: np.ndarray, sets: Sets) -> np.ndarray:
         removed = (((directions[:, kept] / np.sqrt(sizes[kept])).T @ gram[rows]) ** 2).sum(axis=0)
         for other, columns in enumerate(sets.rows):
             if variances[columns].sum() > 0:
-                shares[place, other] = min(1.0, removed[columns].sum() / variances[columns].sum())
+                shares[position, other] = min(
+                    1.0, removed[columns].sum() / variances[columns].sum()
+                )
     return shares
 
 
-def teaching(
+def variance_reduction(
     post: Posterior,
     experiments: Queries,
     queries: Queries | None = None,
@@ -200,7 +202,7 @@ def teaching(
         "target": post.problem.target,
         "unit": post.problem.units.get(post.problem.target, ""),
         "method": post.method,
-        "rows": post.rows,
+        "rows": post.n_observations,
         "verdict": post.status,
     }
     said["replicates"] = int(replicates)

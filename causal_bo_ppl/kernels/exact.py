@@ -114,7 +114,7 @@ def left_out_variances(coefficients: Coefficients, queries: Queries) -> np.ndarr
 
 def independent_coefficients(post: Posterior) -> Coefficients | None:
     """Return the moments of a posterior's independent equations; None where it has none."""
-    offer = offered(post.belief, "coefficients")
+    offer = offered(post.distribution, "coefficients")
     return None if offer is None else offer()
 
 
@@ -224,8 +224,8 @@ def _left_out(
         shares = adjoint_covariances(coefficients, *pairs).reshape(len(sets), *beside.shape)
         skipped = other.ends[start - 1] if symmetric and start else 0
         which = other.which[skipped:] - (start if symmetric else 0)
-        for place, share in enumerate(shares, start):
-            rows = slice(one.ends[place - 1] if place else 0, one.ends[place])
+        for position, share in enumerate(shares, start):
+            rows = slice(one.ends[position - 1] if position else 0, one.ends[position])
             scaled = share[which][:, :, None] * other.moves[skipped:]
             sorted_gram[rows, skipped:] = _flat(one.moves[rows]) @ _flat(scaled).T
     if symmetric:
@@ -297,7 +297,7 @@ def remainder_bounds(post: Posterior, queries: Queries, sets: Sets, level: float
     is_global = np.array([hessians.is_global[rows].all() for rows in sets.rows])
     both = np.outer(is_global, is_global)
     is_zero = (largest[:, None] == 0) | (largest[None, :] == 0)  # then nothing is left out
-    kinds = np.where(both, RIGOROUS if post.belief.is_gaussian else ASSUMES, LOCAL)
+    kinds = np.where(both, RIGOROUS if post.distribution.is_gaussian else ASSUMES, LOCAL)
     kinds = np.where(both & is_zero, RIGOROUS, kinds)
     kinds = np.where(np.isnan(np.add.outer(largest, largest)), UNKNOWN, kinds)
     reach = largest * np.trace(post.covariance)

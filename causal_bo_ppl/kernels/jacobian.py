@@ -106,7 +106,7 @@ def jacobian_gram(
     left = jacobian_features(post, queries)
     right = left if others is None else jacobian_features(post, others)
     gram = left @ np.array(right).T  # a copy: NumPy's product of one array with itself is slower
-    worth = post.belief.worth
+    worth = post.distribution.worth
     said = f", worth {worth:,.0f} independent ones" if np.isfinite(worth) else ""
     assumed = ASSUMED.format(by=post.moments_by, worth=said, verdict=post.status)
     return KernelEstimate(gram, _errors(left, right, gram, worth), assumed)

@@ -143,7 +143,7 @@ def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.nd
 
     The number is 0 where the draws are independent.
     """
-    count, chains = read_count("draws", draws, 2), post.belief.chains
+    count, chains = read_count("draws", draws, 2), post.distribution.chains
     if chains is not None:
         step = max(1, -(-chains[..., 0].size // count))
         return chains[:, ::step].reshape(-1, chains.shape[-1]), len(chains)
@@ -179,10 +179,10 @@ def warn_of_tails(post: Posterior) -> bool:
 
     Covariances of such draws have errors that the draws do not show.
     """
-    if post.belief.tail_degrees > HEAVY:
+    if post.distribution.tail_degrees > HEAVY:
         return False
     warnings.warn(
-        f"theta has the tails of Student's t with {post.belief.tail_degrees:.3g} degrees of "
+        f"theta has the tails of Student's t with {post.distribution.tail_degrees:.3g} degrees of "
         "freedom, too heavy for errors of covariances to be seen in draws (more than "
         f"{HEAVY:g} are needed); use cb.exact_gram, or add rows",
         CausalBOWarning,

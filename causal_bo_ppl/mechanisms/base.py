@@ -155,7 +155,7 @@ class Coefficients(NamedTuple):
     roots: np.ndarray
 
 
-class RowInformation(NamedTuple):
+class ExpectedInformation(NamedTuple):
     """What one whole row of each of M queries is expected to say about r standard normal weights.
 
     blocks: (M, E, D, D) information, of E groups of at most D weights that are independent of each
@@ -163,14 +163,14 @@ class RowInformation(NamedTuple):
     """
 
     blocks: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
 
     def whole(self, size: int) -> np.ndarray:
         """Return the information as matrices (M, r, r); size: r."""
         found = np.zeros((len(self.blocks), size, size))
-        for place, block in zip(self.places, np.moveaxis(self.blocks, 1, 0), strict=True):
-            used = place >= 0
-            found[:, place[used][:, None], place[used]] = block[:, used][:, :, used]
+        for position, block in zip(self.positions, np.moveaxis(self.blocks, 1, 0), strict=True):
+            used = position >= 0
+            found[:, position[used][:, None], position[used]] = block[:, used][:, :, used]
         return found
 
 
@@ -202,7 +202,7 @@ class Model(Protocol):
     A model may offer more, which others look up by `offered` and by `getattr`:
 
     - `scales(draws)`: the sds of all disturbances, (n, p).
-    - `disturbances(draws, rows, place)`: the disturbances (n, rows) of one variable that give rows
+    - `disturbances(draws, rows, position)`: the disturbances (n, rows) of one variable that give rows
       of shape (n, rows, p), or (1, rows, p) where all models share them.
     - `gaussian`: whether the disturbance of each variable is Gaussian with one sd for all rows,
       (p,), where there are disturbances.
@@ -223,7 +223,7 @@ class Model(Protocol):
       assumed to bend as strongly everywhere.
     - `usable(data)`: which rows say something about the density of each variable, (rows, p), where
       that is not all in which it was not set.
-    - `target_rows(queries, outcomes)`: which outcomes of the target alone are rows of its mechanism
+    - `target_observations(queries, outcomes)`: which outcomes of the target alone are rows of its mechanism
       by themselves, (M,), and these rows, where they teach more than coefficients.
     - `explain()`: a sentence that says why the density is not finite.
     - `is_correlated`: whether a sampler should learn a whole covariance of psi.
@@ -279,7 +279,7 @@ class Model(Protocol):
         It is that of the model which the draws stand for on average.
         """
 
-    def with_rows(self, rows: Data) -> "Model":
+    def with_observations(self, rows: Data) -> "Model":
         """Return the same model with more rows."""
 
 

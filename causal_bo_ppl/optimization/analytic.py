@@ -145,7 +145,7 @@ def trait(rule: Acquisition, name: str) -> bool:
 def is_affine(surrogate: Surrogate) -> bool:
     """Return whether means of effects are affine in the values, and their sds convex."""
     own = getattr(surrogate, "is_affine", None)
-    return surrogate.post.belief.response.is_affine if own is None else bool(own)
+    return surrogate.post.distribution.response.is_affine if own is None else bool(own)
 
 
 def sign_of(objective: str) -> float:

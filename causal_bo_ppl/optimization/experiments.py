@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import norm, qmc
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import require_rows_of
+from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.optimization.acquisition import PerCost
 from causal_bo_ppl.optimization.analytic import Context, prepare, sign_of
@@ -87,7 +87,7 @@ class ExperimentRunner:
                 "to observe, the experiment is asked to set nothing and must return Data, whole "
                 f"rows; it returned {type(found).__name__}"
             )
-        require_rows_of(self.problem, found)
+        require_data_of(self.problem, found)
         return found
 
     def read(self, found: object, queries: Queries) -> Measured:
@@ -96,7 +96,7 @@ class ExperimentRunner:
         Raises DataError if that is impossible.
         """
         if isinstance(found, Data):
-            require_rows_of(self.problem, found)
+            require_data_of(self.problem, found)
             return read_rows(found, queries, self.problem)
         outcomes = _as_array(found)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
@@ -229,7 +229,7 @@ def gain_of_rows(state: State, rows: int) -> float:
     points = promising(state.surrogate, state.candidates.queries, objective, MOST)
     mean = sign_of(objective) * state.surrogate.predict(points).mean
     sizes, directions = np.linalg.eigh(state.surrogate.covariance(points))
-    share = rows / (state.posterior.rows + rows)
+    share = rows / (state.posterior.n_observations + rows)
     kept = sizes > 1e-12 * max(sizes.max(initial=0.0), np.finfo(float).tiny)
     root = directions[:, kept] * np.sqrt(share * sizes[kept])
     if not root.shape[1]:

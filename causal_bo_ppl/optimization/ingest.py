@@ -31,7 +31,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import require_rows_of
+from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.effect_estimates.moments import target_moments
 from causal_bo_ppl.errors import DataError, DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.inputs import (
@@ -59,7 +59,7 @@ from causal_bo_ppl.surrogates.base import Told
 if TYPE_CHECKING:
     from causal_bo_ppl.optimization.study import Study
 
-FOREIGN = "of a set or of values that may not be proposed: learned from, never suggested"
+OUT_OF_DOMAIN = "of a set or of values that may not be proposed: learned from, never suggested"
 
 
 class Record(NamedTuple):
@@ -79,7 +79,7 @@ class Record(NamedTuple):
     number: int | None = None
     failed: str = ""
     cost: float = 0.0
-    is_foreign: bool = False
+    is_out_of_domain: bool = False
     predicted: PredictedOutcome | None = None
 
     @property
@@ -93,7 +93,9 @@ class Record(NamedTuple):
         if self.is_passive:
             noise = 0.0  # as the loop records rows that it observes
         outcome = math.nan if self.outcome is None else self.outcome
-        return Entry(self.query, outcome, noise, self.row, self.cost, is_foreign=self.is_foreign)
+        return Entry(
+            self.query, outcome, noise, self.row, self.cost, is_out_of_domain=self.is_out_of_domain
+        )
 
     def setting(self) -> tuple[bytes, bytes]:
         """Return what was set, so that it can be compared."""
@@ -236,7 +238,7 @@ def read_table_told(state: State, given: object) -> list[Record]:
     """Return the records of whole rows that say themselves what was set in them."""
     problem = state.problem
     if isinstance(given, Data):
-        require_rows_of(problem, given)
+        require_data_of(problem, given)
         rows = given
     else:
         rows = Data.from_frame(problem, _as_frame(given))
@@ -258,7 +260,7 @@ def is_table(given: object) -> bool:
 
 def split_rows(rows: Data) -> list[Data]:
     """Return the rows one by one."""
-    return [rows.rows(slice(at, at + 1)) for at in range(len(rows))]
+    return [rows.select(slice(at, at + 1)) for at in range(len(rows))]
 
 
 def _base_records(state: State, queries: Queries) -> list[Record]:
@@ -273,9 +275,11 @@ def _base_records(state: State, queries: Queries) -> list[Record]:
     nodes = problem.graph.nodes
     explored = {np.isin(nodes, members).tobytes() for members in state.candidates.space.sets}
     is_explored = np.array([each.tobytes() in explored for each in mask], bool)
-    is_foreign = is_active & ~(legal & is_explored)
-    told = zip(queries, costs.tolist(), is_foreign.tolist(), strict=True)
-    return [Record(query, None, cost=cost, is_foreign=foreign) for query, cost, foreign in told]
+    is_out_of_domain = is_active & ~(legal & is_explored)
+    told = zip(queries, costs.tolist(), is_out_of_domain.tolist(), strict=True)
+    return [
+        Record(query, None, cost=cost, is_out_of_domain=foreign) for query, cost, foreign in told
+    ]
 
 
 def _is_rows(problem: Problem, outcome: object) -> bool:
@@ -289,7 +293,7 @@ def _is_rows(problem: Problem, outcome: object) -> bool:
 def _rows_of(problem: Problem, query: Queries, given: object) -> Data:
     """Return whole rows of one intervention, in which just that was set."""
     if isinstance(given, Data):
-        require_rows_of(problem, given)
+        require_data_of(problem, given)
         rows = given
     else:
         frame = _as_frame(given)
@@ -391,13 +395,13 @@ FAR = 3.0  # sds of the target in the rows: nearer ones are not asked back
 
 def predict_records(state: State, records: list[Record]) -> list[Record]:
     """Return the records with what the mechanisms predicted for each outcome, where they did."""
-    places = find_predictable(state, records)
-    if not places:
+    positions = find_predictable(state, records)
+    if not positions:
         return records
-    chosen = [records[at] for at in places]
+    chosen = [records[at] for at in positions]
     found = predict_outcomes(state, _read_told(state, chosen))
     after = list(records)
-    for at, predicted in zip(places, found, strict=True):
+    for at, predicted in zip(positions, found, strict=True):
         after[at] = records[at]._replace(predicted=predicted)
     return after
 
@@ -447,14 +451,14 @@ def find_predictable(state: State, records: Sequence[Record]) -> list[int]:
     """
     knows: dict[bytes, bool] = {}
     found = []
-    for place, record in enumerate(records):
+    for position, record in enumerate(records):
         if record.outcome is None or record.is_passive:
             continue
         kind = np.asarray(record.query.mask).tobytes()
-        if record.is_foreign and kind not in knows:
+        if record.is_out_of_domain and kind not in knows:
             knows[kind] = _knows(state, record.query)
-        if not record.is_foreign or knows[kind]:
-            found.append(place)
+        if not record.is_out_of_domain or knows[kind]:
+            found.append(position)
     return found
 
 
@@ -495,7 +499,7 @@ def require_expected_rows(state: State, records: Sequence[Record]) -> None:
         If a value lies more than 3 sds of its variable from the mean of the observed rows, and has
         a probability below 1e-6 under what was set; the error says how to tell it all the same.
     """
-    teaches = state.settings.uses_rows and state.takes_rows
+    teaches = state.settings.uses_observations and state.takes_observations
     chosen = [each for each in records if each.row is not None and (each.is_passive or teaches)]
     problem, data = state.problem, state.base.data
     observed = data.values[data.is_observational]
@@ -533,11 +537,11 @@ def _expect(state: State, records: Sequence[Record]) -> tuple[np.ndarray, np.nda
     """
     post, nodes = state.posterior, state.problem.graph.nodes
     mean, spread = np.zeros((len(records), len(nodes))), np.full((len(records), len(nodes)), np.inf)
-    model = post.belief.model
+    model = post.distribution.model
     if model is None:
         return mean, spread
     for_models, for_rows = jax.random.split(jax.random.key(0))
-    models = post.belief.drawn(DRAWS, for_models).thinned(DRAWS).models
+    models = post.distribution.drawn(DRAWS, for_models).thinned(DRAWS).models
     queries = post.upstream(stack(each.query for each in records))
     drawn = model.replicate(models, queries, for_rows)
     columns = [state.problem.graph.index(name) for name in model.nodes]
@@ -572,9 +576,9 @@ def read_answers(
         pairs = _pair("interventions", len(what), outcome, options)
         records = [
             record
-            for place, each in pairs
+            for position, each in pairs
             for record in read_outcomes_told(
-                study.state, read_intervention(study.problem, what[place]), each
+                study.state, read_intervention(study.problem, what[position]), each
             )
         ]
     else:
@@ -592,8 +596,8 @@ def _read_batch(
 ) -> list[Record]:
     return [
         record
-        for place, outcome in _pair("suggestions", len(batch), outcomes, options)
-        for record in _read_answer(study, batch[place], outcome, options, again)
+        for position, outcome in _pair("suggestions", len(batch), outcomes, options)
+        for record in _read_answer(study, batch[position], outcome, options, again)
     ]
 
 
@@ -611,7 +615,7 @@ def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list
             "that are not there yet, or with a table of as many whole rows; tell variances and "
             "failures one by one"
         )
-    return [(place, each) for place, each in enumerate(given) if each is not None]
+    return [(position, each) for position, each in enumerate(given) if each is not None]
 
 
 def _read_answer(
@@ -665,7 +669,7 @@ def _find_known(study: "Study", *, has_rows: bool) -> set[tuple[object, ...]]:
     has_rows: whether observed rows matter too, beside those of experiments.
     """
     told = {_identity(each) for each in study.records if not each.failed}
-    data = study.data if has_rows else study.data.rows(~study.data.is_observational)
+    data = study.data if has_rows else study.data.select(~study.data.is_observational)
     settings = np.where(data.intervened, data.values, 0.0) + 0.0
     rows = zip(data.intervened, settings, data.outcomes.tolist(), data.values, strict=True)
     return told | {

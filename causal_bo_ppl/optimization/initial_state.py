@@ -47,12 +47,18 @@ def begin_from_rows(
         None says nothing of the checks and of rows that cannot be used.
     """
     level = None if stacklevel is None else stacklevel + 1
-    post, experiments, takes_rows = learn(problem, rows, settings, jax.random.fold_in(key, 1))
-    state = begin(post, settings, experiments, takes_rows=takes_rows, stacklevel=level)
+    post, experiments, takes_observations = learn(
+        problem, rows, settings, jax.random.fold_in(key, 1)
+    )
+    state = begin(
+        post, settings, experiments, takes_observations=takes_observations, stacklevel=level
+    )
     checks = check(state, jax.random.fold_in(key, 2))
     doubtful = settings.doubting(contradicts_graph(checks))
     if doubtful is not settings:
-        state = begin(post, doubtful, experiments, takes_rows=takes_rows, stacklevel=None)
+        state = begin(
+            post, doubtful, experiments, takes_observations=takes_observations, stacklevel=None
+        )
     if level is not None:
         warn_of(checks, stacklevel=level)
     return Beginning(state, checks)
@@ -75,7 +81,7 @@ def check(state: State, key: jax.Array) -> tuple[Check, ...]:
     """Run the cheap checks, where the mechanisms are to be relied upon."""
     is_ours = offered(state.surrogate, "without_residual") is not None
     made = () if state.base.chosen is None else (state.base.chosen,)
-    if not is_ours or state.base.belief.model is None or state.base.rows < FEWEST:
+    if not is_ours or state.base.distribution.model is None or state.base.n_observations < FEWEST:
         return made
     return (*made, *precheck(state.base, key))
 
@@ -95,7 +101,7 @@ def learn(
     is_taught = takes is None or takes(problem)
     if trait(method, "takes_experiments") and is_taught:
         post = replace(fit(problem, data, **options), chosen=choice)
-        return post, data.rows(slice(0, 0)), True
+        return post, data.select(slice(0, 0)), True
     if settings.update == "full":
         why = (
             f"{method.name}, the default here, learns from observational rows only"
@@ -105,6 +111,6 @@ def learn(
         raise ModelError(
             f'{why}, so whole rows of experiments cannot be used; take update="target"'
         )
-    observed = data.rows(data.is_observational)
+    observed = data.select(data.is_observational)
     post = replace(fit(problem, observed, **options), chosen=choice)
-    return post, data.rows(~data.is_observational), False
+    return post, data.select(~data.is_observational), False

@@ -194,9 +194,9 @@ class Loop:
     def _has_warned(self, steps: tuple[Step, ...]) -> bool:
         """Return whether outcomes were said to contradict the model, after some round of these."""
         counts = [
-            sum(each.predicted is not None for each in steps[: place + 1])
-            for place, step in enumerate(steps)
-            if place + 1 == len(steps) or steps[place + 1].round != step.round
+            sum(each.predicted is not None for each in steps[: position + 1])
+            for position, step in enumerate(steps)
+            if position + 1 == len(steps) or steps[position + 1].round != step.round
         ]
         seen = max((count for count in counts if is_due(count)), default=0)
         told = [step.predicted for step in steps if step.predicted is not None]
@@ -226,7 +226,7 @@ class Loop:
         nothing = self.runner.problem.baseline()
         entries = [
             Entry(nothing, float(row.outcomes[0]), 0.0, row, policy.cost)
-            for row in (rows.rows(slice(at, at + 1)) for at in range(len(rows)))
+            for row in (rows.select(slice(at, at + 1)) for at in range(len(rows)))
         ]
         state = tell(progress.state, entries)
         seen = Observed(number, rows, policy.cost * len(rows))
@@ -251,7 +251,7 @@ class Loop:
             raise ExperimentFailed(message, returned=found) from error
         each: list[Data | None] = [None] * len(suggestions)
         if rows is not None:
-            each = [rows.rows(slice(at, at + 1)) for at in range(len(rows))]
+            each = [rows.select(slice(at, at + 1)) for at in range(len(rows))]
         parts = zip(suggestions, noises, outcomes.tolist(), each, faults, strict=True)
         return tuple(Trial(number, *part) for part in parts)
 
@@ -350,7 +350,7 @@ class Loop:
             progress.state.base,
             progress.stopped or why or self._used_up(progress),
             tuple(entry for entry in state.ledger if entry.is_earlier),
-            state.takes_rows,
+            state.takes_observations,
         )
 
     def _used_up(self, progress: Progress) -> str:

@@ -74,8 +74,8 @@ from causal_bo_ppl.problem.interventions import (
     between,
     distinct_rows,
     fill_points,
-    rows_of_sets,
     sobol,
+    split_by_set,
     spread,
     stack,
     vertices,
@@ -121,10 +121,10 @@ class Coordinates(NamedTuple):
         value = np.repeat(np.asarray(self.starts.value), many, axis=0)
         points = between(self.low[:, None], self.high[:, None], shares)
         rows = np.arange(len(value)).reshape(len(shares), many)
-        for place in range(shares.shape[2]):  # columns that fill up do not overwrite others
-            moved = np.broadcast_to(self.free[:, None, place], rows.shape)
-            column = np.broadcast_to(self.columns[:, None, place], rows.shape)
-            value[rows[moved], column[moved]] = points[..., place][moved]
+        for position in range(shares.shape[2]):  # columns that fill up do not overwrite others
+            moved = np.broadcast_to(self.free[:, None, position], rows.shape)
+            column = np.broadcast_to(self.columns[:, None, position], rows.shape)
+            value[rows[moved], column[moved]] = points[..., position][moved]
         return Queries(mask, value)
 
 
@@ -211,8 +211,8 @@ def _look_around(
     near = np.where(shares > 1 - SHIFT, -SHIFT, near)
     far = np.where(shares < SHIFT, 2 * SHIFT, np.where(shares > 1 - SHIFT, -2 * SHIFT, far))
     moves = np.zeros((starts, 1 + 2 * size, size))
-    place = np.arange(size)
-    moves[:, 1 + place, place], moves[:, 1 + size + place, place] = near, far
+    position = np.arange(size)
+    moves[:, 1 + position, position], moves[:, 1 + size + position, position] = near, far
     points = np.clip(shares[:, None] + moves, 0.0, 1.0)
     values = np.asarray(worth(at.queries(points)), float).reshape(points.shape[:2])
     here, around = values[:, 0], values[:, 1:].reshape(starts, 2, size)
@@ -294,12 +294,12 @@ def zoom(
         The worth of a query elsewhere: brackets that cannot reach it need not be narrowed.
     """
     columns, ends = [], []
-    for _, rows in rows_of_sets(points):
-        place = int(np.flatnonzero(np.asarray(points.mask)[rows[0]])[0])
-        width = high[place] - low[place]
-        inside = (np.asarray(points.value)[rows, place] - low[place]) / width
+    for _, rows in split_by_set(points):
+        position = int(np.flatnonzero(np.asarray(points.mask)[rows[0]])[0])
+        width = high[position] - low[position]
+        inside = (np.asarray(points.value)[rows, position] - low[position]) / width
         brackets = _brackets(inside, found[rows])
-        columns += [place] * len(brackets)
+        columns += [position] * len(brackets)
         ends += brackets
     if not ends:
         return points[:0]
@@ -343,16 +343,16 @@ def _possible_gain(values: np.ndarray, at: np.ndarray) -> np.ndarray:
 def _brackets(shares: np.ndarray, found: np.ndarray) -> list[tuple[float, float]]:
     """Return the neighbours of the best points of one set that are better than theirs."""
     order = np.argsort(shares, kind="stable")
-    places, values = shares[order], found[order]
-    first = np.flatnonzero(np.diff(places, prepend=-np.inf) > 0)  # each place once
-    places, values = places[first], np.maximum.reduceat(values, first)
-    if len(places) < 2:
+    positions, values = shares[order], found[order]
+    first = np.flatnonzero(np.diff(positions, prepend=-np.inf) > 0)  # each place once
+    positions, values = positions[first], np.maximum.reduceat(values, first)
+    if len(positions) < 2:
         return []
     padded = np.concatenate([[-np.inf], values, [-np.inf]])
     peaks = np.flatnonzero((values >= padded[:-2]) & (values >= padded[2:]) & (values > -np.inf))
     chosen = peaks[np.argsort(-values[peaks], kind="stable")][:BRACKETS]
     ends = [
-        (float(places[max(at - 1, 0)]), float(places[min(at + 1, len(places) - 1)]))
+        (float(positions[max(at - 1, 0)]), float(positions[min(at + 1, len(positions) - 1)]))
         for at in chosen.tolist()
     ]
     return ends + ends[:1] * (BRACKETS - len(ends))  # always as many: the shape is the same
@@ -668,7 +668,7 @@ def find_candidates(post: Posterior, sets: tuple[tuple[str, ...], ...] | None = 
         If no intervention may be proposed.
     """
     space = find_space(post.problem, post.sets if sets is None else sets)
-    suffice = post.belief.response.is_affine and space.has_corners
+    suffice = post.distribution.response.is_affine and space.has_corners
     kind = "ends" if suffice else "levels"
     parts = [space.listed(kind), space.first(kind)]
     parts += [] if suffice else [space.filling()]
@@ -834,7 +834,7 @@ class _Search:
 
     def improved(self) -> int:
         """Return how many points are improved: few where effects are dear."""
-        program = self.surrogate.post.belief.response.program
+        program = self.surrogate.post.distribution.response.program
         return IMPROVED if getattr(program, "together", None) is None else FEW_IMPROVED
 
     def improve(self, starts: Queries) -> Queries:

@@ -686,7 +686,7 @@ def precheck(post: Posterior, key: jax.Array | int = 0) -> tuple[Check, ...]:
         these rows or of this posterior is left out.
     """
     checks = []
-    if post.belief.response.is_affine:
+    if post.distribution.response.is_affine:
         checks.append(_assessed(lambda: _check_graph(post)))
         checks.append(_assessed(lambda: check_bends(post, as_key(key))))
     checks.append(_assessed(lambda: check_overlap(post)))
@@ -728,7 +728,7 @@ def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:
     table = lines.drop(columns="statistic").set_index("variable")
     bent = table[table["verdict"] == FAILED].sort_values("p_value", kind="stable")
     if not len(bent):
-        text = f"None of {len(table)} mechanisms bends visibly in {post.rows} rows."
+        text = f"None of {len(table)} mechanisms bends visibly in {post.n_observations} rows."
         return Check("mechanisms", table, text, whole=None if len(table) else UNKNOWN)
     words = [
         f"what the causes of {name} leave unexplained follows powers of {line['where']} "

@@ -188,9 +188,9 @@ def _along(run: Run, delta: float) -> dict[str, np.ndarray]:
         line["gain"] = np.nan
         if now is not None:
             line["gain"] = _gain(now.features, state.noises(queries), len(rounds))
-        for place in range(rounds.count(number)):
+        for position in range(rounds.count(number)):
             beta = _beta(run, len(lines) + 1, state)
-            own = line | {"beta": beta} | (_drift(now, now) if place else {})
+            own = line | {"beta": beta} | (_drift(now, now) if position else {})
             lines.append(own | _needed(run, state, queries, beta, line["parameter"]))
         before = now
     columns = {name: np.array([line[name] for line in lines]) for name in lines[0]}
@@ -209,7 +209,7 @@ def _believed(state: State, queries: Queries, delta: float) -> dict[str, float]:
     """Return the rows of a posterior, its parameter errors, and the largest sd of an effect."""
     error = parameter_error(state.posterior, delta=delta)
     return {
-        "rows": float(state.posterior.rows),
+        "rows": float(state.posterior.n_observations),
         "parameter": error.value,
         "pointwise": error.pointwise,
         "largest": float(state.surrogate.predict(queries).sd.max()),
@@ -268,7 +268,7 @@ def _terms(run: Run, path: xr.Dataset) -> list[Term]:
     """Return the totals of a path."""
     count, last = len(run.steps), {name: float(path[name][-1]) for name in path}
     total = {name: float(path[name].to_numpy().sum()) for name in path}
-    closed = run.surrogate.post.belief.response.is_affine
+    closed = run.surrogate.post.distribution.response.is_affine
     supremum, squares = float(path["gain"].to_numpy().max()), float((path["sd"] ** 2).sum())
     ceiling = _ceiling(path)
     widest = 2 * np.sqrt(count * last["beta"] * ceiling * supremum)

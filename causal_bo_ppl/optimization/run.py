@@ -67,14 +67,14 @@ class Recommendation(NamedTuple):
         return self.mean - width, self.mean + width
 
     @property
-    def belief(self) -> str:
+    def distribution(self) -> str:
         """The intervention, its mean and its interval in words."""
         words = ", ".join(f"{name} = {value:.4g}" for name, value in self.intervention.items())
         low, high = self.interval()
         return f"do({words}): {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {UNADJUSTED}"
 
     def __repr__(self) -> str:
-        return f"Recommendation({self.belief}; by {self.by})"
+        return f"Recommendation({self.distribution}; by {self.by})"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOSEN)}</p>"
@@ -160,7 +160,7 @@ class Run:
     base: Posterior | None = None
     stopped: str = ""
     earlier: tuple[Entry, ...] = ()
-    takes_rows: bool = True
+    takes_observations: bool = True
 
     @property
     def prior(self) -> object:
@@ -180,7 +180,7 @@ class Run:
         As `cb.check_extrapolation`; None where the mechanisms do not say where their data end.
         """
         post = self.surrogate.post
-        if offered(post.belief.response, "extrapolation") is None:
+        if offered(post.distribution.response, "extrapolation") is None:
             return None
         found = check_extrapolation(post, self.problem.queries([self.best.intervention]))
         if found.verdict != FAILED:
@@ -283,7 +283,7 @@ class Run:
         return np.asarray(gaps if of == "recommended" else np.minimum.accumulate(gaps))
 
     def __repr__(self) -> str:
-        found = f"best {self.best.belief}"
+        found = f"best {self.best.distribution}"
         rest = f", {len(self.unlearned)} outcomes not learned from" if self.unlearned else ""
         if self.extrapolation is not None and self.extrapolation.verdict == FAILED:
             rest += ", beyond the data of the mechanisms"
@@ -313,7 +313,7 @@ def told_by_round(run: Run) -> list[tuple[int, tuple[Entry, ...]]]:
             Entry(nothing, float(row.outcomes[0]), 0.0, row, each.cost / len(each.rows)),
         )
         for each in run.observed
-        for row in (each.rows.rows(slice(at, at + 1)) for at in range(len(each.rows)))
+        for row in (each.rows.select(slice(at, at + 1)) for at in range(len(each.rows)))
     ]
     found += [
         (
@@ -340,7 +340,7 @@ def restart(run: Run) -> State:
     if run.base is None:
         raise ModelError("this run does not hold the posterior that it began with; run it again")
     settings = run.settings.doubting(contradicts_graph(run.checks))
-    start = begin(run.base, settings, takes_rows=run.takes_rows)
+    start = begin(run.base, settings, takes_observations=run.takes_observations)
     return tell(start, run.earlier) if run.earlier else start
 
 

@@ -282,12 +282,12 @@ class Settings:
         return self
 
     @property
-    def uses_rows(self) -> bool:
+    def uses_observations(self) -> bool:
         """Whether whole rows of experiments may teach the mechanisms."""
-        return self.update == "full" or (self.update == "auto" and self.teaches_mechanisms)
+        return self.update == "full" or (self.update == "auto" and self.informs_mechanisms)
 
     @property
-    def teaches_mechanisms(self) -> bool:
+    def informs_mechanisms(self) -> bool:
         """Whether experiments may teach the mechanisms, instead of the surrogate alone."""
         is_free = self.surrogate == "coupled" and self.coupling and self.residual is not True
         return bool(is_free and self.kernel == "adaptive")

@@ -42,7 +42,7 @@ from causal_bo_ppl.optimization.maximize import (
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import for_measured
-from causal_bo_ppl.problem.interventions import rows_of_sets, stack
+from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.surrogates import Surrogate
 
 
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     row: Data | None = None
     cost: float = 0.0
     is_earlier: bool = False
-    is_foreign: bool = False
+    is_out_of_domain: bool = False
 
     @property
     def is_passive(self) -> bool:
@@ -91,9 +91,9 @@ class Columns(NamedTuple):
     costs: np.ndarray
     is_earlier: np.ndarray
     is_passive: np.ndarray
-    is_foreign: np.ndarray
+    is_out_of_domain: np.ndarray
 
-    def insert(self, places: list[int], entries: Sequence[Entry]) -> "Columns":
+    def insert(self, positions: list[int], entries: Sequence[Entry]) -> "Columns":
         """Return the columns with more entries, each before the entry at its place."""
         queries = stack([self.queries[:0], *(each.query for each in entries)])
         more: tuple[list[float], ...] = (
@@ -102,14 +102,14 @@ class Columns(NamedTuple):
             [each.cost for each in entries],
             [each.is_earlier for each in entries],
             [each.is_passive for each in entries],
-            [each.is_foreign for each in entries],
+            [each.is_out_of_domain for each in entries],
         )
         joined = Queries(
-            np.insert(np.asarray(self.queries.mask), places, np.asarray(queries.mask), axis=0),
-            np.insert(np.asarray(self.queries.value), places, np.asarray(queries.value), axis=0),
+            np.insert(np.asarray(self.queries.mask), positions, np.asarray(queries.mask), axis=0),
+            np.insert(np.asarray(self.queries.value), positions, np.asarray(queries.value), axis=0),
         )
         pairs = zip(self[1:], more, strict=True)
-        arrays = (np.insert(np.asarray(each), places, new) for each, new in pairs)
+        arrays = (np.insert(np.asarray(each), positions, new) for each, new in pairs)
         return Columns(joined, *arrays)
 
 
@@ -173,7 +173,7 @@ class State:
     posterior: Posterior
     surrogate: Surrogate
     columns: Columns
-    takes_rows: bool = True
+    takes_observations: bool = True
     lost: float = 0.0
 
     @property
@@ -185,7 +185,7 @@ class State:
     def tried(self) -> Replicates:
         """The experiments of this optimization that may be recommended, replicates merged."""
         all_told = self.columns
-        own = ~(all_told.is_earlier | all_told.is_passive | all_told.is_foreign)
+        own = ~(all_told.is_earlier | all_told.is_passive | all_told.is_out_of_domain)
         queries, values, noises = (
             all_told.queries[own],
             all_told.outcomes[own],
@@ -196,9 +196,9 @@ class State:
         return merge_replicates(queries, values, noises)
 
     @property
-    def expects_rows(self) -> bool:
+    def expects_observations(self) -> bool:
         """Whether the next experiment's whole row will teach the posterior."""
-        if not (self.settings.uses_rows and self.takes_rows):
+        if not (self.settings.uses_observations and self.takes_observations):
             return False
         is_own = ~(self.columns.is_earlier | self.columns.is_passive)
         return all(self.ledger[at].row is not None for at in np.flatnonzero(is_own))
@@ -220,7 +220,7 @@ def begin(
     settings: Settings,
     experiments: Data | None = None,
     *,
-    takes_rows: bool = True,
+    takes_observations: bool = True,
     stacklevel: int | None = 1,
 ) -> State:
     """Return the state before the first question.
@@ -235,22 +235,26 @@ def begin(
     surrogate, own_sets = maker.begin(post), offered(maker, "sets")
     candidates = find_candidates(post, None if own_sets is None else own_sets(post.problem))
     problem, nothing = post.problem, no_columns(post.problem)
-    state = State(problem, settings, candidates, post, (), post, surrogate, nothing, takes_rows)
+    state = State(
+        problem, settings, candidates, post, (), post, surrogate, nothing, takes_observations
+    )
     if experiments is None or not len(experiments):
         return state
     queries, values = experiments.queries, experiments.outcomes
-    is_foreign = ~problem.feasible(queries)
-    state = take_measured(state) if is_foreign.any() else state
+    is_out_of_domain = ~problem.feasible(queries)
+    state = take_measured(state) if is_out_of_domain.any() else state
     entries, left_out = [], []
-    for _, rows in rows_of_sets(queries):
+    for _, rows in split_by_set(queries):
         try:
             state.surrogate.predict(queries[rows])
         except (DomainError, ExplorationError) as error:
             left_out += [str(error)] * len(rows)
             continue
-        told = zip(queries[rows], values[rows].tolist(), is_foreign[rows].tolist(), strict=True)
+        told = zip(
+            queries[rows], values[rows].tolist(), is_out_of_domain[rows].tolist(), strict=True
+        )
         entries += [
-            Entry(query, value, None, is_earlier=True, is_foreign=foreign)
+            Entry(query, value, None, is_earlier=True, is_out_of_domain=foreign)
             for query, value, foreign in told
         ]
     if left_out and stacklevel is not None:
@@ -292,7 +296,7 @@ def choose(
     pending: Iterable[Queries] = (),
     key: jax.Array | None = None,
     *,
-    place: int = 0,
+    position: int = 0,
 ) -> tuple[Choice, ...]:
     """Return what `ask` suggests, with what each suggestion was found with.
 
@@ -304,10 +308,10 @@ def choose(
     by_model = state.settings.report == "model" or not len(tried)
     spent = [state.spent]
     for query in pending:
-        surrogate = surrogate.imagine(query, state.noise(query))
+        surrogate = surrogate.fantasize(query, state.noise(query))
         spent.append(float(state.problem.cost(query)[0]))
     count = int((~state.columns.is_earlier).sum()) + len(spent)
-    first = place + len(spent) - 1
+    first = position + len(spent) - 1
     chosen: list[Choice] = []
     for at in range(read_count("n", n, 1)):
         pays = partial(_is_affordable, state.settings, spent=tuple(spent))
@@ -321,7 +325,7 @@ def choose(
             round=count + at,
             noise=state.noises,
             key=None if key is None else jax.random.fold_in(key, first + at),
-            rows=state.expects_rows,
+            rows=state.expects_observations,
             exact=state.settings.known_noise == 0,
         )
         rule = prepare(state.settings.rule, context)
@@ -341,7 +345,7 @@ def choose(
         chosen.append(Choice(suggestion, context, rule, pays))
         spent.append(found.cost)
         if at + 1 < n and not trait(rule, "is_random"):
-            surrogate = surrogate.imagine(found.query, state.noise(found.query))
+            surrogate = surrogate.fantasize(found.query, state.noise(found.query))
     return tuple(chosen)
 
 
@@ -360,16 +364,16 @@ def tell(state: State, entries: Iterable[Entry]) -> State:
     """
     checked = [
         entry
-        if entry.is_foreign and entry.row is not None and _uses_rows(state)
+        if entry.is_out_of_domain and entry.row is not None and _uses_observations(state)
         else entry._replace(query=state.problem.require(entry.query))
         for entry in entries
     ]
     new = sorted(checked, key=Entry.order)
-    places = [bisect_right(state.ledger, each.order(), key=Entry.order) for each in new]
+    positions = [bisect_right(state.ledger, each.order(), key=Entry.order) for each in new]
     ledger = list(state.ledger)
-    for place, entry in zip(reversed(places), reversed(new), strict=True):
-        ledger.insert(place, entry)
-    told = replace(state, ledger=tuple(ledger), columns=state.columns.insert(places, new))
+    for position, entry in zip(reversed(positions), reversed(new), strict=True):
+        ledger.insert(position, entry)
+    told = replace(state, ledger=tuple(ledger), columns=state.columns.insert(positions, new))
     posterior, surrogate = _believe(told)
     after = replace(told, posterior=posterior, surrogate=surrogate)
     after.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
@@ -385,17 +389,17 @@ def _believe(state: State) -> tuple[Posterior, Surrogate]:
     surrogate may know nothing, those observed and foreign ones, teach the mechanisms always.
     """
     is_row = _are_rows(state)
-    is_apart = state.columns.is_passive | (state.columns.is_foreign & is_row)
+    is_apart = state.columns.is_passive | (state.columns.is_out_of_domain & is_row)
     is_row = is_row & ~is_apart
     observed = _with_rows(state.base, _rows(state, is_apart))
     is_alone, alone = _rows_of_target(state, ~is_apart & ~is_row)
     if (is_row | is_alone).any() and state.settings.residual == "auto":
         surrogate = _tell(state, observed, ~is_apart)
         if getattr(surrogate, "residual", None) is not None:
-            return observed, _recentre(state, surrogate)
+            return observed, _relinearize(state, surrogate)
     posterior = _with_rows(observed, _rows(state, is_row) + alone)
     told = _tell(state, posterior, ~is_apart & ~is_row & ~is_alone)
-    return posterior, _recentre(state, told)
+    return posterior, _relinearize(state, told)
 
 
 def _rows(state: State, which: np.ndarray) -> list[Data]:
@@ -410,13 +414,15 @@ def _rows_of_target(state: State, which: np.ndarray) -> tuple[np.ndarray, list[D
     be that of the mechanism.
     """
     told, nothing = state.columns, np.zeros(len(which), bool)
-    read = offered(state.base.belief.model, "target_rows")
+    read = offered(state.base.distribution.model, "target_observations")
     own = which & np.isnan(told.noises) & ~told.is_earlier
-    if read is None or not (own.any() and state.takes_rows and state.settings.teaches_mechanisms):
+    if read is None or not (
+        own.any() and state.takes_observations and state.settings.informs_mechanisms
+    ):
         return nothing, []
     is_row, rows = read(told.queries, told.outcomes)
     found = own & is_row
-    return found, [rows.rows(found[is_row])] if found.any() else []
+    return found, [rows.select(found[is_row])] if found.any() else []
 
 
 def _with_rows(post: Posterior, rows: Sequence[Data]) -> Posterior:
@@ -441,23 +447,23 @@ def _tell(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
     return surrogate
 
 
-def _recentre(state: State, surrogate: Surrogate) -> Surrogate:
+def _relinearize(state: State, surrogate: Surrogate) -> Surrogate:
     """Return the surrogate linearized where outcomes have moved theta, if the kernel adapts."""
-    recentre = offered(surrogate, "recentre")
-    if recentre is None or state.settings.kernel != "adaptive":
+    relinearize = offered(surrogate, "relinearize")
+    if relinearize is None or state.settings.kernel != "adaptive":
         return surrogate
-    found: Surrogate = recentre()
+    found: Surrogate = relinearize()
     return found
 
 
-def _uses_rows(state: State) -> bool:
-    return state.settings.uses_rows and state.takes_rows
+def _uses_observations(state: State) -> bool:
+    return state.settings.uses_observations and state.takes_observations
 
 
 def _are_rows(state: State) -> np.ndarray:
     """Return which entries (t,) teach the posterior by their whole rows, not the surrogate."""
     told = state.columns
-    if not _uses_rows(state):
+    if not _uses_observations(state):
         return np.zeros(len(told.outcomes), bool)
     has_row = np.array([entry.row is not None for entry in state.ledger], bool)
     return np.asarray(has_row & ~told.is_earlier & ~told.is_passive)

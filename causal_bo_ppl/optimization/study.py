@@ -29,14 +29,14 @@ import pandas as pd
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import require_rows_of
+from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.effect_estimates.table import effects
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, StoreError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_key, write_key
 from causal_bo_ppl.optimization.explain import Suggestion, Suggestions
 from causal_bo_ppl.optimization.ingest import (
-    FOREIGN,
+    OUT_OF_DOMAIN,
     Record,
     predictions,
     read_answers,
@@ -174,7 +174,7 @@ def _write_record(problem: Problem, record: Record) -> dict[str, Any]:
         "number": record.number,
         "failed": record.failed,
         "cost": record.cost,
-        "is_foreign": record.is_foreign,
+        "is_out_of_domain": record.is_out_of_domain,
         "predicted": None
         if predicted is None
         else [
@@ -206,7 +206,7 @@ def _read_record(problem: Problem, written: Mapping[str, Any]) -> Record:
         written["number"],
         written["failed"],
         written["cost"],
-        written["is_foreign"],
+        written["is_out_of_domain"],
         predicted,
     )
 
@@ -250,15 +250,15 @@ def tabulate(study: "Study") -> pd.DataFrame:
 
 
 def _note(record: Record) -> str:
-    if not record.is_foreign:
+    if not record.is_out_of_domain:
         return ""
-    return FOREIGN.split(":")[0] if record.failed else FOREIGN
+    return OUT_OF_DOMAIN.split(":")[0] if record.failed else OUT_OF_DOMAIN
 
 
 def describe_best(study: "Study") -> str:
     """Return what is recommended, in words; before any outcome it is the model's."""
     whose = "best" if study.best.by == "outcomes" else "the model's best"
-    return f"{whose} {study.best.belief}"
+    return f"{whose} {study.best.distribution}"
 
 
 def write_html(study: "Study") -> str:
@@ -267,7 +267,7 @@ def write_html(study: "Study") -> str:
     told = "<p>Nothing was told yet.</p>"
     if study.records:
         told = f"<p>What was told:</p>{study.to_frame().to_html(**shown)}"
-    own = [each.query for each in study.records if not (each.is_foreign or each.is_passive)]
+    own = [each.query for each in study.records if not (each.is_out_of_domain or each.is_passive)]
     rows = [study.best.intervention, *(study.problem.interventions(each)[0] for each in own)]
     distinct = list({tuple(each.items()): each for each in rows}.values())
     believed = study.effects(distinct).to_html(index=False, **shown)
@@ -347,7 +347,7 @@ class Study:
             raise ModelError(f"settings must be cb.Settings(...), got {settings!r}")
         given, chosen = as_key(key), settings or Settings()
         rows = data if isinstance(data, Data) else Data.from_frame(problem, data)  # type: ignore[arg-type]
-        require_rows_of(problem, rows)
+        require_data_of(problem, rows)
         for_rows, _ = jax.random.split(given)
         level = None if stacklevel is None else stacklevel + 1
         state, checks = begin_from_rows(problem, rows, chosen, for_rows, stacklevel=level)

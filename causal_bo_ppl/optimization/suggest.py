@@ -28,7 +28,7 @@ from causal_bo_ppl.inputs import read_count, read_list, require_float64
 from causal_bo_ppl.optimization.experiments import best_gain, explain_stop, observes
 from causal_bo_ppl.optimization.explain import Reasons, Suggestion, Suggestions, explain
 from causal_bo_ppl.optimization.ingest import (
-    FOREIGN,
+    OUT_OF_DOMAIN,
     Record,
     answered,
     predict_records,
@@ -48,7 +48,7 @@ BLOCK = 1_024  # outcomes of a table that are predicted together
 
 def open_for(state: State, records: Sequence[Record]) -> State:
     """Return the state, opened where one of the records may not be proposed."""
-    return take_measured(state) if any(each.is_foreign for each in records) else state
+    return take_measured(state) if any(each.is_out_of_domain for each in records) else state
 
 
 def believe(start: State, records: Sequence[Record]) -> State:
@@ -73,10 +73,10 @@ def learn(state: State, records: Sequence[Record]) -> tuple[State, list[Record]]
             entries = [each.entry(noise) for each in part if not each.failed]
             state, told = tell(state, entries) if entries else state, [*told, *part]
     except (DomainError, ExplorationError) as error:
-        if not any(each.is_foreign for each in records):
+        if not any(each.is_out_of_domain for each in records):
             raise
         raise DataError(
-            f"an outcome {FOREIGN.split(':')[0]} cannot be learned from here: {error}. Tell the "
+            f"an outcome {OUT_OF_DOMAIN.split(':')[0]} cannot be learned from here: {error}. Tell the "
             "whole row where the mechanisms learn from rows, or change the problem"
         ) from error
     return state, told
@@ -136,7 +136,7 @@ class Turn(NamedTuple):
     """
 
     outcomes: int
-    place: int
+    position: int
     round: int
 
 
@@ -159,10 +159,10 @@ def suggest(study: "Study", n: int, pending: object) -> Suggestions:
     told = [each.number or 0 for each in study.records]
     first = max([turn.outcomes, *told]) + len(waiting) + 1
     of_round = jax.random.fold_in(study.round_key, turn.round)
-    if not under_way and not turn.place and observes(study.state, of_round):
+    if not under_way and not turn.position and observes(study.state, of_round):
         return Suggestions([_observation(study, first)])
     key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), turn.round)
-    choices = choose(study.state, count, waiting, key, place=turn.place)
+    choices = choose(study.state, count, waiting, key, position=turn.position)
     if not choices:
         raise DomainError(
             f"{study.spent:g} of the budget {study.settings.budget:g} are spent, and what is left "

@@ -24,8 +24,8 @@ from causal_bo_ppl.plots.graphs import draw_sharing as draw_sharing
 from causal_bo_ppl.plots.kernels import draw_coupling as draw_coupling
 from causal_bo_ppl.plots.kernels import draw_errors_by_rows as draw_errors_by_rows
 from causal_bo_ppl.plots.kernels import draw_kernel_errors as draw_kernel_errors
-from causal_bo_ppl.plots.kernels import draw_teaching as draw_teaching
 from causal_bo_ppl.plots.kernels import draw_terms as draw_terms
+from causal_bo_ppl.plots.kernels import draw_variance_reduction as draw_variance_reduction
 from causal_bo_ppl.plots.mechanisms import draw_mechanisms as draw_mechanisms
 from causal_bo_ppl.plots.mechanisms import draw_prior as draw_prior
 from causal_bo_ppl.plots.posteriors import draw_coverage as draw_coverage

@@ -74,14 +74,14 @@ def draw_rank(post: Posterior) -> np.ndarray:
     bound = rank_bound(sampled.chains, draws.shape[1])
     panels = _rank_panels(len(shown))
     names = distinct([str(name) for name in shown.index], 28)
-    for place, (ax, name) in enumerate(zip(panels, names, strict=True)):
+    for position, (ax, name) in enumerate(zip(panels, names, strict=True)):
         ax.axhspan(-bound, bound, color=GREY, alpha=0.25, lw=0, label="99 % band")
         ranks = np.linspace(0, 1, curves.shape[1])
-        for chain, curve in enumerate(curves[:, :, place]):
+        for chain, curve in enumerate(curves[:, :, position]):
             colour = CHAINS[chain % len(CHAINS)]
             ax.plot(ranks, curve, color=colour, lw=1.2, label=f"chain {chain}")
         ax.axhline(0, color=GREY, lw=0.8, zorder=0)
-        title = f"{name}\nR-hat {shown['r_hat'].iloc[place]:.3f}"
+        title = f"{name}\nR-hat {shown['r_hat'].iloc[position]:.3f}"
         ax.set_title(title, fontsize="medium", linespacing=1.4)
         ax.set_xlabel("fractional rank", fontsize="small")
     handles, labels = panels[0].get_legend_handles_labels()
@@ -189,14 +189,14 @@ class Sampled(NamedTuple):
 def _require_sampled(who: str, post: Posterior) -> Sampled:
     """Return the chains of a posterior that was sampled; refuse any other."""
     require_posterior(who, post)
-    belief = post.belief
-    stats = {} if belief.chains is None else belief.drawn(None, jax.random.key(0)).stats
-    if belief.chains is None or belief.summary is None or "lp" not in stats:
+    distribution = post.distribution
+    stats = {} if distribution.chains is None else distribution.drawn(None, jax.random.key(0)).stats
+    if distribution.chains is None or distribution.summary is None or "lp" not in stats:
         raise ModelError(
             f"{who} shows chains, but nothing was sampled by {post.method}; "
             "fit with method='nuts', or look at cb.check_posterior(post)"
         )
-    return Sampled(belief.chains, stats, belief.summary)
+    return Sampled(distribution.chains, stats, distribution.summary)
 
 
 def _worst(sampled: Sampled) -> pd.DataFrame:
@@ -240,7 +240,8 @@ def _draw(
     """
     figure = {"figsize": size, "figsize_units": "inches", "layout": "constrained"}
     colours = [
-        CHAINS[place % len(CHAINS)] for place in range(max(3, tree["posterior"].sizes["chain"]))
+        CHAINS[position % len(CHAINS)]
+        for position in range(max(3, tree["posterior"].sizes["chain"]))
     ]
     picture = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
     return np.asarray(picture.viz["plot"].values)

@@ -152,10 +152,10 @@ def draw_sizes(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         below = LINE * -(-(len(looks) + 1) // columns)
         ax = plt.figure(figsize=(width, 3.6 + below), layout="constrained").add_subplot()
     step = 0.8 / len(looks)
-    for place, (method, look) in enumerate(looks.items()):
+    for position, (method, look) in enumerate(looks.items()):
         own = table[table["method"].astype(str) == method]
         at = np.searchsorted(sizes, own["size"].to_numpy(float)) + step * (
-            place - (len(looks) - 1) / 2
+            position - (len(looks) - 1) / 2
         )
         half = 0.42 * step
         ax.vlines(at, own["lower"], own["upper"], color=look.colour, lw=1.6)
@@ -209,19 +209,19 @@ def draw_differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     else:
         labels = distinct(names, CUT)
     above = np.repeat(np.arange(1, len(starts) + 1), ends - starts)  # lines with names of systems
-    places = np.arange(len(names)) + above
+    positions = np.arange(len(names)) + above
     mean, low, high = (table[name].to_numpy(float) for name in ("mean", "lower", "upper"))
     colours = np.where(high < -ZERO, BLUE, np.where(low > ZERO, AMBER, GREY))
     for turn, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        header, last = places[start] - 1, places[end - 1]
+        header, last = positions[start] - 1, positions[end - 1]
         ax.text(0.01, header, plain(systems[start]), transform=ax.get_yaxis_transform(), **HEADER)
         if turn % 2 == 0:
             ax.axhspan(header - 0.5, last + 0.5, color=GREY, alpha=0.12, lw=0, zorder=0)
     ax.axvline(0, color=INK, lw=1, zorder=1)
-    ax.hlines(places, low, high, color=colours, lw=2.2)
-    ax.scatter(mean, places, c=colours, s=34, zorder=3, edgecolors="white", linewidths=0.6)
-    ax.set_yticks(places, labels, fontsize="small")
-    ax.set_ylim(places[-1] + 0.6, -1.4)
+    ax.hlines(positions, low, high, color=colours, lw=2.2)
+    ax.scatter(mean, positions, c=colours, s=34, zorder=3, edgecolors="white", linewidths=0.6)
+    ax.set_yticks(positions, labels, fontsize="small")
+    ax.set_ylim(positions[-1] + 0.6, -1.4)
     scale_differences(ax, mean, np.concatenate([mean, low, high]))
     side: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small"}
     ax.annotate("← the first is better", (0, -0.95), (-6, 0), ha="right", color=BLUE, **side)
@@ -321,10 +321,10 @@ def _panels(
 
 def _name_axes(panels: np.ndarray, across: str, up: str) -> None:
     """Label horizontal axes without a panel below, and vertical ones at the left."""
-    for place, ax in enumerate(panels):
+    for position, ax in enumerate(panels):
         where = ax.get_subplotspec()
         ax.tick_params(labelsize="small")
-        below = where is not None and any(_is_below(ax, other) for other in panels[place + 1 :])
+        below = where is not None and any(_is_below(ax, other) for other in panels[position + 1 :])
         if not below:
             ax.set_xlabel(across, fontsize="small")
         if where is None or where.is_first_col():

@@ -50,7 +50,7 @@ class Band(NamedTuple):
     (k,).
     """
 
-    place: np.ndarray
+    position: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
@@ -68,7 +68,7 @@ def draw_mahalanobis(
     half_width(level)  # refuses a level such as 99
     squares, degrees, effective = _squares(post, as_key(key))
     band = quantile_band(effective, level)
-    quantiles = np.quantile(squares, band.place, method="hazen")
+    quantiles = np.quantile(squares, band.position, method="hazen")
     expected, low, high = (chi2.ppf(each, degrees) for each in band)
     outside = (quantiles < low) | (quantiles > high)
     if ax is None:
@@ -87,7 +87,7 @@ def draw_mahalanobis(
         xlabel=f"quantile of chi-square, {degrees} degrees of freedom",
         ylabel="squared Mahalanobis distance",
     )
-    entitle(ax, f"is theta Gaussian? {post.method}, {post.rows} rows")
+    entitle(ax, f"is theta Gaussian? {post.method}, {post.n_observations} rows")
     ax.legend(frameon=False, fontsize="small", loc="upper left")
     return ax
 
@@ -98,16 +98,16 @@ def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
     The distances have the shape (n,); the effective number is how many independent draws they are
     worth.
     """
-    resampled = offered(post.belief, "resampled")
+    resampled = offered(post.distribution, "resampled")
     if resampled is not None:
         # Its own draws are Gaussian; take draws of the density that it approximates.
         theta, weights = resampled(DRAWS, key)
         z = standardized(post, theta)
         return (z**2).sum(axis=1), z.shape[1], int(DRAWS * (1 - weights.lost) / (1 + 1 / PROPOSALS))
-    drawn = post.belief.drawn(DRAWS, key)
+    drawn = post.distribution.drawn(DRAWS, key)
     z = standardized(post, drawn.theta)
     squares, effective = (z**2).sum(axis=1), len(z)
-    if post.belief.chains is not None:
+    if post.distribution.chains is not None:
         line = summarise(squares.reshape(drawn.chains, -1, 1), ("distance",))
         effective = min(effective, int(line[["ess_bulk", "ess_tail"]].to_numpy().min()))
     squares = squares[np.isfinite(squares)]
@@ -210,9 +210,9 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
     too high. All curves stay in the band with probability at least `level`; a curve leaves the band
     of 99 % where uniformity fails at alpha = 0.01. check: the result of `cb.calibrate`.
     """
-    places = require_details("draw_calibration", check, "calibration", "cb.calibrate")
+    positions = require_details("draw_calibration", check, "calibration", "cb.calibrate")
     half_width(level)  # refuses a level such as 99
-    count, effects = places.shape
+    count, effects = positions.shape
     bound = kstwo.isf((1 - level) / effects, count)
     if ax is None:
         ax = plt.figure(figsize=(5.6, 3.8), layout="constrained").add_subplot()
@@ -220,8 +220,8 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
     ax.axhline(0, color=INK, lw=0.8)
     failed = (check.table["verdict"] == FAILED).to_numpy()
     for chosen, colour, word in ((~failed, BLUE, "passed"), (failed, AMBER, "failed")):
-        for order, name in enumerate(places.columns[chosen]):
-            at = np.concatenate([[0.0], np.sort(places[name].to_numpy()).repeat(2), [1.0]])
+        for order, name in enumerate(positions.columns[chosen]):
+            at = np.concatenate([[0.0], np.sort(positions[name].to_numpy()).repeat(2), [1.0]])
             steps = (np.arange(count + 1) / count).repeat(2)
             label = f"_{name}" if order else f"effects that {word}: {chosen.sum()} of {effects}"
             ax.plot(at, steps - at, color=colour, lw=1, alpha=0.8, label=label)

@@ -24,7 +24,7 @@ from causal_bo_ppl.plots.labels import (
 from causal_bo_ppl.plots.runs import CHOICE, require_runs
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import rows_of_sets
+from causal_bo_ppl.problem.interventions import split_by_set
 from causal_bo_ppl.surrogates import Surrogate
 
 MOST_VARIABLES = 20  # above, variables that were never set are left out
@@ -57,19 +57,19 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
         ax, labels = figure_beside(names, 5.4, 0.44 * len(shown) + 1.9)
     else:
         labels = distinct(names, CUT)
-    places = np.arange(len(shown))
+    positions = np.arange(len(shown))
     for surrogate, offset, colour, label in (
         (restart(run).surrogate, -0.15, GREY, f"before: mean, {share:.0%} interval"),
         (run.surrogate, 0.15, BLUE, f"after {len(run.steps)} experiments"),
     ):
         mean, half = _interval(surrogate, shown, share)
-        ax.hlines(places + offset, mean - half, mean + half, color=colour, lw=2)
-        ax.plot(mean, places + offset, "o", ms=4.5, color=colour, label=label)
+        ax.hlines(positions + offset, mean - half, mean + half, color=colour, lw=2)
+        ax.plot(mean, positions + offset, "o", ms=4.5, color=colour, label=label)
     if run.system is not None:
         truth = run.system.effect(shown)
-        ax.plot(truth, places, "|", ms=13, mew=2, color=AMBER, label="true effect")
+        ax.plot(truth, positions, "|", ms=13, mew=2, color=AMBER, label="true effect")
         ax.axvline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
-    ax.set_yticks(places, labels, fontsize="small")
+    ax.set_yticks(positions, labels, fontsize="small")
     ax.set(xlabel=folded(run.problem.label(run.problem.target), 50), ylim=(len(shown) - 0.5, -0.5))
     title = f"{run.settings.method}, {run.problem.objective} {run.problem.target}: "
     if found > len(shown):
@@ -85,7 +85,7 @@ def _best_of_sets(run: Run) -> tuple[Queries, int]:
     """Return of every set the best intervention tried, the best set first, and how many sets."""
     sign = 1.0 if run.problem.objective == "min" else -1.0
     losses = sign * run.surrogate.predict(run.queries).mean
-    best = [rows[first_smallest(losses[rows])] for _, rows in rows_of_sets(run.queries)]
+    best = [rows[first_smallest(losses[rows])] for _, rows in split_by_set(run.queries)]
     order = np.array(best)[np.argsort(losses[best], kind="stable")]
     return run.queries[order], len(order)
 
@@ -129,7 +129,7 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     _draw_domains(ax, problem, shown)
     low, high = np.nanmin(heights, axis=1), np.nanmax(heights, axis=1)
     ax.vlines(at, low, high, color=GREY, lw=0.8, zorder=2)
-    best = np.array([_is_same(run, place) for place in range(len(at))])
+    best = np.array([_is_same(run, position) for position in range(len(at))])
     colours: dict[str, Any] = {
         "cmap": "viridis" if problem.objective == "min" else "viridis_r",
         "norm": Normalize(outcomes.min(), outcomes.max()),
@@ -146,7 +146,7 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="experiment", ylim=(len(shown) - 0.5, -0.5))
     ax.set_xlim(0.4, len(at) + 0.6)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    sets = len(list(rows_of_sets(run.queries)))
+    sets = len(list(split_by_set(run.queries)))
     left = f", {len(names) - len(shown)} variables never set" if len(names) > len(shown) else ""
     title = f"{run.settings.method}, {problem.objective} {problem.target}: "
     title += f"{sets} of {len(problem.sets)} sets tried{left}"
@@ -156,9 +156,9 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _is_same(run: Run, place: int) -> bool:
+def _is_same(run: Run, position: int) -> bool:
     """Return whether an experiment tried what is recommended in the end."""
-    [tried] = run.problem.interventions(run.steps[place].suggestion.query)
+    [tried] = run.problem.interventions(run.steps[position].suggestion.query)
     return tried == run.best.intervention
 
 
@@ -173,15 +173,15 @@ def _heights(problem: Problem, queries: Queries, names: list[str]) -> np.ndarray
 
 def _draw_domains(ax: Axes, problem: Problem, names: list[str]) -> None:
     """Draw a band for every variable, lines at its levels, and name it with its ends."""
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         low, high = problem.domains[name]
-        ax.axhspan(place - BAND / 2, place + BAND / 2, color=GREY, alpha=0.18, lw=0, zorder=0)
+        ax.axhspan(position - BAND / 2, position + BAND / 2, color=GREY, alpha=0.18, lw=0, zorder=0)
         for value in problem.levels.get(name, ()):
-            line = place - INSIDE * ((value - low) / (high - low) - 0.5)
+            line = position - INSIDE * ((value - low) / (high - low) - 0.5)
             ax.axhline(line, color="white", lw=1, zorder=1)
     labels = distinct([problem.label(name) for name in names], CUT)
     ax.set_yticks(range(len(names)), labels, fontsize="small")
-    ends = [place + side * INSIDE / 2 for place in range(len(names)) for side in (1, -1)]
+    ends = [position + side * INSIDE / 2 for position in range(len(names)) for side in (1, -1)]
     values = [f"{value:.3g}" for name in names for value in problem.domains[name]]
     ax.set_yticks(ends, values, fontsize="x-small", minor=True)
     ax.tick_params(axis="y", which="both", length=0)

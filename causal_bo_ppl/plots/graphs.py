@@ -147,8 +147,8 @@ def _draw_box(
     )
     text = TextPath((0, 0), plain(name), size=13)
     box = text.get_extents()
-    place = Affine2D().translate(-(box.x0 + box.x1) / 2, -4.5).scale(1, -1).translate(x, y)
-    ax.add_patch(PathPatch(place.transform_path(text), color=INK, lw=0.2, zorder=4))
+    position = Affine2D().translate(-(box.x0 + box.x1) / 2, -4.5).scale(1, -1).translate(x, y)
+    ax.add_patch(PathPatch(position.transform_path(text), color=INK, lw=0.2, zorder=4))
 
 
 def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:

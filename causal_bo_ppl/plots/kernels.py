@@ -137,9 +137,9 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
         named = {f"{int(named[''].rows)} rows": named[""]}
     if ax is None:
         ax = plt.figure(figsize=(1.6 * len(named) + 3.6, 4.0), layout="constrained").add_subplot()
-    places, bottom, crosses = np.arange(len(named)), ax.get_xaxis_transform(), False
+    positions, bottom, crosses = np.arange(len(named)), ax.get_xaxis_transform(), False
     for shift, (term, colour) in enumerate(zip(TERMS, (INK, AMBER, BLUE), strict=True)):
-        at = places + 0.22 * (shift - 1)
+        at = positions + 0.22 * (shift - 1)
         scale = [float(each.overall_drawn.sel(term="leading")) for each in named.values()]
         size, noise, exact = (
             np.array([float(each[name].sel(term=term)) for each in named.values()]) / scale
@@ -158,12 +158,12 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
         ax.plot(at[known], np.where(exact > 0, exact, np.nan)[known], "x", color=colour, ms=9)
         if known.any():
             crosses = True
-        for place in at[~(size > 0)]:
-            ax.text(place, 0.02, "0", transform=bottom, ha="center", color=colour)
+        for position in at[~(size > 0)]:
+            ax.text(position, 0.02, "0", transform=bottom, ha="center", color=colour)
     if crosses:
         ax.plot([], [], "x", color=GREY, ms=9, label="exact")
     room = max(ACROSS // len(named), 10)
-    ax.set_xticks(places, [folded(str(name), room) for name in named])
+    ax.set_xticks(positions, [folded(str(name), room) for name in named])
     ax.set(
         yscale="log",
         ylabel=folded("Frobenius norm, relative to the leading term", SIDE),
@@ -251,10 +251,10 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
     return ax
 
 
-def draw_teaching(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
+def draw_variance_reduction(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
     """Draw what experiments teach about all effects, which are ordered by their sets.
 
-    found: the result of `cb.teaching`. For one experiment, standard deviations before and after its
+    found: the result of `cb.variance_reduction`. For one experiment, standard deviations before and after its
     outcome are drawn; for several, the share of variance that each removes.
     """
     if not {"reduction", "sd_after"} <= set(getattr(found, "data_vars", ())):
@@ -289,7 +289,7 @@ def _draw_one(found: "xr.Dataset", effects: list[str], experiment: str, ax: Axes
     shown = np.arange(len(effects))
     if len(effects) > MOST:
         shown = np.sort(np.argsort(-np.nan_to_num(found.reduction.values[0]), kind="stable")[:MOST])
-    names = [effects[place] for place in shown]
+    names = [effects[position] for position in shown]
     if ax is None:
         ax, labels = figure_beside(names, 4.8, min(0.26 * len(shown) + 1.8, 12.0))
     else:

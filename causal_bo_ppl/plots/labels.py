@@ -112,8 +112,8 @@ def legend_below(ax: Axes, columns: int = 2, **options: Any) -> Legend:
     down = -GAPS - LINE * (lines + ticks)
     below = ScaledTranslation(0, down, ax.figure.dpi_scale_trans)
     look: dict[str, Any] = {"frameon": False, "fontsize": "small", "ncols": columns} | options
-    place = {"bbox_to_anchor": (0.5, 0.0), "bbox_transform": ax.transAxes + below}
-    return ax.legend(loc="upper center", **place, **look)
+    position = {"bbox_to_anchor": (0.5, 0.0), "bbox_transform": ax.transAxes + below}
+    return ax.legend(loc="upper center", **position, **look)
 
 
 def name_decades(axis: Axis, low: float, high: float) -> None:

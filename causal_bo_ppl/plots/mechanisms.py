@@ -40,7 +40,7 @@ class Panel(NamedTuple):
 
     cause: str
     effect: str
-    places: np.ndarray
+    positions: np.ndarray
     values: np.ndarray
     rows: np.ndarray
 
@@ -92,19 +92,21 @@ def draw_mechanisms(
     theta = post.draws(read_count("draws", draws, 2), as_key(key))
     theta = theta[np.isfinite(theta).all(axis=1)]
     panels = [_panel(post, *edge) for edge in chosen]
-    places = _axes(axes, chosen, f"{post.method}, {post.rows} rows: {_which(chosen, known)}")
-    for ax, panel in zip(places, panels, strict=True):
+    positions = _axes(
+        axes, chosen, f"{post.method}, {post.n_observations} rows: {_which(chosen, known)}"
+    )
+    for ax, panel in zip(positions, panels, strict=True):
         curves = mechanism(theta, panel.effect, panel.values)
         low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
         middle = mechanism(post.mean[None], panel.effect, panel.values)[0]
         ax.fill_between(
-            panel.places, low, high, color=BLUE, alpha=0.2, lw=0, label=f"{level:.0%} of draws"
+            panel.positions, low, high, color=BLUE, alpha=0.2, lw=0, label=f"{level:.0%} of draws"
         )
-        ax.plot(panel.places, middle, color=BLUE, label="posterior mean")
+        ax.plot(panel.positions, middle, color=BLUE, label="posterior mean")
         if truth is not None:
             at = post.problem.graph.index(panel.effect)
             ax.plot(
-                panel.places,
+                panel.positions,
                 truth.mechanisms(panel.values).mean[:, at],
                 "--",
                 color=INK,
@@ -112,7 +114,7 @@ def draw_mechanisms(
                 label="truth",
             )
         _finish(ax, post, panel, _moved(post, mechanism, panel), middle, [low, high])
-    return _legend(places, axes is None)
+    return _legend(positions, axes is None)
 
 
 def draw_prior(
@@ -137,24 +139,24 @@ def draw_prior(
     """
     mechanism = _require_mechanisms("draw_prior", post)
     count = read_count("n", n, 1)
-    before = post.belief.draw_prior(count, as_key(key))
+    before = post.distribution.draw_prior(count, as_key(key))
     if before is None:
         raise ModelError(
             f"nothing can be drawn from the prior of this posterior ({type(post.prior).__name__}): "
             "it is scaled to the rows; fit with a prior that is a distribution on its own"
         )
     chosen, known = _choose(post, edges)
-    places = _axes(axes, chosen, f"before any row: {count} draws, {_which(chosen, known)}")
-    for ax, edge in zip(places, chosen, strict=True):
+    positions = _axes(axes, chosen, f"before any row: {count} draws, {_which(chosen, known)}")
+    for ax, edge in zip(positions, chosen, strict=True):
         panel = _panel(post, *edge)
         curves = mechanism(before.theta[:count], panel.effect, panel.values)
-        for place, curve in enumerate(curves):
-            label = "_" if place else "a draw of the prior"
-            ax.plot(panel.places, curve, color=BLUE, lw=0.8, alpha=0.45, label=label)
+        for position, curve in enumerate(curves):
+            label = "_" if position else "a draw of the prior"
+            ax.plot(panel.positions, curve, color=BLUE, lw=0.8, alpha=0.45, label=label)
         seen = panel.rows[:, post.problem.graph.index(panel.effect)]
         _finish(ax, post, panel, seen, seen, np.quantile(curves, [0.1, 0.9], axis=0))
         _count_beyond(ax, curves)
-    return _legend(places, axes is None)
+    return _legend(positions, axes is None)
 
 
 def _count_beyond(ax: Axes, curves: np.ndarray) -> None:
@@ -163,14 +165,14 @@ def _count_beyond(ax: Axes, curves: np.ndarray) -> None:
     beyond = int(((curves > high).all(axis=1) | (curves < low).all(axis=1)).sum())
     if beyond:
         text = f"{beyond} of {len(curves)} draws\nlie above or below"
-        place: dict[str, Any] = {"transform": ax.transAxes, "ha": "center", "va": "top"}
-        ax.text(0.5, 0.97, text, fontsize="x-small", color=BLUE, **place)
+        position: dict[str, Any] = {"transform": ax.transAxes, "ha": "center", "va": "top"}
+        ax.text(0.5, 0.97, text, fontsize="x-small", color=BLUE, **position)
 
 
 def _require_mechanisms(who: str, post: Posterior) -> Callable[..., Any]:
     """Return the map from theta to mechanisms; refuse a posterior that does not hold them."""
     require_posterior(who, post)
-    mechanism = offered(post.belief.response, "mechanism")
+    mechanism = offered(post.distribution.response, "mechanism")
     if mechanism is None:
         raise ModelError(
             f"{who} shows mechanisms, but theta of this posterior ({post.kind} parameters) does "
@@ -213,11 +215,11 @@ def _panel(post: Posterior, cause: str, effect: str) -> Panel:
     ends = [*post.problem.domains.get(cause, ()), *seen.tolist()]
     if not ends:
         raise ModelError(f"{cause!r} has no domain and no rows, so there is no range to draw")
-    places = np.linspace(min(ends), max(ends), POINTS)
+    positions = np.linspace(min(ends), max(ends), POINTS)
     middle = rows.mean(axis=0) if len(rows) else np.zeros(len(graph.nodes))
     values = np.repeat(middle[None], POINTS, axis=0)
-    values[:, graph.index(cause)] = places
-    return Panel(cause, effect, places, values, rows)
+    values[:, graph.index(cause)] = positions
+    return Panel(cause, effect, positions, values, rows)
 
 
 def _moved(post: Posterior, mechanism: Callable[..., Any], panel: Panel) -> np.ndarray:
@@ -260,7 +262,7 @@ def _finish(
     problem = post.problem
     seen = panel.rows[:, problem.graph.index(panel.cause)]
     ax.plot(seen, heights, ".", color=INK, ms=3, alpha=0.5, zorder=3, label="rows")
-    mark_data(ax, seen, (panel.places[0], panel.places[-1]), problem.domains.get(panel.cause))
+    mark_data(ax, seen, (panel.positions[0], panel.positions[-1]), problem.domains.get(panel.cause))
     shown = np.append(heights, line)
     set_heights(ax, shown if len(shown) else np.ravel(band), band)
     ax.set(
@@ -273,21 +275,21 @@ def _finish(
     ax.set_title(f"{short(panel.cause, half)} → {short(panel.effect, half)}", fontsize="medium")
 
 
-def _legend(places: np.ndarray, whole: bool) -> np.ndarray:
+def _legend(positions: np.ndarray, whole: bool) -> np.ndarray:
     """Explain the colours once: below the whole figure, or in the first of the Axes given."""
     shown: dict[str, Any] = {}
-    for ax in places:
+    for ax in positions:
         handles, labels = ax.get_legend_handles_labels()
         shown |= {label: handle for label, handle in zip(labels, handles, strict=True)}
     if whole:
-        places[0].figure.legend(
+        positions[0].figure.legend(
             shown.values(),
             shown.keys(),
             loc="outside lower center",
-            ncols=3 if len(places) < 3 else 6,
+            ncols=3 if len(positions) < 3 else 6,
             frameon=False,
             fontsize="small",
         )
     else:
-        places[0].legend(shown.values(), shown.keys(), frameon=False, fontsize="small")
-    return places
+        positions[0].legend(shown.values(), shown.keys(), frameon=False, fontsize="small")
+    return positions

@@ -35,13 +35,13 @@ def method_looks(methods: Iterable[object], level: Iterable[str] = ()) -> dict[s
     moving = [name for name in names if name not in dotted]
     labels = dict(zip(names, distinct(names, LONG), strict=True))
     looks = {}
-    for place, name in enumerate(moving):
-        turn, at = divmod(place, len(COLOURS))
+    for position, name in enumerate(moving):
+        turn, at = divmod(position, len(COLOURS))
         dashes, marker = DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)]
-        width = 2.6 - 1.4 * place / max(len(moving) - 1, 1)
+        width = 2.6 - 1.4 * position / max(len(moving) - 1, 1)
         looks[name] = Look(COLOURS[at], dashes, marker, width, labels[name])
-    for place, name in enumerate(name for name in names if name in dotted):
-        turn, at = divmod(place, len(COLOURS))
+    for position, name in enumerate(name for name in names if name in dotted):
+        turn, at = divmod(position, len(COLOURS))
         dots = DOTS[turn % len(DOTS)]
         looks[name] = Look(COLOURS[-1 - at], dots, "None", 1.8, labels[name], level=True)
     return looks

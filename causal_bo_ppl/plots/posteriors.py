@@ -72,7 +72,7 @@ def draw_posterior(
         _write_intervals(ax, post.mean, half)
     each = "\nof each coordinate on its own scale, 0 to 1" if mixed else ""
     ax.set_xlabel(f"posterior mean and {level:.0%} interval{each}")
-    entitle(ax, f"theta of {post.problem.target}: {post.method}, {post.rows} rows", 56)
+    entitle(ax, f"theta of {post.problem.target}: {post.method}, {post.n_observations} rows", 56)
     return ax
 
 
@@ -125,10 +125,12 @@ def draw_response(
     if name not in problem.domains or name in others:
         free = [each for each in problem.manipulable if each not in others]
         raise DomainError(f"{name!r} may not be set; choose one of {', '.join(free)}")
-    places = problem.region.ticks(name, POINTS)
-    legal = problem.feasible([{name: float(place), **others} for place in places])
-    places = places[legal] if legal.any() else places  # where none is legal, the next line says why
-    queries = problem.queries([{name: float(place), **others} for place in places])
+    positions = problem.region.ticks(name, POINTS)
+    legal = problem.feasible([{name: float(position), **others} for position in positions])
+    positions = (
+        positions[legal] if legal.any() else positions
+    )  # where none is legal, the next line says why
+    queries = problem.queries([{name: float(position), **others} for position in positions])
     mean, sd = surrogate.predict(queries)
     if isinstance(believed, Posterior):
         mean, jacobian = response(problem, believed).linearize(believed.mean, queries)
@@ -147,21 +149,23 @@ def draw_response(
     ax.plot(seen, outcomes, ".", **faint)
     if isinstance(believed, Posterior):
         for end, label in ((low, "linearized in theta"), (high, "_")):
-            ax.plot(places, end, color=BLUE, lw=0.9, ls=":", label=label)
+            ax.plot(positions, end, color=BLUE, lw=0.9, ls=":", label=label)
         theta = believed.draws(read_count("draws", draws, 2), as_key(key))
         theta = theta[np.isfinite(theta).all(axis=1)]
         effects = response(problem, believed)(theta, queries)
         mean = effects.mean(axis=0)
         low, high = np.quantile(effects, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    ax.fill_between(places, low, high, color=BLUE, alpha=0.2, lw=0, label=f"{level:.0%} interval")
-    ax.plot(places, mean, color=BLUE, label="posterior mean")
+    ax.fill_between(
+        positions, low, high, color=BLUE, alpha=0.2, lw=0, label=f"{level:.0%} interval"
+    )
+    ax.plot(positions, mean, color=BLUE, label="posterior mean")
     shown = np.append(mean, outcomes)
     if truth is not None:
         exact = truth.effect if isinstance(truth, CausalSystem) else truth
         effects = np.asarray(exact(queries))
-        ax.plot(places, effects, "--", color=INK, label="truth")
+        ax.plot(positions, effects, "--", color=INK, label="truth")
         shown = np.append(shown, effects)
-    mark_data(ax, seen, (float(places[0]), float(places[-1])), None)
+    mark_data(ax, seen, (float(positions[0]), float(positions[-1])), None)
     _rug(ax, seen)
     set_heights(ax, shown, [low, high])
     given = "".join(f", {problem.label(other)} = {value:.4g}" for other, value in others.items())
@@ -170,7 +174,7 @@ def draw_response(
         ylabel=folded(f"E[{problem.label(problem.target)}]", SIDE),
     )
     told = "" if isinstance(believed, Posterior) else f", {len(believed.told.values)} outcomes"
-    entitle(ax, f"{surrogate.post.method}, {surrogate.post.rows} rows{told}")
+    entitle(ax, f"{surrogate.post.method}, {surrogate.post.n_observations} rows{told}")
     legend_below(ax, 3)
     return ax
 

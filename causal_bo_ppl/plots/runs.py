@@ -217,10 +217,10 @@ def _by_method(runs: tuple[Run, ...]) -> dict[str, tuple[Run, ...]]:
 
 def _draw_groups(ax: Axes, groups: Mapping[str, tuple[Run, ...]]) -> None:
     """Draw the median gap of every group against cost, and the middle half of its runs."""
-    for place, (name, own) in enumerate(groups.items()):
+    for position, (name, own) in enumerate(groups.items()):
         costs, gaps = _common_costs(own)
         low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75), axis=0)
-        colour = COLOURS[place % len(COLOURS)]
+        colour = COLOURS[position % len(COLOURS)]
         ax.fill_between(costs, low, high, color=colour, alpha=0.15, lw=0, step="post")
         label = plain(f"{name}, {len(own)} runs: {middle[-1]:.3g} at cost {costs[-1]:.4g}")
         ax.step(costs, middle, where="post", color=colour, lw=1.8, label=label)

@@ -38,9 +38,9 @@ def mark_data(
     """
     if len(seen):
         sides = ((ends[0], seen.min()), (seen.max(), ends[1]))
-        for place, (low, high) in enumerate(sides):
+        for position, (low, high) in enumerate(sides):
             if high > low:
-                label = "_" if place and sides[0][1] > sides[0][0] else "beyond the rows"
+                label = "_" if position and sides[0][1] > sides[0][0] else "beyond the rows"
                 ax.axvspan(low, high, color=GREY, alpha=0.18, lw=0, zorder=0, label=label)
     if domain is not None:
         bar: dict[str, Any] = {
@@ -118,7 +118,10 @@ def draw_squares(
 def equal_runs(labels: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts and the ends of the runs of equal labels."""
     starts = np.flatnonzero(
-        [place == 0 or labels[place] != labels[place - 1] for place in range(len(labels))]
+        [
+            position == 0 or labels[position] != labels[position - 1]
+            for position in range(len(labels))
+        ]
     )
     return starts, np.append(starts[1:], len(labels))
 

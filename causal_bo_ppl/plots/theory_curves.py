@@ -66,12 +66,12 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
     if not sizes.size or sizes[0] <= 0:
         raise ModelError("this gram is zero: all effects are known, there is no spectrum to draw")
     shown = np.maximum(sizes / sizes[0], NOTHING)
-    places = np.arange(1, len(sizes) + 1)
+    positions = np.arange(1, len(sizes) + 1)
     if ax is None:
         ax = plt.figure(figsize=(5.4, 3.8), layout="constrained").add_subplot()
-    ax.plot(places, shown, "o-", color=GREY, ms=3.5, lw=0.8, label="eigenvalues of K")
+    ax.plot(positions, shown, "o-", color=GREY, ms=3.5, lw=0.8, label="eigenvalues of K")
     ax.plot(
-        places[:kept],
+        positions[:kept],
         shown[:kept],
         "o",
         color=BLUE,

@@ -91,9 +91,9 @@ def _read_levels(values: object) -> tuple[float, ...]:
 
 def nearest_levels(values: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
     """Return for every value the nearest level, the lower one of two equally near."""
-    places = np.asarray(levels)
-    after = np.clip(np.searchsorted(places, values), 1, len(places) - 1)
-    below, above = places[after - 1], places[after]
+    positions = np.asarray(levels)
+    after = np.clip(np.searchsorted(positions, values), 1, len(positions) - 1)
+    below, above = positions[after - 1], positions[after]
     return np.asarray(np.where(values - below <= above - values, below, above))
 
 
@@ -107,13 +107,13 @@ def are_levels(values: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
 def share_levels(shares: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
     """Map shares of [0, 1] to levels: [0, 1] is cut into as many equal intervals as levels."""
     count = len(levels)
-    places = np.minimum((shares * count).astype(int), count - 1)
-    return np.asarray(np.take(np.asarray(levels), places))
+    positions = np.minimum((shares * count).astype(int), count - 1)
+    return np.asarray(np.take(np.asarray(levels), positions))
 
 
 def some_levels(levels: tuple[float, ...], n: int) -> np.ndarray:
     """Return all levels, or n of them that are evenly spaced in their order, both ends included."""
     if n >= len(levels):
         return np.asarray(levels)
-    places = np.linspace(0, len(levels) - 1, n).round().astype(int)
-    return np.take(np.asarray(levels), places)
+    positions = np.linspace(0, len(levels) - 1, n).round().astype(int)
+    return np.take(np.asarray(levels), positions)

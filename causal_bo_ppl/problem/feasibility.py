@@ -112,9 +112,9 @@ def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -
     bad = mask & ~np.isfinite(value)
     bad[:, problem.graph.index(problem.target)] |= mask[:, problem.graph.index(problem.target)]
     if bad.any():
-        row, place = np.argwhere(bad)[0]
+        row, position = np.argwhere(bad)[0]
         raise DomainError(
-            f"do({problem.graph.nodes[place]} = {value[row, place]:.15g}) cannot have been "
+            f"do({problem.graph.nodes[position]} = {value[row, position]:.15g}) cannot have been "
             f"measured: values are finite, and the target {problem.target} is not set"
         )
 
@@ -151,13 +151,13 @@ def _require_bounds(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> 
     # A comparison with NaN is false: neither NaN nor what is not manipulable is inside.
     bad = mask & ~((value >= low) & (value <= high))
     if bad.any():
-        row, place = np.argwhere(bad)[0]
-        name = problem.graph.nodes[place]
+        row, position = np.argwhere(bad)[0]
+        name = problem.graph.nodes[position]
         if name not in problem.region.domains:
             raise DomainError(unknown("manipulable variable", name, problem.region.domains))
         raise DomainError(
-            f"do({name} = {value[row, place]:.15g}) lies outside "
-            f"[{low[place]:.15g}, {high[place]:.15g}]; "
+            f"do({name} = {value[row, position]:.15g}) lies outside "
+            f"[{low[position]:.15g}, {high[position]:.15g}]; "
             "widen the domain in the problem, or clip the value"
         )
 
@@ -165,8 +165,8 @@ def _require_bounds(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> 
 def _require_levels(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
     off = problem.region.find_off_levels(mask, value)
     if off.any():
-        row, place = np.argwhere(off)[0]
-        name, number = problem.graph.nodes[place], value[row, place]
+        row, position = np.argwhere(off)[0]
+        name, number = problem.graph.nodes[position], value[row, position]
         levels = problem.region.levels[name]
         [near] = nearest_levels(np.array([number]), levels)
         raise DomainError(

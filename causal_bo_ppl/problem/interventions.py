@@ -115,7 +115,7 @@ def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return starts[first], np.repeat(which.reshape(-1), lengths)
 
 
-def rows_of_sets(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
+def split_by_set(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
     """Yield every set of a batch: its mask (p,) as bytes, and the rows of its queries."""
     mask = np.ascontiguousarray(queries.mask, bool)
     first, which = distinct_rows(mask)
@@ -179,11 +179,12 @@ def split_sets(problem: "Problem", queries: Queries) -> Sets:
     mask = np.asarray(problem.require(queries).mask)
     first, which = distinct_rows(mask)
     members = [tuple(np.flatnonzero(mask[row]).tolist()) for row in first]
-    order = sorted(range(len(first)), key=lambda place: members[place])
+    order = sorted(range(len(first)), key=lambda position: members[position])
     labels = tuple(
-        set_label(tuple(problem.graph.nodes[node] for node in members[place])) for place in order
+        set_label(tuple(problem.graph.nodes[node] for node in members[position]))
+        for position in order
     )
-    return Sets(labels, tuple(np.flatnonzero(which == place) for place in order))
+    return Sets(labels, tuple(np.flatnonzero(which == position) for position in order))
 
 
 def set_label(members: tuple[str, ...]) -> str:
@@ -451,13 +452,13 @@ def affine_anchors(problem: "Problem", sets: tuple[Set, ...], queries: Queries |
         found = ((members, problem.region.anchors(members)) for members in sets)
         return gather(problem, found, "vertices")
     points = vertices_and_points(problem, sets, FILLED)
-    return stack(_anchors_among(points[rows]) for rows in _rows_by_set(points))
+    return stack(_anchors_among(points[rows]) for rows in _indices_by_set(points))
 
 
-def _rows_by_set(queries: Queries) -> list[np.ndarray]:
+def _indices_by_set(queries: Queries) -> list[np.ndarray]:
     """Return the rows of each set of a batch, sets in the order of their first rows."""
     first, which = distinct_rows(np.asarray(queries.mask))
-    return [np.flatnonzero(which == place) for place in np.argsort(first, kind="stable")]
+    return [np.flatnonzero(which == position) for position in np.argsort(first, kind="stable")]
 
 
 def _anchors_among(queries: Queries) -> Queries:

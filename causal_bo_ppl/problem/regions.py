@@ -35,7 +35,8 @@ def count_choices(ticks: Sequence[np.ndarray], rows: int) -> int:
     """Return how many systems are solved for coordinates with these ticks and so many rows."""
     sizes = [len(each) for each in ticks]
     return sum(
-        comb(rows, active) * prod(sizes[place] for place in range(len(sizes)) if place not in free)
+        comb(rows, active)
+        * prod(sizes[position] for position in range(len(sizes)) if position not in free)
         for active in range(min(rows, len(sizes)) + 1)
         for free in combinations(range(len(sizes)), active)
     )
@@ -64,8 +65,8 @@ def cut_vertices(
     which, points = [np.zeros(0, int)], [np.zeros((0, size))]
     for active in range(min(len(rows), size) + 1):
         for free in combinations(range(size), active):
-            fixed = [place for place in range(size) if place not in free]
-            corners = np.array(list(product(*(ticks[place] for place in fixed))))
+            fixed = [position for position in range(size) if position not in free]
+            corners = np.array(list(product(*(ticks[position] for position in fixed))))
             for chosen in combinations(range(len(rows)), active):
                 matrix = rows[np.ix_(chosen, free)]
                 if not _is_regular(matrix):
@@ -96,9 +97,9 @@ def _is_regular(matrix: np.ndarray) -> bool:
 def _snap(points: np.ndarray, ticks: Sequence[np.ndarray]) -> np.ndarray:
     """Move coordinates that are rounded ticks to these ticks."""
     moved = points.copy()
-    for place, own in enumerate(ticks):
+    for position, own in enumerate(ticks):
         for tick in own.tolist():
-            moved[np.abs(points[:, place] - tick) <= SAME, place] = tick
+            moved[np.abs(points[:, position] - tick) <= SAME, position] = tick
     return moved
 
 
@@ -109,10 +110,10 @@ def first_of_each(points: np.ndarray) -> np.ndarray:
     points hangs on last digits. Of equal points the first is taken.
     """
     ranks = np.zeros(points.shape, int)
-    for place in range(points.shape[1]):
-        order = np.argsort(points[:, place], kind="stable")
-        steps = np.diff(points[order, place], prepend=points[order[:1], place]) > SAME
-        ranks[order, place] = np.cumsum(steps)
+    for position in range(points.shape[1]):
+        order = np.argsort(points[:, position], kind="stable")
+        steps = np.diff(points[order, position], prepend=points[order[:1], position]) > SAME
+        ranks[order, position] = np.cumsum(steps)
     return np.asarray(np.unique(ranks, axis=0, return_index=True)[1])
 
 
@@ -240,15 +241,15 @@ class Region:
         mask[:, columns], value[:, columns] = True, points
         return np.asarray(self.find_kept(mask, value).all(axis=1))
 
-    def place(self, members: Set, cube: np.ndarray) -> np.ndarray:
+    def position(self, members: Set, cube: np.ndarray) -> np.ndarray:
         """Map points of the unit cube (k, d) into the box of a set.
 
         For a variable with n levels [0, 1] is cut into n equal intervals, one for each level.
         """
         values = between(*self.bounds(members), cube)
-        for place, name in enumerate(members):
+        for position, name in enumerate(members):
             if name in self.levels:
-                values[:, place] = share_levels(cube[:, place], self.levels[name])
+                values[:, position] = share_levels(cube[:, position], self.levels[name])
         return values
 
     def ticks(self, name: str, n: int) -> np.ndarray:
@@ -331,12 +332,12 @@ class Region:
     def _trials(self, members: Set, n: int, is_picky: bool) -> Iterator[np.ndarray]:
         """Give blocks of points of the box, then of mixtures of vertices."""
         bits = max(n - 1, 0).bit_length()
-        yield self.place(members, sobol_points(len(members), bits)[:n])
+        yield self.position(members, sobol_points(len(members), bits)[:n])
         applying = self.applying(members)
         if applying or is_picky:
             more = sobol_points(len(members), bits + PATIENCE.bit_length() - 1)[n:]
             for start in range(0, len(more), max(n, 1024)):
-                yield self.place(members, more[start : start + max(n, 1024)])
+                yield self.position(members, more[start : start + max(n, 1024)])
         if applying:
             yield self._mix(members, n * (PATIENCE if is_picky else 1))
 
@@ -354,10 +355,10 @@ class Region:
         weights /= weights.sum(axis=1, keepdims=True)
         inner = (weights[:, :, None] * core.points[rows]).sum(axis=1)
         inner = np.clip(inner, *self.bounds(core.names))
-        for place, name in enumerate(core.names):
+        for position, name in enumerate(core.names):
             if name in self.levels:
-                inner[:, place] = nearest_levels(inner[:, place], self.levels[name])
-        joined = np.hstack([inner, self.place(rest, cube[:, 1 + 2 * parts :])])
+                inner[:, position] = nearest_levels(inner[:, position], self.levels[name])
+        joined = np.hstack([inner, self.position(rest, cube[:, 1 + 2 * parts :])])
         return joined[:, [(*core.names, *rest).index(name) for name in members]]
 
     def _ends(self, name: str, kinks: bool) -> np.ndarray:
@@ -384,18 +385,21 @@ class Region:
     ) -> Core:
         low, high = self.bounds(names)
         width = high - low
-        steps = [place for place, name in enumerate(names) if name in self.levels]
-        smooth = [place for place in range(len(names)) if place not in steps]
-        ticks = [(self._ends(names[place], kinks) - low[place]) / width[place] for place in smooth]
+        steps = [position for position, name in enumerate(names) if name in self.levels]
+        smooth = [position for position in range(len(names)) if position not in steps]
+        ticks = [
+            (self._ends(names[position], kinks) - low[position]) / width[position]
+            for position in smooth
+        ]
         rows, bounds, slack = self._half_spaces(names, constraints)
-        slices = prod(len(self.levels[names[place]]) for place in steps)
+        slices = prod(len(self.levels[names[position]]) for position in steps)
         choices = slices * count_choices(ticks, len(rows))
         if choices > MOST_CHOICES:
             raise ExplorationError(
                 f"the constraints on {{{listed(names)}}} may meet in {choices:,} points, more than "
                 f"{MOST_CHOICES:,}; constrain or set fewer variables, or give fewer levels"
             )
-        given = np.array(list(product(*(self.levels[names[place]] for place in steps))))
+        given = np.array(list(product(*(self.levels[names[position]] for position in steps))))
         shares = (given - low[steps]) / width[steps]
         which, points = cut_vertices(
             ticks, rows[:, smooth], bounds - shares @ rows[:, steps].T, slack
@@ -403,9 +407,9 @@ class Region:
         values = np.zeros((len(points), len(names)))
         values[:, steps] = given[which]
         values[:, smooth] = between(low[smooth], high[smooth], points)
-        for column, place in enumerate(smooth):  # ends, and 0, to the last bit
-            for end, tick in zip(self._ends(names[place], kinks), ticks[column], strict=True):
-                values[points[:, column] == tick, place] = end
+        for column, position in enumerate(smooth):  # ends, and 0, to the last bit
+            for end, tick in zip(self._ends(names[position], kinks), ticks[column], strict=True):
+                values[points[:, column] == tick, position] = end
         order = np.lexsort((np.arange(len(which)), which))
         which, values = which[order], values[order]
         first = np.sort(first_of_each((values - low) / width))
@@ -443,15 +447,15 @@ def _extremes(region: Region, core: Core, kinks: bool) -> np.ndarray:
     """
     points = core.points
     is_between = np.zeros(len(points), bool)
-    for place, name in enumerate(core.names):
+    for position, name in enumerate(core.names):
         levels = np.asarray(region.levels.get(name, ()))
         if not len(levels):
             continue
-        at = np.searchsorted(levels, points[:, place])
-        inner = ~np.isin(points[:, place], region._ends(name, kinks))
+        at = np.searchsorted(levels, points[:, position])
+        inner = ~np.isin(points[:, position], region._ends(name, kinks))
         for step in (-1, 1):
             moved = points.copy()
-            moved[:, place] = levels[np.clip(at + step, 0, len(levels) - 1)]
+            moved[:, position] = levels[np.clip(at + step, 0, len(levels) - 1)]
             inner &= region.contains(core.names, moved)
         is_between |= inner
     return points[~is_between]

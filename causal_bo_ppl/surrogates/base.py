@@ -20,7 +20,7 @@ from causal_bo_ppl.problem.interventions import stack
 class Surrogate(Protocol):
     """What is believed about the effect of every intervention after some outcomes; immutable.
 
-    An outcome of query z is y = f(z) + e with e ~ N(0, noise). Optional: `recentre()`, the same
+    An outcome of query z is y = f(z) + e with e ~ N(0, noise). Optional: `relinearize()`, the same
     beliefs after approximations were made anew where the outcomes point to.
     """
 
@@ -48,7 +48,7 @@ class Surrogate(Protocol):
         noise: variances of the outcomes, by default those that the posterior's model implies.
         """
 
-    def imagine(self, query: Queries, noise: float) -> "Surrogate":
+    def fantasize(self, query: Queries, noise: float) -> "Surrogate":
         """Return the surrogate as if one query had come out as predicted.
 
         The means stay the same, and there is less doubt.

@@ -33,7 +33,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import rows_of_sets, stack
+from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.responses import Response
 from causal_bo_ppl.surrogates.base import (
     Surrogate,
@@ -95,7 +95,7 @@ class Coupled:
     @property
     def is_affine(self) -> bool:
         """Whether means are affine and sds convex in the values, so that a vertex is best."""
-        return self.residual is None and self.post.belief.response.is_affine
+        return self.residual is None and self.post.distribution.response.is_affine
 
     @property
     def degrees(self) -> float:
@@ -161,7 +161,7 @@ class Coupled:
         That is the variance of the change of E[f(point) - f(best)], over rows that may come out.
         None where whole rows do not teach the mechanisms, or how much is not known.
         """
-        taught = None if self.residual is not None else self.post.row_information(queries)
+        taught = None if self.residual is not None else self.post.expected_information(queries)
         if taught is None:
             return None
         apart = self._linearize(points)[1] - self._linearize(best)[1]
@@ -261,7 +261,7 @@ class Coupled:
             learned = Learned(found.residual, found.noise_with, found.log_factor)
         return replace(self, learned=learned)._condition()
 
-    def imagine(self, query: Queries, noise: float) -> "Coupled":
+    def fantasize(self, query: Queries, noise: float) -> "Coupled":
         """Return the surrogate as if a query had come out as predicted: less doubt, same means."""
         told = require_one(self._read(query, 0.0, noise))
         told = told._replace(variances=np.maximum(told.variances, np.finfo(float).tiny))
@@ -302,7 +302,7 @@ class Coupled:
         precision = float(_precisions(noise, left_out, feature[None])[0])
         return precision, precision * float(self.outcomes.means[row] - offset)
 
-    def recentre(self) -> "Coupled":
+    def relinearize(self) -> "Coupled":
         """Linearize where the outcomes have moved theta, and learn from all of them again.
 
         That is theta's most probable value, all other weights integrated out, found by Gauss-Newton
@@ -375,7 +375,7 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
     Returns
     -------
     Coupled
-        With the methods `predict`, `sample`, `tell` and `imagine`.
+        With the methods `predict`, `sample`, `tell` and `fantasize`.
 
     Examples
     --------
@@ -447,7 +447,7 @@ class Uncoupled:
 
         It is what the surrogates of the sets say of themselves, or else whether effects are affine.
         """
-        default = self.post.belief.response.is_affine
+        default = self.post.distribution.response.is_affine
         parts = (self.before, *self.sets.values())
         return all(bool(getattr(each, "is_affine", default)) for each in parts)
 
@@ -466,7 +466,7 @@ class Uncoupled:
         """Return the joint covariance of the effects of a batch, (M, M); 0 between sets."""
         queries = self.post.problem.require(queries)
         joint = np.zeros((len(queries), len(queries)))
-        for key, rows in rows_of_sets(queries):
+        for key, rows in split_by_set(queries):
             joint[np.ix_(rows, rows)] = self._of(key).covariance(queries[rows])
         return joint
 
@@ -474,7 +474,7 @@ class Uncoupled:
         """Draw all effects of a batch at once, n times, (n, M); sets are drawn independently."""
         queries = self.post.problem.require(queries)
         draws = np.empty((read_count("n", n, 1), len(queries)))
-        sets = list(rows_of_sets(queries))
+        sets = list(split_by_set(queries))
         keys = jax.random.split(as_key(key), max(len(sets), 1))
         for (name, rows), own in zip(sets, keys, strict=False):
             draws[:, rows] = self._of(name).sample(queries[rows], n, own)
@@ -497,26 +497,26 @@ class Uncoupled:
             )
         variances = None if noise is None else np.broadcast_to(np.ravel(noise), len(queries))
         after = dict(self.sets)
-        for key, rows in rows_of_sets(queries):
+        for key, rows in split_by_set(queries):
             own = None if variances is None else variances[rows]
             after[key] = self._of(key).tell(queries[rows], values[rows], own)
         return replace(self, sets=after)
 
-    def imagine(self, query: Queries, noise: float) -> "Uncoupled":
+    def fantasize(self, query: Queries, noise: float) -> "Uncoupled":
         """Return the surrogate as if one query had come out as predicted."""
         key = self._one(query)
-        return replace(self, sets={**self.sets, key: self._of(key).imagine(query, noise)})
+        return replace(self, sets={**self.sets, key: self._of(key).fantasize(query, noise)})
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all that was told."""
         return self._of(self._one(query)).log_density(query, outcome, noise)
 
-    def recentre(self) -> "Uncoupled":
+    def relinearize(self) -> "Uncoupled":
         """Return the same beliefs with every set's approximations made anew at its own outcomes."""
         moved = {}
         for key, surrogate in self.sets.items():
-            recentre = offered(surrogate, "recentre")
-            moved[key] = surrogate if recentre is None else recentre()
+            relinearize = offered(surrogate, "relinearize")
+            moved[key] = surrogate if relinearize is None else relinearize()
         return replace(self, sets=moved)
 
     def _of(self, key: bytes) -> Surrogate:
@@ -526,12 +526,12 @@ class Uncoupled:
         query = self.post.problem.require(query)
         if len(query) != 1:
             raise DataError(f"this is about one intervention; got {query!r}")
-        return next(rows_of_sets(query))[0]
+        return next(split_by_set(query))[0]
 
     def _told_apart(self, queries: Queries) -> Iterator[tuple[Surrogate, np.ndarray]]:
         """Yield each surrogate with its rows; that of sets without outcomes comes last, once."""
         rest = [np.zeros(0, int)]
-        for key, rows in rows_of_sets(queries):
+        for key, rows in split_by_set(queries):
             if key in self.sets:
                 yield self.sets[key], rows
             else:

@@ -83,8 +83,8 @@ class Residual:
 
     def _members(self) -> Iterator[tuple[np.ndarray, int]]:
         for kind in self.kinds:
-            for place in np.flatnonzero(kind):
-                yield kind, int(place)
+            for position in np.flatnonzero(kind):
+                yield kind, int(position)
 
     @property
     def size(self) -> int:
@@ -92,18 +92,20 @@ class Residual:
         each = _projection(self.length)[1].shape[1]
         return int(each * self.kinds.sum())
 
-    def _positions(self, value: np.ndarray, place: int) -> np.ndarray:
-        return np.asarray(np.clip((value[:, place] - self.low[place]) / self.width[place], 0, 1))
+    def _positions(self, value: np.ndarray, position: int) -> np.ndarray:
+        return np.asarray(
+            np.clip((value[:, position] - self.low[position]) / self.width[position], 0, 1)
+        )
 
     def features(self, queries: Queries) -> np.ndarray:
         """Return features (M, m): the residual is their product with m standard weights."""
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         found, each = np.zeros((len(mask), self.size)), _projection(self.length)[1].shape[1]
         rows = {kind.tobytes(): np.flatnonzero((mask == kind).all(axis=1)) for kind in self.kinds}
-        for at, (kind, place) in enumerate(self._members()):
+        for at, (kind, position) in enumerate(self._members()):
             own = rows[kind.tobytes()]
             scale = self.amplitude / np.sqrt(kind.sum())
-            part = basis(self._positions(value[own], place), self.length)
+            part = basis(self._positions(value[own], position), self.length)
             found[own, at * each : (at + 1) * each] = scale * part
         return found
 
@@ -278,8 +280,8 @@ def judge(outcomes: Outcomes, residual: Residual | None, queries: Queries) -> Ju
     found = np.empty((len(LENGTHS), len(factors), len(AMPLITUDES)))
     for at, (length, chance) in enumerate(LENGTHS.items()):
         added = Added.of(replace(residual, amplitude=outcomes.scale, length=length), queries)
-        for place, each in enumerate(factors):
-            found[at, place] = _evidence(outcomes, each, added) + priors + np.log(chance)
+        for position, each in enumerate(factors):
+            found[at, position] = _evidence(outcomes, each, added) + priors + np.log(chance)
     found += (_within(outcomes, factors) + chances)[:, None]
     log_factor = float(logsumexp(found) - logsumexp(alone))
     by_scale = logsumexp(found, axis=1)
@@ -355,7 +357,7 @@ def noise_degrees(post: Posterior) -> float:
 
     These are the rows in which the target was not set, minus the parameters of its equation.
     """
-    if not post.rows:
+    if not post.n_observations:
         return FEWEST
     data, graph = post.data, post.problem.graph
     free = ~data.intervened[:, graph.index(post.problem.target)]
@@ -364,6 +366,6 @@ def noise_degrees(post: Posterior) -> float:
 
 def target_scale(post: Posterior, features: np.ndarray) -> float:
     """Return the sd of the target, in which amplitudes of a residual are measured."""
-    known = post.data.outcomes if post.rows > 1 else np.zeros(1)
+    known = post.data.outcomes if post.n_observations > 1 else np.zeros(1)
     sds = (float(np.std(known)), float(np.sqrt((features**2).sum(axis=1).mean())), 1.0)
     return next(each for each in sds if each > 0)

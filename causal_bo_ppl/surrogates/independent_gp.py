@@ -56,7 +56,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import rows_of_sets, stack
+from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.surrogates.base import Told, no_told, read_told
 
 JITTERS = tuple(10.0**power for power in range(-10, -5))  # of a prior variance, the least first
@@ -414,7 +414,7 @@ class Independent:
         points = self._points(queries)
         variance = prior_variances(self._untold(0), points)
         mean = points.mean.copy()
-        for key, rows in rows_of_sets(queries):
+        for key, rows in split_by_set(queries):
             if key in self.sets:
                 found = self.sets[key].predict(_of_set(points, key, rows))
                 mean[rows], variance[rows] = found
@@ -424,7 +424,7 @@ class Independent:
         """Return the joint covariance of the effects of a batch, (M, M); 0 between sets."""
         queries = self._require(queries)
         points, joint = self._points(queries), np.zeros((len(queries), len(queries)))
-        for key, rows in rows_of_sets(queries):
+        for key, rows in split_by_set(queries):
             joint[np.ix_(rows, rows)] = self._block(key, _of_set(points, key, rows))
         return joint
 
@@ -436,7 +436,7 @@ class Independent:
         queries, count = self._require(queries), read_count("n", n, 1)
         draws = host_generator(as_key(key)).standard_normal((count, len(queries)))
         points, mean = self._points(queries), self.predict(queries).mean
-        for name, rows in rows_of_sets(queries):
+        for name, rows in split_by_set(queries):
             root = factor_covariance(self._block(name, _of_set(points, name, rows)))
             draws[:, rows] = draws[:, rows] @ root.T
         return np.asarray(mean + draws)
@@ -466,10 +466,10 @@ class Independent:
         variances = self.post.outcome_variances(queries) if noise is None else noise
         new = read_told(queries, outcomes, variances)
         after = self._join(new, noise is None)
-        touched = [key for key, _ in rows_of_sets(queries)]
+        touched = [key for key, _ in split_by_set(queries)]
         return replace(after, sets={**self.sets, **after._learn(touched)})
 
-    def imagine(self, query: Queries, noise: float) -> "Independent":
+    def fantasize(self, query: Queries, noise: float) -> "Independent":
         """Return the surrogate as if a query had come out as predicted: less doubt, same means.
 
         Hyperparameters stay as they are.
@@ -479,7 +479,7 @@ class Independent:
         variances = np.maximum(told.variances, np.finfo(float).tiny)
         predicted = self.predict(told.queries).mean
         after = self._join(told._replace(values=predicted, variances=variances), False)
-        [(key, _)] = rows_of_sets(told.queries)
+        [(key, _)] = split_by_set(told.queries)
         own = after._merged(key)
         seen = own.at(_of_set(self._points(own.queries), key, slice(None)))
         known = key in self.sets
@@ -525,13 +525,13 @@ class Independent:
 
     def _points(self, queries: Queries) -> Points:
         """Return places over all p variables, prior means and basis of a batch."""
-        places = np.asarray(queries.value) / self.beliefs.width
+        positions = np.asarray(queries.value) / self.beliefs.width
         if self.beliefs.constant is None:
             mean, sd = smooth_moments(self.post, queries)
-            return Points(places, mean, sd[:, None])
+            return Points(positions, mean, sd[:, None])
         middle, wide = self.beliefs.constant
         count = len(queries)
-        return Points(places, np.full(count, middle), np.full((count, 1), wide))
+        return Points(positions, np.full(count, middle), np.full((count, 1), wide))
 
     def _untold(self, variables: int) -> Hyperparameters:
         """Return the hyperparameters of a set without outcomes: the medians of their priors."""
@@ -659,8 +659,8 @@ def _of_set(points: Points, key: bytes, rows: np.ndarray | slice) -> Points:
 
 
 def _names(post: Posterior, key: bytes) -> tuple[str, ...]:
-    places = np.flatnonzero(np.frombuffer(key, bool))
-    return tuple(post.problem.graph.nodes[place] for place in places)
+    positions = np.flatnonzero(np.frombuffer(key, bool))
+    return tuple(post.problem.graph.nodes[position] for position in positions)
 
 
 def _spread_of_replicates(
@@ -674,10 +674,10 @@ def _spread_of_replicates(
     if used.sum() < 2:
         return 0, 0.0
     weights, outcomes = 1 / variances[used], values[used]
-    _, place = np.unique(np.asarray(queries.value)[used], axis=0, return_inverse=True)
-    place = place.reshape(-1)
-    means = np.bincount(place, weights * outcomes) / np.bincount(place, weights)
-    return int(used.sum() - len(means)), float(weights @ (outcomes - means[place]) ** 2)
+    _, position = np.unique(np.asarray(queries.value)[used], axis=0, return_inverse=True)
+    position = position.reshape(-1)
+    means = np.bincount(position, weights * outcomes) / np.bincount(position, weights)
+    return int(used.sum() - len(means)), float(weights @ (outcomes - means[position]) ** 2)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from causal_bo_ppl.linalg import clip_rounding
-from causal_bo_ppl.mechanisms.base import RowInformation
+from causal_bo_ppl.mechanisms.base import ExpectedInformation
 
 LEAST = 1e-14  # of a block's largest eigenvalue: smaller ones are rounding
 LOG_TWO_PI = float(np.log(2 * np.pi))
@@ -76,21 +76,21 @@ def extend(weights: Weights, feature: np.ndarray, precision: float, pull: float)
 
 
 def lessons(
-    weights: Weights, taught: RowInformation, apart: np.ndarray, has_outcomes: bool
+    weights: Weights, taught: ExpectedInformation, apart: np.ndarray, has_outcomes: bool
 ) -> np.ndarray:
     """Return the variances (M, J) of how far rows move the means of J features (J, r).
 
     taught: what the row of each of M queries says about the weights before any outcome.
     has_outcomes: whether outcomes have joined the weights of its groups.
     """
-    information, places = taught.blocks, taught.places
+    information, positions = taught.blocks, taught.positions
     known = information
     if has_outcomes:
         size = apart.shape[1]
-        information, places = taught.whole(size)[:, None], np.arange(size)[None]
+        information, positions = taught.whole(size)[:, None], np.arange(size)[None]
         known, apart = information @ weights.covariance, apart @ weights.covariance
-    groups = np.where(places >= 0, apart[:, places], 0.0)
-    gained = np.linalg.solve(np.eye(places.shape[1]) + known, information)
+    groups = np.where(positions >= 0, apart[:, positions], 0.0)
+    gained = np.linalg.solve(np.eye(positions.shape[1]) + known, information)
     squares = groups[..., :, None] * groups[..., None, :]
     found = gained.reshape(len(gained), -1) @ squares.reshape(len(apart), -1).T
     return clip_rounding(found, np.full(found.shape, (apart**2).sum(axis=1)))

@@ -207,7 +207,7 @@ def _model_lines(model: Model, problem: Problem, data: Data, key: jax.Array) -> 
         return "" if (np.abs(ratio - 1) < 0.15).all() else f"ratios up to {ratio.max():.2f}"
 
     def grows() -> str:
-        longer = model.with_rows(data)
+        longer = model.with_observations(data)
         return "" if len(longer.data) == 2 * len(data) else f"{len(longer.data)} rows"
 
     yield (
@@ -268,8 +268,8 @@ def _method_lines(
         return "" if good else f"draws are {gap.max():.2f} sd off, with sds of {ratio.max():.2f}"
 
     def updates() -> str:
-        first = fit(problem, data.rows(slice(0, half)), **options)
-        gap = np.abs(first.update(data.rows(slice(half, None))).mean - post.mean) / post.sd
+        first = fit(problem, data.select(slice(0, half)), **options)
+        gap = np.abs(first.update(data.select(slice(half, None))).mean - post.mean) / post.sd
         return "" if gap.max() <= 0.5 else f"an update is {gap.max():.2f} sd from a refit"
 
     def again() -> str:
@@ -279,7 +279,7 @@ def _method_lines(
 
     def verdict() -> str:
         words = {"exact", "passed", "failed", "not assessed"}
-        lines = post.belief.lines(Limits())
+        lines = post.distribution.lines(Limits())
         good = post.verdict in words and {"value", "limit", "verdict"} <= set(lines.columns)
         return "" if good else f"the verdict is {post.verdict!r}"
 
@@ -297,7 +297,9 @@ def _method_lines(
         "variances of outcomes are positive",
         lambda: (
             ""
-            if (post.outcome_variances(_some_queries(problem, post.belief.response)) > 0).all()
+            if (
+                post.outcome_variances(_some_queries(problem, post.distribution.response)) > 0
+            ).all()
             else "not"
         ),
     )
@@ -318,7 +320,7 @@ def check_surrogate(
 
 
 def _surrogate_lines(before: Surrogate, post: Posterior, key: jax.Array) -> Iterator[Line]:
-    queries = _some_queries(post.problem, post.belief.response, 8)
+    queries = _some_queries(post.problem, post.distribution.response, 8)
     prior = before.predict(queries)
     noise = np.full(4, float(np.median(prior.sd) ** 2) / 4 + 1e-6)
     told, outcomes = (
@@ -351,8 +353,8 @@ def _surrogate_lines(before: Surrogate, post: Posterior, key: jax.Array) -> Iter
             "" if closer.all() and less.all() else "outcomes do not draw the means and lower doubt"
         )
 
-    def imagined() -> str:
-        dreamt = before.imagine(queries[2], noise[0])
+    def fantasized() -> str:
+        dreamt = before.fantasize(queries[2], noise[0])
         (mean, sd), old = dreamt.predict(queries), prior
         good = np.abs(mean - old.mean).max() <= 1e-6 * scale and (sd <= old.sd + 1e-6 * scale).all()
         return "" if good else "an imagined outcome moves a mean, or adds doubt"
@@ -382,7 +384,7 @@ def _surrogate_lines(before: Surrogate, post: Posterior, key: jax.Array) -> Iter
     yield "covariance and sd agree", joint
     yield "draws have the predicted moments", sampled
     yield "outcomes are learned from", learned
-    yield "imagined outcomes change no mean", imagined
+    yield "imagined outcomes change no mean", fantasized
     yield "order and grouping do not matter", order
     yield "telling leaves the old one alone", untouched
     yield "the log density is one", density
@@ -396,7 +398,7 @@ def check_acquisition(
     if objective not in ("min", "max"):
         raise ModelError(f'objective must be "min" or "max", got {objective!r}')
     post = surrogate.post
-    queries = _some_queries(post.problem, post.belief.response, 8)
+    queries = _some_queries(post.problem, post.distribution.response, 8)
     rule = prepare(given, Context(surrogate, objective, queries, queries, key=jax.random.key(0)))
     worth = rule.worth(surrogate, queries, objective)
 

@@ -19,7 +19,7 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import between, distinct_rows, stack, vertices_and_points
 from causal_bo_ppl.systems import CausalSystem
 
-PLACES = 40  # where a direct effect is looked for: half in the population, half in the domains
+POSITIONS = 40  # where a direct effect is looked for: half in the population, half in the domains
 ROWS = 4_000  # in which a latent common cause is looked for: correlations above 0.09 are seen
 MOST_ERRORS = 4.5  # standard errors: a right effect fails one comparison in 150,000
 MOST_CORRELATION = 5.5  # standard errors: one in 26 million, for there are many pairs
@@ -96,7 +96,7 @@ def _random_legal(problem: Problem, per_set: int, key: jax.Array) -> Queries:
     points = vertices_and_points(problem, problem.sets, 4 * per_set)
     order = np.asarray(jax.random.permutation(key, len(points)))
     _, which = distinct_rows(np.asarray(points.mask))
-    chosen = [order[which[order] == place][:per_set] for place in range(which.max() + 1)]
+    chosen = [order[which[order] == position][:per_set] for position in range(which.max() + 1)]
     return stack([problem.baseline(), *(points[rows] for rows in chosen)])
 
 
@@ -109,10 +109,10 @@ def _check_dependences(system: CausalSystem, key: jax.Array) -> None:
     graph = system.problem.graph
     size = len(graph.nodes)
     here, there, noise = jax.random.split(key, 3)
-    start, end = (_places(system, subkey)[:, None, None] for subkey in (here, there))
+    start, end = (_positions(system, subkey)[:, None, None] for subkey in (here, there))
     free, moves = np.eye(size, dtype=bool)[None, :, None], np.eye(size, dtype=bool)[None, None]
     # The axes are places, the free variable j, the moved variable i, and all variables.
-    rows = (PLACES, size, size, size)
+    rows = (POSITIONS, size, size, size)
     mask = np.broadcast_to(~free, rows).reshape(-1, size)
     values = (
         np.broadcast_to(value, rows).reshape(-1, size)
@@ -122,29 +122,29 @@ def _check_dependences(system: CausalSystem, key: jax.Array) -> None:
     still, moved = (
         np.asarray(simulate(system.model, graph.nodes, batch, noise)) for batch in batches
     )
-    reacts = ((still != moved) & ~mask).any(axis=1).reshape(PLACES, size, size).any(axis=0)
+    reacts = ((still != moved) & ~mask).any(axis=1).reshape(POSITIONS, size, size).any(axis=0)
     for node, row in zip(graph.nodes, reacts, strict=True):
         _compare_causes(
             system, node, [name for name, hit in zip(graph.nodes, row, strict=True) if hit]
         )
 
 
-def _places(system: CausalSystem, key: jax.Array) -> np.ndarray:
+def _positions(system: CausalSystem, key: jax.Array) -> np.ndarray:
     """Draw values of all variables, an array of shape (PLACES, p).
 
     They are drawn from the population; in every second row, those that may be set are drawn from
     their domains instead.
     """
     problem, (draw, spread) = system.problem, jax.random.split(key)
-    places = np.array(
-        simulate(system.model, problem.graph.nodes, problem.baseline().repeat(PLACES), draw)
+    positions = np.array(
+        simulate(system.model, problem.graph.nodes, problem.baseline().repeat(POSITIONS), draw)
     )
-    share = np.asarray(jax.random.uniform(spread, places.shape, minval=-0.1, maxval=1.1))
+    share = np.asarray(jax.random.uniform(spread, positions.shape, minval=-0.1, maxval=1.1))
     share = share.clip(0, 1)  # so that the ends are drawn too
     for name, (low, high) in problem.domains.items():
         column = problem.graph.index(name)
-        places[::2, column] = between(np.array(low), np.array(high), share[::2, column])
-    return places
+        positions[::2, column] = between(np.array(low), np.array(high), share[::2, column])
+    return positions
 
 
 def _compare_causes(system: CausalSystem, node: str, found: list[str]) -> None:
@@ -161,7 +161,7 @@ def _compare_causes(system: CausalSystem, node: str, found: list[str]) -> None:
     if silent:
         message = (
             f"{system.name}: {node!r} did not react to its parents {listed(silent)} "
-            f"at any of {PLACES} places"
+            f"at any of {POSITIONS} places"
         )
         warnings.warn(message, CausalBOWarning, stacklevel=4)
 
@@ -174,8 +174,8 @@ def _check_confounding(system: CausalSystem, key: jax.Array) -> None:
     the middle one in spread.
     """
     graph = system.problem.graph
-    place, noise = jax.random.split(key)
-    start = np.asarray(simulate(system.model, graph.nodes, system.problem.baseline(), place))
+    position, noise = jax.random.split(key)
+    start = np.asarray(simulate(system.model, graph.nodes, system.problem.baseline(), position))
     columns = []
     for column in range(len(graph.nodes)):
         mask = np.ones((ROWS, len(graph.nodes)), bool)

@@ -82,7 +82,7 @@ def design(post: Posterior) -> Design:
     elsewhere; otherwise, and where the problem has a function `feasible`, points that fill the
     region of every set.
     """
-    if post.belief.response.is_affine and post.problem.feasible_rule is None:
+    if post.distribution.response.is_affine and post.problem.feasible_rule is None:
         return Design(vertices(post.problem, post.sets), "over all vertices")
     queries = fill_boxes(post.problem, post.sets)
     return Design(queries, f"among {len(queries):,} points that fill the domains")
@@ -201,7 +201,7 @@ def causal_rank(
     1
     """
     post = require_trusted(post)
-    fixed = _places(post.names, known)
+    fixed = _positions(post.names, known)
     queries = design(post).queries if queries is None else post.problem.require(queries)
     jacobian = response(post.problem, post).jacobian(post.mean, queries)
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
@@ -234,7 +234,7 @@ def leading(sizes: np.ndarray, share: float) -> int:
     )
 
 
-def _places(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
+def _positions(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
     """Return the positions of the known coordinates; refuse a name that theta does not have."""
     wanted = (known,) if isinstance(known, str) else tuple(known)
     for name in wanted:
@@ -242,7 +242,7 @@ def _places(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
             raise ModelError(
                 f"{unknown('coordinate of theta', name, names)}; name only what post.names holds"
             )
-    return [place for place, name in enumerate(names) if name in wanted]
+    return [position for position, name in enumerate(names) if name in wanted]
 
 
 def _conditional_root(factor: np.ndarray, fixed: list[int]) -> np.ndarray:

@@ -65,7 +65,9 @@ def _learned(post: Posterior) -> list[str]:
     graph = post.problem.graph.ancestral(post.problem.target)
     parameters = _linear_parameters(post)
     if parameters is None:
-        return [node for node, own in zip(graph.nodes, post.belief.learned, strict=True) if own]
+        return [
+            node for node, own in zip(graph.nodes, post.distribution.learned, strict=True) if own
+        ]
     reductions = parameters.explored.reductions
     opened = graph.require({name for reduction in reductions for name in reduction.open})
     return [node for node in opened if parameters.intercepts or _parents(post, node)]
@@ -73,7 +75,7 @@ def _learned(post: Posterior) -> list[str]:
 
 def _linear_parameters(post: Posterior) -> Parameters | None:
     """Return the coordinates of linear mechanisms; None for other mechanisms."""
-    found = getattr(post.belief.response, "parameters", None)
+    found = getattr(post.distribution.response, "parameters", None)
     return found if isinstance(found, Parameters) else None
 
 
@@ -168,14 +170,14 @@ def concentration(
             f'{chosen.name} draws at random and for long; take method="laplace", a Gaussian at the '
             "same mode"
         )
-    observed = data.rows(data.is_observational)
+    observed = data.select(data.is_observational)
     if not len(observed):
         raise DataError(
             "there are no observational rows; observe some, or fit experiments with cb.fit"
         )
     lines = {}
     for count in _read_rows(rows, len(observed)):
-        part = observed.rows(slice(count))
+        part = observed.select(slice(count))
         post = fit(
             problem,
             part,

@@ -194,9 +194,9 @@ def read_array(name: str, given: Any) -> np.ndarray:
 def require_finite(name: str, array: np.ndarray) -> np.ndarray:
     """Return the array if it holds neither NaN nor infinity; raise NumericalError otherwise."""
     if not np.isfinite(array).all():
-        place = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+        position = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
         raise NumericalError(
-            f"{name} holds {array[place]} at {place}; find out where it comes from, or change units"
+            f"{name} holds {array[position]} at {position}; find out where it comes from, or change units"
         )
     return array
 

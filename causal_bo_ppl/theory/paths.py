@@ -126,7 +126,7 @@ def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
 
 def _offer(post: Posterior, name: str) -> Any:
     """Return a method of the response map that knows the mechanisms; refuse a map without it."""
-    method = offered(post.belief.response, name)
+    method = offered(post.distribution.response, name)
     if method is None:
         raise ModelError(
             f"theta of this posterior ({post.kind} parameters) does not hold the mechanisms, so "
@@ -240,13 +240,13 @@ def _gaps(
     post: Posterior, system: CausalSystem, variable: str, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the error (n,) of a mechanism at values (n, p), and that of its disturbance (n,)."""
-    place, truth = post.problem.graph.index(variable), system.mechanisms(values)
+    position, truth = post.problem.graph.index(variable), system.mechanisms(values)
     fitted = _offer(post, "mechanism")(post.mean[None], variable, values)[0]
-    gaps = np.abs(fitted - truth.mean[:, place])
-    scales = offered(post.belief.response, "scales")
+    gaps = np.abs(fitted - truth.mean[:, position])
+    scales = offered(post.distribution.response, "scales")
     if variable == post.problem.target or scales is None:
         return gaps, np.zeros(len(values))
-    return gaps, MEAN_SIZE * np.abs(scales(post.mean)[variable] - truth.sd[:, place])
+    return gaps, MEAN_SIZE * np.abs(scales(post.mean)[variable] - truth.sd[:, position])
 
 
 def learned_variables(post: Posterior) -> list[str]:
@@ -283,8 +283,8 @@ def _box(post: Posterior, causes: tuple[str, ...]) -> np.ndarray:
     unit = lattice(ticks) if ticks >= FEWEST else sobol(CELLS)
     cube = unit(len(causes))
     values = np.repeat(values, len(cube), axis=0)
-    places = [post.problem.graph.index(name) for name in causes]
-    values[:, places] = between(*_ends(post, causes), cube)
+    positions = [post.problem.graph.index(name) for name in causes]
+    values[:, positions] = between(*_ends(post, causes), cube)
     return values
 
 

@@ -78,7 +78,12 @@ def gain_curves(
         "queries": len(queries),
         "sets": len(np.unique(blocks)),
     }
-    table.attrs |= {"rank": rank, "dimension": dimension, "kappa2": largest, "rows": post.rows}
+    table.attrs |= {
+        "rank": rank,
+        "dimension": dimension,
+        "kappa2": largest,
+        "rows": post.n_observations,
+    }
     return table
 
 
@@ -167,8 +172,8 @@ def central_differences(post: Posterior, queries: Queries) -> np.ndarray:
 def _central(post: Posterior, queries: Queries, steps: np.ndarray) -> np.ndarray:
     """Return central differences of the effects (M, d) with a step for every coordinate."""
     effect, columns = response(post.problem, post), [np.zeros((len(queries), 0))]
-    for place, step in enumerate(steps.tolist()):
-        move = step * (np.arange(len(post.mean)) == place)
+    for position, step in enumerate(steps.tolist()):
+        move = step * (np.arange(len(post.mean)) == position)
         ends = [effect(post.mean + sign * move, queries) for sign in (1.0, -1.0)]
         columns.append((ends[0] - ends[1])[:, None] / (2 * step))
     return np.concatenate(columns, axis=1)
@@ -217,6 +222,6 @@ def _constants(post: Posterior) -> list[Line]:
         Line(
             "trace",
             float(np.trace(post.covariance)),
-            f"of Sigma from {post.rows} rows, by {post.moments_by}",
+            f"of Sigma from {post.n_observations} rows, by {post.moments_by}",
         ),
     ]

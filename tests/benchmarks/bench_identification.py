@@ -28,9 +28,11 @@ def seconds(work):
 def write_network(path, size, degree):
     """A random network in the layout of ecoli70.json; on average `degree` edges touch a node."""
     draws = np.random.default_rng(0)
-    names, parents = [f"G{place:03}" for place in range(size)], {}
-    for place, name in enumerate(names):
-        parents[name] = [other for other in names[:place] if draws.uniform() < degree / (size - 1)]
+    names, parents = [f"G{position:03}" for position in range(size)], {}
+    for position, name in enumerate(names):
+        parents[name] = [
+            other for other in names[:position] if draws.uniform() < degree / (size - 1)
+        ]
     coefficients = {
         name: {"(Intercept)": [float(draws.normal())]}
         | {other: [float(draws.normal())] for other in found}

@@ -41,11 +41,11 @@ def by_turns(*works, turns=9):
     """Median seconds of each, measured in turn after a first run of all."""
     taken = np.zeros((turns, len(works)))
     for turn in range(-1, turns):
-        for place, work in enumerate(works):
+        for position, work in enumerate(works):
             start = perf_counter()
             work()
             if turn >= 0:
-                taken[turn, place] = perf_counter() - start
+                taken[turn, position] = perf_counter() - start
     return np.median(taken, axis=0)
 
 
@@ -169,7 +169,7 @@ def test_growth_is_as_the_formulas_have_it(system, post, say):
 
 def long_chain(size):
     """A posterior of a chain with `size` edges, whose first variable may be set."""
-    names = [f"V{place}" for place in range(size + 1)]
+    names = [f"V{position}" for position in range(size + 1)]
     graph = cb.CausalGraph.from_edges(list(zip(names[:-1], names[1:], strict=True)))
     problem = cb.Problem(graph, names[-1], domains={names[0]: (-1, 1)}, sets=[(names[0],)])
     values = np.random.default_rng(0).normal(size=(200, size + 1)).cumsum(axis=1)

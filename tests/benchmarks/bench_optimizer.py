@@ -65,12 +65,12 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
     state, last = tell(started(system, residual=False), entries[:-1]), entries[-1]
     round_of(state, last)  # compiled
     ours, theirs = [], 0.0
-    for place, members in enumerate(problem.sets):
-        rows = slice(place * OUTCOMES, (place + 1) * OUTCOMES)
+    for position, members in enumerate(problem.sets):
+        rows = slice(position * OUTCOMES, (position + 1) * OUTCOMES)
         start = perf_counter()
         botorch_suggestion(problem, members, queries[rows], outcomes[rows])
         theirs += perf_counter() - start
-        if place % 20 == 0:
+        if position % 20 == 0:
             start = perf_counter()
             round_of(state, last)
             ours.append(perf_counter() - start)

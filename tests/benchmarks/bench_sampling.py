@@ -69,7 +69,7 @@ def test_draws_a_second_beside_blackjax(system, say):
     rates, times = {"ours": [], "BlackJAX": []}, []
     for turn in range(TURNS + 1):  # the first compiles
         seconds, post = ours(system, 1 + turn)
-        model, keys = post.belief.model, jax.random.split(jax.random.key(turn), CHAINS)
+        model, keys = post.distribution.model, jax.random.split(jax.random.key(turn), CHAINS)
         starts = jax.random.uniform(
             jax.random.key(turn), (CHAINS, len(model.coordinates)), minval=-2.0, maxval=2.0
         )
@@ -78,7 +78,7 @@ def test_draws_a_second_beside_blackjax(system, say):
         other = perf_counter() - begin
         if turn:
             times.append(seconds)
-            rates["ours"].append(effective(post.belief.psi) / seconds)
+            rates["ours"].append(effective(post.distribution.psi) / seconds)
             rates["BlackJAX"].append(effective(theirs) / other)
     mean = {name: float(np.median(found)) for name, found in rates.items()}
     refit = float(np.median(times))

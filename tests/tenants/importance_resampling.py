@@ -7,7 +7,7 @@ import numpy as np
 
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import WHOLE, potentials, resample, weigh
-from causal_bo_ppl.inference.sampled import SampledBelief
+from causal_bo_ppl.inference.sampled import SampledDistribution
 from causal_bo_ppl.inputs import host_generator
 
 CHAINS = 4
@@ -33,7 +33,7 @@ class ImportanceResampling:
             resample(weigh(ratios, WHOLE).weights, self.draws, generator)
         )
         words = np.asarray(jax.random.key_data(key)).tolist()
-        return SampledBelief(
+        return SampledDistribution(
             model=proposal.model,
             psi=psi[chosen].reshape(CHAINS, -1, psi.shape[1]),
             stats={},

@@ -69,7 +69,7 @@ class Regressions:
             noises=np.append(self.noises, noise),
         )
 
-    def imagine(self, query, noise):
+    def fantasize(self, query, noise):
         return self.tell(query, self.predict(query).mean, noise)
 
     def log_density(self, query, outcome, noise):

@@ -99,7 +99,7 @@ class QuadraticModel:
         same = np.repeat(draws.mean(axis=0)[None], 4_000, axis=0)
         return self.replicate(same, queries, jax.random.key(0))[:, :, 2].var(axis=0)
 
-    def with_rows(self, rows):
+    def with_observations(self, rows):
         return replace(self, data=self.data.join(rows))
 
 

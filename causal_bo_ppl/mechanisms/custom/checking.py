@@ -57,7 +57,7 @@ class Trial(NamedTuple):
 
     def columns(self, rows: Any) -> dict[str, Any]:
         """Return the columns of rows by name."""
-        return {name: rows[:, place] for place, name in enumerate(self.nodes)}
+        return {name: rows[:, position] for position, name in enumerate(self.nodes)}
 
     def made(self, theta: Any, rows: Any) -> dict[str, Any]:
         """Return the distribution of every variable of the block."""
@@ -73,8 +73,8 @@ def some_rows(values: np.ndarray) -> np.ndarray:
     """Return a few rows (n, p), which are made up where there are none."""
     if not len(values):
         return np.random.default_rng(1).standard_normal((ROWS, values.shape[1]))
-    places = np.unique(np.linspace(0, len(values) - 1, ROWS).round().astype(int))
-    return np.asarray(values[places])
+    positions = np.unique(np.linspace(0, len(values) - 1, ROWS).round().astype(int))
+    return np.asarray(values[positions])
 
 
 def require_mechanisms(
@@ -199,11 +199,11 @@ def _same(one: Any, other: Any) -> bool:
     return all(np.allclose(a, b, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True) for a, b in pairs)
 
 
-def _moved(rows: np.ndarray, place: int) -> np.ndarray:
+def _moved(rows: np.ndarray, position: int) -> np.ndarray:
     """Return rows in which one variable has other values, some of them its own."""
     found = rows.copy()
-    width = np.ptp(rows[:, place]) or 1.0
-    found[:, place] = np.roll(rows[:, place], 1) + 0.1 * width
+    width = np.ptp(rows[:, position]) or 1.0
+    found[:, position] = np.roll(rows[:, position], 1) + 0.1 * width
     return found
 
 
@@ -212,8 +212,8 @@ def _require_arrows(trial: Trial, parents: Mapping[str, Sequence[str]]) -> None:
     look = partial(_leaves, trial.block, trial.nodes)
     for theta in trial.thetas():
         before = look(theta, trial.rows)
-        for place, cause in enumerate(trial.nodes):
-            after = look(theta, _moved(trial.rows, place))
+        for position, cause in enumerate(trial.nodes):
+            after = look(theta, _moved(trial.rows, position))
             if not _same(before[0], after[0]):
                 raise ModelError(f"a prior of the program depends on {cause!r}; priors are fixed")
             for name in trial.block.variables:
@@ -272,13 +272,13 @@ def _require_formula(trial: Trial, name: str, values: np.ndarray, free: np.ndarr
             f"{name!r} has no disturbance but depends on parameters, which rows without noise "
             f"cannot teach; {advice}"
         )
-    place = trial.nodes.index(name)
-    if not free[:, place].any():
+    position = trial.nodes.index(name)
+    if not free[:, position].any():
         return
     found = np.asarray(formula(np.zeros(trial.block.size), values))
-    gaps = np.abs(np.broadcast_to(found, len(values)) - values[:, place])
-    gaps = np.where(free[:, place], gaps, 0.0)
-    scale = max(float(values[free[:, place], place].std()), 1e-300)
+    gaps = np.abs(np.broadcast_to(found, len(values)) - values[:, position])
+    gaps = np.where(free[:, position], gaps, 0.0)
+    scale = max(float(values[free[:, position], position].std()), 1e-300)
     if not gaps.max() <= EXACT * scale:
         raise ModelError(
             f"{name!r} has no disturbance, but its formula is {gaps.max():.3g} off in row "

@@ -42,16 +42,16 @@ def block_likelihood(
     block: Block, nodes: tuple[str, ...], setting: Any, rows: Rows, theta: jax.Array
 ) -> jax.Array:
     """Return the log densities (v,) of all rows of each variable of a block, at theta (k,)."""
-    columns = [jnp.asarray(rows.values)[:, place] for place in range(len(nodes))]
+    columns = [jnp.asarray(rows.values)[:, position] for position in range(len(nodes))]
     made = block.run(theta, setting, dict(zip(nodes, columns, strict=True)))[1]
     found = []
     for name in block.variables:
-        place = nodes.index(name)
+        position = nodes.index(name)
         if is_exact(made[name]):  # compared with the rows once, when the model is made
             found.append(jnp.zeros(()))
             continue
-        logs = log_probability(made[name], jnp.asarray(rows.filled)[:, place])
-        found.append(jnp.where(jnp.asarray(rows.free)[:, place], logs, 0.0).sum())
+        logs = log_probability(made[name], jnp.asarray(rows.filled)[:, position])
+        found.append(jnp.where(jnp.asarray(rows.free)[:, position], logs, 0.0).sum())
     return jnp.stack(found)
 
 
@@ -63,7 +63,7 @@ def block_prior(
 ) -> jax.Array:
     """Return the log prior of a block at theta (k,), which does not depend on the rows."""
     centre = jnp.asarray(typical.centre)
-    columns = {name: centre[place : place + 1] for place, name in enumerate(nodes)}
+    columns = {name: centre[position : position + 1] for position, name in enumerate(nodes)}
     found: jax.Array = block.run(theta, setting, columns)[0]
     return found
 
@@ -168,7 +168,7 @@ class BlockMode(NamedTuple):
     decrement: float
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """The loss at a point, its gradient (k,) and its Hessian (k, k)."""
 
     value: float
@@ -205,7 +205,7 @@ def prior_draws(
 ) -> jax.Array:
     """Draw coordinates (n, k) from the prior, one for each seed (n,)."""
     centre = jnp.asarray(typical.centre)
-    columns = {name: centre[place : place + 1] for place, name in enumerate(nodes)}
+    columns = {name: centre[position : position + 1] for position, name in enumerate(nodes)}
     found: jax.Array = jax.lax.map(
         lambda seed: block.draw(jax.random.key(seed), setting, columns), seeds
     )
@@ -223,18 +223,18 @@ def find_block_mode(
         return BlockMode(np.zeros(0), np.zeros((0, 0)), 0.0)
     look = partial(_look, block, nodes, setting, typical, rows)
 
-    def at(theta: np.ndarray) -> Place:
+    def at(theta: np.ndarray) -> Position:
         value, slope, curve = map(np.asarray, look(theta))
-        return Place(float(value), slope, curve)
+        return Position(float(value), slope, curve)
 
     starts = _starts(block, nodes, setting, typical)
-    places = [at(start) for start in starts]
-    usable = [k for k, place in enumerate(places) if _is_usable(place)]
+    positions = [at(start) for start in starts]
+    usable = [k for k, position in enumerate(positions) if _is_usable(position)]
     if not usable:
         return None
-    order = sorted(usable, key=lambda k: places[k].value)[:TRIED]
-    ends = [_descend(at, starts[k], places[k]) for k in order]
-    best = first_largest(-np.array([place.value for _, place in ends]))
+    order = sorted(usable, key=lambda k: positions[k].value)[:TRIED]
+    ends = [_descend(at, starts[k], positions[k]) for k in order]
+    best = first_largest(-np.array([position.value for _, position in ends]))
     return _finish(*ends[best])
 
 
@@ -250,53 +250,53 @@ def _starts(
     return [zero, np.median(drawn, axis=0), *drawn[:6]] if len(drawn) else [zero]
 
 
-def _is_usable(place: Place) -> bool:
+def _is_usable(position: Position) -> bool:
     return bool(
-        np.isfinite(place.value)
-        and np.isfinite(place.slope).all()
-        and np.isfinite(place.curve).all()
+        np.isfinite(position.value)
+        and np.isfinite(position.slope).all()
+        and np.isfinite(position.curve).all()
     )
 
 
-def _step(place: Place) -> np.ndarray:
+def _step(position: Position) -> np.ndarray:
     """Return Newton's step down; where the loss curves down, by the size of the curvature."""
-    sizes, ways = np.linalg.eigh((place.curve + place.curve.T) / 2)
+    sizes, ways = np.linalg.eigh((position.curve + position.curve.T) / 2)
     sizes = np.abs(sizes)
     sizes = np.maximum(sizes, max(FLATTEST * sizes.max(), 1e-300))
-    step = ways @ ((ways.T @ place.slope) / sizes)
+    step = ways @ ((ways.T @ position.slope) / sizes)
     return np.asarray(step / max(1.0, float(np.abs(step).max()) / LONGEST))
 
 
 def _descend(
-    look: Callable[[np.ndarray], Place], theta: np.ndarray, place: Place
-) -> tuple[np.ndarray, Place]:
+    look: Callable[[np.ndarray], Position], theta: np.ndarray, position: Position
+) -> tuple[np.ndarray, Position]:
     """Return where Newton steps, halved until the loss falls, lead from a start."""
     for _ in range(STEPS):
-        step = _step(place)
-        falls = float(place.slope @ step)
+        step = _step(position)
+        falls = float(position.slope @ step)
         if 0.5 * falls <= CLOSE:
             break
         length = 1.0
         while length > 1e-10:
             moved = look(theta - length * step)
-            if _is_usable(moved) and moved.value <= place.value - 1e-4 * length * falls:
+            if _is_usable(moved) and moved.value <= position.value - 1e-4 * length * falls:
                 break
             length /= 2
         else:  # no step leads down: rounding, or a kink
             break
-        theta, place = theta - length * step, moved
-    return theta, place
+        theta, position = theta - length * step, moved
+    return theta, position
 
 
-def _finish(theta: np.ndarray, place: Place) -> BlockMode:
+def _finish(theta: np.ndarray, position: Position) -> BlockMode:
     """Return the mode with its width; coordinates are scaled first, for they may differ much."""
-    curve = (place.curve + place.curve.T) / 2
+    curve = (position.curve + position.curve.T) / 2
     width = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(curve)), 1e-8))
     try:
         lower = np.linalg.cholesky(width[:, None] * curve * width)
     except np.linalg.LinAlgError:  # no maximum there
         return BlockMode(theta, np.diag(width), np.inf)
-    half = solve_triangular(lower, width * place.slope, lower=True)
+    half = solve_triangular(lower, width * position.slope, lower=True)
     root = width[:, None] * solve_triangular(lower, np.eye(len(theta)), lower=True).T
     decrement = 0.5 * float(half @ half)
     return BlockMode(theta, root, decrement if decrement <= ENOUGH else np.inf)

@@ -125,7 +125,7 @@ class CustomModel:
     @cached_property
     def _layout(self) -> tuple[tuple[Part, ...], tuple[Any, ...], tuple[Step, ...]]:
         """The parts in causal order, their settings, and the steps to the target."""
-        ours = {self.nodes[each.equation.place]: each for each in self.bound}
+        ours = {self.nodes[each.equation.position]: each for each in self.bound}
         theirs = {name: block for block in self.blocks for name in block.variables}
         parts: list[Part] = []
         settings: list[Any] = []
@@ -234,7 +234,7 @@ class CustomModel:
         """What each coordinate of psi moves."""
         names = []
         for (equation, *_), mode in zip(self.bound, self.modes, strict=True):
-            node = self.nodes[equation.place]
+            node = self.nodes[equation.position]
             names += [f"z[{node},{number}]" for number in range(1, equation.form.size + 1)]
             names += [f"u[{node},{number}]" for number in range(1, 1 + mode.root.shape[1])]
         own = [part for part in self._layout[0] if not isinstance(part, Equation)]
@@ -312,17 +312,17 @@ class CustomModel:
         work = partial(rows_of_many, self.response.program, mask, value)
         return np.array(in_pieces(work, (np.asarray(draws), seeds), len(draws)))
 
-    def disturbances(self, draws: np.ndarray, rows: np.ndarray, place: int) -> np.ndarray:
+    def disturbances(self, draws: np.ndarray, rows: np.ndarray, position: int) -> np.ndarray:
         """Return values less their means given the causes (n, rows), of rows (n or 1, rows, p)."""
-        [at] = [at for at, step in enumerate(self.response.steps) if step.place == place]
+        [at] = [at for at, step in enumerate(self.response.steps) if step.position == position]
         program = self.response.program
         if len(rows) == 1:
             work = partial(means_of_many, at, program, jnp.asarray(rows[0]))
-            return np.asarray(rows[:, :, place] - in_pieces(work, draws, len(draws)))
+            return np.asarray(rows[:, :, position] - in_pieces(work, draws, len(draws)))
         shape = rows.shape[1:]
         pairs = (np.asarray(draws), rows.reshape(len(rows), -1))
         means = in_pieces(lambda pair: means_of_each(at, program, shape, *pair), pairs, len(draws))
-        return np.asarray(rows[:, :, place] - means)
+        return np.asarray(rows[:, :, position] - means)
 
     @property
     def gaussian(self) -> np.ndarray:
@@ -343,9 +343,9 @@ class CustomModel:
         found = np.ones((len(draws), len(self.nodes)))
         parts, settings, steps = self._layout
         own = split_parts(parts, np.asarray(draws))
-        for place, at in steps:
+        for position, at in steps:
             floor = 0.0 if isinstance(parts[at], Equation) else settings[at].floor
-            found[:, place] = np.hypot(np.exp(own[at][:, -1]), floor)
+            found[:, position] = np.hypot(np.exp(own[at][:, -1]), floor)
         return found
 
     def outcome_variances(self, draws: np.ndarray, queries: Queries) -> np.ndarray:
@@ -362,7 +362,7 @@ class CustomModel:
         found = np.asarray(in_pieces(work, np.asarray(draws), len(draws)))
         return found[:, : len(self.outcomes.values)]
 
-    def with_rows(self, rows: Data) -> "CustomModel":
+    def with_observations(self, rows: Data) -> "CustomModel":
         """Return the same model with more rows; formulas without disturbance must hold in them."""
         for block in self.blocks:
             nodes, free = rows.nodes, ~rows.intervened

@@ -121,7 +121,7 @@ Draw = Callable[[Any, int, int], Any]
 class Step(NamedTuple):
     """One variable on the way to the target: its place, and the part that makes it; hashable."""
 
-    place: int
+    position: int
     part: int
 
 
@@ -136,10 +136,10 @@ class Points(NamedTuple):
     extra: Any
     seed: Any
 
-    def values(self, made: Any, at: int, place: int) -> Any:
+    def values(self, made: Any, at: int, position: int) -> Any:
         """Return values of a distribution at the points of one variable."""
         columns = (self.normal[:, at], self.uniform[:, at], self.extra[:, at])
-        return quantiles(made, *columns, jax.random.fold_in(jax.random.key(self.seed), place))
+        return quantiles(made, *columns, jax.random.fold_in(jax.random.key(self.seed), position))
 
 
 class Typical(NamedTuple):
@@ -206,7 +206,7 @@ class PathProgram(Program):
             mean = natural(part, setting, theta[:-1], columns, fast)
             return dist.Normal(mean, jnp.exp(theta[-1]))
         named = dict(zip(self.nodes, columns, strict=True))
-        return part.run(theta, setting, named)[1][self.nodes[step.place]]
+        return part.run(theta, setting, named)[1][self.nodes[step.position]]
 
     def walk(
         self, theta: jax.Array, mask: Any, value: Any, size: int, draw: Draw, *, fast: bool
@@ -217,13 +217,13 @@ class PathProgram(Program):
         distribution, for the number of a step and the place of its variable.
         """
         own, blank, columns = split_parts(self.parts, theta), jnp.zeros(size), []
-        for place in range(len(self.nodes)):
-            usual = blank + jnp.asarray(self.typical.centre)[place]
-            columns.append(jnp.where(mask[..., place], value[..., place], usual))
+        for position in range(len(self.nodes)):
+            usual = blank + jnp.asarray(self.typical.centre)[position]
+            columns.append(jnp.where(mask[..., position], value[..., position], usual))
         for at, step in enumerate(self.steps[:-1]):
-            place, made = step.place, self.conditional(own, step, columns, fast)
-            drawn = draw(made, at, place) + blank
-            columns[place] = jnp.where(mask[..., place], value[..., place], drawn)
+            position, made = step.position, self.conditional(own, step, columns, fast)
+            drawn = draw(made, at, position) + blank
+            columns[position] = jnp.where(mask[..., position], value[..., position], drawn)
         return columns, self.conditional(own, self.steps[-1], columns, fast)
 
     def paths(
@@ -283,13 +283,13 @@ class PathProgram(Program):
         key, size = jax.random.key(seed), len(mask)
         given = jax.random.normal(jax.random.fold_in(key, len(self.nodes)), jnp.shape(mask))
         centre, scale = (jnp.asarray(part)[None] for part in self.typical)
-        moved = np.isin(np.arange(len(self.nodes)), [step.place for step in self.steps])
+        moved = np.isin(np.arange(len(self.nodes)), [step.position for step in self.steps])
         drawn = jnp.where(mask, value, centre + scale * given)  # of what no effect depends on
         mask, value = mask | ~moved[None], jnp.where(moved[None], value, drawn)
 
-        def draw(made: Any, at: int, place: int) -> Any:
+        def draw(made: Any, at: int, position: int) -> Any:
             shape = () if made.batch_shape else (size,)
-            return made.sample(jax.random.fold_in(key, place), shape)
+            return made.sample(jax.random.fold_in(key, position), shape)
 
         columns, made = self.walk(theta, mask, value, size, draw, fast=False)
         last = len(self.nodes) - 1

@@ -111,7 +111,7 @@ class CustomResponse:
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
         mask = np.asarray(queries.mask)[:, columns]
         value = np.asarray(queries.value)[:, columns]
-        learned = {self.graph.nodes[step.place] for step in self.steps}
+        learned = {self.graph.nodes[step.position] for step in self.steps}
         for row in distinct_rows(mask)[0]:
             pairs = zip(self.graph.nodes, mask[row], strict=True)
             members = tuple(name for name, is_set in pairs if is_set)
@@ -147,12 +147,12 @@ class CustomResponse:
         """
         batch, nodes = self.batch(queries), self.graph.nodes
         inputs = tuple(
-            (nodes[step.place], cause)
+            (nodes[step.position], cause)
             for step in self.steps
-            for cause in self.graph.parents(nodes[step.place])
+            for cause in self.graph.parents(nodes[step.position])
         )
-        places = tuple((nodes.index(one), nodes.index(other)) for one, other in inputs)
-        work = partial(_beyond, self.program, places, jnp.asarray(theta), jnp.asarray(self.ends))
+        positions = tuple((nodes.index(one), nodes.index(other)) for one, other in inputs)
+        work = partial(_beyond, self.program, positions, jnp.asarray(theta), jnp.asarray(self.ends))
         found = in_pieces(work, batch, len(batch.mask))
         outside, shares, far = map(np.asarray, found)
         return Extrapolation(inputs, outside, shares, far, np.zeros(len(self.names), bool))
@@ -162,7 +162,7 @@ class CustomResponse:
 
         values: (n, p), all variables of the problem's graph.
         """
-        learned = [self.graph.nodes[step.place] for step in self.steps]
+        learned = [self.graph.nodes[step.position] for step in self.steps]
         if variable not in learned:
             raise ModelError(unknown("variable with a learned mechanism", variable, learned))
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
@@ -224,7 +224,7 @@ def means_of_many(at: int, program: PathProgram, rows: jax.Array, theta: jax.Arr
 
     Medians where its distribution does not know its mean.
     """
-    columns = [rows[:, place] for place in range(rows.shape[1])]
+    columns = [rows[:, position] for position in range(rows.shape[1])]
 
     def one(each: jax.Array) -> Any:
         own = split_parts(program.parts, each)
@@ -239,23 +239,23 @@ def means_of_many(at: int, program: PathProgram, rows: jax.Array, theta: jax.Arr
 @partial(jax.jit, static_argnums=1)
 def _beyond(
     program: PathProgram,
-    places: tuple[tuple[int, int], ...],
+    positions: tuple[tuple[int, int], ...],
     theta: jax.Array,
     ends: jax.Array,
     batch: Queries,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return how many paths leave the data: (M,) at all, (M, k) by input, and how far."""
-    target = program.steps[-1].place
+    target = program.steps[-1].position
 
     def one(query: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         mask, value = query
         columns, _ = program.paths(theta, mask, value)
         acts = {target: jnp.ones((), bool)}
-        for effect, cause in sorted(places, reverse=True):  # causes stand before effects
+        for effect, cause in sorted(positions, reverse=True):  # causes stand before effects
             reached = acts.get(effect, jnp.zeros((), bool)) & ~mask[cause]
             acts[cause] = acts.get(cause, jnp.zeros((), bool)) | reached
         gone = []
-        for effect, cause in places:
+        for effect, cause in positions:
             low, high = ends[0, cause], ends[1, cause]
             over = jnp.maximum(low - columns[cause], columns[cause] - high)
             far = over / jnp.where(high > low, high - low, 1.0)
@@ -277,7 +277,7 @@ def _values(
     block: Block, nodes: tuple[str, ...], setting: Any, typical: Typical, theta: jax.Array
 ) -> dict[str, Any]:
     centre = jnp.asarray(typical.centre)
-    columns = {name: centre[place : place + 1] for place, name in enumerate(nodes)}
+    columns = {name: centre[position : position + 1] for position, name in enumerate(nodes)}
     found: dict[str, Any] = jax.lax.map(lambda each: block.values(each, setting, columns), theta)
     return found
 
@@ -316,14 +316,14 @@ def rows_of_many(program: PathProgram, mask: Any, value: Any, pair: Any) -> jax.
 @jax.jit
 def log_densities_of_many(program: PathProgram, rows: Rows, theta: jax.Array) -> jax.Array:
     """Return the log densities (n, rows, p) of rows at thetas (n, d)."""
-    columns = [rows.values[:, place] for place in range(rows.values.shape[1])]
+    columns = [rows.values[:, position] for position in range(rows.values.shape[1])]
 
     def one(each: jax.Array) -> jax.Array:
         own, found = split_parts(program.parts, each), [jnp.zeros(len(rows.values))] * len(columns)
         for step in program.steps:
             made = program.conditional(own, step, columns, False)
-            logs = log_probability(made, rows.filled[:, step.place])
-            found[step.place] = jnp.where(rows.free[:, step.place], logs, 0.0)
+            logs = log_probability(made, rows.filled[:, step.position])
+            found[step.position] = jnp.where(rows.free[:, step.position], logs, 0.0)
         return jnp.stack(found, axis=1)
 
     found: jax.Array = jax.lax.map(one, theta, batch_size=16)

@@ -136,16 +136,16 @@ class Reading(Parameters):
         self, owner: str, given: Mapping[str, Any], sites: tuple[Site, ...], theta: Any
     ) -> None:
         super().__init__(owner, given)
-        self.places, start = {}, 0
+        self.positions, start = {}, 0
         for site in sites:
-            self.places[site.name] = (start, site)
+            self.positions[site.name] = (start, site)
             start += site.size
         self.theta, self.log_prior = theta, jnp.zeros(())
         self.values: dict[str, Any] = {}
 
     def read(self, name: str, prior: Any, transform: Transform) -> Any:
         """Return the value at its coordinates."""
-        start, site = self.places[name]
+        start, site = self.positions[name]
         free = self.theta[start : start + site.size].reshape(site.shape)
         value = transform(free)
         volume = transform.log_abs_det_jacobian(free, value)

@@ -60,7 +60,7 @@ class Form(NamedTuple):
     hinged: tuple[int, ...]
 
     @property
-    def is_bent(self) -> bool:
+    def is_nonlinear(self) -> bool:
         """Whether there is a Gaussian process at all."""
         return bool(self.groups)
 
@@ -72,7 +72,7 @@ class Form(NamedTuple):
     @property
     def scales(self) -> int:
         """How many hyperparameters it has: log sds, then amplitude and lengthscales by group."""
-        return 1 + self.is_bent + sum(1 + len(group.columns) for group in self.groups)
+        return 1 + self.is_nonlinear + sum(1 + len(group.columns) for group in self.groups)
 
 
 class Frame(NamedTuple):
@@ -159,10 +159,10 @@ def mean(
             total = total + sine_series(own, angles(group, frame, inputs)[0], count)
         else:
             total = total + sines(group, frame, inputs) @ own / heights(group, frame)
-    for place, at in enumerate(form.hinged):
+    for position, at in enumerate(form.hinged):
         below, above = _hinges(frame, inputs[at], at)
-        total = total + coefficients[used + 2 * place] * below
-        total = total + coefficients[used + 2 * place + 1] * above
+        total = total + coefficients[used + 2 * position] * below
+        total = total + coefficients[used + 2 * position + 1] * above
     return total
 
 
@@ -206,8 +206,8 @@ def _clenshaw(
     def visit(step: Any, carried: Any) -> Any:
         one, two = carried
         block = blocks[count - 1 - step]
-        for place in range(UNROLLED - 1, -1, -1):
-            one, two = block[place] + twice * one - two, one
+        for position in range(UNROLLED - 1, -1, -1):
+            one, two = block[position] + twice * one - two, one
         return one, two
 
     zero = jnp.zeros(jnp.shape(cosine))
@@ -224,7 +224,7 @@ def _sums_of_sines(
     def visit(step: Any, carried: Any) -> Any:
         now, before, sums = carried
         found = []
-        for _place in range(UNROLLED):
+        for _position in range(UNROLLED):
             found.append(jnp.sum(now))
             now, before = twice * now - before, now
         return now, before, sums.at[step].set(jnp.stack(found))
@@ -264,7 +264,7 @@ def steepest(form: Form, frame: Frame, coefficients: np.ndarray) -> np.ndarray:
     cause, by more for groups of several.
     """
     trend = np.asarray(coefficients[1 : 1 + form.causes])
-    largest = np.where(form.is_bent, 0.0, np.abs(trend))
+    largest = np.where(form.is_nonlinear, 0.0, np.abs(trend))
     for group in form.groups:
         axes = [_ticks(frame, column, TICKS[len(group.columns)]) for column in group.columns]
         points = np.zeros((np.prod([len(axis) for axis in axes]), form.causes))
@@ -347,8 +347,8 @@ def kernel_error(group: Group, frame: Frame, scales: np.ndarray) -> float:
     middle, half = (np.asarray(part)[columns] for part in (frame.middle, frame.half))
     points = middle + half * (2 * qmc.Sobol(len(columns), scramble=False).random(PROBES) - 1)
     inputs: list[Any] = [None] * (max(group.columns) + 1)
-    for place, column in enumerate(group.columns):
-        inputs[column] = jnp.asarray(points[:, place])
+    for position, column in enumerate(group.columns):
+        inputs[column] = jnp.asarray(points[:, position])
     waves = np.asarray(sines(group, frame, inputs))
     unit = jnp.asarray(np.append(0.0, scales[1:]))
     variances = np.exp(np.asarray(log_spectrum(group, frame, unit)))

@@ -85,7 +85,7 @@ def bind_equation(
     was set, where there are enough: experiments may send them anywhere.
     """
     columns = [data.nodes.index(node) for node in graph.nodes]
-    values, place = data.values[:, columns], graph.index(name)
+    values, position = data.values[:, columns], graph.index(name)
     usual = ~data.intervened.any(axis=1).astype(bool)
     if usual.sum() < USUAL:
         usual = np.ones(len(own), bool)
@@ -97,8 +97,10 @@ def bind_equation(
         for node in given
     ]
     slopes = np.array([problem.known[cause, name] for cause in given])
-    outcome = (values[:, place] - values[:, [graph.index(cause) for cause in given]] @ slopes)[own]
-    spread = read_spread(prior, name, values[own & usual, place])
+    outcome = (values[:, position] - values[:, [graph.index(cause) for cause in given]] @ slopes)[
+        own
+    ]
+    spread = read_spread(prior, name, values[own & usual, position])
     level = spread.centre - float(slopes @ centres)
     seen = [values[own, graph.index(cause)] for cause in causes]
     frame = _frame(problem, causes, [spreads[cause] for cause in causes], seen)
@@ -117,8 +119,8 @@ def bind_equation(
         work = partial(_features, form, Frame(*map(jnp.asarray, frame)))
         found = np.asarray(in_pieces(work, np.stack(seen, axis=1), len(found)))
     rows = read_rows(np.column_stack([found, outcome - level]))
-    places = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
-    equation = Equation(place, *places, form)
+    positions = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
+    equation = Equation(position, *positions, form)
     return Bound(equation, Setting(frame, slopes), Known(frame, beliefs, rows))
 
 
@@ -187,13 +189,13 @@ def _beliefs(
     log_sd[0] = math.log(prior.level * scale)
     trend = slice(1, 1 + form.causes)
     # The trend's hyperparameter is in units of the variable, for one sd of the cause.
-    log_sd[trend] = np.log(units / scale) if form.is_bent else np.log(WIDE * units)
-    for place, at in enumerate(form.hinged):
-        end = form.size - 2 * (len(form.hinged) - place)
+    log_sd[trend] = np.log(units / scale) if form.is_nonlinear else np.log(WIDE * units)
+    for position, at in enumerate(form.hinged):
+        end = form.size - 2 * (len(form.hinged) - position)
         log_sd[end : end + 2] = math.log(prior.hinge * steep[at])
     noise = prior.noise if form.causes else 1.0
     centre, width = [math.log(noise * scale)], [prior.noise_spread]
-    if form.is_bent:
+    if form.is_nonlinear:
         centre.append(math.log(prior.trend * scale))
         width.append(prior.trend_spread)
     for group in form.groups:
@@ -207,7 +209,7 @@ def _beliefs(
 def starts(form: Form, known: Known) -> np.ndarray:
     """Return where the search for the mode begins: medians, wiggly, and nearly linear."""
     centre = np.asarray(known.beliefs.centre)
-    if not form.is_bent:
+    if not form.is_nonlinear:
         return centre[None]
     wiggly, straight, at = centre.copy(), centre.copy(), 2
     wiggly[0] -= 1.0
@@ -262,13 +264,13 @@ def uneven_mechanisms(
     columns, found = [data.nodes.index(name) for name in nodes], []
     for bound, mode in zip(equations, modes, strict=True):
         equation = bound.equation
-        rows = np.flatnonzero(usable[:, equation.place])
+        rows = np.flatnonzero(usable[:, equation.position])
         values = data.values[rows][:, columns]
         shared = values[:, list(equation.known)] @ np.asarray(bound.setting.slopes, float)
-        given = Given(values[:, list(equation.causes)], values[:, equation.place] - shared)
+        given = Given(values[:, list(equation.causes)], values[:, equation.position] - shared)
         vary = [at for at in range(len(equation.causes)) if np.ptp(given.inputs[:, at]) > 0]
-        if equation.form.is_bent and vary:
-            names = (nodes[equation.place], [nodes[place] for place in equation.causes])
+        if equation.form.is_nonlinear and vary:
+            names = (nodes[equation.position], [nodes[position] for position in equation.causes])
             found.append(_look(bound, mode, given, vary, shared, names))
     return found
 

@@ -77,7 +77,7 @@ class Conditional(NamedTuple):
 def log_sds(form: Form, frame: Frame, beliefs: Beliefs, eta: jax.Array) -> jax.Array:
     """Return the logarithms of the prior sds of all coefficients, (K,)."""
     fixed = jnp.asarray(beliefs.log_sd)
-    if not form.is_bent:
+    if not form.is_nonlinear:
         return fixed
     trend = slice(1, 1 + form.causes)
     parts, used = [fixed[:1], fixed[trend] + eta[1]], 2

@@ -143,7 +143,7 @@ class GPModel:
     def learned(self) -> np.ndarray:
         """Whether each variable's mechanism is learned, of shape (p,)."""
         found = np.zeros(len(self.nodes), bool)
-        found[[equation.place for equation in self.equations]] = True
+        found[[equation.position for equation in self.equations]] = True
         return found
 
     @cached_property
@@ -166,7 +166,7 @@ class GPModel:
         """What each coordinate of psi moves."""
         names = []
         for equation, chart in zip(self.equations, self.density.charts, strict=True):
-            node = self.nodes[equation.place]
+            node = self.nodes[equation.position]
             names += [f"z[{node},{number}]" for number in range(1, equation.form.size + 1)]
             names += [f"u[{node},{number}]" for number in range(1, 1 + chart.root.shape[1])]
         return tuple(names)
@@ -217,7 +217,7 @@ class GPModel:
         """Return the sds of the disturbances (n, p); 1 for variables that are not learned."""
         found = np.ones((len(draws), len(self.nodes)))
         for equation, (_, log_sd) in zip(self.equations, split(self.equations, draws), strict=True):
-            found[:, equation.place] = np.exp(log_sd)
+            found[:, equation.position] = np.exp(log_sd)
         return found
 
     def _means(self, draws: np.ndarray, rows: np.ndarray, at: int) -> np.ndarray:
@@ -243,9 +243,9 @@ class GPModel:
         found = np.zeros((len(draws), *values.shape))
         for at, equation in enumerate(self.equations):
             log_sd = split(self.equations, draws)[at][1][:, None]
-            gap = values[:, equation.place] - self._means(draws, values[None], at)
+            gap = values[:, equation.position] - self._means(draws, values[None], at)
             own = -0.5 * (gap * np.exp(-log_sd)) ** 2 - log_sd - 0.5 * LOG_TWO_PI
-            found[:, :, equation.place] = np.where(free[:, equation.place], own, 0.0)
+            found[:, :, equation.position] = np.where(free[:, equation.position], own, 0.0)
         return found
 
     def replicate(self, draws: np.ndarray, queries: Queries, key: jax.Array) -> np.ndarray:
@@ -256,11 +256,13 @@ class GPModel:
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         rows = np.zeros((len(draws), *mask.shape)) + np.where(mask, value, 0.0)
         generator = host_generator(key)
-        for place in map(int, np.flatnonzero(~self.learned & ~mask.all(axis=0))):
-            spread = read_spread(self.prior, self.nodes[place], self.data.column(self.nodes[place]))
+        for position in map(int, np.flatnonzero(~self.learned & ~mask.all(axis=0))):
+            spread = read_spread(
+                self.prior, self.nodes[position], self.data.column(self.nodes[position])
+            )
             own = spread.draw(rows.shape[:2], generator)
-            rows[:, :, place] = np.where(mask[:, place], value[:, place], own)
-        learned = {self.nodes[each.place]: at for at, each in enumerate(self.equations)}
+            rows[:, :, position] = np.where(mask[:, position], value[:, position], own)
+        learned = {self.nodes[each.position]: at for at, each in enumerate(self.equations)}
 
         def draw(name: str, inputs: np.ndarray) -> np.ndarray:
             sd = np.exp(split(self.equations, draws)[learned[name]][1])[:, None]
@@ -270,14 +272,14 @@ class GPModel:
         if self.plans is not None:
             return draw_under_plans(self.plans, tuple(learned), self.nodes, rows, mask, draw)
         for name, at in learned.items():
-            place = self.equations[at].place
-            rows[:, :, place] = np.where(mask[:, place], value[:, place], draw(name, rows))
+            position = self.equations[at].position
+            rows[:, :, position] = np.where(mask[:, position], value[:, position], draw(name, rows))
         return rows
 
-    def disturbances(self, draws: np.ndarray, rows: np.ndarray, place: int) -> np.ndarray:
+    def disturbances(self, draws: np.ndarray, rows: np.ndarray, position: int) -> np.ndarray:
         """Return the disturbances (n, rows) of one variable that give rows (n or 1, rows, p)."""
-        [at] = [at for at, equation in enumerate(self.equations) if equation.place == place]
-        return np.asarray(rows[:, :, place] - self._means(draws, rows, at))
+        [at] = [at for at, equation in enumerate(self.equations) if equation.position == position]
+        return np.asarray(rows[:, :, position] - self._means(draws, rows, at))
 
     @property
     def gaussian(self) -> np.ndarray:
@@ -299,17 +301,19 @@ class GPModel:
         found = np.asarray(in_pieces(work, draws, len(draws)))
         return found[:, : len(self.outcomes.values)]
 
-    def with_rows(self, rows: Data) -> "GPModel":
+    def with_observations(self, rows: Data) -> "GPModel":
         """Return the same model with more rows."""
         return replace(self, task=replace(self.task, data=self.data.join(rows)))
 
-    def target_rows(self, queries: Queries, outcomes: np.ndarray) -> tuple[np.ndarray, Data]:
+    def target_observations(
+        self, queries: Queries, outcomes: np.ndarray
+    ) -> tuple[np.ndarray, Data]:
         """Return which outcomes (M,) of the target alone are rows of its mechanism, and the rows.
 
         Under latent causes none is.
         """
         if self.plans is not None:
-            return np.zeros(len(queries), bool), self.data.rows(slice(0, 0))
+            return np.zeros(len(queries), bool), self.data.select(slice(0, 0))
         return rows_of_target(self.task.problem, self.data, queries, outcomes)
 
     def draw_prior(self, n: int, key: jax.Array) -> np.ndarray:
@@ -330,7 +334,7 @@ class GPModel:
         """Return a line for every Gaussian process: its basis, and how well it is resolved."""
         lines = []
         for (equation, setting, _), mode in zip(self.bound, self.modes, strict=True):
-            at, names = 2, [self.nodes[place] for place in equation.causes]
+            at, names = 2, [self.nodes[position] for position in equation.causes]
             for group in equation.form.groups:
                 own = mode.eta[at : at + 1 + len(group.columns)]
                 at += len(own)
@@ -338,7 +342,7 @@ class GPModel:
                 resolved = RULE * half / np.array(group.functions)
                 lines.append(
                     {
-                        "variable": self.nodes[equation.place],
+                        "variable": self.nodes[equation.position],
                         "causes": ", ".join(names[column] for column in group.columns),
                         "kernel": group.kernel,
                         "functions": group.size,
@@ -384,7 +388,7 @@ def _means_of_each(
 
     def one(pair: tuple[jax.Array, jax.Array]) -> Any:
         own, values = pair
-        columns = [values[:, place] for place in range(values.shape[1])]
+        columns = [values[:, position] for position in range(values.shape[1])]
         return natural(equation, setting, own, columns, True) + jnp.zeros(len(values))
 
     found: jax.Array = jax.lax.map(one, (coefficients, rows), batch_size=16)

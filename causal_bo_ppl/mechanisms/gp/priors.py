@@ -343,15 +343,15 @@ def rows_of_target(
         Which are rows, (M,), and the rows.
     """
     graph, target = problem.graph, problem.target
-    mask, place = np.asarray(queries.mask), graph.index(target)
+    mask, position = np.asarray(queries.mask), graph.index(target)
     causes = [graph.index(name) for name in graph.parents(target)]
     which = np.asarray(mask[:, causes].all(axis=1) if causes else np.zeros(len(mask), bool))
     usual = data.values[data.is_observational]
     middle = usual.mean(axis=0) if len(usual) else np.zeros(mask.shape[1])
     values = np.where(mask, np.asarray(queries.value), middle)
-    values[:, place] = outcomes
+    values[:, position] = outcomes
     is_set = np.ones(mask.shape, bool)
-    is_set[:, place] = False
+    is_set[:, position] = False
     return which, Data(data.nodes, target, values[which], is_set[which])
 
 

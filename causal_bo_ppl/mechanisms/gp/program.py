@@ -31,7 +31,7 @@ def gp_program(model: GPModel) -> Callable[..., None]:
     given.
     """
     nodes = model.nodes
-    bound = {nodes[each.equation.place]: each for each in model.bound}
+    bound = {nodes[each.equation.position]: each for each in model.bound}
 
     def program(given: Columns | None = None, free: Columns | None = None) -> None:
         values: dict[str, Any] = dict(given or {})
@@ -54,14 +54,18 @@ def _mechanism(
     (form, frame), beliefs, name = (
         (equation.form, setting.frame),
         known.beliefs,
-        nodes[equation.place],
+        nodes[equation.position],
     )
-    causes = [nodes[place] for place in equation.causes]
+    causes = [nodes[position] for position in equation.causes]
     scales = iter(zip(np.asarray(beliefs.centre), np.asarray(beliefs.width), strict=True))
     widths = np.exp(np.asarray(beliefs.log_sd))
 
     sd = numpyro.sample(f"sd[{name}]", dist.LogNormal(*next(scales)))
-    trend = numpyro.sample(f"trend[{name}]", dist.LogNormal(*next(scales))) if form.is_bent else 1.0
+    trend = (
+        numpyro.sample(f"trend[{name}]", dist.LogNormal(*next(scales)))
+        if form.is_nonlinear
+        else 1.0
+    )
     mean = numpyro.sample(f"level[{name}]", dist.Normal(beliefs.level, widths[0]))
     for at, cause in enumerate(causes):
         slope = numpyro.sample(f"b[{cause}->{name}]", dist.Normal(0.0, trend * widths[1 + at]))
@@ -82,8 +86,8 @@ def _mechanism(
         high = numpyro.sample(f"high[{causes[at]}->{name}]", dist.Normal(0.0, above))
         mean = mean + low * jnp.maximum(frame.low[at] - values[causes[at]], 0.0)
         mean = mean + high * jnp.maximum(values[causes[at]] - frame.high[at], 0.0)
-    for slope, place in zip(setting.slopes, equation.known, strict=True):
-        mean = mean + slope * values[nodes[place]]
+    for slope, position in zip(setting.slopes, equation.known, strict=True):
+        mean = mean + slope * values[nodes[position]]
     return sd, mean
 
 

@@ -36,7 +36,7 @@ class Equation(NamedTuple):
     of causes with a known slope.
     """
 
-    place: int
+    position: int
     causes: tuple[int, ...]
     known: tuple[int, ...]
     form: Form
@@ -190,14 +190,16 @@ class PointProgram(AveragingProgram):
     def paths(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> list[Any]:
         """Return all variables at every point, (S,) each; of the target its mean given the rest."""
         blank = jnp.zeros(len(self.points))
-        columns: list[Any] = [blank + value[place] for place in range(self.size)]
+        columns: list[Any] = [blank + value[position] for position in range(self.size)]
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
         for at, (equation, setting, (coefficients, log_sd)) in enumerate(parts):
             own = natural(equation, setting, coefficients, columns, fast)
-            if equation.place == self.size - 1:
+            if equation.position == self.size - 1:
                 return [*columns[:-1], own + blank]
             own = own + jnp.exp(log_sd) * self.points[:, at]
-            columns[equation.place] = jnp.where(mask[equation.place], value[equation.place], own)
+            columns[equation.position] = jnp.where(
+                mask[equation.position], value[equation.position], own
+            )
         raise AssertionError("the target's equation is always learned")
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
@@ -222,7 +224,7 @@ class PointProgram(AveragingProgram):
                     over = jnp.maximum(low[at] - columns[cause], columns[cause] - high[at])
                     far = over / (high[at] - low[at])
                     out = far > jnp.where(query.mask[cause], 0.0, NEAR)
-                    excess.append(jnp.where(acting[equation.place] & out, far, 0.0))
+                    excess.append(jnp.where(acting[equation.position] & out, far, 0.0))
             gone = jnp.stack(excess) if excess else jnp.zeros((0, len(self.points)))
             outside = gone > 0
             share = outside.mean(axis=1, dtype=float)
@@ -237,7 +239,7 @@ def _acting(equations: tuple[Equation, ...], size: int, mask: Any) -> list[Any]:
     acting = [jnp.zeros((), bool)] * (size - 1) + [jnp.ones((), bool)]
     for equation in reversed(equations):
         for cause in (*equation.causes, *equation.known):
-            acting[cause] = acting[cause] | (acting[equation.place] & ~mask[cause])
+            acting[cause] = acting[cause] | (acting[equation.position] & ~mask[cause])
     return acting
 
 
@@ -263,14 +265,14 @@ class MomentProgram(Program):
         centre = jnp.zeros(())
         for equation, setting, (coefficients, log_sd) in parts:
             centre, slopes, extra = _project(equation, setting, coefficients, means, spread)
-            if equation.place == self.size - 1:
+            if equation.position == self.size - 1:
                 break
             row = slopes @ spread
             variance = row @ slopes + extra + jnp.exp(2 * log_sd)
-            place, is_set = equation.place, mask[equation.place]
-            means = means.at[place].set(jnp.where(is_set, value[place], centre))
-            row = jnp.where(is_set, 0.0, row.at[place].set(variance))
-            spread = spread.at[place].set(row).at[:, place].set(row)
+            position, is_set = equation.position, mask[equation.position]
+            means = means.at[position].set(jnp.where(is_set, value[position], centre))
+            row = jnp.where(is_set, 0.0, row.at[position].set(variance))
+            spread = spread.at[position].set(row).at[:, position].set(row)
         return centre
 
 
@@ -341,8 +343,8 @@ def _quadrature(
 
     def term(point: jax.Array) -> jax.Array:
         inputs = [jnp.zeros(()) + means[cause] for cause in equation.causes]
-        for place, column in enumerate(columns):
-            inputs[column] = point[place]
+        for position, column in enumerate(columns):
+            inputs[column] = point[position]
         return features(form, frame, inputs) @ coefficients
 
     values, gradients = jax.vmap(jax.value_and_grad(term))(at)

@@ -28,8 +28,8 @@ def recorded_names(
     graph = problem.graph.ancestral(problem.target)
     try:
         equations = [
-            Equation(place, tuple(causes), tuple(known), _form(form))
-            for place, causes, known, form in json.loads(str(attributes.get("forms")))
+            Equation(position, tuple(causes), tuple(known), _form(form))
+            for position, causes, known, form in json.loads(str(attributes.get("forms")))
         ]
         names = [each[0] for one in equations for each in coordinate_names(graph, one)]
     except (ValueError, TypeError, IndexError):
@@ -41,7 +41,7 @@ def recorded_names(
     for equation, setting in zip(equations, settings, strict=True):
         _require_equation(problem, graph, given, equation, setting)
     learned = np.zeros(len(graph.nodes), bool)
-    learned[[each.place for each in equations]] = True
+    learned[[each.position for each in equations]] = True
     return tuple(names), learned
 
 
@@ -77,11 +77,11 @@ def _require_equation(
     setting: Setting,
 ) -> None:
     """Refuse an equation whose causes, known coefficients or boxes are not the problem's."""
-    name, frame = graph.nodes[equation.place], setting.frame
-    places = (*equation.causes, *equation.known)
-    if sorted(places) != sorted(map(graph.index, given[name])):
+    name, frame = graph.nodes[equation.position], setting.frame
+    positions = (*equation.causes, *equation.known)
+    if sorted(positions) != sorted(map(graph.index, given[name])):
         raise ModelError(f"has other causes of {name!r} than the graph")
-    causes, known = ([graph.nodes[place] for place in each] for each in equation[1:3])
+    causes, known = ([graph.nodes[position] for position in each] for each in equation[1:3])
     slopes = [problem.known.get((cause, name)) for cause in known]
     if slopes != setting.slopes.tolist() or any((each, name) in problem.known for each in causes):
         raise ModelError(f"has other known coefficients of {name!r} than the problem")

@@ -78,7 +78,7 @@ def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation
     they need no other regressions.
     """
     graph = plans.graph
-    places = {graph.nodes[each.place]: at for at, each in enumerate(equations)}
+    positions = {graph.nodes[each.position]: at for at, each in enumerate(equations)}
     tables = {}
     for members in (*plans.sets, (), tuple(problem.domains)):
         upstream = graph.require([name for name in members if name in graph.nodes])
@@ -86,20 +86,20 @@ def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation
             plan = plans.plan(upstream)
         except CausalBOError:
             continue  # its effect is a ratio, or cannot be learned
-        if upstream not in tables and all(draw.variable in places for draw in plan.draws):
+        if upstream not in tables and all(draw.variable in positions for draw in plan.draws):
             tables[upstream] = plan
     counts = [
         max(sum(draw.variable == name for draw in plan.draws) for plan in tables.values())
-        for name in places
+        for name in positions
     ]
-    starts = dict(zip(places, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
+    starts = dict(zip(positions, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
     regressors = {
-        name: [graph.nodes[place] for place in (*equations[at].causes, *equations[at].known)]
-        for name, at in places.items()
+        name: [graph.nodes[position] for position in (*equations[at].causes, *equations[at].known)]
+        for name, at in positions.items()
     }
     chosen: list[list[dict[int, int]]] = [
         [{} for _ in regressors[name]]
-        for name, count in zip(places, counts, strict=True)
+        for name, count in zip(positions, counts, strict=True)
         for _ in range(count)
     ]
     taken = []
@@ -167,14 +167,14 @@ class CopyProgram(AveragingProgram):
             equation, setting = self.equations[slot.equation], self.settings[slot.equation]
             coefficients, log_sd = parts[slot.equation]
             columns: list[Any] = [None] * self.size
-            for place, candidates in zip(
+            for position, candidates in zip(
                 (*equation.causes, *equation.known), slot.sources, strict=True
             ):
                 options = [drawn[c] if c >= 0 else blank + value[~c] for c in candidates]
                 several = len(options) > 1
-                columns[place] = _choose(codes[used], options) if several else options[0]
+                columns[position] = _choose(codes[used], options) if several else options[0]
                 used += 1
-            found.append([columns[place] for place in (*equation.causes, *equation.known)])
+            found.append([columns[position] for position in (*equation.causes, *equation.known)])
             own = natural(equation, setting, coefficients, columns, fast) + blank
             if number == len(self.slots) - 1:
                 return [*found, [own]]
@@ -200,16 +200,16 @@ class CopyProgram(AveragingProgram):
             for number, slot in enumerate(self.slots):
                 frame = self.settings[slot.equation].frame
                 low, high = jnp.asarray(frame.low), jnp.asarray(frame.high)
-                for place, candidates in enumerate(slot.sources):
+                for position, candidates in enumerate(slot.sources):
                     is_set = jnp.array([c < 0 for c in candidates])[self.codes[which, at]]
                     at += 1
-                    if place >= len(self.equations[slot.equation].causes):
+                    if position >= len(self.equations[slot.equation].causes):
                         continue
-                    own = columns[number][place]
-                    far = jnp.maximum(low[place] - own, own - high[place])
-                    far = far / (high[place] - low[place])
+                    own = columns[number][position]
+                    far = jnp.maximum(low[position] - own, own - high[position])
+                    far = far / (high[position] - low[position])
                     out = self.used[which, number] & (far > jnp.where(is_set, 0.0, NEAR))
-                    gone, key = jnp.where(out, far, 0.0), (slot.equation, place)
+                    gone, key = jnp.where(out, far, 0.0), (slot.equation, position)
                     excess[key] = jnp.maximum(excess[key], gone) if key in excess else gone
             gone = jnp.stack([excess[key] for key in sorted(excess)])
             outside = gone > 0
@@ -238,8 +238,8 @@ def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
 
     Otherwise latent causes join it to others, and the equation says what these tell about it.
     """
-    regressors = {graph.nodes[place] for place in (*equation.causes, *equation.known)}
-    return regressors == set(graph.parents(graph.nodes[equation.place]))
+    regressors = {graph.nodes[position] for position in (*equation.causes, *equation.known)}
+    return regressors == set(graph.parents(graph.nodes[equation.position]))
 
 
 def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, str, str]]:
@@ -247,8 +247,8 @@ def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, 
 
     A regression on others than the causes says on which, as in level[Y|X,Z].
     """
-    variable, form = graph.nodes[equation.place], equation.form
-    causes = [graph.nodes[place] for place in equation.causes]
+    variable, form = graph.nodes[equation.position], equation.form
+    causes = [graph.nodes[position] for position in equation.causes]
     node = variable if is_mechanism(graph, equation) else f"{variable}|{','.join(causes)}"
     names = [(f"level[{node}]", "level")]
     names += [(f"b[{cause}->{node}]", f"slope of {cause}") for cause in causes]
@@ -310,7 +310,7 @@ class GPResponse:
     @property
     def is_affine(self) -> bool:
         """Whether no mechanism bends, so that effects are affine in the values."""
-        return not any(equation.form.is_bent for equation in self.equations)
+        return not any(equation.form.is_nonlinear for equation in self.equations)
 
     @property
     def is_linear(self) -> bool:
@@ -406,7 +406,7 @@ class GPResponse:
         if self._layout is not None:
             self.require_planned(mask)
             return Queries(mask, value)
-        learned = {self.graph.nodes[equation.place] for equation in self.equations}
+        learned = {self.graph.nodes[equation.position] for equation in self.equations}
         for row in distinct_rows(mask)[0]:
             members = tuple(
                 name for name, is_set in zip(self.graph.nodes, mask[row], strict=True) if is_set
@@ -474,7 +474,7 @@ class GPResponse:
         work = partial(_beyond, self.propagate("qmc").program, jnp.asarray(theta))
         outside, shares, far = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
         inputs = tuple(
-            (nodes[equation.place], nodes[cause])
+            (nodes[equation.position], nodes[cause])
             for equation in self.equations
             for cause in equation.causes
         )
@@ -491,7 +491,7 @@ class GPResponse:
 
         values: (n, p), all variables of the problem's graph.
         """
-        learned = [self.graph.nodes[equation.place] for equation in self.equations]
+        learned = [self.graph.nodes[equation.position] for equation in self.equations]
         if variable not in learned:
             raise ModelError(unknown("variable with a learned mechanism", variable, learned))
         at = learned.index(variable)
@@ -506,8 +506,8 @@ class GPResponse:
         """Refuse regressions that are no mechanisms."""
         for equation in equations:
             if not is_mechanism(self.graph, equation):
-                name = self.graph.nodes[equation.place]
-                regressors = [self.graph.nodes[place] for place in equation.causes]
+                name = self.graph.nodes[equation.position]
+                regressors = [self.graph.nodes[position] for position in equation.causes]
                 raise ModelError(
                     f"latent causes join {name!r} to other variables, so that only its regression "
                     f"on {listed(regressors)} was learned, not its mechanism"
@@ -519,7 +519,7 @@ class GPResponse:
         found, nodes = {}, self.graph.nodes
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
         for equation, setting, (coefficients, _) in parts:
-            effect = nodes[equation.place]
+            effect = nodes[equation.position]
             for cause, slope in zip(equation.known, np.abs(setting.slopes), strict=True):
                 found[nodes[cause], effect] = float(slope)
             sizes = steepest(equation.form, setting.frame, np.asarray(coefficients))
@@ -530,7 +530,7 @@ class GPResponse:
     def scales(self, theta: np.ndarray) -> dict[str, float]:
         """Return the sds of the disturbances."""
         sds = [float(np.exp(log_sd)) for _, log_sd in split(self.equations, np.asarray(theta))]
-        names = [self.graph.nodes[equation.place] for equation in self.equations]
+        names = [self.graph.nodes[equation.position] for equation in self.equations]
         return dict(zip(names, sds, strict=True))
 
     def to_frame(self) -> pd.DataFrame:
@@ -547,7 +547,7 @@ class GPResponse:
     def forms(self) -> str:
         """The forms of all equations as a JSON text."""
         return json.dumps(
-            [[each.place, each.causes, each.known, each.form] for each in self.equations]
+            [[each.position, each.causes, each.known, each.form] for each in self.equations]
         )
 
     def attributes(self) -> dict[str, str]:

@@ -85,7 +85,7 @@ class Spec(NamedTuple):
         return np.array([[k < len(causes) for k in range(width)] for causes in self.causes], bool)
 
     @property
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
+    def positions(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows and columns of the coefficients in a (p + 1, p) matrix, in the order of z."""
         pairs = [
             (cause, node)
@@ -166,7 +166,7 @@ def read_point(spec: Spec, chart: Chart, fixed: ArrayLike, psi: jax.Array) -> Po
     scale = jnp.exp(own if spec.follows else jnp.asarray(chart.log_sd))
     moved = jnp.einsum("ekl,el->ek", chart.root, z)
     coefficients = jnp.asarray(chart.centre) + scale[:, None] * moved
-    rows, columns = spec.places
+    rows, columns = spec.positions
     matrix = jnp.asarray(fixed).at[rows, columns].set(coefficients[np.nonzero(used)])
     return Point(coefficients, log_sd, strengths, matrix)
 

@@ -100,19 +100,19 @@ def linear_program(
     def parameters() -> LinearSEM:
         size = len(graph.nodes)
         weights, intercepts, sds = jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size)
-        for place, (node, prior) in enumerate(zip(graph.nodes, priors, strict=True)):
+        for position, (node, prior) in enumerate(zip(graph.nodes, priors, strict=True)):
             sd = jnp.sqrt(variance(node, prior))
-            sds = sds.at[place].set(sd)
+            sds = sds.at[position].set(sd)
             at_centres = 0.0
             for cause, mean, width in prior.slopes:
                 b = slope(cause, node, mean, sd * width) if width else mean
-                weights = weights.at[graph.index(cause), place].set(b)
+                weights = weights.at[graph.index(cause), position].set(b)
                 at_centres += b * priors[graph.index(cause)].centre
             if prior.level is not None:
                 level = numpyro.sample(
                     f"level[{node}]", dist.Normal(prior.level[0], sd * prior.level[1])
                 )
-                intercepts = intercepts.at[place].set(level - at_centres)
+                intercepts = intercepts.at[position].set(level - at_centres)
         arcs = [(graph.index(one), graph.index(other)) for one, other in graph.bidirected]
         drawn = [
             numpyro.sample(f"t[{one}<->{other}]", dist.Normal(0.0, latent_sd))
@@ -342,18 +342,18 @@ class LinearModel:
         groups = 1 << max(len(first) - 1, 0).bit_length()
         factor, rows = np.zeros((groups, size, size)), np.zeros(groups)
         frees = np.zeros((groups, size - 1))
-        for place, at in enumerate(first):
-            part = np.linalg.qr(whole[which == place], mode="r")
-            factor[place, : len(part)] = part
-            frees[place], rows[place] = free[at], (which == place).sum()
+        for position, at in enumerate(first):
+            part = np.linalg.qr(whole[which == position], mode="r")
+            factor[position, : len(part)] = part
+            frees[position], rows[position] = free[at], (which == position).sum()
         return RowTerms(factor, frees, rows, *self.outcomes.padded())
 
     @cached_property
     def coordinates(self) -> tuple[str, ...]:
         """What each coordinate of psi moves."""
         nodes = (*self.graph.nodes, "1")
-        learned = [self.graph.nodes[place] for place in self.spec.equations]
-        pairs = zip(*self.spec.places, strict=True)
+        learned = [self.graph.nodes[position] for position in self.spec.equations]
+        pairs = zip(*self.spec.positions, strict=True)
         names = [f"b[{nodes[cause]}->{nodes[effect]}]" for cause, effect in pairs]
         names += [] if self.spec.known_noise else [f"sd[{name}]" for name in learned]
         return (*names, *(f"t[{nodes[one]}<->{nodes[other]}]" for one, other in self.spec.arcs))
@@ -389,9 +389,9 @@ class LinearModel:
         """Draw new rows of every model, (n, rows, p)."""
         return sem.replicate(draws, queries, key)
 
-    def disturbances(self, draws: Models, rows: np.ndarray, place: int) -> np.ndarray:
+    def disturbances(self, draws: Models, rows: np.ndarray, position: int) -> np.ndarray:
         """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
-        return sem.disturbances(draws, rows, place)
+        return sem.disturbances(draws, rows, position)
 
     @property
     def gaussian(self) -> np.ndarray:
@@ -409,7 +409,7 @@ class LinearModel:
             return None
         return sem.outcome_densities(draws, self.outcomes.queries, self.outcomes.values)
 
-    def with_rows(self, rows: Data) -> "LinearModel":
+    def with_observations(self, rows: Data) -> "LinearModel":
         """Return the same model with more rows."""
         return replace(self, data=self.data.join(rows))
 
@@ -480,7 +480,7 @@ class LinearModel:
         """
         if self.spec.arcs or len(self.outcomes.values):
             return None
-        chosen = draws.matrices[:, *self.spec.places]
+        chosen = draws.matrices[:, *self.spec.positions]
         centre, size = chosen.mean(axis=0), chosen.shape[1]
         root = np.linalg.cholesky(np.cov(chosen.T).reshape(size, -1))
         z = generator.standard_normal((n, size))
@@ -494,16 +494,16 @@ class LinearModel:
         """Say which variable's likelihood is not finite where chains should start."""
         values = self.data.values[:, [self.data.nodes.index(name) for name in self.graph.nodes]]
         solved = self.equations.posterior
-        for place in self.spec.equations:
-            node = self.graph.nodes[place]
-            parts = (solved.mean[place], solved.rate[place], values[:, place] ** 2)
-            finite = all(np.isfinite(part).all() for part in (*parts, solved.variance[place]))
-            if not finite or not solved.variance[place] > 0:
-                largest = np.abs(values[:, place]).max(initial=0.0)
+        for position in self.spec.equations:
+            node = self.graph.nodes[position]
+            parts = (solved.mean[position], solved.rate[position], values[:, position] ** 2)
+            finite = all(np.isfinite(part).all() for part in (*parts, solved.variance[position]))
+            if not finite or not solved.variance[position] > 0:
+                largest = np.abs(values[:, position]).max(initial=0.0)
                 return (
                     f"the likelihood of {node!r} is not finite where the chains should start (its "
                     f"largest value is {largest:.3g}, its residual variance "
-                    f"{solved.variance[place]:.3g}); rescale {node!r}, or look for values that "
+                    f"{solved.variance[position]:.3g}); rescale {node!r}, or look for values that "
                     "cannot be"
                 )
         return (

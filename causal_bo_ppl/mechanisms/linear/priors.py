@@ -176,14 +176,14 @@ class FixedPrior:
                 self.centres.get(node, 0.0) - offset,
             ]
             rows[0] /= self.intercept_sd
-        for place, parent in enumerate(parents, start=int(intercept)):
+        for position, parent in enumerate(parents, start=int(intercept)):
             mean, sd = self.slopes.get((parent, node), (0.0, None))
             ratio = (
                 self.scales.get(parent, 1.0) / self.slope_sd
                 if sd is None
                 else self.noise_guess(node) ** 0.5 / sd
             )
-            rows[place, place], rows[place, -1] = ratio, ratio * mean
+            rows[position, position], rows[position, -1] = ratio, ratio * mean
         return rows
 
 
@@ -224,11 +224,11 @@ class MomentPrior:
         is_symmetric = (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()  # NaN fails
         if not (np.isfinite(centre).all() and is_symmetric):
             raise ModelError("centre must be finite, scale symmetric and positive definite")
-        for place, (middle, size) in enumerate(
+        for position, (middle, size) in enumerate(
             zip(np.abs(centre).tolist(), sd.tolist(), strict=True)
         ):
-            _require_size(f"centre[{place}]", middle, least=0.0)
-            _require_size(f"the root of scale[{place}, {place}]", size)
+            _require_size(f"centre[{position}]", middle, least=0.0)
+            _require_size(f"the root of scale[{position}, {position}]", size)
         if not (np.linalg.eigvalsh(scale / np.outer(sd, sd)) > 0).all():
             raise ModelError("centre must be finite, scale symmetric and positive definite")
         for name, array in (("centre", centre), ("scale", (scale + scale.T) / 2)):
@@ -277,12 +277,18 @@ def _require_mapping(name: str, given: object) -> Mapping[Any, Any]:
     return given
 
 
-def _read_slope(edge: object, belief: object) -> tuple[float, float]:
-    if isinstance(belief, str | bytes) or not isinstance(belief, Sequence) or len(belief) != 2:
-        raise ModelError(f"the prior of the slope {edge!r} is a pair (mean, sd), got {belief!r}")
-    mean = _read_finite(f"the prior mean of the slope {edge!r}", belief[0], STEEPEST)
+def _read_slope(edge: object, distribution: object) -> tuple[float, float]:
+    if (
+        isinstance(distribution, str | bytes)
+        or not isinstance(distribution, Sequence)
+        or len(distribution) != 2
+    ):
+        raise ModelError(
+            f"the prior of the slope {edge!r} is a pair (mean, sd), got {distribution!r}"
+        )
+    mean = _read_finite(f"the prior mean of the slope {edge!r}", distribution[0], STEEPEST)
     return mean, _read_positive(
-        f"the prior sd of the slope {edge!r}", belief[1], 1 / STEEPEST, STEEPEST
+        f"the prior sd of the slope {edge!r}", distribution[1], 1 / STEEPEST, STEEPEST
     )
 
 

@@ -22,7 +22,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.mechanisms.base import Coefficients, RowInformation
+from causal_bo_ppl.mechanisms.base import Coefficients, ExpectedInformation
 from causal_bo_ppl.mechanisms.linear.density import PriorTerms, Spec
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.sem import Models, known_matrix, second_moments
@@ -87,7 +87,7 @@ def compress_data(data: Data, columns: list[int]) -> tuple[np.ndarray, np.ndarra
 
 def _merge(whole: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     first, which = distinct_rows(free)
-    groups = [whole[which == place] for place in range(len(first))]
+    groups = [whole[which == position] for position in range(len(first))]
     parts = [
         np.asarray(np.linalg.qr(each, mode="r")) if len(each) > each.shape[1] else each
         for each in groups
@@ -312,7 +312,7 @@ class Equations:
         """Known coefficients, of shape (p + 1, p); the last row is the intercepts."""
         return known_matrix(self.graph, self.known)
 
-    def place(self, coefficients: np.ndarray) -> np.ndarray:
+    def position(self, coefficients: np.ndarray) -> np.ndarray:
         """Return coefficients (..., p, D) as matrices (..., p + 1, p), known ones added."""
         used = self.causes >= 0
         shape = (*coefficients.shape[:-2], *self.fixed.shape)
@@ -323,7 +323,7 @@ class Equations:
     @cached_property
     def coefficients(self) -> Coefficients:
         """Mean and covariance roots of the coefficients of each equation."""
-        mean = self.place(self.posterior.mean)
+        mean = self.position(self.posterior.mean)
         roots = np.zeros((*mean.shape, self.causes.shape[1]))
         for node, causes in enumerate(self.causes):
             used = causes >= 0
@@ -350,7 +350,7 @@ class Equations:
             moves[:, node, node] = self.coefficients.roots[:, node]
         return moves.reshape(size + 1, size, equations * width)[..., (self.causes >= 0).ravel()]
 
-    def row_information(self, queries: Queries) -> RowInformation:
+    def expected_information(self, queries: Queries) -> ExpectedInformation:
         """Return what one whole row of each of M queries will say about the K directions.
 
         The expected information about their standard normals is root' E[u u'] root for an equation
@@ -372,8 +372,8 @@ class Equations:
             counts = known[:, node] & ~mask[:, node]
             blocks[:, node, : len(used), : len(used)] = taught * counts[:, None, None]
         used = self.causes >= 0
-        places = np.where(used, np.cumsum(used).reshape(used.shape) - 1, -1)
-        return RowInformation(blocks, places)
+        positions = np.where(used, np.cumsum(used).reshape(used.shape) - 1, -1)
+        return ExpectedInformation(blocks, positions)
 
     def draw(self, n: int, key: jax.Array) -> tuple[Models, np.ndarray]:
         """Draw n models exactly, with their log prior (n,) up to a constant."""
@@ -387,7 +387,7 @@ class Equations:
         log_prior = -0.5 * misfit / spread - 0.5 * count * np.log(spread)
         if not self.has_known_noise:
             log_prior = log_prior - (shape + 1) * np.log(spread) - rate / spread
-        return Models(self.place(coefficients), noises), log_prior.sum(axis=1)
+        return Models(self.position(coefficients), noises), log_prior.sum(axis=1)
 
     def log_student(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the log density of coefficients (n, p, D), up to a constant, of shape (n,)."""
@@ -413,10 +413,10 @@ class Equations:
     def require_finite(self) -> "Equations":
         """Return these equations if their posteriors are finite; nothing is exact otherwise."""
         parts = (self.posterior.mean, self.posterior.root, self.posterior.variance)
-        for place in np.flatnonzero(self.needed).tolist():
-            if not all(np.isfinite(part[place]).all() for part in parts):
+        for position in np.flatnonzero(self.needed).tolist():
+            if not all(np.isfinite(part[position]).all() for part in parts):
                 raise NumericalError(
-                    f"the posterior of the equation of {self.graph.nodes[place]!r} is not finite, "
+                    f"the posterior of the equation of {self.graph.nodes[position]!r} is not finite, "
                     "so it is not exact; change the units of its variables, or look for values "
                     "that cannot be"
                 )
@@ -437,13 +437,13 @@ class Equations:
         centres = np.array([prior.centres.get(name, 0.0) for name in self.graph.nodes])
         offsets, most = centres @ self.fixed[:-1], self.causes.shape[1]
         rows = np.zeros((most, len(self.graph.nodes), most + 1))
-        for place, (node, parents) in enumerate(
+        for position, (node, parents) in enumerate(
             zip(self.graph.nodes, self.free_parents, strict=True)
         ):
-            if self.needed[place]:
-                same = prior.pseudo_rows(node, parents, float(offsets[place]), self.intercepts)
-                rows[: len(same), place, : len(same)] = same[:, :-1]
-                rows[: len(same), place, -1] = same[:, -1]
+            if self.needed[position]:
+                same = prior.pseudo_rows(node, parents, float(offsets[position]), self.intercepts)
+                rows[: len(same), position, : len(same)] = same[:, :-1]
+                rows[: len(same), position, -1] = same[:, -1]
         return rows
 
 

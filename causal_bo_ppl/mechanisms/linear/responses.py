@@ -110,7 +110,7 @@ class EffectResponse(LinearParameters):
     def batch(self, queries: Queries) -> Points:
         """Return the places of the coefficients of every query, and its values."""
         upstream, used, which = self.coverage.read(queries)
-        return _place(self.parameters, upstream, used, which)
+        return _position(self.parameters, upstream, used, which)
 
     def hessian_bounds(
         self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
@@ -120,7 +120,7 @@ class EffectResponse(LinearParameters):
         return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
 
 
-def _place(
+def _position(
     parameters: Parameters,
     queries: Queries,
     used: Sequence[Sequence[Coordinate]],
@@ -265,16 +265,16 @@ class StructuralResponse(LinearParameters):
     @cached_property
     def reading(self) -> Reading:
         """How theta is read off one model: its coefficients."""
-        places = np.asarray(self.program.causes), np.asarray(self.program.effects_of)
-        return Reading(places, None, None)
+        positions = np.asarray(self.program.causes), np.asarray(self.program.effects_of)
+        return Reading(positions, None, None)
 
     def read(self, matrices: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models (n, p + 1, p)."""
-        return np.asarray(matrices[:, self.reading.places[0], self.reading.places[1]])  # type: ignore[index]
+        return np.asarray(matrices[:, self.reading.positions[0], self.reading.positions[1]])  # type: ignore[index]
 
     def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
         """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K)."""
-        return np.asarray(factor[self.reading.places])
+        return np.asarray(factor[self.reading.positions])
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
@@ -295,10 +295,10 @@ class StructuralResponse(LinearParameters):
         order = np.split(np.argsort(which, kind="stable"), ends)
         for start in range(0, len(theta), step):
             slopes = self._slopes(theta[start : start + step], mask[first])
-            for place, rows in enumerate(order if len(first) else []):
+            for position, rows in enumerate(order if len(first) else []):
                 together = rows[-1] - rows[0] == len(rows) - 1
                 here = slice(rows[0], rows[-1] + 1) if together else rows
-                effects[start : start + step, here] = slopes[:, place] @ points[rows].T
+                effects[start : start + step, here] = slopes[:, position] @ points[rows].T
         return effects
 
     def _slopes(self, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:

@@ -176,8 +176,8 @@ def whitened(models: Models, values: np.ndarray, free: np.ndarray) -> tuple[np.n
     errors = values - np.column_stack([values, np.ones(len(values))]) @ matrices
     size, scales = values.shape[1], np.ones((len(matrices), *values.shape))
     first, which = distinct_rows(free)
-    for place, at in enumerate(first):
-        kept, chosen = free[at], which == place
+    for position, at in enumerate(first):
+        kept, chosen = free[at], which == position
         covariance = np.where(np.outer(kept, kept), noises, np.eye(size))
         root = np.linalg.cholesky(covariance)
         part = np.swapaxes(errors[:, chosen] * kept, 1, 2)
@@ -186,11 +186,11 @@ def whitened(models: Models, values: np.ndarray, free: np.ndarray) -> tuple[np.n
     return errors, scales
 
 
-def disturbances(models: Models, rows: np.ndarray, place: int) -> np.ndarray:
+def disturbances(models: Models, rows: np.ndarray, position: int) -> np.ndarray:
     """Return the disturbances (s, n) of one variable that give rows (s or 1, n, p) in s models."""
-    weights = models.matrices[:, :, place]
+    weights = models.matrices[:, :, position]
     mean = (rows @ weights[:, :-1, None])[..., 0] + weights[:, -1:]
-    return np.asarray(rows[:, :, place] - mean)
+    return np.asarray(rows[:, :, position] - mean)
 
 
 def log_densities(models: Models, values: np.ndarray, free: np.ndarray) -> np.ndarray:
@@ -220,15 +220,15 @@ class Reading(NamedTuple):
     queries over the p nodes: then is_intercept (d,) says which are not centred.
     """
 
-    places: tuple[np.ndarray, np.ndarray] | None
+    positions: tuple[np.ndarray, np.ndarray] | None
     queries: Queries | None
     is_intercept: np.ndarray | None
 
 
 def read_theta(reading: Reading, matrix: jax.Array) -> jax.Array:
     """Return theta (d,) of a model (p + 1, p); traceable."""
-    if reading.places is not None:
-        return matrix[reading.places[0], reading.places[1]]
+    if reading.positions is not None:
+        return matrix[reading.positions[0], reading.positions[1]]
     assert reading.queries is not None and reading.is_intercept is not None  # noqa: S101
     return query_means(matrix, reading.queries, jnp.asarray(reading.is_intercept))[-2]
 
