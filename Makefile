@@ -12,7 +12,7 @@ export OMP_NUM_THREADS := 1
 KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help setup demo test tests quick portable portable-full lint types slow bench notebooks notebooks-save pictures floors clean
+.PHONY: help setup demo test tests quick portable portable-full lint types slow golden bench notebooks notebooks-save pictures floors clean
 
 help:
 	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70"
@@ -21,6 +21,7 @@ help:
 	@echo "make portable  the fast tests as four kinds of processor would run them, and with fewer instructions in JAX"
 	@echo "               (make portable-full: all tests)"
 	@echo "make slow      the long proofs"
+	@echo "make golden    compare runs, studies, posteriors, kernels and identifications with the recorded ones"
 	@echo "make bench     speed, as ratios measured in one run (installs BoTorch, several gigabytes, and BlackJAX for comparison)"
 	@echo "make notebooks run the notebooks with small budgets (make notebooks-save: in full, outputs kept)"
 	@echo "make floors    the fast tests in a second environment, .venv-floors, with the lowest versions that pyproject.toml promises"
@@ -39,7 +40,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/causal-bo demo
 
-FAST := -m "not slow and not heavy"
+FAST := -m "not slow and not heavy and not golden"
 TWO_WORKERS := -n 2 --dist worksteal  # one that has nothing left takes tests from the other
 
 # mypy uses one core only: it runs beside the tests.
@@ -68,6 +69,9 @@ types: setup
 
 slow: setup
 	$(KEPT) $(BIN)/python -m pytest $(TWO_WORKERS) -m slow
+
+golden: setup
+	$(KEPT) $(BIN)/python -m pytest $(TWO_WORKERS) -m golden tests/golden
 
 bench: setup
 	$(BIN)/python -c 'import blackjax, botorch' 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
