@@ -1,40 +1,45 @@
 """Did the chains of a sampled posterior explore, and do they agree?
 
 Each function draws in a new figure. Traces and energies are ArviZ's pictures. Ranks are drawn here:
-ArviZ's band depends on its version, and of two chains it holds every curve there can be.
+ArviZ's band depends on its version, and for two chains that of ArviZ 0.8 holds every curve there
+can be.
 """
 
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.plots.labels import distinct
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
+from causal_bo_ppl.plots.style import COLOURS, GREY, SMALL_LEGEND, distinct, panel_axes
 
 if TYPE_CHECKING:
     import xarray as xr
 
-
-MOST = 12  # parameters that are shown, the worst first
-CHAINS = [BLUE, AMBER, "#10b981", "#a855f7", INK, GREY]  # a colour each, then from the start
-SIMULATED, BLOCK = 2_000, 1_000_000  # orders that a band is made of, and numbers at once
-POINTS = 200  # draws shown in a trace, which has no room for more
-LEAST_DRAWS = 100  # that thinning leaves of a chain
+MOST_PARAMETERS = 12  # parameters that are shown, the worst first
+SIMULATED_ORDERS, MOST_AT_ONCE = 2_000, 1_000_000  # for a band, and numbers held in memory
+MOST_TRACE_POINTS = 200  # draws shown in a trace, which has no room for more
+LEAST_DRAWS = 100  # draws of a chain that thinning keeps
 
 
 def draw_trace(post: Posterior) -> np.ndarray:
     """Draw densities and traces of every chain, for at most 12 parameters, the largest R-hat first.
 
-    Ticks at the bottom are divergences. Return the Axes of the densities and of the traces, an
-    array of shape (k, 2).
+    Ticks at the bottom are divergences.
+
+    Parameters
+    ----------
+    post:
+        A posterior that was sampled, such as by `method="nuts"`.
+
+    Returns
+    -------
+    numpy.ndarray
+        The Axes of the densities and of the traces, an array of shape (k, 2).
     """
     sampled = _require_sampled("draw_trace", post)
     from arviz_plots import plot_trace_dist
@@ -42,13 +47,18 @@ def draw_trace(post: Posterior) -> np.ndarray:
     shown = _worst(sampled)
     hidden = dict.fromkeys(("label", "xlabel_trace"), False)
     options = {"compact": False, "rows": ["coordinate"], "cols": ["column"], "visuals": hidden}
-    panels = _draw(plot_trace_dist, _tree(sampled, shown), (8.0, 1.1 * len(shown) + 0.7), options)
+    panels = _draw(plot_trace_dist, sampled, shown, 1.1 * len(shown) + 0.7, options)
     names = distinct([str(name) for name in shown.index], 40)
     for (density, trace), name, (_, line) in zip(panels, names, shown.iterrows(), strict=True):
         density.set_title(name, fontsize="medium", loc="left")
         density.locator_params(axis="x", nbins=4)
-        trace.set_title(_converged(line), fontsize="medium", loc="left")
-        _lighten(trace)
+        effective = f"{min(line['ess_bulk'], line['ess_tail']):.0f} effective draws"
+        title = f"R-hat {line['r_hat']:.3f}, {effective}"
+        trace.set_title(title, fontsize="medium", loc="left")
+        for chain in trace.lines:  # thinned without antialiasing, a file has half the size
+            every = -(-len(np.asarray(chain.get_xdata())) // MOST_TRACE_POINTS)
+            chain.set(data=[np.asarray(values)[::every] for values in chain.get_data()])
+            chain.set(linewidth=0.7, antialiased=False)
     panels[-1, 0].set_xlabel("value")
     panels[-1, 1].set_xlabel("draw")
     return _entitle(panels, sampled, shown)
@@ -58,54 +68,48 @@ def draw_rank(post: Posterior) -> np.ndarray:
     """Draw how the ranks of each chain's draws depart from uniform.
 
     At most 12 parameters are shown, the largest R-hat first. Where chains agree, all curves of a
-    panel stay within the band with probability 99 %. Draws are thinned by their effective number,
-    since the band takes them as independent. Return the Axes, an array of shape (k,).
+    panel stay within the band with probability 99 %. Draws are thinned by their effective sample
+    size, since the band is that of independent draws.
+
+    Parameters
+    ----------
+    post:
+        A posterior that was sampled with at least two chains.
+
+    Returns
+    -------
+    numpy.ndarray
+        The Axes, an array of shape (k,).
     """
     sampled = _require_sampled("draw_rank", post)
-    if sampled.chains < 2:
+    chains = len(sampled.draws)
+    if chains < 2:
         raise ModelError(
             "ranks compare chains, and there is only one; fit with method=cb.NUTS(chains=4)"
         )
     shown = _worst(sampled)
-    every = _apart(sampled, shown)
-    draws = np.concatenate([sampled.theta, sampled.stats["lp"][..., None]], axis=-1)[:, ::every]
     at = [list(sampled.summary.index).index(name) for name in shown.index]
-    curves = rank_departures(draws[:, :, at])
-    bound = rank_bound(sampled.chains, draws.shape[1])
-    panels = _rank_panels(len(shown))
+    draws = sampled.draws[:, :: _thinning(sampled, shown), at]
+    curves, bound = rank_departures(draws), rank_bound(chains, draws.shape[1])
     names = distinct([str(name) for name in shown.index], 28)
+    size: dict[str, Any] = {"most_columns": 4, "panel": (2.6, 2.1), "below": 0.9}
+    panels = panel_axes("draw_rank", None, names, sharex=True, sharey=True, **size)
+    ranks = np.linspace(0, 1, curves.shape[1])
     for position, (ax, name) in enumerate(zip(panels, names, strict=True)):
         ax.axhspan(-bound, bound, color=GREY, alpha=0.25, lw=0, label="99 % band")
-        ranks = np.linspace(0, 1, curves.shape[1])
         for chain, curve in enumerate(curves[:, :, position]):
-            colour = CHAINS[chain % len(CHAINS)]
+            colour = COLOURS[chain % len(COLOURS)]
             ax.plot(ranks, curve, color=colour, lw=1.2, label=f"chain {chain}")
         ax.axhline(0, color=GREY, lw=0.8, zorder=0)
         title = f"{name}\nR-hat {shown['r_hat'].iloc[position]:.3f}"
         ax.set_title(title, fontsize="medium", linespacing=1.4)
         ax.set_xlabel("fractional rank", fontsize="small")
-    handles, labels = panels[0].get_legend_handles_labels()
-    look: dict[str, Any] = {"ncols": 5, "frameon": False, "fontsize": "small"}
-    panels[0].figure.legend(handles, labels, loc="outside lower center", **look)
-    return _entitle(panels, sampled, shown)
-
-
-def _rank_panels(count: int) -> np.ndarray:
-    """Return Axes for `count` panels, at most four side by side, with one range of heights."""
-    rows = -(-count // 4)
-    columns = -(-count // rows)
-    size = max(2.6 * columns, 5.0), 2.1 * rows + 0.9
-    figure, axes = plt.subplots(
-        rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True, sharex=True
-    )
-    for spare in axes.ravel()[count:]:
-        spare.set_visible(False)
-    for first in axes[:, 0]:
-        first.set_ylabel("share of ranks below,\nminus uniform", fontsize="small")
-    for ax in axes.ravel():
         ax.tick_params(labelsize="small", labelbottom=True)
-    figure.align_ylabels()
-    return np.asarray(axes.ravel()[:count])
+        if ax.get_subplotspec().is_first_col():
+            ax.set_ylabel("ECDF of ranks\nminus uniform", fontsize="small")
+    keys = panels[0].get_legend_handles_labels()
+    panels[0].figure.legend(*keys, loc="outside lower center", ncols=5, **SMALL_LEGEND)
+    return _entitle(panels, sampled, shown)
 
 
 def rank_departures(draws: np.ndarray) -> np.ndarray:
@@ -129,61 +133,69 @@ def _departures(owners: np.ndarray, chains: int, count: int) -> np.ndarray:
 
 @functools.cache
 def rank_bound(chains: int, count: int, level: float = 0.99) -> float:
-    """Return which departure none of the chains exceeds with probability `level`.
+    """Return the departure that none of the chains exceeds with probability `level`.
 
     All `chains` have `count` independent draws from one distribution, so that every order of the
-    draws is equally likely; orders are drawn.
+    draws is equally likely; orders are simulated.
     """
     random, largest = np.random.default_rng(0), []
     owners = np.repeat(np.arange(chains), count)
-    block = max(1, BLOCK // (chains * owners.size))
-    for start in range(0, SIMULATED, block):
-        orders = np.tile(owners, (min(block, SIMULATED - start), 1))
+    block = max(1, MOST_AT_ONCE // (chains * owners.size))
+    for start in range(0, SIMULATED_ORDERS, block):
+        orders = np.tile(owners, (min(block, SIMULATED_ORDERS - start), 1))
         found = _departures(random.permuted(orders, axis=1).T, chains, count)
         largest.append(np.abs(found).max(axis=(0, 1)))
     return float(np.quantile(np.concatenate(largest), level))
 
 
 def draw_energy(post: Posterior) -> np.ndarray:
-    """Draw E-BFMI of every chain with its limit, and how the energy and its changes spread.
+    """Draw E-BFMI of every chain with its limit, and the spread of the energy and of its changes.
 
-    Where changes are much narrower, the tails are explored slowly. Return the Axes, an array of
-    shape (2,).
+    Where changes are much narrower, the tails are explored slowly.
+
+    Parameters
+    ----------
+    post:
+        A posterior that was sampled, such as by `method="nuts"`.
+
+    Returns
+    -------
+    numpy.ndarray
+        The Axes of E-BFMI and of the energy, an array of shape (2,).
     """
     sampled = _require_sampled("draw_energy", post)
     from arviz_plots import plot_energy
 
-    limit, options = Limits().bfmi, {"visuals": {"legend": False, "title": False, "ylabel": False}}
-    tree = _tree(sampled, _worst(sampled))
-    chains, energy = panels = _draw(plot_energy, tree, (8.0, 2.8), {"threshold": limit} | options)
+    limit = Limits().bfmi
+    hidden = dict.fromkeys(("legend", "title", "ylabel"), False)
+    options = {"threshold": limit, "visuals": hidden}
+    chains, energy = panels = _draw(plot_energy, sampled, _worst(sampled), 2.8, options)
     chains.set_title("E-BFMI", fontsize="medium")
-    chains.set(ylabel="chain", yticks=range(sampled.chains))
+    chains.set(ylabel="chain", yticks=range(len(sampled.draws)))
     chains.margins(y=0.2)
     chains.set_xlabel(f"below {limit:g}: too slow", fontsize="small")
     energy.set_title("energy", fontsize="medium")
-    energy.set_xlabel("from its mean", fontsize="small")
-    energy.legend(energy.lines, ["draws", "from draw to draw"], frameon=False, fontsize="small")
-    size = f"{sampled.chains} x {sampled.draws} draws"
-    energy.figure.suptitle(f"{size}: does the sampler reach the tails?", fontsize="medium")
+    energy.set_xlabel("difference from its mean", fontsize="small")
+    energy.legend(energy.lines, ["marginal", "transitions"], **SMALL_LEGEND)
+    energy.figure.suptitle(f"{sampled.size}: does the sampler reach the tails?", fontsize="medium")
     return panels
 
 
 class Sampled(NamedTuple):
-    """The chains of a posterior: theta (chains, n, d), statistics (chains, n) and their summary."""
+    """The chains of a posterior.
 
-    theta: np.ndarray
+    draws: (chains, n, d + 1), theta and the log posterior. stats: the sampler's statistics,
+    (chains, n) each. summary: a row for each coordinate of draws.
+    """
+
+    draws: np.ndarray
     stats: dict[str, np.ndarray]
     summary: pd.DataFrame
 
     @property
-    def chains(self) -> int:
-        """How many chains there are."""
-        return len(self.theta)
-
-    @property
-    def draws(self) -> int:
-        """How many draws each chain has."""
-        return int(self.theta.shape[1])
+    def size(self) -> str:
+        """The numbers of chains and draws in words."""
+        return f"{len(self.draws)} x {self.draws.shape[1]} draws"
 
 
 def _require_sampled(who: str, post: Posterior) -> Sampled:
@@ -196,79 +208,54 @@ def _require_sampled(who: str, post: Posterior) -> Sampled:
             f"{who} shows chains, but nothing was sampled by {post.method}; "
             "fit with method='nuts', or look at cb.check_posterior(post)"
         )
-    return Sampled(distribution.chains, stats, distribution.summary)
+    draws = np.concatenate([distribution.chains, stats["lp"][..., None]], axis=-1)
+    return Sampled(draws, stats, distribution.summary)
 
 
 def _worst(sampled: Sampled) -> pd.DataFrame:
-    """Return the rows of the summary that are shown, largest R-hat first.
-
-    They are coordinates and the log posterior; NaN counts as the worst.
-    """
-    worst = sampled.summary.sort_values(
-        "r_hat", ascending=False, na_position="first", kind="stable"
-    )
-    return worst.head(MOST)
+    """Return the rows of the summary that are shown, largest R-hat first; NaN is the worst."""
+    order = {"ascending": False, "na_position": "first", "kind": "stable"}
+    return sampled.summary.sort_values("r_hat", **order).head(MOST_PARAMETERS)
 
 
-def _apart(sampled: Sampled, shown: pd.DataFrame) -> int:
+def _thinning(sampled: Sampled, shown: pd.DataFrame) -> int:
     """Return the step at which draws are nearly independent of the one before."""
+    chains, count, _ = sampled.draws.shape
     effective = shown[["ess_bulk", "ess_tail"]].to_numpy().min()
-    wanted = np.ceil(sampled.chains * sampled.draws / effective) if effective > 0 else 1
-    return int(max(1, min(wanted, sampled.draws // LEAST_DRAWS)))
+    wanted = np.ceil(chains * count / effective) if effective > 0 else 1
+    return int(max(1, min(wanted, count // LEAST_DRAWS)))
 
 
 def _tree(sampled: Sampled, shown: pd.DataFrame) -> "xr.DataTree":
     """Return what ArviZ needs and no more: these draws, and the sampler's statistics."""
     import xarray as xr
 
-    stats = sampled.stats
-    draws = np.concatenate([sampled.theta, stats["lp"][..., None]], axis=-1)
-    at = {name: range(size) for name, size in zip(("chain", "draw"), draws.shape, strict=False)}
+    at = {"chain": range(len(sampled.draws)), "draw": range(sampled.draws.shape[1])}
     names = [str(name) for name in sampled.summary.index]
-    theta = xr.DataArray(draws, {**at, "coordinate": names}, ("chain", "draw", "coordinate"))
-    sampler = xr.Dataset({name: (("chain", "draw"), value) for name, value in stats.items()}, at)
+    theta = xr.DataArray(sampled.draws, {**at, "coordinate": names}, (*at, "coordinate"))
+    stats = xr.Dataset({name: (tuple(at), value) for name, value in sampled.stats.items()}, at)
     posterior = theta.sel(coordinate=[str(name) for name in shown.index]).to_dataset(name="theta")
-    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": sampler})
+    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
 
 
 def _draw(
-    plot: Any, tree: "xr.DataTree", size: tuple[float, float], options: dict[str, Any]
+    plot: Any, sampled: Sampled, shown: pd.DataFrame, height: float, options: dict[str, Any]
 ) -> np.ndarray:
     """Return the Axes of one of ArviZ's pictures.
 
     Facets are by coordinate alone, which works with every version of ArviZ.
     """
-    figure = {"figsize": size, "figsize_units": "inches", "layout": "constrained"}
-    colours = [
-        CHAINS[position % len(CHAINS)]
-        for position in range(max(3, tree["posterior"].sizes["chain"]))
-    ]
-    picture = plot(tree, backend="matplotlib", figure_kwargs=figure, color=colours, **options)
-    return np.asarray(picture.viz["plot"].values)
-
-
-def _lighten(trace: Axes) -> None:
-    """Thin the lines of a trace to every so-many-th draw; divergences stay."""
-    for chain in trace.lines:
-        every = -(-len(np.asarray(chain.get_xdata())) // POINTS)
-        chain.set(data=[np.asarray(values)[::every] for values in chain.get_data()])
-        chain.set(linewidth=0.7, antialiased=False)  # which halves the size of a file
-
-
-def _converged(line: pd.Series) -> str:
-    """Return the R-hat and the effective number of draws as a title."""
-    return (
-        f"R-hat {line['r_hat']:.3f}, {min(line['ess_bulk'], line['ess_tail']):.0f} effective draws"
-    )
+    figure = {"figsize": (8.0, height), "figsize_units": "inches", "layout": "constrained"}
+    colours = [COLOURS[chain % len(COLOURS)] for chain in range(max(3, len(sampled.draws)))]
+    look = {"backend": "matplotlib", "figure_kwargs": figure, "color": colours}
+    return np.asarray(plot(_tree(sampled, shown), **look, **options).viz["plot"].values)
 
 
 def _entitle(panels: np.ndarray, sampled: Sampled, shown: pd.DataFrame) -> np.ndarray:
-    """Say how long was drawn, and which parameters are shown."""
+    """Write how many draws there are, and which parameters are shown."""
     count, total = len(shown), len(sampled.summary)
-    which = (
-        f"all {total} parameters" if count == total else f"the worst {count} of {total} parameters"
-    )
-    order = "largest R-hat first" if sampled.chains > 1 else "one chain has no R-hat"
-    size = f"{sampled.chains} x {sampled.draws} draws"
-    panels.flat[0].figure.suptitle(f"{size}: {which}, {order}", fontsize="medium")
+    which = f"all {total}" if count == total else f"the worst {count} of {total}"
+    order = "largest R-hat first" if len(sampled.draws) > 1 else "one chain has no R-hat"
+    title = f"{sampled.size}: {which} parameters, {order}"
+    panels.flat[0].figure.suptitle(title, fontsize="medium")
     return panels

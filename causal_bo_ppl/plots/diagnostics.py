@@ -1,10 +1,9 @@
-"""May we believe the intervals, the Gaussian, and the interventions far from the rows?"""
+"""Do intervals hold, is the posterior Gaussian, and are interventions far from the observations?"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,36 +20,39 @@ from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import PROPOSALS
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.plots.labels import (
-    CUT,
-    SIDE,
-    distinct,
+from causal_bo_ppl.plots.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    SMALL_LEGEND,
     entitle,
-    figure_beside,
     folded,
+    half_width,
     legend_below,
+    list_axes,
+    new_axes,
 )
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import evaluate_rule, rule_name
 
-DRAWS = 4_000  # for the distances from the Gaussian
-MOST = 20  # effects that are shown, the worst first
-POINTS, LARGEST = 100, 50  # quantiles shown: evenly spaced ones, and all of the largest
-SIMULATED = 4_000  # samples that a band is made from: its 1 % is known to 0.16 %
-INNER = 0.99  # share of the rows inside the ellipse, as in check_overlap
-TICKS = 121  # of each variable: where a picture asks what may be set
-FLAT = 1e-9  # rows narrower than this, relative to their length, lie on a line
+DISTANCE_DRAWS = 4_000  # draws whose distances from the Gaussian are shown
+MOST_EFFECTS = 20  # effects that are shown, the worst first
+EVEN_QUANTILES, LARGEST_QUANTILES = 100, 50  # evenly spaced ones, and all of the largest
+SIMULATED_SAMPLES = 4_000  # samples that a band is made from: its 1 % is known to 0.16 %
+INNER = 0.99  # share of the observations inside the ellipse, as in check_overlap
+GRID_TICKS = 121  # values of each variable at which constraints are evaluated
+FLAT = 1e-9  # observations narrower than this, relative to their length, lie on a line
 
 
 class Band(NamedTuple):
     """Between which probabilities quantiles stay.
 
-    place: the probabilities of the quantiles. low, high: the ends of the band. All have the shape
+    share: the probabilities of the quantiles. low, high: the ends of the band. All have the shape
     (k,).
     """
 
-    position: np.ndarray
+    share: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
@@ -63,48 +65,58 @@ def draw_mahalanobis(
     Were theta_Y Gaussian, all points together would lie in the band with probability `level`; those
     outside are marked. Points above the line in the upper right mean tails heavier than the
     Gaussian's.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    ax:
+        Where to draw; by default a new figure.
+    level:
+        The probability of the band.
+    key:
+        For the draws.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     require_posterior("draw_mahalanobis", post)
     half_width(level)  # refuses a level such as 99
     squares, degrees, effective = _squares(post, as_key(key))
     band = quantile_band(effective, level)
-    quantiles = np.quantile(squares, band.position, method="hazen")
+    quantiles = np.quantile(squares, band.share, method="hazen")
     expected, low, high = (chi2.ppf(each, degrees) for each in band)
     outside = (quantiles < low) | (quantiles > high)
-    if ax is None:
-        ax = plt.figure(figsize=(4.8, 4.2), layout="constrained").add_subplot()
-    ax.fill_between(
-        expected, low, high, color=GREY, alpha=0.3, lw=0, label=f"{100 * level:g} % band"
-    )
+    ax = ax or new_axes(4.8, 4.2)
+    shade: dict[str, Any] = {"color": GREY, "alpha": 0.3, "lw": 0}
+    ax.fill_between(expected, low, high, label=f"{100 * level:g} % band", **shade)
     ax.plot(expected, expected, color=INK, lw=0.8, label="a Gaussian")
-    for chosen, colour, label in (
-        (~outside, BLUE, "draws, in the band"),
-        (outside, AMBER, "draws, outside"),
-    ):
+    for chosen, colour, where in ((~outside, BLUE, "in the band"), (outside, AMBER, "outside")):
         if chosen.any():
-            ax.plot(expected[chosen], quantiles[chosen], "o", ms=2.5, color=colour, label=label)
-    ax.set(
-        xlabel=f"quantile of chi-square, {degrees} degrees of freedom",
-        ylabel="squared Mahalanobis distance",
-    )
-    entitle(ax, f"is theta Gaussian? {post.method}, {post.n_observations} rows")
-    ax.legend(frameon=False, fontsize="small", loc="upper left")
+            look: dict[str, Any] = {"ms": 2.5, "color": colour, "label": f"draws, {where}"}
+            ax.plot(expected[chosen], quantiles[chosen], "o", **look)
+    ax.set_xlabel(f"quantile of chi-square, {degrees} degrees of freedom")
+    ax.set_ylabel("squared Mahalanobis distance")
+    entitle(ax, f"is theta Gaussian? {post.method}, {post.n_observations} observations")
+    ax.legend(loc="upper left", **SMALL_LEGEND)
     return ax
 
 
 def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
-    """Return squared distances of draws, their degrees of freedom, and their effective number.
+    """Return squared distances of draws (n,), their degrees of freedom and effective sample size.
 
-    The distances have the shape (n,); the effective number is how many independent draws they are
-    worth.
+    The effective sample size is the number of independent draws with the same information.
     """
     resampled = offered(post.distribution, "resampled")
     if resampled is not None:
         # Its own draws are Gaussian; take draws of the density that it approximates.
-        theta, weights = resampled(DRAWS, key)
+        theta, weights = resampled(DISTANCE_DRAWS, key)
         z = standardized(post, theta)
-        return (z**2).sum(axis=1), z.shape[1], int(DRAWS * (1 - weights.lost) / (1 + 1 / PROPOSALS))
-    drawn = post.distribution.drawn(DRAWS, key)
+        effective = int(DISTANCE_DRAWS * (1 - weights.lost) / (1 + 1 / PROPOSALS))
+        return (z**2).sum(axis=1), z.shape[1], effective
+    drawn = post.distribution.drawn(DISTANCE_DRAWS, key)
     z = standardized(post, drawn.theta)
     squares, effective = (z**2).sum(axis=1), len(z)
     if post.distribution.chains is not None:
@@ -115,15 +127,17 @@ def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
 
 
 def quantile_band(count: int, level: float) -> Band:
-    """Return where quantiles of `count` independent draws stay, all at once.
+    """Return between which probabilities quantiles of `count` independent draws stay, all at once.
 
     They do so with probability `level`. Order statistics of uniform draws are Beta. The level of
     each is the same, and found by simulation from the gaps between them, which are Gamma.
     """
-    ranks = np.concatenate([np.linspace(1, count, POINTS), count - np.arange(LARGEST)])
+    even = np.linspace(1, count, EVEN_QUANTILES)
+    ranks = np.concatenate([even, count - np.arange(LARGEST_QUANTILES)])
     ranks = np.unique(ranks.clip(1).astype(int))
     gaps = np.diff([0, *ranks, count + 1])
-    sums = np.random.default_rng(0).standard_gamma(gaps, (SIMULATED, len(gaps))).cumsum(axis=1)
+    size = SIMULATED_SAMPLES, len(gaps)
+    sums = np.random.default_rng(0).standard_gamma(gaps, size).cumsum(axis=1)
     below = beta.cdf(sums[:, :-1] / sums[:, -1:], ranks, count + 1 - ranks)
     local = np.quantile(np.minimum(below, 1 - below).min(axis=1), 1 - level)
     low, high = (np.asarray(end(local, ranks, count + 1 - ranks)) for end in (beta.ppf, beta.isf))
@@ -133,31 +147,36 @@ def quantile_band(count: int, level: float) -> Band:
 def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     """Draw 90 % intervals of effects: by the posterior, Gaussian theta and the linearized effect.
 
-    check: the result of `cb.gaussian_error`. At most 20 effects are shown, the largest error first,
-    in posterior sds from their mean.
+    At most 20 effects are shown, the largest error first, in posterior sds from their mean.
+
+    Parameters
+    ----------
+    check:
+        The result of `cb.gaussian_error`.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     details = require_details("draw_effect_errors", check, "Gaussian error", "cb.gaussian_error")
     scaled = _scaled(details)
-    shown = scaled.loc[_gaps(scaled).sort_values(ascending=False, kind="stable").index].head(MOST)
-    names = [str(name) for name in shown.index]
-    if ax is None:
-        ax, labels = figure_beside(names, 4.8, 0.4 * len(shown) + 1.5)
-    else:
-        labels = distinct(names, CUT)
-    rows = np.arange(len(shown))
-    kinds = {
-        "": ("posterior", BLUE),
-        "gaussian_": ("Gaussian theta", AMBER),
-        "linear_": ("linearized effect", INK),
-    }
-    for offset, (kind, (label, colour)) in zip((-0.24, 0.0, 0.24), kinds.items(), strict=True):
-        ax.hlines(rows + offset, shown[f"{kind}low"], shown[f"{kind}high"], color=colour, lw=1.6)
-        ax.plot(shown[f"{kind}mean"], rows + offset, "o", ms=3.5, color=colour, label=label)
-    ax.set_yticks(rows, labels, fontsize="small")
-    ax.set(
-        xlabel="posterior sds from the posterior mean;\n90 % intervals",
-        ylim=(len(shown) - 0.5, -0.5),
-    )
+    order = _largest_errors(scaled).sort_values(ascending=False, kind="stable").index
+    shown = scaled.loc[order].head(MOST_EFFECTS)
+    ax = list_axes(ax, [str(name) for name in shown.index], 4.8, 0.4 * len(shown) + 1.5)
+    for position, (kind, label, colour) in enumerate(
+        (
+            ("", "posterior", BLUE),
+            ("gaussian_", "Gaussian theta", AMBER),
+            ("linear_", "linearized effect", INK),
+        )
+    ):
+        at = np.arange(len(shown)) + 0.24 * (position - 1)
+        ax.hlines(at, shown[f"{kind}low"], shown[f"{kind}high"], color=colour, lw=1.6)
+        ax.plot(shown[f"{kind}mean"], at, "o", ms=3.5, color=colour, label=label)
+    ax.set_xlabel("posterior sds from the posterior mean;\n90 % intervals")
     which = f"the worst {len(shown)} of" if len(shown) < len(details) else "all"
     entitle(ax, f"{which} {len(details)} effects, largest error first")
     legend_below(ax, 3, columnspacing=1.0, handletextpad=0.4)
@@ -169,23 +188,15 @@ def _scaled(details: pd.DataFrame) -> pd.DataFrame:
 
     An effect without an sd stays in its own units.
     """
-    half = half_width(0.9) * details["linear_sd"]
-    ends = details.assign(
-        linear_low=details["linear_mean"] - half, linear_high=details["linear_mean"] + half
-    )
+    half, middle = half_width(0.9) * details["linear_sd"], details["linear_mean"]
+    ends = details.assign(linear_low=middle - half, linear_high=middle + half)
     names = [name for name in ends.columns if not name.endswith("sd")]
-    return (
-        ends[names]
-        .sub(details["mean"], axis=0)
-        .div(details["sd"].where(details["sd"] > 0, 1.0), axis=0)
-    )
+    unit = details["sd"].where(details["sd"] > 0, 1.0)
+    return ends[names].sub(details["mean"], axis=0).div(unit, axis=0)
 
 
-def _gaps(scaled: pd.DataFrame) -> pd.Series:
-    """Return how far a mean or an interval's end is from the posterior's at most.
-
-    There is one value for each effect, in a series of length M.
-    """
+def _largest_errors(scaled: pd.DataFrame) -> pd.Series:
+    """Return for every effect how far a mean or an interval's end is from the posterior's."""
     parts = [
         (scaled[kind + end] - scaled[end]).abs()
         for kind in ("gaussian_", "linear_")
@@ -203,35 +214,45 @@ def require_details(who: str, check: Check, name: str, maker: str) -> pd.DataFra
 
 
 def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.99) -> Axes:
-    """Draw how the places of true effects among posterior draws depart from uniform.
+    """Draw how the ranks of true effects among posterior draws depart from uniform.
 
     There is a curve for each effect. Above 0 on the left and below on the right, intervals are too
-    narrow; the other way round, too wide. Where a curve is above 0 everywhere, effects are believed
-    too high. All curves stay in the band with probability at least `level`; a curve leaves the band
-    of 99 % where uniformity fails at alpha = 0.01. check: the result of `cb.calibrate`.
+    narrow; the other way round, too wide. Where a curve is above 0 everywhere, the posterior of the
+    effect is too high. All curves stay in the band with probability at least `level`; a curve
+    leaves the band of 99 % where uniformity fails at alpha = 0.01.
+
+    Parameters
+    ----------
+    check:
+        The result of `cb.calibrate`.
+    ax:
+        Where to draw; by default a new figure.
+    level:
+        The probability of the band.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
-    positions = require_details("draw_calibration", check, "calibration", "cb.calibrate")
+    ranks = require_details("draw_calibration", check, "calibration", "cb.calibrate")
     half_width(level)  # refuses a level such as 99
-    count, effects = positions.shape
+    count, effects = ranks.shape
     bound = kstwo.isf((1 - level) / effects, count)
-    if ax is None:
-        ax = plt.figure(figsize=(5.6, 3.8), layout="constrained").add_subplot()
+    ax = ax or new_axes(5.6, 3.8)
     ax.axhspan(-bound, bound, color=GREY, alpha=0.3, lw=0, label=f"{100 * level:g} % band")
     ax.axhline(0, color=INK, lw=0.8)
     failed = (check.table["verdict"] == FAILED).to_numpy()
-    for chosen, colour, word in ((~failed, BLUE, "passed"), (failed, AMBER, "failed")):
-        for order, name in enumerate(positions.columns[chosen]):
-            at = np.concatenate([[0.0], np.sort(positions[name].to_numpy()).repeat(2), [1.0]])
-            steps = (np.arange(count + 1) / count).repeat(2)
-            label = f"_{name}" if order else f"effects that {word}: {chosen.sum()} of {effects}"
+    steps = (np.arange(count + 1) / count).repeat(2)
+    for chosen, colour, verdict in ((~failed, BLUE, "passed"), (failed, AMBER, "failed")):
+        for order, name in enumerate(ranks.columns[chosen]):
+            at = np.concatenate([[0.0], np.sort(ranks[name].to_numpy()).repeat(2), [1.0]])
+            label = f"_{name}" if order else f"effects that {verdict}: {chosen.sum()} of {effects}"
             ax.plot(at, steps - at, color=colour, lw=1, alpha=0.8, label=label)
-    ax.set(
-        xlabel="place of the true effect in its posterior",
-        ylabel="share of places below, minus uniform",
-        xlim=(0, 1),
-    )
+    ax.set(xlabel="rank of the true effect in its posterior", xlim=(0, 1))
+    ax.set_ylabel("ECDF of ranks minus uniform")
     low, high = check.table["coverage"].min(), check.table["coverage"].max()
-    entitle(ax, f"{count} data sets: 90 % intervals hold the truth in {low:.0%} to {high:.0%}")
+    entitle(ax, f"{count} data sets: 90 % intervals cover the truth in {low:.0%} to {high:.0%}")
     legend_below(ax, 2)
     return ax
 
@@ -239,80 +260,88 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
 def draw_overlap(
     problem: Problem, data: Data, names: Sequence[str], ax: Axes | None = None
 ) -> Axes:
-    """Draw the rows of two variables, the box they may be set in, and an ellipse.
+    """Draw the observations of two variables, the box of their domains, and an ellipse.
 
-    The ellipse is around 99 % of the rows. The corner farthest from them is marked. The title says
-    how far out it lies: the `reach` of `cb.check_overlap` for the set of these two, where both act
-    on the target. Levels are drawn as dots, or as lines where one of the two has levels; where
-    linear constraints or `feasible` forbid setting both so, the box is shaded.
+    The ellipse is around 99 % of the observations. The corner farthest from them is marked. The
+    title says how far out it lies: the `reach` of `cb.check_overlap` for the set of these two,
+    where both act on the target. Levels are drawn as dots, or as lines where one of the two has
+    levels; where linear constraints or `feasible` forbid setting both so, the box is shaded.
+
+    Parameters
+    ----------
+    problem:
+        The problem whose domains are drawn.
+    data:
+        At least three observations.
+    names:
+        Two variables that can be intervened on.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     require_inputs("draw_overlap", problem, data)
     pair = _require_pair(problem, data, names)
     values = np.stack([data.column(name) for name in pair], axis=1)
-    low, high = np.array([problem.domains[name] for name in pair]).T
     is_set = data.intervened[:, [problem.graph.index(name) for name in pair]].any(axis=1)
-    if ax is None:
-        ax = plt.figure(figsize=(5.6, 4.4), layout="constrained").add_subplot()
+    ax = ax or new_axes(5.6, 4.4)
     for chosen, colour, label in (
-        (~is_set, GREY, "rows, observed"),
-        (is_set, AMBER, "rows that set one of the two"),
+        (~is_set, GREY, "observations"),
+        (is_set, AMBER, "one of the two was intervened on"),
     ):
         if chosen.any():
             ax.plot(*values[chosen].T, ".", color=colour, ms=4, alpha=0.6, label=label)
-    ax.add_patch(
-        Rectangle((low[0], low[1]), *(high - low), fill=False, ec=BLUE, lw=1.4, label="may be set")
-    )
-    corners = _restrict(ax, problem, pair)
-    entitle(ax, _surround(ax, values, corners))
+    low, high = np.array([problem.domains[name] for name in pair]).T
+    box: dict[str, Any] = {"fill": False, "ec": BLUE, "lw": 1.4, "label": "domains of do()"}
+    ax.add_patch(Rectangle((low[0], low[1]), *(high - low), **box))
+    entitle(ax, _surround(ax, values, _restrict(ax, problem, pair)))
     ax.margins(0.08)
-    ax.set(xlabel=folded(problem.label(pair[0]), 44), ylabel=folded(problem.label(pair[1]), SIDE))
+    ax.set(xlabel=folded(problem.label(pair[0]), 44), ylabel=folded(problem.label(pair[1])))
     legend_below(ax)
     return ax
 
 
 def _require_pair(problem: Problem, data: Data, names: Sequence[str]) -> tuple[str, str]:
-    """Return two different variables that may be set; refuse anything else, and too few rows."""
+    """Return two different variables with domains; refuse anything else, and too little data."""
     pair = tuple(names)
     if isinstance(names, str) or len(pair) != 2 or pair[0] == pair[1]:
         raise DomainError(f"draw_overlap needs two variables, such as ('A', 'B'); got {names!r}")
     for name in pair:
         if name not in problem.domains:
-            raise DomainError(
-                f"{name!r} may not be set; choose two of {', '.join(problem.manipulable)}"
-            )
+            known = ", ".join(problem.manipulable)
+            raise DomainError(f"{name!r} may not be set; choose two of {known}")
     if len(data) < 3:
-        raise DataError(f"an ellipse needs at least 3 rows, got {len(data)}; observe some more")
+        raise DataError(f"an ellipse needs at least 3 observations, got {len(data)}")
     return pair
 
 
 def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
-    """Draw levels and what is forbidden in the box; return the corners of what is left, (k, 2)."""
+    """Draw levels and forbidden parts of the box; return the corners of what is left, (k, 2)."""
     ends = np.array([problem.domains[name] for name in pair])
     corners = np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 2)
     if problem.is_box and problem.feasible_rule is None:
         return corners
     ticks = [
-        np.array(problem.levels.get(name, tuple(np.linspace(*problem.domains[name], TICKS))))
+        np.array(problem.levels.get(name, tuple(np.linspace(*problem.domains[name], GRID_TICKS))))
         for name in pair
     ]
     points = np.stack(np.meshgrid(*ticks), axis=-1)
     allowed = _allowed(problem, pair, points.reshape(-1, 2)).reshape(points.shape[:2])
     ax.use_sticky_edges = False  # the box is to be seen as a box
     if any(name in problem.levels for name in pair):
-        dots: dict[str, Any] = {
-            "ms": 9 if all(name in problem.levels for name in pair) else 1.5,
-            "color": BLUE,
-        }
-        ax.plot(*points[allowed].T, ".", zorder=1, label="levels that may be set", **dots)
+        size = 9 if all(name in problem.levels for name in pair) else 1.5
+        ax.plot(*points[allowed].T, ".", ms=size, color=BLUE, zorder=1, label="allowed levels")
     elif not allowed.all():
         shade: dict[str, Any] = {"levels": [-0.5, 0.5], "colors": [AMBER], "alpha": 0.2}
         ax.contourf(*ticks, allowed.astype(float), zorder=0, **shade)
-        words = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
-        words += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
-        label = folded(f"forbidden by {'; '.join(words)}", SIDE)
-        ax.add_patch(
-            Rectangle((ends[0, 0], ends[1, 0]), 0, 0, color=AMBER, alpha=0.2, lw=0, label=label)
-        )
+        rules = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
+        rules += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
+        label = folded(f"forbidden by {'; '.join(rules)}")
+        key: dict[str, Any] = {"color": AMBER, "alpha": 0.2, "lw": 0, "label": label}
+        ax.add_patch(Rectangle((ends[0, 0], ends[1, 0]), 0, 0, **key))
     members = tuple(sorted(pair, key=problem.graph.index))
     if not problem.region.is_plain(members):
         corners = problem.region.vertices(members)[:, [members.index(name) for name in pair]]
@@ -335,31 +364,25 @@ def _allowed(problem: Problem, pair: tuple[str, str], points: np.ndarray) -> np.
 
 
 def _surround(ax: Axes, values: np.ndarray, corners: np.ndarray) -> str:
-    """Draw the ellipse around the rows, mark the farthest corner, and say how far it is.
+    """Draw the ellipse around the observations, mark the farthest corner, and return a title.
 
-    values: the rows, an array of shape (n, 2). corners: those of the box, or of what is left of it,
-    an array of shape (k, 2).
+    values: the observations, (n, 2). corners: those of the box, or of what is left of it, (k, 2).
     """
-    centre, unit = (
-        values.mean(axis=0),
-        np.where(np.ptp(values, axis=0) > 0, values.std(axis=0), 1.0),
-    )
+    centre = values.mean(axis=0)
+    unit = np.where(np.ptp(values, axis=0) > 0, values.std(axis=0), 1.0)
     scaled = (values - centre) / unit
     _, sizes, directions = np.linalg.svd(scaled / np.sqrt(len(values)), full_matrices=False)
     if not sizes[1] > FLAT * sizes[0]:
-        return "the rows lie on a line: no box overlaps with them"
+        return "the data lie on a line: no box overlaps with them"
     whiten = directions.T / sizes
     inner = np.quantile(np.linalg.norm(scaled @ whiten, axis=1), INNER)
     turn = np.linspace(0, 2 * np.pi, 200)
     circle = inner * np.stack([np.cos(turn), np.sin(turn)], axis=1)
-    ax.plot(
-        *(centre + unit * (circle * sizes @ directions)).T,
-        color=INK,
-        lw=1.2,
-        label="around 99 % of the rows",
-    )
+    ellipse = centre + unit * (circle * sizes @ directions)
+    ax.plot(*ellipse.T, color=INK, lw=1.2, label="around 99 % of the data")
     if not len(corners):
         return "no corner of the box may be set"
     reaches = np.linalg.norm((corners - centre) / unit @ whiten, axis=1) / inner
     ax.plot(*corners[reaches.argmax()], "x", color=BLUE, ms=8, mew=2, label="farthest corner")
-    return f"the farthest corner lies {reaches.max():.2g} times as far out as 99 % of the rows"
+    far = f"{reaches.max():.2g} times as far out"
+    return f"the farthest corner lies {far} as 99 % of the data"

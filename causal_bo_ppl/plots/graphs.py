@@ -1,10 +1,9 @@
-"""What does a causal graph look like, and what can be learned from it?"""
+"""What does a causal graph look like, and which effects can be learned from it?"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -21,26 +20,25 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, Sketch, sketch
 from causal_bo_ppl.graph.layout import GREY as OUTLINE
 from causal_bo_ppl.identification import Identification, Parameters
-from causal_bo_ppl.plots.labels import (
-    CUT,
-    LETTER,
-    SIDE,
-    distinct,
+from causal_bo_ppl.plots.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    draw_matrix,
     entitle,
-    figure_beside,
     folded,
     legend_below,
+    new_axes,
     plain,
     short,
 )
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, MOST_LABELS
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.problem import COLOURS
 
 POINTS_PER_INCH = 90
 DASHES = (0, (4, 3))
 HEDGE = "#fde68a"
-USED = ListedColormap([PLAIN, BLUE])
 
 
 def draw_graph(
@@ -62,20 +60,21 @@ def draw_graph(
         {variable: colour} of boxes that are not plain.
     outlined:
         Variables whose boxes have a thick outline.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     drawn = sketch(graph.nodes, graph.directed, graph.bidirected)
     ax = _fit(drawn, ax)
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": OUTLINE}
+    arc = arrow | {"arrowstyle": "<|-|>", "color": DASHED, "ls": DASHES, "zorder": 2}
     for points in drawn.arrows:
-        ax.add_patch(
-            FancyArrowPatch(path=_smooth(points), arrowstyle="-|>", mutation_scale=9, color=OUTLINE)
-        )
-    for arc in drawn.arcs:
-        curve = Path(arc, [Path.MOVETO, Path.CURVE3, Path.CURVE3])
-        ax.add_patch(
-            FancyArrowPatch(
-                path=curve, arrowstyle="<|-|>", mutation_scale=9, color=DASHED, ls=DASHES, zorder=2
-            )
-        )
+        ax.add_patch(FancyArrowPatch(path=_smooth(points), **arrow))
+    for points in drawn.arcs:
+        curve = Path(points, [Path.MOVETO, Path.CURVE3, Path.CURVE3])
+        ax.add_patch(FancyArrowPatch(path=curve, **arc))
     for name, centre in drawn.centres.items():
         edge = (AMBER, 2.4) if name in outlined else (OUTLINE, 1.0)
         _draw_box(ax, name, centre, drawn.width, (fills or {}).get(name, PLAIN), *edge)
@@ -83,41 +82,51 @@ def draw_graph(
 
 
 def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
-    """Draw what can affect the target.
+    """Draw the ancestral graph of the target.
 
-    The target and the variables that may be set are marked by colour.
+    The target and the variables that can be intervened on are marked by colour.
+
+    Parameters
+    ----------
+    problem:
+        The problem whose graph is drawn.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.plots.draw_problem(cb.models.load("chain").problem).get_title()
+    'min Y'
     """
     causes = problem.graph.ancestral(problem.target)
-    fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"]) | {
-        problem.target: COLOURS["target"]
-    }
-    ax = draw_graph(causes, ax, fills=fills)
+    fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"])
+    ax = draw_graph(causes, ax, fills=fills | {problem.target: COLOURS["target"]})
     entitle(ax, f"{problem.objective} {problem.label(problem.target)}")
-    keys: list[Artist] = [
-        Patch(facecolor=colour, edgecolor=OUTLINE, label=kind) for kind, colour in COLOURS.items()
-    ]
-    if causes.bidirected:
-        keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
-    ax.legend(
-        handles=keys,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        ncols=3,
-        frameon=False,
-        fontsize="small",
-    )
+    legend_below(ax, 3, handles=_legend_keys(COLOURS, causes))
     return ax
+
+
+def _legend_keys(colours: Mapping[str, str], graph: CausalGraph) -> list[Artist]:
+    """Return the patches that explain the colours of boxes, and the line of latent causes."""
+    keys: list[Artist] = [
+        Patch(facecolor=colour, edgecolor=OUTLINE, label=kind) for kind, colour in colours.items()
+    ]
+    if graph.bidirected:
+        keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
+    return keys
 
 
 def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
     """Return the given Axes, or new ones, without a frame and in the units of the sketch."""
     left, top, right, bottom = drawn.extent()
-    if ax is None:
-        size = (
-            max((right - left) / POINTS_PER_INCH, 4.0),
-            max((bottom - top) / POINTS_PER_INCH + 0.3, 1.5),
-        )
-        ax = plt.figure(figsize=size, layout="constrained").add_subplot()
+    width, height = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
+    ax = ax or new_axes(max(width, 4.0), max(height + 0.3, 1.5))
     ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     ax.set_axis_off()
     return ax
@@ -135,16 +144,14 @@ def _smooth(points: Sequence[Point]) -> Path:
 def _draw_box(
     ax: Axes, name: str, centre: Point, width: float, fill: str, edge: str, wide: float
 ) -> None:
-    """Draw a box whose text is a path in the same units, so that both scale with the axes.
+    """Draw a box whose text is a path in the same units, so that both scale with the Axes.
 
-    It is drawn above the arcs, which would else strike out the names that they pass.
+    It is drawn above the arcs, which would otherwise strike out the names that they pass.
     """
     x, y = centre
-    style = f"round,pad=0,rounding_size={HEIGHT / 2}"
-    corner = x - width / 2, y - HEIGHT / 2
-    ax.add_patch(
-        FancyBboxPatch(corner, width, HEIGHT, boxstyle=style, fc=fill, ec=edge, lw=wide, zorder=3)
-    )
+    look: dict[str, Any] = {"fc": fill, "ec": edge, "lw": wide, "zorder": 3}
+    look["boxstyle"] = f"round,pad=0,rounding_size={HEIGHT / 2}"
+    ax.add_patch(FancyBboxPatch((x - width / 2, y - HEIGHT / 2), width, HEIGHT, **look))
     text = TextPath((0, 0), plain(name), size=13)
     box = text.get_extents()
     position = Affine2D().translate(-(box.x0 + box.x1) / 2, -4.5).scale(1, -1).translate(x, y)
@@ -154,72 +161,58 @@ def _draw_box(
 def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     """Draw which intervention set (row) uses which coordinate of theta_Y (column).
 
-    Sets that use a coordinate share what an experiment on one of them tells about it.
+    An experiment on one set informs all sets that share its coordinates.
+
+    Parameters
+    ----------
+    parameters:
+        The coordinates of theta_Y, from `cb.identify(...).parameters(...)`.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     table = parameters.sharing()
-    rows, columns = table.shape
     sets, names = ([str(name) for name in each] for each in (table.index, table.columns))
-    if ax is None:
-        below = LETTER * max(map(len, distinct(names)), default=0)
-        height = min(max(1.6, 0.2 * rows), 8.0) + below + 0.9
-        ax, labels = figure_beside(sets, max(2.6, 0.28 * columns) + 0.6, height)
-    else:
-        labels = distinct(sets, CUT)
-    ax.pcolormesh(
-        table.to_numpy(),
-        cmap=USED,
-        vmin=0,
-        vmax=1,
-        edgecolors="white",
-        linewidth=0.5 if rows < 100 else 0,
-    )
-    every = -(-rows // MOST_LABELS)
-    ax.set_xticks(
-        np.arange(columns) + 0.5,
-        distinct(names),
-        rotation=90,
-        fontsize="small",
-    )
-    ax.set_yticks(np.arange(0, rows, every) + 0.5, labels[::every], fontsize="x-small")
-    ax.invert_yaxis()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    ax.set(xlabel=f"coordinates of theta ({parameters.kind})", ylabel=f"intervention set ({rows})")
-    entitle(
-        ax,
-        f"blue: the set uses it; dimension {parameters.dimension}, generic rank {parameters.rank}",
-    )
+    look: dict[str, Any] = {"cmap": ListedColormap([PLAIN, BLUE]), "vmin": 0, "vmax": 1}
+    ax = draw_matrix(table.to_numpy(), sets, ax, columns=names, **look)
+    ax.set_xlabel(f"coordinates of theta ({parameters.kind})")
+    ax.set_ylabel(f"intervention set ({len(sets)})")
+    size = f"dimension {parameters.dimension}, generic rank {parameters.rank}"
+    entitle(ax, f"blue: the set uses it; {size}", 60)
     return ax
 
 
 def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
-    """Draw the graph of an effect.
+    """Draw the graph of an effect, and the hedge that makes it unidentifiable, if there is one.
 
-    Where the effect cannot be learned, all variables of the confounded component (the hedge) have
-    a thick outline, also the target and what is set.
+    All variables of the hedge, a confounded component, have a thick outline, also the target and
+    the intervened variables.
+
+    Parameters
+    ----------
+    found:
+        The identification of one set, such as `cb.identify(problem)["X"]`.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     hedge = [name for district in found.hedge[:1] for name in district]
-    fills = dict.fromkeys(hedge, HEDGE)
-    fills |= dict.fromkeys(found.intervened, COLOURS["manipulable"]) | {
-        found.target: COLOURS["target"]
-    }
+    fills = dict.fromkeys(hedge, HEDGE) | dict.fromkeys(found.intervened, COLOURS["manipulable"])
+    fills[found.target] = COLOURS["target"]
     ax = draw_graph(found.graph, ax, fills=fills, outlined=hedge)
-    keys: list[Artist] = [
-        Patch(facecolor=COLOURS["target"], edgecolor=OUTLINE, label="target"),
-        Patch(facecolor=COLOURS["manipulable"], edgecolor=OUTLINE, label="intervened"),
-    ]
-    if found.graph.bidirected:
-        keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
+    colours = {"target": COLOURS["target"], "intervened": COLOURS["manipulable"]}
+    keys = _legend_keys(colours, found.graph)
     if hedge:
         keys.append(Patch(facecolor=HEDGE, edgecolor=AMBER, lw=2, label="hedge (confounded)"))
-    ax.legend(
-        handles=keys,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        ncols=2,
-        frameon=False,
-        fontsize="small",
-    )
+    legend_below(ax, handles=keys)
     verdict = f"identifiable ({found.route})" if found.identifiable else "not identifiable"
     entitle(ax, f"{found.query}: {verdict}")
     return ax
@@ -235,58 +228,54 @@ def draw_effect(
 ) -> Axes:
     """Draw E[Y | do(X = x)] by the verified estimand beside the regression E[Y | X = x].
 
-    The rows are drawn too. The model is Gaussian with the moments of the observational rows.
+    The observations are drawn too. The model is Gaussian with the moments of the observational
+    data.
 
     Parameters
     ----------
     found:
         The identification of a set of one variable.
     data:
-        Rows of the same graph.
+        Observations of the same graph.
     ax:
         Where to draw; by default a new figure.
     truth:
         A function from values to true effects.
     problem:
-        Whose units are written beside the names.
+        The problem whose units are written beside the names.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     if len(found.intervened) != 1:
-        raise DomainError(
-            f"a line needs a set of one variable, got {{{', '.join(found.intervened)}}}"
-        )
+        given = ", ".join(found.intervened)
+        raise DomainError(f"draw_effect needs a set of one variable, got {{{given}}}")
     if not found.identifiable:
         raise found.not_identifiable()
     if data.nodes != found.graph.nodes:
         raise DataError(
-            f"the rows are of {listed(data.nodes)}, the effect is on {listed(found.graph.nodes)}"
+            f"the data are of {listed(data.nodes)}, the effect is on {listed(found.graph.nodes)}"
         )
-    rows = np.asarray(data.values)[~np.asarray(data.intervened).any(axis=1)]
-    name, (x, y) = (
-        found.intervened[0],
-        (found.graph.index(v) for v in (found.intervened[0], found.target)),
-    )
-    mean, covariance = rows.mean(axis=0), np.cov(rows.T)
-    ends = np.array([rows[:, x].min(), rows[:, x].max()])
-    if ax is None:
-        ax = plt.figure(figsize=(5.2, 4.0), layout="constrained").add_subplot()
-    ax.plot(rows[:, x], rows[:, y], ".", color=GREY, ms=3, alpha=0.5, label="observed rows")
+    seen = np.asarray(data.values)[~np.asarray(data.intervened).any(axis=1)]
+    names = found.intervened[0], found.target
+    x, y = (found.graph.index(name) for name in names)
+    mean, covariance = seen.mean(axis=0), np.cov(seen.T)
+    ends = np.array([seen[:, x].min(), seen[:, x].max()])
+    ax = ax or new_axes(5.2, 4.0)
+    ax.plot(seen[:, x], seen[:, y], ".", color=GREY, ms=3, alpha=0.5, label="observations")
     regression = mean[y] + covariance[x, y] / covariance[x, x] * (ends - mean[x])
-    x_name, y_name = (short(each, 18) for each in (name, found.target))
-    wide: dict[str, Any] = {
-        "color": AMBER,
-        "lw": 4.0,
-        "alpha": 0.7,
-    }  # seen also where both lines are the same
-    ax.plot(ends, regression, label=f"regression E[{y_name} | {x_name}]", **wide)
-    learned = [found.evaluate(covariance, mean, {name: float(end)}) for end in ends]
-    ax.plot(ends, learned, color=BLUE, label=f"estimand E[{y_name} | do({x_name})]")
+    x_name, y_name = (short(name, 18) for name in names)
+    wide: dict[str, Any] = {"lw": 4.0, "alpha": 0.7}  # seen also where both lines are the same
+    ax.plot(ends, regression, color=AMBER, label=f"regression E[{y_name} | {x_name}]", **wide)
+    effects = [found.evaluate(covariance, mean, {names[0]: float(end)}) for end in ends]
+    ax.plot(ends, effects, color=BLUE, label=f"estimand E[{y_name} | do({x_name})]")
     if truth is not None:
         fine = np.linspace(ends[0], ends[1], 100)
         ax.plot(fine, truth(fine), "--", color=INK, label="truth")
-    x_label, y_label = (
-        each if problem is None else problem.label(each) for each in (name, found.target)
-    )
-    ax.set(xlabel=folded(x_label, 44), ylabel=folded(y_label, SIDE))
-    entitle(ax, f"effect of {name} on {found.target}, {len(rows)} rows observed", 50)
+    labels = names if problem is None else [problem.label(name) for name in names]
+    ax.set(xlabel=folded(labels[0], 44), ylabel=folded(labels[1]))
+    entitle(ax, f"effect of {names[0]} on {names[1]}, {len(seen)} observations", 50)
     legend_below(ax, 1 if len(x_name + y_name) > 24 else 2)
     return ax

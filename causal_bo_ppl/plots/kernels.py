@@ -1,9 +1,11 @@
-"""How far are kernels from each other, what do they couple, and what do experiments teach?"""
+"""How far are kernels apart, how are effects coupled, and how much variance do outcomes remove?
+
+The pictures take the results of `cb.compare_kernels`, `cb.coupling` and `cb.variance_reduction`.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -12,36 +14,39 @@ from matplotlib.ticker import NullLocator
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.kernels.comparison import COMPARED, TERMS
 from causal_bo_ppl.kernels.monte_carlo import MEASURES
-from causal_bo_ppl.plots.labels import (
-    CUT,
-    SIDE,
-    distinct,
+from causal_bo_ppl.plots.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    draw_matrix,
     entitle,
-    figure_beside,
+    equal_runs,
     folded,
     legend_below,
+    list_axes,
     name_decades,
+    new_axes,
 )
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, draw_squares, equal_runs
 
 if TYPE_CHECKING:
     import xarray as xr
 
-CLEAR = 3.0  # sds above what Monte-Carlo error alone gives
-COLOURS = dict(zip(COMPARED, (BLUE, GREY, AMBER), strict=True))
-NAMES = {
+CLEAR_SDS = 3.0  # sds above Monte-Carlo error from which an error is clear
+COMPARISON_COLOURS = dict(zip(COMPARED, (BLUE, GREY, AMBER), strict=True))
+MEASURE_LABELS = {
     "frobenius": "relative Frobenius error",
     "maximum": "largest absolute error",
     "spectral": "spectral error",
 }
-LABELS = {
+COUPLING_LABELS = {
     "between": "root mean square correlation",
     "explained": "share of variance explained",
     "correlation": "correlation of effects",
 }
-MOST = 40  # effects that get a row each
-ACROSS = 60  # letters of all labels side by side
-FEW = 24  # effects that are named one by one; of more, their sets are named
+MOST_BARS = 40  # effects that have a bar each, and sets with lines between them
+ALL_LETTERS = 60  # letters of all labels side by side
+MOST_NAMED = 24  # effects that are named one by one; of more, their sets are named
 
 
 def draw_kernel_errors(
@@ -53,14 +58,27 @@ def draw_kernel_errors(
 ) -> Axes:
     """Draw the error of a kernel for every pair of sets.
 
-    found: the result of `cb.compare_kernels`. comparison: by default "jacobian - exact", or
-    "jacobian - monte_carlo" where there is no exact kernel. A dot marks an error that Monte-Carlo
-    error alone could make, less than 3 sds above what it gives.
+    A dot marks an error that Monte-Carlo error alone could make, less than 3 sds above it.
+
+    Parameters
+    ----------
+    found:
+        The result of `cb.compare_kernels`.
+    ax:
+        Where to draw; by default a new figure.
+    comparison:
+        By default "jacobian - exact", or "jacobian - monte_carlo" where there is no exact kernel.
+    measure:
+        "frobenius", "maximum" or "spectral".
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
     _require_comparison("draw_kernel_errors", found)
-    chosen = comparison or (
-        "jacobian - exact" if found.attrs["reference"] == "exact" else "jacobian - monte_carlo"
-    )
+    reference = "exact" if found.attrs["reference"] == "exact" else "monte_carlo"
+    chosen = comparison or f"jacobian - {reference}"
     for what, name, known in (("comparison", chosen, COMPARED), ("measure", measure, MEASURES)):
         if name not in known:
             raise ModelError(unknown(what, name, known))
@@ -71,50 +89,54 @@ def draw_kernel_errors(
             "compare with draws"
         )
     norm = LogNorm(*_decades(cells)) if (cells > 0).any() else None
-    ax = draw_squares(
-        cells,
-        [str(each) for each in found.left.values],
-        ax,
-        label=_units(found, measure),
-        norm=norm,
-    )
+    units = "" if measure == "frobenius" else f" ({_target(found)} squared)"
+    sets = [str(each) for each in found.left.values]
+    ax = draw_matrix(cells, sets, ax, label=MEASURE_LABELS[measure] + units, norm=norm)
     scores = found[f"{measure}_z"].sel(comparison=chosen).values
-    rows, columns = np.nonzero(scores < CLEAR)
+    rows, columns = np.nonzero(scores < CLEAR_SDS)
     ax.plot(columns + 0.85, rows + 0.15, ".", color="white", ms=4, mec=INK, mew=0.3)
     noise = "\ndots: within Monte-Carlo error" if len(rows) else ""
-    entitle(ax, f"{chosen}\n{int(found.rows)} rows{noise}", 40)
+    entitle(ax, f"{chosen}\n{int(found.rows)} observations{noise}", 40)
     return ax
 
 
-def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
-    """Draw the relative Frobenius error of all sets together against the number of rows.
+def draw_errors_by_observations(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
+    """Draw the relative Frobenius error of all sets together against the number of observations.
 
-    found: comparisons of several posteriors, joined by `xarray.concat([...], "rows")`. The shaded
-    part is what Monte-Carlo error alone gives. Where there is an exact kernel, the broken line
-    falls like 1 / rows, as in theory.
+    The shaded part is Monte-Carlo error alone. Where there is an exact kernel, the broken line
+    falls like 1 / observations, as in theory.
+
+    Parameters
+    ----------
+    found:
+        Comparisons of several posteriors, joined by `xarray.concat([...], "rows")`.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
-    _require_comparison("draw_errors_by_rows", found, stacked=True)
+    _require_comparison("draw_errors_by_observations", found, stacked=True)
     found = found.sortby("rows")
-    rows = np.asarray(found.rows.values, float)
-    if ax is None:
-        ax = plt.figure(figsize=(5.6, 4.2), layout="constrained").add_subplot()
+    counts, errors = np.asarray(found.rows.values, float), found.overall_frobenius
+    ax = ax or new_axes(5.6, 4.2)
     noise = found.overall_frobenius_se.max("comparison").values
-    floor = 0.5 * float(
-        np.nanmin(found.overall_frobenius.where(found.overall_frobenius > 0).values)
-    )
-    ax.fill_between(
-        rows, floor, noise, color=GREY, alpha=0.25, lw=0, label="Monte-Carlo error alone"
-    )
-    for name, colour in COLOURS.items():
-        error = found.overall_frobenius.sel(comparison=name).values
+    floor = 0.5 * float(np.nanmin(errors.where(errors > 0).values))
+    shade: dict[str, Any] = {"color": GREY, "alpha": 0.25, "lw": 0}
+    ax.fill_between(counts, floor, noise, label="Monte-Carlo error alone", **shade)
+    for name, colour in COMPARISON_COLOURS.items():
+        error = errors.sel(comparison=name).values
         if np.isfinite(error).any():
-            ax.plot(rows, error, "o-", color=colour, ms=4, label=name)
-    first = found.overall_frobenius.sel(comparison="jacobian - exact").values
+            ax.plot(counts, error, "o-", color=colour, ms=4, label=name)
+    first = errors.sel(comparison="jacobian - exact").values
     if np.isfinite(first).all():
-        ax.plot(rows, first[0] * rows[0] / rows, "--", color=INK, lw=0.8, label="like 1 / rows")
-    ax.set(xscale="log", yscale="log", xlabel="rows", ylabel="relative Frobenius error, all sets")
-    ax.set_ylim(floor, None)
-    ax.set_xticks(rows, [f"{count:,.0f}" for count in rows])
+        guide = first[0] * counts[0] / counts
+        ax.plot(counts, guide, "--", color=INK, lw=0.8, label="like 1 / observations")
+    ax.set(xscale="log", yscale="log", xlabel="observations")
+    ax.set(ylabel="relative Frobenius error, all sets", ylim=(floor, None))
+    ax.set_xticks(counts, [f"{count:,.0f}" for count in counts])
     ax.xaxis.set_minor_locator(NullLocator())
     name_decades(ax.yaxis, *ax.get_ylim())
     entitle(ax, f"how far kernels are apart, effects on {found.attrs['target']}", 48)
@@ -125,50 +147,50 @@ def draw_errors_by_rows(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
 def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None = None) -> Axes:
     """Draw how large the leading, mixed and remainder terms of the covariances are.
 
-    The sizes are those of all sets together. found: one comparison, which is named by its rows, or
-    {label: comparison}. Points are by draws, with bars up to what Monte-Carlo error alone could
-    make of a term that is 0 (twice its root mean square). A cross is the exact size, where it is
-    known and not 0. A term that is 0 in all draws has a 0 at the bottom.
+    The sizes are those of all sets together. Points are by draws, with bars up to twice the
+    Monte-Carlo error: a term below could be 0. A cross is the exact size, where it is known and not
+    0. A term that is 0 in all draws has a 0 at the bottom.
+
+    Parameters
+    ----------
+    found:
+        The result of `cb.compare_kernels`, which is named by its number of observations; or
+        {label: result}.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
-    named: Mapping[str, Any] = found if not hasattr(found, "data_vars") else {"": found}
+    is_one = hasattr(found, "data_vars") or not isinstance(found, Mapping)
+    named: Mapping[str, Any] = {"": found} if is_one else found
     for each in named.values():
         _require_comparison("draw_terms", each)
-    if named is not found:
-        named = {f"{int(named[''].rows)} rows": named[""]}
-    if ax is None:
-        ax = plt.figure(figsize=(1.6 * len(named) + 3.6, 4.0), layout="constrained").add_subplot()
-    positions, bottom, crosses = np.arange(len(named)), ax.get_xaxis_transform(), False
+    labels = [str(name) or f"{int(each.rows)} observations" for name, each in named.items()]
+    ax = ax or new_axes(1.6 * len(named) + 3.6, 4.0)
+    positions, bottom = np.arange(len(named)), ax.get_xaxis_transform()
+    known = np.array([each.attrs["reference"] == "exact" for each in named.values()])
+    scale = [float(each.overall_drawn.sel(term="leading")) for each in named.values()]
     for shift, (term, colour) in enumerate(zip(TERMS, (INK, AMBER, BLUE), strict=True)):
         at = positions + 0.22 * (shift - 1)
-        scale = [float(each.overall_drawn.sel(term="leading")) for each in named.values()]
         size, noise, exact = (
             np.array([float(each[name].sel(term=term)) for each in named.values()]) / scale
             for name in ("overall_drawn", "overall_drawn_se", "overall_size")
         )
-        ax.bar(
-            at,
-            2 * noise,
-            width=0.18,
-            color=GREY,
-            alpha=0.35,
-            label="could be 0" if shift == 0 else None,
-        )
+        label = "_" if shift else "twice the Monte-Carlo error"
+        ax.bar(at, 2 * noise, width=0.18, color=GREY, alpha=0.35, label=label)
         ax.plot(at, np.where(size > 0, size, np.nan), "o", color=colour, label=term)
-        known = np.array([each.attrs["reference"] == "exact" for each in named.values()])
         ax.plot(at[known], np.where(exact > 0, exact, np.nan)[known], "x", color=colour, ms=9)
-        if known.any():
-            crosses = True
         for position in at[~(size > 0)]:
             ax.text(position, 0.02, "0", transform=bottom, ha="center", color=colour)
-    if crosses:
+    if known.any():
         ax.plot([], [], "x", color=GREY, ms=9, label="exact")
-    room = max(ACROSS // len(named), 10)
-    ax.set_xticks(positions, [folded(str(name), room) for name in named])
-    ax.set(
-        yscale="log",
-        ylabel=folded("Frobenius norm, relative to the leading term", SIDE),
-        xlim=(-0.6, len(named) - 0.4),
-    )
+    room = max(ALL_LETTERS // len(named), 10)
+    ax.set_xticks(positions, [folded(label, room) for label in labels])
+    ax.set(yscale="log", xlim=(-0.6, len(named) - 0.4))
+    ax.set_ylabel(folded("Frobenius norm, relative to the leading term"))
     low, high = ax.get_ylim()
     low, high = min(low, 0.05), max(high, 2.0)  # a leading term alone, which is 1, is seen too
     ax.set_ylim(low, high)
@@ -177,12 +199,6 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
     entitle(ax, f"parts of the covariances of effects on {target}", 44)
     legend_below(ax, 3)
     return ax
-
-
-def _units(found: "xr.Dataset", measure: str) -> str:
-    """Return the name of a measure with its units."""
-    squared = "" if measure == "frobenius" else f" ({_target(found)} squared)"
-    return NAMES[measure] + squared
 
 
 def _target(found: "xr.Dataset") -> str:
@@ -200,126 +216,117 @@ def _decades(cells: np.ndarray) -> tuple[float, float]:
     return float(np.clip(0.999 * np.nanmin(cells[cells > 0]), 1e-4 * high, 0.1 * high)), high
 
 
+def _require_result(who: str, found: object, variables: set[str], maker: str) -> None:
+    """Refuse anything but a result of `maker`, which has these variables."""
+    if not variables <= set(getattr(found, "data_vars", ())):
+        raise ModelError(f"{who} needs the result of {maker}, got {type(found).__name__}")
+
+
 def _require_comparison(who: str, found: object, stacked: bool = False) -> None:
-    """Refuse what is no comparison of kernels, or not stacked by rows as asked."""
-    names = set(getattr(found, "data_vars", ()))
-    if not {"overall_frobenius", "drawn"} <= names:
-        raise ModelError(
-            f"{who} needs the result of cb.compare_kernels, got {type(found).__name__}"
-        )
+    """Refuse anything but a comparison of kernels, and one that is not stacked as asked."""
+    _require_result(who, found, {"overall_frobenius", "drawn"}, "cb.compare_kernels")
     if stacked != ("rows" in getattr(found, "sizes", ())):
-        wanted = (
-            'several, joined by xarray.concat([...], "rows")'
-            if stacked
-            else "one; select it with .isel(rows=...)"
+        several = 'several, joined by xarray.concat([...], "rows")'
+        raise ModelError(
+            f"{who} needs {several if stacked else 'one; select it with .isel(rows=...)'}"
         )
-        raise ModelError(f"{who} needs {wanted}")
 
 
 def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "between") -> Axes:
-    """Draw how doubts about the effects of all sets go together, sets in the order of the graph.
+    """Draw how the posteriors of the effects of all sets are correlated.
 
-    found: the result of `cb.coupling`. of: "between" sets, "explained" (of the column's set, were
-    the row's known), or "correlation" of all effects, with lines between sets.
+    Sets are in the order of the graph.
+
+    Parameters
+    ----------
+    found:
+        The result of `cb.coupling`.
+    ax:
+        Where to draw; by default a new figure.
+    of:
+        "between" sets; "explained", the share of variance of the column's set that would be
+        explained were the row's set known; or "correlation" of all effects, with lines between
+        sets.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
-    if not {"between", "explained"} <= set(getattr(found, "data_vars", ())):
-        raise ModelError(
-            f"draw_coupling needs the result of cb.coupling, got {type(found).__name__}"
-        )
-    if of not in LABELS:
-        raise ModelError(unknown("part of a coupling", of, LABELS))
+    _require_result("draw_coupling", found, {"between", "explained"}, "cb.coupling")
+    if of not in COUPLING_LABELS:
+        raise ModelError(unknown("part of a coupling", of, COUPLING_LABELS))
     signed = of == "correlation"
     names = _effects(found) if signed else [str(each) for each in found.left.values]
-    colours: dict[str, Any] = (
-        {"cmap": "RdBu_r", "vmin": -1, "vmax": 1}
-        if signed
-        else {"cmap": "viridis", "vmin": 0, "vmax": 1}
-    )
-    ax = draw_squares(found[of].values, names, ax, label=LABELS[of], **colours)
-    if signed:
-        starts = equal_runs([str(each) for each in found.set.values])[0][1:].tolist()
-        if len(starts) < MOST:  # more lines would hide the cells
-            for start in starts:
-                ax.axhline(start, color=INK, lw=0.6)
-                ax.axvline(start, color=INK, lw=0.6)
-    if of == "explained":
-        ax.set(xlabel="explained set", ylabel="known set")
-    else:
-        what = "effect" if signed and found.sizes["effect"] <= FEW else "set"
-        ax.set(xlabel=what, ylabel=what)
-    entitle(ax, f"effects on {found.attrs['target']}, {found.attrs['rows']} rows", 44)
+    colours = {"cmap": "RdBu_r" if signed else "viridis", "vmin": -1 if signed else 0, "vmax": 1}
+    ax = draw_matrix(found[of].values, names, ax, label=COUPLING_LABELS[of], **colours)
+    starts = equal_runs([str(each) for each in found.set.values])[0][1:].tolist()
+    for start in starts if signed and len(starts) < MOST_BARS else ():  # more would hide the cells
+        ax.axhline(start, color=INK, lw=0.6)
+        ax.axvline(start, color=INK, lw=0.6)
+    what = "effect" if signed and found.sizes["effect"] <= MOST_NAMED else "set"
+    across, down = ("explained set", "known set") if of == "explained" else (what, what)
+    ax.set(xlabel=across, ylabel=down)
+    entitle(ax, f"effects on {found.attrs['target']}, {found.attrs['rows']} observations", 44)
     return ax
 
 
 def draw_variance_reduction(found: "xr.Dataset", ax: Axes | None = None) -> Axes:
-    """Draw what experiments teach about all effects, which are ordered by their sets.
+    """Draw by how much an outcome of each experiment reduces the variance of all effects.
 
-    found: the result of `cb.variance_reduction`. For one experiment, standard deviations before and after its
-    outcome are drawn; for several, the share of variance that each removes.
+    For one experiment, posterior sds before and after its outcome are drawn; for several, the share
+    of variance that each removes. Effects are ordered by their sets.
+
+    Parameters
+    ----------
+    found:
+        The result of `cb.variance_reduction`.
+    ax:
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
-    if not {"reduction", "sd_after"} <= set(getattr(found, "data_vars", ())):
-        raise ModelError(
-            f"draw_teaching needs the result of cb.teaching, got {type(found).__name__}"
-        )
-    effects, experiments = (
-        [str(each) for each in found[name].values] for name in ("effect", "experiment")
+    _require_result("draw_variance_reduction", found, {"reduction", "sd_after"}, "cb.teaching")
+    experiments = [str(each) for each in found["experiment"].values]
+    if len(experiments) == 1:
+        return _draw_one(found, experiments[0], ax)
+    label = "share of variance removed"
+    ax = draw_matrix(
+        found.reduction.values, experiments, ax, label=label, columns=_effects(found), vmin=0
     )
-    if len(experiments) > 1:
-        cells = found.reduction.values
-        names = _effects(found)
-        ax = draw_squares(
-            cells, experiments, ax, label="share of variance removed", columns=names, vmin=0
-        )
-        by = "" if found.sizes["effect"] <= FEW else ", by set"
-        ax.set(xlabel=f"effect{by}", ylabel="experiment")
-        entitle(ax, f"what one outcome teaches about effects on {found.attrs['target']}", 50)
-        return ax
-    return _draw_one(found, effects, experiments[0], ax)
+    by = "" if found.sizes["effect"] <= MOST_NAMED else ", by set"
+    ax.set(xlabel=f"effect{by}", ylabel="experiment")
+    entitle(ax, f"variance reduction by one outcome, effects on {found.attrs['target']}", 50)
+    return ax
 
 
 def _effects(found: "xr.Dataset") -> list[str]:
     """Return the names of the effects or, where there are many, of their sets."""
-    return [
-        str(each) for each in (found.effect if found.sizes["effect"] <= FEW else found.set).values
-    ]
+    few = found.sizes["effect"] <= MOST_NAMED
+    return [str(each) for each in (found.effect if few else found.set).values]
 
 
-def _draw_one(found: "xr.Dataset", effects: list[str], experiment: str, ax: Axes | None) -> Axes:
-    """Draw what one experiment teaches; of many effects, those it tells most about."""
-    shown = np.arange(len(effects))
-    if len(effects) > MOST:
-        shown = np.sort(np.argsort(-np.nan_to_num(found.reduction.values[0]), kind="stable")[:MOST])
-    names = [effects[position] for position in shown]
-    if ax is None:
-        ax, labels = figure_beside(names, 4.8, min(0.26 * len(shown) + 1.8, 12.0))
-    else:
-        labels = distinct(names, CUT)
-    rows, before, after = (
-        np.arange(len(shown)),
-        found.sd.values[shown],
-        found.sd_after.values[0][shown],
-    )
-    ax.barh(rows, before, height=0.72, color=GREY, alpha=0.35, label="before")
-    ax.barh(rows, after, height=0.4, color=BLUE, label="after one outcome")
-    for row, share in zip(rows, found.reduction.values[0][shown], strict=True):
-        text = "known" if np.isnan(share) else f"-{_percent(share)} % of variance"
-        ax.text(before[row], float(row), f" {text}", va="center", fontsize="x-small", color=INK)
-    ax.set_yticks(rows, labels, fontsize="small" if len(shown) <= 24 else "x-small")
-    ax.set(
-        ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.35 * max(float(before.max(initial=0.0)), 1e-300))
-    )
+def _draw_one(found: "xr.Dataset", experiment: str, ax: Axes | None) -> Axes:
+    """Draw sds before and after one experiment; of many effects, the most reduced ones."""
+    total, shares = found.sizes["effect"], found.reduction.values[0]
+    shown = np.sort(np.argsort(-np.nan_to_num(shares), kind="stable")[:MOST_BARS])
+    names = [str(each) for each in found["effect"].values[shown]]
+    ax = list_axes(ax, names, 4.8, min(0.26 * len(shown) + 1.8, 12.0))
+    positions = np.arange(len(shown))
+    before, after = found.sd.values[shown], found.sd_after.values[0][shown]
+    ax.barh(positions, before, height=0.72, color=GREY, alpha=0.35, label="before")
+    ax.barh(positions, after, height=0.4, color=BLUE, label="after one outcome")
+    for position, share, sd in zip(positions, 100 * shares[shown], before, strict=True):
+        # 99.6 is written as 99.6 rather than as 100.
+        percent = f"{share:.2g}" if share < 99 else f"{share:.3g}"
+        text = " known" if np.isnan(share) else f" -{percent} % of variance"
+        ax.text(sd, position, text, va="center", fontsize="x-small", color=INK)
+    ax.set_xlim(0, 1.35 * max(float(before.max(initial=0.0)), 1e-300))
     ax.set_xlabel(folded(f"posterior sd of the effect on {_target(found)}", 44))
-    which = (
-        ""
-        if len(shown) == len(effects)
-        else f"\n{len(shown)} of {len(effects)} effects, those it tells most about"
-    )
-    entitle(ax, f"what {experiment} teaches{which}", 50)
+    which = f"\n{len(shown)} of {total} effects, the most reduced" if len(shown) < total else ""
+    entitle(ax, f"variance reduction by {experiment}{which}", 50)
     legend_below(ax)
     return ax
-
-
-def _percent(share: float) -> str:
-    """Return a share in percent with two digits, and 99.6 as 99.6 rather than as 100."""
-    percent = 100 * share
-    return f"{percent:.2g}" if percent < 99 else f"{percent:.3g}"

@@ -1,32 +1,36 @@
-"""What is believed about theta and about effects, and how often are such beliefs right?"""
+"""What is the posterior of theta and of the effects, and how often do its intervals hold?"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_count
-from causal_bo_ppl.plots.labels import (
-    CUT,
-    SIDE,
-    distinct,
+from causal_bo_ppl.plots.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    SMALL_LEGEND,
     entitle,
-    figure_beside,
     folded,
+    half_width,
     legend_below,
+    list_axes,
+    mark_data,
+    new_axes,
+    set_heights,
 )
-from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK, half_width, mark_data, set_heights
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Coupled, couple
 from causal_bo_ppl.systems import CausalSystem
 
-POINTS, DRAWS = 101, 400  # of a curve
+CURVE_POINTS, CURVE_DRAWS = 101, 400
 SCALES = ("shared", "own")
 ALL_LETTERS = 72  # of the names of all methods side by side
 NARROW = 1 / 200  # of the farthest end: half an interval below this is a dot on a shared axis
@@ -52,64 +56,71 @@ def draw_posterior(
         divided by the end of its interval that is farthest from 0, so that coordinates in
         different units can be seen beside each other, and its mean and interval are written at
         the right. By default "shared" where every interval is wide enough to be seen.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> cb.plots.draw_posterior(post).get_title()
+    'theta of Y: conjugate, 50 observations'
     """
     half, names = half_width(level) * post.sd, [str(name) for name in post.names]
     far = np.abs(post.mean) + half
     if scale not in (None, *SCALES):
         raise ModelError(unknown("scale", str(scale), SCALES))
     mixed = bool((half < NARROW * far.max()).any()) if scale is None else scale == "own"
-    if ax is None:
-        ax, labels = figure_beside(names, 5.6 if mixed else 4.4, 0.24 * len(names) + 1.2)
-    else:
-        labels = distinct(names, CUT)
-    rows, unit = np.arange(len(names)), np.where(far > 0, far, 1.0) if mixed else 1.0
+    ax = list_axes(ax, names, 5.6 if mixed else 4.4, 0.24 * len(names) + 1.2)
+    unit = np.where(far > 0, far, 1.0) if mixed else 1.0
     bars: dict[str, Any] = {"fmt": "o", "ms": 3.5, "color": BLUE, "elinewidth": 1.4}
-    ax.errorbar(post.mean / unit, rows, xerr=half / unit, **bars)
+    ax.errorbar(post.mean / unit, np.arange(len(names)), xerr=half / unit, **bars)
     ax.axvline(0, color=GREY, lw=0.8, zorder=0)
-    ax.set_yticks(rows, labels, fontsize="small")
-    ax.set_ylim(len(names) - 0.4, -0.6)
     if mixed:
-        _write_intervals(ax, post.mean, half)
+        ax.set(xlim=(-1.08, 1.08), xticks=[-1, 0, 1])
+        side: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "fontsize": "small"}
+        for row, (middle, size) in enumerate(zip(post.mean, half, strict=True)):
+            text = f"{middle:.3g}  [{middle - size:.3g}, {middle + size:.3g}]"
+            ax.text(1.02, row, text, va="center", **side)
     each = "\nof each coordinate on its own scale, 0 to 1" if mixed else ""
     ax.set_xlabel(f"posterior mean and {level:.0%} interval{each}")
-    entitle(ax, f"theta of {post.problem.target}: {post.method}, {post.n_observations} rows", 56)
+    entitle(
+        ax, f"theta of {post.problem.target}: {post.method}, {post.n_observations} observations", 56
+    )
     return ax
 
 
-def _write_intervals(ax: Axes, mean: np.ndarray, half: np.ndarray) -> None:
-    """Write means and intervals, in the units of each coordinate, at the right of the Axes."""
-    ax.set_xlim(-1.08, 1.08)
-    ax.set_xticks([-1, 0, 1])
-    for row, (middle, size) in enumerate(zip(mean, half, strict=True)):
-        text = f"{middle:.3g}  [{middle - size:.3g}, {middle + size:.3g}]"
-        ax.text(1.02, row, text, transform=ax.get_yaxis_transform(), va="center", fontsize="small")
-
-
 def draw_response(
-    believed: Posterior | Coupled,
+    model: Posterior | Coupled,
     name: str,
     ax: Axes | None = None,
     *,
     level: float = 0.9,
     truth: CausalSystem | Callable[[Queries], np.ndarray] | None = None,
     at: Mapping[str, float] | None = None,
-    draws: int = DRAWS,
+    draws: int = CURVE_DRAWS,
     key: jax.Array | int = 0,
 ) -> Axes:
     """Draw E[Y | do(X = x)] over the domain of one variable, with its interval.
 
-    For a posterior this is what it says before any experiment: the mean and the interval of its
-    draws, and as thin lines the interval of the Jacobian kernel, which linearizes the effect in
-    theta. For a surrogate it is what is believed after its outcomes. The rows are drawn as they
-    were seen, and ticks mark their values of the variable; what is shaded is extrapolation. An
-    interval that is far wider than what rows and mean span is cut off.
+    For a posterior, these are the mean and the interval of its draws before any experiment, and as
+    thin lines the interval of the Jacobian kernel, which linearizes the effect in theta. For a
+    surrogate, they are its mean and interval given its outcomes. The observations are drawn
+    too, and ticks mark their values of the variable; what is shaded is extrapolation. An interval
+    that is far wider than the range of observations and mean is cut off.
 
     Parameters
     ----------
-    believed:
+    model:
         A posterior or a surrogate.
     name:
         The variable that is set along the horizontal axis.
+    ax:
+        Where to draw; by default a new figure.
     level:
         The probability of the interval.
     truth:
@@ -118,43 +129,43 @@ def draw_response(
         {variable: value} of others that are set at the same time.
     draws, key:
         How many draws of the posterior the interval is made of, and their key.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
-    surrogate = couple(believed) if isinstance(believed, Posterior) else believed
-    problem, width = surrogate.post.problem, half_width(level)
-    others = dict(at or {})
+    surrogate = couple(model) if isinstance(model, Posterior) else model
+    post, width, others = surrogate.post, half_width(level), dict(at or {})
+    problem = post.problem
     if name not in problem.domains or name in others:
         free = [each for each in problem.manipulable if each not in others]
         raise DomainError(f"{name!r} may not be set; choose one of {', '.join(free)}")
-    positions = problem.region.ticks(name, POINTS)
+    positions = problem.region.ticks(name, CURVE_POINTS)
     legal = problem.feasible([{name: float(position), **others} for position in positions])
     positions = (
         positions[legal] if legal.any() else positions
     )  # where none is legal, the next line says why
     queries = problem.queries([{name: float(position), **others} for position in positions])
-    mean, sd = surrogate.predict(queries)
-    if isinstance(believed, Posterior):
-        mean, jacobian = response(problem, believed).linearize(believed.mean, queries)
-        sd = np.linalg.norm(jacobian @ believed.factor, axis=1)
-    low, high = mean - width * sd, mean + width * sd
-    if ax is None:
-        ax = plt.figure(figsize=(5.6, 3.8), layout="constrained").add_subplot()
-    seen, outcomes = surrogate.post.data.column(name), surrogate.post.data.outcomes
-    faint: dict[str, Any] = {
-        "color": GREY,
-        "ms": 3,
-        "alpha": 0.6,
-        "zorder": 1,
-        "label": "target in the rows",
-    }
-    ax.plot(seen, outcomes, ".", **faint)
-    if isinstance(believed, Posterior):
-        for end, label in ((low, "linearized in theta"), (high, "_")):
+    ax = ax or new_axes(5.6, 3.8)
+    seen, outcomes = post.data.column(name), post.data.outcomes
+    faint: dict[str, Any] = {"color": GREY, "ms": 3, "alpha": 0.6, "zorder": 1}
+    ax.plot(seen, outcomes, ".", label="observations", **faint)
+    if isinstance(model, Posterior):
+        effect = response(problem, post)
+        mean, jacobian = effect.linearize(post.mean, queries)
+        half = width * np.linalg.norm(jacobian @ post.factor, axis=1)
+        for end, label in ((mean - half, "linearized in theta"), (mean + half, "_")):
             ax.plot(positions, end, color=BLUE, lw=0.9, ls=":", label=label)
-        theta = believed.draws(read_count("draws", draws, 2), as_key(key))
-        theta = theta[np.isfinite(theta).all(axis=1)]
-        effects = response(problem, believed)(theta, queries)
+        theta = post.draws(read_count("draws", draws, 2), as_key(key))
+        effects = effect(theta[np.isfinite(theta).all(axis=1)], queries)
         mean = effects.mean(axis=0)
         low, high = np.quantile(effects, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        count = ""
+    else:
+        mean, sd = surrogate.predict(queries)
+        low, high = mean - width * sd, mean + width * sd
+        count = f", {len(surrogate.told.values)} outcomes"
     ax.fill_between(
         positions, low, high, color=BLUE, alpha=0.2, lw=0, label=f"{level:.0%} interval"
     )
@@ -165,27 +176,16 @@ def draw_response(
         effects = np.asarray(exact(queries))
         ax.plot(positions, effects, "--", color=INK, label="truth")
         shown = np.append(shown, effects)
+    rug: dict[str, Any] = {"color": INK, "lw": 0.6, "alpha": 0.5, "label": "observed values"}
+    ax.vlines(seen, 0.0, 0.03, transform=ax.get_xaxis_transform(), **rug)
     mark_data(ax, seen, (float(positions[0]), float(positions[-1])), None)
-    _rug(ax, seen)
     set_heights(ax, shown, [low, high])
     given = "".join(f", {problem.label(other)} = {value:.4g}" for other, value in others.items())
-    ax.set(
-        xlabel=folded(f"do({problem.label(name)}{given})", 50),
-        ylabel=folded(f"E[{problem.label(problem.target)}]", SIDE),
-    )
-    told = "" if isinstance(believed, Posterior) else f", {len(believed.told.values)} outcomes"
-    entitle(ax, f"{surrogate.post.method}, {surrogate.post.n_observations} rows{told}")
+    ax.set_xlabel(folded(f"do({problem.label(name)}{given})", 50))
+    ax.set_ylabel(folded(f"E[{problem.label(problem.target)}]"))
+    entitle(ax, f"{post.method}, {post.n_observations} observations{count}")
     legend_below(ax, 3)
     return ax
-
-
-def _rug(ax: Axes, seen: np.ndarray) -> None:
-    """Draw a tick at the bottom for the value of every row."""
-    if len(seen):
-        ends, across = ax.get_xlim(), ax.get_xaxis_transform()
-        ticks = ax.vlines(seen, 0.0, 0.03, color=INK, lw=0.6, alpha=0.5, transform=across)
-        ticks.set_label("rows")
-        ax.set_xlim(*ends)
 
 
 def draw_coverage(
@@ -195,33 +195,43 @@ def draw_coverage(
     *,
     quantity: str = "effect",
 ) -> Axes:
-    """Draw the intervals of many data sets, and how many of them hold the truth.
+    """Draw the intervals of many data sets, and how many of them cover the truth.
 
-    intervals: {method: array of shape (n, 2)}.
+    Parameters
+    ----------
+    intervals:
+        {method: array of shape (n, 2)}, the ends of the intervals.
+    truth:
+        The true value.
+    ax:
+        Where to draw; by default a new figure.
+    quantity:
+        The label of the vertical axis.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
     """
-    if ax is None:
-        ax = plt.figure(figsize=(6.4, 3.8), layout="constrained").add_subplot()
-    start, ticks = 0, []
-    for label, ends in intervals.items():
-        ends = np.asarray(ends, float)
+    ax = ax or new_axes(6.4, 3.8)
+    start, ticks, room = 0, {}, max(ALL_LETTERS // len(intervals), 12)
+    for label, given in intervals.items():
+        ends = np.asarray(given, float)
         if ends.ndim != 2 or ends.shape[1] != 2:
             raise DataError(f"the intervals of {label!r} need the shape (n, 2), got {ends.shape}")
         ends = ends[np.argsort(ends.mean(axis=1))]
         covers = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
-        rows = start + np.arange(len(ends))
-        for hit, colour in ((True, BLUE), (False, AMBER)):
-            chosen = covers == hit
-            ax.vlines(rows[chosen], *ends[chosen].T, color=colour, lw=0.9)
-        words = f"{covers.mean():.0%} of {len(ends)} hold the truth"
-        room = max(ALL_LETTERS // len(intervals), 12)
-        ticks.append((rows.mean(), "\n".join(folded(part, room) for part in (label, words))))
+        positions = start + np.arange(len(ends))
+        ax.vlines(positions, *ends.T, color=np.where(covers, BLUE, AMBER), lw=0.9)
+        share = f"{covers.mean():.0%} of {len(ends)} cover the truth"
+        ticks[positions.mean()] = f"{folded(label, room)}\n{folded(share, room)}"
         start += len(ends) + max(4, len(ends) // 12)
     ax.axhline(truth, color=INK, lw=1, ls="--", label=f"truth, {truth:.4g}")
-    ax.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
+    ax.set_xticks(list(ticks), list(ticks.values()))
     ax.tick_params(axis="x", length=0)
-    ax.set_ylabel(folded(quantity, SIDE))
-    for colour, label in ((BLUE, "interval holds it"), (AMBER, "interval misses it")):
+    ax.set_ylabel(folded(quantity))
+    for colour, label in ((BLUE, "interval covers it"), (AMBER, "interval misses it")):
         ax.plot([], [], color=colour, lw=1.4, label=label)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize="small")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, **SMALL_LEGEND)
     ax.spines[["top", "right"]].set_visible(False)
     return ax

@@ -1,24 +1,40 @@
-"""What do all pictures share: colours, marks of the rows, and matrices drawn as squares?"""
+"""Which colours, layouts, labels, ticks and matrices do all pictures share?
+
+Names come from the columns of a table and may be long. A label that is shortened must still differ
+from every other label of its picture.
+"""
 
 import io
-from collections.abc import Callable
+import re
+import textwrap
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
-from causal_bo_ppl.errors import DomainError
-from causal_bo_ppl.plots.labels import CUT, LETTER, SIDE, distinct, folded, name_decades
+from causal_bo_ppl.errors import DataError, DomainError, listed
 
 BLUE, AMBER, INK, GREY = "#2563eb", "#f59e0b", "#0f172a", "#94a3b8"
-NO_COLOUR = "#e2e8f0"  # of cells that the colour scale does not hold
-MOST_LABELS = 45  # rows with a label each; above, every second, third, ... has one
-FARTHEST = 1.5  # ranges of what must be seen, which a picture shows above and below it
-WIDE = 42  # letters of a label beside a matrix in a new figure
-WRITTEN = 8  # rows up to which cells hold their numbers
+COLOURS = (BLUE, AMBER, INK, "#16a34a", "#db2777", "#7c3aed", "#0891b2")  # methods, groups, chains
+EMPTY_CELL = "#e2e8f0"  # colour of cells outside the colour scale
+LETTER, TITLE_LETTER, TICK_LETTER = 0.075, 0.085, 0.1  # width of a letter in inches
+LINE, PADDING = 0.17, 0.14  # height of a line of text, and gaps below an axis, in inches
+LONG_LABEL, SHORT_LABEL = 64, 34  # letters of a label: in a new figure, and in given Axes
+MATRIX_LABEL = 42  # letters of a label beside a matrix in a new figure
+SIDE = 34  # letters in a line of the label of a vertical axis
+LEAST_LETTERS = 9  # letters that a part of a shortened label keeps
+MOST_LABELS = 45  # labelled rows of a matrix; above, every second, third, ... has a label
+MOST_WRITTEN = 8  # rows and columns up to which the cells of a matrix show their numbers
+FARTHEST = 1.5  # ranges of the data that a picture shows above and below them
+VALUE = re.compile(r" = (-?\d[\d.]*(?:e[+-]?\d+)?)(?=\)?$)")
+SMALL_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": "small"}
 
 
 def half_width(level: float) -> float:
@@ -28,35 +44,185 @@ def half_width(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
+def new_axes(width: float, height: float) -> Axes:
+    """Return the Axes of a new figure, whose size is given in inches."""
+    return plt.figure(figsize=(width, height), layout="constrained").add_subplot()
+
+
+def list_axes(
+    ax: Axes | None,
+    names: Sequence[str],
+    width: float,
+    height: float,
+    positions: np.ndarray | None = None,
+) -> Axes:
+    """Return Axes with one horizontal line for each name, the first on top.
+
+    New Axes are about `width` inches wide, beside the labels. places: the heights of the lines, by
+    default 0, 1, 2, ...
+    """
+    labels = distinct(names, LONG_LABEL if ax is None else SHORT_LABEL)
+    ax = ax or new_axes(width + LETTER * max(map(len, labels), default=0), height)
+    at = np.arange(len(names)) if positions is None else positions
+    ax.set_yticks(at, labels, fontsize="small" if len(names) <= MOST_LABELS // 2 else "x-small")
+    ax.set_ylim(at[-1] + 0.6, -0.6)
+    return ax
+
+
+def panel_axes(
+    who: str,
+    given: Axes | Sequence[Axes] | np.ndarray | None,
+    titles: Sequence[str],
+    *,
+    most_columns: int,
+    panel: tuple[float, float],
+    below: float = 0.8,
+    **options: Any,
+) -> np.ndarray:
+    """Return an Axes for each title: the given ones, or those of a new figure.
+
+    panel: width and height of a new panel in inches. below: inches for legend and titles. options:
+    keyword arguments of `matplotlib.pyplot.subplots`. A wrong number of given Axes is refused.
+    """
+    count = len(titles)
+    if given is not None:
+        found = np.asarray(given, dtype=object).ravel()
+        if len(found) != count:
+            raise DataError(
+                f"{who} has {count} panels ({listed(titles, most=6)}) and was given {len(found)} "
+                "Axes; give one for each panel"
+            )
+        return found
+    rows = -(-count // most_columns)
+    columns = -(-count // rows)
+    size = max(panel[0] * columns, 5.0), panel[1] * rows + below
+    options |= {"figsize": size, "layout": "constrained", "squeeze": False}
+    axes = plt.subplots(rows, columns, **options)[1].ravel()
+    for spare in axes[count:]:
+        spare.set_visible(False)
+    return np.asarray(axes[:count])
+
+
+def plain(text: str) -> str:
+    """Escape dollars: one in a name is a dollar, not mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text without its middle, if it is longer than `most` letters."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def short(text: str, most: int) -> str:
+    """Return a label of at most `most` letters; a longer one loses its middle."""
+    return plain(_cut(text, most))
+
+
+def folded(text: str, most: int = SIDE) -> str:
+    """Return a text in lines of at most `most` letters."""
+    lines = [textwrap.fill(line, most, break_on_hyphens=False) for line in text.split("\n")]
+    return plain("\n".join(lines))
+
+
+def distinct(texts: Sequence[str], most: int) -> list[str]:
+    """Return labels of at most `most` letters, or as many more as it takes to distinguish texts.
+
+    The values of a longer text are rounded to two or three digits. Then its longest parts between
+    commas lose their middles, so that of an intervention on several variables the beginnings of all
+    names and the ends of all values remain.
+    """
+    different = set(texts)
+    for size in range(most, max(map(len, texts), default=0)):
+        labels = {text: _cut_parts(text, size) for text in different}
+        if len(set(labels.values())) == len(different):
+            return [plain(labels[text]) for text in texts]
+    return [plain(text) for text in texts]
+
+
+def _rounded(found: re.Match[str]) -> str:
+    """Return a value with two digits, or three where it is at least 100."""
+    value = float(found[1])
+    return f"={value:.3g}" if abs(value) >= 100 else f"={value:.2g}"
+
+
+def _cut_parts(text: str, most: int) -> str:
+    """Round the values of a text, then cut the longest of its parts until it fits."""
+    if len(text) <= most:
+        return text
+    parts = [VALUE.sub(_rounded, part) for part in text.split(", ")]
+    for size in range(most, LEAST_LETTERS - 1, -1):
+        text = ", ".join(_cut(part, size) for part in parts)
+        if len(text) <= most:
+            return text
+    return _cut(text, most)
+
+
+def entitle(ax: Axes, text: str, most: int | None = None) -> None:
+    """Write a title in lines of `most` letters, by default about as wide as the Axes."""
+    if most is None:
+        most = max(int(_inches(ax) * min(1.0, 1.3 * ax.get_position().width) / TITLE_LETTER), 20)
+    ax.set_title(folded(text, most), fontsize="medium")
+
+
+def _inches(ax: Axes) -> float:
+    """Return the width of the figure of some Axes in inches."""
+    return float(ax.figure.bbox.width / ax.figure.dpi)
+
+
+def legend_below(ax: Axes, columns: int = 2, **options: Any) -> None:
+    """Draw the legend below the label of the horizontal axis, however many lines it has."""
+    lines = [label.get_text().count("\n") + 1 for label in ax.get_xticklabels()] or [1]
+    count = (max(lines) if ax.axison else 0) + len(ax.get_xlabel().splitlines())
+    shift = ScaledTranslation(0, -PADDING * ax.axison - LINE * count, ax.figure.dpi_scale_trans)
+    position = {"bbox_to_anchor": (0.5, 0.0), "bbox_transform": ax.transAxes + shift}
+    ax.legend(loc="upper center", ncols=columns, **position, **SMALL_LEGEND, **options)
+
+
+def name_decades(axis: Axis, low: float, high: float) -> None:
+    """Choose ticks of a logarithmic axis from `low` to `high`, so that several have a number.
+
+    Over more than three decades they are powers of ten, over many decades every second, third, ...
+    with 1 among them; over fewer they are 1, 2 and 5, or as many as it takes.
+    """
+    decades = np.log10(high) - np.log10(low)
+    axis.set_minor_locator(NullLocator())
+    if decades > 3:
+        every = int(np.ceil(decades / 6))
+        powers = np.arange(np.ceil(np.log10(low) / every), np.log10(high) // every + 1) * every
+        axis.set_ticks(10.0**powers)
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if decades > 0.8 else MaxNLocator(5))
+        axis.set_major_formatter("{x:.6g}")
+
+
 def mark_data(
     ax: Axes, seen: np.ndarray, ends: tuple[float, float], domain: tuple[float, float] | None
 ) -> None:
-    """Mark along the horizontal axis where rows lie and where do() goes.
+    """Mark along the horizontal axis where observations lie, and the domain of interventions.
 
-    What lies between `ends` but beyond the values `seen` (m,) is shaded; a bar at the bottom is the
-    domain of the variable.
+    The parts between `ends` that lie beyond the observed values `seen` (m,) are shaded; a bar at
+    the bottom is the domain of the variable.
     """
-    if len(seen):
-        sides = ((ends[0], seen.min()), (seen.max(), ends[1]))
-        for position, (low, high) in enumerate(sides):
-            if high > low:
-                label = "_" if position and sides[0][1] > sides[0][0] else "beyond the rows"
-                ax.axvspan(low, high, color=GREY, alpha=0.18, lw=0, zorder=0, label=label)
+    label = "beyond the observations"
+    for low, high in ((ends[0], seen.min()), (seen.max(), ends[1])) if len(seen) else ():
+        if high > low:
+            ax.axvspan(low, high, color=GREY, alpha=0.18, lw=0, zorder=0, label=label)
+            label = "_"
     if domain is not None:
-        bar: dict[str, Any] = {
-            "transform": ax.get_xaxis_transform(),
-            "color": AMBER,
-            "solid_capstyle": "butt",
-        }
-        ax.plot(domain, (0.012, 0.012), lw=4, zorder=4, label="where do() goes", **bar)
+        bar: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "solid_capstyle": "butt"}
+        ax.plot(domain, (0.012, 0.012), lw=4, color=AMBER, zorder=4, label="domain of do()", **bar)
     ax.set_xlim(*ends)
+    letters = max(len(f"{end:.6g}") for end in ends)
+    count = _inches(ax) * ax.get_position().width / (TICK_LETTER * letters + 0.25)
+    ax.xaxis.set_major_locator(MaxNLocator(int(np.clip(count, 2, 9)), steps=[1, 2, 2.5, 5, 10]))
 
 
 def set_heights(ax: Axes, shown: np.ndarray, band: Any) -> None:
     """Choose the vertical range: all numbers of `shown` (k,), and a band as far as there is room.
 
-    A band that leaves them by more than FARTHEST times their range is cut off, since they would
-    else be too small to see. Axes that share this range keep what they show.
+    A band that leaves these numbers by more than FARTHEST times their range is cut off, since they
+    would otherwise be too small to see. Axes that share this range keep what they show.
     """
     least, most = float(np.min(shown)), float(np.max(shown))
     room = FARTHEST * (most - least) or np.inf
@@ -70,96 +236,92 @@ def set_heights(ax: Axes, shown: np.ndarray, band: Any) -> None:
     ax.set_ylim(min(ends), max(ends))
 
 
-def draw_squares(
+def draw_matrix(
     cells: np.ndarray,
     labels: list[str],
     ax: Axes | None,
     *,
-    label: str,
+    label: str = "",
     columns: list[str] | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw a matrix with a colour bar.
+    """Draw a matrix, with a colour bar where there is a label for it.
 
     A cell that has no colour, NaN or 0 on a log scale, stays grey. labels, columns: the labels of
-    the rows and of the columns, by default the same; equal ones that follow each other are named
+    the rows and of the columns, by default the same; equal ones that follow each other are written
     once. options: keyword arguments of pcolormesh.
     """
     across = labels if columns is None else columns
-    most = CUT if ax is not None else WIDE
+    most = SHORT_LABEL if ax is not None else MATRIX_LABEL
+    is_written = bool(label) and max(cells.shape) <= MOST_WRITTEN
     if ax is None:
-        margins = [
-            LETTER * max(map(len, distinct(sorted(set(names)), most)), default=0)
-            for names in (labels, across)
-        ]
-        cell = 0.55 if max(cells.shape) <= WRITTEN else 0.3  # inches; numbers need more
-        width, height = (min(max(2.4, cell * len(names)), 8.0) for names in (across, labels))
-        size = width + margins[0] + 1.6, max(height, 2.8) + margins[1] + 0.8
-        ax = plt.figure(figsize=size, layout="constrained").add_subplot()
-    ax.set_facecolor(NO_COLOUR)
+        left, below = (LETTER * max(map(len, distinct(each, most))) for each in (labels, across))
+        cell = 0.55 if is_written else 0.3  # inches; numbers need more
+        width, height = (min(max(2.4, cell * len(each)), 8.0) for each in (across, labels))
+        ax = new_axes(width + left + 1.6, max(height, 2.8 if label else 1.6) + below + 0.8)
+    ax.set_facecolor(EMPTY_CELL)
     hidden = ~np.isfinite(cells) | ((cells <= 0) if options.get("norm") is not None else False)
-    drawn = ax.pcolormesh(
-        np.ma.array(cells, mask=hidden), edgecolors="white", linewidth=_gap(cells), **options
-    )
-    _name(ax.set_xticks, across, most, rotation=90)
-    _name(ax.set_yticks, labels, most)
+    lines: dict[str, Any] = {"edgecolors": "white", "lw": 0.6 if max(cells.shape) <= 60 else 0.0}
+    drawn = ax.pcolormesh(np.ma.array(cells, mask=hidden), **lines, **options)
+    _label_runs(ax.set_xticks, across, most, rotation=90)
+    _label_runs(ax.set_yticks, labels, most)
     ax.invert_yaxis()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
-    bar.set_label(folded(label, SIDE))
-    if options.get("norm") is not None:
-        name_decades(bar.ax.yaxis, *drawn.get_clim())
-    if max(cells.shape) <= WRITTEN:
-        _write(ax, cells, hidden, drawn)
+    if label:
+        bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
+        bar.set_label(folded(label))
+        if options.get("norm") is not None:
+            name_decades(bar.ax.yaxis, *drawn.get_clim())
+    if is_written:
+        _write_numbers(ax, cells, hidden, drawn)
     return ax
 
 
-def equal_runs(labels: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def equal_runs(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts and the ends of the runs of equal labels."""
-    starts = np.flatnonzero(
-        [
-            position == 0 or labels[position] != labels[position - 1]
-            for position in range(len(labels))
-        ]
-    )
+    names = np.asarray(labels, dtype=object)
+    starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
     return starts, np.append(starts[1:], len(labels))
 
 
-def _gap(cells: np.ndarray) -> float:
-    """Return the width of the lines between cells; many cells leave no room for lines."""
-    return 0.6 if max(cells.shape) <= 60 else 0.0
-
-
-def _name(set_ticks: Callable[..., Any], labels: list[str], most: int, **options: Any) -> None:
+def _label_runs(
+    set_ticks: Callable[..., Any], labels: list[str], most: int, **options: Any
+) -> None:
     """Label the middle of each run of equal labels; of too many runs only some are labelled."""
     starts, ends = equal_runs(labels)
     every = -(-len(starts) // MOST_LABELS)
-    middles = ((starts + ends) / 2)[::every]
     fitting = distinct(labels, most)
     shown = [fitting[start] for start in starts[::every]]
-    options = {} if max(map(len, shown), default=0) <= 2 else options  # a letter needs no turning
-    set_ticks(middles, shown, fontsize="small" if len(starts) <= 24 else "x-small", **options)
+    options = {} if max(map(len, shown)) <= 2 else options  # a letter needs no turning
+    size = "small" if len(starts) <= MOST_LABELS // 2 else "x-small"
+    set_ticks(((starts + ends) / 2)[::every], shown, fontsize=size, **options)
 
 
-def _write(ax: Axes, cells: np.ndarray, hidden: np.ndarray, drawn: Any) -> None:
+def _write_numbers(ax: Axes, cells: np.ndarray, hidden: np.ndarray, drawn: Any) -> None:
     """Write numbers into the cells, dark on light and light on dark."""
     for (row, column), value in np.ndenumerate(cells):
         if np.isfinite(value):
-            red, green, blue, _ = (
-                (1.0, 1.0, 1.0, 1.0) if hidden[row, column] else drawn.cmap(drawn.norm(value))
-            )
-            colour = INK if 0.3 * red + 0.6 * green + 0.1 * blue > 0.55 else "white"
-            written = ax.text(
-                column + 0.5, row + 0.5, f"{value:.2g}", fontsize="small", color=colour
-            )
-            written.set(ha="center", va="center")
+            shade = np.ones(4) if hidden[row, column] else np.array(drawn.cmap(drawn.norm(value)))
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": "small"}
+            look["color"] = INK if shade[:3] @ [0.3, 0.6, 0.1] > 0.55 else "white"
+            ax.text(column + 0.5, row + 0.5, f"{value:.2g}", **look)
 
 
 def to_png(axes: Any, dpi: int = 150) -> bytes:
-    """Return the figure that some Axes belong to as the bytes of a PNG file, and close it.
+    """Return a figure as the bytes of a PNG file, and close it.
 
-    axes: an Axes, or an array of Axes of one figure.
+    Parameters
+    ----------
+    axes:
+        An Axes, or an array of Axes of one figure.
+    dpi:
+        The resolution in dots per inch.
+
+    Returns
+    -------
+    bytes
+        The content of the file.
     """
     figure: Figure = np.ravel(np.asarray(axes, object))[0].figure
     memory = io.BytesIO()

@@ -1,33 +1,71 @@
-"""Pictures of runs: progress against cost, what was learned, and where experiments went."""
+"""Pictures of runs: outcomes, progress against cost, experiments, and surprises."""
 
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from helpers.drawn_texts import faults, labels
 
 import causal_bo_ppl as cb
 
-pytestmark = pytest.mark.heavy
-DRAWN = {"acquisition": "thompson"}  # tries several sets
+
+def test_run_is_drawn_with_its_outcomes_and_the_truth(chain_run):
+    axes = cb.plots.draw_run(chain_run)
+    labels = axes.get_legend_handles_labels()[1]
+    assert labels == [
+        "best so far: mean and 90% interval",
+        "outcome, Z = 5 (4)",
+        "best so far: true effect",
+        "true optimum",
+    ]
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), chain_run.trace["outcome"])
+    assert axes.lines[3].get_ydata()[0] == -6.5
+    assert faults(ax) == []
 
 
-@pytest.fixture(scope="module")
-def run():
-    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
-    return cb.optimize(system, rounds=6, observations=50, progress=False, key=1, **DRAWN)
+def steered(run, interventions):
+    """The same run, as if these interventions had been tried; its outcomes from 0 on."""
+    step, steps = run.steps[0], []
+    for position, each in enumerate(interventions):
+        suggestion = step.suggestion._replace(query=run.problem.queries([each]))
+        steps.append(step._replace(suggestion=suggestion, outcome=float(position)))
+    return replace(run, steps=tuple(steps))
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
+def tried_marks(ax):
+    """The label of every mark of outcomes, and the experiments that have it."""
+    marks = [line for line in ax.lines if line.get_label().startswith("outcome, ")]
+    for line in marks:
+        np.testing.assert_allclose(line.get_ydata(), np.asarray(line.get_xdata()) - 1)
+    looks = {(line.get_marker(), line.get_color()) for line in marks}
+    assert len(looks) == len(marks)
+    return {line.get_label()[9:]: [int(at) for at in line.get_xdata()] for line in marks}
 
 
-def labels(ax):
-    return ax.get_legend_handles_labels()[1]
+@pytest.mark.heavy
+def test_a_run_shows_what_was_tried_with_every_outcome(plant_run, monkeypatch):
+    hot, cold, dense = {HEAT: 380.0}, {HEAT: 330.0}, {PRESSURE: 115000.0}
+    few = steered(plant_run, [dense, hot, cold, hot, hot, {HEAT: 380.0, CATALYST: 0.004}])
+    ax = cb.plots.draw_run(few)
+    assert tried_marks(ax) == {
+        f"{HEAT} = 380 (3)": [2, 4, 5],
+        f"{PRESSURE} = 1.15e+05 (1)": [1],
+        f"{HEAT} = 330 (1)": [3],
+        "catalyst_concentr…n_mol_per_l=0.004, reactor temperature (K)=380 (1)": [6],
+    }
+    assert faults(ax) == []
+    many = steered(plant_run, [hot, dense, *({HEAT: 340.0 + each} for each in range(6))])
+    ax = cb.plots.draw_run(many)
+    assert tried_marks(ax) == {f"{HEAT} (7)": [1, *range(3, 9)], f"{PRESSURE} (1)": [2]}
+    monkeypatch.setattr("causal_bo_ppl.plots.runs.MOST_TRIED", 1)
+    rest = steered(plant_run, [hot, dense, cold, {CATALYST: 0.004}])
+    assert tried_marks(cb.plots.draw_run(rest)) == {
+        f"{HEAT} (2)": [1, 3],
+        "2 other sets (2)": [2, 4],
+    }
 
 
+@pytest.mark.heavy
 def test_progress_has_both_gaps_against_cost(run):
     ax = cb.plots.draw_progress(run)
     recommended, tried = ax.lines
@@ -39,17 +77,19 @@ def test_progress_has_both_gaps_against_cost(run):
         "best tried, as an oracle sees it",
     ]
     assert ax.get_ylabel() == "gap to the optimum, b1583" and ax.get_ylim()[0] < 0
-    ax.figure.draw_without_rendering()
+    assert faults(ax) == []
 
 
+@pytest.mark.heavy
 def test_progress_without_the_truth_is_what_is_recommended_with_its_interval(run):
     ax = cb.plots.draw_progress(replace(run, system=None), level=0.5)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), run.trace["best_mean"])
     np.testing.assert_allclose(ax.lines[1].get_ydata(), run.trace["outcome"])
     assert labels(ax) == ["recommended: mean, 50% interval", "outcome"]
-    ax.figure.draw_without_rendering()
+    assert faults(ax) == []
 
 
+@pytest.mark.heavy
 def test_progress_of_several_runs_is_the_median_of_each_method(run):
     system = cb.models.load("chain")
     runs = [
@@ -71,6 +111,7 @@ def test_progress_of_several_runs_is_the_median_of_each_method(run):
         cb.plots.draw_progress([replace(each, system=None) for each in runs])
 
 
+@pytest.mark.heavy
 def test_runs_are_compared_at_costs_that_all_have_reached(run):
     dear = [step._replace(suggestion=step.suggestion._replace(cost=5.0)) for step in run.steps]
     ax = cb.plots.draw_progress([run, replace(run, steps=tuple(dear))])
@@ -78,6 +119,7 @@ def test_runs_are_compared_at_costs_that_all_have_reached(run):
     assert costs[0] == 5.0 and costs[-1] == run.trace["total_cost"][-1]
 
 
+@pytest.mark.heavy
 def test_what_was_learned_is_shown_before_and_after_for_every_set(run):
     ax = cb.plots.draw_learning(run, most=2)
     before, after, truth, _ = ax.lines
@@ -91,9 +133,10 @@ def test_what_was_learned_is_shown_before_and_after_for_every_set(run):
     assert before.get_xdata()[0] == pytest.approx(cb.couple(run.base).predict(best).mean[0])
     assert truth.get_xdata()[0] == pytest.approx(run.system.effect(best)[0])
     assert labels(ax)[2:] == ["true effect", "true optimum"]
-    ax.figure.draw_without_rendering()
+    assert faults(ax) == []
 
 
+@pytest.mark.heavy
 def test_experiments_are_shown_by_variable_and_value_in_order(run):
     ax = cb.plots.draw_experiments(run)
     names = [text.get_text() for text in ax.get_yticklabels()]
@@ -113,9 +156,10 @@ def test_experiments_are_shown_by_variable_and_value_in_order(run):
     assert ends[:2] == [f"{low:.3g}", f"{high:.3g}"]
     assert ax.get_yticks(minor=True)[:2].tolist() == [0.27, -0.27]
     assert "of 36 sets tried" in ax.get_title() and labels(ax) == ["recommended"]
-    ax.figure.draw_without_rendering()
+    assert faults(ax) == []
 
 
+@pytest.mark.heavy
 def test_levels_are_lines_in_the_picture_of_experiments():
     chain = cb.models.load("chain")
     problem = cb.Problem(
@@ -128,6 +172,7 @@ def test_levels_are_lines_in_the_picture_of_experiments():
     assert [line.get_ydata()[0] for line in ax.lines] == pytest.approx([0.27, 0.0, -0.27])
 
 
+@pytest.mark.heavy
 def test_what_is_no_run_cannot_be_drawn(run):
     for draw in (cb.plots.draw_progress, cb.plots.draw_learning, cb.plots.draw_experiments):
         with pytest.raises(cb.DataError, match="has no experiment yet"):

@@ -1,30 +1,11 @@
-"""Pictures of kernels: what is drawn was computed, and what cannot be drawn is refused."""
+"""Pictures of kernels: errors, terms, couplings and variance reductions."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.drawn_texts import faults, legend, texts
 
 import causal_bo_ppl as cb
-
-pytestmark = pytest.mark.heavy
-
-
-@pytest.fixture(scope="module")
-def posts():
-    system = cb.models.load("chain")
-    return [cb.fit(system.problem, system.observe(rows, 1)) for rows in (15, 60)]
-
-
-@pytest.fixture(scope="module")
-def found(posts):
-    return [cb.compare_kernels(post, post.problem.grid(3), draws=400, key=0) for post in posts]
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def written(ax):
@@ -32,6 +13,7 @@ def written(ax):
     return [each.get_text() for each in ax.texts]
 
 
+@pytest.mark.heavy
 def test_errors_are_drawn_for_every_pair_of_sets(found):
     ax = cb.plots.draw_kernel_errors(found[0])
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["X", "Z"]
@@ -50,6 +32,7 @@ def test_errors_are_drawn_for_every_pair_of_sets(found):
     )
 
 
+@pytest.mark.heavy
 def test_errors_are_drawn_against_rows(found):
     ax = cb.plots.draw_errors_by_rows(xr.concat(found[::-1], "rows"))
     lines = {line.get_label(): line.get_ydata() for line in ax.lines}
@@ -58,6 +41,7 @@ def test_errors_are_drawn_against_rows(found):
     np.testing.assert_allclose(lines["like 1 / rows"], [expected[0], expected[0] / 4])
 
 
+@pytest.mark.heavy
 def test_terms_are_drawn_relative_to_the_leading_one(found):
     ax = cb.plots.draw_terms({"few $rows$": found[0], "more": found[1]})
     assert [tick.get_text() for tick in ax.get_xticklabels()] == [r"few \$rows\$", "more"]
@@ -69,6 +53,7 @@ def test_terms_are_drawn_relative_to_the_leading_one(found):
     assert cb.plots.draw_terms(found[0]).get_ylabel().startswith("Frobenius norm")
 
 
+@pytest.mark.heavy
 def test_couplings_are_drawn_with_lines_between_sets(posts):
     coupling = cb.coupling(posts[0])
     for of in ("between", "explained", "correlation"):
@@ -81,6 +66,7 @@ def test_couplings_are_drawn_with_lines_between_sets(posts):
     assert [float(line.get_ydata()[0]) for line in ax.lines[::2]] == [2.0]
 
 
+@pytest.mark.heavy
 def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
     queries = posts[0].problem.queries([{"Z": 4.0}, {"X": 1.0}])
     one = cb.variance_reduction(posts[0], queries[0])
@@ -115,6 +101,7 @@ def test_of_many_effects_those_that_are_taught_most_are_drawn_with_labels_that_d
     assert "40 of 1010 effects" in ax.get_title()
 
 
+@pytest.mark.heavy
 def test_what_cannot_be_drawn_is_refused(found, posts):
     with pytest.raises(
         cb.ModelError,
@@ -143,43 +130,39 @@ def test_what_cannot_be_drawn_is_refused(found, posts):
         cb.plots.draw_variance_reduction(found[0])
 
 
-def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
-    post = posts[0]
-    curves = cb.theory.gain_curves(post, post.problem.grid(5), noise=0.5, rounds=20)
-    ax = cb.plots.draw_gains(curves)
-    assert [line.get_label() for line in ax.lines][0] == "independent, RBF (lengthscale 0.2)"
-    assert [line.get_label() for line in ax.lines][-1] == "coupled"
-    for line in ax.lines:
-        np.testing.assert_allclose(line.get_ydata(), curves[line.get_label().split(" (")[0]])
-    assert ax.get_title().endswith(f"{curves.attrs['kappa2'] / 0.5:.3g}")
-    gram = cb.jacobian_gram(post, post.problem.grid(5))
-    ax = cb.plots.draw_spectrum(gram)
-    sizes = np.linalg.eigvalsh(gram.gram)[::-1]
-    np.testing.assert_allclose(ax.lines[0].get_ydata()[:4], sizes[:4] / sizes[0], rtol=1e-9)
-    assert len(ax.lines[1].get_xdata()) == cb.theory.effective_rank(gram)
-    rows = cb.models.load("chain").observe(200, 0)
-    table = cb.theory.concentration(post.problem, rows)
-    ax = cb.plots.draw_concentration(table)
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), table["trace"])
-    np.testing.assert_allclose(ax.lines[1].get_ydata(), table["eps_pointwise"])
-    for line, column, power in zip(
-        ax.lines[-2:], ("trace", "eps_pointwise"), (1.0, 0.5), strict=True
-    ):
-        np.testing.assert_allclose(
-            line.get_ydata(), table[column].iloc[0] * (25 / table.index) ** power
-        )
-    assert [line.get_label() for line in ax.lines][-2:] == ["like N^-1", "like N^-0.5"]
+def test_a_lesson_that_removes_nearly_all_variance_is_written_in_plain_digits(plant):
+    found = cb.variance_reduction(plant, plant.problem.vertices()[:2]).isel(experiment=[0])
+    found["reduction"].values[0, :3] = [0.998, 1.0, 0.0123]
+    ax = cb.plots.draw_variance_reduction(found)
+    written = [text.get_text().strip() for text in ax.texts]
+    assert written[:3] == ["-99.8 % of variance", "-100 % of variance", "-1.2 % of variance"]
+    assert len(set(texts(ax.get_yticklabels()))) == found.sizes["effect"]
+    assert ax.get_xlabel().replace("\n", " ").endswith(r"profit per campaign (\$) [\$ of 2024]")
 
 
-def test_what_is_no_theory_is_refused(posts):
-    with pytest.raises(
-        cb.ModelError, match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame"
-    ):
-        cb.plots.draw_gains(posts[0].to_frame())
-    with pytest.raises(
-        cb.ModelError,
-        match="draw_concentration needs the result of cb.theory.concentration, got Post",
-    ):
-        cb.plots.draw_concentration(posts[0])
-    with pytest.raises(cb.ModelError, match="this gram is zero: all effects are known"):
-        cb.plots.draw_spectrum(np.zeros((2, 2)))
+def test_experiments_that_teach_have_different_labels(plant):
+    tried = plant.problem.vertices()
+    ax = cb.plots.draw_variance_reduction(cb.variance_reduction(plant, tried))
+    assert len(set(texts(ax.get_yticklabels()))) == len(tried)
+    assert ax.get_title().startswith("what one outcome teaches about effects on profit")
+
+
+def test_terms_of_one_comparison_are_named_by_its_rows_and_zeros_are_marked():
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(30, 1))
+    found = cb.compare_kernels(post, post.problem.grid(3), draws=100, progress=False, key=0)
+    ax = cb.plots.draw_terms(found)
+    assert texts(ax.get_xticklabels()) == ["30 rows"] and not ax.texts
+    assert "exact" in legend(ax) and faults(ax) == []
+    affine = found.copy(deep=True)
+    for name in ("overall_drawn", "overall_drawn_se"):
+        affine[name].loc[{"term": ["mixed", "remainder"]}] = 0.0
+    affine.attrs["reference"] = "monte_carlo"
+    ax = cb.plots.draw_terms(affine)
+    assert [(text.get_text(), text.get_position()[0]) for text in ax.texts] == [
+        ("0", 0.0),
+        ("0", pytest.approx(0.22)),
+    ]
+    assert ax.get_ylim()[0] <= 0.05 and "exact" not in legend(ax)
+    named = [value for value in ax.get_yticks() if ax.get_ylim()[0] <= value <= ax.get_ylim()[1]]
+    assert len(named) >= 3 and faults(ax) == []

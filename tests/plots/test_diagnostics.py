@@ -1,205 +1,19 @@
-from dataclasses import replace
+"""Pictures of distances, errors of effects, calibration and overlap."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.drawn_texts import faults, labels, legend, texts
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
 from scipy.stats import chi2, kstwo
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.plots import chains as chain_plots
 from causal_bo_ppl.plots.diagnostics import quantile_band
 
 AMBER = "#f59e0b"
-
 pytestmark = pytest.mark.heavy
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
-@pytest.fixture(scope="module")
-def system():
-    return cb.models.load("chain")
-
-
-@pytest.fixture(scope="module")
-def sampled(system):
-    method = cb.NUTS(chains=2, draws=100, progress=False)
-    return cb.fit(system.problem, system.observe(60, 0), method=method, key=0)
-
-
-@pytest.fixture(scope="module")
-def few(system):
-    return cb.fit(system.problem, system.observe(8, 1))
-
-
-@pytest.fixture(scope="module")
-def errors(few):
-    return cb.gaussian_error(few, key=0)
-
-
-def labels(ax):
-    return ax.get_legend_handles_labels()[1]
-
-
-def finish(panels):
-    """Lay the figure out, as on paper; warnings are errors."""
-    np.asarray(panels).flat[0].figure.draw_without_rendering()
-
-
-def replaced(post, names=None, psi=None, **stats):
-    """The same posterior with other draws, other statistics of the sampler, or other names."""
-    coordinates = post.distribution.psi if psi is None else psi
-    distribution = replace(
-        post.distribution, psi=coordinates, stats=post.distribution.stats | stats
-    )
-    if names:
-        distribution.__dict__["summary"] = post.distribution.summary.rename(index=names)
-    return replace(post, distribution=distribution)
-
-
-def test_trace_has_a_density_and_a_trace_of_each_chain_with_the_worst_first(sampled):
-    panels = cb.plots.draw_trace(sampled)
-    summary = sampled.distribution.summary.sort_values("r_hat", ascending=False)
-    assert panels.shape == (5, 2)
-    assert [ax.get_title("left") for ax in panels[:, 0]] == list(summary.index)
-    assert f"R-hat {summary['r_hat'].iloc[0]:.3f}, " in panels[0, 1].get_title("left")
-    at = sampled.names.index("b[Z->Y]")
-    [trace] = [
-        ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "b[Z->Y]"
-    ]
-    assert len(trace.lines) == 2
-    np.testing.assert_array_equal(trace.lines[1].get_ydata(), sampled.distribution.chains[1, :, at])
-    [posterior] = [
-        ax for ax, name in zip(panels[:, 1], summary.index, strict=True) if name == "log posterior"
-    ]
-    np.testing.assert_array_equal(
-        posterior.lines[0].get_ydata(), sampled.distribution.stats["lp"][0]
-    )
-    title = panels[0, 0].figure.get_suptitle()
-    assert title == "2 x 100 draws: all 5 parameters, largest R-hat first"
-    finish(panels)
-
-
-def test_trace_marks_divergences(sampled):
-    diverging = np.zeros((2, 100), bool)
-    diverging[0, [10, 40]] = True
-    panels = cb.plots.draw_trace(replaced(sampled, diverging=diverging))
-    marks = [set(line.get_xdata()) for line in panels[0, 1].lines if line.get_marker() == "|"]
-    marks += [set(each.get_offsets()[:, 0].tolist()) for each in panels[0, 1].collections]
-    assert {10, 40} in marks
-    finish(panels)
-
-
-def test_only_the_worst_twelve_are_shown(sampled, monkeypatch):
-    assert chain_plots.MOST == 12
-    monkeypatch.setattr(chain_plots, "MOST", 3)
-    panels = cb.plots.draw_rank(sampled)
-    assert panels.shape == (3,)
-    assert (
-        panels[0].figure.get_suptitle()
-        == "2 x 100 draws: the worst 3 of 5 parameters, largest R-hat first"
-    )
-
-
-def test_rank_has_a_curve_for_each_chain_that_starts_and_ends_at_zero(sampled):
-    panels = cb.plots.draw_rank(sampled)
-    for ax in panels:
-        *chains, zero = ax.lines
-        assert len(chains) == 2 and list(zero.get_ydata()) == [0, 0]
-        assert all(
-            abs(line.get_ydata()[-1]) < 0.02 and np.abs(line.get_ydata()).max() < 0.5
-            for line in chains
-        )
-    worst = sampled.distribution.summary["r_hat"].idxmax()
-    assert (
-        panels[0].get_title() == f"{worst}\nR-hat {sampled.distribution.summary['r_hat'].max():.3f}"
-    )
-    finish(panels)
-
-
-def test_chains_that_disagree_have_large_ranks(sampled):
-    moved = sampled.distribution.psi + np.array([0.0, 8.0])[:, None, None]
-    ax = cb.plots.draw_rank(replaced(sampled, psi=moved))[0]
-    assert max(np.abs(line.get_ydata()).max() for line in ax.lines) > 0.4
-    assert "R-hat 1.0" not in ax.get_title()
-
-
-def test_ranks_are_thinned_by_the_effective_number_of_draws(sampled):
-    def thinned(ess, draws=1_000):
-        chains = chain_plots.Sampled(np.zeros((4, draws, 4)), {}, sampled.distribution.summary)
-        shown = pd.DataFrame({"ess_bulk": [ess, 9_999.0], "ess_tail": [9_999.0, 9_999.0]})
-        return chain_plots._apart(chains, shown)
-
-    assert [thinned(ess) for ess in (6_000.0, 1_900.0, 3.0, np.nan)] == [1, 3, 10, 1]
-    assert thinned(10.0, draws=50) == 1
-
-
-def test_ranks_are_those_of_the_thinned_draws(sampled, monkeypatch):
-    monkeypatch.setattr(chain_plots, "_apart", lambda *_: 5)
-    ax = cb.plots.draw_rank(sampled)[0]
-    name = ax.get_title().split("\n")[0]
-    at = list(sampled.distribution.summary.index).index(name)
-    draws = np.concatenate(
-        [sampled.distribution.chains, sampled.distribution.stats["lp"][..., None]], axis=-1
-    )
-    expected = chain_plots.rank_departures(draws[:, ::5, at : at + 1])
-    np.testing.assert_allclose(ax.lines[1].get_ydata(), expected[1, :, 0])
-    assert len(ax.lines[1].get_xdata()) == 41 and ax.get_legend() is None
-    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == [
-        "99 % band",
-        "chain 0",
-        "chain 1",
-    ]
-
-
-def test_energy_shows_every_chain_beside_the_limit(sampled):
-    chains, energy = cb.plots.draw_energy(sampled)
-    assert [line.get_xdata()[0] for line in chains.lines] == [0.3]
-    positions = np.concatenate([each.get_offsets() for each in chains.collections])
-    squares = sampled.distribution.stats["energy"]
-    ratios = (np.diff(squares, axis=1) ** 2).mean(axis=1) / squares.var(axis=1, ddof=1)
-    np.testing.assert_allclose(positions, np.stack([ratios, [0, 1]], axis=1), rtol=0.02)
-    assert [text.get_text() for text in energy.get_legend().get_texts()] == [
-        "draws",
-        "from draw to draw",
-    ]
-    finish([chains, energy])
-
-
-@pytest.mark.parametrize("draw", [cb.plots.draw_trace, cb.plots.draw_rank, cb.plots.draw_energy])
-def test_chains_of_a_closed_form_cannot_be_drawn(draw, few):
-    with pytest.raises(
-        cb.ModelError,
-        match=f"{draw.__name__} shows chains, but nothing was sampled by conjugate; fit",
-    ):
-        draw(few)
-    with pytest.raises(cb.ModelError, match="needs a Posterior, got str; make one with cb.fit"):
-        draw("nuts")
-
-
-def test_names_with_dollars_are_not_mathematics(sampled):
-    post = replaced(sampled, names={"log posterior": r"$\nonsense$"})
-    for draw in (cb.plots.draw_trace, cb.plots.draw_rank):
-        finish(draw(post))
-
-
-def test_one_chain_is_drawn_without_r_hat(system):
-    method = cb.NUTS(chains=1, draws=100, progress=False)
-    post = cb.fit(system.problem, system.observe(60, 0), method=method, key=0)
-    panels = cb.plots.draw_trace(post)
-    assert panels[0, 0].figure.get_suptitle().endswith("one chain has no R-hat")
-    assert list(chain_plots._worst(post.distribution).index) == [*post.names, "log posterior"]
-    finish(panels)
-    finish(cb.plots.draw_energy(post))
-    with pytest.raises(cb.ModelError, match=r"only one; fit with method=cb.NUTS\(chains=4\)"):
-        cb.plots.draw_rank(post)
 
 
 @pytest.mark.parametrize("count", [3, 40, 2_000])
@@ -222,7 +36,7 @@ def test_distances_of_few_rows_leave_the_band_and_those_of_many_do_not(system, f
     many = cb.plots.draw_mahalanobis(cb.fit(system.problem, system.observe(2_000, 1)), level=0.999)
     assert labels(many) == ["99.9 % band", "a Gaussian", "draws, in the band"]
     assert many.get_title() == "is theta Gaussian? conjugate, 2000 rows"
-    finish(many)
+    assert faults(many) == []
 
 
 def test_distances_of_a_sampled_posterior_have_a_band_for_its_effective_draws(sampled):
@@ -264,7 +78,7 @@ def test_effects_are_drawn_three_ways_in_posterior_sds(errors):
     half = np.diff(np.array(bars[2].get_segments())[:, :, 0], axis=1)[:, 0] / 2
     np.testing.assert_allclose(half, 1.6448536 * shown["linear_sd"] / shown["sd"])
     assert ax.get_title() == "all 4 effects, largest error first"
-    finish(ax)
+    assert faults(ax) == []
 
 
 def test_the_worst_twenty_effects_come_first(errors):
@@ -275,7 +89,20 @@ def test_the_worst_twenty_effects_come_first(errors):
     ax = cb.plots.draw_effect_errors(cb.Check("Gaussian error", errors.table, "", "", many))
     assert ax.get_title() == "the worst 20 of 32 effects, largest error first"
     assert ax.get_yticklabels()[0].get_text() == "do(X = 17)" and len(ax.get_yticks()) == 20
-    finish(ax)
+    assert faults(ax) == []
+
+
+def test_effects_with_long_names_leave_room_for_their_intervals():
+    names = [f"do({CATALYST} = {0.001 * row:g}, {PRESSURE} = 1.15e+05)" for row in range(1, 9)]
+    numbers = dict.fromkeys(("mean", "gaussian_mean", "linear_mean"), 0.0)
+    numbers |= dict.fromkeys(("sd", "linear_sd", "high", "gaussian_high"), 1.0)
+    numbers |= {"low": -1.0, "gaussian_low": -1.0}
+    details = pd.DataFrame(numbers, index=pd.Index(names, name="effect"))
+    ax = cb.plots.draw_effect_errors(cb.Check("Gaussian error", details, "", "", details))
+    assert faults(ax) == [] and len(set(texts(ax.get_yticklabels()))) == 8
+    box, page = ax.get_window_extent(), ax.figure.bbox
+    assert box.width > 0.4 * page.width
+    assert legend(ax) == ["posterior", "Gaussian theta", "linearized effect"]
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +125,7 @@ def test_calibration_curves_leave_the_band_where_uniformity_fails(calibration):
     assert np.abs(passed.get_ydata()).max() == pytest.approx(0.005)
     assert np.abs(failed.get_ydata()).max() == pytest.approx(0.49) and failed.get_color() == AMBER
     assert ax.get_title() == "100 data sets: 90 % intervals hold the truth in 0% to 90%"
-    finish(ax)
+    assert faults(ax) == []
 
 
 @pytest.mark.heavy
@@ -344,7 +171,7 @@ def test_overlap_shows_rows_box_and_ellipse_and_the_reach_of_the_check():
     assert ax.get_xlabel() == "aspirin [propensity]"
     inside = ellipse.get_path().contains_points(np.stack(rows.get_data(), axis=1))
     assert inside.mean() == pytest.approx(0.99, abs=0.005)
-    finish(ax)
+    assert faults(ax) == []
 
 
 def test_overlap_marks_rows_that_set_a_variable(system):
@@ -394,11 +221,11 @@ def test_overlap_shows_what_constraints_and_functions_forbid(system):
     ]
     assert any(path.contains_point((-4, -4)) for path in forbidden)
     assert not any(path.contains_point((4, -4)) for path in forbidden)
-    finish(ax)
+    assert faults(ax) == []
     ax = cb.plots.draw_overlap(restricted(system, feasible=within_a_circle), data, ["X", "Z"])
     assert "forbidden by within_a_circle" in labels(ax)
     assert ax.get_title() == "no corner of the box may be set"
-    finish(ax)
+    assert faults(ax) == []
 
 
 def test_overlap_shows_levels(system):
@@ -409,7 +236,7 @@ def test_overlap_shows_levels(system):
     [dots] = [line for line in ax.lines if line.get_label() == "levels that may be set"]
     points = set(zip(*(each.tolist() for each in dots.get_data()), strict=True))
     assert points == {(-5, -2), (0, -2), (5, -2), (-5, 1), (0, 1)}
-    finish(ax)
+    assert faults(ax) == []
 
 
 def test_overlap_refuses_what_is_no_pair_of_settable_variables(system):

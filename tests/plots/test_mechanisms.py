@@ -1,64 +1,14 @@
-"""Pictures of mechanisms and responses, of bent and of linear mechanisms."""
+"""Pictures of mechanisms, nonlinear and linear, and of their priors."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from helpers.drawn_texts import drawn, faults, labels
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.plots import mechanisms as mechanism_plots
 
 pytestmark = pytest.mark.heavy
-FEW = cb.GP(functions=8)
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
-@pytest.fixture(scope="module")
-def toy():
-    return cb.models.load("toy")
-
-
-@pytest.fixture(scope="module")
-def bent(toy):
-    return cb.fit(toy.problem, toy.observe(60, 0), mechanisms=FEW, method="conjugate")
-
-
-@pytest.fixture(scope="module")
-def three():
-    """Y is linear in three causes, Z bends in one; Z was set in the last ten rows."""
-    graph = cb.CausalGraph.parse("X -> Z -> Y; X -> Y; W -> Y")
-    domains = {"X": (-3, 3), "Z": (-6, 2)}
-    problem = cb.Problem(
-        graph, "Y", domains=domains, sets=[("X",), ("X", "Z")], units={"Z": "mg/l"}
-    )
-    draws = np.random.default_rng(0)
-    noise = draws.normal(size=(70, 4))
-    w, x = noise[:, 0], noise[:, 1]
-    is_set = np.arange(70) >= 60
-    z = np.where(is_set, -5.0, np.sin(x) + 0.5 * noise[:, 2])
-    y = z + 0.5 * x - w + 0.5 * noise[:, 3]
-    rows = np.stack([{"W": w, "X": x, "Z": z, "Y": y}[name] for name in graph.nodes], axis=1)
-    intervened = np.zeros(rows.shape, bool)
-    intervened[:, graph.nodes.index("Z")] = is_set
-    data = cb.Data(graph.nodes, "Y", rows, intervened)
-    return cb.fit(problem, data, mechanisms={"Z": FEW}, method="conjugate")
-
-
-@pytest.fixture(scope="module")
-def line():
-    system = cb.models.load("chain")
-    return cb.fit(system.problem, system.observe(60, 0))
-
-
-def drawn(ax, label):
-    """The line with a label."""
-    [found] = [each for each in ax.lines if each.get_label() == label]
-    return found
 
 
 def band(ax):
@@ -68,27 +18,6 @@ def band(ax):
     positions = drawn(ax, "posterior mean").get_xdata()
     at = [vertices[np.isclose(vertices[:, 0], position), 1] for position in positions]
     return np.array([heights.min() for heights in at]), np.array([each.max() for each in at])
-
-
-def finish(panels):
-    """Lay the figure out, as on paper; warnings are errors."""
-    np.atleast_1d(np.asarray(panels)).flat[0].figure.draw_without_rendering()
-
-
-def texts_overlap(figure):
-    """Whether two texts that are seen share a place."""
-    figure.draw_without_rendering()
-    boxes = [
-        text.get_window_extent()
-        for text in figure.findobj(plt.Text)
-        if text.get_text() and text.get_visible() and text.axes is not None
-    ]
-    shown = [box for box in boxes if box.width > 0 and figure.bbox.overlaps(box)]
-    return any(
-        one.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9))
-        for position, one in enumerate(shown)
-        for other in shown[:position]
-    )
 
 
 def test_every_mechanism_is_drawn_over_rows_and_domain_with_its_band(bent, toy):
@@ -105,8 +34,7 @@ def test_every_mechanism_is_drawn_over_rows_and_domain_with_its_band(bent, toy):
     low, high = band(ax)
     np.testing.assert_allclose(low, np.quantile(curves, 0.05, axis=0), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(high, np.quantile(curves, 0.95, axis=0), rtol=1e-6, atol=1e-9)
-    finish(panels)
-    assert not texts_overlap(panels[0].figure)
+    assert faults(panels) == []
 
 
 def test_rows_with_one_cause_are_drawn_as_they_were_seen(bent):
@@ -141,11 +69,6 @@ def test_rows_are_moved_to_the_means_of_their_other_causes(three):
     assert with_bar == ["X → Z", "X → Y", "Z → Y"]
     figure = panels["X → Z"].figure
     assert figure.get_suptitle() == "conjugate, 70 rows: all mechanisms, cause by cause"
-    assert not texts_overlap(figure)
-
-
-def labels(ax):
-    return ax.get_legend_handles_labels()[1]
 
 
 def test_mechanisms_go_into_the_axes_they_are_given(bent):
@@ -208,8 +131,7 @@ def test_prior_is_drawn_as_lines_beside_the_rows(bent):
     low, high = ax.get_ylim()
     seen = bent.data.column("Z")
     assert low < seen.min() and seen.max() < high <= seen.max() + 2 * np.ptp(seen)
-    finish(panels)
-    assert not texts_overlap(ax.figure)
+    assert faults(panels) == []
 
 
 def test_prior_that_cannot_be_drawn_from_is_refused(line):
@@ -232,45 +154,3 @@ def test_draws_of_the_prior_beyond_the_picture_are_counted(bent):
     hidden = sum(bool((each > high).all() or (each < low).all()) for each in curves)
     said = [int(text.get_text().split()[0]) for text in panel.texts]
     assert said == ([hidden] if hidden else [])
-
-
-def test_response_shows_draws_linearization_truth_and_rows(bent, toy):
-    ax = cb.plots.draw_response(bent, "X", truth=toy, draws=100, key=2)
-    positions = drawn(ax, "posterior mean").get_xdata()
-    queries = toy.problem.queries([{"X": float(position)} for position in positions])
-    effects = cb.response(toy.problem, bent)(bent.draws(100, 2), queries)
-    np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
-    np.testing.assert_allclose(drawn(ax, "truth").get_ydata(), toy.effect(queries))
-    mean, jacobian = cb.response(toy.problem, bent).linearize(bent.mean, queries)
-    sd = np.sqrt(((jacobian @ bent.covariance) * jacobian).sum(axis=1))
-    np.testing.assert_allclose(
-        drawn(ax, "linearized in theta").get_ydata(), mean - 1.6448536 * sd, rtol=1e-6
-    )
-    [ticks] = [each for each in ax.collections if each.get_label() == "rows"]
-    marked = sorted(path.vertices[0, 0] for path in ticks.get_paths())
-    np.testing.assert_allclose(marked, np.sort(bent.data.column("X")))
-    assert "beyond the rows" in labels(ax) and ax.get_title() == "conjugate, 60 rows"
-    finish(ax)
-    assert not texts_overlap(ax.figure)
-
-
-def test_response_of_a_set_is_drawn_along_one_of_its_variables(three):
-    ax = cb.plots.draw_response(three, "Z", at={"X": 1.0}, draws=50)
-    assert ax.get_xlabel() == "do(Z [mg/l], X = 1)"
-    positions = drawn(ax, "posterior mean").get_xdata()
-    queries = three.problem.queries([{"X": 1.0, "Z": float(position)} for position in positions])
-    effects = cb.response(three.problem, three)(three.draws(50, 0), queries)
-    np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
-    with pytest.raises(cb.DomainError, match="'X' may not be set; choose one of Z"):
-        cb.plots.draw_response(three, "X", at={"X": 1.0})
-
-
-def test_axes_that_share_their_heights_all_show_what_must_be_seen(line, bent):
-    figure, (left, right) = plt.subplots(1, 2, sharey=True)
-    cb.plots.draw_response(line, "Z", left, draws=50)
-    alone = left.get_ylim()
-    cb.plots.draw_response(bent, "Z", right, draws=50)
-    assert left.get_ylim()[0] <= alone[0] and left.get_ylim()[1] >= alone[1]
-    seen = np.append(bent.data.outcomes, drawn(right, "posterior mean").get_ydata())
-    assert right.get_ylim()[0] < seen.min() and seen.max() < right.get_ylim()[1]
-    assert len(figure.axes) == 2
