@@ -93,9 +93,6 @@ if TYPE_CHECKING:
     from causal_bo_ppl.inference import Posterior as Posterior
     from causal_bo_ppl.inference import Wishart as Wishart
     from causal_bo_ppl.inference import fit as fit
-    from causal_bo_ppl.inference import open_datatree as open_datatree
-    from causal_bo_ppl.inference import read_datatree as read_datatree
-    from causal_bo_ppl.inference import write_datatree as write_datatree
     from causal_bo_ppl.kernels import KernelEstimate as KernelEstimate
     from causal_bo_ppl.kernels import compare_kernels as compare_kernels
     from causal_bo_ppl.kernels import coupling as coupling
@@ -188,9 +185,6 @@ _HOMES = {
         "Posterior",
         "Wishart",
         "fit",
-        "open_datatree",
-        "read_datatree",
-        "write_datatree",
     ),
     "kernels": (
         "KernelEstimate",

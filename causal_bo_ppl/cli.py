@@ -111,54 +111,59 @@ def reproduce(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small systems and two seeds.")] = False,
     folder: Annotated[
-        Path, typer.Option(help="Where results are written, and finished units are kept.")
+        Path, typer.Option(help="Where results are written, and finished units are stored.")
     ] = Path("results"),
     workers: Annotated[
-        int | None, typer.Option(help="Processes on this machine; by default one for every core.")
+        int | None,
+        typer.Option(help="Dask workers on this machine; by default one per core."),
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask cluster, which computes instead.")
+        str | None, typer.Option(help="Address of a running Dask cluster, which computes instead.")
     ] = None,
 ) -> None:
-    """Compute the paper's tables and figures again, with the published figures beside ours.
+    """Reproduce the paper's tables and figures, with the published figures beside ours.
 
-    A call that was cut off goes on where it was when it is repeated with the same folder.
+    A call that was interrupted is resumed when it is repeated with the same folder.
     """
-    from causal_bo_ppl.experiments.execution import Where
-    from causal_bo_ppl.experiments.reproduction import ALL, NAMES, reproduce_each
+    from causal_bo_ppl.experiments.execution import UnitRunner
+    from causal_bo_ppl.experiments.reproduction import read_names, reproduce_each
 
     lost = 0
     try:
-        where = Where(folder, workers, scheduler)
-        names = NAMES if name == ALL else (name,)
-        for found in reproduce_each(names, where, seeds=seeds, quick=quick):
-            console.rule(escape(found.name))
-            console.print(_figures(found))
-            lost += len(found.failed)
-            for _, unit in found.failed.iterrows():
-                said = f"{unit['method']} on {unit['system']}, seed {unit['seed']}: {unit['error']}"
-                console.print(escape(f"Failed: {said}"), soft_wrap=True)
-            if found.origin:
-                console.print(escape(found.origin), soft_wrap=True)
-            written = ", ".join(path.name for path in found.files)
-            console.print(escape(f"{found.pace}.\nWritten to {folder}: {written}"), soft_wrap=True)
+        names = read_names(name)
+        with UnitRunner(folder, workers=workers, scheduler=scheduler) as runner:
+            for found in reproduce_each(names, runner, folder, seeds=seeds, quick=quick):
+                lost += len(found.failed)
+                _print_reproduction(found, folder)
     except CausalBOError as error:
         Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         console.print(
-            escape(f"Cut off. What was finished is in {folder}; the same command goes on.")
+            escape(f"Interrupted. Finished units are in {folder}; the same command resumes.")
         )
         raise typer.Exit(130) from None
     if lost:
         raise typer.Exit(2)
 
 
+def _print_reproduction(found: "Reproduction", folder: Path) -> None:
+    console.rule(escape(found.name))
+    console.print(_figures(found))
+    for _, unit in found.failed.iterrows():
+        failed = f"{unit['method']} on {unit['system']}, seed {unit['seed']}: {unit['error']}"
+        console.print(escape(f"Failed: {failed}"), soft_wrap=True)
+    if found.origin:
+        console.print(escape(found.origin), soft_wrap=True)
+    written = ", ".join(path.name for path in found.files)
+    console.print(escape(f"{found.pace}.\nWritten to {folder}: {written}"), soft_wrap=True)
+
+
 def _figures(found: "Reproduction") -> Table:
     """Return the table of a reproduction with the columns that a screen has room for."""
-    from causal_bo_ppl.experiments.tables import briefly
+    from causal_bo_ppl.experiments.tables import for_screen
 
-    title, shown = briefly(found.table)
+    title, shown = for_screen(found.table)
     table = Table(*map(str, shown.columns), title=title)
     for row in shown.itertuples(index=False, name=None):
         table.add_row(*(escape(str(cell)) for cell in row))

@@ -25,7 +25,7 @@ HEAVY = {
     "diagnostics.basis",
     "diagnostics.extrapolation",
     "diagnostics.linearity",
-    "inference.netcdf",
+    "inference.posterior",
     "experiments.reproduction",
     "experiments.sweeping",
     "experiments.workers",
@@ -54,7 +54,8 @@ def test_examples_in_docstrings_run(module):
 FIRST = """
 CausalGraph.parse CausalGraph.from_edges Problem Problem.queries Problem.grid Problem.sobol
 Problem.vertices Data.from_frame Data.from_csv Data.from_parquet identify fit Posterior.draws
-Posterior.update Posterior.to_datatree check_posterior check_graph check_predictive check_overlap
+Posterior.update Posterior.to_datatree Posterior.save Posterior.load check_posterior check_graph
+check_predictive check_overlap
 check_loo check_linearity check_extrapolation prior_sensitivity gaussian_error response
 jacobian_gram exact_gram monte_carlo_gram compare_kernels couple optimize Settings Study Study.ask
 Study.tell Study.effects Study.to_json Study.from_json effects models.load experiments.sweep

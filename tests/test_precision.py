@@ -42,6 +42,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: at.post.quantiles(0.5, key=0),
         lambda at: at.post.update(at.data),
         lambda at: at.post.to_datatree(),
+        lambda at: cb.Posterior.load(at.tree, at.problem),
         lambda at: at.post.outcome_variances(at.queries),
         lambda at: at.post.mean,
         lambda at: cb.Posterior.from_draws(at.problem, np.zeros((9, len(at.theta)))),
@@ -119,7 +120,6 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: theory.concentration(at.problem, at.data, [50]),
         lambda at: theory.design_strength(at.post),
     ],
-    "read_datatree": [lambda at: cb.read_datatree(at.tree, at.problem)],
     "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
@@ -131,7 +131,6 @@ FREE = {  # public names that compute nothing with JAX, and why they need not re
     "Stop Tolerances Wishart",
     "symbols, graphs and designs in NumPy": "CausalGraph Problem mis pomis",
     "a table of float64 numbers in NumPy": "Data",
-    "files of float64 numbers": "open_datatree write_datatree",
     "NumPy formulas that demand float64 arrays": "information_gain information_gain_bound",
     "pictures of results, which the functions above compute": "plots",
 }

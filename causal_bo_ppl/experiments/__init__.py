@@ -1,8 +1,8 @@
-"""Do the published claims hold, and how does a method do on another system?
+"""Do the published claims hold, and how do methods compare on other systems?
 
 `sweep` compares methods on systems with known truth over many seeds; `reproduce` makes the tables
-and figures of the paper. Units are computed by several processes or on a Dask cluster. Names are
-loaded when first used: a process that computes needs no pictures.
+and figures of the paper. Units are computed by Dask workers, on this machine or on a cluster. Names
+are loaded when first used: a worker does not import matplotlib.
 """
 
 from importlib import import_module

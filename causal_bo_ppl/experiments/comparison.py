@@ -1,11 +1,10 @@
-"""What came out of a comparison: every trace, and tables over seeds.
+"""What are the results of a comparison? Every trace, and tables over seeds.
 
-A gap is what the true effect of an intervention lacks to the true optimum, at least 0. There are
-two, and both are shown: of what a method *recommended*, which is what a user gets, and of the best
-that it *tried*, which only somebody who knows the truth can name.
+A gap is the difference of an intervention's true effect from the true optimum, at least 0. There
+are two, and both are shown: of what a method *recommended*, which is what a user gets, and of the
+best that it *tried*, which is known only where the truth is.
 """
 
-import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +18,19 @@ import xarray as xr
 
 from causal_bo_ppl import plots
 from causal_bo_ppl.errors import DataError, ModelError, unknown
-from causal_bo_ppl.experiments.result_files import Result, write_result
-from causal_bo_ppl.experiments.tables import comparison_words, origin_words
+from causal_bo_ppl.experiments.tables import (
+    COMPARISON_NOTES,
+    Result,
+    as_html,
+    origin_note,
+    write_result,
+)
 from causal_bo_ppl.inputs import read_share, read_size
 
-COLUMNS = ("cost", "recommended", "tried", "outcome", "effect", "recommended_effect")
-KINDS = ("recommended", "tried")
-FOUND = 1e-9  # a gap of at most this is a gap of 0
-RESAMPLES = 10_000
+TRACED = ("cost", "recommended", "tried", "outcome", "effect", "recommended_effect")
+GAPS = ("recommended", "tried")
+ZERO_GAP = 1e-9  # a gap of at most this is a gap of 0
+BOOTSTRAP_SAMPLES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +39,7 @@ class Comparison:
 
     results: the Dataset of every unit that was computed, in the order of the units. failed: a table
     of the units that could not be computed, with the reason. wall: seconds that the computation
-    took here; workers: in how many processes, 0 on a cluster.
+    took; workers: the number of worker processes on this machine, 0 on another cluster.
     """
 
     results: tuple[xr.Dataset, ...]
@@ -51,40 +55,38 @@ class Comparison:
     @cached_property
     def traces(self) -> xr.Dataset:
         """Every trace, padded with NaN, with the coordinates system, method and seed of a unit."""
-        most = max((result.sizes["experiment"] for result in self.results), default=0)
-        shape = (len(self.results), most)
-        columns = {name: np.full(shape, np.nan) for name in COLUMNS}
-        sets = np.full(shape, "", object)
-        for position, result in enumerate(self.results):
-            for name in COLUMNS:
-                columns[name][position, : result.sizes["experiment"]] = result[name].to_numpy()
-            sets[position, : result.sizes["experiment"]] = result["set"].to_numpy()
-        attributes = {
-            name: ("unit", [result.attrs[name] for result in self.results])
-            for name in ("optimum", "seconds", "identity", "warnings", "versions")
-        }
-        traced = {name: (("unit", "experiment"), values) for name, values in columns.items()}
+        longest = max((result.sizes["experiment"] for result in self.results), default=0)
+        shape = (len(self.results), longest)
+        columns = {name: np.full(shape, np.nan) for name in TRACED}
+        columns["set"] = np.full(shape, "", object)
+        for index, result in enumerate(self.results):
+            for name, values in columns.items():
+                values[index, : result.sizes["experiment"]] = result[name].to_numpy()
+        columns["set"] = columns["set"].astype(str)
+        labels = {"system": "case", "method": "method", "seed": "seed"}
         return xr.Dataset(
-            traced | {"set": (("unit", "experiment"), sets.astype(str))} | attributes,
-            coords={
-                "experiment": np.arange(1, most + 1),
-                **{
-                    label: ("unit", [result.attrs[name] for result in self.results])
-                    for label, name in (("system", "case"), ("method", "method"), ("seed", "seed"))
-                },
-            },
+            {name: (("unit", "experiment"), values) for name, values in columns.items()}
+            | self._attributes("optimum", "seconds", "identity", "warnings", "versions"),
+            coords={"experiment": np.arange(1, longest + 1)} | self._attributes(**labels),
         )
+
+    def _attributes(self, *names: str, **renamed: str) -> dict[str, Any]:
+        """Return attributes of the units as variables of a Dataset."""
+        return {
+            label: ("unit", [result.attrs[name] for result in self.results])
+            for label, name in (dict(zip(names, names, strict=True)) | renamed).items()
+        }
 
     def table(self, epsilon: float = 0.01) -> pd.DataFrame:
         """Return a table with a row for every system and method.
 
-        `outcomes` says whether they were exact or noisy.
+        The column `outcomes` is "exact" or "noisy".
 
         Parameters
         ----------
         epsilon:
-            How near to the optimum the median must come, as a share of the size of the optimum, for
-            the column `cost_within`: the first cost at which it does, for the best tried.
+            The largest median gap of the best tried, relative to the size of the optimum, for the
+            column `cost_within`: the first cost at which the gap is that small.
 
         Returns
         -------
@@ -126,7 +128,7 @@ class Comparison:
             "recommended_median": units["recommended"].median(),
             "tried_mean": tried.mean(),
             "tried_median": tried.median(),
-            "share_optimal": (tried <= FOUND).mean() if tried.notna().all() else np.nan,
+            "share_optimal": (tried <= ZERO_GAP).mean() if tried.notna().all() else np.nan,
             "seconds": units["seconds"].mean(),
         }
 
@@ -136,7 +138,7 @@ class Comparison:
         Every trace is a step function of the cost. A curve begins where the first experiment of all
         seeds is done; a trace that has ended keeps its last value.
         """
-        _require_kind(of)
+        _require_gap(of)
         parts = [self._curve(case, method, of) for case, method in self.pairs]
         table = pd.concat(parts, ignore_index=True).dropna(subset="median")
         table.attrs = {"of": of, "seeds": int(self.units["seed"].nunique())}
@@ -151,7 +153,7 @@ class Comparison:
         costs = [result["cost"].to_numpy() for result in own]
         ticks = np.unique(np.concatenate(costs))
         values = np.array(
-            [_step(at, result[of].to_numpy(), ticks) for at, result in zip(costs, own, strict=True)]
+            [_step(cost, each[of].to_numpy(), ticks) for cost, each in zip(costs, own, strict=True)]
         )
         begun = ~np.isnan(values).any(axis=0)
         ticks, values = ticks[begun], values[:, begun]
@@ -164,8 +166,8 @@ class Comparison:
     ) -> pd.DataFrame:
         """Return mean differences of final gaps from those of one method, over shared seeds.
 
-        Rows and noise of a seed are shared, so that differences of pairs are compared. A negative
-        difference says that the method is better than `against`.
+        Observations and noise of a seed are shared, so that differences of pairs are compared. A
+        negative difference means that the method is better than `against`.
 
         Parameters
         ----------
@@ -176,7 +178,7 @@ class Comparison:
         level:
             Of the bootstrap interval of the mean, by resampling seeds.
         """
-        _require_kind(of)
+        _require_gap(of)
         level = read_share("level", level)
         methods = list(dict.fromkeys(self.units["method"]))
         if against not in methods:
@@ -185,18 +187,15 @@ class Comparison:
         for case, method in self.pairs:
             if method == against:
                 continue
-            apart = self._apart(case, method, against, of)
-            if len(apart):
-                rows.append(
-                    {"system": case, "method": method, "against": against, "seeds": len(apart)}
-                    | dict(zip(("mean", "lower", "upper"), bootstrap(apart, level), strict=True))
-                )
+            paired = self._paired(case, method, against, of)
+            if len(paired):
+                rows.append((case, method, against, len(paired), *bootstrap(paired, level)))
         columns = ["system", "method", "against", "seeds", "mean", "lower", "upper"]
         table = pd.DataFrame(rows, columns=columns)
         table.attrs = {"of": of, "level": level}
         return table
 
-    def _apart(self, case: str, method: str, against: str, of: str) -> np.ndarray:
+    def _paired(self, case: str, method: str, against: str, of: str) -> np.ndarray:
         gaps = self.units[self.units["system"] == case].pivot(
             index="seed", columns="method", values=of
         )
@@ -226,46 +225,36 @@ class Comparison:
         reference = self.pairs[0][1] if against is None else against
         table, differences = self.table(), self.both_differences(reference)
         axes = self.draw(differences)
-        words = "\n\n".join(filter(None, [comparison_words(), origin_words(self.results)]))
-        command = "Comparison.write"
-        result = Result(table, differences, self.traces, self.failed, words, command, axes)
-        return write_result(folder, name, result)
+        notes = "\n\n".join(filter(None, [COMPARISON_NOTES, origin_note(self.results)]))
+        result = Result(table, differences, self.traces, self.failed, notes, axes)
+        return write_result(folder, name, result, "Comparison.write")
 
     def both_differences(self, against: str) -> pd.DataFrame:
         """Return the differences of both gaps in one table, with a column `of`."""
-        parts = [self.differences(against, of).assign(of=of) for of in KINDS]
+        parts = [self.differences(against, of).assign(of=of) for of in GAPS]
         return pd.concat(parts, ignore_index=True).dropna(subset="mean")
 
     def draw(self, differences: pd.DataFrame) -> dict[str, Any]:
         """Draw curves of both gaps and the differences; {end of a file's name: Axes}."""
         drawn: dict[str, Any] = {
             f"-{of}": plots.draw_convergence(curves)
-            for of in KINDS
+            for of in GAPS
             if len(curves := self.curves(of))
         }
-        shown = differences[differences["of"] == KINDS[0]].dropna()
+        shown = differences[differences["of"] == GAPS[0]].dropna()
         if len(shown):
             drawn["-differences"] = plots.draw_differences(shown)
         return drawn
 
     def __repr__(self) -> str:
         lost = f", {len(self.failed)} units failed" if len(self.failed) else ""
-        if not self.results:
-            return f"Comparison(no unit{lost})"
         seeds, systems = self.units["seed"].nunique(), self.units["system"].nunique()
         methods = self.units["method"].nunique()
         return f"Comparison({systems} systems, {methods} methods, {seeds} seeds{lost})"
 
     def _repr_html_(self) -> str:
-        if not self.results:
-            return f"<p>{html.escape(repr(self))}</p>{self.failed.to_html(index=False)}"
-        words = (
-            "Gaps to the true optimum, over seeds: of what was recommended, and of the best tried, "
-            "which only somebody who knows the truth can name."
-        )
-        table = self.table().to_html(index=False, float_format="{:.4g}".format, na_rep="")
-        lost = self.failed.to_html(index=False) if len(self.failed) else ""
-        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(words)}</p>{table}{lost}"
+        title = f"{self!r}: gaps to the true optimum, of what was recommended and of the best tried"
+        return as_html(title, self.table(), self.failed)
 
 
 def _summarize(result: xr.Dataset) -> dict[str, object]:
@@ -291,8 +280,8 @@ def _summarize(result: xr.Dataset) -> dict[str, object]:
 
 def _step(costs: np.ndarray, values: np.ndarray, ticks: np.ndarray) -> np.ndarray:
     """Return a step function at ticks; NaN before its first cost."""
-    position = np.searchsorted(costs, ticks, side="right") - 1
-    return np.where(position >= 0, values[np.maximum(position, 0)], np.nan)
+    index = np.searchsorted(costs, ticks, side="right") - 1
+    return np.where(index >= 0, values[np.maximum(index, 0)], np.nan)
 
 
 def bootstrap(values: np.ndarray, level: float) -> tuple[float, float, float]:
@@ -300,18 +289,18 @@ def bootstrap(values: np.ndarray, level: float) -> tuple[float, float, float]:
     if len(values) < 2:
         return float(values.mean()), float("nan"), float("nan")
     draws = np.random.default_rng(len(values))
-    again = values[draws.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
+    again = values[draws.integers(len(values), size=(BOOTSTRAP_SAMPLES, len(values)))].mean(axis=1)
     low, high = np.quantile(again, ((1 - level) / 2, (1 + level) / 2))
     return float(values.mean()), float(low), float(high)
 
 
-def _require_kind(of: object) -> None:
-    if of not in KINDS:
+def _require_gap(of: object) -> None:
+    if of not in GAPS:
         raise ModelError(f'a gap is of what was "recommended" or "tried"; got {of!r}')
 
 
 def require_results(results: Sequence[xr.Dataset], failed: pd.DataFrame) -> None:
-    """Refuse a comparison in which nothing could be computed."""
+    """Refuse a comparison without any result."""
     if not results and len(failed):
         first = failed.iloc[0]
         raise DataError(

@@ -1,6 +1,6 @@
-"""What do the paper's tables say? The published figures, for the comparison with ours.
+"""What are the published figures? Those of the paper's tables, for the comparison with ours.
 
-The optima of the ecoli70 rows belong to domains from an unpublished sample, and the values of
+The optima of ecoli70 belong to domains from an unpublished sample, and the values of
 healthcare are noisy samples that lie below the true optimum. So gaps are compared, not values.
 """
 
@@ -25,7 +25,7 @@ class Published(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """What the mean lacks to the published optimum; negative where it lies below it."""
+        """The mean less the published optimum; negative where it lies below it."""
         return self.mean - self.optimum
 
 
@@ -77,8 +77,8 @@ THEORY = {
     "information gain": 5.416,
     "bound by rank": 7.068,
     "independent gain, RBF": 32.152,
-    "trace at 25 rows": 0.1784,
-    "trace at 3200 rows": 0.00123,
+    "trace at 25 observations": 0.1784,
+    "trace at 3200 observations": 0.00123,
 }
 RATIO = 7.33  # kappa^2 over the variance of the noise, of the published bound
 

@@ -1,17 +1,16 @@
-"""Do the paper's tables and figures come out again? Each is computed, written and drawn.
+"""Are the paper's tables and figures reproduced? Each is computed, written and drawn.
 
 Six reproductions: "theory" (the chain), "transfer" (the funnels), "benchmarks" (the main table),
 "sweep" (b1583 by the size of sets), "ablation" (all methods there) and "noise" (exact and noisy
-outcomes, which the paper does not tell apart). Each writes into its folder
-every trace (netCDF), a table with the published figures beside ours (CSV and Markdown) and figures.
+outcomes, which the paper does not separate). Each writes into its folder every trace (netCDF), a
+table with the published figures beside ours (CSV and Markdown) and figures.
 """
 
-import html
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 import pandas as pd
@@ -26,13 +25,15 @@ from causal_bo_ppl.experiments.benchmarks import (
     run_sizes,
 )
 from causal_bo_ppl.experiments.comparison import Comparison, require_results
-from causal_bo_ppl.experiments.execution import Computed, Where, keep_workers
-from causal_bo_ppl.experiments.result_files import Result, write_result
+from causal_bo_ppl.experiments.execution import Computed, UnitRunner
 from causal_bo_ppl.experiments.tables import (
-    comparison_words,
-    origin_words,
-    theory_words,
-    transfer_words,
+    COMPARISON_NOTES,
+    THEORY_NOTES,
+    TRANSFER_NOTES,
+    Result,
+    as_html,
+    origin_note,
+    write_result,
 )
 from causal_bo_ppl.experiments.theory_checks import diagnose, run_theory
 from causal_bo_ppl.experiments.theory_checks import tabulate as tabulate_theory
@@ -41,8 +42,8 @@ from causal_bo_ppl.experiments.transfers import tabulate as tabulate_errors
 from causal_bo_ppl.experiments.units import read_seeds
 from causal_bo_ppl.inputs import require_float64
 
-FOLDER = "results"
-SEEDS = {
+RESULTS_FOLDER = "results"
+DEFAULT_SEEDS = {
     "theory": 60,
     "transfer": 60,
     "benchmarks": 20,
@@ -50,23 +51,23 @@ SEEDS = {
     "ablation": 60,
     "noise": 20,
 }
-QUICK = 2  # seeds
+QUICK_SEEDS = 2
 ALL = "all"
-REFERENCE = "gc-cbo"  # what other methods are compared with
-NO_DIFFERENCES = pd.DataFrame(columns=["system", "method", "of"])
-Draw = Callable[[], dict[str, Any]]
+REFERENCE = "gc-cbo"  # the method that others are compared with
+NO_TABLE = pd.DataFrame(columns=["system", "method", "of"])
+Reproduced = tuple[Computed | Comparison, Result]
 
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """One of the paper's tables, computed again; made by `reproduce`.
+    """One of the paper's tables, reproduced; made by `reproduce`.
 
     table: ours with the published figures beside it. differences: between methods in pairs, where
-    they were run on the same seeds. traces: what every seed gave. failed: units that could not be
-    computed, with the reason. files: what was written. seconds: what this call took; wall: what the
-    units took that it computed, in `workers` processes (0: a cluster); busy: the time of one
-    processor that they needed. origin: a warning where units were computed by different states of
-    the code.
+    they were run on the same seeds. traces: the results of every seed. failed: units that could not
+    be computed, with the reason. files: what was written. seconds: the duration of this call; wall:
+    that of the units which it computed, in `workers` processes (0: another cluster); busy: the
+    processor time that they needed. origin: a warning where units were computed by different states
+    of the code.
     """
 
     name: str
@@ -83,14 +84,14 @@ class Reproduction:
 
     @property
     def pace(self) -> str:
-        """How long it took, and how many times as fast as on one processor."""
+        """How long it took, and the speed-up over one processor."""
         if not self.busy > 0:
             return f"{self.seconds:.0f} s; every unit had been computed before"
         many = "" if self.workers == 1 else "s"
-        where = f"{self.workers} worker{many}" if self.workers else "a cluster"
+        cluster = f"{self.workers} worker{many}" if self.workers else "a cluster"
         return (
             f"{self.seconds:.0f} s in all; units that need {self.busy:.0f} s of one processor took "
-            f"{self.wall:.0f} s on {where}: a speed-up of {self.busy / self.wall:.2f}"
+            f"{self.wall:.0f} s on {cluster}: a speed-up of {self.busy / self.wall:.2f}"
         )
 
     def __repr__(self) -> str:
@@ -98,9 +99,7 @@ class Reproduction:
         return f"Reproduction({self.name}, {len(self.table)} rows{lost}; {self.pace})"
 
     def _repr_html_(self) -> str:
-        table = self.table.to_html(index=False, float_format="{:.4g}".format, na_rep="")
-        lost = self.failed.to_html(index=False) if len(self.failed) else ""
-        return f"<p>{html.escape(repr(self))}</p>{table}{lost}"
+        return as_html(repr(self), self.table, self.failed)
 
 
 @overload
@@ -109,7 +108,7 @@ def reproduce(  # type: ignore[overload-overlap]  # the one name that stands for
     *,
     seeds: int | Iterable[int] | None = None,
     quick: bool = False,
-    folder: str | Path = FOLDER,
+    folder: str | Path = RESULTS_FOLDER,
     workers: int | None = None,
     scheduler: str | None = None,
     progress: bool = True,
@@ -122,7 +121,7 @@ def reproduce(
     *,
     seeds: int | Iterable[int] | None = None,
     quick: bool = False,
-    folder: str | Path = FOLDER,
+    folder: str | Path = RESULTS_FOLDER,
     workers: int | None = None,
     scheduler: str | None = None,
     progress: bool = True,
@@ -134,7 +133,7 @@ def reproduce(
     *,
     seeds: int | Iterable[int] | None = None,
     quick: bool = False,
-    folder: str | Path = FOLDER,
+    folder: str | Path = RESULTS_FOLDER,
     workers: int | None = None,
     scheduler: str | None = None,
     progress: bool = True,
@@ -148,18 +147,25 @@ def reproduce(
     seeds:
         How many, or which; by default 60, for benchmarks and noise 20.
     quick:
-        Small systems, low budgets and two seeds, to see that everything works.
+        Small systems, low budgets and two seeds, to test that everything works.
     folder:
-        Where results are written. Finished units are kept there: a call that was cut off goes on
-        where it was, and repeats nothing.
+        Where results are written. Finished units are stored there: a call that was interrupted is
+        resumed by the same call, and repeats nothing.
     workers, scheduler, progress:
         As in `sweep`.
 
     Returns
     -------
     Reproduction
-        `table` has the published figures beside ours; `files` says what was written. Of "all", a
-        tuple with one for every table.
+        `table` has the published figures beside ours; `files` are the files that were written. Of
+        "all", a tuple with one for every table.
+
+    Raises
+    ------
+    ModelError
+        If the name or an argument is not usable.
+    DataError
+        If no unit at all could be computed.
 
     Examples
     --------
@@ -173,112 +179,71 @@ def reproduce(
     >>> float(found.table.set_index("quantity").loc["rank", "median"])
     2.0
     """
-    where = Where(folder, workers, scheduler, progress)
-    names = NAMES if name == ALL else (name,)
-    found = tuple(reproduce_each(names, where, seeds=seeds, quick=quick))
+    names = read_names(name)
+    with UnitRunner(folder, workers=workers, scheduler=scheduler, progress=progress) as runner:
+        found = tuple(reproduce_each(names, runner, folder, seeds=seeds, quick=quick))
     return found if name == ALL else found[0]
+
+
+def read_names(name: str) -> tuple[str, ...]:
+    """Return the reproductions that a name stands for; refuse a name that is not known."""
+    if name not in (*NAMES, ALL):
+        raise ModelError(unknown("reproduction", name, [*NAMES, ALL]))
+    return NAMES if name == ALL else (name,)
 
 
 def reproduce_each(
     names: Sequence[str],
-    where: Where,
+    runner: UnitRunner,
+    folder: str | Path,
     *,
     seeds: int | Iterable[int] | None = None,
     quick: bool = False,
 ) -> Iterator[Reproduction]:
-    """Compute several of the paper's tables, one after another, in the same processes."""
+    """Compute several of the paper's tables, one after another, with the same workers."""
     require_float64()
-    for name in names:
-        if name not in REPRODUCTIONS:
-            raise ModelError(unknown("reproduction", name, [*REPRODUCTIONS, ALL]))
     chosen = None if seeds is None else read_seeds(seeds)
-    with keep_workers(where) as position:
-        for name in names:
-            command = _command(name, seeds, quick)
-            yield _reproduce(name, position, chosen, quick, command)
+    for name in names:
+        usual = read_seeds(QUICK_SEEDS if quick else DEFAULT_SEEDS[name])
+        begun = time.perf_counter()
+        computed, result = REPRODUCTIONS[name](chosen or usual, runner, quick)
+        origin = origin_note(computed.results)
+        result = result._replace(notes="\n\n".join(filter(None, [result.notes, origin])))
+        label = f"{name}-quick" if quick else name
+        files = write_result(folder, label, result, _command(name, seeds, quick))
+        new = {
+            each.attrs["identity"]: float(each.attrs["processor_seconds"])
+            for each in computed.results
+            if each.attrs["is_new"]
+        }
+        yield Reproduction(
+            name,
+            *result[:4],
+            files,
+            time.perf_counter() - begun,
+            computed.wall,
+            sum(new.values()),
+            computed.workers,
+            origin,
+        )
 
 
-def _reproduce(
-    name: str, where: Where, seeds: tuple[int, ...] | None, quick: bool, command: str
-) -> Reproduction:
-    usual = read_seeds(QUICK if quick else SEEDS[name])
-    begun = time.perf_counter()
-    computation = REPRODUCTIONS[name](usual if seeds is None else seeds, where, quick)
-    computed = computation.computed
-    origin = origin_words(computed.results)
-    result = Result(
-        computation.table,
-        computation.differences,
-        computation.traces,
-        computed.failed,
-        "\n\n".join(filter(None, [computation.words, origin])),
-        command,
-        computation.draw(),
-    )
-    assert where.folder is not None  # noqa: S101  (`reproduce` has a default)
-    files = write_result(where.folder, f"{name}-quick" if quick else name, result)
-    own = {each.attrs["identity"]: each for each in computed.results if each.attrs["is_new"]}
-    busy = sum(float(each.attrs["processor_seconds"]) for each in own.values())
-    return Reproduction(
-        name,
-        computation.table,
-        computation.differences,
-        computation.traces,
-        computed.failed,
-        files,
-        time.perf_counter() - begun,
-        computed.wall,
-        busy,
-        computed.workers,
-        origin,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Computation:
-    """What a reproduction computed, before it is written.
-
-    draw: makes the figures, {end of the file's name: Axes}. words: what a reader must know.
-    """
-
-    computed: Computed
-    table: pd.DataFrame
-    differences: pd.DataFrame
-    traces: xr.Dataset
-    draw: Draw
-    words: str
-
-
-def _theory(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
-    computed = run_theory(seeds, where)
+def _theory(seeds: Sequence[int], runner: UnitRunner, quick: bool) -> Reproduced:
+    computed = run_theory(seeds, runner)
     require_results(computed.results, computed.failed)
     own = [int(each.attrs["seed"]) for each in computed.results]
-    traces = xr.concat(
-        [each["value"] for each in computed.results], pd.Index(own, name="seed")
-    ).to_dataset()
-    return Computation(
-        computed,
-        tabulate_theory(computed.results),
-        pd.DataFrame(),
-        traces,
-        lambda: {"": plots.draw_theory(diagnose(own[0]))},
-        theory_words(),
-    )
+    values = [each["value"] for each in computed.results]
+    traces = xr.concat(values, pd.Index(own, name="seed")).to_dataset()
+    table, axes = tabulate_theory(computed.results), {"": plots.draw_theory(diagnose(own[0]))}
+    return computed, Result(table, NO_TABLE, traces, computed.failed, THEORY_NOTES, axes)
 
 
-def _transfer(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
-    variants = ("linear",) if quick else ("linear", "nonlinear")
-    computed = run_transfer(variants, seeds, where)
+def _transfer(seeds: Sequence[int], runner: UnitRunner, quick: bool) -> Reproduced:
+    computed = run_transfer(("linear",) if quick else ("linear", "nonlinear"), seeds, runner)
     require_results(computed.results, computed.failed)
-    table = tabulate_errors(computed.results)
-    return Computation(
-        computed,
-        table,
-        pd.DataFrame(),
-        _join_errors(computed.results),
-        lambda: {"": plots.draw_transfer(table)},
-        transfer_words(),
-    )
+    table, traces = tabulate_errors(computed.results), _join_errors(computed.results)
+    axes = {"": plots.draw_transfer(table)}
+    return computed, Result(table, NO_TABLE, traces, computed.failed, TRANSFER_NOTES, axes)
 
 
 def _join_errors(results: Sequence[xr.Dataset]) -> xr.Dataset:
@@ -289,76 +254,48 @@ def _join_errors(results: Sequence[xr.Dataset]) -> xr.Dataset:
     return joined.assign_coords(labels).rename(case="system")
 
 
-def _benchmarks(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
-    return _compared(*run_benchmarks(seeds, where, quick))
-
-
-def _sweep(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
-    comparison, table = run_sizes(seeds, where, quick)
-    return _compared(
-        comparison, table, lambda: {"-sizes": plots.draw_sizes(_by_size(table, comparison))}
-    )
+def _compared(comparison: Comparison, table: pd.DataFrame) -> Reproduced:
+    has_reference = (comparison.units["method"] == REFERENCE).any()
+    differences = comparison.both_differences(REFERENCE) if has_reference else NO_TABLE
+    axes = comparison.draw(differences)
+    if "size" in table:
+        axes["-sizes"] = plots.draw_sizes(_by_size(table, comparison))
+    traces, failed = comparison.traces, comparison.failed
+    return comparison, Result(table, differences, traces, failed, COMPARISON_NOTES, axes)
 
 
 def _by_size(table: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """Return mean gaps of what was recommended by size, with quartiles over seeds."""
-    quartiles = comparison.units.groupby(["system", "method"], sort=False)["recommended"]
-    low, high = (quartiles.quantile(share) for share in (0.25, 0.75))
-    positions = list(zip(table["system"], table["method"], strict=True))
+    gaps = comparison.units.groupby(["system", "method"], sort=False)["recommended"]
     shown = pd.DataFrame(
         {
             "size": table["size"],
             "method": table["method"],
             "mean": table["recommended_mean"],
             "median": table["recommended_median"],
-            "lower": [low[position] for position in positions],
-            "upper": [high[position] for position in positions],
+            "lower": gaps.quantile(0.25).to_numpy(),  # in the order of the table
+            "upper": gaps.quantile(0.75).to_numpy(),
         }
     )
     shown.attrs = {"of": "recommended", "interval": "middle half of the seeds"}
     return shown
 
 
-def _ablation(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
-    return _compared(*run_ablation(seeds, where, quick))
-
-
-def _noise(seeds: Sequence[int], where: Where, quick: bool) -> Computation:
-    return _compared(*run_noise(seeds, where, quick))
-
-
-def _compared(comparison: Comparison, table: pd.DataFrame, draw: Draw | None = None) -> Computation:
-    has_reference = (comparison.units["method"] == REFERENCE).any()
-    differences = comparison.both_differences(REFERENCE) if has_reference else NO_DIFFERENCES
-    computed = Computed(comparison.results, comparison.failed, comparison.wall, comparison.workers)
-    return Computation(
-        computed,
-        table,
-        differences,
-        comparison.traces,
-        lambda: comparison.draw(differences) | ({} if draw is None else draw()),
-        comparison_words(),
-    )
-
-
-REPRODUCTIONS: dict[str, Callable[[Sequence[int], Where, bool], Computation]] = {
+REPRODUCTIONS: dict[str, Callable[[Sequence[int], UnitRunner, bool], Reproduced]] = {
     "theory": _theory,
     "transfer": _transfer,
-    "benchmarks": _benchmarks,
-    "sweep": _sweep,
-    "ablation": _ablation,
-    "noise": _noise,
+    "benchmarks": lambda *given: _compared(*run_benchmarks(*given)),
+    "sweep": lambda *given: _compared(*run_sizes(*given)),
+    "ablation": lambda *given: _compared(*run_ablation(*given)),
+    "noise": lambda *given: _compared(*run_noise(*given)),
 }
 NAMES = tuple(REPRODUCTIONS)
 
 
 def _command(name: str, seeds: object, quick: bool) -> str:
-    """Return the command, or the call where no command does it."""
+    """Return the command that reproduces a table, or the call where there is no such command."""
     if seeds is not None and not isinstance(seeds, int | np.integer):
         return f"cb.experiments.reproduce({name!r}, seeds={list(seeds)!r}, quick={quick})"  # type: ignore[call-overload]
-    words = ["causal-bo", "reproduce", name]
-    if quick:
-        words.append("--quick")
-    if seeds is not None:
-        words += ["--seeds", str(seeds)]
-    return " ".join(words)
+    options = " --quick" if quick else ""
+    options += "" if seeds is None else f" --seeds {seeds}"
+    return f"causal-bo reproduce {name}{options}"

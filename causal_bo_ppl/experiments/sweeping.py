@@ -1,8 +1,8 @@
-"""How do several methods do on several systems? One table of units, computed and compared.
+"""How do several methods compare on several systems? Units are planned, computed and compared.
 
 Every system, method and seed is a unit. Methods are `cb.Settings`, or the keywords of one; two more
-show what experiments are worth: "no experiment" recommends by the posterior mean of the rows, and
-"more rows" does so after as many more rows as there were experiments.
+show the value of experiments: "no experiment" recommends by the posterior mean of the observations,
+and "more observations" does so after as many more observations as there were experiments.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +17,7 @@ import xarray as xr
 from causal_bo_ppl import models
 from causal_bo_ppl.errors import ModelError, listed, unknown
 from causal_bo_ppl.experiments.comparison import Comparison, require_results
-from causal_bo_ppl.experiments.execution import Where, compute, keep_workers
-from causal_bo_ppl.experiments.store import Store
+from causal_bo_ppl.experiments.execution import UnitRunner
 from causal_bo_ppl.experiments.units import (
     Given,
     Loaded,
@@ -32,9 +31,10 @@ from causal_bo_ppl.optimization import Settings
 from causal_bo_ppl.optimization.settings import PRESETS
 from causal_bo_ppl.systems import CausalSystem
 
-OPTIMIZE, NOTHING, PASSIVE = "optimize", "no experiment", "more rows"
-KEYWORDS = tuple(each.name for each in fields(Settings))
-ROUNDS = 10  # of a sweep that gives neither rounds nor a budget
+OPTIMIZE, NO_EXPERIMENT, MORE = "optimize", "no experiment", "more observations"
+SETTING_NAMES = tuple(each.name for each in fields(Settings))
+LEARNING_SETTINGS = "mechanisms inference prior accept outcomes observations".split()
+DEFAULT_ROUNDS = 10  # of a sweep that gives neither rounds nor a budget
 System = CausalSystem | str | Loaded
 
 
@@ -62,9 +62,10 @@ class Case:
 
 
 class Method(NamedTuple):
-    """A method by its name in tables: the keywords of its settings, and what it does.
+    """A method by its name in tables, with the keywords of its settings.
 
-    base, group: the name without that of the settings it is combined with, and the latter.
+    kind: "optimize", "no experiment" or "more observations". base, group: the name without that of
+    the settings it is combined with, and the name of the latter.
     """
 
     name: str
@@ -87,8 +88,8 @@ def sweep(
 ) -> Comparison:
     """Run methods on systems with known truth, over many seeds, and compare their gaps.
 
-    Units with the same seed share rows and noise. What a unit computes does not depend on where or
-    in which order it runs.
+    Units with the same seed share observations and noise. What a unit computes does not depend on
+    where or in which order it runs.
 
     Parameters
     ----------
@@ -97,21 +98,21 @@ def sweep(
         `cb.models.load`, or a `cb.experiments.Case` with settings of its own.
     methods:
         Names of `optimize`'s methods, or {label: keywords of `cb.Settings`}. "no experiment" and
-        "more rows" recommend by the posterior mean of the rows, the second after as many more rows
-        as the first method ran experiments.
+        "more observations" recommend by the posterior mean of the observations, the second after
+        as many more observations as the first method ran experiments.
     settings:
         Keywords of `cb.Settings` for all methods, such as {"budget": 40, "mechanisms": "gp"}; or
         {label: keywords} of several, each of which is combined with every method.
     seeds:
         How many, or which.
     folder:
-        Where every unit is kept as soon as it is finished. A sweep with the same folder goes on
-        where the one before was cut off, and repeats nothing. By default results are kept in memory
-        only.
+        Where every unit is stored as soon as it is finished. A sweep with the same folder resumes
+        one that was interrupted, and repeats nothing. By default results are kept in memory only.
     workers:
-        How many processes compute on this machine, by default one for every core.
+        The number of Dask workers, which are processes of this machine; by default one for every
+        core.
     scheduler:
-        The address of a Dask cluster, which computes instead. It needs the extra "scale".
+        The address of a running Dask cluster, which computes instead.
     progress:
         Whether a progress bar is shown when it takes more than a few seconds.
 
@@ -140,16 +141,15 @@ def sweep(
     """
     cases, named = read_cases(systems), read_methods(methods)
     require_known(cases, named)
-    chosen = cross(named, settings)
-    where = Where(folder, workers, scheduler, progress)
-    return compare(cases, chosen, read_seeds(seeds), where)
+    chosen, read = cross(named, settings), read_seeds(seeds)
+    with UnitRunner(folder, workers=workers, scheduler=scheduler, progress=progress) as runner:
+        return compare(cases, chosen, read, runner)
 
 
 def compare(
-    cases: Mapping[str, Case], methods: Sequence[Method], seeds: Sequence[int], where: Where
+    cases: Mapping[str, Case], methods: Sequence[Method], seeds: Sequence[int], runner: UnitRunner
 ) -> Comparison:
-    """Plan the units, compute them, and put their results together."""
-    store = Store(where.folder)
+    """Plan the units, compute them, and join their results."""
     systems = {label: _refer(case) for label, case in cases.items()}
     plan = [
         (label, method)
@@ -162,14 +162,12 @@ def compare(
     units = [
         _unit(label, cases[label], systems[label], method, seed)
         for label, method in plan
-        if method.kind != PASSIVE
+        if method.kind != MORE
         for seed in seeds
     ]
-    with keep_workers(where) as position:
-        parts = [compute(units, position, store)]
-        if more := _with_more_rows(plan, cases, systems, parts[0].results):
-            parts.append(compute(more, position, store))
-    order = {(label, method.name): position for position, (label, method) in enumerate(plan)}
+    parts = [runner.compute(units)]
+    parts.append(runner.compute(_observe_more(plan, cases, systems, parts[0].results)))
+    order = {(label, method.name): index for index, (label, method) in enumerate(plan)}
     results = sorted(
         (result for part in parts for result in part.results),
         key=lambda result: order[result.attrs["case"], result.attrs["method"]],
@@ -189,8 +187,8 @@ def _refer(case: Case) -> Loaded | Given:
 
 def _unit(label: str, case: Case, system: Loaded | Given, method: Method, seed: int) -> Unit:
     made = _settings(case, method)
-    if method.kind == NOTHING:
-        return NoExperiment(label, method.name, seed, system, _without_end(made))
+    if method.kind == NO_EXPERIMENT:
+        return NoExperiment(label, method.name, seed, system, _for_learning(made))
     return Optimization(label, method.name, seed, system, made)
 
 
@@ -200,59 +198,51 @@ def _settings(case: Case, method: Method) -> Settings:
     return make_settings(method.name, {**method.keywords, **case.settings, **own})
 
 
-def _without_end(settings: Settings) -> Settings:
-    """Return what matters where nothing is tried: how rows are learned from."""
-    return Settings(
-        mechanisms=settings.mechanisms,
-        inference=settings.inference,
-        prior=settings.prior,
-        accept=settings.accept,
-        outcomes=settings.outcomes,
-        observations=settings.observations,
-    )
+def _for_learning(settings: Settings) -> Settings:
+    """Return the settings that matter without experiments: how a model is fitted."""
+    return Settings(**{name: getattr(settings, name) for name in LEARNING_SETTINGS})
 
 
-def _with_more_rows(
+def _observe_more(
     plan: Sequence[tuple[str, Method]],
     cases: Mapping[str, Case],
     systems: Mapping[str, Loaded | Given],
     results: Sequence[xr.Dataset],
 ) -> list[Unit]:
-    """Return the units that observe as many rows as the first method ran experiments."""
+    """Return the units with as many more observations as the first method ran experiments."""
     first: dict[tuple[str, str], str] = {}
     for label, method in plan:
         if method.kind == OPTIMIZE:
             first.setdefault((label, method.group), method.name)
-    units: list[Unit] = []
-    for label, method in plan:
-        if method.kind != PASSIVE:
-            continue
-        own = _without_end(_settings(cases[label], method))
-        reference = label, first.get((label, method.group))
-        for result in results:
-            if (result.attrs["case"], result.attrs["method"]) == reference:
-                seed, rows = int(result.attrs["seed"]), int(result["tried"].notnull().sum())
-                units.append(NoExperiment(label, method.name, seed, systems[label], own, rows))
-    return units
+    return [
+        NoExperiment(
+            label,
+            method.name,
+            int(result.attrs["seed"]),
+            systems[label],
+            _for_learning(_settings(cases[label], method)),
+            int(result["tried"].notnull().sum()),
+        )
+        for label, method in plan
+        if method.kind == MORE
+        for result in results
+        if result.attrs["case"] == label
+        and result.attrs["method"] == first.get((label, method.group))
+    ]
 
 
 def read_cases(systems: Any) -> dict[str, Case]:
-    """Return systems with their labels; all are loaded once, so that mistakes show before work."""
+    """Return systems with their labels; each is loaded once, so that mistakes are found early."""
     if isinstance(systems, CausalSystem | str | Loaded | Case):
         systems = [systems]
-    try:
-        items = (
-            list(systems.items())
-            if isinstance(systems, Mapping)
-            else [(_label(each), each) for each in systems]
-        )
-    except TypeError:
+    if not isinstance(systems, Iterable):
         raise ModelError(
             "sweep needs a CausalSystem, the name of one, several, or {label: system}; got "
             f"{type(systems).__name__}"
-        ) from None
+        )
+    named = systems.items() if isinstance(systems, Mapping) else ((_label(s), s) for s in systems)
     cases: dict[str, Case] = {}
-    for label, given in items:
+    for label, given in named:
         case = given if isinstance(given, Case) else Case(given)
         if not isinstance(case.system, CausalSystem | str | Loaded):
             raise ModelError(
@@ -298,7 +288,7 @@ def read_methods(methods: Any) -> list[Method]:
 def _read_method(name: object, given: object) -> Method:
     if isinstance(given, Settings):
         usual = Settings()
-        own = {key: getattr(given, key) for key in KEYWORDS}
+        own = {key: getattr(given, key) for key in SETTING_NAMES}
         given = {key: value for key, value in own.items() if value != getattr(usual, key)}
         given["method"] = own["method"]
         for key in PRESETS[str(own["method"])]:
@@ -308,19 +298,18 @@ def _read_method(name: object, given: object) -> Method:
             f"the method {name!r} needs keywords of cb.Settings as a dictionary, or cb.Settings; "
             f"got {given!r}"
         )
-    keywords = dict(given)
-    label = str(name)
-    if label in (NOTHING, PASSIVE):
+    keywords, label = dict(given), str(name)
+    if label in (NO_EXPERIMENT, MORE):
         return Method(label, keywords, label, label)
     if not keywords and label not in PRESETS:
-        raise ModelError(unknown("method", name, [*PRESETS, NOTHING, PASSIVE]))
+        raise ModelError(unknown("method", name, [*PRESETS, NO_EXPERIMENT, MORE]))
     if label in PRESETS:
         keywords.setdefault("method", label)
     return Method(label, keywords, OPTIMIZE, label)
 
 
 def require_known(cases: Mapping[str, Case], methods: Sequence[Method]) -> None:
-    """Refuse cases that name a method which is not there: it would be passed over in silence."""
+    """Refuse cases that name a method which is not run: it would be ignored silently."""
     names = [method.base for method in methods]
     for label, case in cases.items():
         for name in (*(case.methods or ()), *case.by_method):
@@ -345,13 +334,13 @@ def cross(methods: Sequence[Method], settings: Mapping[str, Any] | None) -> list
 
 
 def make_settings(name: str, keywords: Mapping[str, Any]) -> Settings:
-    """Return the settings of a method; without an end given, ten rounds."""
-    if odd := sorted(set(keywords) - set(KEYWORDS)):
+    """Return the settings of a method; ten rounds where neither rounds nor a budget are given."""
+    if extra := sorted(set(keywords) - set(SETTING_NAMES)):
         raise ModelError(
-            f"the method {name!r} has the unknown settings {listed(odd)}; cb.Settings takes "
-            f"{listed(KEYWORDS)}"
+            f"the method {name!r} has the unknown settings {listed(extra)}; cb.Settings takes "
+            f"{listed(SETTING_NAMES)}"
         )
     made = Settings(**keywords)
     if made.rounds is None and made.budget is None:
-        made = replace(made, rounds=ROUNDS)
+        made = replace(made, rounds=DEFAULT_ROUNDS)
     return made

@@ -1,20 +1,21 @@
-"""Does the kernel of the linear chain have the structure that the theory says?
+"""Does the kernel of the linear chain have the structure that the theory predicts?
 
 The published table has one data set with unpublished noise and scale of the kernel. Here the noise
-is chosen such that kappa^2 over it is that of the published bound, and every row is computed over
-many data sets. The control has the causal kernel within every set and no covariance between sets:
-it tells what coupling does to the information gain from what the choice of an RBF kernel does.
+is chosen such that kappa^2 over it is that of the published bound, and every quantity is computed
+over many data sets. The control has the causal kernel within every set and no covariance between
+sets: it separates the effect of coupling on the information gain from that of an RBF kernel.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from causal_bo_ppl.experiments.execution import Computed, Where, compute
+from causal_bo_ppl.experiments.execution import Computed, UnitRunner
 from causal_bo_ppl.experiments.published import RATIO, THEORY
 from causal_bo_ppl.experiments.units import Loaded, Unit
 from causal_bo_ppl.inference import Posterior, fit
@@ -22,49 +23,53 @@ from causal_bo_ppl.kernels import jacobian_gram
 from causal_bo_ppl.theory import gain_curves, theory_table
 from causal_bo_ppl.theory.constants import design, kappa2
 
-ROWS = 100
-SIZES = (25, 50, 100, 200, 400, 800, 1600, 3200)
-ROUNDS = 320
-SMALL = 1e-9  # error of a covariance, over the largest one
+OBSERVATIONS = 100
+DATA_SIZES = (25, 50, 100, 200, 400, 800, 1600, 3200)
+THEORY_ROUNDS = 320
+COVARIANCE_TOLERANCE = 1e-9  # error of a covariance, over the largest one
 
 
 @dataclass(frozen=True, eq=False)
 class TheoryCheck(Unit):
     """The theory's quantities for one data set of the chain."""
 
-    rows: int = ROWS
-    rounds: int = ROUNDS
+    observations: int = OBSERVATIONS
+    rounds: int = THEORY_ROUNDS
 
     def describe(self) -> dict[str, object]:
         """Return everything that the numbers depend on."""
-        return super().describe() | {"rows": self.rows, "rounds": self.rounds}
+        return super().describe() | {"observations": self.observations, "rounds": self.rounds}
 
     def measure(self) -> xr.Dataset:
         """Fit the chain, and compute every quantity."""
-        post = self.fitted(self.rows)
+        post = self.fitted(self.observations)
         noise = kappa2(post).value / RATIO
         table = theory_table(post, noise=noise, rounds=self.rounds)
         values = dict(zip(table["quantity"], table["value"].astype(float), strict=True))
-        values |= {f"trace at {rows} rows": _trace(self.fitted(rows)) for rows in SIZES}
+        values |= {_trace_at(count): _trace(self.fitted(count)) for count in DATA_SIZES}
         names = list(values)
         return xr.Dataset(
             {"value": ("quantity", [values[name] for name in names])}, coords={"quantity": names}
         )
 
-    def fitted(self, rows: int) -> Posterior:
-        """Return the posterior of so many rows, without intercepts."""
+    def fitted(self, count: int) -> Posterior:
+        """Return the posterior of so many observations, without intercepts."""
         system = self.system.load()
-        return fit(system.problem, system.observe(rows, self.seed), intercepts=False)
+        return fit(system.problem, system.observe(count, self.seed), intercepts=False)
+
+
+def _trace_at(count: int) -> str:
+    return f"trace at {count} observations"
 
 
 def _trace(post: Posterior) -> float:
     return float(np.trace(post.covariance))
 
 
-def run_theory(seeds: Sequence[int], where: Where) -> Computed:
+def run_theory(seeds: Sequence[int], runner: UnitRunner) -> Computed:
     """Check the theory on the chain, a unit for every data set."""
     units = [TheoryCheck("chain", "theory", seed, Loaded("chain")) for seed in seeds]
-    return compute(units, where)
+    return runner.compute(units)
 
 
 def tabulate(results: Sequence[xr.Dataset]) -> pd.DataFrame:
@@ -89,12 +94,13 @@ def tabulate(results: Sequence[xr.Dataset]) -> pd.DataFrame:
 
 
 def _expected(name: Any, values: pd.DataFrame) -> tuple[str, pd.Series | None]:
-    """Return what the theory says of a quantity, in words and for every data set."""
+    """Return what the theory requires of a quantity, as a text and for every data set."""
     column, gain = values[name], values["information gain"]
     if name == "rank":
         return "equals the dimension of theta", column == values["dimension"]
     if name == "covariance error":
-        return f"below {SMALL:g} of kappa^2", column <= SMALL * values["kappa^2"]
+        below = column <= COVARIANCE_TOLERANCE * values["kappa^2"]
+        return f"below {COVARIANCE_TOLERANCE:g} of kappa^2", below
     if name == "information gain":
         return "below the bound by rank", column <= values["bound by rank"]
     if name == "independent gain, RBF":
@@ -103,25 +109,25 @@ def _expected(name: Any, values: pd.DataFrame) -> tuple[str, pd.Series | None]:
         return "above the coupled gain, below that of RBF kernels", (column > gain) & (
             column < values["independent gain, RBF"]
         )
-    if str(name).startswith("trace at") and name != f"trace at {SIZES[0]} rows":
-        before = SIZES[SIZES.index(int(str(name).split()[2])) - 1]
-        return f"below that at {before} rows", column < values[f"trace at {before} rows"]
+    for fewer, more in pairwise(DATA_SIZES):
+        if name == _trace_at(more):
+            return f"below that at {fewer} observations", column < values[_trace_at(fewer)]
     return "", None
 
 
 def diagnose(seed: int = 0) -> dict[str, Any]:
-    """Return what the paper's four pictures show, for one data set."""
+    """Return what the paper's four figures show, for one data set."""
     unit = TheoryCheck("chain", "theory", seed, Loaded("chain"))
-    post = unit.fitted(ROWS)
+    post = unit.fitted(OBSERVATIONS)
     queries, noise = design(post).queries, kappa2(post).value / RATIO
     analytic = np.asarray(jacobian_gram(post, queries).gram)
-    traces = [_trace(unit.fitted(rows)) for rows in SIZES]
+    traces = [_trace(unit.fitted(count)) for count in DATA_SIZES]
     return {
         "eigenvalues": np.sort(np.linalg.eigvalsh(analytic))[::-1],
         "dimension": len(post.names),
         "covariances": np.stack([analytic.ravel(), _numerical(post).ravel()], axis=1),
-        "gains": gain_curves(post, queries, noise=noise, rounds=ROUNDS),
-        "concentration": pd.DataFrame({"rows": SIZES, "trace": traces}),
+        "gains": gain_curves(post, queries, noise=noise, rounds=THEORY_ROUNDS),
+        "concentration": pd.DataFrame({"rows": DATA_SIZES, "trace": traces}),
     }
 
 

@@ -1,13 +1,13 @@
-"""How much do outcomes of some sets teach about others? The funnel, linear and nonlinear.
+"""How much do outcomes of some sets inform predictions of others? The funnel, linear and nonlinear.
 
 Outcomes come from four sets in turn, at random values; the error is that of the predicted responses
 of sets that were never tried: the root mean square over a grid of each, averaged over the sets.
 Gaussian processes are fitted in closed form given the most probable hyperparameters ("conjugate").
-Training points, rows and noise of a seed are shared by all methods. Budget 0 is what the rows alone
-say, so that the value of outcomes can be told from that of the rows.
+Training points, observations and noise of a seed are shared by all methods. Budget 0 is the error
+with the observations alone, so that the value of outcomes is separated from that of observations.
 
-Two further methods on the linear funnel show what limits transfer. "gc-cbo, levels known" is told
-that every variable has mean 0, as the model of the paper has it, so that slopes alone are learned.
+Two further methods on the linear funnel show what limits transfer. "gc-cbo, means known" knows that
+every variable has mean 0, as in the model of the paper, so that slopes alone are learned.
 "gc-cbo, exact outcomes" learns from the effects themselves, without noise.
 """
 
@@ -21,7 +21,7 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import t as student
 
-from causal_bo_ppl.experiments.execution import Computed, Where, compute
+from causal_bo_ppl.experiments.execution import Computed, UnitRunner
 from causal_bo_ppl.experiments.published import BUDGETS, TRANSFER
 from causal_bo_ppl.experiments.units import Loaded, Unit
 from causal_bo_ppl.inference import fit
@@ -30,16 +30,16 @@ from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.surrogates import CoupledMaker, IndependentMaker, SurrogateMaker
 
-TICKS = 5  # of every variable in the grid of a response
+GRID_POINTS = 5  # of every variable in the grid of a response
 ALL_BUDGETS = (0, *BUDGETS)
-ROWS = (30, 100)
+DATA_SIZES = (30, 100)
 
 
 class Learning(NamedTuple):
     """How a method learns: its mechanisms, its method of inference and its surrogate.
 
-    intercepts: whether levels are learned; otherwise every mean is known to be 0. is_exact: whether
-    its outcomes are the effects themselves.
+    intercepts: whether intercepts are learned; otherwise every mean is known to be 0. is_exact:
+    whether its outcomes are the effects themselves.
     """
 
     mechanisms: str
@@ -54,14 +54,14 @@ LINEAR = Learning("linear", "wishart", COUPLED)
 FITS = {
     "gc-cbo": LINEAR,
     "gc-cbo, linear": LINEAR,
-    "gc-cbo, levels known": LINEAR._replace(intercepts=False),
+    "gc-cbo, means known": LINEAR._replace(intercepts=False),
     "gc-cbo, exact outcomes": LINEAR._replace(is_exact=True),
     "gc-cbo, nonlinear": Learning("gp", "conjugate", COUPLED),
     "cbo": LINEAR._replace(surrogate=IndependentMaker()),
     "cbo-noprior": LINEAR._replace(surrogate=IndependentMaker(causal_prior=False)),
 }
 METHODS = {
-    "linear": ("gc-cbo", "gc-cbo, levels known", "gc-cbo, exact outcomes", "cbo", "cbo-noprior"),
+    "linear": ("gc-cbo", "gc-cbo, means known", "gc-cbo, exact outcomes", "cbo", "cbo-noprior"),
     "nonlinear": ("gc-cbo, nonlinear", "gc-cbo, linear", "cbo", "cbo-noprior"),
 }
 
@@ -70,25 +70,25 @@ METHODS = {
 class Transfer(Unit):
     """Errors on sets that were never tried, by the number of outcomes of others."""
 
-    rows: int
+    observations: int
     budgets: tuple[int, ...] = ALL_BUDGETS
 
     def describe(self) -> dict[str, object]:
         """Return everything that the numbers depend on."""
-        own = {"rows": self.rows, "budgets": list(self.budgets), "fit": self.method}
-        return super().describe() | own
+        own = {"observations": self.observations, "budgets": list(self.budgets)}
+        return super().describe() | own | {"fit": self.method}
 
     def measure(self) -> xr.Dataset:
-        """Learn from rows and outcomes, and compare predictions with exact responses."""
+        """Learn from observations and outcomes, and compare predictions with exact responses."""
         from causal_bo_ppl.models import funnel
 
         system = self.system.load()
         problem = system.problem
-        for_rows, for_values, for_noise = jax.random.split(as_key(self.seed), 3)
-        data = system.observe(self.rows, for_rows)
-        queries = draw_training(problem, funnel.TRAINING, max(self.budgets), for_values)
+        data_key, value_key, noise_key = jax.random.split(as_key(self.seed), 3)
+        data = system.observe(self.observations, data_key)
+        queries = draw_training(problem, funnel.TRAINING, max(self.budgets), value_key)
         learning = FITS[self.method]
-        outcomes, noise = system.experiment(queries, for_noise).outcomes, None
+        outcomes, noise = system.experiment(queries, noise_key).outcomes, None
         if learning.is_exact:
             outcomes, noise = np.asarray(system.effect(queries)), 0.0
         held, ends = held_out(problem, funnel.HELD_OUT)
@@ -99,23 +99,23 @@ class Transfer(Unit):
             mechanisms=learning.mechanisms,
             method=learning.inference,
             intercepts=learning.intercepts,
-            key=for_rows,
+            key=data_key,
         )
-        before: Any = learning.surrogate.begin(post)
-        errors, inside = [], []
+        prior: Any = learning.surrogate.begin(post)
+        errors, covered = [], []
         for budget in self.budgets:
-            told = before
+            surrogate = prior
             if budget:
-                told = before.tell(queries[:budget], outcomes[:budget], noise)
-                relinearize = offered(told, "relinearize")
-                told = told if relinearize is None else relinearize()
-            mean, sd = told.predict(held)
+                surrogate = prior.tell(queries[:budget], outcomes[:budget], noise)
+                relinearize = offered(surrogate, "relinearize")
+                surrogate = surrogate if relinearize is None else relinearize()
+            mean, sd = surrogate.predict(held)
             parts = np.split((mean - truth) ** 2, ends)
             errors.append(float(np.mean([np.sqrt(part.mean()) for part in parts])))
-            width = student.ppf(0.95, getattr(told, "degrees", np.inf)) * sd
-            inside.append(float((np.abs(mean - truth) <= width).mean()))
+            width = student.ppf(0.95, getattr(surrogate, "degrees", np.inf)) * sd
+            covered.append(float((np.abs(mean - truth) <= width).mean()))
         return xr.Dataset(
-            {"error": ("budget", errors), "covered": ("budget", inside)},
+            {"error": ("budget", errors), "covered": ("budget", covered)},
             coords={"budget": list(self.budgets)},
         )
 
@@ -125,93 +125,88 @@ def draw_training(
 ) -> Queries:
     """Draw interventions on some sets in turn, uniform over their domains."""
     shares = np.asarray(jax.random.uniform(key, (count, max(map(len, sets)))))
-    tried = []
-    for at in range(count):
-        names = sets[at % len(sets)]
+    drawn = []
+    for index in range(count):
+        names = sets[index % len(sets)]
         ends = [problem.domains[name] for name in names]
-        tried.append(
+        drawn.append(
             {
                 name: float(low + share * (high - low))
-                for name, (low, high), share in zip(names, ends, shares[at], strict=False)
+                for name, (low, high), share in zip(names, ends, shares[index], strict=False)
             }
         )
-    return problem.queries(tried)
+    return problem.queries(drawn)
 
 
 def held_out(problem: Problem, sets: Sequence[tuple[str, ...]]) -> tuple[Queries, list[int]]:
-    """Return a grid of every set, and where those of the next set begin."""
+    """Return a grid of every set, and the index at which that of each further set begins."""
     held, ends = [], []
     for names in sets:
-        axes = np.meshgrid(*[np.linspace(*problem.domains[name], TICKS) for name in names])
+        axes = np.meshgrid(*[np.linspace(*problem.domains[name], GRID_POINTS) for name in names])
         points = np.stack([axis.ravel() for axis in axes], axis=1)
         held += [dict(zip(names, map(float, point), strict=True)) for point in points]
         ends.append(len(held))
     return problem.queries(held), ends[:-1]
 
 
-def run_transfer(variants: Sequence[str], seeds: Sequence[int], where: Where) -> Computed:
-    """Run the transfer tests, a unit for every variant, number of rows, method and seed."""
+def run_transfer(variants: Sequence[str], seeds: Sequence[int], runner: UnitRunner) -> Computed:
+    """Run the transfer tests, a unit for every variant, number of observations, method and seed."""
     units = [
         Transfer(
-            f"funnel, {variant}, {rows} rows",
+            f"funnel, {variant}, {size} observations",
             method,
             seed,
             Loaded("funnel", {"variant": variant, "seed": seed}),
-            rows,
+            size,
         )
         for variant in variants
-        for rows in ROWS
+        for size in DATA_SIZES
         for method in METHODS[variant]
         for seed in seeds
     ]
-    return compute(units, where)
+    return runner.compute(units)
 
 
 def tabulate(results: Sequence[xr.Dataset]) -> pd.DataFrame:
-    """Return median and quartiles over seeds of the error, by system, rows, method and budget.
+    """Return quartiles over seeds of the error, by system, observations, method and budget.
 
-    ratio: the median over that of `cbo-noprior` at the same budget. own: over the method's own
-    median at budget 0. Both are also computed from means over seeds.
+    rows: the number of observations. ratio: the median over that of `cbo-noprior` at the same
+    budget. own: over the method's own median at budget 0. Both are also computed from means over
+    seeds.
     """
     groups: dict[tuple[str, str], list[xr.Dataset]] = {}
     for result in results:
         groups.setdefault((result.attrs["case"], result.attrs["method"]), []).append(result)
-    rows = []
+    parts = []
     for (case, method), own in groups.items():
         errors = np.array([each["error"].to_numpy() for each in own])
-        covered = np.mean([each["covered"].to_numpy() for each in own], axis=0)
         lower, median, upper = np.quantile(errors, (0.25, 0.5, 0.75), axis=0)
-        _, variant, rows_said = case.split(", ")
-        published = TRANSFER.get((variant, "cbo" if method == "cbo-noprior" else method))
-        for at, budget in enumerate(own[0]["budget"].to_numpy().tolist()):
-            figure = np.nan
-            if published is not None and budget in BUDGETS and method != "cbo":
-                figure = published[BUDGETS.index(budget)]
-            rows.append(
-                {
-                    "system": f"funnel, {variant}",
-                    "rows": int(rows_said.split()[0]),
-                    "method": method,
-                    "budget": int(budget),
-                    "seeds": len(own),
-                    "lower": lower[at],
-                    "median": median[at],
-                    "upper": upper[at],
-                    "mean": errors[:, at].mean(),
-                    "covered": covered[at],
-                    "own": median[at] / median[0],
-                    "own_of_means": errors[:, at].mean() / errors[:, 0].mean(),
-                    "published": figure,
-                }
-            )
-    table = pd.DataFrame(rows)
+        means = np.array([column.mean() for column in errors.T])
+        _, variant, size = case.split(", ")
+        label = {"cbo": "", "cbo-noprior": "cbo"}.get(method, method)
+        published = dict(zip(BUDGETS, TRANSFER.get((variant, label), ()), strict=False))
+        budgets = own[0]["budget"].to_numpy()
+        columns = {
+            "system": f"funnel, {variant}",
+            "rows": int(size.split()[0]),
+            "method": method,
+            "budget": budgets,
+            "seeds": len(own),
+            "lower": lower,
+            "median": median,
+            "upper": upper,
+            "mean": means,
+            "covered": np.mean([each["covered"].to_numpy() for each in own], axis=0),
+            "own": median / median[0],
+            "own_of_means": means / means[0],
+            "published": [published.get(budget, np.nan) for budget in budgets.tolist()],
+        }
+        parts.append(pd.DataFrame(columns))
+    table = pd.concat(parts, ignore_index=True)
     plain = table[table["method"] == "cbo-noprior"].set_index(["system", "rows", "budget"])
     keys = list(zip(table["system"], table["rows"], table["budget"], strict=True))
-    ratios = {
-        name: table[column] / np.array([plain[column].get(key, np.nan) for key in keys])
-        for name, column in (("ratio", "median"), ("ratio_of_means", "mean"))
-    }
-    figures = table["published"] / np.array([plain["published"].get(key, np.nan) for key in keys])
-    table = table.assign(**ratios, published_ratio=figures)
+    ratios = {"ratio": "median", "ratio_of_means": "mean", "published_ratio": "published"}
+    for name, column in ratios.items():
+        table[name] = table[column] / np.array([plain[column].get(key, np.nan) for key in keys])
     table.attrs = {"seeds": int(table["seeds"].max())}
     return table

@@ -11,7 +11,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import Drawn, Limits, drawn_before
 from causal_bo_ppl.inference.potentials import Importance
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Prior, ResponseMap, Task, offered
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem import Problem, Queries
 
 
 class ObservationModel(Protocol):
@@ -154,10 +154,21 @@ def learned_entries(
     return np.asarray(~data.intervened[:, [data.nodes.index(name) for name in nodes]] & learned)
 
 
+def learned_observations(
+    problem: Problem, distribution: ThetaDistribution, data: Data
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return values (n, p) of the target and its causes, and which of them inform a density."""
+    nodes = problem.graph.ancestral(problem.target).nodes
+    columns = [problem.graph.index(name) for name in nodes]
+    return data.values[:, columns], learned_entries(
+        distribution.model, distribution.learned, data, nodes
+    )
+
+
 class Method(Protocol):
     """A method of inference: from a task, its mechanisms and a key to a belief about theta.
 
-    What else a method may say about itself is found by `fitting.trait`, which knows what is taken
+    What else a method may say about itself is found by `methods.trait`, which knows what is taken
     where it says nothing:
 
     - `takes_experiments` (True): whether it learns from rows in which something was set.
@@ -165,7 +176,6 @@ class Method(Protocol):
     - `learns_moments` (False): whether it learns moments of all observed variables, whatever the
       mechanisms. Theta may then have no value in some draws.
     - `is_approximate` (False): whether its intervals may be off even where the computation worked.
-    - `verdicts` (all): the verdicts that its beliefs may have.
 
     Optional methods are found by `offered`: `proper_prior(problem)`, a prior that can be drawn
     from; `shortened()`, the same method with fewer draws, for many fits; `resume(model, psi, stats,

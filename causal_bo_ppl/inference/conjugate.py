@@ -39,7 +39,6 @@ class Conjugate:
     name = "conjugate"
     needs_key = False
     uses_linearity = False
-    verdicts = ("exact", "passed", "failed")  # hyperparameters are searched for
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> ThetaDistribution:
         """Return the posterior of all equations."""

@@ -1,190 +1,198 @@
-"""How does ArviZ see a posterior? A DataTree with the usual groups and named coordinates.
+"""How does a posterior become ArviZ's DataTree and a netCDF file, and how is it loaded again?
 
-Groups with a number for every draw and row are made on request only: they grow with the product of
-both. In these every variable that was learned has its own dimension of rows, those in which it was
-not set. `constant_data` holds the rows themselves, once, so that a posterior can be made again from
-its tree; `unconstrained_posterior` holds what a sampler drew, for the same reason.
+A tree has ArviZ's usual groups with named coordinates; `SCHEMA` lists what they may hold. Groups
+with a number for every draw and observation are made on request only, because they grow with the
+product of both. `constant_data` holds the observations, `unconstrained_posterior` what a sampler
+drew, and the attribute `recipe` what `fit` was given, so that a posterior can be computed again.
+
+A file is netCDF with the SHA-256 of its bytes in a last line after them, which readers of netCDF
+ignore. The checksum is verified before anything is interpreted. It detects damage and edits but is
+no signature, so links to other data, declared sizes, the version, the schema and the problem's
+fingerprint are checked too before data are loaded.
 """
 
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import jax
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.outcomes import Outcomes
+from causal_bo_ppl.errors import CausalBOError, ModelError, StoreError, listed
+from causal_bo_ppl.inference.base import (
+    ObservationModel,
+    Recipe,
+    ThetaDistribution,
+    learned_observations,
+)
 from causal_bo_ppl.inference.draws import Drawn, effects_of_draws
-from causal_bo_ppl.inputs import read_count
-from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
+from causal_bo_ppl.inputs import read_count, read_key, write_key
+from causal_bo_ppl.mechanisms import serialization
+from causal_bo_ppl.mechanisms.base import Model, Task, offered
+from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, read_interventions
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from causal_bo_ppl.inference.base import ObservationModel, ThetaDistribution
     from causal_bo_ppl.inference.posterior import Posterior
 
 
+class Field(NamedTuple):
+    """The dimensions of a variable, {} standing for its name, and the types it may have."""
+
+    dims: tuple[str, ...]
+    types: tuple[str, ...] = ("f8",)
+
+
+ANY = "*"  # a variable of any name
+DRAW = ("chain", "draw")
+FLAG = ("b1",)
+NUMBER = ("b1", "i4", "i8", "u4", "f4", "f8")
+PARAMETERS = {
+    "theta": Field((*DRAW, "coordinate")),
+    "sd": Field((*DRAW, "node")),
+    "effect": Field((*DRAW, "intervention")),
+}
+SCHEMA: dict[str, dict[str, Field]] = {
+    "posterior": PARAMETERS,
+    "prior": PARAMETERS,
+    "unconstrained_posterior": {"psi": Field((*DRAW, "unconstrained"))},
+    "log_prior": {"prior": Field(DRAW)},
+    "sample_stats": {ANY: Field(DRAW, NUMBER)},
+    "log_likelihood": {ANY: Field((*DRAW, "row[{}]"))},
+    "posterior_predictive": {ANY: Field((*DRAW, "row[{}]"))},
+    "observed_data": {ANY: Field(("row[{}]",))},
+    "constant_data": {
+        "values": Field(("row", "node")),
+        "was_set": Field(("row", "node"), FLAG),
+        "outcome": Field(("experiment",)),
+        "experiment_values": Field(("experiment", "node")),
+        "experiment_was_set": Field(("experiment", "node"), FLAG),
+    },
+}
 BY_ROW = ("log_likelihood", "posterior_predictive", "observed_data")
-ROWS, EFFECTS, DISTURBANCES = "constant_data", "intervention", "node"
-COORDINATES = "unconstrained_posterior"
-MOST = 20_000_000  # numbers in one group: 160 MB
-IID = "draws are independent; the chains are a mere division"
+MOST_NUMBERS = 20_000_000  # in one group: 160 MB
+FORMAT = "3"  # raise it when a reader of the one before would misread a file
+LARGEST_FILE = 4 * 2**30  # bytes that a file may have and declare together
+LABEL = b"\ncausal_bo_ppl sha256 "
+GIVEN = "given draws"  # the method of a posterior made from given draws
+ROUNDING = 1e-9  # by which theta of the same draws may differ on another processor
+AGAIN = "fit and save it again with post.save(path)"
 
 
-class Wanted(NamedTuple):
+class Contents(NamedTuple):
     """What a tree shall hold.
 
-    draws: about how many; None for all. rows: the groups with a number for every row. effects: the
-    interventions whose effects are a variable of the posterior; None for no such variable.
+    draws: about how many; None for all. rows: the groups with a number for every observation.
+    effects: the interventions whose effects are a variable of the posterior, or None.
     """
 
     draws: int | None
-    rows: tuple[str, ...]
-    effects: Queries | None
+    rows: tuple[str, ...] = ()
+    effects: Queries | None = None
 
 
-def read_wanted(post: "Posterior", draws: int | None, rows: object, effects: object) -> Wanted:
-    """Return what a tree shall hold, as `Posterior.to_datatree` is asked for it."""
-    draws = None if draws is None else read_count("draws", draws, 4)
-    if isinstance(rows, bool):
-        groups: tuple[str, ...] = BY_ROW if rows else ()
-    else:
-        given = (rows,) if isinstance(rows, str) else rows
-        is_listed = isinstance(given, list | tuple) and all(each in BY_ROW for each in given)
-        if not is_listed:
-            raise ModelError(
-                f"rows must be True, False or some of the groups {listed(BY_ROW)}; got {rows!r}"
-            )
-        groups = tuple(each for each in BY_ROW if each in given)  # type: ignore[operator]
-    if effects is None:
-        return Wanted(draws, groups, None)
-    queries = read_interventions(post.problem, effects)
-    if not len(queries):
-        raise ModelError("effects names no intervention; give some, such as [{'X': 1.0}], or None")
-    post.distribution.response.batch(queries)  # refused before anything is drawn
-    return Wanted(draws, groups, queries)
+def read_contents(post: "Posterior", draws: object, rows: object, effects: object) -> Contents:
+    """Return what a tree shall hold, as the arguments of `Posterior.to_datatree` ask for it."""
+    groups = {True: BY_ROW, False: ()}[rows] if isinstance(rows, bool) else rows
+    groups = (groups,) if isinstance(groups, str) else groups
+    if not isinstance(groups, list | tuple) or not all(each in BY_ROW for each in groups):
+        raise ModelError(
+            f"rows must be True, False or some of the groups {listed(BY_ROW)}; got {rows!r}"
+        )
+    count = None if draws is None else read_count("draws", draws, 4)
+    queries = None if effects is None else read_interventions(post.problem, effects)
+    if queries is not None:
+        if not len(queries):
+            raise ModelError("effects names no intervention; give some, such as [{'X': 1.0}]")
+        post.distribution.response.batch(queries)  # refused before anything is drawn
+    return Contents(count, tuple(each for each in BY_ROW if each in groups), queries)
 
 
-def to_datatree(post: "Posterior", wanted: Wanted, key: jax.Array) -> "xr.DataTree":
-    """Return the wanted groups of a posterior as a tree."""
+def draw_tree(
+    problem: Problem,
+    distribution: ThetaDistribution,
+    data: Data,
+    contents: Contents,
+    key: jax.Array,
+) -> "xr.DataTree":
+    """Return draws, densities and statistics of a posterior as a tree."""
+    import xarray as xr
+
     for_draws, for_rows, for_prior = jax.random.split(key, 3)
-    distribution = post.distribution
-    drawn = distribution.drawn(wanted.draws, for_draws)
-    if wanted.rows:
-        values, free = post.learned_observations
-        drawn = drawn.thinned(max(4, MOST // free.size) if free.size else None)
-    groups: dict[str, Any] = {"posterior": _parameters(drawn, distribution)}
-    if wanted.effects is not None:
-        found = _effects(drawn.theta, distribution, wanted.effects)
-        groups["posterior"]["effect"] = _split(drawn, found)
+    names: dict[str, Any] = _parameter_names(problem, distribution)
+    drawn = distribution.drawn(contents.draws, for_draws)
+    by_row: dict[str, dict[str, np.ndarray]] = {}
+    if contents.rows:
+        values, free = learned_observations(problem, distribution, data)
+        nodes = problem.graph.ancestral(problem.target).nodes
+        names |= {f"row[{name}]": np.flatnonzero(free[:, at]) for at, name in enumerate(nodes)}
+        drawn = drawn.thinned(max(4, MOST_NUMBERS // free.size) if free.size else None)
+        if len(values) and distribution.model is not None:
+            by_row = _draw_rows(drawn, distribution.model, (values, free), for_rows, contents.rows)
+        if drawn.told is not None and "log_likelihood" in contents.rows:
+            told = {f"do({problem.target})": _split(drawn, drawn.told)}
+            by_row["log_likelihood"] = by_row.get("log_likelihood", {}) | told
+    groups = {"posterior": _parameters(drawn, distribution)}
+    if contents.effects is not None:
+        groups["posterior"]["effect"] = _effects(drawn, distribution, contents.effects)
+        names["intervention"] = labels(problem, contents.effects)
     if drawn.log_prior is not None:
         groups["log_prior"] = {"prior": _split(drawn, drawn.log_prior)}
-    if drawn.stats:
-        groups["sample_stats"] = drawn.stats
-    if wanted.rows and len(values) and distribution.model is not None:
-        groups |= _about_rows(drawn, distribution.model, values, free, for_rows, wanted.rows)
-    if drawn.told is not None and "log_likelihood" in wanted.rows:
-        told = {f"do({post.problem.target})": _split(drawn, drawn.told)}
-        groups.setdefault("log_likelihood", {}).update(told)
+    groups |= {"sample_stats": drawn.stats} | by_row
     before = distribution.draw_prior(len(drawn.theta), for_prior)
     if before is not None:
         groups["prior"] = _parameters(before, distribution)
-    return _assemble(groups, post, drawn, wanted.effects)
+    psi = getattr(distribution, "psi", None)
+    if psi is not None and psi.shape[0] * psi.shape[1] == len(drawn.theta):  # all draws are kept
+        groups["unconstrained_posterior"] = {"psi": psi}
+        names["unconstrained"] = distribution.model.coordinates  # type: ignore[union-attr]
+    return xr.DataTree.from_dict(
+        {group: _dataset(group, arrays, names) for group, arrays in groups.items() if arrays}
+    )
 
 
-def _effects(theta: np.ndarray, distribution: "ThetaDistribution", queries: Queries) -> np.ndarray:
-    """Return effects (n, M) of draws of theta (n, d); NaN for a draw that has no value."""
-    known = np.isfinite(theta).all(axis=1)
-    effects = np.full((len(theta), len(queries)), np.nan)
-    if known.any():
-        effects[known] = effects_of_draws(distribution.response, theta[known], queries)
-    return effects
-
-
-def _assemble(
-    groups: dict[str, Any], post: "Posterior", drawn: Drawn, effects: Queries | None
-) -> "xr.DataTree":
-    """Return the groups as a tree, each with its own dimensions.
-
-    They are assembled one by one because a variable may have the name of a parameter.
-    """
-    import xarray as xr
-    from arviz_base import from_dict
-
-    problem, found = post.problem, {}
+def _parameter_names(
+    problem: Problem, distribution: ThetaDistribution
+) -> dict[str, tuple[str, ...]]:
+    """Return the names along the dimensions of theta and of the sds."""
     nodes = problem.graph.ancestral(problem.target).nodes
-    by_row = {name: [f"row[{name}]"] for name in (*nodes, f"do({problem.target})")}
-    rows: dict[str, Any] = {}
-    if any(group in groups for group in BY_ROW):
-        free = post.learned_observations[1]
-        rows = {f"row[{name}]": np.flatnonzero(free[:, at]) for at, name in enumerate(nodes)}
-    by_draw = {"theta": ["coordinate"], "sd": [DISTURBANCES], "effect": [EFFECTS]}
-    learned = [
-        name
-        for name, is_learned in zip(nodes, post.distribution.learned, strict=True)
-        if is_learned
-    ]
-    names = {"coordinate": list(post.names), DISTURBANCES: learned}
-    if effects is not None:
-        names[EFFECTS] = labels(problem, effects)
-    for group, variables in groups.items():
-        about_parameters = group in ("posterior", "prior")
-        dims, coords = (by_draw, names) if about_parameters else (by_row, rows)
-        dims = {} if group in ("log_prior", "sample_stats") else dims
-        used = {name: dims[name] for name in variables if name in dims}
-        shown = {each for own in used.values() for each in own}
-        kept = {name: label for name, label in coords.items() if name in shown}
-        found[group] = from_dict({group: variables}, dims=used, coords=kept)[group].to_dataset()
-    return _finish(xr.DataTree.from_dict(found | _for_another_time(post, drawn)), post)
+    learned = tuple(name for name, each in zip(nodes, distribution.learned, strict=True) if each)
+    return {"coordinate": distribution.response.names, "node": learned}
 
 
-def _for_another_time(post: "Posterior", drawn: Drawn) -> dict[str, "xr.Dataset"]:
-    """Return the rows, and what a sampler drew where all of it is there, for `read_datatree`."""
+def _field(group: str, name: str) -> Field:
+    """Return what the schema says about a variable of a group; no types where it has none."""
+    fields = SCHEMA.get(group, {})
+    found = fields.get(name, fields.get(ANY, Field((), ())))
+    return Field(tuple(each.format(name) for each in found.dims), found.types)
+
+
+def _dataset(group: str, arrays: Mapping[str, Any], names: Mapping[str, Any]) -> "xr.Dataset":
+    """Return a group over the dimensions of its schema; dimensions without names are numbered."""
     import xarray as xr
 
-    groups, nodes = {}, list(post.problem.graph.nodes)
-    variables: dict[str, Any] = {}
-    if post.n_observations:
-        variables["values"] = (("row", "node"), post.data.values)
-        variables["was_set"] = (("row", "node"), post.data.intervened)
-    told = None if post.recipe is None else post.recipe.task.outcomes
-    if told is not None and len(told.values):
-        variables["outcome"] = (("told",), told.values)
-        variables["told_values"] = (("told", "node"), np.asarray(told.queries.value))
-        variables["told_was_set"] = (("told", "node"), np.asarray(told.queries.mask))
-    if variables:
-        groups[ROWS] = xr.Dataset(variables, coords={"node": nodes})
-    psi = getattr(post.distribution, "psi", None)
-    if psi is not None and psi.shape[0] * psi.shape[1] == len(drawn.theta):
-        names = list(post.distribution.model.coordinates)  # type: ignore[union-attr]
-        psi_dims = ("chain", "draw", "unconstrained")
-        coords = {"chain": np.arange(psi.shape[0]), "draw": np.arange(psi.shape[1])}
-        groups[COORDINATES] = xr.Dataset(
-            {"psi": (psi_dims, psi)}, coords=coords | {"unconstrained": names}
-        )
-    return groups
-
-
-def _finish(tree: "xr.DataTree", post: "Posterior") -> "xr.DataTree":
-    """Return the tree with attributes that say what it is of."""
-    import causal_bo_ppl
-    from causal_bo_ppl.inference.restoring import write_recipe
-
-    tree.attrs |= {
-        "causal_bo_ppl": causal_bo_ppl.__version__,
-        "problem": post.problem.fingerprint,
-        "posterior": post.fingerprint,
-        "method": post.method,
-        "mechanisms": post.mechanisms,
-        "verdict": post.verdict,
-        "accepted": post.accepted,
-        "draws": IID if post.distribution.chains is None else "as sampled",
-        "recipe": write_recipe(post),
-    }
-    record = offered(post.distribution.response, "attributes")
-    tree.attrs |= {} if record is None else record()
-    return tree
+    found, coords = {}, {}
+    for name, values in arrays.items():
+        dims = _field(group, name).dims
+        found[name] = (dims, values)
+        for dim, size in zip(dims, np.shape(values), strict=True):
+            coords[dim] = list(names[dim]) if dim in names else np.arange(size)
+    return xr.Dataset(found, coords)
 
 
 def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
@@ -192,8 +200,8 @@ def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
     return values.reshape(drawn.chains, -1, *values.shape[1:])
 
 
-def _parameters(drawn: Drawn, distribution: "ThetaDistribution") -> dict[str, np.ndarray]:
-    """Return theta of every draw, and the sds of the disturbances that were learned, if any."""
+def _parameters(drawn: Drawn, distribution: ThetaDistribution) -> dict[str, np.ndarray]:
+    """Return theta of every draw, and the sds of the noise of learned variables, if any."""
     theta = {"theta": _split(drawn, drawn.theta)}
     scales = offered(distribution.model, "scales")
     if scales is None or not distribution.learned.any():
@@ -201,26 +209,410 @@ def _parameters(drawn: Drawn, distribution: "ThetaDistribution") -> dict[str, np
     return theta | {"sd": _split(drawn, scales(drawn.models)[:, distribution.learned])}
 
 
-def _about_rows(
+def _effects(drawn: Drawn, distribution: ThetaDistribution, queries: Queries) -> np.ndarray:
+    """Return the effects of every draw; NaN for a draw of theta that has no value."""
+    known = np.isfinite(drawn.theta).all(axis=1)
+    effects = np.full((len(drawn.theta), len(queries)), np.nan)
+    if known.any():
+        effects[known] = effects_of_draws(distribution.response, drawn.theta[known], queries)
+    return _split(drawn, effects)
+
+
+def _draw_rows(
     drawn: Drawn,
-    model: "ObservationModel",
-    values: np.ndarray,
-    free: np.ndarray,
+    model: ObservationModel,
+    rows: tuple[Any, Any],
     key: jax.Array,
     wanted: tuple[str, ...],
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return the wanted groups with a number for every row of every variable that was learned."""
-    shown = [(at, name) for at, name in enumerate(model.nodes) if free[:, at].any()]
-    groups: dict[str, dict[str, np.ndarray]] = {}
-
-    def keep(group: str, array: np.ndarray) -> None:
-        groups[group] = {name: _split(drawn, array[:, free[:, at], at]) for at, name in shown}
-
+    """Return the wanted groups with a number for every observation of every learned variable."""
+    values, free = rows
+    arrays: dict[str, np.ndarray] = {}
     if "log_likelihood" in wanted:
-        keep("log_likelihood", model.log_densities(drawn.models, values, free))
+        arrays["log_likelihood"] = model.log_densities(drawn.models, values, free)
     if "posterior_predictive" in wanted:
         given = Queries(~free, np.where(free, 0.0, values))
-        keep("posterior_predictive", model.replicate(drawn.models, given, key))
+        arrays["posterior_predictive"] = model.replicate(drawn.models, given, key)
+    shown = [(at, name) for at, name in enumerate(model.nodes) if free[:, at].any()]
+    groups = {
+        group: {name: _split(drawn, array[:, free[:, at], at]) for at, name in shown}
+        for group, array in arrays.items()
+    }
     if "observed_data" in wanted:
         groups["observed_data"] = {name: values[free[:, at], at] for at, name in shown}
     return groups
+
+
+def to_datatree(post: "Posterior", contents: Contents, key: jax.Array) -> "xr.DataTree":
+    """Return the tree of a posterior with all that `Posterior.load` needs to restore it."""
+    import causal_bo_ppl
+
+    tree = draw_tree(post.problem, post.distribution, post.data, contents, key)
+    if kept := _observations(post):
+        tree["constant_data"] = _dataset("constant_data", kept, {"node": post.data.nodes})
+    tree.attrs = {
+        "causal_bo_ppl": causal_bo_ppl.__version__,
+        "format": FORMAT,
+        "problem": post.problem.fingerprint,
+        "posterior": post.fingerprint,
+        "method": post.method,
+        "mechanisms": post.mechanisms,
+        "verdict": post.verdict,
+        "accepted": post.accepted,
+        "draws": "independent" if post.distribution.chains is None else "as sampled in chains",
+        "recipe": _write_recipe(post),
+    }
+    attributes = offered(post.distribution.response, "attributes")
+    if attributes is not None:
+        tree.attrs |= {str(name): str(value) for name, value in attributes().items()}
+    return tree
+
+
+def _observations(post: "Posterior") -> dict[str, np.ndarray]:
+    """Return the observations, and outcomes of which only the target is known, where any are."""
+    found: dict[str, np.ndarray] = {}
+    if post.n_observations:
+        found |= {"values": post.data.values, "was_set": post.data.intervened}
+    if post.recipe is not None and len(post.recipe.task.outcomes.values):
+        queries, found["outcome"] = post.recipe.task.outcomes
+        found["experiment_values"] = np.asarray(queries.value)
+        found["experiment_was_set"] = np.asarray(queries.mask)
+    return found
+
+
+def _write_recipe(post: "Posterior") -> str:
+    """Return what `fit` was given as JSON; an empty text where nothing was fitted."""
+    if post.recipe is None:
+        return ""
+    mechanisms, method, task, key = post.recipe
+    try:
+        prior = None if task.prior is None else serialization.write_prior(task.prior)
+    except ModelError:  # user-defined
+        prior = {"name": type(task.prior).__name__}
+    record = {
+        "mechanisms": serialization.write_mechanisms(mechanisms),
+        "method": write_method(method),
+        "prior": prior,
+        "parameters": task.parameters,
+        "intercepts": task.intercepts,
+        "linear": task.linear,
+        "key": None if key is None else write_key(key),
+        "parts": [len(part) for part in post.parts],
+    }
+    return json.dumps(record, allow_nan=False)
+
+
+def save_tree(tree: "xr.DataTree", path: str | Path) -> Path:
+    """Write a tree as netCDF with a checksum, whole or not at all, and return the file's path."""
+    target = _read_path(path)
+    with tree.to_netcdf(engine="h5netcdf") as view:  # Python 3.13 complains of an open view
+        data = bytes(view)
+    replace_file(target, data, checksum_line(data))
+    return target
+
+
+def _read_path(path: object) -> Path:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise StoreError(f"a file needs a path, got {path!r}")
+    return Path(os.path.realpath(text))  # the target of a symbolic link is written, not the link
+
+
+def checksum_line(data: bytes | memoryview) -> bytes:
+    """Return the line that ends a file: the checksum of all bytes before it."""
+    return LABEL + hashlib.sha256(data).hexdigest().encode() + b"\n"
+
+
+def require_checksum(data: bytes) -> None:
+    """Refuse the bytes of a file that does not end with the checksum of what is before it."""
+    length = len(checksum_line(b""))
+    if data[-length:] != checksum_line(memoryview(data)[:-length]):
+        raise StoreError(
+            "does not match the checksum at its end: it was damaged, cut off or edited, or another "
+            f"program wrote it; take an intact copy, or {AGAIN}"
+        )
+
+
+def replace_file(path: Path, *pieces: bytes) -> None:
+    """Replace the file at `path`, links resolved, by these bytes, or leave everything as it was.
+
+    The bytes are written to a temporary file in the same directory, which then replaces the target.
+    An existing file keeps its permissions.
+
+    Raises
+    ------
+    StoreError
+        If the target is no regular file, or the system refuses a step. What was at `path` is
+        unchanged then, and no temporary file remains.
+    """
+    part = path.parent / f".causal_bo_ppl-{uuid4().hex}.part"
+    try:
+        mode = os.lstat(path).st_mode if os.path.lexists(path) else None
+        if mode is not None and not stat.S_ISREG(mode):
+            raise OSError(errno.EEXIST, "it exists and is no regular file")
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        try:
+            if mode is not None:
+                os.fchmod(descriptor, stat.S_IMODE(mode) & 0o777)
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+            os.replace(part, path)
+        except BaseException:  # an interrupt too
+            part.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {sum(map(len, pieces)):,} bytes to {str(path)!r}: {error.strerror}; "
+            "choose a path that can be written, or free space on the disk. Nothing was changed"
+        ) from error
+    with suppress(OSError):  # where the file system can, the rename survives a loss of power
+        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+class UserDefined(NamedTuple):
+    """What a file cannot hold and the caller of `Posterior.load` gives; None where not given."""
+
+    mechanisms: Any = None
+    method: Any = None
+    prior: Any = None
+
+
+class Saved(NamedTuple):
+    """A saved posterior whose tree passed all checks.
+
+    recipe: what `fit` was given; None for given draws. parts: observations of the first fit and of
+    each update.
+    """
+
+    tree: Any
+    recipe: Recipe | None
+    parts: tuple[Data, ...]
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether the tree holds all draws of a sampler, which can go on from them."""
+        is_kept = "unconstrained_posterior" in self.tree.children
+        return is_kept and offered(getattr(self.recipe, "method", None), "resume") is not None
+
+    def resume(self, model: Model) -> ThetaDistribution:
+        """Return the posterior of a model with the draws that the tree holds."""
+        for part in self.parts[1:]:
+            model = model.with_observations(part)
+        groups = {name: group.data_vars for name, group in self.tree.children.items()}
+        psi, kept = groups["unconstrained_posterior"]["psi"].values, groups.get("sample_stats", {})
+        stats, sizes = {str(name): kept[name].values for name in kept}, map(len, self.parts)
+        recipe: Any = self.recipe
+        distribution = recipe.method.resume(model, psi, stats, recipe.key, [*accumulate(sizes)])
+        theta, own = self.tree["posterior"]["theta"].values, distribution.chains
+        close = ROUNDING * np.abs(theta).max()
+        if own.shape != theta.shape or not (np.abs(own - theta) <= close).all():
+            raise StoreError(f"has draws of theta that are not those of its chains; {AGAIN}")
+        return distribution  # type: ignore[no-any-return]
+
+
+@contextmanager
+def reading(source: object) -> Iterator[None]:
+    """Turn errors while a saved posterior is restored into a StoreError that names its source."""
+    where = repr(str(source)) if isinstance(source, str | os.PathLike) else "the tree"
+    try:
+        yield
+    except StoreError as error:
+        raise StoreError(f"{where} {error}") from None
+    except (CausalBOError, LookupError, TypeError, ValueError) as error:  # a tree may be edited
+        raise StoreError(
+            f"{where} cannot be restored, {type(error).__name__}: {error}; {AGAIN}"
+        ) from error
+
+
+def read_saved(source: object, problem: Problem, user: UserDefined, largest: int) -> Saved:
+    """Return a saved posterior from a file or a tree; see `Posterior.load` for what is refused."""
+    import xarray as xr
+
+    if not isinstance(problem, Problem):
+        kind = type(problem).__name__
+        raise StoreError(f"needs a Problem to be loaded for, got {kind}; of a system take .problem")
+    if isinstance(source, xr.DataTree):
+        require_schema(source, problem)
+        tree = source
+    else:
+        tree = _read_file(_read_path(source), problem, largest)
+    if tree.attrs["method"] == GIVEN:
+        return Saved(tree, None, ())
+    record, nodes = json.loads(tree.attrs["recipe"]), problem.graph.nodes
+    kept = _read_kept(tree, len(nodes))
+    parts = tuple(
+        Data(nodes, problem.target, kept["values"][start:end], kept["was_set"][start:end])
+        for start, end in pairwise(accumulate(record["parts"], initial=0))
+    )
+    queries = Queries(kept["experiment_was_set"], kept["experiment_values"])
+    options = {name: record[name] for name in ("parameters", "intercepts", "linear")}
+    user = _read_user_defined(record, user)
+    task = Task(problem, parts[0], Outcomes(queries, kept["outcome"]), user.prior, **options)
+    key = None if record["key"] is None else read_key(record["key"])
+    return Saved(tree, Recipe(user.mechanisms, read_method(user.method), task, key), parts)
+
+
+def _read_kept(tree: Any, nodes: int) -> dict[str, np.ndarray]:
+    """Return the arrays of `constant_data`, empty ones for those that it does not have."""
+    sizes = {"row": 0, "experiment": 0, "node": nodes}
+    found = {
+        name: np.zeros([sizes[dim] for dim in field.dims], field.types[0])
+        for name, field in SCHEMA["constant_data"].items()
+    }
+    if "constant_data" in tree.children:
+        found |= {str(name): each.values for name, each in tree["constant_data"].data_vars.items()}
+    return found
+
+
+def _read_user_defined(record: Mapping[str, Any], user: UserDefined) -> UserDefined:
+    """Return mechanisms, method and prior, as they were written or, if user-defined, as given."""
+    for name, given in user._asdict().items():
+        written = record[name]
+        is_known = not isinstance(written, dict) or "options" in written or "name" not in written
+        if given is not None and is_known:
+            raise StoreError(f"holds its {name}, {written!r}; leave out {name}=")
+        if given is None and not is_known:
+            raise StoreError(
+                f"was fitted with user-defined {name}, {written['name']!r}, which a file cannot "
+                f"hold; give it with Posterior.load(..., {name}=...)"
+            )
+    mechanisms, method, prior = user
+    if prior is None and record["prior"] is not None:
+        prior = serialization.read_prior(record["prior"])
+    if mechanisms is None:
+        mechanisms = serialization.read_written_mechanisms(record["mechanisms"])
+    return UserDefined(mechanisms, method or read_written_method(record["method"]), prior)
+
+
+def _read_file(path: Path, problem: Problem, largest: int) -> "xr.DataTree":
+    """Return the tree of a file, all of it in memory, after the checks that the module lists."""
+    import h5py
+    import xarray as xr
+
+    options: dict[str, Any] = {"engine": "h5netcdf", "mask_and_scale": False, "decode_times": False}
+    try:
+        if not path.is_file():
+            raise StoreError("is no file")
+        _require_size(os.stat(path).st_size, largest)
+        data = path.read_bytes()  # once: what is checked is what is read
+        require_checksum(data)
+        with h5py.File(io.BytesIO(data), "r") as file:
+            _require_version(file.attrs.get("format"), file.attrs.get("causal_bo_ppl"))
+            _require_size(len(data) + _declared_bytes(file), largest)
+        with xr.open_datatree(io.BytesIO(data), **options) as opened:
+            require_schema(opened, problem)
+            # tree.load() passes over a variable with the name of a group: `prior` is both
+            loaded = {name: opened[name].to_dataset().load() for name in ("/", *opened.children)}
+    except StoreError:
+        raise
+    except Exception as error:  # a file of another program can fail anywhere in three libraries
+        raise StoreError(f"cannot be read: {error}; {AGAIN}") from error
+    return xr.DataTree.from_dict(loaded)
+
+
+def _require_size(total: int, largest: int) -> None:
+    if total > largest:
+        raise StoreError(f"declares {total:,} bytes, more than `largest`, which is {largest:,}")
+
+
+def _require_version(form: object, version: object) -> None:
+    """Refuse another format, and files by a newer version of the package."""
+    import causal_bo_ppl
+
+    ours = causal_bo_ppl.__version__
+    if str(form) != FORMAT or not () < _release(version) <= _release(ours):
+        raise StoreError(
+            f"was written by version {version} of causal_bo_ppl, in format {form}; this is version "
+            f"{ours}, which reads format {FORMAT}: upgrade the older of the two, or {AGAIN}"
+        )
+
+
+def _release(version: object) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (0, 1, 0) of "0.1.0.dev3"."""
+    return tuple(map(int, re.findall(r"\d+", str(version).partition("+")[0])[:3]))
+
+
+def _declared_bytes(file: Any) -> int:
+    """Return the bytes that an HDF5 file declares; refuse links and data kept in other files."""
+    import h5py
+
+    def members(group: Any, kind: type) -> Iterator[Any]:
+        for name in group:
+            is_link = not isinstance(group.get(name, getlink=True), h5py.HardLink)
+            if is_link or not isinstance(group[name], kind):
+                what = "a link" if is_link else f"a {type(group[name]).__name__}"
+                raise StoreError(f"holds {what} at {name!r}, which no saved posterior has")
+            yield group[name]
+
+    total = 0
+    for group in members(file, h5py.Group):
+        for found in members(group, h5py.Dataset):
+            if found.is_virtual or found.external:
+                raise StoreError(f"keeps {found.name!r} in another file; it is not opened")
+            total += (found.size or 0) * found.dtype.itemsize
+    return total
+
+
+def require_schema(tree: "xr.DataTree", problem: Problem) -> None:
+    """Refuse a tree, loaded or not, that is of another problem or does not follow `SCHEMA`."""
+    if str(tree.attrs.get("problem")) != problem.fingerprint:
+        raise StoreError(
+            "is of another problem (graph, target, domains, sets or known coefficients differ); "
+            "load it with the problem it was fitted for"
+        )
+    if "posterior" not in tree.children or "theta" not in tree["posterior"].data_vars:
+        raise StoreError(f"holds no draws of theta; {AGAIN}")
+    for node in tree.subtree:
+        group = node.path.strip("/")
+        if group and group not in SCHEMA:
+            raise StoreError(f"has the group {group!r}, which no saved posterior has")
+        for name, values in node.data_vars.items():
+            field = _field(group, str(name))
+            if values.dims != field.dims or values.dtype.str[1:] not in field.types:
+                raise StoreError(
+                    f"has {name!r} in {group!r} over {values.dims} of type {values.dtype}, not as "
+                    f"a saved posterior has it: {field}"
+                )
+    if "constant_data" in tree.children:
+        _require_names(tree, "constant_data", "node", problem.graph.nodes)
+
+
+def _require_names(tree: Any, group: str, dim: str, expected: tuple[str, ...]) -> None:
+    """Refuse a group whose dimension, where it has that, has other names or another order."""
+    coords, sizes = tree[group].coords, tree[group].sizes
+    found = tuple(map(str, coords[dim].values)) if dim in coords else ()
+    if dim in sizes and found != expected:
+        raise StoreError(
+            f"has the {dim} names {listed(found, 8)} in {group!r}; this posterior has "
+            f"{listed(expected, 8)}, in this order"
+        )
+
+
+def require_same(tree: Any, post: "Posterior") -> None:
+    """Refuse a restored posterior that is not the one that was saved."""
+    if (post.fingerprint, post.verdict) != tuple(map(tree.attrs.get, ("posterior", "verdict"))):
+        raise StoreError(
+            "gives another posterior than the one that was saved: observations, prior, method, "
+            "functions, verdict or draws differ, or only some draws were kept; "
+            f"{AGAIN} without draws="
+        )
+    for group in [each for each in ("posterior", "prior") if each in tree.children]:
+        for dim, names in _parameter_names(post.problem, post.distribution).items():
+            _require_names(tree, group, dim, names)
+        sd = tree[group].data_vars.get("sd", np.ones(1))
+        if not ((sd > 0) & (np.isfinite(sd) | (group == "prior"))).all():
+            raise StoreError(f"has standard deviations in {group!r} that are not positive; {AGAIN}")
+    theta = tree["posterior"]["theta"].values
+    is_moments = post.recipe is not None and trait(post.recipe.method, "learns_moments")
+    # a ratio of moments whose denominator passes zero has no value: NaN
+    if not (~np.isinf(theta) if is_moments else np.isfinite(theta)).all():
+        raise StoreError(f"has draws of theta that are not finite; {AGAIN}")

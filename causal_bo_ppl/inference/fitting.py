@@ -1,41 +1,26 @@
 """The door to all methods of inference: which method, on which rows, for which parameters?"""
 
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
-from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_sizes
-from causal_bo_ppl.data.data import digest, require_data_of
-from causal_bo_ppl.data.outcomes import no_outcomes, read_outcomes
-from causal_bo_ppl.errors import DataError, DomainError, ModelError, listed
+from causal_bo_ppl.data.data import require_data_of
+from causal_bo_ppl.data.outcomes import read_outcomes
+from causal_bo_ppl.errors import DataError, DomainError, ModelError
 from causal_bo_ppl.inference.base import Method, Recipe
-from causal_bo_ppl.inference.conjugate import Conjugate
-from causal_bo_ppl.inference.laplace import Laplace
-from causal_bo_ppl.inference.nuts import NUTS
+from causal_bo_ppl.inference.methods import METHODS as METHODS
+from causal_bo_ppl.inference.methods import read_method as read_method
+from causal_bo_ppl.inference.methods import read_written_method as read_written_method
+from causal_bo_ppl.inference.methods import trait as trait
+from causal_bo_ppl.inference.methods import write_method as write_method
 from causal_bo_ppl.inference.posterior import Posterior
-from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, require_float64
-from causal_bo_ppl.mechanisms import Choice, Mechanisms, read_mechanisms
-from causal_bo_ppl.mechanisms.base import Prior, Task, read_record
-from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
+from causal_bo_ppl.mechanisms import Choice, read_mechanisms
+from causal_bo_ppl.mechanisms.base import Prior, Task
 from causal_bo_ppl.problem import Problem, Queries
-
-METHODS: dict[str, Method] = {
-    method.name: method for method in (Conjugate(), Wishart(), Laplace(), NUTS())
-}
-TRAITS: dict[str, Any] = {
-    "needs_key": False,
-    "takes_experiments": True,
-    "uses_linearity": True,
-    "learns_moments": False,
-    "is_approximate": False,
-    "verdicts": ("exact", PASSED, FAILED, UNKNOWN),
-}
 
 
 def fit(
@@ -141,7 +126,8 @@ def fit(
     'passed'
     """
     require_float64()
-    family, chosen = read_mechanisms(mechanisms), read_method(method)
+    read_mechanisms(mechanisms)  # refused before any work
+    chosen = read_method(method)
     if trait(chosen, "needs_key") and key is None:
         raise ModelError(f"{chosen.name} draws at random: give a key, such as key=0")
     given_key = None if key is None else as_key(key)
@@ -151,64 +137,9 @@ def fit(
             f"{chosen.name} cannot use what only linearity identifies; take "
             'method="nuts" or "laplace"'
         )
-    family, choice = choose_family(problem, data, family, prior)
     told = read_outcomes(problem, outcomes)
     task = Task(problem, data, told, prior, parameters, intercepts, linear)
-    distribution = chosen.infer(task, family, given_key)
-    digested = (digest(data) + told.digest()) % 2**256
-    recipe = Recipe(mechanisms, chosen, task, given_key)
-    return Posterior(
-        problem, chosen.name, distribution, (data,), digested, "", family.name, choice, recipe
-    )
-
-
-def choose_family(problem: Problem, data: Data, family: Mechanisms, prior: object) -> Chosen:
-    """Return the final family of one that offers a choice; see `selection.choose_mechanisms`."""
-
-    def fit_conjugate(candidate: Mechanisms, given: object) -> Posterior:
-        nothing = no_outcomes(len(problem.graph.nodes))
-        distribution = Conjugate().infer(Task(problem, data, nothing, given), candidate, None)
-        return Posterior(
-            problem, "conjugate", distribution, (data,), digest(data), "", candidate.name
-        )
-
-    return choose_mechanisms(problem, data, family, prior, fit_conjugate)
-
-
-def read_method(given: object) -> Method:
-    """Return a method of inference, given by its name or as a record of one's own."""
-    method: Method = read_record("method", given, METHODS, "infer")
-    return method
-
-
-def trait(method: object, name: str) -> Any:
-    """Return what a method says about itself, or what is taken where it says nothing."""
-    return getattr(method, name, TRAITS[name])
-
-
-def write_method(method: Any) -> object:
-    """Return a method of inference for JSON: None and names as they are, records with options.
-
-    A record of one's own is written by its name alone.
-    """
-    if method is None or isinstance(method, str):
-        return method
-    if type(method) is type(METHODS.get(method.name)) and is_dataclass(method):
-        return {"name": method.name, "options": asdict(method)}
-    return {"name": method.name}
-
-
-def read_written_method(record: Any) -> Any:
-    """Return the method that `write_method` was given; of one's own, what it wrote."""
-    if not isinstance(record, dict) or "options" not in record:
-        return record
-    name, options = record.get("name"), record["options"]
-    if name not in METHODS or not isinstance(options, dict):
-        raise ModelError(f"inference must be one of {listed(METHODS)}; got {record!r}")
-    try:
-        return type(METHODS[name])(**options)
-    except TypeError as error:
-        raise ModelError(f"the options of {name} cannot be read: {error}") from None
+    return Posterior.infer(Recipe(mechanisms, chosen, task, given_key))
 
 
 def _require_inputs(

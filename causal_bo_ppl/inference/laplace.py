@@ -19,7 +19,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from tqdm import tqdm
 
-from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
+from causal_bo_ppl.checks import FAILED, PASSED
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
 from causal_bo_ppl.inference.base import ModelDistribution
@@ -78,7 +78,6 @@ class Laplace:
     name = "laplace"
     needs_key = False
     is_approximate = True
-    verdicts = (PASSED, FAILED, UNKNOWN)
 
     def infer(
         self, task: Task, mechanisms: Mechanisms, key: jax.Array | None

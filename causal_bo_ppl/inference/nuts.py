@@ -18,7 +18,6 @@ import numpy as np
 from numpyro.infer.hmc import hmc
 from tqdm import tqdm
 
-from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inference.sampled import SampledDistribution
@@ -63,7 +62,6 @@ class NUTS:
 
     name = "nuts"
     needs_key = True
-    verdicts = (PASSED, FAILED, UNKNOWN)
 
     def __post_init__(self) -> None:
         for name, least in (("chains", 1), ("warmup", 10), ("draws", 4), ("depth", 1)):

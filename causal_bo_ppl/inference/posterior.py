@@ -1,11 +1,12 @@
 """The posterior of theta: one result for every method of inference."""
 
 import hashlib
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,17 +16,30 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_more_observations
 from causal_bo_ppl.data.data import digest
+from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError, NumericalError
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_entries
-from causal_bo_ppl.inference.datatree import read_wanted, to_datatree
-from causal_bo_ppl.inference.display import write_html
+from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_observations
+from causal_bo_ppl.inference.conjugate import Conjugate
+from causal_bo_ppl.inference.datatree import (
+    GIVEN,
+    LARGEST_FILE,
+    Saved,
+    UserDefined,
+    read_contents,
+    read_saved,
+    reading,
+    require_same,
+    save_tree,
+    to_datatree,
+)
 from causal_bo_ppl.inference.draws import find_quantiles, read_levels
-from causal_bo_ppl.inference.netcdf import write_datatree
 from causal_bo_ppl.inference.sampled import read_given_draws
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
+from causal_bo_ppl.mechanisms import Choice, read_mechanisms
 from causal_bo_ppl.mechanisms.base import ExpectedInformation as ExpectedInformation
-from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, offered
+from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered
+from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions
 
@@ -46,19 +60,19 @@ class Posterior:
     method:
         The name of the method that found it.
     belief:
-        What the method knows beyond theta_Y; see `inference.interfaces.ThetaDistribution`.
+        The posterior as the method found it, beyond theta_Y; see `inference.interfaces.ThetaDistribution`.
     parts:
-        The rows that it was learned from.
+        The observations of the first fit and of each update.
     digest:
         A sum of their hashes, whatever their order.
     accepted:
-        Why the analyst goes on with it whatever its verdict; empty where it was not accepted.
+        Why the analyst accepted it whatever its verdict; empty where it was not accepted.
     mechanisms:
         The name of the family of mechanisms.
     chosen:
-        How the rows chose the mechanisms, for mechanisms="auto"; None where they were given.
+        How the data chose the mechanisms, for mechanisms="auto"; None where they were given.
     recipe:
-        What `fit` was given, so that it can be made again from its rows; None for given draws.
+        What `fit` was given, so that it can be computed again; None for given draws.
     """
 
     problem: Problem
@@ -73,12 +87,12 @@ class Posterior:
 
     @property
     def n_observations(self) -> int:
-        """How many rows it was learned from."""
+        """The number of observations it was learned from."""
         return sum(map(len, self.parts))
 
     @cached_property
     def data(self) -> Data:
-        """The rows it was learned from."""
+        """The observations it was learned from."""
         return reduce(Data.join, self.parts)
 
     @property
@@ -175,22 +189,17 @@ class Posterior:
 
     @property
     def prior(self) -> Prior:
-        """What was believed before the rows."""
+        """The prior of the parameters."""
         return self.distribution.prior
 
     @cached_property
     def learned_observations(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values (n, p) of the target and its causes, and where not set, with a known density."""
-        nodes, distribution = (
-            [self.problem.graph.nodes[at] for at in self._columns],
-            self.distribution,
-        )
-        free = learned_entries(distribution.model, distribution.learned, self.data, nodes)
-        return self.data.values[:, self._columns], free
+        """Values (n, p) of the target and its causes, and which of them inform a density."""
+        return learned_observations(self.problem, self.distribution, self.data)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of problem, parameters, method, prior and rows, whatever the order of the rows."""
+        """Hash of problem, parameters, method, prior and observations, in any order of these."""
         parts = [self.problem.fingerprint, self._canonical, self.method]
         settings = [self.distribution.settings] if self.distribution.settings else []
         text = "|".join(
@@ -245,7 +254,7 @@ class Posterior:
         return pd.DataFrame(columns, index=pd.Index(self.names, name="coordinate"))
 
     def update(self, rows: Data) -> "Posterior":
-        """Return the posterior after more rows: the same as fitting all of them at once.
+        """Return the posterior after more observations: the same as fitting all of them at once.
 
         Parameters
         ----------
@@ -278,7 +287,10 @@ class Posterior:
         return self.distribution.outcome_variances(self.upstream(queries))
 
     def expected_information(self, queries: Queries) -> ExpectedInformation | None:
-        """Return what a row of each query says of w in theta = mean + factor w; None if unknown."""
+        """Return the information of one observation of each query about w, theta = mean + factor w.
+
+        None where it is not known.
+        """
         method = offered(self.distribution, "expected_information")
         found: ExpectedInformation | None = (
             None if method is None else method(self.upstream(queries))
@@ -302,8 +314,9 @@ class Posterior:
         key:
             For what is drawn anew. The group `prior` is there for priors that can be drawn from.
         rows:
-            True: also the groups with a number for every draw and row, `log_likelihood` (for `loo`
-            and `psense_summary`), `posterior_predictive` and `observed_data`; or the names of some.
+            True: also the groups with a number for every draw and observation, `log_likelihood`
+            (for `loo` and `psense_summary`), `posterior_predictive` and `observed_data`; or the
+            names of some.
             Beyond 160 MB in one of them, every so-many-th draw is kept.
         effects:
             Interventions whose effects are the variable `effect` of `posterior`.
@@ -320,9 +333,9 @@ class Posterior:
         >>> tree["posterior"]["effect"].coords["intervention"].values.tolist()
         ['do(X = 1)']
         """
-        return to_datatree(self, read_wanted(self, draws, rows, effects), as_key(key))
+        return to_datatree(self, read_contents(self, draws, rows, effects), as_key(key))
 
-    def to_netcdf(
+    def save(
         self,
         path: str | Path,
         *,
@@ -331,9 +344,135 @@ class Posterior:
         rows: bool | str | Sequence[str] = False,
         effects: Queries | Interventions | None = None,
     ) -> Path:
-        """Write `to_datatree` to a netCDF file; `cb.read_datatree(path, problem)` reads it back."""
-        tree = self.to_datatree(draws=draws, key=key, rows=rows, effects=effects)
-        return write_datatree(tree, path)
+        """Write `to_datatree` to a netCDF file, whole or not at all; `Posterior.load` reads it.
+
+        The file ends with a checksum, which `load` verifies. A failure or a crash leaves what was
+        at the path before untouched.
+
+        Parameters
+        ----------
+        path:
+            A new or an existing regular file in an existing directory. A symbolic link is followed.
+        draws, key, rows, effects:
+            As in `to_datatree`. Of a sampled posterior with fewer draws than it has, `load` samples
+            again with the same key; given draws must be saved all.
+
+        Returns
+        -------
+        Path
+            The path of the file that was written, links resolved.
+
+        Raises
+        ------
+        StoreError
+            If the target is no regular file, or the system refuses to write, as on a full disk.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> post = cb.fit(system.problem, system.observe(50, 0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     post.save(f"{folder}/posterior.nc", draws=40).name
+        'posterior.nc'
+        """
+        return save_tree(self.to_datatree(draws=draws, key=key, rows=rows, effects=effects), path)
+
+    @classmethod
+    def load(
+        cls,
+        source: "str | Path | xr.DataTree",
+        problem: Problem,
+        *,
+        mechanisms: Choice | None = None,
+        method: Any = None,
+        prior: Prior | None = None,
+        largest: int = LARGEST_FILE,
+    ) -> "Posterior":
+        """Return the posterior that `save` wrote, or whose tree `to_datatree` made.
+
+        Closed forms and modes are computed again from the observations; chains are not sampled
+        again where all of their draws were saved. Effects, kernels, updates and draws are those of
+        the posterior that was saved.
+
+        Parameters
+        ----------
+        source:
+            The path of a file that `save` wrote, or a tree that `to_datatree` made.
+        problem:
+            The problem that the posterior was fitted for.
+        mechanisms, method, prior:
+            What was given to `fit` and a file cannot hold: functions and user-defined objects.
+            Leave them out otherwise.
+        largest:
+            Bytes that the file and what it declares may have together.
+
+        Returns
+        -------
+        Posterior
+
+        Raises
+        ------
+        StoreError
+            If the file is not netCDF, does not match its checksum or comes from a newer version; if
+            it links to other files, declares more than `largest` bytes or holds what no saved
+            posterior has; if it is of another problem, or another posterior is computed from it.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> post = cb.fit(system.problem, system.observe(50, 0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = cb.Posterior.load(post.save(f"{folder}/posterior.nc"), system.problem)
+        >>> again
+        Posterior(4 structural parameters of Y, conjugate, 50 rows, exact)
+        >>> bool((again.mean == post.mean).all())
+        True
+        """
+        require_float64()
+        with reading(source):
+            saved = read_saved(source, problem, UserDefined(mechanisms, method, prior), largest)
+            post = cls._restore(saved, problem, mechanisms)
+            require_same(saved.tree, post)
+        accepted = str(saved.tree.attrs.get("accepted", ""))
+        return post.accept(accepted) if accepted else post
+
+    @classmethod
+    def _restore(cls, saved: Saved, problem: Problem, mechanisms: Any) -> "Posterior":
+        attributes = saved.tree.attrs
+        if saved.recipe is None:
+            return cls.from_draws(
+                problem,
+                saved.tree["posterior"]["theta"].values,
+                mechanisms=attributes["mechanisms"] if mechanisms is None else mechanisms,
+                parameters=attributes.get("parameters"),
+                intercepts=attributes.get("intercepts", "yes") == "yes",
+            )
+        if saved.has_chains:
+            return cls.infer(saved.recipe, saved)
+        post = cls.infer(saved.recipe)
+        for part in saved.parts[1:]:
+            post = post.update(part)
+        return post
+
+    @classmethod
+    def infer(cls, recipe: Recipe, saved: Saved | None = None) -> "Posterior":
+        """Return the posterior by a recipe, with the draws of a saved one where it is given."""
+        task = recipe.task
+        family, choice = choose_family(task, read_mechanisms(recipe.mechanisms))
+        parts = (task.data,) if saved is None else saved.parts
+        if saved is None:
+            distribution = recipe.method.infer(task, family, recipe.key)
+        else:
+            distribution = saved.resume(family.bind(task))
+        digested = (sum(map(digest, parts)) + task.outcomes.digest()) % 2**256
+        name = recipe.method.name
+        return cls(
+            task.problem, name, distribution, parts, digested, "", family.name, choice, recipe
+        )
 
     def upstream(self, queries: Queries) -> Queries:
         """Return the queries cut to the target and its causes, the target last."""
@@ -368,7 +507,12 @@ class Posterior:
         return self.mechanisms if canonical is None else str(canonical())
 
     def _repr_html_(self) -> str:
-        return write_html(self)
+        size = f"{len(self.names)} {self.kind} parameters"
+        title = f"<p>{size}, {self.method} posterior from {self.n_observations} rows"
+        note = html.escape(f"verdict: {self.status}; moments: {self.moments_by}")
+        table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format)
+        why = "" if self.chosen is None else f"<p>{html.escape(self.chosen.text)}</p>"
+        return f"{title}; {note}</p>{why}{table}"
 
     @classmethod
     def from_draws(
@@ -384,7 +528,7 @@ class Posterior:
 
         Kernels, checks and surrogates take it as any other, once it is judged: draws in at least
         two chains, (chains, n, d), are; one chain must be accepted by `post.accept("why")`. It
-        cannot learn from more rows, and does not know how noisy outcomes are.
+        cannot learn from more observations, and does not know the noise of outcomes.
 
         Parameters
         ----------
@@ -407,9 +551,7 @@ class Posterior:
         True
         """
         found = read_given_draws(problem, draws, mechanisms, parameters, intercepts)
-        return cls(
-            problem, "given draws", found.distribution, (found.rows,), 0, "", found.mechanisms
-        )
+        return cls(problem, GIVEN, found.distribution, (found.rows,), 0, "", found.mechanisms)
 
 
 def require_trusted(post: Posterior) -> Posterior:
@@ -431,3 +573,17 @@ def require_trusted(post: Posterior) -> Posterior:
             'on with post.accept("why"), which every result made from it will record'
         )
     return post
+
+
+def choose_family(task: Task, family: Mechanisms) -> Chosen:
+    """Return the final family of one that offers a choice; see `selection.choose_mechanisms`."""
+    problem, data = task.problem, task.data
+
+    def fit_conjugate(candidate: Mechanisms, prior: object) -> Posterior:
+        alone = Task(problem, data, no_outcomes(len(problem.graph.nodes)), prior)
+        distribution = Conjugate().infer(alone, candidate, None)
+        return Posterior(
+            problem, "conjugate", distribution, (data,), digest(data), "", candidate.name
+        )
+
+    return choose_mechanisms(problem, data, family, task.prior, fit_conjugate)

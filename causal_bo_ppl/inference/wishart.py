@@ -188,7 +188,6 @@ class Wishart:
     takes_experiments = False
     uses_linearity = False
     learns_moments = True
-    verdicts = ("exact",)
 
     def proper_prior(self, problem: Problem) -> MomentPrior:
         """Return a prior of the moments that can be drawn from: the mean covariance is 1."""

@@ -313,8 +313,6 @@ class Mechanisms(Protocol):
     - `takes_experiments(problem)`: whether whole rows of experiments say all that their outcomes
       say; True where it is not offered.
     - `response(task)`: the response map, which needs no rows.
-    - `recorded(problem, attributes)`: the names of theta and which variables were learned, as the
-      attributes of a file say.
     """
 
     @property

@@ -10,11 +10,13 @@ import jax
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import digest
+from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.fitting import choose_family, read_method, trait
+from causal_bo_ppl.inference.methods import read_method, trait
+from causal_bo_ppl.inference.posterior import choose_family
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.mechanisms.base import Task, offered
 from causal_bo_ppl.optimization.monitor import contradicts_graph, precheck, warn_of
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import State, begin
@@ -90,9 +92,8 @@ def learn(
     problem: Problem, data: Data, settings: Settings, key: jax.Array
 ) -> tuple[Posterior, Data, bool]:
     """Return the posterior, rows of earlier experiments that it did not use, and if it could."""
-    family, choice = choose_family(
-        problem, data, read_mechanisms(settings.mechanisms), settings.prior
-    )
+    task = Task(problem, data, no_outcomes(len(problem.graph.nodes)), settings.prior)
+    family, choice = choose_family(task, read_mechanisms(settings.mechanisms))
     default = offered(family, "default_method")
     usual = "laplace" if default is None else default(problem)
     method = read_method(settings.inference or usual)

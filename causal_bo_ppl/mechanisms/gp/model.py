@@ -46,7 +46,6 @@ from causal_bo_ppl.mechanisms.gp.priors import (
     usable_entries,
 )
 from causal_bo_ppl.mechanisms.gp.propagation import Equation, Setting, natural, normal_points, split
-from causal_bo_ppl.mechanisms.gp.recording import recorded_names
 from causal_bo_ppl.mechanisms.gp.response_map import GPResponse, means_of_many
 from causal_bo_ppl.problem import Problem, Queries
 
@@ -467,12 +466,6 @@ class GaussianProcesses:
         nodes = problem.graph.nodes
         around = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 1.0)
         return GPPrior(centres=around[0], scales=around[1], ranges=dict.fromkeys(nodes, REACH))
-
-    def recorded(
-        self, problem: Problem, attributes: Mapping[str, object]
-    ) -> tuple[tuple[str, ...], np.ndarray]:
-        """Return the names of theta and the equations learned, as a file's attributes say."""
-        return recorded_names(problem, attributes)
 
 
 def find_plans(problem: Problem) -> SamplingPlans | None:

@@ -29,10 +29,9 @@ from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_learnable
 from causal_bo_ppl.data.outcomes import Outcomes
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.identification.parameters import KINDS
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.base import ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear import sem
@@ -186,9 +185,6 @@ def node_prior(
     )
 
 
-FLAGS = ("yes", "no")
-
-
 class Linear:
     """The family V = a + W'V + e with Gaussian disturbances; see `interfaces.Mechanisms`."""
 
@@ -240,24 +236,6 @@ class Linear:
     def response(self, task: Task) -> ResponseMap:
         """Return the map from theta to effects, which needs no rows."""
         return make_response(task.problem, read_parameters(task, default="structural"))
-
-    def recorded(
-        self, problem: Problem, attributes: Mapping[str, object]
-    ) -> tuple[tuple[str, ...], np.ndarray]:
-        """Return the names of theta and the equations learned, as a file's attributes say.
-
-        attributes: as `LinearParameters.attributes` wrote them.
-        """
-        flags = {}
-        for name, known in (("parameters", KINDS), ("intercepts", FLAGS), ("linear", FLAGS)):
-            flags[name] = value = attributes.get(name)
-            if not isinstance(value, str) or value not in known:
-                raise ModelError(f"has the {name} {value!r}, not one of: {listed(known)}")
-        found = identified(problem, flags["linear"] == "yes")
-        kind, intercepts = str(flags["parameters"]), flags["intercepts"] == "yes"
-        parameters = found.parameters(kind, intercepts=intercepts)
-        graph = problem.graph.ancestral(problem.target)
-        return parameters.names, needed_equations(parameters, graph)
 
 
 LinearResponse = StructuralResponse | EffectResponse

@@ -1,0 +1,87 @@
+"""A dense Gaussian process over all interventions, for oracles: plain algebra with t x t matrices.
+
+Effects of one set have an RBF kernel in the values; those of two sets share a part of it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from helpers import fitted_cases as cases
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.problem.interventions import stack
+from causal_bo_ppl.surrogates import Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    post: object
+    length: float = 1.0
+    shared: float = 0.5
+    told: object = None
+    outcomes: np.ndarray = None
+    noises: np.ndarray = None
+    is_affine = False
+
+    def prior(self, a, b):
+        x, y = (np.where(q.mask, q.value, 0.0) for q in (a, b))
+        distance = ((x[:, None] - y[None]) ** 2).sum(axis=2)
+        same = (np.asarray(a.mask)[:, None] == np.asarray(b.mask)[None]).all(axis=2)
+        return np.exp(-distance / 2 / self.length**2) * np.where(same, 1.0, self.shared)
+
+    def moments(self, queries):
+        if self.told is None:
+            return np.zeros(len(queries)), self.prior(queries, queries)
+        noisy = self.prior(self.told, self.told) + np.diag(self.noises)
+        across = self.prior(queries, self.told)
+        gain = np.linalg.solve(noisy, across.T).T
+        return gain @ self.outcomes, self.prior(queries, queries) - gain @ across.T
+
+    def predict(self, queries):
+        mean, covariance = self.moments(queries)
+        return Prediction(mean, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
+
+    def covariance(self, queries):
+        return self.moments(queries)[1]
+
+    def sample(self, queries, n, key):
+        mean, covariance = self.moments(queries)
+        sizes, directions = np.linalg.eigh(covariance)
+        root = directions * np.sqrt(np.maximum(sizes, 0.0))
+        return mean + host_generator(key).standard_normal((n, len(mean))) @ root.T
+
+    def tell(self, queries, outcomes, noise=None):
+        outcomes, noises = (np.broadcast_to(each, len(queries)) for each in (outcomes, noise))
+        if self.told is None:
+            return replace(self, told=queries, outcomes=outcomes, noises=noises)
+        return replace(
+            self,
+            told=stack([self.told, queries]),
+            outcomes=np.append(self.outcomes, outcomes),
+            noises=np.append(self.noises, noises),
+        )
+
+    def fantasize(self, query, noise):
+        return self.tell(query, self.predict(query).mean, noise)
+
+
+def dense_case(objective="min", costs=None, told=6, seed=0):
+    """Two causes of Y, three sets, a fitted posterior, and a dense process with some outcomes."""
+    graph = cb.CausalGraph.parse("X -> Y; Z -> Y")
+    problem = cb.Problem(
+        graph,
+        "Y",
+        objective,
+        domains={"X": (-2.0, 3.0), "Z": (-1.0, 2.0)},
+        sets=[["X"], ["Z"], ["X", "Z"]],
+        costs=costs,
+    )
+    draws = np.random.default_rng(seed)
+    truth = {("X", "Y"): 1.0, ("Z", "Y"): -1.0}
+    post = cb.fit(problem, cases.simulate(problem, truth, 40, seed))
+    surrogate = Dense(post)
+    if told:
+        queries = problem.sobol(4)[np.arange(1, 1 + told)]
+        surrogate = surrogate.tell(queries, draws.normal(size=told), 0.05)
+    return problem, surrogate

@@ -1,0 +1,149 @@
+"""ArviZ's own summaries and plots take what `to_datatree` makes, on both of its generations."""
+
+import warnings
+
+import arviz_plots
+import arviz_stats
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+import causal_bo_ppl as cb
+
+pytestmark = pytest.mark.heavy
+SHORT = cb.NUTS(chains=2, draws=300, progress=False)
+METHODS = ["conjugate", "laplace", "nuts", "wishart"]
+QUERIES = [{"X": 1.0}, {"Z": -2.0}]
+
+
+@pytest.fixture(scope="module")
+def posts(chain):
+    tried = chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -2.0}]), 1)
+    rows = chain.observe(30, 0)
+    found = [
+        cb.fit(
+            chain.problem, rows.join(tried), method=method, prior=cb.FixedPrior(slope_sd=2), key=0
+        )
+        for method in ("conjugate", "laplace", SHORT)
+    ] + [cb.fit(chain.problem, rows, method="wishart")]
+    return {post.method: post for post in found}
+
+
+@pytest.fixture(scope="module")
+def trees(posts):
+    count = {name: None if name == "nuts" else 2_000 for name in posts}  # all that NUTS has
+    return {
+        name: post.to_datatree(draws=count[name], rows=True, effects=QUERIES)
+        for name, post in posts.items()
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_summary_has_a_line_for_every_coordinate_sd_and_effect(posts, trees, method):
+    post = posts[method]
+    table = arviz_stats.summary(trees[method], ci_prob=0.9, ci_kind="eti", round_to="none")
+    sds = ["X", "Z", "Y"] if method == "wishart" else ["Z", "Y"]
+    lines = [f"theta[{name}]" for name in post.names] + [f"sd[{name}]" for name in sds]
+    assert set(table.index) == {*lines, "effect[do(X = 1)]", "effect[do(Z = -2)]"}
+    means = table.loc[[f"theta[{name}]" for name in post.names], "mean"].to_numpy(float)
+    assert (np.abs(means - post.mean) < 5 * post.sd / np.sqrt(300)).all()
+    assert np.isfinite(table.select_dtypes("number").to_numpy(float)).all()
+
+
+@pytest.mark.parametrize("method", ["conjugate", "nuts"])
+@pytest.mark.parametrize("name", ["plot_rank", "plot_trace", "plot_forest"])
+def test_plots_of_arviz_take_the_default_tree(posts, method, name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ArviZ's own
+        getattr(arviz_plots, name)(posts[method].to_datatree(draws=200))
+    assert plt.gcf().axes
+    plt.close("all")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sensitivity_and_loo_run_where_rows_were_asked_for(trees, method):
+    tree = trees[method]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few rows
+        table = arviz_stats.psense_summary(tree)
+        each = arviz_stats.loo(tree, var_name="Y", pointwise=True)
+    assert {"theta[b[Z->Y]]", "effect[do(X = 1)]"} <= set(table.index) or method == "wishart"
+    assert len(np.ravel(each.elpd_i)) == (30 if method == "wishart" else 32)
+    assert np.isfinite(each.elpd)
+
+
+def test_loo_density_is_that_of_fits_without_the_observation(chain, posts, trees):
+    """Exact: 32 fits, each without one observation, whose predictive density is averaged."""
+    each = arviz_stats.loo(trees["conjugate"], var_name="Y", pointwise=True)
+    data, exact = posts["conjugate"].data, []
+    for row in range(len(data)):
+        kept = np.arange(len(data)) != row
+        post = cb.fit(chain.problem, data.select(kept), prior=cb.FixedPrior(slope_sd=2))
+        tree = post.to_datatree(draws=2_000, key=row)["posterior"]
+        a, b = (tree["theta"].sel(coordinate=name).values for name in ("a[Y]", "b[Z->Y]"))
+        sd, z = tree["sd"].sel(node="Y").values, data.column("Z")[row]
+        gap = (data.column("Y")[row] - a - b * z) / sd
+        exact.append(np.log(np.mean(np.exp(-0.5 * gap**2) / (sd * np.sqrt(2 * np.pi)))))
+    assert np.abs(np.ravel(each.elpd_i) - exact).max() < 0.15
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_dimension_bears_a_name_that_xarray_uses_itself(posts, method):
+    tree = posts[method].to_datatree(draws=200, effects=QUERIES)
+    for name, group in tree.children.items():
+        assert "variable" not in group.dims
+        if name != "constant_data":
+            group.to_dataset().to_dataarray()  # joins all variables along `variable`
+
+
+def test_effects_are_those_of_every_draw(posts, trees, chain):
+    queries = chain.problem.queries(QUERIES)
+    for method, tree in trees.items():
+        found = tree["posterior"]["effect"]
+        assert found.dims == ("chain", "draw", "intervention")
+        theta = tree["posterior"]["theta"].values
+        effect = cb.response(chain.problem, posts[method])
+        each = np.stack([effect(chain_draws, queries) for chain_draws in theta])
+        assert np.allclose(found.values, each, rtol=1e-12, atol=1e-12)
+    a, b = (trees["conjugate"]["posterior"]["theta"].sel(coordinate=n) for n in ("a[Y]", "b[Z->Y]"))
+    by_hand = trees["conjugate"]["posterior"]["effect"].sel(intervention="do(Z = -2)")
+    assert np.allclose(by_hand.values, (a - 2 * b).values)
+
+
+def test_invalid_effects_are_refused_before_anything_is_drawn(posts):
+    post = posts["conjugate"]
+    with pytest.raises(cb.DomainError, match="outside"):
+        post.to_datatree(effects=[{"X": 1e6}])
+    with pytest.raises(cb.ModelError, match="names no intervention"):
+        post.to_datatree(effects=[])
+    for rows in ("posterior", ["log_likelihood", 3], 1.5):
+        with pytest.raises(cb.ModelError, match="rows must be True, False or some of the groups"):
+            post.to_datatree(rows=rows)
+
+
+def test_groups_by_row_are_made_on_request_only():
+    """442 rows of six variables: 171 MB with every row's numbers, under 4 MB without."""
+    nodes = list("ABCDEF")
+    graph = cb.CausalGraph.from_edges([(one, "F") for one in nodes[:-1]] + [("A", "B")])
+    problem = cb.Problem(graph, "F", domains={"A": (-1, 1)}, sets=[("A",)])
+    rows = np.random.default_rng(0).normal(size=(442, 6))
+    post = cb.fit(problem, cb.Data(graph.nodes, "F", rows, np.zeros(rows.shape, bool)))
+    tree, whole = post.to_datatree(), post.to_datatree(rows="log_likelihood")
+    assert not {"log_likelihood", "posterior_predictive", "observed_data"} & set(tree.children)
+    assert set(whole.children) - set(tree.children) == {"log_likelihood"}
+    assert tree.nbytes < 4e6 < 442 * 4_000 * 8 < whole.nbytes
+    assert whole["log_likelihood"]["F"].shape == (4, 1_000, 442)
+
+
+def test_the_older_container_of_arviz_takes_a_tree(trees):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+
+        if not arviz.__version__.startswith("0."):
+            pytest.skip("this ArviZ knows DataTree only")
+        old = arviz.InferenceData.from_datatree(trees["nuts"])
+        table = arviz.summary(old, var_names=["theta", "effect"])
+        assert "effect[do(X = 1)]" in table.index and np.isfinite(
+            arviz.loo(old, var_name="Y").elpd_loo
+        )

@@ -1,0 +1,304 @@
+"""Nonlinear regressions in place of mechanisms, where latent causes join causes of the target."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.polynomial.hermite_e import hermegauss
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data.outcomes import no_outcomes
+from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.base import Task
+from causal_bo_ppl.surrogates.independent_gp import IndependentMaker
+from causal_bo_ppl.testing import check_mechanisms
+
+FEW = cb.GP(functions=16)
+GRAPH = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
+DOOR = cb.Problem(GRAPH, "Y", domains={"X": (-2.0, 2.0), "Z": (-3.0, 3.0)}, sets=[("X",), ("Z",)])
+POSITIONS = np.array([-1.8, -1.2, -0.6, 0.6, 1.2, 1.8])
+AT_X = DOOR.queries([{"X": x} for x in POSITIONS])
+AT_Z = DOOR.queries([{"Z": z} for z in POSITIONS])
+pytestmark = pytest.mark.heavy
+
+
+def front_door(seed, count=500, x=None, z=None):
+    """Rows of a bent front door; X or Z may be set."""
+    u, a, b, c = np.random.default_rng(seed).normal(size=(4, count))
+    x = u + 0.7 * a if x is None else np.full(count, x)
+    z = 2 * np.tanh(x) + 0.6 * b if z is None else np.full(count, z)
+    return pd.DataFrame({"X": x, "Z": z, "Y": effect_of_z(z) + 1.5 * u + 0.5 * c})
+
+
+def effect_of_z(z):
+    return 1.5 * np.sin(1.2 * z)
+
+
+def effect_of_x(x):
+    nodes, weights = hermegauss(60)
+    return effect_of_z(2 * np.tanh(x)[:, None] + 0.6 * nodes) @ weights / weights.sum()
+
+
+def bands(post, queries, draws=400):
+    effects = cb.response(post.problem, post)(post.draws(draws, 0), queries)
+    return effects.mean(axis=0), effects.std(axis=0), np.quantile(effects, (0.05, 0.95), axis=0)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return cb.Data.from_frame(DOOR, front_door(0))
+
+
+@pytest.fixture(scope="module")
+def post(rows):
+    return cb.fit(DOOR, rows, mechanisms=FEW)
+
+
+def test_front_door_gives_the_effects_that_regression_misses(post, rows):
+    for queries, truth in ((AT_X, effect_of_x(POSITIONS)), (AT_Z, effect_of_z(POSITIONS))):
+        mean, sd, _ = bands(post, queries)
+        assert (np.abs(mean - truth) < 4.5 * sd).all() and (sd < 0.3).all()
+    plain = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-2.0, 2.0)})
+    table = pd.DataFrame({name: rows.column(name) for name in ("X", "Y")})
+    biased = cb.fit(plain, cb.Data.from_frame(plain, table), mechanisms=FEW)
+    mean, sd, _ = bands(biased, plain.queries([{"X": x} for x in POSITIONS]))
+    assert (np.abs(mean - effect_of_x(POSITIONS)) > 4.5 * sd).sum() >= 4
+
+
+def test_coordinates_say_what_is_regressed_on_what(post):
+    assert {"b[X->Z]", "log_sd[Z]", "level[X]", "b[X->Y|X,Z]", "log_sd[Y|X,Z]"} <= set(post.names)
+    assert post.verdict == "passed" and post.distribution.response.sets == (("X",), ("Z",))
+    assert post.distribution.response.to_frame().loc["b[X->Y|X,Z]", "variable"] == "Y"
+
+
+@pytest.mark.slow
+def test_effects_are_those_of_rows_drawn_along_the_plan(rows):
+    """The contract compares effects and variances with rows drawn one variable after another."""
+    check = check_mechanisms(cb.GP(functions=4), DOOR, rows.select(slice(0, 100)))
+    assert check.passed, check.table
+
+
+@pytest.mark.slow
+def test_sets_are_coupled_through_the_regressions_that_they_share(post):
+    gram = cb.jacobian_gram(post, DOOR.queries([{"X": 1.0}, {"Z": 2 * np.tanh(1.0)}])).gram
+    assert gram[0, 1] > 0.5 * np.sqrt(gram[0, 0] * gram[1, 1])
+    draws = cb.response(DOOR, post)(post.draws(2_000, 1), AT_X)
+    exact = cb.jacobian_gram(post, AT_X).gram
+    np.testing.assert_allclose(draws.std(axis=0), np.sqrt(np.diag(exact)), rtol=0.3)
+
+
+def test_jacobian_is_the_derivative_of_effects(post):
+    response, theta = cb.response(DOOR, post), np.array(post.mean)
+    queries = DOOR.queries([{"X": 0.7}, {"Z": -1.1}])
+    jacobian, way = (
+        response.jacobian(theta, queries),
+        np.random.default_rng(0).normal(size=len(theta)),
+    )
+    ends = [response(theta + step * way, queries) for step in (1e-6, -1e-6)]
+    np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, jacobian @ way, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_an_experiment_teach_only_what_it_leaves_as_it_is(rows):
+    """do(X) cuts X from U, so that Y given X and Z follows another law; Z given X does not."""
+    set_x = cb.Data.from_frame(DOOR, front_door(1, 40, x=1.5), intervened=["X"])
+    set_z = cb.Data.from_frame(DOOR, front_door(2, 40, z=2.5), intervened=["Z"])
+    around = {
+        "centres": dict.fromkeys("XZY", 0.0),
+        "scales": {"X": 1.2, "Z": 1.5, "Y": 2.0},
+        "ranges": {"X": (-3.5, 3.5), "Z": (-4.0, 4.0), "Y": (-6.0, 6.0)},
+    }
+    prior = cb.GPPrior(**around)  # the coordinates do not depend on the rows
+    post = cb.fit(DOOR, rows, mechanisms=FEW, prior=prior)
+    model = post.distribution.model
+    assert model.usable(set_x)[0].tolist() == [False, True, False]
+    assert model.usable(set_z)[0].tolist() == [True, False, True]
+    of_y = np.array(["Y|X,Z" in name for name in post.names])
+    of_z = np.array([name.endswith("Z]") or "->Z" in name for name in post.names]) & ~of_y
+    for extra, moved, kept in ((set_x, of_z, of_y), (set_z, of_y, of_z)):
+        after = post.update(extra)
+        np.testing.assert_allclose(after.mean[kept], post.mean[kept], atol=1e-6)
+        assert np.abs(after.mean[moved] - post.mean[moved]).max() > 1e-3
+        whole = cb.fit(DOOR, rows.join(extra), mechanisms=FEW, prior=prior)
+        np.testing.assert_allclose(after.mean, whole.mean, atol=1e-8)
+        free = after.learned_observations[1][len(rows) :]
+        assert (free == model.usable(extra)).all()
+
+
+def test_linear_rows_give_what_the_linear_route_gives():
+    system = cb.models.load("chain")
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (-2.0, 2.0), "Z": (-2.0, 2.0)})
+    u, a, b, c = np.random.default_rng(3).normal(size=(4, 500))
+    x = u + a
+    z = 0.8 * x + b
+    data = cb.Data.from_frame(problem, pd.DataFrame({"X": x, "Z": z, "Y": -1.3 * z + u + c}))
+    queries = problem.queries([{"X": -1.5}, {"X": 1.5}, {"Z": -1.5}, {"Z": 1.5}])
+    linear = bands(cb.fit(problem, data, method="wishart"), queries)
+    for mechanisms, wider in (({"X": "linear"}, 1.15), (FEW, 1.6)):
+        mean, sd, _ = bands(cb.fit(problem, data, mechanisms=mechanisms), queries)
+        assert (np.abs(mean - linear[0]) < 2 * linear[1]).all()
+        assert (sd < wider * linear[1]).all() and (sd > 0.8 * linear[1]).all()
+    truth = np.array([-1.3 * 0.8 * -1.5, -1.3 * 0.8 * 1.5, 1.95, -1.95])
+    assert (np.abs(linear[0] - truth) < 4.5 * linear[1]).all() and system.problem.target == "Y"
+
+
+@pytest.mark.slow
+def test_back_door_with_a_latent_cause_elsewhere():
+    """W -> X, W -> Y, and a latent cause of W and V, which also causes Y."""
+    graph = cb.CausalGraph.parse("W -> X -> Y; W -> Y; V -> Y; V <-> W")
+    problem = cb.Problem(graph, "Y", domains={"X": (-2.0, 2.0)})
+    u, a, b, c, d = np.random.default_rng(4).normal(size=(5, 500))
+    w, v = u + a, u + b
+    x = np.sin(w) + 0.7 * c
+    y = np.cos(1.5 * x) + w**2 / 2 - v + 0.5 * d
+    data = cb.Data.from_frame(problem, pd.DataFrame({"W": w, "V": v, "X": x, "Y": y}))
+    positions = np.array([-1.2, -0.5, 0.5, 1.2])
+    post = cb.fit(problem, data, mechanisms=FEW)
+    mean, sd, _ = bands(post, problem.queries([{"X": x} for x in positions]))
+    assert (np.abs(mean - (np.cos(1.5 * positions) + 1.0)) < 4.5 * sd).all() and (sd < 0.35).all()
+
+
+def test_a_family_without_latent_causes_is_as_before():
+    """Mechanisms that no latent cause joins have no plans, and the names of causes."""
+    system = cb.models.load("toy")
+    told = no_outcomes(3)
+    model = read_mechanisms("gp").bind(Task(system.problem, system.observe(50, 0), told))
+    assert model.plans is None and model.response.names[-1] == "log_sd[Y]"
+    assert model.response.propagations == ("qmc", "sigma", "moments")
+
+
+@pytest.mark.slow
+def test_files_keep_regressions(post, tmp_path):
+    small = cb.fit(DOOR, post.data.select(slice(0, 60)), mechanisms=FEW)
+    path = small.save(tmp_path / "post.nc", draws=40)
+    again = cb.Posterior.load(path, DOOR)
+    assert "log_sd[Y|X,Z]" in again.names and np.array_equal(again.mean, small.mean)
+    other = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains=DOOR.domains)
+    with pytest.raises(cb.CausalBOError, match="problem"):
+        cb.Posterior.load(path, other)
+
+
+@pytest.mark.slow
+def test_outcomes_of_the_target_alone_move_all_sets(post, rows):
+    told = DOOR.queries([{"Z": 2.9}] * 4), [3.0, 3.1, 2.9, 3.0]
+    after = cb.fit(
+        DOOR,
+        rows.select(slice(0, 80)),
+        mechanisms=FEW,
+        method="laplace",
+        outcomes=told,
+    )
+    before = cb.fit(DOOR, rows.select(slice(0, 80)), mechanisms=FEW, method="laplace")
+    ask = DOOR.queries([{"Z": 2.9}, {"X": 2.0}])
+    moved = bands(after, ask)[0] - bands(before, ask)[0]
+    assert (moved > 0.05).all()
+
+
+@pytest.mark.slow
+def test_campaigns_run_on_regressions(post, rows):
+    """The prior mean of `cbo` is the average over regressions."""
+
+    def experiment(queries):
+        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+        return np.where(mask[:, 1], effect_of_z(value[:, 1]), effect_of_x(value[:, 0]))
+
+    prior = IndependentMaker().begin(post).predict(AT_X)
+    mean = bands(post, AT_X, 2_000)[0]
+    np.testing.assert_allclose(prior.mean, mean, atol=0.1)
+    for method in ("gc-cbo", "cbo"):
+        options = {"mechanisms": FEW, "outcomes": "exact", "rounds": 2, "key": 0}
+        run = cb.optimize(DOOR, method=method, data=rows, experiment=experiment, **options)
+        assert run.best.mean < 0
+
+
+def test_what_regressions_cannot_do_is_refused_by_name(post, rows):
+    with pytest.raises(cb.DataError, match=r"regression of 'Y' on X, Z: 2 regressors, but only 4"):
+        cb.fit(DOOR, rows.select(slice(0, 4)), mechanisms=FEW)
+    known = cb.Problem(GRAPH, "Y", domains=DOOR.domains, known={("Z", "Y"): 1.0})
+    with pytest.raises(cb.ModelError, match="coefficient of Z -> Y is known, but latent causes"):
+        cb.fit(known, rows, mechanisms=FEW)
+    napkin = cb.CausalGraph.parse("W -> Z -> X -> Y; W <-> X; W <-> Y")
+    problem = cb.Problem(napkin, "Y", domains={"X": (-1.0, 1.0)}, sets=[("X",)])
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 4)), columns=list("WZXY"))
+    with pytest.raises(cb.ModelError, match="needs a ratio"):
+        cb.fit(problem, cb.Data.from_frame(problem, table), mechanisms=FEW)
+    bow = cb.Problem(cb.CausalGraph.parse("X -> Y; X <-> Y"), "Y", domains={"X": (-1.0, 1.0)})
+    with pytest.raises(cb.NotIdentifiable, match="cannot be learned"):
+        cb.fit(bow, cb.Data.from_frame(bow, table[["X", "Y"]]), mechanisms=FEW)
+    response = post.distribution.response
+    with pytest.raises(cb.ModelError, match="only its regression on X, Z was learned"):
+        response.mechanism(post.mean[None], "Y", rows.values[:2])
+    assert response.mechanism(post.mean[None], "Z", rows.values[:2]).shape == (1, 2)
+    with pytest.raises(cb.ModelError, match="not its mechanism"):
+        response.slopes(post.mean)
+    with pytest.raises(cb.ModelError, match="propagation must be one of qmc, sigma"):
+        response.propagate("moments")
+    with pytest.raises(cb.ModelError, match="none of its causes"):
+        cb.fit(DOOR, rows, mechanisms={"Z": cb.GP(groups=[("X", "Y")])})
+    with pytest.raises(cb.ModelError, match="latent causes join 'Y' to what is set"):
+        cb.optimize(
+            DOOR,
+            data=rows,
+            mechanisms=FEW,
+            experiment=lambda queries: np.zeros(len(queries)),
+            update="full",
+            rounds=1,
+            key=0,
+        )
+
+
+@pytest.mark.slow
+def test_bands_of_the_front_door_hold_the_truth_and_those_of_a_regression_hardly_ever():
+    plain = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-2.0, 2.0)})
+    truth, held, biased = effect_of_x(POSITIONS), [], []
+    for seed in range(100):
+        table = front_door(1_000 + seed)
+        low, high = bands(cb.fit(DOOR, cb.Data.from_frame(DOOR, table), mechanisms=FEW), AT_X)[2]
+        held.append((low <= truth) & (truth <= high))
+        data = cb.Data.from_frame(plain, table[["X", "Y"]])
+        queries = plain.queries([{"X": x} for x in POSITIONS])
+        low, high = bands(cb.fit(plain, data, mechanisms=FEW), queries)[2]
+        biased.append((low <= truth) & (truth <= high))
+    assert 0.80 <= np.mean(held) <= 0.97
+    assert np.mean(biased) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["paper", None])
+def test_effects_of_synthetic_are_held_where_data_lie(variant):
+    system, held, sizes = cb.models.load("synthetic", variant=variant), [], []
+    inside = {"B": (-1.5, 1.5), "D": (-1.5, 2.0), "E": (-1.5, 2.0)}
+    draws = np.random.default_rng(0)
+    queries = system.problem.queries(
+        [
+            {name: draws.uniform(*inside[name]) for name in members}
+            for members in system.problem.sets
+            for _ in range(4)
+        ]
+    )
+    truth = np.asarray(system.effect(queries))
+    for seed in range(10):
+        post = cb.fit(system.problem, system.observe(500, seed), mechanisms="gp")
+        mean, _, (low, high) = bands(post, queries, 200)
+        held.append((low <= truth) & (truth <= high))
+        sizes.append(np.sqrt(((mean - truth) ** 2).mean()))
+    assert np.mean(held) >= 0.75 and np.median(sizes) < 0.3, (np.mean(held), sizes)
+
+
+@pytest.mark.slow
+def test_errors_of_the_nonlinear_funnel_are_as_large_as_they_say():
+    """All effects of one data set share the error of Y's level, so data sets are what counts.
+
+    Of the mean of 16 squared standard normals 99.8 % lies between 0.5^2 and 1.6^2; conjugate
+    posteriors are a little narrow.
+    """
+    errors = []
+    for seed in range(16):
+        system = cb.models.load("funnel", variant="nonlinear", seed=seed)
+        queries = system.problem.queries(
+            [{name: 0.5 * end for name in each} for each in system.problem.sets for end in (-1, 1)]
+        )
+        truth = np.asarray(system.effect(queries))
+        post = cb.fit(system.problem, system.observe(500, seed), mechanisms=FEW)
+        mean, sd, _ = bands(post, queries, 200)
+        errors.append((mean - truth) / sd)
+    assert 0.5 < np.sqrt(np.mean(np.square(errors))) < 1.8

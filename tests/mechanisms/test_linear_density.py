@@ -1,0 +1,371 @@
+"""The fast density of the linear model against the program on paper and against dense formulas."""
+
+from functools import partial
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from helpers.fitted_cases import random_problem, simulate
+from numpyro.infer.util import log_density
+from scipy.stats import multivariate_normal, norm
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
+from causal_bo_ppl.inference.potentials import log_priors, potential
+from causal_bo_ppl.mechanisms.linear.density import (
+    Point,
+    correlation_factor,
+    log_likelihood,
+    log_prior,
+    log_sds,
+)
+from causal_bo_ppl.mechanisms.linear.model import (
+    LinearModel,
+    draw_models,
+    linear_program,
+    node_prior,
+)
+from causal_bo_ppl.mechanisms.linear.responses import StructuralResponse
+from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+from causal_bo_ppl.mechanisms.simulation import ROWS
+from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
+from causal_bo_ppl.problem import Queries
+
+pytestmark = pytest.mark.heavy
+PRIOR = cb.FixedPrior(
+    slope_sd=0.7,
+    intercept_sd=1.5,
+    noise_sd=0.8,
+    noise_rows=5.0,
+    centres={"V1": 2.0},
+    scales={"V2": 3.0},
+)
+
+
+DISTURBANCES = "/disturbances"  # no variable may hold a slash
+
+
+def generate(graph, sem):
+    """Generate rows of a linear SEM, one variable after the other: a program for `simulate`."""
+    disturbances = numpyro.sample(
+        DISTURBANCES,
+        numpyro.distributions.MultivariateNormal(
+            jnp.zeros(len(graph.nodes)), covariance_matrix=sem.noise
+        ),
+    )
+    values = {}
+    for position, node in enumerate(graph.nodes):
+        total = sem.intercepts[position] + disturbances[..., position]
+        for cause in graph.parents(node):
+            total = total + sem.weights[graph.index(cause), position] * values[cause]
+        values[node] = numpyro.deterministic(node, total)
+
+
+def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercepts=True):
+    graph = problem.graph.ancestral(problem.target)
+    identified = cb.identify(
+        problem.graph, problem.target, [()]
+    )  # parameters of nothing set: all equations
+    theta = identified.parameters("structural", intercepts=intercepts)
+    told = no_outcomes(len(graph.nodes)) if outcomes is None else outcomes
+    return LinearModel(
+        problem,
+        graph,
+        problem.known,
+        intercepts,
+        prior,
+        StructuralResponse(problem, theta),
+        data,
+        told,
+        follows,
+    )
+
+
+def log_likelihoods(model, flat):
+    evaluate = jax.jit(model.density.log_likelihood)
+    return np.array([float(evaluate(row)) for row in flat])
+
+
+@pytest.fixture(scope="module")
+def confounded():
+    problem, truth = random_problem(3, size=6, confounded=True, identifiable_only=True)
+    assert max(map(len, problem.graph.districts())) >= 4
+    return problem, simulate(problem, truth, 40, 0, interventional=True)
+
+
+def test_correlations_are_definite_and_zero_where_no_arc_is():
+    draws = np.random.default_rng(0)
+    for size in (3, 5, 7, 7):
+        arcs = [pair for pair in combinations(range(size), 2) if draws.uniform() < 0.6]
+        make = jax.jit(partial(correlation_factor, size, arcs))
+        factor = np.asarray(make(draws.normal(size=len(arcs)) * 3))
+        found = factor @ factor.T
+        assert np.allclose(np.diagonal(found), 1) and np.linalg.eigvalsh(found).min() > 0
+        absent = [pair for pair in combinations(range(size), 2) if pair not in arcs]
+        assert np.abs([found[pair] for pair in absent]).max(initial=0.0) < 1e-12
+        assert np.abs([found[pair] for pair in arcs]).min(initial=1.0) > 0
+
+
+def test_every_correlation_matrix_with_these_zeros_has_its_strengths():
+    """Solved for row by row, by least squares in the directions that keep the zeros."""
+    draws, arcs, found = np.random.default_rng(1), [(0, 1), (0, 3), (1, 2), (2, 3)], 0
+    make = jax.jit(partial(correlation_factor, 4, arcs))
+    while found < 10:
+        wanted = np.eye(4)
+        for one, other in arcs:
+            wanted[one, other] = wanted[other, one] = draws.uniform(-0.9, 0.9)
+        if np.linalg.eigvalsh(wanted).min() <= 0:
+            continue
+        root = np.linalg.cholesky(wanted)
+        strengths = np.zeros(len(arcs))
+        for later in range(1, 4):
+            mine = [at for at, arc in enumerate(arcs) if arc[1] == later]
+            allowed = np.linalg.inv(root[:later, :later])[:, [arcs[at][0] for at in mine]]
+            basis = allowed @ np.linalg.inv(np.linalg.cholesky(allowed.T @ allowed)).T
+            strengths[mine] = basis.T @ root[later, :later] / root[later, later]
+        factor = np.asarray(make(strengths))
+        assert np.allclose(factor @ factor.T, wanted, atol=1e-12)
+        found += 1
+
+
+def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
+    factor = np.asarray(jax.jit(partial(correlation_factor, 2, [(0, 1)]))(np.array([0.75])))
+    assert (factor @ factor.T)[0, 1] == pytest.approx(0.6)
+
+
+def test_fast_density_is_that_of_the_program_on_paper(confounded):
+    """The log density of the program, with the rows' disturbances, up to one constant."""
+    problem, data = confounded
+    data = data.select(np.arange(12))
+    data = Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
+    model, graph = make_model(problem, data), problem.graph.ancestral(problem.target)
+    priors = tuple(node_prior(graph, PRIOR, node, {}, True) for node in graph.nodes)
+    parameters = linear_program(graph, priors)
+    values = data.values[:, [data.nodes.index(name) for name in graph.nodes]]
+
+    def whole():
+        sem = parameters()
+        with numpyro.plate(ROWS, len(values)):
+            generate(graph, sem)
+        return sem
+
+    names = [f"s2[{node}]" for node in graph.nodes] + [f"level[{node}]" for node in graph.nodes]
+    names += [f"b[{cause}->{node}]" for cause, node in graph.directed]
+    names += [f"t[{one}<->{other}]" for one, other in graph.bidirected]
+    sampled = set()
+
+    @jax.jit
+    def on_paper(drawn):
+        sem = numpyro.handlers.substitute(parameters, drawn)()
+        errors = values - values @ sem.weights - sem.intercepts[None]
+        found, trace = log_density(whole, (), {}, drawn | {DISTURBANCES: errors})
+        sampled.update(name for name, site in trace.items() if site["type"] == "sample")
+        return sem, found
+
+    draws, gaps = np.random.default_rng(0), []
+    for _ in range(5):
+        drawn = dict(zip(names, draws.normal(size=len(names)), strict=True))
+        drawn |= {name: np.exp(each) for name, each in drawn.items() if name.startswith("s2")}
+        with jax.numpy_rank_promotion("allow"):  # inside NumPyro
+            sem, paper = on_paper(drawn)
+        assert sampled - {DISTURBANCES} == set(names)
+        gaps.append(float(paper) - sum(parts_at(model, drawn, sem)))
+    assert np.ptp(gaps) < 1e-8 * np.abs(gaps).max() + 1e-8
+
+
+@partial(jax.jit, static_argnums=0)
+def _at_point(shape, prior, rows, point):
+    return log_prior(shape, prior, point), log_likelihood(shape, rows, point)
+
+
+def parts_at(model, drawn, sem):
+    """Log prior and log likelihood of the fast density at parameters of the program."""
+    matrix = np.vstack([sem.weights, sem.intercepts])
+    shape = model.spec
+    coefficients = np.zeros(shape.used.shape)
+    coefficients[np.nonzero(shape.used)] = matrix[shape.positions]
+    log_sd = 0.5 * np.log(np.diagonal(sem.noise))[list(shape.equations)]
+    names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in shape.arcs]
+    strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])
+    point = Point(coefficients, log_sd, strengths, matrix)
+    return [
+        float(each) for each in _at_point(shape, model.density.prior, model.density.rows, point)
+    ]
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_likelihood_of_rows_is_that_of_the_mutilated_system(confounded, follows):
+    """V_R ~ N((I - W_RR')^-1 (a_R + W_sR'x), (I - W_RR')^-1 Omega_RR (I - W_RR)^-1), row by row."""
+    problem, data = confounded
+    model = make_model(problem, data, follows=follows)
+    flat = np.random.default_rng(2).normal(size=(3, len(model.coordinates))) * 0.3
+    matrices, noises = model.draws(flat)
+    found = log_likelihoods(model, flat)
+    columns = [data.nodes.index(name) for name in model.graph.nodes]
+    for matrix, noise, likelihood in zip(matrices, noises, found, strict=True):
+        total = 0.0
+        for values, is_set in zip(
+            data.values[:, columns], data.intervened[:, columns], strict=True
+        ):
+            free = ~is_set
+            inverse = np.linalg.inv(np.eye(free.sum()) - matrix[:-1][np.ix_(free, free)].T)
+            mean = inverse @ (
+                matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ values[is_set]
+            )
+            covariance = inverse @ noise[np.ix_(free, free)] @ inverse.T
+            total += multivariate_normal(mean, covariance).logpdf(values[free])
+        assert likelihood == pytest.approx(total, rel=1e-10)
+
+
+def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
+    problem, data = confounded
+    nodes = problem.graph.ancestral(problem.target).nodes
+    mask = np.zeros((3, len(nodes)), bool)
+    mask[0, 0] = mask[1, [0, 2]] = mask[2, 1] = True
+    value, outcomes = np.where(mask, 0.7, 0.0), np.array([0.3, -1.0, 2.0])
+    without, model = (
+        make_model(problem, data),
+        make_model(problem, data, outcomes=Outcomes(Queries(mask, value), outcomes)),
+    )
+    flat = np.random.default_rng(4).normal(size=(2, len(model.coordinates))) * 0.3
+    matrices, noises = model.draws(flat)
+    found, told = (
+        log_likelihoods(model, flat) - log_likelihoods(without, flat),
+        model.outcome_densities(model.draws(flat)),
+    )
+    for row, (matrix, noise) in enumerate(zip(matrices, noises, strict=True)):
+        total = 0.0
+        for is_set, at, outcome in zip(mask, value, outcomes, strict=True):
+            free = ~is_set
+            inverse = np.linalg.inv(np.eye(free.sum()) - matrix[:-1][np.ix_(free, free)].T)
+            mean = inverse @ (matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ at[is_set])
+            covariance = inverse @ noise[np.ix_(free, free)] @ inverse.T
+            total += norm(mean[-1], np.sqrt(covariance[-1, -1])).logpdf(outcome)
+        assert found[row] == pytest.approx(total, rel=1e-8) and told[row].sum() == pytest.approx(
+            total, rel=1e-10
+        )
+
+
+def test_both_charts_have_the_same_density(confounded):
+    """Potentials differ by the logarithm of the volume that one chart has in the other."""
+    problem, data = confounded
+    follows = make_model(problem, data)
+    flat = np.random.default_rng(5).normal(size=(3, len(follows.coordinates))) * 0.3
+    fixed, same = follows.straighten(flat)
+    assert not fixed.follows
+    assert np.allclose(fixed.draws(same).matrices, follows.draws(flat).matrices, atol=1e-10)
+    count = int(follows.spec.used.sum())
+    scales = flat[:, count : count + len(follows.spec.equations)] * follows.density.chart.sd_width
+    stretch = (scales * follows.spec.used.sum(axis=1)).sum(axis=1)
+    one, other = (
+        np.array([float(evaluate(row)) for row in rows])
+        for evaluate, rows in (
+            (jax.jit(partial(potential, follows.density)), flat),
+            (jax.jit(partial(potential, fixed.density)), same),
+        )
+    )
+    assert np.ptp(one + stretch - other) < 1e-8
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_volume_is_that_of_coefficients_variances_and_latent_strengths(confounded, follows):
+    """By the determinant of all derivatives."""
+    model = make_model(*confounded, follows=follows)
+    flat = np.random.default_rng(7).normal(size=(3, len(model.coordinates)))
+
+    def parameters(psi):
+        point = model.density.point(psi)
+        variances = jnp.exp(2 * point.log_sd)
+        return jnp.concatenate([point.coefficients[model.spec.used], variances, point.strengths])
+
+    slopes, volume = jax.jit(jax.jacfwd(parameters)), jax.jit(model.density.log_volume)
+    exact = [np.linalg.slogdet(slopes(row))[1] for row in flat]
+    found = [float(volume(row)) for row in flat]
+    assert model.spec.arcs and np.ptp(np.array(exact) - found) < 1e-9
+
+
+def test_coordinates_of_sds_are_given_the_disturbances_before(confounded):
+    """The factor of the disturbances' covariance has these sds on its diagonal."""
+    model = make_model(*confounded)
+    [psi] = np.random.default_rng(8).normal(size=(1, len(model.coordinates)))
+    own, _ = log_sds(model.spec, model.density.chart, jnp.asarray(psi))
+    covariance = model.draws(psi[None]).noises[0]
+    root = np.linalg.cholesky(covariance)[model.spec.equations, model.spec.equations]
+    np.testing.assert_allclose(np.exp(own), root, rtol=1e-10)
+
+
+def test_scaled_prior_of_the_density_is_the_conjugate_one():
+    """Prior times likelihood of one equation is the normal-inverse-gamma posterior."""
+    problem, truth = random_problem(1, size=4)
+    data = simulate(problem, truth, 30, 1)
+    model = make_model(problem, data, prior=cb.ScaledPrior(0.5))
+    flat = np.random.default_rng(6).normal(size=(6, len(model.coordinates)))
+    prior, likelihood = log_priors(model, flat), log_likelihoods(model, flat)
+    exact = model.equations.posterior
+    matrices, noises = model.draws(flat)
+    expected = np.zeros(len(flat))
+    for node in model.spec.equations:
+        used = model.equations.causes[node] >= 0
+        gaps = matrices[:, model.equations.causes[node][used], node] - exact.mean[node][used]
+        precision = np.linalg.inv(exact.root[node] @ exact.root[node].T + np.diag(~used * 1.0))[
+            np.ix_(used, used)
+        ]
+        s2 = noises[:, node, node]
+        expected += -(exact.shape[node] + 1 + used.sum() / 2) * np.log(s2) - exact.rate[node] / s2
+        expected += -0.5 * np.einsum("ni,ij,nj->n", gaps, precision, gaps) / s2
+    assert np.ptp(prior + likelihood - expected) < 1e-8
+
+
+def test_prior_draws_have_the_moments_of_the_fixed_prior():
+    graph = cb.CausalGraph.parse("A -> B; A <-> B")
+    prior = cb.FixedPrior(
+        slope_sd=0.5, noise_rows=12.0, noise_sd=2.0, centres={"A": 3.0}, intercept_sd=0.2
+    )
+    matrices, noises = draw_models(graph, prior, {}, True, 4_000, jax.random.key(0))
+    slope, s2 = matrices[:, 0, 1], noises[:, 1, 1]
+    expected = 12 * 4 / (12 - 2)  # mean of IG(6, 24)
+    assert s2.mean() == pytest.approx(expected, abs=5 * s2.std() / np.sqrt(4_000))
+    assert slope.std() == pytest.approx(0.5 * np.sqrt(expected), rel=0.08)
+    assert (matrices[:, 2, 1] + 3 * slope).std() == pytest.approx(0.2 * np.sqrt(expected), rel=0.08)
+    correlation = noises[:, 0, 1] / np.sqrt(noises[:, 0, 0] * s2)
+    assert (
+        np.abs(np.quantile(correlation / np.sqrt(1 - correlation**2), [0.16, 0.84]) - [-1, 1]).max()
+        < 0.08
+    )
+
+
+def test_known_variances_and_coefficients_are_not_drawn():
+    graph = cb.CausalGraph.parse("A -> B")
+    prior = cb.FixedPrior(noise_rows=np.inf, noise_sd=0.5)
+    matrices, noises = draw_models(graph, prior, {("A", "B"): 0.8}, False, 20, jax.random.key(0))
+    assert (
+        (matrices[:, 0, 1] == 0.8).all()
+        and np.allclose(noises, 0.25 * np.eye(2))
+        and not matrices[:, 2].any()
+    )
+
+
+def test_rows_of_the_program_are_those_of_its_parameters_also_under_interventions():
+    """Simulated by NumPyro with surgery.
+
+    Means and covariance of the mutilated system by dense algebra.
+    """
+    graph = cb.CausalGraph.parse("A -> B -> C; A <-> C")
+    weights = np.zeros((3, 3))
+    weights[0, 1], weights[1, 2] = 0.8, -1.3
+    noise = np.array([[1.0, 0.0, 0.6], [0.0, 0.5, 0.0], [0.6, 0.0, 2.0]])
+    sem = LinearSEM(jnp.asarray(weights), jnp.array([1.0, 0.0, -2.0]), jnp.asarray(noise))
+    mask = np.tile([False, True, False], (4_000, 1))
+    queries = Queries(mask, np.where(mask, 3.0, 0.0))
+    with jax.numpy_rank_promotion("allow"):  # inside NumPyro
+        rows = np.asarray(
+            simulate_program(partial(generate, graph, sem), graph.nodes, queries, jax.random.key(0))
+        )
+    assert (rows[:, 1] == 3).all()  # the value set is what the trace holds
+    expected = np.array([1.0, -2.0 - 1.3 * 3])
+    assert np.abs(rows[:, [0, 2]].mean(axis=0) - expected).max() < 5 * np.sqrt(2 / 4_000)
+    assert np.abs(np.cov(rows[:, [0, 2]].T) - noise[np.ix_([0, 2], [0, 2])]).max() < 0.25

@@ -1,0 +1,227 @@
+"""Confidence bounds, draws, what costs make of them, and ties."""
+
+import jax
+import numpy as np
+import pytest
+from helpers import fitted_cases as cases
+from helpers.dense_surrogate import dense_case
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.optimization.acquisition import (
+    CostSubtracted,
+    PerCost,
+    confidence_bound,
+    first_best,
+    read_acquisition,
+)
+from causal_bo_ppl.optimization.analytic import (
+    BetaSchedule,
+    ConfidenceBound,
+    Context,
+    ExpectedImprovement,
+    LogExpectedImprovement,
+    PointwiseBound,
+    RegretSafeBound,
+    Thompson,
+    error_bound,
+    most_worth,
+    prepare,
+)
+from causal_bo_ppl.optimization.state import ask, begin
+from causal_bo_ppl.problem.interventions import vertices
+from causal_bo_ppl.surrogates import Prediction
+
+
+@pytest.mark.parametrize("objective", ["min", "max"])
+def test_no_point_of_any_box_beats_the_best_vertex(objective):
+    problem, truth = cases.random_problem(2, size=4, objective=objective)
+    post = cb.fit(problem, cases.simulate(problem, truth, 15, 0))
+    surrogate = cb.couple(post)
+    for query, outcome in zip(problem.sobol(1), [1.0, -2.0, 0.5, 3.0, 1.0, 0.0, 2.0], strict=True):
+        surrogate = surrogate.tell(query, outcome, 1.0)
+    for beta in (0.0, 2.0, 50.0):
+        corners, inside = problem.vertices(), problem.grid(9)
+        at_corners = confidence_bound(surrogate.predict(corners), beta, objective)
+        everywhere = confidence_bound(surrogate.predict(inside), beta, objective)
+        best = at_corners[first_best(at_corners, objective)]
+        extreme = everywhere.min() if objective == "min" else everywhere.max()
+        assert best == pytest.approx(extreme, abs=1e-9)
+
+
+def test_bound_is_optimistic_in_the_direction_of_the_goal():
+    predicted = Prediction(np.array([1.0, 2.0]), np.array([0.5, 0.0]))
+    assert confidence_bound(predicted, 4.0, "max").tolist() == [2.0, 2.0]
+    assert confidence_bound(predicted, 4.0, "min").tolist() == [0.0, 2.0]
+
+
+def test_of_equal_bounds_the_first_is_taken():
+    assert first_best(np.array([3.0, 1.0 + 1e-13, 1.0, 2.0]), "min") == 1
+    assert first_best(np.array([3.0, 3.0 + 1e-13, 1.0]), "max") == 0
+    with pytest.raises(cb.DomainError, match="no intervention to choose from"):
+        first_best(np.zeros(0), "min")
+
+
+def test_vertices_of_some_sets_are_those_of_the_problem():
+    problem, _ = cases.random_problem(0, size=4)
+    whole = problem.vertices()
+    assert np.array_equal(vertices(problem, problem.sets).value, whole.value)
+    some = vertices(problem, problem.sets[:2])
+    assert np.array_equal(some.value, whole.value[: len(some)])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    problem, truth = cases.random_problem(2, size=4)
+    return problem, cb.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
+
+
+def context(problem, surrogate, objective="min", **options):
+    return Context(surrogate, objective, problem.vertices(), problem.vertices(), **options)
+
+
+@pytest.mark.parametrize("objective", ["min", "max"])
+def test_practical_bounds_are_the_formula(fitted, objective):
+    problem, surrogate = fitted
+    queries, sign = problem.grid(3), 1.0 if objective == "max" else -1.0
+    mean, sd = surrogate.predict(queries)
+    doubt = np.sqrt(np.diagonal(cb.jacobian_gram(surrogate.post, queries).gram))
+    expected = sign * mean + np.sqrt(3.0) * sd + 0.7 * doubt - 0.2 * problem.cost(queries)
+    found = ConfidenceBound(3.0, causal=0.7, eta=0.2).worth(surrogate, queries, objective)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_regret_safe_bound_picks_the_query_of_the_practical_one(seed):
+    problem, truth = cases.random_problem(seed, size=4)
+    surrogate = cb.couple(cb.fit(problem, cases.simulate(problem, truth, 20, seed)))
+    queries = problem.vertices()
+    safe = prepare(RegretSafeBound(2.0), context(problem, surrogate))
+    plain, wide = (r.worth(surrogate, queries, "min") for r in (ConfidenceBound(2.0), safe))
+    assert first_best(plain, "max") == first_best(wide, "max")
+    eps = cb.theory.parameter_error(surrogate.post).value
+    np.testing.assert_allclose(wide - plain, eps, rtol=1e-9)
+    np.testing.assert_allclose(RegretSafeBound(2.0).worth(surrogate, queries, "min"), wide)
+
+
+def test_the_pointwise_bound_is_never_wider_than_the_regret_safe_one(fitted):
+    problem, surrogate = fitted
+    queries = problem.vertices()
+    plain, wide, pointwise = (
+        rule.worth(surrogate, queries, "max")
+        for rule in (ConfidenceBound(2.0), RegretSafeBound(2.0), PointwiseBound(2.0))
+    )
+    extra = pointwise - plain
+    assert (extra >= 0).all() and (pointwise <= wide + 1e-9).all()
+    largest = cb.theory.parameter_error(surrogate.post).pointwise
+    assert extra.max() == pytest.approx(largest, rel=1e-9)
+
+
+def test_a_vacuous_bound_is_called_so(fitted):
+    problem, surrogate = fitted
+    found = error_bound(surrogate, problem.vertices())
+    assert found.is_vacuous and "the bound is vacuous" in str(found)
+    assert found.pointwise <= found.value
+    sharp = found._replace(value=0.1 * found.spread)
+    assert not sharp.is_vacuous and "vacuous" not in str(sharp)
+    assert found._replace(value=np.nan).is_vacuous
+
+
+def test_the_schedule_of_beta_grows_with_rounds_and_queries():
+    assert BetaSchedule(0.05).at(3, 40) == pytest.approx(2 * np.log(40 * 9 * np.pi**2 / 0.3))
+    with pytest.raises(cb.ModelError, match="delta must lie between 0 and 1"):
+        BetaSchedule(1.0)
+    with pytest.raises(cb.ModelError, match='beta must be a number, "schedule" or'):
+        ConfidenceBound("linear")
+
+
+def test_a_schedule_becomes_a_number_when_it_is_prepared(fitted):
+    problem, surrogate = fitted
+    rule = ConfidenceBound("schedule")
+    with pytest.raises(cb.ModelError, match=r"call prepare\(context\) first"):
+        rule.worth(surrogate, problem.vertices(), "min")
+    prepared = prepare(rule, context(problem, surrogate, round=5))
+    assert prepared.beta == BetaSchedule().at(5, len(problem.vertices()))
+
+
+def test_one_draw_decides_all_sets_at_once(fitted):
+    problem, surrogate = fitted
+    key = jax.random.key(3)
+    rule = prepare(Thompson(), context(problem, surrogate, key=key))
+    queries = problem.vertices()
+    worth = rule.worth(surrogate, queries, "min")
+    assert not rule.is_one_batch
+    np.testing.assert_allclose(worth, -surrogate.sample(queries, 1, key)[0])
+    np.testing.assert_allclose(worth[5:7], rule.worth(surrogate, queries[5:7], "min"))
+    with pytest.raises(cb.ModelError, match="Thompson sampling draws: give the context"):
+        prepare(Thompson(), context(problem, surrogate))
+    with pytest.raises(cb.ModelError, match=r"call prepare\(context\) with a key"):
+        Thompson().worth(surrogate, queries, "min")
+
+
+def test_draws_of_a_batch_are_compared_within_it_only():
+    problem, surrogate = dense_case()
+    rule = prepare(Thompson(), context(problem, surrogate, key=jax.random.key(0)))
+    assert rule.is_one_batch
+
+
+def test_a_batch_by_thompson_is_one_of_independent_draws():
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(20, 0))
+    state = begin(post, cb.Settings(rounds=1, acquisition="thompson", update="target"))
+    key = jax.random.key(3)
+    chosen = ask(state, 4, key=key)
+    among = state.candidates.queries
+    for position, each in enumerate(chosen):
+        drawn = state.surrogate.sample(among, 1, jax.random.fold_in(key, position))[0]
+        at = int(drawn.argmin() if system.problem.objective == "min" else drawn.argmax())
+        assert system.problem.interventions(each.query) == system.problem.interventions(among[at])
+
+
+def test_thompson_chooses_each_vertex_as_often_as_it_is_best(fitted):
+    problem, surrogate = fitted
+    queries, n = problem.vertices(), 600
+    often = np.zeros(len(queries))
+    for key in jax.random.split(jax.random.key(1), n):
+        often[first_best(Thompson(key).worth(surrogate, queries, "min"), "max")] += 1
+    draws = surrogate.sample(queries, 40_000, 2)
+    share = np.bincount(draws.argmin(axis=1), minlength=len(queries)) / len(draws)
+    error = np.sqrt(share * (1 - share) / n) + 3 / n
+    assert (np.abs(often / n - share) <= 4.5 * error).all()
+
+
+def test_costs_are_subtracted_or_divided_by(fitted):
+    problem, surrogate = fitted
+    queries, costs = problem.vertices(), problem.cost(problem.vertices())
+    plain = ExpectedImprovement(0.0).worth(surrogate, queries, "min")
+    rules = {
+        "ratio": PerCost(ExpectedImprovement(0.0)),
+        "log": PerCost(LogExpectedImprovement(0.0)),
+        "less": CostSubtracted(ExpectedImprovement(0.0), 0.3),
+    }
+    worth = {name: rule.worth(surrogate, queries, "min") for name, rule in rules.items()}
+    np.testing.assert_allclose(worth["ratio"], plain / costs)
+    np.testing.assert_allclose(np.exp(worth["log"]), plain / costs, rtol=1e-9)
+    np.testing.assert_allclose(worth["less"], plain - 0.3 * costs)
+    assert rules["ratio"].name == "ei per cost" and rules["log"].is_log
+    named = prepare(PerCost("log-ei"), context(problem, surrogate))
+    assert named.rule.best == pytest.approx(surrogate.predict(queries).mean.min())
+    with pytest.raises(cb.ModelError, match="'ucb' can be negative"):
+        PerCost("ucb")
+    with pytest.raises(cb.ModelError, match="'log-ei' is a logarithm"):
+        CostSubtracted("log-ei", 1.0)
+
+
+def test_every_name_is_an_acquisition_that_keeps_its_contract(fitted):
+    problem, surrogate = fitted
+    names = ("ucb", "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead")
+    for name in names:
+        assert read_acquisition(name, 2.0).name == name
+        assert cb.testing.check_acquisition(name, surrogate).require().passed
+
+
+def test_small_log_worths_do_not_make_a_tie_of_large_ones():
+    rule = LogExpectedImprovement(0.0)
+    worth = np.array([-5e9, -1.0, -0.9, -np.inf])
+    assert most_worth(rule, worth) == 2
+    assert most_worth(rule, np.array([-np.inf, -np.inf])) == 0
+    assert most_worth(rule, np.array([-2e6, -2e6 - 1e-9, -5e9])) == 0

@@ -1,0 +1,228 @@
+"""A study takes what labs tell, in any order and grouping, and each thing once."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.study_cases import confounded, same, tellings
+
+import causal_bo_ppl as cb
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"update": "target"}, marks=pytest.mark.heavy),
+        pytest.param({"method": "gc-cbo-nocoupling"}, marks=pytest.mark.heavy),
+    ],
+    ids=str,
+)
+def test_order_of_telling_does_not_matter(chain, chain_data, options):
+    start = cb.Study(chain.problem, chain_data, cb.Settings(budget=20.0, **options), key=0)
+    told, found = tellings(chain), []
+    vertices = chain.problem.vertices()
+    for order in [range(len(told)), *map(np.random.default_rng(0).permutation, [len(told)] * 6)]:
+        study = start
+        for position in order:
+            arguments, options = told[position]
+            study = study.tell(*arguments, **options)
+        suggestion = study.ask()
+        predicted = study.surrogate.predict(vertices)
+        found.append(
+            (
+                suggestion.intervention,
+                suggestion.mean,
+                suggestion.number,
+                study.best,
+                study.spent,
+                predicted.mean.tolist(),
+                predicted.sd.tolist(),
+            )
+        )
+    assert all(each == found[0] for each in found) and found[0][4] == 7.0
+
+
+def test_grouping_of_telling_does_not_matter(chain, chain_study):
+    rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}, {"Z": 1.0}]), 3)
+    at_once = chain_study.tell(rows).tell({"X": 5.0}, [-5.0, -5.2])
+    one_by_one = chain_study.tell({"X": 5.0}, -5.2).tell(rows.select(slice(1, 3)))
+    one_by_one = one_by_one.tell({"X": 5.0}, -5.0).tell(rows.to_frame().iloc[0])
+    assert one_by_one.best == at_once.best
+    assert one_by_one.ask().mean == at_once.ask().mean
+
+
+def test_batch_is_told_in_part_and_out_of_order(chain_study):
+    batch = chain_study.ask(3)
+    whole = chain_study.tell(batch, [-6.0, -6.5, -5.5])
+    last_first = chain_study.tell(batch[2], -5.5).tell(batch, [-6.0, None, None])
+    assert len(last_first.records) == 2
+    waiting = last_first.ask(pending=batch)  # those told meanwhile are left out
+    alone = last_first.ask(pending=[batch[1]])
+    assert same(waiting.query, alone.query) and waiting.sd == alone.sd
+    done = last_first.tell(batch[1], -6.5)
+    assert done.best == whole.best and done.ask().mean == whole.ask().mean
+    with pytest.raises(cb.DataError, match="a batch of 3 suggestions is told with a list of as m"):
+        chain_study.tell(batch, [-6.0])
+
+
+def test_batch_is_told_with_a_table_of_whole_rows(chain_study):
+    batch = chain_study.ask(2)
+    frame = pd.DataFrame({"X": [0.1, 0.2], "Z": [5.0, 5.0], "Y": [-6.0, -6.2]})
+    told = chain_study.tell(batch, frame)
+    assert told.to_frame()["asked"].tolist() == [1, 2] and told.to_frame()["whole_row"].all()
+    data = cb.Data.from_frame(chain_study.problem, frame, intervened=["Z"])
+    assert chain_study.tell(batch, data).best == told.best
+    with pytest.raises(cb.DataError, match="Z = 4, asked for was 5"):
+        chain_study.tell(batch, frame.assign(Z=4.0))
+    with pytest.raises(cb.DataError, match="or with a table of as many whole rows"):
+        chain_study.tell(batch, frame[:1])
+
+
+def test_several_interventions_are_told_with_a_list_of_outcomes(chain, chain_study):
+    asked, values = [{"X": 5.0}, {"Z": 2.0}, {"X": 1.0}], [-5.0, None, [-1.0, -1.2]]
+    listed = chain_study.tell(asked, values)
+    alone = chain_study.tell({"X": 1.0}, [-1.0, -1.2]).tell({"X": 5.0}, -5.0)
+    assert len(listed.records) == 3 and listed.best == alone.best
+    assert chain_study.tell(chain.problem.queries(asked), values).best == listed.best
+    one = chain_study.tell(chain.problem.queries([{"X": 1.0}]), [-1.0, -1.2])
+    assert len(one.records) == 2
+    with pytest.raises(cb.DataError, match="a batch of 3 interventions is told with a list"):
+        chain_study.tell(asked, -5.0)
+
+
+def test_suggestion_told_twice_is_told_once(chain_study):
+    suggestion = chain_study.ask()
+    told = chain_study.tell(suggestion, -6.0)
+    assert told.tell(suggestion, -6.0) is told
+    with pytest.raises(
+        cb.DataError, match=r"suggestion 1, do\(Z = 5\), was told as -6.0 and is now told as -6.5"
+    ):
+        told.tell(suggestion, -6.5)
+    assert len(told.tell(suggestion, -6.5, again=True).records) == 2
+    assert told.ask().number == 2
+    assert len(told.tell(told.ask(), -6.5).records) == 2  # the same intervention, asked for again
+
+
+def test_suggestion_of_an_earlier_state_is_told_and_one_of_another_study_is_not(
+    chain, chain_data, chain_study
+):
+    early = chain_study.ask(2)
+    told = chain_study.tell({"X": 1.0}, -1.2).tell(early[1], -6.0)
+    assert told.to_frame()["asked"].tolist() == [pd.NA, 2]
+    other = cb.Study(chain.problem, chain_data, key=1)
+    with pytest.raises(cb.DataError, match=r"suggestion 1, do\(Z = 5\), is of another study"):
+        other.tell(early[0], -6.0)
+
+
+def test_failure_is_recorded_and_paid_for_and_not_learned_from(chain, chain_data):
+    study = cb.Study(chain.problem, chain_data, cb.Settings(budget=2.0), key=0)
+    suggestion = study.ask()
+    failed = study.tell(suggestion, failed="leaked")
+    assert failed.spent == 1.0 and failed.best == study.best
+    assert failed.ask().intervention == suggestion.intervention and failed.ask().number == 2
+    assert "It failed before: leaked." in failed.ask().why.text
+    mended = failed.tell(suggestion, -6.0)
+    assert mended.to_frame()["failed"].tolist() == ["leaked", ""]
+    with pytest.raises(cb.DomainError, match="2 of the budget 2 are spent"):
+        mended.ask()
+    assert "1 failed" in repr(failed) and "1 outcome, 1 failed" in repr(mended)
+
+
+def test_replicates_and_a_mean_with_its_variance_say_the_same(chain, chain_data):
+    study = cb.Study(chain.problem, chain_data, cb.Settings(noise=0.8, residual=False), key=0)
+    replicates = study.tell({"X": 5.0}, [-5.0, -5.4])
+    mean = study.tell({"X": 5.0}, -5.2, variance=0.4)
+    left, right = (each.effects(chain.problem.vertices()) for each in (replicates, mean))
+    assert np.allclose(left["mean"], right["mean"]) and np.allclose(left["sd"], right["sd"])
+
+
+def test_observed_rows_teach_the_mechanisms(chain, chain_data, chain_study):
+    more = chain.observe(5, 9)
+    told = chain_study.tell({}, more.to_frame())
+    assert told.posterior.n_observations == 45 and told.best.by == "model"
+    assert np.allclose(told.posterior.mean, cb.fit(chain.problem, chain_data.join(more)).mean)
+    row = dict(zip(more.nodes, more.values[0], strict=True))
+    assert chain_study.tell({}, row).posterior.n_observations == 41
+
+
+@pytest.mark.parametrize("variant", ["chain", "confounded"])
+def test_rows_of_experiments_in_the_data_and_told_later_give_the_same_belief(variant):
+    problem, seen, experiment = confounded()
+    if variant == "chain":
+        chain = cb.models.load("chain")
+        problem, seen = chain.problem, chain.observe(100, 0)
+        experiment = lambda queries: chain.experiment(queries, 1)  # noqa: E731
+    rows = experiment(problem.queries([{"X": 2.0}, {"Z": 1.0}, {"Z": -2.0}]))
+    before = cb.Study(problem, seen.join(rows), key=0)
+    alone = cb.Study(problem, seen, key=0)
+    later = alone.tell(rows)
+    asked = [{"X": 1.0}, {"Z": 2.0}]
+    left, right = (each.effects(asked) for each in (before, later))
+    assert (right["sd"] < alone.effects(asked)["sd"]).all()
+    assert np.allclose(left["mean"], right["mean"], rtol=1e-9)
+    assert np.allclose(left["sd"], right["sd"], rtol=1e-9)
+    if variant == "confounded":
+        with pytest.raises(cb.DataError, match="let cb.Study.problem, data, key=0. take them all"):
+            cb.fit(problem, seen.join(rows), method="wishart")
+
+
+def test_outcome_that_is_known_with_the_same_digits_is_asked_back(chain, chain_data, chain_study):
+    told = chain_study.tell({"X": 5.0}, -5.0)
+    with pytest.raises(cb.DataError, match="known already, with the same digits.*again=True"):
+        told.tell({"X": 5.0}, -5.0)
+    assert len(told.tell({"X": 5.0}, -5.0, again=True).records) == 2
+    assert len(told.tell({"X": 5.0}, -5.1).records) == 2
+    with pytest.raises(cb.DataError, match="nothing set with the outcome .* is known already"):
+        chain_study.tell(chain_data.select(slice(3, 4)))
+
+
+def test_failure_told_twice_is_told_once_and_is_no_longer_pending(chain_study):
+    batch = chain_study.ask(2)
+    failed = chain_study.tell(batch[1], failed="leaked")
+    assert failed.tell(batch[1], failed="leaked") is failed and failed.spent == 1.0
+    assert len(failed.tell(batch[1], failed="leaked", again=True).records) == 2
+    assert len(failed.tell(batch[1], failed="broke").records) == 2  # another failure of it
+    assert failed.ask(pending=batch).sd == failed.ask(pending=batch[:1]).sd
+    assert failed.ask(pending=batch).number == failed.ask(pending=batch[:1]).number
+    told = failed.tell(batch[1], -6.0)
+    assert told.tell(batch[1], failed="leaked") is told and told.tell(batch[1], -6.0) is told
+    with pytest.raises(cb.DataError, match=r"told as -6.0 and is now told as failed \(broke\)"):
+        told.tell(batch[1], failed="broke")
+
+
+def test_what_was_told_of_a_suggestion_is_known_in_any_order(chain_study):
+    suggestion = chain_study.ask()
+    told = chain_study.tell(suggestion, [-6.0, -6.5])
+    assert told.tell(suggestion, [-6.5, -6.0]) is told and told.tell(suggestion, -6.5) is told
+    more = told.tell(suggestion, -7.0, again=True)
+    assert more.tell(suggestion, [-6.0, -6.5]) is more
+    with pytest.raises(cb.DataError, match="told as -6.0, -6.5 and is now told as -6.5, -6.5"):
+        told.tell(suggestion, [-6.5, -6.5])
+
+
+def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_study):
+    row = {"X": 5.0, "Z": 4.2, "Y": -5.0}
+    number, whole = chain_study.tell({"X": 5.0}, -5.0), chain_study.tell({"X": 5.0}, row)
+    for study, outcome in ((number, row), (whole, -5.0)):
+        with pytest.raises(cb.DataError, match="known already, with the same digits"):
+            study.tell({"X": 5.0}, outcome)
+        assert len(study.tell({"X": 5.0}, outcome, again=True).records) == 2
+    other = {"X": 5.0, "Z": 4.5, "Y": -5.0}
+    assert len(whole.tell({"X": 5.0}, other).records) == 2  # another row
+    experiment = cb.Data(chain_data.nodes, "Y", [[5.0, 4.2, -5.0]], [[True, False, False]])
+    begun = cb.Study(chain.problem, chain_data.join(experiment), key=0)
+    for outcome in (-5.0, row):
+        with pytest.raises(cb.DataError, match="known already, with the same digits"):
+            begun.tell({"X": 5.0}, outcome)
+    suggestion = chain_study.ask()
+    told = chain_study.tell(suggestion, -6.0)
+    with pytest.raises(cb.DataError, match="told as -6.0 and is now told as -6.0 with its row"):
+        told.tell(suggestion, {"X": 0.1, "Y": -6.0})
+
+
+def test_observing_is_not_suggested_again_while_it_is_under_way(chain, chain_data):
+    settings = cb.Settings(observe=cb.Observe(probability=0.999, rows=2))
+    study = cb.Study(chain.problem, chain_data, settings, key=0)
+    first = study.ask()
+    assert first.intervention == {} and study.ask(pending=first).intervention != {}
+    assert study.ask(pending=[{}]).intervention != {}

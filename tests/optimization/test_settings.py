@@ -1,0 +1,126 @@
+"""Settings and priors as JSON, presets, and what is refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from plugins.exploration import PureExploration
+from plugins.importance_resampling import ImportanceResampling
+from plugins.independent_regression import IndependentRegression
+from plugins.quadratic import Quadratic
+
+import causal_bo_ppl as cb
+
+PRIORS = [
+    cb.ScaledPrior(rows=0.25),
+    cb.FixedPrior(),
+    cb.FixedPrior(
+        slope_sd=0.1, noise_rows=math.inf, scales={"X": 3.0}, slopes={("X", "Z"): (0.8, 0.1)}
+    ),
+    cb.MomentPrior(np.array([0.1, -0.2]), 1.0, np.array([[2.0, 0.3], [0.3, 1.0]]), 6.5),
+    cb.GPPrior(lengthscale=0.1 + 0.2, scales={"X": 3.0, "Z": 0.1}, ranges={"X": (-1.5, 2.0)}),
+]
+
+
+@pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: type(prior).__name__)
+def test_a_prior_is_read_back_with_all_its_digits(prior):
+    again = type(prior).from_json(prior.to_json())
+    assert type(again) is type(prior) and again.canonical() == prior.canonical()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        cb.Settings(),
+        cb.Settings(method="gc-cbo-fixed", rounds=7, noise=0.1),
+        cb.Settings(budget=3.5, inference="laplace", prior=PRIORS[2], accept="a dry run"),
+        cb.Settings(rounds=2, inference=cb.NUTS(chains=2, target_accept=0.9)),
+        cb.Settings(rounds=2, mechanisms="gp", prior=PRIORS[4]),
+        cb.Settings(rounds=2, mechanisms=cb.GP(groups=[("D", "E")], functions=8)),
+        cb.Settings(mechanisms={"name": "linear", "Y": cb.GP(kernel="matern52"), "Z": "gp"}),
+        cb.Settings(mechanisms={}, prior=cb.GPPrior()),
+    ],
+)
+def test_settings_are_read_back(settings):
+    again = cb.Settings.from_json(settings.to_json())
+    assert again == settings and again.to_json() == settings.to_json()
+    assert again.prior == settings.prior and type(again.mechanisms) is type(settings.mechanisms)
+
+
+def test_priors_of_bent_mechanisms_are_equal_where_their_parts_are():
+    one, other = (cb.GPPrior(scales=scales) for scales in ({"X": 2, "Z": 1}, {"Z": 1, "X": 2}))
+    assert one == other and hash(one) == hash(other) and one != cb.GPPrior()
+    with pytest.raises(cb.ModelError, match="a prior is read from a JSON text"):
+        cb.GPPrior.from_json("{")
+
+
+def test_a_family_of_ones_own_is_given_back_by_name():
+    settings = cb.Settings(rounds=1, mechanisms=Quadratic())
+    text = settings.to_json()
+    given = {settings.mechanisms.name: settings.mechanisms}
+    assert cb.Settings.from_json(text, given).mechanisms is settings.mechanisms
+    with pytest.raises(cb.ModelError, match="a text cannot hold; give it back with from_json"):
+        cb.Settings.from_json(text)
+
+
+def test_records_of_ones_own_are_written_by_name_and_given_back():
+    records = PureExploration(), IndependentRegression(3.0), ImportanceResampling(500)
+    rule, surrogate, method = records
+    settings = cb.Settings(acquisition=rule, surrogate=surrogate, inference=method, rounds=1)
+    text = settings.to_json()
+    functions = {each.name: each for each in records}
+    assert cb.Settings.from_json(text, functions) == settings
+    with pytest.raises(cb.ModelError, match="a text cannot hold; give it back with from_json"):
+        cb.Settings.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: record.pop("beta"), "the settings lack beta"),
+        (lambda record: record.update(colour=1), "the unknown colour"),
+        (lambda record: record.update(format=2), "no text of settings in format 1"),
+        (lambda record: record.update(method="magic"), "method must be one of"),
+        (lambda record: record.update(prior={"prior": "os.system"}), "a prior is one of"),
+        (lambda record: record.update(prior={"prior": "GPPrior"}), "has exactly the fields"),
+        (lambda record: record.update(mechanisms={"gp": {"x": 1}}), "options of cb.GP cannot be"),
+        (lambda record: record.update(mechanisms={"Y": "gp"}), "mechanisms are a name, variables"),
+        (lambda record: record.update(mechanisms={"variables": {"Y": 1}}), "mechanism of 'Y' must"),
+        (lambda record: record.update(mechanisms=None), "mechanisms must be"),
+        (lambda record: record.update(rounds=-1), "rounds must be a whole number"),
+        (lambda record: record.update(inference={"name": "nuts", "options": {"x": 1}}), "options"),
+    ],
+)
+def test_texts_that_were_changed_are_refused(change, message):
+    record = json.loads(cb.Settings(rounds=3).to_json())
+    change(record)
+    with pytest.raises(cb.ModelError, match=message):
+        cb.Settings.from_json(json.dumps(record))
+    with pytest.raises(cb.ModelError, match="read from a JSON text"):
+        cb.Settings.from_json("{")
+    with pytest.raises(cb.ModelError, match="read from a JSON text"):
+        cb.FixedPrior.from_json("{")
+
+
+def test_settings_and_keywords_give_the_same_run_and_not_both():
+    system = cb.models.load("chain")
+    settings = cb.Settings(rounds=3, observations=30, noise=1.0)
+    one = cb.optimize(system, settings=settings, key=0)
+    other = cb.optimize(system, rounds=3, observations=30, noise=1.0, key=0)
+    assert one.trace["outcome"].values.tolist() == other.trace["outcome"].values.tolist()
+    assert one.settings == other.settings
+    with pytest.raises(cb.ModelError, match="give `settings`, or the keywords"):
+        cb.optimize(system, settings=settings, beta=1.0, key=0)
+    with pytest.raises(cb.ModelError, match="kernel must be one of 'fixed'"):
+        cb.Settings(method="gc-cbo-fixed", kernel="adaptive")
+
+
+def test_a_run_keeps_all_that_it_depends_on():
+    system = cb.models.load("chain")
+    run = cb.optimize(system, rounds=2, observations=30, prior=cb.FixedPrior(), key=7)
+    assert run.key and dict(run.versions)["causal_bo_ppl"] == cb.__version__
+    assert run.prior.canonical() == cb.FixedPrior().canonical() and len(run.data_digest) == 64
+    other = cb.optimize(system, rounds=2, observations=31, prior=cb.FixedPrior(), key=7)
+    assert run.data_digest != other.data_digest
+    assert {"key", "versions", "data_digest", "verdict"} <= set(run.trace.attrs)

@@ -1,0 +1,153 @@
+"""A study asks what `optimize` would run."""
+
+import warnings
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.study_cases import confounded, follow, same
+
+import causal_bo_ppl as cb
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"acquisition": "thompson"},
+        pytest.param({"acquisition": "thompson", "batch": 3}, marks=pytest.mark.heavy),
+        pytest.param({"acquisition": "look-ahead", "batch": 2}, marks=pytest.mark.heavy),
+        {"acquisition": "log-ei", "update": "target"},
+        pytest.param(
+            {"acquisition": cb.InTurn(("look-ahead", "ucb")), "batch": 2}, marks=pytest.mark.heavy
+        ),
+        {"beta": "schedule", "outcomes": "exact"},
+        {"noise": 0.5, "residual": True},
+        {"method": "gc-cbo-nocoupling"},
+        {"method": "gc-cbo-fixed"},
+        {"budget": 2.5},
+        {"observe": cb.Observe(probability=0.6, rows=2)},
+        pytest.param(
+            {"observe": cb.Observe(probability=None, cost=0.01, rows=3)}, marks=pytest.mark.heavy
+        ),
+    ],
+    ids=str,
+)
+def test_suggestions_are_those_of_optimize(chain, chain_data, options):
+    follow(chain, chain_data, cb.Settings(rounds=3, **options), 1)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("method", ["cbo", "bo"])
+def test_suggestions_of_the_baselines_are_those_of_optimize(chain, chain_data, method):
+    follow(chain, chain_data, cb.Settings(rounds=3, method=method), 1)
+
+
+@pytest.mark.heavy
+def test_suggestions_are_those_of_optimize_under_latent_confounding():
+    problem, data, experiment = confounded()
+    follow(problem, data, cb.Settings(rounds=3), 2, experiment)
+
+
+@pytest.mark.slow
+def test_suggestions_are_those_of_optimize_with_other_mechanisms(chain, chain_data):
+    follow(chain, chain_data, cb.Settings(rounds=3, mechanisms="gp"), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["laplace", "nuts"])
+def test_suggestions_are_those_of_optimize_with_other_methods_of_inference(
+    chain, chain_data, method
+):
+    follow(chain, chain_data, cb.Settings(rounds=2, inference=method, accept="a test"), 2)
+
+
+def test_rows_that_contradict_the_graph_begin_with_a_residual_as_in_optimize():
+    draws = np.random.default_rng(0).normal(size=(3, 80))
+    a, m = draws[0], draws[0] + draws[1]
+    graph = cb.CausalGraph.parse("A -> M -> Y")  # Y also follows A
+    problem = cb.Problem(graph, "Y", domains={"A": (-3.0, 3.0), "M": (-3.0, 3.0)})
+    frame = pd.DataFrame({"A": a, "M": m, "Y": m - 2 * a + draws[2]})
+    data = cb.Data.from_frame(problem, frame)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, study = follow(problem, data, cb.Settings(rounds=3), 0, lambda queries: [0.3])
+        told = len(caught)
+        again = cb.Study.from_json(study.to_json(), data)
+    assert len(caught) == told == 2  # once by the run, once by the study, not when it is read
+    assert all("should be independent given M" in str(each.message) for each in caught)
+    assert again.ask().mean == study.ask().mean and study.surrogate.residual is not None
+
+
+def test_surprise_is_that_of_the_run(chain, chain_data):
+    run, study = follow(chain, chain_data, cb.Settings(rounds=4, update="target"), 7)
+    assert study.surprise.p == run.surprise.p
+    assert study.surprise.table["z"].tolist() == run.surprise.table["z"].tolist()
+
+
+def test_asking_changes_nothing_and_pending_suggestions_are_imagined(chain_study):
+    first, again = chain_study.ask(), chain_study.ask()
+    assert first.intervention == again.intervention and first.mean == again.mean
+    batch = chain_study.ask(2)
+    later = chain_study.ask(pending=batch[:1])
+    assert same(later.query, batch[1].query) and later.number == batch[1].number == 2
+    assert later.bound == batch[1].bound
+    dictionary = chain_study.ask(pending=[batch[0].intervention])
+    assert same(dictionary.query, later.query)
+
+
+def test_draws_of_thompson_are_others_for_every_place_of_a_round(chain, chain_data):
+    settings = cb.Settings(acquisition="thompson", batch=3, residual=False, noise=1.0)
+    study = cb.Study(chain.problem, chain_data, settings, key=5)
+    key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), 1)
+    batch = study.ask(3)
+    after = study.tell(batch[0], -6.0)
+    cases = [(study, batch[0], 0), (study, batch[2], 2), (after, after.ask(), 1)]
+    for of, suggestion, position in cases:
+        drawn = of.surrogate.sample(suggestion.query, 1, jax.random.fold_in(key, position))
+        assert suggestion.bound == pytest.approx(drawn[0, 0])
+    pending = study.ask(pending=batch[:2])
+    fantasized = study.surrogate
+    for each in batch[:2]:
+        fantasized = fantasized.fantasize(each.query, 1.0)
+    drawn = fantasized.sample(pending.query, 1, jax.random.fold_in(key, 2))
+    assert pending.bound == pytest.approx(drawn[0, 0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"batch": 2}, marks=pytest.mark.heavy),
+        pytest.param(
+            {"observe": cb.Observe(probability=0.5, rows=2), "batch": 2}, marks=pytest.mark.heavy
+        ),
+    ],
+)
+def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_data, options):
+    settings = cb.Settings(rounds=9, stop=cb.Stop(5.0, patience=3), report="model", **options)
+    run = cb.optimize(chain, data=chain_data, settings=settings, key=3, progress=False)
+    study = cb.Study(chain.problem, chain_data, settings, key=3)
+    for number in (1, 2):
+        assert study.stopped == "" and "enough" not in study.ask().why.text
+        rows = [each.rows for each in run.observed if each.round == number]
+        steps = [each for each in run.steps if each.round == number]
+        if rows:
+            study = study.tell(rows[0])
+        for position, step in enumerate(steps):
+            study = study.tell(step.suggestion.query, step.row)
+            assert bool(study.stopped) == (number == 2 and position + 1 == len(steps))
+    assert study.stopped == run.stopped and "was worth its cost in 3 rounds" in study.stopped
+    assert "By Settings.stop it is enough: no experiment was" in study.ask().why.text
+    assert "enough by Settings.stop" in repr(study)
+    assert "It is enough: no experiment" in study._repr_html_()
+    assert cb.Study.from_json(study.to_json(), chain_data).stopped == study.stopped
+    going_on = study.tell({"X": 1.0}, -1.4)
+    assert "was worth its cost in 3 rounds" in going_on.stopped
+
+
+def test_patience_begins_anew_where_an_experiment_is_worth_its_cost(chain, chain_data):
+    settings = cb.Settings(stop=cb.Stop(1e-9, patience=1), report="model")
+    study = cb.Study(chain.problem, chain_data, settings, key=3)
+    assert study.stopped == "" and "enough" not in repr(study)

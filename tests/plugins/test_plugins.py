@@ -1,0 +1,290 @@
+"""Tenants from outside the package keep their contracts, and everything runs with them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from plugins.exploration import PureExploration
+from plugins.importance_resampling import ImportanceResampling
+from plugins.independent_regression import IndependentRegression
+from plugins.quadratic import Quadratic, QuadraticModel
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.mechanisms.linear.model import Linear
+from causal_bo_ppl.surrogates import CoupledMaker
+
+pytestmark = pytest.mark.heavy
+NUTS = cb.NUTS(chains=4, warmup=500, draws=500, progress=False)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    graph = cb.CausalGraph.parse("X -> Z -> Y")
+    sets = [("X",), ("Z",), ("X", "Z")]
+    return cb.Problem(graph, "Y", domains={"X": (-2, 2), "Z": (-2, 2)}, sets=sets)
+
+
+def simulate(problem, queries, seed):
+    """Rows of z = 0.5 + 0.8 x - 0.4 x^2 + e/2 and y = 1 - z + 0.6 z^2 + 0.4 e."""
+    draws, mask = np.random.default_rng(seed), np.asarray(queries.mask)
+    value, rows = np.asarray(queries.value), draws.normal(size=mask.shape)
+    rows[:, 0] = np.where(mask[:, 0], value[:, 0], rows[:, 0])
+    z = 0.5 + 0.8 * rows[:, 0] - 0.4 * rows[:, 0] ** 2 + 0.5 * rows[:, 1]
+    rows[:, 1] = np.where(mask[:, 1], value[:, 1], z)
+    rows[:, 2] = 1 - rows[:, 1] + 0.6 * rows[:, 1] ** 2 + 0.4 * rows[:, 2]
+    return cb.Data(problem.graph.nodes, "Y", rows, mask)
+
+
+@pytest.fixture(scope="module")
+def data(problem):
+    both = [problem.baseline().repeat(100), problem.sobol(4)]
+    rows = [simulate(problem, queries, seed) for seed, queries in enumerate(both)]
+    return rows[0].join(rows[1])
+
+
+@pytest.fixture(scope="module")
+def posts(problem, data):
+    methods = {"laplace": "laplace", "nuts": NUTS, "importance": ImportanceResampling()}
+    return {
+        name: cb.fit(problem, data, mechanisms=Quadratic(), method=method, key=0)
+        for name, method in methods.items()
+    }
+
+
+def test_every_tenant_has_fewer_than_eighty_lines_of_code():
+    files = sorted(Path(__file__).parent.glob("[!t]*.py"))
+    lines = [sum(bool(line.strip()) for line in each.read_text().splitlines()) for each in files]
+    assert len(files) == 4 and max(lines) < 80
+
+
+def test_our_own_and_outside_mechanisms_keep_their_contract(problem, data):
+    for family in ("linear", Quadratic()):
+        assert cb.testing.check_mechanisms(family, problem, data).require().passed
+
+
+def test_a_broken_family_is_told_what_is_wrong(problem, data):
+    class Shifted(QuadraticModel):
+        def replicate(self, draws, queries, key):
+            return super().replicate(draws, queries, key) + 0.1
+
+    @dataclass(frozen=True)
+    class Broken:
+        name: str = "broken"
+
+        def bind(self, task):
+            return Shifted(task.data)
+
+    check = cb.testing.check_mechanisms(Broken(), problem, data)
+    broken = {"simulation keeps what is set", "effects are means of simulated outcomes"}
+    assert broken <= set(check.failures.index)
+    with pytest.raises(cb.ModelError, match="mechanisms broken: .* promises are broken"):
+        check.require()
+
+
+def test_effects_of_quadratic_mechanisms_depend_on_the_sds(problem, posts):
+    """E[Y | do(x)] = 1 - m + 0.6 (m^2 + s^2) with m = 0.5 + 0.8 x - 0.4 x^2, in closed form."""
+    truth = np.array([0.5, 0.8, -0.4, np.log(0.5), 1.0, -1.0, 0.6, np.log(0.4)])
+    r = cb.response(problem, posts["laplace"])
+    x = np.array([-1.5, 0.0, 2.0])
+    queries = problem.queries([{"X": float(each)} for each in x])
+    m = 0.5 + 0.8 * x - 0.4 * x**2
+    expected = 1 - m + 0.6 * (m**2 + 0.25)
+    np.testing.assert_allclose(r(truth, queries), expected, rtol=2e-3)
+    jacobian = r.jacobian(truth, queries)
+    np.testing.assert_allclose(jacobian[:, 3], 1.2 * 0.25, rtol=5e-3)  # d/d log s of 0.6 s^2
+
+
+@pytest.mark.parametrize("method", ["laplace", "nuts", "importance"])
+def test_fit_finds_the_truth_and_all_that_follows_runs(problem, posts, method):
+    post = posts[method]
+    truth = np.array([0.5, 0.8, -0.4, np.log(0.5), 1.0, -1.0, 0.6, np.log(0.4)])
+    assert (np.abs(post.mean - truth) < 4.5 * post.sd).all() and post.verdict == "passed"
+    queries = problem.sobol(3)
+    linear = cb.jacobian_gram(post, queries)
+    drawn = cb.monte_carlo_gram(post, queries, key=0)
+    scale = np.sqrt(np.outer(np.diagonal(drawn.gram), np.diagonal(drawn.gram)))
+    assert (np.abs(linear.gram - drawn.gram) < 0.3 * scale).all()
+    compared = cb.compare_kernels(post, queries, key=0)
+    assert compared.attrs["reference"] == "monte_carlo"
+    assert set(compared["bound_kind"].values.ravel()) == {"not known"}
+    assert cb.gaussian_error(post, queries, key=0).verdict in ("passed", "failed")
+    assert cb.check_posterior(post).passed and cb.check_loo(post).table["elpd"].notna().all()
+    tree = post.to_datatree(draws=100, rows=True)
+    assert {"posterior", "log_likelihood", "posterior_predictive"} <= set(tree.children)
+    with pytest.raises(cb.ModelError, match="the exact kernel needs independent equations"):
+        cb.exact_gram(post, queries)
+
+
+def test_the_three_methods_agree(posts):
+    nuts = posts["nuts"]
+    for name in ("laplace", "importance"):
+        gap = np.abs(posts[name].mean - nuts.mean) / nuts.sd
+        assert gap.max() < 0.35 and np.allclose(posts[name].sd, nuts.sd, rtol=0.25), name
+
+
+def test_closed_forms_are_refused_by_name_where_there_are_none(problem, data):
+    with pytest.raises(cb.ModelError, match="quadratic mechanisms have no posterior in closed"):
+        cb.fit(problem, data, mechanisms=Quadratic(), method="conjugate")
+    with pytest.raises(cb.ModelError, match="wishart needs no mechanisms"):
+        cb.fit(problem, data, mechanisms=Quadratic(), method="wishart")
+    with pytest.raises(cb.ModelError, match="take whole rows and their own prior"):
+        cb.fit(problem, data, mechanisms=Quadratic(), method="laplace", intercepts=False)
+
+
+class Moments(cb.Wishart):
+    """A method from outside that says the same about itself as "wishart"."""
+
+    name = "moments"
+
+
+class Mine(Linear):
+    """A family from outside with a default method of its own."""
+
+    name = "mine"
+
+    def default_method(self, problem):
+        return "laplace"
+
+
+def test_what_records_say_about_themselves_counts_not_their_names(problem):
+    system = cb.models.load("chain")
+    with pytest.raises(cb.ModelError, match="moments learns from observational rows only"):
+        cb.Settings(rounds=1, inference=Moments(), update="full")
+    with pytest.raises(cb.ModelError, match="moments cannot use what only linearity identifies"):
+        cb.fit(system.problem, system.observe(50, 0), method=Moments(), linear=True)
+    with pytest.raises(cb.ModelError, match="moments always learns means"):
+        cb.calibrate(system.problem, method=Moments(), intercepts=False, key=0)
+    with pytest.raises(cb.ModelError, match="these mechanisms cannot"):
+        cb.calibrate(problem, method="laplace", mechanisms=Quadratic(), key=0)
+    earlier = system.observe(50, 0).join(system.experiment([{"X": 1.0}], 1))
+    options = {"data": earlier, "rounds": 1, "key": 0, "progress": False}
+    run = cb.optimize(system, inference=Moments(), **options)
+    assert (run.surrogate.post.method, run.surrogate.post.n_observations) == ("moments", 50)
+    run = cb.optimize(system, mechanisms=Mine(), **options)
+    assert (run.surrogate.post.method, run.surrogate.post.n_observations) == (
+        "laplace",
+        52,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:before the first experiment")
+def test_optimization_runs_with_every_tenant(problem, data):
+    options = {"data": data, "rounds": 4, "key": 0, "progress": False}
+
+    def experiment(queries):
+        return simulate(problem, queries, 5)
+
+    runs = {
+        "mechanisms": cb.optimize(
+            problem, experiment=experiment, mechanisms=Quadratic(), update="target", **options
+        ),
+        "method": cb.optimize(
+            problem,
+            experiment=experiment,
+            mechanisms=Quadratic(),
+            inference=ImportanceResampling(1_000),
+            update="full",
+            **(options | {"rounds": 2}),
+        ),
+        "surrogate": cb.optimize(
+            problem, experiment=experiment, surrogate=IndependentRegression(), **options
+        ),
+        "acquisition": cb.optimize(
+            problem, experiment=experiment, acquisition=PureExploration(), **options
+        ),
+    }
+    assert len(runs["mechanisms"].steps) == 4 and runs[
+        "mechanisms"
+    ].surrogate.post.n_observations == len(data)
+    assert runs["method"].surrogate.post.n_observations == len(data) + 2
+    sds = [step.suggestion.sd for step in runs["acquisition"].steps]
+    assert sds == pytest.approx([-step.suggestion.bound for step in runs["acquisition"].steps])
+    # y falls to 1 - 1/2.4 at z = 1/1.2: the fitted parabola is followed there
+    best = runs["mechanisms"].best
+    assert best.mean == pytest.approx(1 - 1 / 2.4, abs=0.25)
+
+
+def test_our_own_and_outside_methods_keep_their_contract(problem, data):
+    linear = [("conjugate", "linear"), ("laplace", "linear"), (ImportanceResampling(), "linear")]
+    for method, family in [*linear, (NUTS, Quadratic()), (ImportanceResampling(), Quadratic())]:
+        check = cb.testing.check_method(method, problem, data, mechanisms=family)
+        assert check.require().passed, check
+
+
+def test_our_own_and_outside_surrogates_keep_their_contract(problem, data, posts):
+    for maker in ("coupled", IndependentRegression()):
+        for post in (cb.fit(problem, data), posts["laplace"]):
+            assert cb.testing.check_surrogate(maker, post).require().passed
+
+
+def test_a_surrogate_that_forgets_is_told(problem, data):
+    @dataclass(frozen=True)
+    class Forgetful:
+        name: str = "forgetful"
+
+        def begin(self, post):
+            surrogate = CoupledMaker().begin(post)
+            return Deaf(
+                **{each: getattr(surrogate, each) for each in surrogate.__dataclass_fields__}
+            )
+
+    class Deaf(type(CoupledMaker().begin(cb.fit(problem, data)))):
+        def tell(self, queries, outcomes, noise=None):
+            return self
+
+    check = cb.testing.check_surrogate(Forgetful(), cb.fit(problem, data))
+    assert list(check.failures.index) == ["outcomes are learned from"]
+
+
+def test_acquisitions_keep_their_contract(problem, data):
+    surrogate = cb.couple(cb.fit(problem, data))
+    for rule in ("ucb", PureExploration()):
+        for objective in ("min", "max"):
+            check = cb.testing.check_acquisition(rule, surrogate, objective=objective)
+            assert check.require().passed
+
+
+def test_response_maps_keep_their_contract(problem, data, posts):
+    for post in (*posts.values(), *(cb.fit(problem, data, parameters=kind) for kind in KINDS)):
+        check = cb.testing.check_response_map(problem, post.distribution.response, post.mean)
+        assert check.require().passed
+
+
+KINDS = ("structural", "total_effect", "estimand")
+
+
+def test_draws_from_elsewhere_make_a_posterior(problem, data, posts):
+    post = posts["nuts"]
+    again = cb.Posterior.from_draws(
+        problem, post.distribution.chains, mechanisms=post.distribution.response
+    )
+    np.testing.assert_allclose(again.mean, post.mean)
+    queries = problem.sobol(2)
+    np.testing.assert_allclose(
+        cb.jacobian_gram(again, queries).gram, cb.jacobian_gram(post, queries).gram, rtol=1e-9
+    )
+    by_name = dict(zip(post.names, np.moveaxis(post.distribution.chains, -1, 0), strict=True))
+    same = cb.Posterior.from_draws(problem, by_name, mechanisms=post.distribution.response)
+    assert same.fingerprint == again.fingerprint and same.verdict == "passed"
+    with pytest.raises(cb.ModelError, match="do not say how noisy an outcome is"):
+        again.outcome_variances(queries)
+    with pytest.raises(cb.ModelError, match="cannot be updated"):
+        again.update(data)
+    with pytest.raises(cb.ModelError, match="the draws lack the coordinates a\\[Z\\]"):
+        rest = {name: each for name, each in by_name.items() if name != "a[Z]"}
+        cb.Posterior.from_draws(problem, rest, mechanisms=post.distribution.response)
+    with pytest.raises(cb.ModelError, match="offer no response map without rows"):
+        cb.Posterior.from_draws(problem, by_name, mechanisms=Quadratic())
+
+
+def test_new_rows_compile_nothing_for_an_outside_family(problem, data, posts):
+    from causal_bo_ppl.inference.potentials import hessian, value_and_gradient
+
+    before = hessian._cache_size(), value_and_gradient._cache_size()
+    other = simulate(problem, data.queries, 9)
+    cb.fit(problem, other, mechanisms=Quadratic(), method="laplace")
+    assert (hessian._cache_size(), value_and_gradient._cache_size()) == before
+    assert replace(NUTS, progress=True) == NUTS and jax.random.key(0) is not None

@@ -1,0 +1,235 @@
+"""The coupled surrogate: the dense Gaussian process in other words; replicates.
+
+Noise and recentring.
+"""
+
+import numpy as np
+import pytest
+from helpers import fitted_cases as cases
+
+import causal_bo_ppl as cb
+from causal_bo_ppl.kernels.exact import remainders
+
+
+@pytest.fixture(scope="module")
+def post():
+    problem, truth = cases.random_problem(1)
+    return cb.fit(problem, cases.simulate(problem, truth, 25, 0))
+
+
+def tell(surrogate, queries, outcomes, noise):
+    for query, outcome, variance in zip(queries, outcomes, noise, strict=True):
+        surrogate = surrogate.tell(query, outcome, variance)
+    return surrogate
+
+
+def dense_gp(post, queries, outcomes, noise, at):
+    """Mean and sd by the t x t formula, linearized at the posterior mean."""
+    r = cb.response(post.problem, post)
+    gram, cross = cb.jacobian_gram(post, queries).gram, cb.jacobian_gram(post, at, queries).gram
+    inverse = np.linalg.inv(np.asarray(gram) + np.diag(noise + remainders(post, queries)))
+    mean = r(post.mean, at) + cross @ inverse @ (outcomes - r(post.mean, queries))
+    variance = np.diagonal(cb.jacobian_gram(post, at).gram - cross @ inverse @ cross.T)
+    return np.asarray(mean), np.sqrt(variance)
+
+
+def test_weight_space_equals_the_dense_gaussian_process(post):
+    problem, draws = post.problem, np.random.default_rng(0)
+    queries, at = problem.sobol(1), problem.sobol(3)
+    outcomes, noise = draws.normal(size=len(queries)), draws.uniform(0.5, 2.0, len(queries))
+    found = tell(cb.couple(post), queries, outcomes, noise).predict(at)
+    mean, sd = dense_gp(post, queries, outcomes, noise, at)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(found.sd, sd, rtol=1e-7, atol=1e-8)
+    before = cb.couple(post).predict(at)
+    np.testing.assert_allclose(before.mean, cb.response(problem, post)(post.mean, at), rtol=1e-12)
+    np.testing.assert_allclose(
+        before.sd**2, np.diagonal(cb.jacobian_gram(post, at).gram), rtol=1e-9
+    )
+
+
+def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
+    draws = np.random.default_rng(1)
+    queries = post.problem.sobol(2)[draws.integers(0, 20, 60)]  # many replicates
+    told = tell(cb.couple(post), queries, draws.normal(size=60), draws.uniform(0.5, 2.0, 60))
+    offsets, features = told._linearize(told.outcomes.queries)
+    precisions = 1 / (told.outcomes.variances + told.remainders + 1e-10 * (features**2).sum(axis=1))
+    covariance = np.linalg.inv(
+        np.eye(features.shape[1]) + features.T @ (features * precisions[:, None])
+    )
+    mean = covariance @ features.T @ (precisions * (told.outcomes.means - offsets))
+    np.testing.assert_allclose(told.weights.covariance, covariance, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(told.weights.mean, mean, rtol=1e-8, atol=1e-10)
+    assert len(told.outcomes.counts) < 25 and told.outcomes.counts.sum() == 60
+    moved = told.relinearize()
+    assert (
+        np.abs(moved.centre - moved.weights.mean).max() < 2e-3 and moved.outcomes is told.outcomes
+    )
+    assert "60 outcomes of" in repr(moved)
+
+
+def test_replicates_are_their_mean_with_the_variance_divided(post):
+    query = post.problem.queries([{"V0": 1.0}])
+    three = tell(cb.couple(post), [query] * 3, [1.0, 2.0, 6.0], [0.9] * 3)
+    one = cb.couple(post).tell(query, 3.0, 0.3)
+    for left, right in zip(
+        three.predict(post.problem.sobol(1)), one.predict(post.problem.sobol(1)), strict=True
+    ):
+        np.testing.assert_allclose(left, right, rtol=1e-9)
+    assert three.outcomes.counts.tolist() == [3] and three.outcomes.means.tolist() == [
+        pytest.approx(3.0)
+    ]
+    mixed = tell(cb.couple(post), [query] * 2, [1.0, 4.0], [1.0, 0.5])
+    assert mixed.outcomes.means.tolist() == [pytest.approx(3.0)]  # weighted 1 to 2
+    assert mixed.outcomes.variances.tolist() == [pytest.approx(1 / 3)]
+
+
+def test_outcomes_without_noise_must_repeat(post):
+    query = post.problem.queries([{"V3": 1.0}])
+    once = cb.couple(post).tell(query, 1.5, 0.0)
+    assert once.tell(query, 1.5, 0.0).outcomes.counts.tolist() == [2]
+    np.testing.assert_allclose(
+        once.tell(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9
+    )
+    with pytest.raises(
+        cb.DataError, match="gave 1.5 and 2.5, though outcomes are said to have no noise"
+    ):
+        once.tell(query, 2.5, 0.0)
+
+
+def test_exact_outcomes_do_not_make_it_falsely_certain():
+    """With its linearization error left out, 90 % intervals would cover far too seldom."""
+    problem, truth = cases.random_problem(1)
+    covered, positions = [], problem.sobol(2)
+    for seed in range(12):
+        post = cb.fit(problem, cases.simulate(problem, truth, 25, seed))
+        theta = post.draws(1, seed)[0]
+        effects = np.asarray(cb.response(problem, post)(theta, positions))
+        surrogate = tell(cb.couple(post), positions[::3], effects[::3], [0.0] * len(positions[::3]))
+        found = surrogate.relinearize().relinearize().predict(positions)
+        covered.append(np.abs(found.mean - effects) <= 1.645 * found.sd + 1e-9)
+    assert np.mean(covered) > 0.8
+
+
+def test_recentring_finds_the_most_probable_theta():
+    """Gauss-Newton steps end where the gradient of the log posterior of the weights is zero."""
+    problem, truth = cases.random_problem(1)
+    post = cb.fit(problem, cases.simulate(problem, truth, 25, 0))
+    queries = problem.sobol(1)
+    outcomes = np.asarray(cb.response(problem, post)(post.draws(1, 3)[0], queries))
+    surrogate = tell(cb.couple(post), queries, outcomes, [0.05] * len(queries))
+    surrogate = surrogate.relinearize()
+    at, r = surrogate.weights.mean, surrogate.response
+    theta = surrogate.theta(at)
+    values, jacobian = r.linearize(theta, surrogate.outcomes.queries)
+    features = np.asarray(jacobian) @ post.factor
+    precisions = 1 / (
+        surrogate.outcomes.variances + surrogate.remainders + 1e-10 * (features**2).sum(axis=1)
+    )
+    gradient = features.T @ (precisions * (surrogate.outcomes.means - np.asarray(values))) - at
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-2)
+    np.testing.assert_allclose(
+        surrogate.predict(queries).mean, r(theta, queries), rtol=1e-3, atol=1e-4
+    )
+    after = post.factor @ surrogate.weights.covariance @ post.factor.T
+    assert np.linalg.eigvalsh(post.covariance - after).min() > -1e-12
+
+
+@pytest.mark.parametrize(
+    ("outcome", "noise", "match"),
+    [
+        (np.nan, 1.0, "the outcome is nan; it must be finite"),
+        (np.inf, 1.0, "the outcome is inf"),
+        (1.0, -1.0, "variance of the outcome's noise is -1"),
+        (1.0, np.nan, "variance of the outcome's noise is nan"),
+    ],
+)
+def test_odd_outcome_is_refused(post, outcome, noise, match):
+    with pytest.raises(cb.DataError, match=match):
+        cb.couple(post).tell(post.problem.queries([{"V0": 1.0}]), outcome, noise)
+
+
+def test_a_surprising_outcome_does_not_make_it_wander():
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(8, 0))
+    told = cb.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
+    at = system.problem.queries([{"Z": 2.0}])
+    first = told.relinearize()
+    second = first.relinearize()
+    assert float(second.predict(at).mean[0]) == pytest.approx(
+        float(first.predict(at).mean[0]), abs=0.02
+    )
+    assert first._linearized_at(first.centre)[0] <= told._linearized_at(told.centre)[0]
+
+
+def far_prediction(offset):
+    """Of the effect of X at 1 above its mean, less its part that grows with the offset."""
+    x, z, y = np.random.default_rng(0).normal(size=(3, 100))
+    x = x + offset
+    z = 0.8 * x + z
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X -> Y")
+    problem = cb.Problem(
+        graph,
+        "Y",
+        domains={"X": (offset - 3, offset + 3), "Z": (0.8 * offset - 3, 0.8 * offset + 3)},
+    )
+    rows = np.column_stack([x, z, y - 1.3 * z])
+    post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros((100, 3), bool)))
+    query = problem.queries([{"X": offset + 1.0}])
+    found = cb.couple(post).tell(query, -1.04 * offset, 1.0).relinearize().predict(query)
+    return float(found.mean[0]) + 1.04 * offset, float(found.sd[0])
+
+
+def test_large_means_do_not_matter():
+    near = far_prediction(0.0)
+    for offset in (1e4, 1e6):
+        assert far_prediction(offset) == pytest.approx(near, rel=1e-4)
+
+
+def test_imagining_needs_one_intervention_and_a_variance(post):
+    query = post.problem.queries([{"V0": 1.0}])
+    surrogate = cb.couple(post).tell(query, 1.0)  # the noise that the model implies
+    assert surrogate.outcomes.variances[0] == pytest.approx(float(post.outcome_variances(query)[0]))
+    for noise in (np.nan, -1.0):
+        with pytest.raises(cb.DataError, match="variance of the outcome's noise is"):
+            surrogate.fantasize(query, noise)
+    with pytest.raises(cb.DataError, match="tell one outcome of each intervention"):
+        surrogate.fantasize(post.problem.sobol(1), 1.0)
+
+
+def test_two_interventions_are_not_one_outcome(post):
+    with pytest.raises(
+        cb.DataError, match="tell one outcome of each intervention.*2 interventions"
+    ):
+        cb.couple(post).tell(post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("method", ["laplace", cb.NUTS(progress=False)], ids=["laplace", "nuts"])
+def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_outcomes(method):
+    """f = a_Y + b (a_Z + c x): what is missed is db dm, m = a_Z + c x.
+
+    Whose mean square is Vb Vm + 2 Cov(b, m)^2.
+    """
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(40, 0), method=method, key=0)
+    position = {name: at for at, name in enumerate(post.names)}
+    slope, mediator = np.zeros((2, len(post.names)))
+    slope[position["b[Z->Y]"]] = mediator[position["a[Z]"]] = 1.0
+    mediator[position["b[X->Z]"]] = 4.0
+    of = post.covariance
+    expected = slope @ of @ slope * (mediator @ of @ mediator) + 2 * (slope @ of @ mediator) ** 2
+    query = system.problem.queries([{"X": 4.0}])
+    found = remainders(post, query)[0]
+    error = np.sqrt(8 / 512)  # of the mean square of a product of two normals, in 512 draws
+    assert (
+        found == pytest.approx(expected, rel=5 * error)
+        and expected > 1e-3 * post.outcome_variances(query)[0]
+    )
+    told = cb.couple(post).tell(query, -3.0, 0.0)
+    assert told.remainders[0] == found
+    _, jacobian = cb.response(post.problem, post).linearize(post.mean, query)
+    prior = float(np.asarray(jacobian @ of @ jacobian.T)[0, 0])
+    assert told.predict(query).sd[0] ** 2 == pytest.approx(
+        prior * found / (prior + found), rel=1e-6
+    )
