@@ -31,6 +31,30 @@ class ModelError(CausalBOError, ValueError):
     """A causal system, or the file that describes it, contradicts itself."""
 
 
+class ArgumentError(CausalBOError, ValueError):
+    """An argument of a function or an option of an object has a value that cannot be used."""
+
+
+class SettingsError(CausalBOError, ValueError):
+    """The settings of an optimization are invalid or contradict each other."""
+
+
+class MechanismError(CausalBOError, ValueError):
+    """The mechanisms, their priors or user-defined functions cannot be used for this problem."""
+
+
+class PosteriorError(CausalBOError, ValueError):
+    """A posterior cannot be used: it failed its checks or lacks what is asked of it."""
+
+
+class ObservationError(CausalBOError, ValueError):
+    """An outcome or an observation that was reported to a study cannot be recorded."""
+
+
+class PluginError(CausalBOError, ValueError):
+    """A user-defined family, method, surrogate or acquisition does not keep its interface."""
+
+
 class NotIdentifiable(CausalBOError, ValueError):
     """An effect cannot be learned from observational data, however many there are.
 

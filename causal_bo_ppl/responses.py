@@ -22,7 +22,7 @@ from causal_bo_ppl.mechanisms.base import (
     ResponseProgram,
     offered,
 )
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels
 
 
@@ -42,7 +42,7 @@ def _linearize(
 class Response:
     """The function r(theta, queries) = E[Y | do(...)] of a batch of queries.
 
-    It is made by `cb.response(problem, post)`.
+    It is made by `cb.response(post)`.
 
     NumPy arrays give NumPy arrays; a theta that is a JAX array gives JAX arrays, also within a
     trace.
@@ -167,17 +167,17 @@ def propagated(post: Posterior, propagation: str | None) -> ResponseMap:
     return other
 
 
-def response(problem: Problem, post: Posterior, *, propagation: str | None = None) -> Response:
+def response(post: Posterior, *, propagation: str | None = None) -> Response:
     """Return the map from theta and queries to effects, in the parameters of a posterior.
 
     Parameters
     ----------
-    problem, post:
-        A problem, and a posterior that was fitted for it.
+    post:
+        The posterior whose parameters theta are.
     propagation:
         How effects of mechanisms that bend are averaged over disturbances: "qmc" (the default),
         over quasi-Monte-Carlo points; "sigma", over two points for each disturbance; "moments", by
-        Gaussians with matched moments. `cb.compare_propagations` shows their errors.
+        Gaussians with matched moments. `cb.diagnostics.compare_propagations` shows their errors.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def response(problem: Problem, post: Posterior, *, propagation: str | None = Non
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
     >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
-    >>> r = cb.response(system.problem, post)
+    >>> r = cb.response(post)
     >>> q = system.problem.queries([{"X": 2.0}, {"Z": 2.0}])
     >>> r([0.8, -1.3], q).round(4).tolist(), r.jacobian([0.8, -1.3], q).round(4).tolist()
     ([-2.08, -2.6], [[-2.6, 1.6], [0.0, 2.0]])
@@ -201,8 +201,6 @@ def response(problem: Problem, post: Posterior, *, propagation: str | None = Non
             f"a response needs a Posterior, got {type(post).__name__}; make one with "
             "cb.fit(problem, data)"
         )
-    if not isinstance(problem, Problem) or problem != post.problem:
-        raise ModelError("this posterior is of another problem; fit this one, or pass post.problem")
     if propagation is not None:
         propagated(post, propagation)  # refused at once
         return Response(post, propagation)
@@ -232,13 +230,13 @@ def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
     """
     if not isinstance(post, Posterior):
         raise ModelError(f"propagations are compared for a Posterior, got {type(post).__name__}")
-    base = response(post.problem, post, propagation="qmc")
+    base = response(post, propagation="qmc")
     queries = post.problem.require(queries)
     values, jacobian = base.linearize(post.mean, queries)
     columns = {"qmc": values, "standard_error": base.standard_errors(post.mean, queries)}
     for name in getattr(base.map, "propagations", ()):
         if name != "qmc":
-            other = response(post.problem, post, propagation=name)(post.mean, queries)
+            other = response(post, propagation=name)(post.mean, queries)
             columns |= {name: other, f"{name}_error": other - values}
     columns["sd"] = np.linalg.norm(jacobian @ post.factor, axis=1)
     return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))

@@ -165,7 +165,9 @@ def test_rows_from_any_file(chain, tmp_path_factory, content):
 @given(odd, st.one_of(st.none(), odd))
 def test_a_surrogate_is_told_anything(chain, fitted, outcome, noise):
     with only_our_errors():
-        told = cb.couple(fitted).tell(chain.problem.queries([{"Z": 1.0}]), outcome, noise)
+        told = cb.surrogates.couple(fitted).tell(
+            chain.problem.queries([{"Z": 1.0}]), outcome, noise
+        )
         predicted = told.predict(chain.problem.vertices())
         assert np.isfinite(predicted.mean).all() and np.isfinite(predicted.sd).all()
 
@@ -222,7 +224,7 @@ PRIOR = [
 )
 def test_priors_with_any_numbers(chain, options):
     with only_our_errors():
-        post = cb.fit(chain.problem, chain.observe(40, 0), prior=cb.FixedPrior(**options))
+        post = cb.fit(chain.problem, chain.observe(40, 0), prior=cb.priors.FixedPrior(**options))
         assert np.isfinite(post.mean).all() and np.isfinite(post.covariance).all()
 
 

@@ -50,5 +50,5 @@ def test_factor_of_draws_is_that_of_their_covariance():
 def test_only_rounding_is_clipped():
     assert clip_rounding(np.array([1.0, -1e-12]), np.ones(2)).tolist() == [1.0, 0.0]
     for bad in (-1e-6, np.nan):
-        with pytest.raises(cb.NumericalError, match="a variance came out as"):
+        with pytest.raises(cb.errors.NumericalError, match="a variance came out as"):
             clip_rounding(np.array([1.0, bad]), np.ones(2))

@@ -43,7 +43,7 @@ def test_notebook_02_intercepts_make_nearly_all_of_the_gram_of_eight_edges():
         for key in range(6):
             _, post, queries = linearization_error(edges, 60, key)
             at = [position for position, name in enumerate(post.names) if name.startswith("a[")]
-            jacobian = cb.response(post.problem, post).jacobian(post.mean, queries)
+            jacobian = cb.response(post).jacobian(post.mean, queries)
             level = jacobian[:, at] @ post.covariance[np.ix_(at, at)] @ jacobian[:, at].T
             whole = cb.jacobian_gram(post, queries).gram
             found.append(np.linalg.norm(level) / np.linalg.norm(whole))
@@ -64,5 +64,7 @@ def test_notebook_04_linear_counts_what_needs_no_linearity_and_uses_both():
 def test_notebook_01_one_outcome_teaches_about_effects_that_were_not_tried():
     chain = cb.models.load("chain")
     post = cb.fit(chain.problem, chain.observe(3200, 0).select(slice(25)), intercepts=False)
-    taught = cb.variance_reduction(post, chain.problem.queries([{"Z": 5.0}])).reduction.to_pandas()
+    taught = cb.kernels.variance_reduction(
+        post, chain.problem.queries([{"Z": 5.0}])
+    ).reduction.to_pandas()
     assert taught.to_numpy().round(2).tolist() == [[0.07, 0.07, 0.38, 0.38]]

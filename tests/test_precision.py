@@ -55,27 +55,29 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: at.response.hessian_bounds(at.queries),
     ],
     "Run": [lambda at: at.run.trace, lambda at: at.run.regret()],
-    "calibrate": [lambda at: cb.calibrate(at.problem, key=0)],
-    "causal_rank": [lambda at: cb.causal_rank(at.post, at.queries)],
-    "check_estimand": [lambda at: cb.check_estimand(at.problem.graph, "Y", "Z", P(Y | Z))],
-    "check_basis": [lambda at: cb.check_basis(at.post)],
-    "check_extrapolation": [lambda at: cb.check_extrapolation(at.post)],
-    "check_graph": [lambda at: cb.check_graph(at.problem, at.data)],
-    "check_linearity": [lambda at: cb.check_linearity(at.post)],
-    "check_loo": [lambda at: cb.check_loo(at.post)],
-    "check_overlap": [lambda at: cb.check_overlap(at.problem, at.data)],
-    "check_posterior": [lambda at: cb.check_posterior(at.post)],
-    "check_predictive": [lambda at: cb.check_predictive(at.post)],
+    "calibrate": [lambda at: cb.diagnostics.calibrate(at.problem, key=0)],
+    "causal_rank": [lambda at: cb.theory.causal_rank(at.post, at.queries)],
+    "check_estimand": [
+        lambda at: cb.diagnostics.check_estimand(at.problem.graph, "Y", "Z", P(Y | Z))
+    ],
+    "check_basis": [lambda at: cb.diagnostics.check_basis(at.post)],
+    "check_extrapolation": [lambda at: cb.diagnostics.check_extrapolation(at.post)],
+    "check_graph": [lambda at: cb.diagnostics.check_graph(at.problem, at.data)],
+    "check_linearity": [lambda at: cb.diagnostics.check_linearity(at.post)],
+    "check_loo": [lambda at: cb.diagnostics.check_loo(at.post)],
+    "check_overlap": [lambda at: cb.diagnostics.check_overlap(at.problem, at.data)],
+    "check_posterior": [lambda at: cb.diagnostics.check_posterior(at.post)],
+    "check_predictive": [lambda at: cb.diagnostics.check_predictive(at.post)],
     "compare_kernels": [lambda at: cb.compare_kernels(at.post, at.queries, key=0)],
     "couple": [
-        lambda at: cb.couple(at.post),
+        lambda at: cb.surrogates.couple(at.post),
         lambda at: at.surrogate.predict(at.queries),
         lambda at: at.surrogate.tell(at.queries[0], 1.0),
         lambda at: at.surrogate.tell(at.queries[0], 1.0, 0.5),
         lambda at: at.told.relinearize(),
     ],
-    "coupling": [lambda at: cb.coupling(at.post)],
-    "decompose_regret": [lambda at: cb.decompose_regret(at.run)],
+    "coupling": [lambda at: cb.kernels.coupling(at.post)],
+    "decompose_regret": [lambda at: cb.optimization.decompose_regret(at.run)],
     "exact_gram": [lambda at: cb.exact_gram(at.post, at.queries)],
     "fit": [
         lambda at: cb.fit(at.problem, at.data),
@@ -83,24 +85,26 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: cb.fit(at.problem, at.data, method="laplace"),
         lambda at: cb.fit(at.problem, at.data, method="nuts", key=0),
     ],
-    "gaussian_error": [lambda at: cb.gaussian_error(at.post, key=0)],
+    "gaussian_error": [lambda at: cb.diagnostics.gaussian_error(at.post, key=0)],
     "identify": [
         lambda at: cb.identify(at.problem),
         lambda at: at.identified["X"].evaluate(np.eye(3)),
         lambda at: at.identified["X"].evaluate(np.eye(3), np.zeros(3), {"X": 1.0}),
     ],
-    "jacobian_features": [lambda at: cb.jacobian_features(at.post, at.queries)],
+    "jacobian_features": [lambda at: cb.kernels.jacobian_features(at.post, at.queries)],
     "jacobian_gram": [lambda at: cb.jacobian_gram(at.post, at.queries)],
-    "monte_carlo_features": [lambda at: cb.monte_carlo_features(at.post, at.queries, key=0)],
+    "monte_carlo_features": [
+        lambda at: cb.kernels.monte_carlo_features(at.post, at.queries, key=0)
+    ],
     "monte_carlo_gram": [lambda at: cb.monte_carlo_gram(at.post, at.queries, key=0)],
     "optimize": [
         lambda at: cb.optimize(at.system, rounds=2, key=0),
         lambda at: cb.optimize(at.problem, data=at.data, experiment=lambda q: 0.0, rounds=2, key=0),
     ],
-    "prior_sensitivity": [lambda at: cb.prior_sensitivity(at.post)],
-    "compare_propagations": [lambda at: cb.compare_propagations(at.post, at.queries)],
-    "response": [lambda at: cb.response(at.problem, at.post)],
-    "variance_reduction": [lambda at: cb.variance_reduction(at.post, at.queries)],
+    "prior_sensitivity": [lambda at: cb.diagnostics.prior_sensitivity(at.post)],
+    "compare_propagations": [lambda at: cb.diagnostics.compare_propagations(at.post, at.queries)],
+    "response": [lambda at: cb.response(at.post)],
+    "variance_reduction": [lambda at: cb.kernels.variance_reduction(at.post, at.queries)],
     "effects": [lambda at: cb.effects(at.post, at.queries), lambda at: cb.effects(at.run, {})],
     "Study": [
         lambda at: cb.Study(at.problem, at.data, key=0),
@@ -120,7 +124,7 @@ DOORS = {  # what a user calls, by the public name it belongs to; `at` holds wha
         lambda at: theory.concentration(at.problem, at.data, [50]),
         lambda at: theory.design_strength(at.post),
     ],
-    "theory_table": [lambda at: cb.theory_table(at.post, noise=1.0, rounds=3)],
+    "theory_table": [lambda at: cb.theory.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
     "acquisitions, which ask a surrogate": "BetaSchedule ConfidenceBound CostSubtracted "
@@ -148,7 +152,7 @@ def before():
     problem, data = system.problem, system.observe(60, 0)
     post = cb.fit(problem, data)
     queries = problem.queries([{"X": 1.0}, {"Z": 2.0}])
-    surrogate = cb.couple(post)
+    surrogate = cb.surrogates.couple(post)
     found = dict(
         system=system,
         problem=problem,
@@ -173,9 +177,7 @@ def before():
 def at(before):
     """The same without results kept from an earlier use, and with 64-bit floats switched off."""
     post, system = cb.fit(before["problem"], before["data"]), cb.models.load("chain")
-    made = SimpleNamespace(
-        **(before | dict(post=post, system=system, response=cb.response(system.problem, post)))
-    )
+    made = SimpleNamespace(**(before | dict(post=post, system=system, response=cb.response(post))))
     jax.config.update("jax_enable_x64", False)
     yield made
     jax.config.update("jax_enable_x64", True)
@@ -183,7 +185,7 @@ def at(before):
 
 @pytest.mark.parametrize("call", [call for _, call in CASES], ids=[name for name, _ in CASES])
 def test_what_computes_refuses_32_bit_floats(at, call):
-    with pytest.raises(cb.ModelError, match=HOW):
+    with pytest.raises(cb.errors.ModelError, match=HOW):
         call(at)
 
 
@@ -196,7 +198,7 @@ def test_every_public_name_computes_and_refuses_or_is_excused():
 
 
 def test_excused_names_work_in_32_bits(at):
-    assert cb.mis(cb.CausalGraph.parse("X -> Z -> Y"), "Y")
+    assert cb.graph.mis(cb.CausalGraph.parse("X -> Z -> Y"), "Y")
     assert len(at.problem.queries([{"X": 1.0}])) == 1 and at.problem.cost(at.queries).tolist() == [
         1.0,
         1.0,
@@ -204,7 +206,7 @@ def test_excused_names_work_in_32_bits(at):
     assert (
         cb.Data(at.data.nodes, "Y", at.data.values, at.data.intervened).values.dtype == np.float64
     )
-    assert cb.information_gain(np.eye(2), 1.0) == pytest.approx(np.log(2.0), rel=1e-15)
+    assert cb.theory.information_gain(np.eye(2), 1.0) == pytest.approx(np.log(2.0), rel=1e-15)
 
 
 def test_context_of_one_thread_is_refused_there_and_only_there(before):
@@ -212,7 +214,7 @@ def test_context_of_one_thread_is_refused_there_and_only_there(before):
     enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
     def refuse():
-        with enable_x64(False), pytest.raises(cb.ModelError, match=HOW):
+        with enable_x64(False), pytest.raises(cb.errors.ModelError, match=HOW):
             before["system"].observe(5, 0)
         seen.append(before["system"].observe(5, 0).values.dtype)
 

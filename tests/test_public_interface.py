@@ -16,8 +16,8 @@ BOTH = {"X": 1.0, "Z": -2.0}
 
 
 def test_one_intervention_on_two_variables_is_one_query_at_every_door(post):
-    queries, r = post.problem.queries([BOTH]), cb.response(post.problem, post)
-    surrogate = cb.couple(post)
+    queries, r = post.problem.queries([BOTH]), cb.response(post)
+    surrogate = cb.surrogates.couple(post)
     doors = {
         "response": lambda at: r(post.mean, at),
         "many": lambda at: r(post.draws(3, 0), at),
@@ -32,30 +32,32 @@ def test_one_intervention_on_two_variables_is_one_query_at_every_door(post):
         "sample": lambda at: surrogate.sample(at, 2, 0),
         "tell": lambda at: surrogate.tell(at, 1.0, 0.5).predict(at).mean,
         "comparison": lambda at: cb.compare_kernels(post, at, key=0)["overall_frobenius"].values,
-        "rank": lambda at: np.array([cb.causal_rank(post, at)]),
-        "gaussian": lambda at: cb.gaussian_error(post, at, key=0).details.to_numpy(),
-        "variance_reduction": lambda at: cb.variance_reduction(post, at, at)["reduction"].values,
+        "rank": lambda at: np.array([cb.theory.causal_rank(post, at)]),
+        "gaussian": lambda at: cb.diagnostics.gaussian_error(post, at, key=0).details.to_numpy(),
+        "variance_reduction": lambda at: (
+            cb.kernels.variance_reduction(post, at, at)["reduction"].values
+        ),
     }
     for name, door in doors.items():
         expected = door(queries)
         for given in (BOTH, [BOTH]):
             np.testing.assert_array_equal(door(given), expected, err_msg=name)
-    assert cb.theory_table(post, [BOTH, {"X": 3.0}], noise=1.0, rounds=2) is not None
+    assert cb.theory.theory_table(post, [BOTH, {"X": 3.0}], noise=1.0, rounds=2) is not None
     assert r(np.zeros((0, len(post.names))), BOTH).shape == (0, 1)
-    with pytest.raises(cb.DomainError, match="unknown manipulable variable 'Q'"):
+    with pytest.raises(cb.errors.DomainError, match="unknown manipulable variable 'Q'"):
         r(np.zeros((0, len(post.names))), [{"Q": 1.0}])
 
 
 def test_a_zero_has_no_sign(post):
-    surrogate = cb.couple(post).tell({"X": 0.0}, 1.0, 0.5)
+    surrogate = cb.surrogates.couple(post).tell({"X": 0.0}, 1.0, 0.5)
     signed, plain = (surrogate.tell({"X": zero}, 3.0, 0.5) for zero in (-0.0, 0.0))
     np.testing.assert_array_equal(signed.weights.mean, plain.weights.mean)
     assert signed.outcomes.counts.tolist() == [2]
 
 
 def test_what_is_about_one_intervention_refuses_two(post):
-    surrogate, two = cb.couple(post), [{"X": 1.0}, {"Z": 1.0}]
-    with pytest.raises(cb.DataError, match="about one intervention; got Queries\\(2"):
+    surrogate, two = cb.surrogates.couple(post), [{"X": 1.0}, {"Z": 1.0}]
+    with pytest.raises(cb.errors.DataError, match="about one intervention; got Queries\\(2"):
         surrogate.log_density(two, [1.0, 2.0], 0.5)
 
 
@@ -69,7 +71,7 @@ def test_what_is_about_one_intervention_refuses_two(post):
     ],
 )
 def test_a_class_or_something_else_is_no_record(post, options, message):
-    with pytest.raises(cb.ModelError, match=message):
+    with pytest.raises(cb.errors.ModelError, match=message):
         cb.fit(post.problem, post.data, **options)
 
 
@@ -85,11 +87,15 @@ def test_an_acquisition_that_gives_no_numbers_is_named():
             return np.zeros(2)
 
     for rule in (Odd(), Short()):
-        with pytest.raises(cb.ModelError, match="the acquisition 'odd' gave an array of shape"):
+        with pytest.raises(
+            cb.errors.ModelError, match="the acquisition 'odd' gave an array of shape"
+        ):
             cb.optimize(cb.models.load("chain"), acquisition=rule, rounds=1, key=0)
-    with pytest.raises(cb.ModelError, match="beta belongs to acquisition='ucb'"):
+    with pytest.raises(cb.errors.ModelError, match="beta belongs to acquisition='ucb'"):
         cb.Settings(acquisition=Odd(), beta=3.0)
-    with pytest.raises(cb.ModelError, match=r"prior must be a prior such as cb.FixedPrior\(\)"):
+    with pytest.raises(
+        cb.errors.ModelError, match=r"prior must be a prior such as cb.priors.FixedPrior\(\)"
+    ):
         cb.Settings(prior=3)
 
 
@@ -102,5 +108,5 @@ def test_whole_rows_and_outcomes_alone_may_be_mixed_in_the_ledger(post):
     entries = [Entry(query, float(row.outcomes[0]), 1.0, row), Entry(query, -1.0, 0.3)]
     mixed = tell(state, entries)
     assert mixed.posterior.n_observations == post.n_observations + 1
-    again = cb.couple(post.update(row)).tell(query, -1.0, 0.3).relinearize()
+    again = cb.surrogates.couple(post.update(row)).tell(query, -1.0, 0.3).relinearize()
     np.testing.assert_allclose(mixed.surrogate.predict(query).mean, again.predict(query).mean)

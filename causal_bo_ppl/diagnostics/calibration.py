@@ -202,7 +202,7 @@ def _simulate(before: Before, queries: Queries, counts: tuple[int, int], key: ja
     theta = drawn.theta[:simulations]
     models = jax.tree.map(lambda part: part[:simulations], drawn.models)
     given = Posterior.from_draws(before.problem, theta, mechanisms=before.response)
-    effects = np.asarray(response(before.problem, given)(theta, queries))
+    effects = np.asarray(response(given)(theta, queries))
     blank = np.zeros((rows, len(before.model.nodes)))
     values = before.model.replicate(models, Queries(blank.astype(bool), blank), for_rows)
     return Truths(effects, values)
@@ -248,7 +248,7 @@ def _position(
         require_posterior("calibrate", post)
         untrusted += post.verdict not in ("exact", "passed")
         is_approximate |= post.verdict != "exact" and post.distribution.chains is None
-        effects = np.asarray(response(problem, post)(post.draws(draws, for_draws), queries))
+        effects = np.asarray(response(post)(post.draws(draws, for_draws), queries))
         positions[at] = ((effects < true).sum(axis=0) + ties[at]) / (draws + 1)
     return positions, untrusted, is_approximate
 

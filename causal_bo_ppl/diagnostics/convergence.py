@@ -12,7 +12,7 @@ from causal_bo_ppl.problem import Problem
 
 REMEDIES = {
     "divergences": (
-        "raise target_accept towards 0.99, or give a stronger prior such as cb.FixedPrior(...), as "
+        "raise target_accept towards 0.99, or give a stronger prior such as cb.priors.FixedPrior(...), as "
         "for a weak instrument: divergences mean places never visited"
     ),
     "r_hat": (
@@ -95,7 +95,7 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     post:
         A posterior by any method.
     limits:
-        What a sampled posterior must keep; by default `cb.Limits()`.
+        What a sampled posterior must keep; by default `cb.diagnostics.Limits()`.
 
     Returns
     -------
@@ -107,13 +107,15 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.check_posterior(cb.fit(system.problem, system.observe(200, 0)))
+    >>> cb.diagnostics.check_posterior(cb.fit(system.problem, system.observe(200, 0)))
     posterior: passed. conjugate is a closed form: nothing was sampled and nothing can have failed.
     """
     require_posterior("check_posterior", post)
     limits = Limits() if limits is None else limits
     if not isinstance(limits, Limits):
-        raise ModelError(f"limits must be cb.Limits(r_hat=..., ess=..., bfmi=...), got {limits!r}")
+        raise ModelError(
+            f"limits must be cb.diagnostics.Limits(r_hat=..., ess=..., bfmi=...), got {limits!r}"
+        )
     lines, summary = post.distribution.lines(limits), post.distribution.summary
     text = post.distribution.describe(lines)
     if summary is None:

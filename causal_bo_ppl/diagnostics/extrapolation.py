@@ -28,7 +28,7 @@ def check_extrapolation(
     """Look for interventions whose effects rest on what mechanisms do beyond the data.
 
     Inside the data bands may be too narrow too, where rows are sparse and a mechanism bends more
-    than elsewhere; `cb.check_predictive` looks for that.
+    than elsewhere; `cb.diagnostics.check_predictive` looks for that.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def check_extrapolation(
     Raises
     ------
     ModelError
-        If the mechanisms do not say where their data lie; `cb.check_overlap` compares domains with
+        If the mechanisms do not say where their data lie; `cb.diagnostics.check_overlap` compares domains with
         the rows of any problem.
 
     Examples
@@ -66,7 +66,7 @@ def check_extrapolation(
     >>> system = cb.models.load("toy")
     >>> post = cb.fit(system.problem, system.observe(50, 0), mechanisms=cb.GP(functions=8))
     >>> far = post.problem.queries([{"Z": 1.0}, {"Z": 20.0}])
-    >>> cb.check_extrapolation(post, far).table["verdict"].to_dict()
+    >>> cb.diagnostics.check_extrapolation(post, far).table["verdict"].to_dict()
     {'do(Z = 1)': 'passed', 'do(Z = 20)': 'failed'}
     """
     require_posterior("check_extrapolation", post)
@@ -75,7 +75,7 @@ def check_extrapolation(
     if find is None:
         raise ModelError(
             f"{post.mechanisms} mechanisms do not say where their data end; "
-            "cb.check_overlap(post) compares the domains with the rows"
+            "cb.diagnostics.check_overlap(post) compares the domains with the rows"
         )
     asked = default_design(post.problem, post.sets, queries, QUERIES)
     if not len(asked):
@@ -86,7 +86,7 @@ def check_extrapolation(
 
 
 def _tabulate(post: Posterior, queries: Queries, found: Extrapolation, most: float) -> pd.DataFrame:
-    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+    jacobian = np.asarray(response(post).jacobian(post.mean, queries))
     variance = ((jacobian @ post.factor) ** 2).sum(axis=1)
     beyond = ((jacobian[:, found.beyond] @ post.factor[found.beyond]) ** 2).sum(axis=1)
     share = np.clip(beyond / np.where(variance > 0, variance, 1.0), 0.0, 1.0)

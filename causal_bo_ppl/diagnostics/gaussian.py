@@ -61,7 +61,7 @@ class Relevance(NamedTuple):
 def find_relevance(post: Posterior, asked: Queries) -> Relevance:
     """Return what moves the effects of the queries asked, and of a design over all sets."""
     design = stack([asked, default_design(post.problem, post.sets, None, QUERIES)])
-    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, design))
+    jacobian = np.asarray(response(post).jacobian(post.mean, design))
     sd = np.linalg.norm(jacobian @ post.factor, axis=1)
     varies = np.isfinite(sd) & (sd > 0)
     scaled = jacobian[varies] / sd[varies, None]
@@ -123,7 +123,7 @@ def gaussian_error(
     draws:
         How many draws of the posterior are used, at least 1,000.
     tolerances:
-        What is good enough; by default `cb.Tolerances()`.
+        What is good enough; by default `cb.diagnostics.Tolerances()`.
     key:
         A JAX key or an int seed.
 
@@ -142,7 +142,7 @@ def gaussian_error(
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.gaussian_error(cb.fit(system.problem, system.observe(200, 0)), key=0).passed
+    >>> cb.diagnostics.gaussian_error(cb.fit(system.problem, system.observe(200, 0)), key=0).passed
     True
     """
     require_posterior("gaussian_error", post)
@@ -151,7 +151,7 @@ def gaussian_error(
     tolerances = Tolerances() if tolerances is None else tolerances
     if not isinstance(tolerances, Tolerances):
         raise ModelError(
-            f"tolerances must be cb.Tolerances(distance=..., mean=..., ...), got {tolerances!r}"
+            f"tolerances must be cb.diagnostics.Tolerances(distance=..., mean=..., ...), got {tolerances!r}"
         )
     for_draws, for_gaussian = jax.random.split(as_key(key))
     drawn, independent, weights = _draw(post, draws, for_draws)
@@ -317,7 +317,7 @@ def compare_effects(
     It has the moments and interval of the effect by the posterior's draws `theta`, those by draws
     of the `gaussian`, and mean and sd of the linearized effect.
     """
-    effect = response(post.problem, post)
+    effect = response(post)
     values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
     columns: dict[str, np.ndarray] = {}
     for name, draws in (("", theta), ("gaussian_", gaussian)):

@@ -80,7 +80,7 @@ def check_graph(
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> check = cb.check_graph(system.problem, system.observe(100, 0))
+    >>> check = cb.diagnostics.check_graph(system.problem, system.observe(100, 0))
     >>> check.passed, check.table[["left", "right", "given"]].values.tolist()
     (True, [['X', 'Y', 'Z']])
     """

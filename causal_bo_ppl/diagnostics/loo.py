@@ -75,7 +75,7 @@ def check_loo(
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.check_loo(cb.fit(system.problem, system.observe(100, 0))).passed
+    >>> cb.diagnostics.check_loo(cb.fit(system.problem, system.observe(100, 0))).passed
     True
     """
     require_posterior("check_loo", post)
@@ -173,7 +173,7 @@ def check_linearity(
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("toy")
     >>> post = cb.fit(system.problem, system.observe(100, 0), mechanisms=cb.GP(functions=8))
-    >>> cb.check_linearity(post).table.loc["Z", "finding"]
+    >>> cb.diagnostics.check_linearity(post).table.loc["Z", "finding"]
     'nonlinear'
     """
     require_posterior("check_linearity", post)
@@ -215,7 +215,7 @@ def check_basis(post: Posterior, *, most: float = 0.05) -> Check:
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("toy")
     >>> post = cb.fit(system.problem, system.observe(100, 0), mechanisms="gp")
-    >>> cb.check_basis(post).verdict
+    >>> cb.diagnostics.check_basis(post).verdict
     'passed'
     """
     require_posterior("check_basis", post)

@@ -210,7 +210,7 @@ def check_overlap(
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.check_overlap(system.problem, system.observe(100, 0)).passed
+    >>> cb.diagnostics.check_overlap(system.problem, system.observe(100, 0)).passed
     True
     """
     problem, data = require_inputs("check_overlap", problem, data)

@@ -375,7 +375,7 @@ def check_predictive(
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.check_predictive(cb.fit(system.problem, system.observe(100, 0))).passed
+    >>> cb.diagnostics.check_predictive(cb.fit(system.problem, system.observe(100, 0))).passed
     True
     """
     require_posterior("check_predictive", post)
@@ -609,7 +609,7 @@ def _advise(table: pd.DataFrame, is_affine: bool) -> str:
     elif "uneven curvature" in failed:
         advice.append(
             "a mechanism bends more in one part of the data than in another, and its bands are too "
-            "narrow where rows are sparse: give it more functions if cb.check_basis fails, "
+            "narrow where rows are sparse: give it more functions if cb.diagnostics.check_basis fails, "
             "transform the cause so that it bends evenly (its logarithm or exponential), add rows "
             "there, or take intervals there for twice as wide; "
             "disturbances that vary in size look alike"

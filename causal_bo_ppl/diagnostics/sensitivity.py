@@ -65,7 +65,7 @@ def prior_sensitivity(
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.prior_sensitivity(cb.fit(system.problem, system.observe(100, 0))).passed
+    >>> cb.diagnostics.prior_sensitivity(cb.fit(system.problem, system.observe(100, 0))).passed
     True
     """
     require_posterior("prior_sensitivity", post)
@@ -78,7 +78,7 @@ def prior_sensitivity(
     is_whole = find_relevance(post, asked).is_whole
     if not is_whole:
         asked = default_design(post.problem, post.sets, queries, MOST // 2)
-    watched = np.asarray(response(post.problem, post)(drawn.theta, asked))
+    watched = np.asarray(response(post)(drawn.theta, asked))
     names = labels(post.problem, asked)
     if is_whole:
         watched = np.concatenate([drawn.theta, watched], axis=1)

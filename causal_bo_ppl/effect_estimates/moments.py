@@ -297,7 +297,7 @@ def weigh_response(post: Posterior) -> WeightedResponse:
     kept = post.__dict__.get("_weighted_response")
     if isinstance(kept, WeightedResponse):
         return kept
-    effect = response(post.problem, post)
+    effect = response(post)
     blocks: dict[bytes, int] = {}
     if not (effect.map.is_affine or effect.map.is_linear) and len(post.sets) <= ALL:
         names = post.problem.graph.nodes
@@ -374,7 +374,7 @@ def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
 
 
 def _compute(post: Posterior, queries: Queries) -> Prediction:
-    effect, coefficients = response(post.problem, post), independent_coefficients(post)
+    effect, coefficients = response(post), independent_coefficients(post)
     if coefficients is None and not effect.map.is_linear:
         drawn = effect(post.draws(MOMENT_DRAWS, jax.random.key(0)), queries)
         return Prediction(drawn.mean(axis=0), drawn.std(axis=0, ddof=1))
@@ -393,7 +393,7 @@ def _require_finite(post: Posterior, queries: Queries, found: Prediction) -> Non
         raise NumericalError(
             f"the effect of {intervention} has the mean {found.mean[row]} and the sd "
             f"{found.sd[row]} under the posterior; narrow the domains, or look at "
-            "cb.check_posterior(post)"
+            "cb.diagnostics.check_posterior(post)"
         )
 
 

@@ -176,7 +176,7 @@ def _knows_nothing(of: Any, problem: Problem) -> bool:
     """Return whether the model implies the target's mean without intervention."""
     try:
         if isinstance(of, Posterior):
-            response(problem, of).require(problem.baseline())
+            response(of).require(problem.baseline())
         else:
             _surrogate_of(of).predict(problem.baseline())
     except (ExplorationError, DomainError):
@@ -189,7 +189,7 @@ def _of_model(
 ) -> _Found:
     if not isinstance(of, Posterior):
         return _of_surrogate(_surrogate_of(of), queries, others, level)
-    post, effect = require_trusted(of), response(of.problem, of)
+    post, effect = require_trusted(of), response(of)
     is_closed = independent_coefficients(post) is not None or effect.map.is_linear
     chains = post.distribution.chains
     if key is None and chains is None and is_closed:
@@ -211,7 +211,7 @@ def _of_model(
         [intervention] = post.problem.interventions(queries[row])
         raise NumericalError(
             f"the effect of {intervention} is not finite in some draws; look at "
-            "cb.check_posterior(post)"
+            "cb.diagnostics.check_posterior(post)"
         )
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return _Found(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), low, high, DRAWN)
@@ -233,7 +233,7 @@ def _contrast_moments(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return means and variances (M,) of the contrasts of M pairs under a posterior."""
     effect, is_independent = (
-        response(post.problem, post),
+        response(post),
         independent_coefficients(post) is not None,
     )
     left, right = (effect.linearize(post.mean, part) for part in (queries, others))

@@ -62,7 +62,7 @@ def require_no_outcomes(task: Task, method: str) -> None:
         raise ModelError(
             f"{method} learns from whole rows only; for outcomes of the target alone use "
             "method='nuts' or 'laplace', or tell them to a surrogate: "
-            "cb.couple(post).tell(query, outcome)"
+            "cb.surrogates.couple(post).tell(query, outcome)"
         )
 
 

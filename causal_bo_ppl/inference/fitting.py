@@ -89,7 +89,7 @@ def fit(
     prior:
         For linear mechanisms `ScaledPrior` (the default: scaled to the data, worth 1/100 of a row),
         `FixedPrior`, or `MomentPrior`; each says what is believed about the strength of latent
-        causes. For "gp" and dictionaries `cb.GPPrior`, by default scaled to the data; functions
+        causes. For "gp" and dictionaries `cb.priors.GPPrior`, by default scaled to the data; functions
         have priors of their own.
     outcomes:
         (queries, values): experiments of which only the target is known; for "laplace" and "nuts".
@@ -105,7 +105,7 @@ def fit(
     Returns
     -------
     Posterior
-        Look at `cb.check_posterior(post)` before using one that was sampled.
+        Look at `cb.diagnostics.check_posterior(post)` before using one that was sampled.
 
     Raises
     ------

@@ -58,7 +58,7 @@ CLOSE = 1e-10  # Newton decrement, in log density: the mode is found
 ENOUGH = 1e-5  # decrement that still passes, where rounding or a kink stops the search
 LEVEL = 0.9  # of the intervals whose coverage is judged
 # What these intervals hold of the exact posterior: warned of, and refused. They may be off by 0.05,
-# as `cb.calibrate` allows.
+# as `cb.diagnostics.calibrate` allows.
 NARROW, NARROWEST = 0.87, 0.85
 WORST = 1e10  # condition number of the Hessian in whitened coordinates: half of the digits are left
 

@@ -569,7 +569,7 @@ def require_trusted(post: Posterior) -> Posterior:
         )
     if post.verdict not in TRUSTED and not post.accepted:
         raise ModelError(
-            f"the posterior's verdict is {post.verdict!r}; look at cb.check_posterior(post), or go "
+            f"the posterior's verdict is {post.verdict!r}; look at cb.diagnostics.check_posterior(post), or go "
             'on with post.accept("why"), which every result made from it will record'
         )
     return post

@@ -276,7 +276,7 @@ def _split(
 
     What is missed counts as 0 where it is no more than rounding.
     """
-    values, jacobian = map(np.asarray, response(post.problem, post).linearize(post.mean, queries))
+    values, jacobian = map(np.asarray, response(post).linearize(post.mean, queries))
     linear = (theta - post.mean) @ jacobian.T
     linear -= linear.mean(axis=0)
     missed = effects - linear

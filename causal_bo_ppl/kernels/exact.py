@@ -81,7 +81,7 @@ def exact_gram(
     (True, 0.0)
     """
     coefficients = require_coefficients(require_trusted(post))
-    require = response(post.problem, post).require
+    require = response(post).require
     left = require(queries)
     right = left if others is None else require(others)
     gram = _linear(coefficients, left) @ _linear(coefficients, right).T
@@ -97,7 +97,7 @@ def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = No
 
     No difference is taken, so that no digits are lost.
     """
-    require = response(post.problem, post).require
+    require = response(post).require
     left = require(queries)
     right = left if others is None else require(others)
     return _left_out(require_coefficients(post), left, right)
@@ -133,7 +133,7 @@ def require_coefficients(post: Posterior) -> Coefficients:
         "nuts": together,
     }
     reason = why.get(post.method, "its equations are not known to be independent")
-    if not response(post.problem, post).map.is_affine:
+    if not response(post).map.is_affine:
         raise ModelError(
             "the exact kernel needs independent equations that are linear in the causes, and "
             f"{post.mechanisms} mechanisms bend: second moments of their effects have no closed "
@@ -266,7 +266,7 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     are independent, 0 where effects are linear in theta, and elsewhere the mean square of what
     linearization misses in draws.
     """
-    effect, queries = response(post.problem, post), post.problem.require(queries)
+    effect, queries = response(post), post.problem.require(queries)
     coefficients = independent_coefficients(post)
     if coefficients is not None:
         return left_out_variances(coefficients, effect.require(queries))
@@ -292,7 +292,7 @@ def remainder_bounds(post: Posterior, queries: Queries, sets: Sets, level: float
     two is linear. Elsewhere Hessians are unbounded: then H is taken within the credible ellipsoid
     of `level`, and nothing is claimed outside it. It is NaN where the mechanisms know no bound.
     """
-    hessians = response(post.problem, post).hessian_bounds(queries, level=level)
+    hessians = response(post).hessian_bounds(queries, level=level)
     largest = np.array([hessians.bounds[rows].max() for rows in sets.rows])
     is_global = np.array([hessians.is_global[rows].all() for rows in sets.rows])
     both = np.outer(is_global, is_global)

@@ -69,7 +69,7 @@ def jacobian_features(post: Posterior, queries: Queries) -> np.ndarray:
     """
     post = require_trusted(post)
     with jax.ensure_compile_time_eval():  # nothing here is traced
-        jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+        jacobian = np.asarray(response(post).jacobian(post.mean, queries))
     return np.asarray(jacobian @ post.factor)
 
 

@@ -160,7 +160,7 @@ def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.nd
 def centred_effects(post: Posterior, theta: np.ndarray, queries: Queries, chains: int) -> Centred:
     """Return the effects of draws (S, d) less their means, and what the draws are worth."""
     queries = post.problem.require(queries)
-    values = np.array(response(post.problem, post)(theta, queries))
+    values = np.array(response(post)(theta, queries))
     broken = ~np.isfinite(values).all(axis=0)
     if broken.any():
         row = int(np.flatnonzero(broken)[0])

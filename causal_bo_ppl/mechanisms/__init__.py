@@ -14,7 +14,7 @@ from causal_bo_ppl.mechanisms.base import (
 )
 from causal_bo_ppl.mechanisms.custom.model import CustomMechanisms, read_functions
 from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses, read_choices
-from causal_bo_ppl.mechanisms.gp.priors import GP
+from causal_bo_ppl.mechanisms.gp.priors import GP as GP
 from causal_bo_ppl.mechanisms.linear.model import Linear
 from causal_bo_ppl.mechanisms.selection import Automatic
 

@@ -245,7 +245,7 @@ def read_beta(beta: object) -> float | BetaSchedule | None:
     if isinstance(beta, str):
         if beta != "schedule":
             raise ModelError(
-                f'beta must be a number, "schedule" or cb.BetaSchedule(delta), got {beta!r}'
+                f'beta must be a number, "schedule" or cb.acquisition.BetaSchedule(delta), got {beta!r}'
             )
         return BetaSchedule()
     return beta if isinstance(beta, BetaSchedule) else read_size("beta", beta, positive=False)

@@ -416,11 +416,11 @@ def optimize(
         exact effect plus that noise.
     acquisition, beta:
         "ucb", the confidence bound mean +- sqrt(beta) sd, where beta is a number, "schedule" or
-        `cb.BetaSchedule(delta)`, by default 2, or 9 where effects bend and outcomes are noisy. With
+        `cb.acquisition.BetaSchedule(delta)`, by default 2, or 9 where effects bend and outcomes are noisy. With
         exact outcomes beta grows where no bound beats the best of them, and where effects bend, in
         every second round, until some bound beats it by 2 % of their range. "ucb-regret-safe",
-        "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead"; `cb.PerCost(...)` or
-        `cb.CostSubtracted(...)` of these; or a record of your own, see
+        "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead"; `cb.acquisition.PerCost(...)` or
+        `cb.acquisition.CostSubtracted(...)` of these; or a record of your own, see
         `optimization.interface.Acquisition`.
     kernel:
         "adaptive" (the response is linearized anew after each round) or "fixed".
@@ -457,9 +457,9 @@ def optimize(
         Why a posterior whose verdict failed is used all the same, as in `post.accept(why)`; by
         default such a posterior is refused. It is recorded with the run.
     observe:
-        `cb.Observe(...)`: when a round observes rows instead of running an experiment.
+        `cb.optimization.Observe(...)`: when a round observes rows instead of running an experiment.
     stop:
-        `cb.Stop(gain)`: the run ends when no experiment is worth its cost.
+        `cb.optimization.Stop(gain)`: the run ends when no experiment is worth its cost.
     settings:
         The keywords above, other than `data` and `experiment`, as one record instead.
     callback:

@@ -561,14 +561,14 @@ class Surprise:
             return (
                 "Repeat an intervention to measure the noise of outcomes, and give it as noise=; "
                 "look for outliers and for conditions that changed between experiments; see "
-                "whether a mechanism bends: cb.check_predictive(post)."
+                "whether a mechanism bends: cb.diagnostics.check_predictive(post)."
             )
         names = listed(self._suspects(), most=5)
         return (
             "Look at the experiments first: was set what was asked for? See whether a mechanism "
-            f"bends ({names}): cb.check_predictive(post), or cb.check_linearity of a fit with "
+            f"bends ({names}): cb.diagnostics.check_predictive(post), or cb.diagnostics.check_linearity of a fit with "
             'mechanisms="gp"; if so, optimize with mechanisms="gp". See whether an arrow or a '
-            "latent cause is missing: cb.check_graph(problem, data). Until then let outcomes "
+            "latent cause is missing: cb.diagnostics.check_graph(problem, data). Until then let outcomes "
             'correct the model: residual="auto"; do not trust the intervals.'
         )
 
@@ -680,9 +680,9 @@ def precheck(post: Posterior, key: jax.Array | int = 0) -> tuple[Check, ...]:
     Returns
     -------
     tuple of Check
-        "causal graph": as `cb.check_graph`; a true one fails in one of 1,000 data sets. Only where
+        "causal graph": as `cb.diagnostics.check_graph`; a true one fails in one of 1,000 data sets. Only where
         effects cannot bend, as are the next. "mechanisms": a line for every mechanism with causes,
-        failed where it bends. "overlap": as `cb.check_overlap`. A check that cannot be made of
+        failed where it bends. "overlap": as `cb.diagnostics.check_overlap`. A check that cannot be made of
         these rows or of this posterior is left out.
     """
     checks = []
@@ -720,7 +720,7 @@ def contradicts_graph(checks: tuple[Check, ...]) -> bool:
 def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:
     """Look for linear mechanisms whose disturbances follow powers of a cause.
 
-    These are the lines "curvature" of `cb.check_predictive`, with p-values corrected for all of its
+    These are the lines "curvature" of `cb.diagnostics.check_predictive`, with p-values corrected for all of its
     lines.
     """
     whole = check_predictive(post, draws=DRAWS, key=key)
@@ -745,7 +745,7 @@ def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:
     text = f"{len(bent)} of {len(table)} mechanisms bend: {'; '.join(words)}{more}."
     advice = (
         f"A line misleads experiments far from the rows: optimize with mechanisms={{{chosen}}}, "
-        'compare with cb.check_linearity, or keep residual="auto".'
+        'compare with cb.diagnostics.check_linearity, or keep residual="auto".'
     )
     return Check("mechanisms", table, text, advice)
 
@@ -828,7 +828,7 @@ def warn_of_contradictions(
             f"The outcomes of experiments are better explained with a residual of "
             f"{residual.amplitude:.3g} for every set (Bayes factor "
             f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they teach the "
-            "surrogate, not the mechanisms; `surprise` and cb.check_linearity help to find what is "
+            "surrogate, not the mechanisms; `surprise` and cb.diagnostics.check_linearity help to find what is "
             "wrong"
         )
         warnings.warn(message, CausalBOWarning, stacklevel=stacklevel + 1)

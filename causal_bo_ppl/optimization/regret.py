@@ -108,7 +108,7 @@ def decompose_regret(
     --------
     >>> import causal_bo_ppl as cb
     >>> run = cb.optimize(cb.models.load("chain"), rounds=5, observations=50, key=0)
-    >>> found = cb.decompose_regret(run)
+    >>> found = cb.optimization.decompose_regret(run)
     >>> found["simple regret"] <= found["R_T / T"] <= found["R_T"]
     True
     """
@@ -302,7 +302,7 @@ def _terms(run: Run, path: xr.Dataset) -> list[Term]:
             0.0 if closed else np.nan,
             "effects are in closed form"
             if closed
-            else "effects are averages over disturbances; see cb.compare_propagations",
+            else "effects are averages over disturbances; see cb.diagnostics.compare_propagations",
         ),
     ]
     if known:

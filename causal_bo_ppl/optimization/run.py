@@ -177,7 +177,7 @@ class Run:
     def extrapolation(self) -> Check | None:
         """Whether mechanisms answer for what is recommended beyond their data.
 
-        As `cb.check_extrapolation`; None where the mechanisms do not say where their data end.
+        As `cb.diagnostics.check_extrapolation`; None where the mechanisms do not say where their data end.
         """
         post = self.surrogate.post
         if offered(post.distribution.response, "extrapolation") is None:

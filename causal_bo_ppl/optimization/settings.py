@@ -213,7 +213,9 @@ class Settings:
         if self.accept is not None and not (isinstance(self.accept, str) and self.accept.strip()):
             raise ModelError(f"accept says in words why a posterior is used; got {self.accept!r}")
         if self.prior is not None and offered(self.prior, "canonical") is None:
-            raise ModelError(f"prior must be a prior such as cb.FixedPrior(), got {self.prior!r}")
+            raise ModelError(
+                f"prior must be a prior such as cb.priors.FixedPrior(), got {self.prior!r}"
+            )
         is_bound = isinstance(self.acquisition, str) and self.acquisition.startswith("ucb")
         if not is_bound and self.beta != Settings.beta:
             raise ModelError("beta belongs to acquisition='ucb'; your own acquisition has its own")

@@ -206,7 +206,7 @@ def _require_sampled(who: str, post: Posterior) -> Sampled:
     if distribution.chains is None or distribution.summary is None or "lp" not in stats:
         raise ModelError(
             f"{who} shows chains, but nothing was sampled by {post.method}; "
-            "fit with method='nuts', or look at cb.check_posterior(post)"
+            "fit with method='nuts', or look at cb.diagnostics.check_posterior(post)"
         )
     draws = np.concatenate([distribution.chains, stats["lp"][..., None]], axis=-1)
     return Sampled(draws, stats, distribution.summary)

@@ -152,7 +152,7 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     check:
-        The result of `cb.gaussian_error`.
+        The result of `cb.diagnostics.gaussian_error`.
     ax:
         Where to draw; by default a new figure.
 
@@ -161,7 +161,9 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    details = require_details("draw_effect_errors", check, "Gaussian error", "cb.gaussian_error")
+    details = require_details(
+        "draw_effect_errors", check, "Gaussian error", "cb.diagnostics.gaussian_error"
+    )
     scaled = _scaled(details)
     order = _largest_errors(scaled).sort_values(ascending=False, kind="stable").index
     shown = scaled.loc[order].head(MOST_EFFECTS)
@@ -224,7 +226,7 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
     Parameters
     ----------
     check:
-        The result of `cb.calibrate`.
+        The result of `cb.diagnostics.calibrate`.
     ax:
         Where to draw; by default a new figure.
     level:
@@ -235,7 +237,7 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    ranks = require_details("draw_calibration", check, "calibration", "cb.calibrate")
+    ranks = require_details("draw_calibration", check, "calibration", "cb.diagnostics.calibrate")
     half_width(level)  # refuses a level such as 99
     count, effects = ranks.shape
     bound = kstwo.isf((1 - level) / effects, count)
@@ -263,7 +265,7 @@ def draw_overlap(
     """Draw the observations of two variables, the box of their domains, and an ellipse.
 
     The ellipse is around 99 % of the observations. The corner farthest from them is marked. The
-    title says how far out it lies: the `reach` of `cb.check_overlap` for the set of these two,
+    title says how far out it lies: the `reach` of `cb.diagnostics.check_overlap` for the set of these two,
     where both act on the target. Levels are drawn as dots, or as lines where one of the two has
     levels; where linear constraints or `feasible` forbid setting both so, the box is shaded.
 

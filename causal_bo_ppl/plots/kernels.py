@@ -1,6 +1,6 @@
 """How far are kernels apart, how are effects coupled, and how much variance do outcomes remove?
 
-The pictures take the results of `cb.compare_kernels`, `cb.coupling` and `cb.variance_reduction`.
+The pictures take the results of `cb.compare_kernels`, `cb.kernels.coupling` and `cb.kernels.variance_reduction`.
 """
 
 from collections.abc import Mapping
@@ -240,7 +240,7 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
     Parameters
     ----------
     found:
-        The result of `cb.coupling`.
+        The result of `cb.kernels.coupling`.
     ax:
         Where to draw; by default a new figure.
     of:
@@ -253,7 +253,7 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    _require_result("draw_coupling", found, {"between", "explained"}, "cb.coupling")
+    _require_result("draw_coupling", found, {"between", "explained"}, "cb.kernels.coupling")
     if of not in COUPLING_LABELS:
         raise ModelError(unknown("part of a coupling", of, COUPLING_LABELS))
     signed = of == "correlation"
@@ -280,7 +280,7 @@ def draw_variance_reduction(found: "xr.Dataset", ax: Axes | None = None) -> Axes
     Parameters
     ----------
     found:
-        The result of `cb.variance_reduction`.
+        The result of `cb.kernels.variance_reduction`.
     ax:
         Where to draw; by default a new figure.
 

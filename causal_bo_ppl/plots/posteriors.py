@@ -152,7 +152,7 @@ def draw_response(
     faint: dict[str, Any] = {"color": GREY, "ms": 3, "alpha": 0.6, "zorder": 1}
     ax.plot(seen, outcomes, ".", label="observations", **faint)
     if isinstance(model, Posterior):
-        effect = response(problem, post)
+        effect = response(post)
         mean, jacobian = effect.linearize(post.mean, queries)
         half = width * np.linalg.norm(jacobian @ post.factor, axis=1)
         for end, label in ((mean - half, "linearized in theta"), (mean + half, "_")):

@@ -154,7 +154,7 @@ class Problem:
         the first three an intervention may set any manipulable variables; with explicit sets only
         those. `sets_rule` keeps which of them it was: the word, the size, or None.
     costs:
-        None (one unit per variable), {variable: cost}, "magnitude" or `cb.MagnitudeCost(constant)`
+        None (one unit per variable), {variable: cost}, "magnitude" or `cb.problem.MagnitudeCost(constant)`
         (constant + |x| per variable), or a function of `Queries` that returns an array of shape
         (M,).
     known:

@@ -381,7 +381,7 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> surrogate = cb.couple(cb.fit(system.problem, system.observe(200, 0)))
+    >>> surrogate = cb.surrogates.couple(cb.fit(system.problem, system.observe(200, 0)))
     >>> tried = system.problem.queries([{"X": 2.0}])
     >>> told = surrogate.tell(tried, -2.2)
     >>> bool(told.predict(tried).sd[0] < surrogate.predict(tried).sd[0])

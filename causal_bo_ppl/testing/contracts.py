@@ -88,7 +88,7 @@ def _bend(problem: Problem, queries: Queries, effects: np.ndarray) -> float:
 
 
 def _response_lines(post: Posterior, theta: np.ndarray, queries: Queries) -> Iterator[Line]:
-    effect = response(post.problem, post)
+    effect = response(post)
     values, jacobian = effect.linearize(theta, queries)
     step = STEP * (1 + np.abs(theta))
 
@@ -195,7 +195,7 @@ def _model_lines(model: Model, problem: Problem, data: Data, key: jax.Array) -> 
 
     def means() -> str:
         post = Posterior.from_draws(problem, _around(theta[0]), mechanisms=model.response)
-        effects = response(problem, post)(theta[0], queries)
+        effects = response(post)(theta[0], queries)
         outcomes = rows[:, :, -1]
         errors = outcomes.std(axis=0, ddof=1) / np.sqrt(ROWS)
         z = np.abs(outcomes.mean(axis=0) - effects) / np.where(errors > 0, errors, 1.0)

@@ -135,7 +135,7 @@ def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
 
 def _longest(post: Posterior, root: np.ndarray) -> Supremum:
     """Return the largest |J(z) root| over the domains, and the intervention that has it."""
-    effect, (queries, how), pieces = response(post.problem, post), design(post), []
+    effect, (queries, how), pieces = response(post), design(post), []
     for start in range(0, len(queries), PIECE):
         jacobian = effect.jacobian(post.mean, queries[start : start + PIECE])
         pieces.append(np.linalg.norm(jacobian @ root, axis=1))
@@ -195,15 +195,15 @@ def causal_rank(
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
     >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
-    >>> cb.causal_rank(post, system.problem.vertices())
+    >>> cb.theory.causal_rank(post, system.problem.vertices())
     2
-    >>> cb.causal_rank(post, system.problem.vertices(), known="b[Z->Y]")
+    >>> cb.theory.causal_rank(post, system.problem.vertices(), known="b[Z->Y]")
     1
     """
     post = require_trusted(post)
     fixed = _positions(post.names, known)
     queries = design(post).queries if queries is None else post.problem.require(queries)
-    jacobian = response(post.problem, post).jacobian(post.mean, queries)
+    jacobian = response(post).jacobian(post.mean, queries)
     features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
     # Rows of unit length, so that the size of a query's values does not matter.
     lengths = np.linalg.norm(features, axis=1, keepdims=True)

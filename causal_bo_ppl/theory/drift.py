@@ -45,7 +45,7 @@ class Linearized(NamedTuple):
 
 def linearized(post: Posterior, queries: Queries) -> Linearized:
     """Return the kernel of a posterior over these queries, linearized at its mean."""
-    jacobian = np.asarray(response(post.problem, post).jacobian(post.mean, queries))
+    jacobian = np.asarray(response(post).jacobian(post.mean, queries))
     return Linearized(post.mean, post.factor, jacobian)
 
 

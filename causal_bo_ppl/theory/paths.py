@@ -199,7 +199,7 @@ def path_errors(
         piece, fresh = asked[start : start + step], jax.random.fold_in(as_key(key), start)
         parts.append(_pointwise(post, system, piece, slopes, count, fresh))
     bounds, errors, outside = np.concatenate(parts, axis=1)
-    truth = np.abs(response(post.problem, post)(post.mean, asked) - system.effect(asked))
+    truth = np.abs(response(post)(post.mean, asked) - system.effect(asked))
     lines = {}
     sets = split_sets(post.problem, asked)
     for label, own in zip(sets.labels, sets.rows, strict=True):

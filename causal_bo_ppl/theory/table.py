@@ -171,7 +171,7 @@ def central_differences(post: Posterior, queries: Queries) -> np.ndarray:
 
 def _central(post: Posterior, queries: Queries, steps: np.ndarray) -> np.ndarray:
     """Return central differences of the effects (M, d) with a step for every coordinate."""
-    effect, columns = response(post.problem, post), [np.zeros((len(queries), 0))]
+    effect, columns = response(post), [np.zeros((len(queries), 0))]
     for position, step in enumerate(steps.tolist()):
         move = step * (np.arange(len(post.mean)) == position)
         ends = [effect(post.mean + sign * move, queries) for sign in (1.0, -1.0)]

@@ -66,7 +66,7 @@ def growth_beside(work, bare, sizes, turns):
 
 def test_the_jacobian_gram_costs_little_more_than_its_product(system, post, say):
     queries = system.problem.sobol(23)[:5_000]
-    features = np.asarray(cb.jacobian_features(post, queries))
+    features = np.asarray(cb.kernels.jacobian_features(post, queries))
     other = features.copy()
     assert len(post.names) == 19
     ours, bare = by_turns(lambda: cb.jacobian_gram(post, queries), lambda: features @ other.T)
@@ -79,10 +79,10 @@ def test_the_jacobian_gram_costs_little_more_than_its_product(system, post, say)
 
 def test_features_cost_little_more_than_copies(system, post, say):
     queries = system.problem.sobol(460)[:100_000]
-    features = np.asarray(cb.jacobian_features(post, queries))
+    features = np.asarray(cb.kernels.jacobian_features(post, queries))
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     ours, copies = by_turns(
-        lambda: cb.jacobian_features(post, queries),
+        lambda: cb.kernels.jacobian_features(post, queries),
         lambda: (mask.copy(), value.copy(), features.copy()),
     )
     say(
@@ -94,7 +94,7 @@ def test_features_cost_little_more_than_copies(system, post, say):
 
 def test_the_monte_carlo_gram_costs_little_more_than_two_products(system, post, say):
     queries = system.problem.sobol(14)[:3_000]
-    effects = np.asarray(cb.response(post.problem, post)(post.draws(4_000, 0), queries))
+    effects = np.asarray(cb.response(post)(post.draws(4_000, 0), queries))
     centred = effects - effects.mean(axis=0)
     squares = centred**2
     ours, bare = by_turns(
@@ -126,7 +126,7 @@ def test_growth_is_as_the_formulas_have_it(system, post, say):
     """
     sets = system.problem.sobol(800)[:8_000]
     batch = sets[np.random.default_rng(0).permutation(8_000)]
-    features = np.asarray(cb.jacobian_features(post, batch))
+    features = np.asarray(cb.kernels.jacobian_features(post, batch))
     sizes = [1_000, 2_000, 4_000, 8_000]
     gram = growth_beside(
         lambda m: cb.jacobian_gram(post, batch[:m]),
@@ -152,7 +152,8 @@ def test_growth_is_as_the_formulas_have_it(system, post, say):
         queries = chain.problem.sobol(40_000)
         seconds.append(
             by_turns(
-                lambda chain=chain, queries=queries: cb.jacobian_features(chain, queries), turns=5
+                lambda chain=chain, queries=queries: cb.kernels.jacobian_features(chain, queries),
+                turns=5,
             )[0]
         )
     by_draws, by_width = exponent(draws, drawn), exponent(widths, seconds)

@@ -98,7 +98,7 @@ def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypat
 def test_collinear_parents_are_seen_across_blocks(monkeypatch):
     monkeypatch.setattr(learnability, "BLOCK", 100)
     frame = table(1000)
-    with pytest.raises(cb.DataError, match="the parents A, C of 'B' are exactly collinear"):
+    with pytest.raises(cb.errors.DataError, match="the parents A, C of 'B' are exactly collinear"):
         cb.fit(PROBLEM, cb.Data.from_frame(PROBLEM, frame.assign(C=3 * frame["A"] + 7)))
     nearly = frame.assign(C=3 * frame["A"] + 1e-9 * frame["C"])
     with pytest.warns(cb.CausalBOWarning, match="nearly collinear"):

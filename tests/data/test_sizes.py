@@ -20,13 +20,13 @@ EXTREMES = [(1e48, 1e-48, 1e48), (1e-48, 1e48, 1e-48), (1e-48, 1e-48, 1e48), (1e
 SHORT = {"method": cb.NUTS(chains=1, warmup=10, draws=4, progress=False), "key": 0}
 WAYS = [
     {"method": "conjugate"},
-    {"method": "conjugate", "prior": cb.FixedPrior()},
+    {"method": "conjugate", "prior": cb.priors.FixedPrior()},
     {"method": "wishart"},
-    {"method": "wishart", "prior": cb.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0)},
+    {"method": "wishart", "prior": cb.priors.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0)},
     {"method": "laplace"},
-    {"method": "laplace", "prior": cb.FixedPrior()},
+    {"method": "laplace", "prior": cb.priors.FixedPrior()},
     SHORT,
-    {"prior": cb.FixedPrior(), **SHORT},
+    {"prior": cb.priors.FixedPrior(), **SHORT},
 ]
 
 
@@ -86,7 +86,7 @@ def test_rows_near_zero_are_learned_from_where_others_are_not(chain, rows):
     tiny = scaled(rows.select(slice(2)), [1e-170, 1e-60, 1.0])
     post = cb.fit(chain.problem, rows).update(tiny)
     assert np.allclose(post.mean, cb.fit(chain.problem, rows.join(tiny)).mean, rtol=1e-10)
-    without = cb.fit(chain.problem, rows.select(slice(0)), prior=cb.FixedPrior())
+    without = cb.fit(chain.problem, rows.select(slice(0)), prior=cb.priors.FixedPrior())
     for some in (tiny, tiny.select(slice(1))):
         with pytest.raises(DataError, match="column 'X' has values up to .*, below"):
             without.update(some)
@@ -112,8 +112,8 @@ def test_table_itself_takes_any_finite_number(rows):
 @pytest.mark.parametrize("method", ["conjugate", "wishart", "laplace", "fixed"])
 def test_answers_do_not_depend_on_units_up_to_the_limits(chain, rows, units, method):
     priors = (
-        {"prior": cb.FixedPrior()},
-        {"prior": cb.FixedPrior(scales=dict(zip(NAMES, units, strict=True)))},
+        {"prior": cb.priors.FixedPrior()},
+        {"prior": cb.priors.FixedPrior(scales=dict(zip(NAMES, units, strict=True)))},
     )
     one, other = ({"method": method},) * 2 if method != "fixed" else priors
     plain, moved = posed(chain), posed(chain, units)
@@ -124,7 +124,7 @@ def test_answers_do_not_depend_on_units_up_to_the_limits(chain, rows, units, met
         cb.fit(moved, data[1], **other).update(data[1]),
     )
     effects = [
-        np.asarray(cb.response(post.problem, post)(post.mean, q))
+        np.asarray(cb.response(post)(post.mean, q))
         for post, q in zip(posts, questions, strict=True)
     ]
     grams = [
@@ -141,7 +141,7 @@ def test_answers_do_not_depend_on_units_up_to_the_limits(chain, rows, units, met
         drawn[1].standard_error / unit**2, drawn[0].standard_error, rtol=1e-6, atol=1e-9
     )
     surrogates = [
-        cb.couple(post).tell(q[0], size).tell(q[3], 2 * size).relinearize().predict(q)
+        cb.surrogates.couple(post).tell(q[0], size).tell(q[3], 2 * size).relinearize().predict(q)
         for post, q, size in zip(posts, questions, (1.0, unit), strict=True)
     ]
     assert np.allclose(surrogates[1].mean / unit, surrogates[0].mean, rtol=1e-6, atol=1e-6)
@@ -187,34 +187,37 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
     "make, message",
     [
         (
-            lambda: cb.FixedPrior(scales={"X": 1e160}),
+            lambda: cb.priors.FixedPrior(scales={"X": 1e160}),
             r"the scale of 'X' has the size 1e\+160, above 1e\+50",
         ),
         (
-            lambda: cb.FixedPrior(scales={"X": 1e-160}),
+            lambda: cb.priors.FixedPrior(scales={"X": 1e-160}),
             "the scale of 'X' has the size 1e-160, below 1e-50",
         ),
-        (lambda: cb.FixedPrior(centres={"X": -1e160}), r"the centre of 'X' has the size 1e\+160"),
-        (lambda: cb.FixedPrior(slope_sd=1e160), r"slope_sd has the size 1e\+160"),
         (
-            lambda: cb.FixedPrior(slopes={("X", "Z"): (1e160, 1.0)}),
+            lambda: cb.priors.FixedPrior(centres={"X": -1e160}),
+            r"the centre of 'X' has the size 1e\+160",
+        ),
+        (lambda: cb.priors.FixedPrior(slope_sd=1e160), r"slope_sd has the size 1e\+160"),
+        (
+            lambda: cb.priors.FixedPrior(slopes={("X", "Z"): (1e160, 1.0)}),
             r"prior mean of the slope .* 1e\+160",
         ),
         (
-            lambda: cb.FixedPrior(slopes={("X", "Z"): (1.0, 1e-160)}),
+            lambda: cb.priors.FixedPrior(slopes={("X", "Z"): (1.0, 1e-160)}),
             "prior sd of the slope .* 1e-160",
         ),
         (
-            lambda: cb.FixedPrior(noise_rows=1e160),
+            lambda: cb.priors.FixedPrior(noise_rows=1e160),
             r"noise_rows must be more than 2 and at most 1e50",
         ),
-        (lambda: cb.ScaledPrior(rows=1e-160), "rows has the size 1e-160"),
+        (lambda: cb.priors.ScaledPrior(rows=1e-160), "rows has the size 1e-160"),
         (
-            lambda: cb.MomentPrior(np.full(2, 1e160), 1.0, np.eye(2), 5.0),
+            lambda: cb.priors.MomentPrior(np.full(2, 1e160), 1.0, np.eye(2), 5.0),
             r"centre\[0\] has the size 1e\+160",
         ),
         (
-            lambda: cb.MomentPrior(np.zeros(2), 1.0, np.diag([1.0, 1e-150]), 5.0),
+            lambda: cb.priors.MomentPrior(np.zeros(2), 1.0, np.diag([1.0, 1e-150]), 5.0),
             r"root of scale\[1, 1\] has .*e-75",
         ),
     ],
@@ -222,7 +225,7 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
 def test_prior_of_impossible_size_is_refused(make, message):
     with pytest.raises(ModelError, match=message):
         make()
-    assert cb.FixedPrior(noise_rows=math.inf, centres={"X": 0.0}).centres == {"X": 0.0}
+    assert cb.priors.FixedPrior(noise_rows=math.inf, centres={"X": 0.0}).centres == {"X": 0.0}
 
 
 def test_outcome_of_impossible_size_is_refused(chain, rows):
@@ -231,7 +234,7 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
     for method in ("laplace", "nuts"):
         with pytest.raises(DataError, match=large):
             cb.fit(problem, rows, method=method, outcomes=(query, [-1e160]), key=0)
-    surrogate = cb.couple(cb.fit(problem, rows))
+    surrogate = cb.surrogates.couple(cb.fit(problem, rows))
     with pytest.raises(DataError, match=large):
         surrogate.tell(query, 1e160)
     with pytest.raises(
@@ -239,7 +242,7 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
     ):
         surrogate.tell(query, 1.0, 1e160)
     assert np.isfinite(surrogate.tell(query, 1e-170).predict(query).mean).all()
-    with pytest.raises(cb.ExperimentFailed, match=large):
+    with pytest.raises(cb.errors.ExperimentFailed, match=large):
         cb.optimize(problem, data=rows, experiment=lambda q: 1e160, rounds=3, key=0)
 
     def measure(queries):
@@ -251,7 +254,7 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
             found.intervened,
         )
 
-    with pytest.raises(cb.ExperimentFailed, match=large):
+    with pytest.raises(cb.errors.ExperimentFailed, match=large):
         cb.optimize(problem, data=rows, experiment=measure, rounds=3, key=0)
 
 

@@ -61,19 +61,19 @@ def decay(seed, rows=100, noise=None):
 
 
 def test_bends_of_toy_are_found_and_a_straight_chain_is_left_straight(conjugate):
-    check = cb.check_linearity(conjugate)
+    check = cb.diagnostics.check_linearity(conjugate)
     assert check.table.loc["Z", "finding"] == "nonlinear" and check.passed
     assert "These mechanisms are nonlinear: Z (+" in check.text
     chain = cb.models.load("chain")
     post = cb.fit(chain.problem, chain.observe(100, 0), mechanisms=FEW)
-    straight = cb.check_linearity(post)
+    straight = cb.diagnostics.check_linearity(post)
     assert set(straight.table["finding"]) == {"linear is enough"}
     assert 'mechanisms="linear" is simpler' in straight.advice
 
 
 def test_difference_of_a_mechanism_is_that_of_log_densities_of_left_out_rows(toy, rows, conjugate):
     """By hand from both posteriors, and against refits without a row for some rows."""
-    line = cb.check_linearity(conjugate, key=3).table.loc["Z"]
+    line = cb.diagnostics.check_linearity(conjugate, key=3).table.loc["Z"]
     straight = cb.fit(toy.problem, rows)
     ours, theirs = (leave_out("test", post, 2_000, 3)["Z"] for post in (conjugate, straight))
     gaps = ours.elpd - theirs.elpd
@@ -118,16 +118,16 @@ def test_a_bend_is_judged_on_rows_with_a_trusted_estimate_only(conjugate, monkey
         (0.5, False, "undecided"),
     ]:
         monkeypatch.setattr(linearity, "leave_out", spoiled(share, of_linear))
-        check = cb.check_linearity(conjugate)
+        check = cb.diagnostics.check_linearity(conjugate)
         assert check.table.loc["Z", "finding"] == finding
     assert check.table.loc["Z", "verdict"] == "not assessed"
 
 
 def test_linearity_of_mechanisms_that_cannot_bend_is_not_judged(toy, rows):
-    with pytest.raises(cb.ModelError, match="linear mechanisms cannot bend"):
-        cb.check_linearity(cb.fit(toy.problem, rows))
-    with pytest.raises(cb.ModelError, match="margin must lie between"):
-        cb.check_linearity(cb.fit(toy.problem, rows, mechanisms=FEW), margin=-1.0)
+    with pytest.raises(cb.errors.ModelError, match="linear mechanisms cannot bend"):
+        cb.diagnostics.check_linearity(cb.fit(toy.problem, rows))
+    with pytest.raises(cb.errors.ModelError, match="margin must lie between"):
+        cb.diagnostics.check_linearity(cb.fit(toy.problem, rows, mechanisms=FEW), margin=-1.0)
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_rates_of_findings_about_linearity():
         system, found[name] = cb.models.load(name), Counter()
         for seed in range(20):
             post = cb.fit(system.problem, system.observe(100, seed), mechanisms="gp")
-            found[name].update(cb.check_linearity(post, key=seed).table["finding"])
+            found[name].update(cb.diagnostics.check_linearity(post, key=seed).table["finding"])
     assert found["toy"]["nonlinear"] >= 36 and not found["toy"]["linear is enough"]
     assert found["chain"]["linear is enough"] >= 28 and not found["chain"]["nonlinear"]
 
@@ -148,17 +148,17 @@ def test_rates_of_findings_about_linearity():
 
 def test_skewed_disturbances_under_a_bent_mechanism_are_seen():
     data = decay(0, 200, lambda draws: draws.exponential(size=200) - 1)
-    check = cb.check_predictive(cb.fit(PAIR, data, mechanisms=FEW))
+    check = cb.diagnostics.check_predictive(cb.fit(PAIR, data, mechanisms=FEW))
     assert "residual skewness" in set(check.failures["statistic"])
     assert "disturbance is not Gaussian" in check.advice
     assert "a variable is not Gaussian" not in check.advice
-    fine = cb.check_predictive(cb.fit(PAIR, decay(0, 200), mechanisms=FEW))
+    fine = cb.diagnostics.check_predictive(cb.fit(PAIR, decay(0, 200), mechanisms=FEW))
     assert set(fine.failures["statistic"]) <= {"uneven curvature"}
 
 
 def test_residual_lines_are_statistics_of_the_disturbances(conjugate, rows):
     """Observed skewness, by hand from the features of the fitted mechanism."""
-    check = cb.check_predictive(conjugate, draws=2_000)
+    check = cb.diagnostics.check_predictive(conjugate, draws=2_000)
     table = check.table.set_index(["variable", "statistic"])
     model = conjugate.distribution.model
     drawn = conjugate.distribution.drawn(2_000, jax.random.key(5)).models
@@ -177,9 +177,9 @@ def test_advice_about_curvature_depends_on_whether_mechanisms_may_bend(toy, rows
     draws = np.random.default_rng(0)
     cause = draws.uniform(-3, 3, 200)
     wave = pairs(cause, 3 * np.cos(2 * cause) + 0.3 * draws.normal(size=200))
-    straight = cb.check_predictive(cb.fit(PAIR, decay(0, 200)))
+    straight = cb.diagnostics.check_predictive(cb.fit(PAIR, decay(0, 200)))
     assert 'take mechanisms="gp" for it, transform' in straight.advice
-    stiff = cb.check_predictive(cb.fit(PAIR, wave, mechanisms=cb.GP(functions=2)))
+    stiff = cb.diagnostics.check_predictive(cb.fit(PAIR, wave, mechanisms=cb.GP(functions=2)))
     assert "transform the variable" not in stiff.advice and "more functions" in stiff.advice
 
 
@@ -196,7 +196,9 @@ def test_rates_of_alarms_about_disturbances():
         ("student", lambda draws: draws.standard_t(3, size=200)),
     ]:
         checks = [
-            cb.check_predictive(cb.fit(PAIR, decay(seed, 200, noise), mechanisms="gp"), key=seed)
+            cb.diagnostics.check_predictive(
+                cb.fit(PAIR, decay(seed, 200, noise), mechanisms="gp"), key=seed
+            )
             for seed in range(40)
         ]
         failed = [set(check.failures["statistic"]) - {"uneven curvature"} for check in checks]
@@ -211,7 +213,7 @@ def test_extrapolation_is_named_with_mechanism_cause_and_distance():
     data = decay(0)
     post = cb.fit(PAIR, data, mechanisms=FEW)
     asked = PAIR.queries([{"B": -5.0}, {"B": -4.0}, {"B": 0.0}])
-    check = cb.check_extrapolation(post, asked)
+    check = cb.diagnostics.check_extrapolation(post, asked)
     assert check.table["verdict"].tolist() == ["failed", "failed", "passed"]
     far = (data.column("B").min() + 5.0) / np.ptp(data.column("B"))
     line = check.table.loc["do(B = -5)"]
@@ -227,7 +229,7 @@ def test_extrapolation_is_named_with_mechanism_cause_and_distance():
 def test_share_of_paths_outside_is_that_of_simulated_paths(toy, rows, conjugate):
     """Of do(X = -1.5) the paths of Z are drawn from the model at the mean of theta."""
     asked = toy.problem.queries([{"X": -1.5}, {"X": 0.0}, {"Z": 3.0}])
-    table = cb.check_extrapolation(conjugate, asked).table
+    table = cb.diagnostics.check_extrapolation(conjugate, asked).table
     model, theta = conjugate.distribution.model, np.repeat(conjugate.mean[None], 20_000, axis=0)
     low, high = rows.column("Z").min(), rows.column("Z").max()
     paths = model.replicate(theta, conjugate.upstream(asked), jax.random.key(0))[:, :2, 1]
@@ -239,30 +241,32 @@ def test_share_of_paths_outside_is_that_of_simulated_paths(toy, rows, conjugate)
 def test_share_of_variance_is_that_of_hinges_in_the_jacobian_kernel(toy, conjugate):
     asked = toy.problem.queries([{"X": -4.0}, {"X": 0.5}, {"Z": 15.0}])
     hinges = [name.startswith(("low[", "high[")) for name in conjugate.names]
-    jacobian = np.asarray(cb.response(toy.problem, conjugate).jacobian(conjugate.mean, asked))
+    jacobian = np.asarray(cb.response(conjugate).jacobian(conjugate.mean, asked))
     whole = np.diagonal(jacobian @ conjugate.covariance @ jacobian.T)
     part = jacobian * hinges
     share = np.diagonal(part @ conjugate.covariance @ part.T) / whole
-    found = cb.check_extrapolation(conjugate, asked).table["variance_share"]
+    found = cb.diagnostics.check_extrapolation(conjugate, asked).table["variance_share"]
     assert np.allclose(found, share, atol=1e-8)
 
 
 def test_extrapolation_without_queries_looks_at_corners_and_inside(toy, conjugate):
-    check = cb.check_extrapolation(conjugate)
+    check = cb.diagnostics.check_extrapolation(conjugate)
     assert len(check.table) == 4 + 64 and check.verdict == "failed"
     assert {"do(X = -5)", "do(X = 0)", "do(Z = 20)"} <= set(check.table.index)
-    assert cb.check_extrapolation(conjugate, most=0.999).verdict == "failed"
+    assert cb.diagnostics.check_extrapolation(conjugate, most=0.999).verdict == "failed"
     inside = toy.problem.queries([{"Z": 1.0}, {"X": 0.0}])
-    assert "none sends more than 5%" in cb.check_extrapolation(conjugate, inside).text
+    assert "none sends more than 5%" in cb.diagnostics.check_extrapolation(conjugate, inside).text
 
 
 def test_extrapolation_is_refused_where_mechanisms_do_not_know_their_data(toy, rows, conjugate):
-    with pytest.raises(cb.ModelError, match="do not say where their data end; cb.check_overlap"):
-        cb.check_extrapolation(cb.fit(toy.problem, rows))
-    with pytest.raises(cb.ModelError, match="there is no intervention"):
-        cb.check_extrapolation(conjugate, toy.problem.queries([]))
+    with pytest.raises(
+        cb.errors.ModelError, match="do not say where their data end; cb.diagnostics.check_overlap"
+    ):
+        cb.diagnostics.check_extrapolation(cb.fit(toy.problem, rows))
+    with pytest.raises(cb.errors.ModelError, match="there is no intervention"):
+        cb.diagnostics.check_extrapolation(conjugate, toy.problem.queries([]))
     with pytest.raises(cb.CausalBOError, match="most must lie between"):
-        cb.check_extrapolation(conjugate, most=2.0)
+        cb.diagnostics.check_extrapolation(conjugate, most=2.0)
 
 
 @pytest.mark.slow
@@ -273,7 +277,7 @@ def test_extrapolation_of_the_exponential_is_named_in_every_seed():
     """
     for seed in range(40):
         data = decay(seed)
-        table = cb.check_extrapolation(
+        table = cb.diagnostics.check_extrapolation(
             cb.fit(PAIR, data, mechanisms="gp"), PAIR.queries([{"B": -5.0}, {"B": -4.0}])
         ).table
         causes = data.column("B")
@@ -306,7 +310,7 @@ def test_directions_that_effects_show_are_standard_under_the_gaussian(conjugate,
 @pytest.mark.parametrize("method", ["laplace", "sampled"])
 def test_gaussian_error_is_judged_in_the_effects(request, method):
     post = request.getfixturevalue(method)
-    check = cb.gaussian_error(post, draws=1_000, key=0)
+    check = cb.diagnostics.gaussian_error(post, draws=1_000, key=0)
     about = check.table[check.table.index.str.startswith("effect")]
     assert check.verdict == ("failed" if "failed" in set(about["verdict"]) else "passed")
     assert check.passed and "the verdict is that of the effects" in check.text
@@ -318,7 +322,7 @@ def test_prior_decides_effects_far_outside_the_data(request, toy, method):
     """Sensitivities are of effects alone, and those far outside rest on the prior of hinges."""
     post = request.getfixturevalue(method)
     asked = toy.problem.queries([{"Z": 20.0}, {"Z": 1.0}, {"X": 0.0}])
-    table = cb.prior_sensitivity(post, asked, draws=2_000).table
+    table = cb.diagnostics.prior_sensitivity(post, asked, draws=2_000).table
     assert list(table.index) == ["do(Z = 20)", "do(Z = 1)", "do(X = 0)"]
     assert table.loc["do(Z = 20)", "verdict"] == "failed"
     if method != "sampled":  # its few draws are noisy
@@ -328,10 +332,10 @@ def test_prior_decides_effects_far_outside_the_data(request, toy, method):
 @pytest.mark.parametrize("method", ["conjugate", "laplace", "sampled"])
 def test_all_other_checks_run(request, method):
     post = request.getfixturevalue(method)
-    assert cb.check_posterior(post).name == "posterior"
-    assert cb.check_loo(post).table.index.tolist() == ["Z", "Y"]
-    assert cb.check_predictive(post).passed and cb.check_graph(post).passed
-    assert cb.check_overlap(post).verdict == "failed"  # Z may be set to 20
+    assert cb.diagnostics.check_posterior(post).name == "posterior"
+    assert cb.diagnostics.check_loo(post).table.index.tolist() == ["Z", "Y"]
+    assert cb.diagnostics.check_predictive(post).passed and cb.diagnostics.check_graph(post).passed
+    assert cb.diagnostics.check_overlap(post).verdict == "failed"  # Z may be set to 20
 
 
 def test_a_graph_whose_mechanisms_bend_is_not_contradicted(toy):
@@ -339,15 +343,16 @@ def test_a_graph_whose_mechanisms_bend_is_not_contradicted(toy):
     data = next(
         data
         for seed in range(40)
-        if cb.check_graph(toy.problem, data := toy.observe(1_000, seed)).verdict == "failed"
+        if cb.diagnostics.check_graph(toy.problem, data := toy.observe(1_000, seed)).verdict
+        == "failed"
     )
     post = cb.fit(toy.problem, data, mechanisms=FEW)
-    check = cb.check_graph(post)
+    check = cb.diagnostics.check_graph(post)
     assert check.passed and "Disturbances were tested in place of Y" in check.text
     values = data.values.copy()
     values[:, 2] += 0.5 * values[:, 0]
     bypassed = cb.Data(data.nodes, data.target, values, data.intervened)
-    wrong = cb.check_graph(cb.fit(toy.problem, bypassed, mechanisms=FEW))
+    wrong = cb.diagnostics.check_graph(cb.fit(toy.problem, bypassed, mechanisms=FEW))
     assert wrong.verdict == "failed" and wrong.failures[["left", "right"]].values.tolist() == [
         ["X", "Y"]
     ]
@@ -357,7 +362,9 @@ def test_a_graph_whose_mechanisms_bend_is_not_contradicted(toy):
 def test_true_graphs_of_bent_mechanisms_fail_seldom(toy):
     """40 seeds of 1,000 rows; nearly half fail by partial correlations given Z alone."""
     failed = [
-        cb.check_graph(cb.fit(toy.problem, toy.observe(1_000, seed), mechanisms="gp")).verdict
+        cb.diagnostics.check_graph(
+            cb.fit(toy.problem, toy.observe(1_000, seed), mechanisms="gp")
+        ).verdict
         for seed in range(40)
     ]
     assert failed.count("failed") <= 2
@@ -365,7 +372,7 @@ def test_true_graphs_of_bent_mechanisms_fail_seldom(toy):
 
 def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
     """The coverage of intervals decides, not the uniformity of all places."""
-    prior = cb.GPPrior(
+    prior = cb.priors.GPPrior(
         level=0.5,
         noise_spread=0.5,
         centres={"X": 0.0, "Z": 7.5, "Y": 0.0},
@@ -373,7 +380,7 @@ def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
         ranges={"X": (-4.0, 4.0), "Z": (-3.0, 18.0), "Y": (-2.5, 2.5)},
     )
     asked = toy.problem.queries([{"Z": 5.0}, {"X": 0.0}])
-    check = cb.calibrate(
+    check = cb.diagnostics.calibrate(
         toy.problem,
         mechanisms=FEW,
         prior=prior,
@@ -384,7 +391,9 @@ def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
         progress=False,
         key=0,
     )
-    exact = cb.calibrate(toy.problem, rows=40, simulations=20, queries=asked, key=0, progress=False)
+    exact = cb.diagnostics.calibrate(
+        toy.problem, rows=40, simulations=20, queries=asked, key=0, progress=False
+    )
     assert check.passed and check.table["coverage"].between(0.6, 1.0).all()
     assert check.table["distance"].notna().all() and exact.passed
 
@@ -392,7 +401,7 @@ def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
 def test_unlearned_variables_of_new_rows_have_their_mean_and_sd(conjugate, rows):
     """No effect of toy depends on how X is made, so its mechanism is not learned."""
     blank = np.zeros((4_000, 3))
-    queries = cb.Queries(jnp.asarray(blank, bool), jnp.asarray(blank))
+    queries = cb.problem.Queries(jnp.asarray(blank, bool), jnp.asarray(blank))
     new = conjugate.distribution.model.replicate(conjugate.mean[None], queries, jax.random.key(0))[
         0
     ]
@@ -411,10 +420,10 @@ def test_default_design_has_corners_and_points_inside(toy):
 def test_basis_is_reported_and_a_coarse_one_is_found():
     system = cb.models.load("toy")
     rows = system.observe(100, 3)
-    fine = cb.check_basis(cb.fit(system.problem, rows, mechanisms="gp"))
+    fine = cb.diagnostics.check_basis(cb.fit(system.problem, rows, mechanisms="gp"))
     assert fine.verdict == "passed" and (fine.table["functions"] == 48).all()
     assert (fine.table["lengthscale"] > fine.table["resolved"]).all()
-    coarse = cb.check_basis(cb.fit(system.problem, rows, mechanisms=FEW))
+    coarse = cb.diagnostics.check_basis(cb.fit(system.problem, rows, mechanisms=FEW))
     assert coarse.verdict == "failed" and "more basis functions" in coarse.advice
-    with pytest.raises(cb.ModelError, match="linear mechanisms have no basis"):
-        cb.check_basis(cb.fit(system.problem, rows))
+    with pytest.raises(cb.errors.ModelError, match="linear mechanisms have no basis"):
+        cb.diagnostics.check_basis(cb.fit(system.problem, rows))

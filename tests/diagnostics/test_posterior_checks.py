@@ -18,7 +18,7 @@ from causal_bo_ppl.inference.potentials import weigh
 
 pytestmark = pytest.mark.heavy
 SHORT = cb.NUTS(chains=2, draws=300, progress=False)
-KNOWN = cb.FixedPrior(noise_rows=math.inf)
+KNOWN = cb.priors.FixedPrior(noise_rows=math.inf)
 
 
 def rows_of(problem, columns):
@@ -43,9 +43,11 @@ def test_a_check_is_one_record():
 
 
 def test_closed_forms_have_nothing_to_check_and_laplace_its_curvature(chain):
-    exact = cb.check_posterior(cb.fit(chain.problem, chain.observe(30, 0)))
+    exact = cb.diagnostics.check_posterior(cb.fit(chain.problem, chain.observe(30, 0)))
     assert exact.passed and "nothing can have failed" in exact.text
-    laplace = cb.check_posterior(cb.fit(chain.problem, chain.observe(30, 0), method="laplace"))
+    laplace = cb.diagnostics.check_posterior(
+        cb.fit(chain.problem, chain.observe(30, 0), method="laplace")
+    )
     assert laplace.passed and list(laplace.table.index) == [
         "newton decrement",
         "coverage",
@@ -55,10 +57,10 @@ def test_closed_forms_have_nothing_to_check_and_laplace_its_curvature(chain):
 
 def test_limits_are_configurable_and_details_name_every_parameter(chain):
     post = cb.fit(chain.problem, chain.observe(30, 0), method=SHORT, key=0)
-    check = cb.check_posterior(post, limits=cb.Limits(r_hat=1.2, ess=20))
+    check = cb.diagnostics.check_posterior(post, limits=cb.diagnostics.Limits(r_hat=1.2, ess=20))
     assert check.passed and {*post.names, "log posterior"} == set(check.details.index)
     assert {"mcse_mean", "ess_bulk", "ess_tail", "r_hat", "verdict"} <= set(check.details)
-    assert not cb.check_posterior(post, limits=cb.Limits(ess=1e6)).passed
+    assert not cb.diagnostics.check_posterior(post, limits=cb.diagnostics.Limits(ess=1e6)).passed
 
 
 @pytest.mark.parametrize(
@@ -69,18 +71,20 @@ def test_a_gaussian_posterior_passes_every_line_and_a_skewed_one_does_not_in_eve
 ):
     for seed in seeds:
         gaussian = cb.fit(chain.problem, chain.observe(50, seed), prior=KNOWN)
-        check = cb.gaussian_error(gaussian, key=seed)
+        check = cb.diagnostics.gaussian_error(gaussian, key=seed)
         assert check.passed and set(check.table["verdict"]) == {"passed"}, (seed, check.table)
         few = cb.fit(chain.problem, chain.observe(8, seed))
-        assert not cb.gaussian_error(few, key=seed).passed, seed
+        assert not cb.diagnostics.gaussian_error(few, key=seed).passed, seed
 
 
 def test_a_sampled_posterior_of_eight_rows_fails_and_one_of_many_passes(chain):
     options = {"method": cb.NUTS(progress=False), "key": 0}
-    assert not cb.gaussian_error(
+    assert not cb.diagnostics.gaussian_error(
         cb.fit(chain.problem, chain.observe(8, 0), **options), key=0
     ).passed
-    many = cb.gaussian_error(cb.fit(chain.problem, chain.observe(400, 0), **options), key=0)
+    many = cb.diagnostics.gaussian_error(
+        cb.fit(chain.problem, chain.observe(400, 0), **options), key=0
+    )
     assert many.passed and len(many.details) == len(chain.problem.vertices())
 
 
@@ -89,27 +93,31 @@ def test_laplace_is_compared_with_the_density_that_it_stands_for(chain):
     with pytest.warns(cb.CausalBOWarning, match="laplace is too narrow"):
         few = cb.fit(chain.problem, chain.observe(8, 0), method="laplace")
     many = cb.fit(chain.problem, chain.observe(400, 0), method="laplace")
-    check = cb.gaussian_error(few, key=0)
+    check = cb.diagnostics.gaussian_error(few, key=0)
     assert not check.passed and "Mardia kurtosis" in check.failures.index
-    assert cb.gaussian_error(many, key=0).passed
+    assert cb.diagnostics.gaussian_error(many, key=0).passed
     exact = cb.fit(chain.problem, chain.observe(8, 0))
-    found, sure = (cb.gaussian_error(post, key=1).details["sd"] for post in (few, exact))
+    found, sure = (
+        cb.diagnostics.gaussian_error(post, key=1).details["sd"] for post in (few, exact)
+    )
     assert np.allclose(found, sure, rtol=0.25)
 
 
 def test_wishart_has_no_density_of_its_estimands(chain):
-    check = cb.gaussian_error(cb.fit(chain.problem, chain.observe(300, 0), method="wishart"), key=0)
+    check = cb.diagnostics.gaussian_error(
+        cb.fit(chain.problem, chain.observe(300, 0), method="wishart"), key=0
+    )
     assert check.passed and check.table.loc["Pareto k", "verdict"] == "not assessed"
 
 
 def test_tolerances_are_configurable_and_errors_show_in_effects(chain):
     post = cb.fit(chain.problem, chain.observe(50, 0))
-    strict = cb.Tolerances(distance=-1.0, mean=-1.0)
-    check = cb.gaussian_error(post, tolerances=strict, key=0)
+    strict = cb.diagnostics.Tolerances(distance=-1.0, mean=-1.0)
+    check = cb.diagnostics.gaussian_error(post, tolerances=strict, key=0)
     assert {"Mahalanobis distances", "marginals", "effect: mean"} == set(check.failures.index)
     assert "take quantiles of effects from draws" in check.advice
     q = chain.problem.queries([{"X": 2.0}])
-    assert list(cb.gaussian_error(post, q, key=0).details.index) == ["do(X = 2)"]
+    assert list(cb.diagnostics.gaussian_error(post, q, key=0).details.index) == ["do(X = 2)"]
 
 
 def test_mardia_skewness_is_the_mean_over_all_pairs():
@@ -134,7 +142,7 @@ def test_an_effect_that_is_known_has_no_error():
     problem = cb.Problem(graph, "Y", domains={"X": (-1, 1), "Z": (-1, 1)}, known={("Z", "Y"): -1.3})
     data = cb.models.load("chain").observe(300, 0)
     data = Data(graph.nodes, "Y", data.values - data.values.mean(axis=0), data.intervened)
-    check = cb.gaussian_error(cb.fit(problem, data, intercepts=False), key=0)
+    check = cb.diagnostics.gaussian_error(cb.fit(problem, data, intercepts=False), key=0)
     assert check.passed and check.details.loc["do(Z = 1)", "sd"] == 0 and "nan" not in check.text
 
 
@@ -145,25 +153,25 @@ def test_a_gaussian_posterior_passes_also_where_effects_are_long_products():
     problem = cb.Problem(graph, "Y", domains={"V0": (-1, 1)})
     for seed in range(6):
         data = rows_of(problem, np.random.default_rng(seed).normal(size=(7, 8)))
-        check = cb.gaussian_error(cb.fit(problem, data, prior=KNOWN), key=seed)
+        check = cb.diagnostics.gaussian_error(cb.fit(problem, data, prior=KNOWN), key=seed)
         assert "failed" not in set(check.table["verdict"]), check.table
 
 
 def test_few_draws_are_not_assessed_instead_of_passed(chain):
     post = cb.fit(chain.problem, chain.observe(400, 0), method=replace(SHORT, draws=60), key=0)
-    check = cb.gaussian_error(post, key=0)
+    check = cb.diagnostics.gaussian_error(post, key=0)
     assert (
         check.table.loc["Pareto k", "verdict"] == "not assessed" and "Draw longer" in check.advice
     )
     shorter = cb.fit(chain.problem, chain.observe(400, 0), method=replace(SHORT, draws=20), key=0)
     for look in (
-        lambda post: cb.gaussian_error(post, key=0),
-        cb.check_predictive,
-        cb.check_loo,
-        cb.prior_sensitivity,
+        lambda post: cb.diagnostics.gaussian_error(post, key=0),
+        cb.diagnostics.check_predictive,
+        cb.diagnostics.check_loo,
+        cb.diagnostics.prior_sensitivity,
     ):
         with pytest.raises(
-            cb.ModelError, match="at least 100 draws, the posterior has 40; draw longer"
+            cb.errors.ModelError, match="at least 100 draws, the posterior has 40; draw longer"
         ):
             look(shorter)
 
@@ -175,7 +183,7 @@ def test_one_chain_is_not_assessed_by_the_check_either(chain):
         method=replace(SHORT, chains=1, draws=4_000),
         key=0,
     )
-    check = cb.check_posterior(post)
+    check = cb.diagnostics.check_posterior(post)
     assert (
         check.verdict == post.verdict == "not assessed"
         and not check.passed
@@ -189,8 +197,8 @@ def test_one_chain_is_not_assessed_by_the_check_either(chain):
 def test_variables_that_cannot_be_compared_are_named(chain):
     values = chain.observe(50, 0).values.copy()
     values[:, 1] = 2.0
-    constant = cb.check_predictive(
-        cb.fit(chain.problem, rows_of(chain.problem, values.T), prior=cb.FixedPrior())
+    constant = cb.diagnostics.check_predictive(
+        cb.fit(chain.problem, rows_of(chain.problem, values.T), prior=cb.priors.FixedPrior())
     )
     line = constant.table.set_index("variable").loc["Z"]
     assert (
@@ -201,7 +209,9 @@ def test_variables_that_cannot_be_compared_are_named(chain):
     few = chain.observe(6, 0).join(
         chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -1.0}] * 12), 1)
     )
-    check = cb.check_predictive(cb.fit(chain.problem, few, prior=cb.FixedPrior()))
+    check = cb.diagnostics.check_predictive(
+        cb.fit(chain.problem, few, prior=cb.priors.FixedPrior())
+    )
     assert check.passed and "fewer than 8 free rows beyond its causes): Z" in check.text
 
 
@@ -218,21 +228,30 @@ def test_nan_is_never_a_pass():
 @pytest.mark.parametrize(
     ("look", "message"),
     [
-        (lambda post: cb.check_posterior(post, limits=3), "limits must be cb.Limits"),
         (
-            lambda post: cb.gaussian_error(post, tolerances={"sd": 1}, key=0),
-            "tolerances must be cb.Tolerances",
+            lambda post: cb.diagnostics.check_posterior(post, limits=3),
+            "limits must be cb.diagnostics.Limits",
         ),
         (
-            lambda post: cb.gaussian_error(post, post.problem.queries([]), key=0),
+            lambda post: cb.diagnostics.gaussian_error(post, tolerances={"sd": 1}, key=0),
+            "tolerances must be cb.diagnostics.Tolerances",
+        ),
+        (
+            lambda post: cb.diagnostics.gaussian_error(post, post.problem.queries([]), key=0),
             "no effect to compare|interventions",
         ),
-        (lambda post: cb.check_predictive(post, alpha=5), "alpha must lie between 0 and 1"),
-        (lambda post: cb.check_predictive(post, draws=1), "at least 100; got 1"),
-        (lambda post: cb.check_loo(post, draws=0), "at least 100; got 0"),
-        (lambda post: cb.check_loo(post, worst_k=math.nan), "worst_k must lie between"),
-        (lambda post: cb.prior_sensitivity(post, limit=math.nan), "limit must lie between"),
-        (lambda post: cb.prior_sensitivity(post, draws=2.5), "at least 100; got 2.5"),
+        (
+            lambda post: cb.diagnostics.check_predictive(post, alpha=5),
+            "alpha must lie between 0 and 1",
+        ),
+        (lambda post: cb.diagnostics.check_predictive(post, draws=1), "at least 100; got 1"),
+        (lambda post: cb.diagnostics.check_loo(post, draws=0), "at least 100; got 0"),
+        (lambda post: cb.diagnostics.check_loo(post, worst_k=math.nan), "worst_k must lie between"),
+        (
+            lambda post: cb.diagnostics.prior_sensitivity(post, limit=math.nan),
+            "limit must lie between",
+        ),
+        (lambda post: cb.diagnostics.prior_sensitivity(post, draws=2.5), "at least 100; got 2.5"),
     ],
 )
 def test_arguments_of_checks_are_checked(chain, look, message):
@@ -255,13 +274,13 @@ def test_holm_is_the_textbook_correction():
 
 
 def test_predictions_of_a_linear_system_hold_and_those_of_a_bent_one_do_not(chain):
-    fine = cb.check_predictive(cb.fit(chain.problem, chain.observe(300, 0)))
+    fine = cb.diagnostics.check_predictive(cb.fit(chain.problem, chain.observe(300, 0)))
     assert fine.passed and set(fine.table["variable"]) == {"Z", "Y"}
     draws = np.random.default_rng(0)
     x = draws.normal(size=300)
     z = x + 0.8 * x**2 + draws.normal(size=300)
     bent = rows_of(chain.problem, [x, z, z + draws.normal(size=300)])
-    check = cb.check_predictive(cb.fit(chain.problem, bent))
+    check = cb.diagnostics.check_predictive(cb.fit(chain.problem, bent))
     worst = check.failures.set_index(["variable", "statistic"])
     assert ("Z", "curvature") in worst.index and ("Y", "curvature") not in worst.index
     assert "A mechanism bends" in check.advice and "disturbance" not in check.advice
@@ -269,7 +288,9 @@ def test_predictions_of_a_linear_system_hold_and_those_of_a_bent_one_do_not(chai
 
 def test_predictions_raise_few_false_alarms(chain):
     passed = [
-        cb.check_predictive(cb.fit(chain.problem, chain.observe(60, seed)), key=seed).passed
+        cb.diagnostics.check_predictive(
+            cb.fit(chain.problem, chain.observe(60, seed)), key=seed
+        ).passed
         for seed in range(20)
     ]
     assert sum(passed) >= 19
@@ -280,21 +301,25 @@ def test_heavy_tails_and_a_wrong_noise_are_seen(chain):
     x = draws.normal(size=400)
     z = 0.8 * x + draws.standard_t(2.2, size=400)
     y = -1.3 * z + draws.normal(size=400)
-    tails = cb.check_predictive(cb.fit(chain.problem, rows_of(chain.problem, [x, z, y])))
+    tails = cb.diagnostics.check_predictive(
+        cb.fit(chain.problem, rows_of(chain.problem, [x, z, y]))
+    )
     assert ("Z", "residual kurtosis") in set(
         zip(tails.failures["variable"], tails.failures["statistic"], strict=True)
     )
     wrong = cb.fit(
-        chain.problem, chain.observe(400, 0), prior=cb.FixedPrior(noise_rows=math.inf, noise_sd=3.0)
+        chain.problem,
+        chain.observe(400, 0),
+        prior=cb.priors.FixedPrior(noise_rows=math.inf, noise_sd=3.0),
     )
-    off = cb.check_predictive(wrong)
+    off = cb.diagnostics.check_predictive(wrong)
     assert "sd" in set(off.failures["statistic"]) and "location or scale" in off.advice.lower()
 
 
 def test_interventional_rows_are_predicted_under_the_same_interventions():
     problem, truth = random_problem(4, size=4)
     data = simulate(problem, truth, 200, 0, interventional=True)
-    assert cb.check_predictive(cb.fit(problem, data)).passed
+    assert cb.diagnostics.check_predictive(cb.fit(problem, data)).passed
 
 
 def exact_loo(problem, data, node):
@@ -318,7 +343,7 @@ def exact_loo(problem, data, node):
 
 def test_leave_one_out_is_that_of_refits_without_the_row(chain):
     data = chain.observe(40, 2)
-    check = cb.check_loo(cb.fit(chain.problem, data), draws=4_000)
+    check = cb.diagnostics.check_loo(cb.fit(chain.problem, data), draws=4_000)
     assert check.passed
     for node in ("Z", "Y"):
         assert check.table.loc[node, "elpd"] == pytest.approx(
@@ -330,24 +355,26 @@ def test_leave_one_out_is_that_of_refits_without_the_row(chain):
 def test_a_row_that_decides_a_mechanism_is_named(chain):
     values = chain.observe(30, 0).values.copy()
     values[17, 1:] = [60.0, -200.0]
-    check = cb.check_loo(cb.fit(chain.problem, rows_of(chain.problem, values.T)))
+    check = cb.diagnostics.check_loo(cb.fit(chain.problem, rows_of(chain.problem, values.T)))
     assert not check.passed and "17" in check.failures["which"].iloc[0] and "rows" in check.text
 
 
 def test_a_prior_against_the_data_is_noticed_and_a_weak_one_is_not(chain):
     data = chain.observe(20, 0)
-    weak = cb.prior_sensitivity(cb.fit(chain.problem, data))
+    weak = cb.diagnostics.prior_sensitivity(cb.fit(chain.problem, data))
     assert weak.passed and set(weak.table.index) >= {"b[X->Z]", "do(X = 5)"}
-    strong = cb.FixedPrior(slopes={("X", "Z"): (-4.0, 0.3)})
-    check = cb.prior_sensitivity(cb.fit(chain.problem, data, prior=strong))
+    strong = cb.priors.FixedPrior(slopes={("X", "Z"): (-4.0, 0.3)})
+    check = cb.diagnostics.prior_sensitivity(cb.fit(chain.problem, data, prior=strong))
     assert check.table.loc["b[X->Z]", "diagnosis"] == "prior and data disagree"
     assert (
         check.table.loc["do(X = 5)", "verdict"] == "failed" and "units and centres" in check.advice
     )
     tight = cb.fit(
-        chain.problem, chain.observe(8, 0), prior=cb.FixedPrior(slopes={("X", "Z"): (0.8, 0.01)})
+        chain.problem,
+        chain.observe(8, 0),
+        prior=cb.priors.FixedPrior(slopes={("X", "Z"): (0.8, 0.01)}),
     )
-    sure = cb.prior_sensitivity(tight).table.loc["b[X->Z]"]
+    sure = cb.diagnostics.prior_sensitivity(tight).table.loc["b[X->Z]"]
     assert sure["prior"] > 0.05 > sure["likelihood"] and sure["diagnosis"] == "the data say little"
 
 
@@ -355,15 +382,15 @@ def test_a_prior_against_the_data_is_noticed_and_a_weak_one_is_not(chain):
 def test_sensitivity_and_predictions_work_for_every_method(chain, method):
     post = cb.fit(chain.problem, chain.observe(100, 0), method=method, key=0)
     assert (
-        cb.prior_sensitivity(post).passed
-        and cb.check_predictive(post).passed
-        and cb.check_loo(post).passed
+        cb.diagnostics.prior_sensitivity(post).passed
+        and cb.diagnostics.check_predictive(post).passed
+        and cb.diagnostics.check_loo(post).passed
     )
 
 
 def test_log_prior_of_draws_is_the_density_of_the_prior(chain):
     """Under known variances: a Gaussian of every coefficient."""
-    prior = cb.FixedPrior(noise_rows=math.inf, slope_sd=0.5, intercept_sd=2.0)
+    prior = cb.priors.FixedPrior(noise_rows=math.inf, slope_sd=0.5, intercept_sd=2.0)
     post = cb.fit(chain.problem, chain.observe(10, 0), prior=prior)
     drawn = post.distribution.drawn(8, jax.random.key(0))
     slopes, levels = drawn.theta[:, :2], drawn.theta[:, 2:]
@@ -374,31 +401,41 @@ def test_log_prior_of_draws_is_the_density_of_the_prior(chain):
 
 
 @pytest.mark.parametrize(
-    "check", [cb.check_posterior, cb.check_predictive, cb.check_loo, cb.prior_sensitivity]
+    "check",
+    [
+        cb.diagnostics.check_posterior,
+        cb.diagnostics.check_predictive,
+        cb.diagnostics.check_loo,
+        cb.diagnostics.prior_sensitivity,
+    ],
 )
 def test_checks_need_a_posterior(check, chain):
-    with pytest.raises(cb.ModelError, match="needs a Posterior, got Problem"):
+    with pytest.raises(cb.errors.ModelError, match="needs a Posterior, got Problem"):
         check(chain.problem)
 
 
 def test_graph_and_overlap_are_checked_from_a_posterior_as_well(chain):
     data = chain.observe(100, 0)
     post = cb.fit(chain.problem, data)
-    for check in (cb.check_graph, cb.check_overlap):
+    for check in (cb.diagnostics.check_graph, cb.diagnostics.check_overlap):
         pd.testing.assert_frame_equal(check(post).table, check(chain.problem, data).table)
-        with pytest.raises(cb.DataError, match="needs Data, got NoneType"):
+        with pytest.raises(cb.errors.DataError, match="needs Data, got NoneType"):
             check(chain.problem)
 
 
 def test_too_little_is_refused(chain):
-    post = cb.fit(chain.problem, chain.observe(4, 0).select(slice(0, 0)), prior=cb.FixedPrior())
-    with pytest.raises(cb.DataError, match="0 rows are too few"):
-        cb.check_predictive(post)
-    with pytest.raises(cb.DataError, match="at least 2 of them, got 0"):
-        cb.check_loo(post)
-    with pytest.raises(cb.DataError, match="without rows the posterior is the prior"):
-        cb.prior_sensitivity(post)
-    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 1000; got 10"):
-        cb.gaussian_error(post, draws=10, key=0)
-    with pytest.raises(cb.ModelError, match="gaussian_error needs a Posterior"):
-        cb.gaussian_error(None, key=0)
+    post = cb.fit(
+        chain.problem, chain.observe(4, 0).select(slice(0, 0)), prior=cb.priors.FixedPrior()
+    )
+    with pytest.raises(cb.errors.DataError, match="0 rows are too few"):
+        cb.diagnostics.check_predictive(post)
+    with pytest.raises(cb.errors.DataError, match="at least 2 of them, got 0"):
+        cb.diagnostics.check_loo(post)
+    with pytest.raises(cb.errors.DataError, match="without rows the posterior is the prior"):
+        cb.diagnostics.prior_sensitivity(post)
+    with pytest.raises(
+        cb.errors.ModelError, match="draws must be a whole number, at least 1000; got 10"
+    ):
+        cb.diagnostics.gaussian_error(post, draws=10, key=0)
+    with pytest.raises(cb.errors.ModelError, match="gaussian_error needs a Posterior"):
+        cb.diagnostics.gaussian_error(None, key=0)

@@ -37,7 +37,7 @@ def chain_rows(seed, n=100, bend=lambda x: 0.8 * x, tails=None):
 
 
 def failures(problem, data, **options):
-    check = cb.check_predictive(cb.fit(problem, data, **options), draws=100)
+    check = cb.diagnostics.check_predictive(cb.fit(problem, data, **options), draws=100)
     return set(zip(check.failures["variable"], check.failures["statistic"], strict=True))
 
 
@@ -51,7 +51,9 @@ def saturating(x):
 
 def test_curvature_is_the_f_test_of_added_powers():
     data = chain_rows(3)
-    table = cb.check_predictive(cb.fit(CHAIN, data)).table.set_index(["variable", "statistic"])
+    table = cb.diagnostics.check_predictive(cb.fit(CHAIN, data)).table.set_index(
+        ["variable", "statistic"]
+    )
     x, z = data.column("X"), data.column("Z")
     small = np.column_stack([np.ones(100), x])
     large = np.column_stack([small, *(x**power for power in (2, 3, 4, 5))])
@@ -112,7 +114,7 @@ def test_roots_that_are_not_gaussian_are_said_to_be_harmless():
     draws = np.random.default_rng(0)
     sex, z = (draws.random(200) < 0.2).astype(float), draws.normal(size=200)
     y = 2 * sex + z + draws.normal(size=200)
-    check = cb.check_predictive(cb.fit(ROOT, data_of(ROOT, S=sex, Z=z, Y=y)))
+    check = cb.diagnostics.check_predictive(cb.fit(ROOT, data_of(ROOT, S=sex, Z=z, Y=y)))
     assert check.passed and "S is not Gaussian, which is harmless for effects" in check.text
     lines = check.table.set_index(["variable", "statistic"])
     assert lines.loc[("S", "skewness"), "p_value"] < 1e-3
@@ -125,7 +127,9 @@ def test_roots_that_are_not_gaussian_are_judged_where_mechanisms_bend():
     draws = np.random.default_rng(0)
     sex, z = draws.exponential(size=80), draws.normal(size=80)
     data = data_of(ROOT, S=sex, Z=z, Y=2 * sex + z + draws.normal(size=80))
-    check = cb.check_predictive(cb.fit(ROOT, data, mechanisms=cb.GP(functions=6)), draws=100)
+    check = cb.diagnostics.check_predictive(
+        cb.fit(ROOT, data, mechanisms=cb.GP(functions=6)), draws=100
+    )
     assert "harmless" not in check.text
     assert ("S", "skewness") in set(
         zip(check.failures["variable"], check.failures["statistic"], strict=True)

@@ -84,7 +84,7 @@ def post(toy):
 
 
 def test_effects_of_few_queries_are_those_of_many(post, toy):
-    queries, r = toy.problem.sobol(32), cb.response(toy.problem, post)
+    queries, r = toy.problem.sobol(32), cb.response(post)
     values, jacobian = r.linearize(post.mean, queries)
     some, slopes = r.linearize(post.mean, queries[:3])
     np.testing.assert_allclose(some, values[:3], rtol=1e-12)
@@ -96,7 +96,7 @@ def test_effects_of_few_queries_are_those_of_many(post, toy):
 def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy, monkeypatch):
     """Neither are what was found and what was tried, when they are asked about later."""
     post = cb.fit(toy.problem, toy.observe(100, 1), mechanisms=FEW)
-    surrogate, candidates = cb.couple(post), find_candidates(post)
+    surrogate, candidates = cb.surrogates.couple(post), find_candidates(post)
     context = Context(surrogate, "min", candidates.queries, candidates.queries, exact=True)
     tried = candidates.queries[np.array([0, 40])]
     best = float(surrogate.predict(candidates.queries).mean.min()) - 1.0  # no narrow bound beats it
@@ -129,7 +129,7 @@ def test_kept_rows_do_not_change_what_is_predicted(post, toy):
 def test_every_second_round_asks_for_a_gain_that_is_worth_the_name(toy):
     """Where effects bend: in the rounds between, a little more of the best so far will do."""
     post = cb.fit(toy.problem, toy.observe(100, 1), mechanisms=FEW)
-    surrogate, candidates = cb.couple(post), find_candidates(post)
+    surrogate, candidates = cb.surrogates.couple(post), find_candidates(post)
     rule, bounds = ConfidenceBound(2.0), optimism(surrogate, candidates.queries, "min", 2.0)
     tried = candidates.queries[np.array([0, 40])]
     best = -(bounds.max() - 1e-3)  # the best bound promises a thousandth
@@ -162,7 +162,7 @@ def test_effects_without_negligible_coefficients_are_those_with_all(toy):
     """And so are their variances and covariances; the shortest waves of a process are left out."""
     post = cb.fit(toy.problem, toy.observe(100, 0), mechanisms="gp")
     queries, weighted = toy.problem.sobol(24), weigh_response(post)
-    r, lean = cb.response(toy.problem, post), weighted.response
+    r, lean = cb.response(post), weighted.response
     assert weighted.own == lean.map.acting.sum() < len(post.mean)
     assert r.map.acting.all()
     values, jacobian = r.linearize(post.mean, queries)

@@ -34,7 +34,7 @@ def test_interval_of_an_effect_by_one_equation_is_students_t_of_least_squares():
     rows = np.column_stack([x, 2 * x + rng.normal(size=12)])
     graph = cb.CausalGraph.parse("X -> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-5.0, 5.0)})
-    flat = cb.FixedPrior(slope_sd=1e4, intercept_sd=1e4, noise_sd=1.0, noise_rows=3)
+    flat = cb.priors.FixedPrior(slope_sd=1e4, intercept_sd=1e4, noise_sd=1.0, noise_rows=3)
     post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros_like(rows, bool)), prior=flat)
     design = np.column_stack([x, np.ones(12)])
     coefficients, [rss], *_ = np.linalg.lstsq(design, rows[:, 1], rcond=None)
@@ -82,7 +82,7 @@ def test_posterior_with_draws_uses_these_draws(chain, post):
     draws = np.asarray(post.draws(2_000, 0)).reshape(2, 1_000, -1)
     given = cb.Posterior.from_draws(chain.problem, draws)
     table = cb.effects(given, ASKED, level=0.8)
-    effects = cb.response(chain.problem, given)(draws.reshape(2_000, -1), ASKED)
+    effects = cb.response(given)(draws.reshape(2_000, -1), ASKED)
     assert table["by"].tolist() == ["draws"] * 3
     assert np.allclose(table["mean"], effects.mean(axis=0))
     assert np.allclose(table["lower"], np.quantile(effects, 0.1, axis=0))
@@ -92,7 +92,9 @@ def test_posterior_without_moments_and_draws_needs_a_key(chain):
     laplace = cb.fit(chain.problem, chain.observe(60, 0), method="laplace")
     if laplace.verdict not in ("exact", "passed"):
         laplace = laplace.accept("a test")
-    with pytest.raises(cb.ModelError, match="no closed form here, so they are drawn: give key="):
+    with pytest.raises(
+        cb.errors.ModelError, match="no closed form here, so they are drawn: give key="
+    ):
         cb.effects(laplace, ASKED)
     assert cb.effects(laplace, ASKED, key=0)["by"].tolist() == ["draws"] * 3
 
@@ -160,32 +162,34 @@ def test_doing_nothing_is_what_the_model_implies_where_it_was_learned():
 
 
 def test_effects_refuse_what_they_are_not_of(chain, post):
-    with pytest.raises(cb.ModelError, match="of a posterior, a study or a run; got CausalSystem"):
+    with pytest.raises(
+        cb.errors.ModelError, match="of a posterior, a study or a run; got CausalSystem"
+    ):
         cb.effects(chain, ASKED)
-    with pytest.raises(cb.DomainError, match="lies outside"):
+    with pytest.raises(cb.errors.DomainError, match="lies outside"):
         cb.effects(post, {"X": 99.0})
-    with pytest.raises(cb.DomainError, match="interventions are Queries, or mappings"):
+    with pytest.raises(cb.errors.DomainError, match="interventions are Queries, or mappings"):
         cb.effects(post, 3.0)
-    with pytest.raises(cb.DomainError, match="holds 2 interventions for 3"):
+    with pytest.raises(cb.errors.DomainError, match="holds 2 interventions for 3"):
         cb.effects(post, ASKED, against=ASKED[:2])
-    with pytest.raises(cb.ModelError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.errors.ModelError, match="level must lie between 0 and 1"):
         cb.effects(post, ASKED, level=90)
     assert not len(cb.effects(post, []))
 
 
 def test_dicts_are_taken_wherever_queries_are(chain, post):
     q, p = chain.problem.queries(ASKED), chain.problem
-    surrogate = cb.couple(post).tell([{"X": 1.0}], -1.0)
+    surrogate = cb.surrogates.couple(post).tell([{"X": 1.0}], -1.0)
     for function in (
         chain.effect,
         lambda given: chain.experiment(given, 0).values,
-        lambda given: cb.response(p, post)(post.mean, given),
-        lambda given: cb.response(p, post).jacobian(post.mean, given),
+        lambda given: cb.response(post)(post.mean, given),
+        lambda given: cb.response(post).jacobian(post.mean, given),
         lambda given: cb.jacobian_gram(post, given).gram,
         lambda given: cb.exact_gram(post, given).gram,
         lambda given: cb.monte_carlo_gram(post, given, draws=50, key=0).gram,
-        lambda given: cb.causal_rank(post, given),
-        lambda given: cb.variance_reduction(post, given)["reduction"].to_numpy(),
+        lambda given: cb.theory.causal_rank(post, given),
+        lambda given: cb.kernels.variance_reduction(post, given)["reduction"].to_numpy(),
         lambda given: cb.compare_kernels(post, given, key=0)["size"].to_numpy(),
         lambda given: surrogate.predict(given).mean,
         lambda given: surrogate.covariance(given),
@@ -203,6 +207,6 @@ def test_queries_show_themselves_as_a_table(chain):
     assert "do(X)" in shown and "do(Z)" in shown and "do(Y)" not in shown and "<td>-3" in shown
     for made in (chain.problem.grid(3)[::2], chain.problem.vertices().repeat(2)):
         assert "do(X)" in made._repr_html_()
-    bare = cb.Queries(np.ones((1, 2), bool), np.zeros((1, 2)))
+    bare = cb.problem.Queries(np.ones((1, 2), bool), np.zeros((1, 2)))
     assert "do(variable 2)" in bare._repr_html_()
     assert "0 interventions" in chain.problem.queries([])._repr_html_()

@@ -179,7 +179,9 @@ def test_cluster_of_another_version_is_refused(cluster, monkeypatch):
     monkeypatch.setattr(cb, "__version__", "9.9")
     with (
         UnitRunner(scheduler=cluster.scheduler_address) as runner,
-        pytest.raises(cb.WorkerError, match=r"has causal_bo_ppl 0.* but here is causal_bo_ppl 9"),
+        pytest.raises(
+            cb.errors.WorkerError, match=r"has causal_bo_ppl 0.* but here is causal_bo_ppl 9"
+        ),
     ):
         runner.compute([scripted("draw")])
 
@@ -192,21 +194,25 @@ def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkey
     for address in ("tcp://127.0.0.1:9", "nonsense://127.0.0.1:9", 8786):
         with (
             UnitRunner(scheduler=address) as runner,
-            pytest.raises(cb.WorkerError, match=f"no Dask scheduler answers at {address}"),
+            pytest.raises(cb.errors.WorkerError, match=f"no Dask scheduler answers at {address}"),
         ):
             runner.compute([scripted("draw")])
     with (
         LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
         UnitRunner(scheduler=empty.scheduler_address) as runner,
-        pytest.raises(cb.WorkerError, match="has begun nothing within 0.5 s; start workers with"),
+        pytest.raises(
+            cb.errors.WorkerError, match="has begun nothing within 0.5 s; start workers with"
+        ),
     ):
         runner.compute([scripted("draw")])
 
 
 def test_arguments_that_cannot_be_used_are_refused_before_any_process_starts():
-    with pytest.raises(cb.ModelError, match="workers must be a whole number, at least 1"):
+    with pytest.raises(cb.errors.ModelError, match="workers must be a whole number, at least 1"):
         UnitRunner(workers=0)
-    with pytest.raises(cb.ModelError, match="workers = 2 is for this machine, but scheduler"):
+    with pytest.raises(
+        cb.errors.ModelError, match="workers = 2 is for this machine, but scheduler"
+    ):
         UnitRunner(workers=2, scheduler="tcp://127.0.0.1:1")
 
 

@@ -102,7 +102,7 @@ def test_transfer_at_budget_0_is_the_error_of_the_posterior_mean():
             dict(zip(members, map(float, point), strict=True))
             for point in np.stack(np.meshgrid(*ticks), -1).reshape(-1, len(members))
         ]
-        apart = cb.response(system.problem, post)(post.mean, system.problem.queries(grid))
+        apart = cb.response(post)(post.mean, system.problem.queries(grid))
         errors.append(np.sqrt(np.mean((apart - system.effect(grid)) ** 2)))
     assert float(measured["error"][0]) == pytest.approx(np.mean(errors), rel=1e-6)
     assert float(measured["error"][1]) != pytest.approx(np.mean(errors), rel=1e-6)
@@ -118,7 +118,7 @@ def test_the_command_writes_what_the_function_does_and_says_how_fast(theory, fol
 
 
 def test_an_unknown_reproduction_is_refused_with_the_known_ones(folder):
-    with pytest.raises(cb.ModelError, match="unknown reproduction 'tables'"):
+    with pytest.raises(cb.errors.ModelError, match="unknown reproduction 'tables'"):
         reproduce("tables", folder=folder)
     result = CliRunner().invoke(app, ["reproduce", "tables", "--folder", str(folder)])
     assert result.exit_code == 1 and "benchmarks" in result.output + str(result.stderr)

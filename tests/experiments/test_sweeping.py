@@ -106,7 +106,13 @@ def test_code_of_ones_own_is_told_apart_by_what_it_does(tmp_path):
 
 
 def test_records_of_the_package_are_no_code_of_ones_own():
-    for record in (cb.PerCost("log-ei"), cb.GP(kernel="matern52"), cb.NUTS(chains=2), None, "gp"):
+    for record in (
+        cb.acquisition.PerCost("log-ei"),
+        cb.GP(kernel="matern52"),
+        cb.NUTS(chains=2),
+        None,
+        "gp",
+    ):
         assert not holds_own_code(record)
     assert holds_own_code({"Y": "gp", "Z": lambda x: x}) and holds_own_code(len)
 
@@ -130,7 +136,7 @@ def test_methods_of_a_seed_share_rows_and_noise(swept):
 
 
 def test_a_run_that_stops_before_any_experiment_has_a_recommendation():
-    stopped = unit(stop=cb.Stop(gain=1e6, patience=1)).measure()
+    stopped = unit(stop=cb.optimization.Stop(gain=1e6, patience=1)).measure()
     assert stopped.sizes["experiment"] == 1 and np.isnan(stopped["tried"].item())
     assert stopped["recommended"].item() >= 0 and stopped["cost"].item() == 0
 
@@ -198,7 +204,7 @@ def test_without_experiments_the_best_vertex_by_the_posterior_mean_is_recommende
     for_rows = jax.random.split(jax.random.key(0))[0]
     rows = system.observe(SHORT["observations"], for_rows)
     vertices = system.problem.vertices()
-    best = cb.couple(cb.fit(system.problem, rows)).predict(vertices).mean.argmin()
+    best = cb.surrogates.couple(cb.fit(system.problem, rows)).predict(vertices).mean.argmin()
     effect = float(system.effect(vertices[int(best)])[0])
     units = swept.units.set_index(["method", "seed"])
     assert units.loc[("no experiment", 0), "recommended_effect"] == pytest.approx(effect)
@@ -278,7 +284,7 @@ def test_units_that_fail_are_told_and_the_others_are_kept():
     [lost] = found.failed.to_dict("records")
     assert lost["system"] == "poor" and "pays for no vertex" in lost["error"]
     assert "1 units failed" in repr(found) and "pays for no vertex" in found._repr_html_()
-    with pytest.raises(cb.DataError, match="none of 1 units could be computed"):
+    with pytest.raises(cb.errors.DataError, match="none of 1 units could be computed"):
         sweep({"poor": Case("chain", {"budget": 0.5})}, ["gc-cbo"], seeds=1, workers=1)
 
 
@@ -357,9 +363,9 @@ def test_seeds_are_a_number_or_a_list():
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(cb.StoreError, match="cannot make the folder"):
+    with pytest.raises(cb.errors.StoreError, match="cannot make the folder"):
         Store(tmp_path / "file" / "below")
-    with pytest.raises(cb.StoreError, match="a folder needs a path"):
+    with pytest.raises(cb.errors.StoreError, match="a folder needs a path"):
         Store(3)
 
 

@@ -72,7 +72,7 @@ def sets(problem: Any) -> list[list[str]]:
 def minimal_sets(graph: str, target: str, manipulable: Sequence[str]) -> dict[str, Any]:
     """Return the minimal and the possibly optimal minimal intervention sets of a graph."""
     read = parse(graph)
-    found = {"minimal": cb.mis, "possibly optimal": cb.pomis}
+    found = {"minimal": cb.graph.mis, "possibly optimal": cb.graph.pomis}
     return {
         name: sorted(sorted(members) for members in find(read, target, manipulable))
         for name, find in found.items()
@@ -175,7 +175,7 @@ def gp(**options: Any) -> Any:
 
 def fixed_prior(**options: Any) -> Any:
     """Return a prior of linear mechanisms in given units."""
-    return cb.FixedPrior(**options)
+    return cb.priors.FixedPrior(**options)
 
 
 def fit(problem: Any, data: Any, **options: Any) -> Any:
@@ -228,14 +228,14 @@ def mean_and_error(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def response_at_mean(post: Any, interventions: Interventions) -> np.ndarray:
     """Return the effects of the posterior mean."""
     queries = post.problem.queries(interventions)
-    return cb.response(post.problem, post)(post.mean, queries)
+    return cb.response(post)(post.mean, queries)
 
 
 def response_gradient(post: Any, interventions: Interventions) -> np.ndarray:
     """Return the gradient of the effects at the posterior mean, in the order of the names."""
     queries = post.problem.queries(interventions)
     order = sorted(range(len(post.names)), key=lambda position: post.names[position])
-    return np.asarray(cb.response(post.problem, post).jacobian(post.mean, queries))[:, order]
+    return np.asarray(cb.response(post).jacobian(post.mean, queries))[:, order]
 
 
 def gram(
@@ -267,7 +267,7 @@ def effects(
 
 def coupling(post: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return between all sets: rms correlations, and shares of variance explained."""
-    found = cb.coupling(post)
+    found = cb.kernels.coupling(post)
     return found["between"].to_numpy(), found["explained"].to_numpy()
 
 
@@ -275,20 +275,20 @@ def theory(post: Any, interventions: Interventions, noise: float, rounds: int) -
     """Return causal rank, information gain and its bound."""
     queries = post.problem.queries(interventions)
     found = cb.jacobian_gram(post, queries).gram
-    rank, kappa2 = int(cb.causal_rank(post, queries)), float(np.diagonal(found).max())
+    rank, kappa2 = int(cb.theory.causal_rank(post, queries)), float(np.diagonal(found).max())
     return {
         "rank": rank,
-        "information gain": float(cb.information_gain(found, noise)),
-        "bound": float(cb.information_gain_bound(rank, rounds, kappa2, noise)),
+        "information gain": float(cb.theory.information_gain(found, noise)),
+        "bound": float(cb.theory.information_gain_bound(rank, rounds, kappa2, noise)),
     }
 
 
 def checks(problem: Any, data: Any, post: Any) -> dict[str, str]:
     """Return the verdicts of some diagnostics."""
     found = {
-        "graph": cb.check_graph(problem, data),
-        "overlap": cb.check_overlap(problem, data),
-        "posterior": cb.check_posterior(post),
+        "graph": cb.diagnostics.check_graph(problem, data),
+        "overlap": cb.diagnostics.check_overlap(problem, data),
+        "posterior": cb.diagnostics.check_posterior(post),
     }
     return {name: check.verdict for name, check in found.items()}
 
@@ -298,12 +298,12 @@ def checks(problem: Any, data: Any, post: Any) -> dict[str, str]:
 
 def observing(probability: float | None, most: int, size: int, cost: float = 0.0) -> Any:
     """Return when a round observes instead of running an experiment, `size` at a time."""
-    return cb.Observe(probability=probability, most=most, rows=size, cost=cost)
+    return cb.optimization.Observe(probability=probability, most=most, rows=size, cost=cost)
 
 
 def per_cost(acquisition: str) -> Any:
     """Return an acquisition per unit of cost."""
-    return cb.PerCost(acquisition)
+    return cb.acquisition.PerCost(acquisition)
 
 
 def settings(
@@ -389,7 +389,7 @@ def run_of_error(error: BaseException) -> Any:
     return error.run
 
 
-ExperimentFailed = cb.ExperimentFailed
+ExperimentFailed = cb.errors.ExperimentFailed
 
 
 def trace(of_run: Any) -> dict[str, Any]:

@@ -32,16 +32,16 @@ def as_sets(found):
 
 @pytest.mark.parametrize(("text", "manipulable", "expected", "minimal"), PUBLISHED)
 def test_published_sets_are_found(text, manipulable, expected, minimal):
-    found = cb.pomis(parse(text), "Y", manipulable)
+    found = cb.graph.pomis(parse(text), "Y", manipulable)
     assert as_sets(found) == as_sets(expected) and len(found) == len(expected)
-    assert len(cb.mis(parse(text), "Y", manipulable)) == minimal
+    assert len(cb.graph.mis(parse(text), "Y", manipulable)) == minimal
 
 
 def test_healthcare_has_four_minimal_sets_all_possibly_optimal():
     problem = cb.models.load("healthcare").problem
     expected = as_sets([(), ("aspirin",), ("statin",), ("aspirin", "statin")])
-    assert as_sets(cb.mis(problem.graph, "PSA", ("aspirin", "statin"))) == expected
-    assert as_sets(cb.pomis(problem.graph, "PSA", ("aspirin", "statin"))) == expected
+    assert as_sets(cb.graph.mis(problem.graph, "PSA", ("aspirin", "statin"))) == expected
+    assert as_sets(cb.graph.pomis(problem.graph, "PSA", ("aspirin", "statin"))) == expected
 
 
 def test_sets_agree_with_the_definitions_on_random_graphs():
@@ -53,7 +53,10 @@ def test_sets_agree_with_the_definitions_on_random_graphs():
         target = str(draws.choice(nodes))
         manipulable = [name for name in nodes if name != target and draws.uniform() < 0.75]
         given = nodes, directed, bidirected, target, manipulable
-        minimal, optimal = cb.mis(graph, target, manipulable), cb.pomis(graph, target, manipulable)
+        minimal, optimal = (
+            cb.graph.mis(graph, target, manipulable),
+            cb.graph.pomis(graph, target, manipulable),
+        )
         assert as_sets(minimal) == oracles.minimal_sets(*given), given
         assert as_sets(optimal) == oracles.possibly_optimal_sets(*given), given
         assert as_sets(optimal) <= as_sets(minimal)
@@ -63,7 +66,7 @@ def test_sets_agree_with_the_definitions_on_random_graphs():
 
 def test_sets_come_in_graph_order_smallest_first():
     graph = parse(SYNTHETIC)
-    found = cb.mis(graph, "Y")
+    found = cb.graph.mis(graph, "Y")
     assert all(members == graph.require(members) for members in found)
     assert [len(members) for members in found] == sorted(len(members) for members in found)
     assert list(found) == sorted(found, key=lambda s: (len(s), [graph.index(n) for n in s]))
@@ -86,7 +89,7 @@ def test_possibly_optimal_sets_do_not_need_all_subsets():
         [*zip(names, names[1:], strict=False), (names[0], "Y"), (names[-1], "Y")]
     )
     start = time.perf_counter()
-    assert cb.pomis(graph, "Y") == (("V0", "V59"),)
+    assert cb.graph.pomis(graph, "Y") == (("V0", "V59"),)
     assert time.perf_counter() - start < 5
 
 
@@ -113,13 +116,13 @@ def test_too_many_minimal_sets_are_refused_while_counting():
     with pytest.raises(
         ExplorationError, match="at least 131,072 MIS .*; give a largest size .*at most 100,000"
     ):
-        cb.mis(sources, "Y")
+        cb.graph.mis(sources, "Y")
     grand = cb.CausalGraph.from_edges([(f"V{i:02}", "M") for i in range(18)] + [("M", "Y")])
     start = time.perf_counter()
     with pytest.raises(
         ExplorationError, match="there are more than 100,000 MIS; give a largest size"
     ):
-        cb.mis(grand, "Y")
+        cb.graph.mis(grand, "Y")
     assert time.perf_counter() - start < 20
 
 
@@ -136,11 +139,11 @@ def test_pomis_of_a_wide_graph_does_not_pay_for_its_minimal_sets():
 def test_target_or_unknown_name_among_the_manipulable_is_refused():
     graph = parse("X -> Y")
     with pytest.raises(GraphError, match="target 'Y' cannot be manipulated"):
-        cb.mis(graph, "Y", ["X", "Y"])
+        cb.graph.mis(graph, "Y", ["X", "Y"])
     with pytest.raises(GraphError, match="unknown variable 'W'"):
-        cb.pomis(graph, "Y", ["W"])
+        cb.graph.pomis(graph, "Y", ["W"])
     with pytest.raises(GraphError, match="unknown target 'U'"):
-        cb.pomis(graph, "U")
+        cb.graph.pomis(graph, "U")
 
 
 def test_pomis_warns_where_a_domain_may_not_cover_induced_values(chain_graph):

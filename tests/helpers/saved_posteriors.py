@@ -17,7 +17,7 @@ def edit(file, change):
 
 def refused(source, problem, message, **options):
     """Check that a file or a tree is refused with a message that names it."""
-    with pytest.raises(cb.StoreError, match=message) as caught:
+    with pytest.raises(cb.errors.StoreError, match=message) as caught:
         cb.Posterior.load(source, problem, **options)
     named = "the tree" if hasattr(source, "children") else str(source)
     assert named in str(caught.value)

@@ -20,7 +20,7 @@ def follow(of, data, settings, key, experiment=None):
         steps = [step for step in run.steps if step.round == number]
         seen = [each for each in run.observed if each.round == number]
         if not steps and not seen:
-            with pytest.raises(cb.DomainError, match="what is left pays for no experiment"):
+            with pytest.raises(cb.errors.DomainError, match="what is left pays for no experiment"):
                 study.ask(settings.batch)
             break
         batch = study.ask(settings.batch)

@@ -34,7 +34,7 @@ def test_textbook_graph_gives_its_known_formula(case):
     joint = scm.joint()
     ours, theirs = (enumerate_expression(e, joint, graph.nodes) for e in (found.estimand, formula))
     np.testing.assert_allclose(ours + 0 * theirs, theirs, atol=1e-12)
-    assert cb.check_estimand(graph, "Y", "X", formula).passed
+    assert cb.diagnostics.check_estimand(graph, "Y", "X", formula).passed
 
 
 def test_tians_graph_is_identified_though_y0_is_wrong_on_it():
@@ -70,10 +70,10 @@ def test_bow_and_instrument_are_reported_with_their_hedge(text):
         and found.route == "none"
     )
     assert found.hedge == (("X", "Y"), ("Y",))
-    with pytest.raises(cb.NotIdentifiable, match="cannot be learned"):
+    with pytest.raises(cb.errors.NotIdentifiable, match="cannot be learned"):
         found.parameters("estimand")
     with pytest.raises(
-        cb.NotIdentifiable, match=r"E\[Y \| do\(X\)\] cannot be learned .* join \{X, Y\}"
+        cb.errors.NotIdentifiable, match=r"E\[Y \| do\(X\)\] cannot be learned .* join \{X, Y\}"
     ) as caught:
         found.evaluate(np.eye(len(found.graph.nodes)))
     assert (caught.value.target, caught.value.intervened) == ("Y", ("X",))
@@ -125,17 +125,25 @@ def test_latex_escapes_names_and_brackets_inner_sums():
 @pytest.mark.parametrize(
     ("arguments", "error", "fault"),
     [
-        (("X -> Y", "Y", ["X"]), cb.GraphError, "needs a Problem or a CausalGraph, got 'X -> Y'"),
-        (("graph", "Q", ["X"]), cb.GraphError, "unknown target 'Q'"),
-        (("graph", "X", [()]), cb.GraphError, "'X' has no causes"),
-        (("graph", "Y", ["Xx"]), cb.GraphError, "unknown variable 'Xx'; did you mean 'X'"),
-        (("graph", "Y", [("X", "Y")]), cb.DomainError, "target 'Y' stands in the set"),
-        (("graph", "Y", ["W"]), cb.DomainError, "W cannot affect 'Y', whose causes are X, Z"),
-        (("graph", "Y", []), cb.ExplorationError, "no intervention set to identify"),
-        (("graph", "Y", "X"), cb.ExplorationError, 'sets must be "mis"'),
-        (("graph", "Y", True), cb.ExplorationError, 'sets must be "mis"'),
-        (("graph", "Y"), cb.DomainError, "a graph with its target and sets"),
-        (("problem", "Y", ["X"]), cb.DomainError, "give the problem alone"),
+        (
+            ("X -> Y", "Y", ["X"]),
+            cb.errors.GraphError,
+            "needs a Problem or a CausalGraph, got 'X -> Y'",
+        ),
+        (("graph", "Q", ["X"]), cb.errors.GraphError, "unknown target 'Q'"),
+        (("graph", "X", [()]), cb.errors.GraphError, "'X' has no causes"),
+        (("graph", "Y", ["Xx"]), cb.errors.GraphError, "unknown variable 'Xx'; did you mean 'X'"),
+        (("graph", "Y", [("X", "Y")]), cb.errors.DomainError, "target 'Y' stands in the set"),
+        (
+            ("graph", "Y", ["W"]),
+            cb.errors.DomainError,
+            "W cannot affect 'Y', whose causes are X, Z",
+        ),
+        (("graph", "Y", []), cb.errors.ExplorationError, "no intervention set to identify"),
+        (("graph", "Y", "X"), cb.errors.ExplorationError, 'sets must be "mis"'),
+        (("graph", "Y", True), cb.errors.ExplorationError, 'sets must be "mis"'),
+        (("graph", "Y"), cb.errors.DomainError, "a graph with its target and sets"),
+        (("problem", "Y", ["X"]), cb.errors.DomainError, "give the problem alone"),
     ],
 )
 def test_bad_question_is_refused(arguments, error, fault, make_problem):
@@ -155,12 +163,12 @@ def test_sets_are_found_by_any_order_and_strange_ones_are_refused():
         ("Z", "X") in ids and "X" in ids and () not in ids and 3 not in ids and [["X"]] not in ids
     )
     assert ids.get("X") is ids["X"] and ids.get((), "none") == "none" and ids.get("W") is None
-    with pytest.raises(cb.ExplorationError, match=r"\{\} is not among the 3 sets"):
+    with pytest.raises(cb.errors.ExplorationError, match=r"\{\} is not among the 3 sets"):
         ids[()]
-    with pytest.raises(cb.GraphError, match="unknown variable 'W'"):
+    with pytest.raises(cb.errors.GraphError, match="unknown variable 'W'"):
         ids["W"]
     assert list(cb.identify(ids.graph, "Y", "mis")) == [(), ("X",), ("Z",), ("X", "Z")]
-    assert list(cb.identify(ids.graph, "Y", "pomis")) == list(cb.pomis(ids.graph, "Y"))
+    assert list(cb.identify(ids.graph, "Y", "pomis")) == list(cb.graph.pomis(ids.graph, "Y"))
 
 
 def test_problem_with_a_hedge_is_refused_unless_it_asks_to_drop_it(make_problem):
@@ -172,7 +180,9 @@ def test_problem_with_a_hedge_is_refused_unless_it_asks_to_drop_it(make_problem)
     )
     assert "; not: {X}" in repr(ids)
     for refused in ids.require_usable, ids.parameters:
-        with pytest.raises(cb.NotIdentifiable, match=r"do\(X\).*\{X, Z\}.*identifiable_only=True"):
+        with pytest.raises(
+            cb.errors.NotIdentifiable, match=r"do\(X\).*\{X, Z\}.*identifiable_only=True"
+        ):
             refused()
     kept = cb.identify(make_problem(graph, domains=domains, sets=1, identifiable_only=True))
     assert kept.require_usable() == kept.usable == ids.usable and kept.dropped == (("X",),)
@@ -182,7 +192,7 @@ def test_problem_with_a_hedge_is_refused_unless_it_asks_to_drop_it(make_problem)
         cb.CausalGraph.parse("X -> Y; X <-> Y"), "Y", ["X"], identifiable_only=True
     )
     with pytest.raises(
-        cb.NotIdentifiable, match="no other set of this problem can be learned either"
+        cb.errors.NotIdentifiable, match="no other set of this problem can be learned either"
     ):
         nothing.require_usable()
 
@@ -219,7 +229,7 @@ def test_results_are_tables_for_people():
         ids["Z"]._repr_latex_().startswith("$")
         and r"\text{is not identifiable}" in ids["X<b>"]._repr_latex_()
     )
-    check = cb.check_estimand(graph, "Y", "Z", P(Y | Z))
+    check = cb.diagnostics.check_estimand(graph, "Y", "Z", P(Y | Z))
     assert "<table" in check._repr_html_() and repr(check).startswith("P(Y | do(Z)) = P(Y | Z): ")
 
 
@@ -285,8 +295,8 @@ def test_set_is_found_by_its_label_with_or_without_spaces():
     assert ids["a, b"].intervened == ("a, b",)  # one variable of that name
     for label, members in zip(ids.to_frame().index, ids, strict=True):
         assert ids[label].intervened == members and label in ids
-    with pytest.raises(cb.GraphError, match="unknown variable 's6'"):
+    with pytest.raises(cb.errors.GraphError, match="unknown variable 's6'"):
         ids["bp,s6"]
-    with pytest.raises(cb.ExplorationError, match="{a, s5} is not among the 6 sets"):
+    with pytest.raises(cb.errors.ExplorationError, match="{a, s5} is not among the 6 sets"):
         ids["a,s5"]
     assert "bp,s6" not in ids and "a,s5" not in ids

@@ -115,7 +115,7 @@ def test_leading_axes_of_the_covariance_are_a_batch(asarray):
     ],
 )
 def test_unusable_covariance_is_refused(covariance, fault):
-    with pytest.raises(cb.DataError, match=fault):
+    with pytest.raises(cb.errors.DataError, match=fault):
         identify("X -> Z -> Y").evaluate(covariance)
 
 
@@ -138,9 +138,9 @@ def test_response_curve_is_one_call_and_can_be_traced():
         lambda x: found.evaluate(jnp.asarray(covariance), jnp.asarray(mean), {"X": x})
     )(0.3)
     assert slope == pytest.approx(slopes["X"], rel=1e-9)
-    with pytest.raises(cb.DomainError, match="is no intervention"):
+    with pytest.raises(cb.errors.DomainError, match="is no intervention"):
         found.evaluate(covariance, mean, {"X": np.array([0.0, np.nan])})
-    with pytest.raises(cb.DomainError, match="must be real numbers, got <U1"):
+    with pytest.raises(cb.errors.DomainError, match="must be real numbers, got <U1"):
         found.evaluate(covariance, mean, {"X": np.array(["a"])})
 
 
@@ -166,28 +166,32 @@ def test_tables_are_read_by_their_labels_and_rounding_is_no_asymmetry():
 @pytest.mark.parametrize(
     ("options", "error", "fault"),
     [
-        ({"mean": np.zeros(3)}, cb.DomainError, "both a mean and a query"),
-        ({"mean": np.zeros(2), "query": {"X": 1.0}}, cb.DataError, r"mean needs the shape \(3\)"),
+        ({"mean": np.zeros(3)}, cb.errors.DomainError, "both a mean and a query"),
+        (
+            {"mean": np.zeros(2), "query": {"X": 1.0}},
+            cb.errors.DataError,
+            r"mean needs the shape \(3\)",
+        ),
         (
             {"mean": np.zeros(3), "query": {"x": 1.0}},
-            cb.DomainError,
+            cb.errors.DomainError,
             "unknown intervened variable 'x'",
         ),
-        ({"mean": np.zeros(3), "query": {}}, cb.DomainError, "lacks a value for X"),
-        ({"mean": np.zeros(3), "query": 1.0}, cb.DomainError, "a query is a mapping"),
+        ({"mean": np.zeros(3), "query": {}}, cb.errors.DomainError, "lacks a value for X"),
+        ({"mean": np.zeros(3), "query": 1.0}, cb.errors.DomainError, "a query is a mapping"),
         (
             {"mean": np.zeros(3), "query": {"X": np.nan}},
-            cb.DomainError,
+            cb.errors.DomainError,
             r"do\(X = nan\) is no intervention",
         ),
         (
             {"mean": np.full(3, np.inf), "query": {"X": 1.0}},
-            cb.DataError,
+            cb.errors.DataError,
             "the mean must be finite",
         ),
         (
             {"mean": np.zeros((2, 3)), "query": {"X": 1.0}},
-            cb.DataError,
+            cb.errors.DataError,
             r"mean needs the shape \(3\)",
         ),
     ],

@@ -136,12 +136,12 @@ def test_sets_of_linearity_are_used_only_on_request():
     )
     assert ids.parameters("structural", intercepts=False).names == ("b[Z->X]", "b[X->Y]")
     with pytest.raises(
-        cb.NotIdentifiable, match="linearity identifies it, but there is no estimand for it"
+        cb.errors.NotIdentifiable, match="linearity identifies it, but there is no estimand for it"
     ):
         ids.parameters("estimand")
-    with pytest.raises(cb.NotIdentifiable, match="cannot be learned"):
+    with pytest.raises(cb.errors.NotIdentifiable, match="cannot be learned"):
         ids["X"].evaluate(np.eye(3))
-    with pytest.raises(cb.DomainError, match="linear must be True or False"):
+    with pytest.raises(cb.errors.DomainError, match="linear must be True or False"):
         cb.identify(graph, "Y", ["X"], linear="yes")
 
 

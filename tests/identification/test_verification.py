@@ -65,7 +65,7 @@ def test_confounding_at_the_end_of_a_long_path_is_not_overlooked(links, others):
         [*zip(path, path[1:], strict=False), *rest], [("W", "X"), ("W", "Y")]
     )
     assert cb.identify(graph, "Y", ["X"])["X"].route == "rederived"
-    assert not cb.check_estimand(graph, "Y", "X", P(Y | X)).passed
+    assert not cb.diagnostics.check_estimand(graph, "Y", "X", P(Y | X)).passed
 
 
 @pytest.mark.parametrize("links", [6, 16, 26])
@@ -95,9 +95,9 @@ def test_error_too_faint_for_floats_is_still_an_error():
     )
     variables = list(map(Variable, colliders))
     wrong = Sum[tuple(variables)](P(Y | (X, *variables)) * P(*variables))
-    check = cb.check_estimand(graph, "Y", "X", wrong)
+    check = cb.diagnostics.check_estimand(graph, "Y", "X", wrong)
     assert not check.passed and check.failures.empty and "arithmetic without rounding" in check.text
-    assert cb.check_estimand(
+    assert cb.diagnostics.check_estimand(
         graph, "Y", "X", P(Y | X)
     ).passed  # colliders block: nothing is to be adjusted for
 
@@ -107,7 +107,9 @@ def test_effect_along_a_deep_chain_is_seen():
     graph = cb.CausalGraph.from_edges(
         [*zip(names, names[1:], strict=False)], [(names[0], names[1])]
     )
-    assert not cb.check_estimand(graph, names[-1], names[0], P(Variable(names[-1]))).passed
+    assert not cb.diagnostics.check_estimand(
+        graph, names[-1], names[0], P(Variable(names[-1]))
+    ).passed
     found = cb.identify(graph, names[-1], [names[0], names[1]])
     assert not found[names[0]].identifiable and found[names[1]].error < 1e-9
 
@@ -152,7 +154,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_broken_estimand_is_caught(fault):
     graph = cb.CausalGraph.parse(TWO_COVARIATES + "; W -> X")
-    check = cb.check_estimand(graph, "Y", "X", BROKEN[fault])
+    check = cb.diagnostics.check_estimand(graph, "Y", "X", BROKEN[fault])
     assert not check.passed and len(check.failures) and "wrong" in check.text
     assert list(check.table.columns) == ["error", "verdict"] and "Do not use" in check.advice
     if fault in FAULTS:
@@ -178,7 +180,7 @@ def test_exact_arithmetic_alone_catches_every_broken_estimand_it_can_evaluate():
 
 def test_right_slope_with_wrong_variance_would_pass_a_check_of_slopes():
     graph = cb.CausalGraph.parse(TWO_COVARIATES)
-    table = cb.check_estimand(graph, "Y", "X", BROKEN["the variance alone"]).table
+    table = cb.diagnostics.check_estimand(graph, "Y", "X", BROKEN["the variance alone"]).table
     assert table.loc["slopes", "error"] < 1e-12 and table.loc["variance", "error"] > 0.01
 
 
@@ -190,7 +192,7 @@ def test_wrong_answer_of_y0_is_never_returned(monkeypatch):
         found = identify(TWO_COVARIATES + "; W -> X")
         assert (
             found.route == "rederived"
-            and cb.check_estimand(found.graph, "Y", "X", found.estimand).passed
+            and cb.diagnostics.check_estimand(found.graph, "Y", "X", found.estimand).passed
         )
 
 
@@ -200,12 +202,12 @@ def test_a_formula_that_cannot_be_verified_is_an_error(monkeypatch):
     monkeypatch.setattr(formulas, "ask", lambda *_: P(Y | X))
     monkeypatch.setattr(formulas, "derive", lambda *_: P(Y | X))
     with pytest.raises(
-        cb.UnverifiedEstimand, match="no formula for the district .* could be verified"
+        cb.errors.UnverifiedEstimand, match="no formula for the district .* could be verified"
     ):
         identify(TWO_COVARIATES)
     monkeypatch.undo()
     monkeypatch.setattr(formulas, "ask", lambda *_: P(Y | X))
-    with pytest.raises(cb.UnverifiedEstimand, match="contradict each other on Y"):
+    with pytest.raises(cb.errors.UnverifiedEstimand, match="contradict each other on Y"):
         identify("X -> Y; X <-> Y")
 
 
@@ -215,23 +217,23 @@ def test_wrong_assembly_of_right_factors_is_an_error(monkeypatch):
     missed = r"the estimand of P\(Y \| do\(X\)\) misses the truth"
     with monkeypatch.context() as patch:
         patch.setattr(formulas, "total", lambda expression, names: expression)
-        with pytest.raises(cb.UnverifiedEstimand, match=missed):
+        with pytest.raises(cb.errors.UnverifiedEstimand, match=missed):
             identify("X -> Z -> Y; X <-> Y")
     write_all = formulas.write_all
     monkeypatch.setattr(
         formulas, "write_all", lambda *given: [one.expression for one in write_all(*given)]
     )
-    with pytest.raises(cb.UnverifiedEstimand, match=missed):
+    with pytest.raises(cb.errors.UnverifiedEstimand, match=missed):
         identify("X -> Z -> Y")
 
 
 def test_check_refuses_what_is_no_estimand_of_the_graph():
     graph = cb.CausalGraph.parse("X -> Y")
-    with pytest.raises(cb.GraphError, match="unknown variable 'Z'"):
-        cb.check_estimand(graph, "Y", "X", P(Y | Z))
-    with pytest.raises(cb.ModelError, match="observed variables alone"):
-        cb.check_estimand(graph, "Y", "X", P(Y @ X | X))
-    with pytest.raises(cb.ModelError, match="an estimand is a y0 expression"):
-        cb.check_estimand(graph, "Y", "X", "P(Y | X)")
-    with pytest.raises(cb.DomainError, match="stands among the intervened"):
-        cb.check_estimand(graph, "Y", "Y", P(Y))
+    with pytest.raises(cb.errors.GraphError, match="unknown variable 'Z'"):
+        cb.diagnostics.check_estimand(graph, "Y", "X", P(Y | Z))
+    with pytest.raises(cb.errors.ModelError, match="observed variables alone"):
+        cb.diagnostics.check_estimand(graph, "Y", "X", P(Y @ X | X))
+    with pytest.raises(cb.errors.ModelError, match="an estimand is a y0 expression"):
+        cb.diagnostics.check_estimand(graph, "Y", "X", "P(Y | X)")
+    with pytest.raises(cb.errors.DomainError, match="stands among the intervened"):
+        cb.diagnostics.check_estimand(graph, "Y", "Y", P(Y))

@@ -22,7 +22,11 @@ def posts(chain):
     rows = chain.observe(30, 0)
     found = [
         cb.fit(
-            chain.problem, rows.join(tried), method=method, prior=cb.FixedPrior(slope_sd=2), key=0
+            chain.problem,
+            rows.join(tried),
+            method=method,
+            prior=cb.priors.FixedPrior(slope_sd=2),
+            key=0,
         )
         for method in ("conjugate", "laplace", SHORT)
     ] + [cb.fit(chain.problem, rows, method="wishart")]
@@ -78,7 +82,7 @@ def test_loo_density_is_that_of_fits_without_the_observation(chain, posts, trees
     data, exact = posts["conjugate"].data, []
     for row in range(len(data)):
         kept = np.arange(len(data)) != row
-        post = cb.fit(chain.problem, data.select(kept), prior=cb.FixedPrior(slope_sd=2))
+        post = cb.fit(chain.problem, data.select(kept), prior=cb.priors.FixedPrior(slope_sd=2))
         tree = post.to_datatree(draws=2_000, key=row)["posterior"]
         a, b = (tree["theta"].sel(coordinate=name).values for name in ("a[Y]", "b[Z->Y]"))
         sd, z = tree["sd"].sel(node="Y").values, data.column("Z")[row]
@@ -102,7 +106,7 @@ def test_effects_are_those_of_every_draw(posts, trees, chain):
         found = tree["posterior"]["effect"]
         assert found.dims == ("chain", "draw", "intervention")
         theta = tree["posterior"]["theta"].values
-        effect = cb.response(chain.problem, posts[method])
+        effect = cb.response(posts[method])
         each = np.stack([effect(chain_draws, queries) for chain_draws in theta])
         assert np.allclose(found.values, each, rtol=1e-12, atol=1e-12)
     a, b = (trees["conjugate"]["posterior"]["theta"].sel(coordinate=n) for n in ("a[Y]", "b[Z->Y]"))
@@ -112,12 +116,14 @@ def test_effects_are_those_of_every_draw(posts, trees, chain):
 
 def test_invalid_effects_are_refused_before_anything_is_drawn(posts):
     post = posts["conjugate"]
-    with pytest.raises(cb.DomainError, match="outside"):
+    with pytest.raises(cb.errors.DomainError, match="outside"):
         post.to_datatree(effects=[{"X": 1e6}])
-    with pytest.raises(cb.ModelError, match="names no intervention"):
+    with pytest.raises(cb.errors.ModelError, match="names no intervention"):
         post.to_datatree(effects=[])
     for rows in ("posterior", ["log_likelihood", 3], 1.5):
-        with pytest.raises(cb.ModelError, match="rows must be True, False or some of the groups"):
+        with pytest.raises(
+            cb.errors.ModelError, match="rows must be True, False or some of the groups"
+        ):
             post.to_datatree(rows=rows)
 
 

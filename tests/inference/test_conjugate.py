@@ -69,7 +69,7 @@ def test_default_posterior_equals_the_dense_formula(seed, intercepts):
 def test_fixed_prior_equals_the_dense_formula(seed):
     problem, truth = cases.random_problem(seed, known=1)
     free = [edge for edge in problem.graph.directed if edge not in problem.known]
-    prior = cb.FixedPrior(
+    prior = cb.priors.FixedPrior(
         slope_sd=0.7,
         intercept_sd=2.0,
         noise_sd=1.5,
@@ -115,7 +115,7 @@ def test_fixed_prior_equals_the_dense_formula(seed):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("prior", [None, cb.FixedPrior()], ids=["scaled", "fixed"])
+@pytest.mark.parametrize("prior", [None, cb.priors.FixedPrior()], ids=["scaled", "fixed"])
 def test_a_thousand_updates_equal_a_refit(prior):
     problem, truth = cases.random_problem(2)
     start = cases.simulate(problem, truth, 20, 0)
@@ -174,7 +174,7 @@ def test_doubt_is_kept_where_means_are_far_larger_than_spreads():
         values = np.column_stack([x + mean, x + noise])
         problem = cb.Problem(graph, "Y", domains={"X": (mean - 1, mean + 1)})
         post = cb.fit(problem, Data(graph.nodes, "Y", values, np.zeros((40, 2), bool)))
-        sds.append(cb.couple(post).predict(problem.queries([{"X": mean}])).sd[0])
+        sds.append(cb.surrogates.couple(post).predict(problem.queries([{"X": mean}])).sd[0])
     assert sds[1:] == pytest.approx([sds[0]] * 2, rel=1e-5)
 
 
@@ -192,7 +192,9 @@ def test_equations_that_no_effect_uses_are_not_learned(make_problem):
     np.testing.assert_allclose(
         post.outcome_variances(query), post.distribution.posterior.variance[2]
     )
-    with pytest.raises(cb.DomainError, match="needs an equation that no set of the problem uses"):
+    with pytest.raises(
+        cb.errors.DomainError, match="needs an equation that no set of the problem uses"
+    ):
         post.outcome_variances(problem.baseline())
 
 
@@ -239,7 +241,10 @@ def test_known_variances_give_the_gaussian_posterior():
     problem, truth = cases.random_problem(4)
     data = cases.simulate(problem, truth, 30, 0, lift=0.0)
     post = cb.fit(
-        problem, data, prior=cb.FixedPrior(noise_rows=math.inf, noise_sd=2.0), intercepts=False
+        problem,
+        data,
+        prior=cb.priors.FixedPrior(noise_rows=math.inf, noise_sd=2.0),
+        intercepts=False,
     )
     regressors, _, names = cases.design(problem, data, problem.target, intercepts=False)
     expected = np.linalg.inv(np.eye(len(names)) / 4.0 + regressors.T @ regressors / 4.0)
@@ -252,16 +257,16 @@ def test_known_coefficients_stay_fixed_and_leave_theta(make_problem):
     data = cb.models.load("chain").observe(50, 0)
     post = cb.fit(problem, data, intercepts=False)
     assert post.names == ("b[X->Z]",)
-    r = cb.response(problem, post)
+    r = cb.response(post)
     np.testing.assert_allclose(
         r(post.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}])), [-1.3 * post.mean[0], -2.6]
     )
     for kind in ("total_effect", "estimand"):
         other = cb.fit(problem, data, intercepts=False, parameters=kind)
-        found = cb.response(problem, other)(other.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}]))
+        found = cb.response(other)(other.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}]))
         assert len(other.names) == 1
         np.testing.assert_allclose(found, [-1.3 * post.mean[0], -2.6])  # the slope of Z is known
-    with pytest.raises(cb.ModelError, match="every coefficient that matters is known"):
+    with pytest.raises(cb.errors.ModelError, match="every coefficient that matters is known"):
         cb.fit(make_problem(known={("Z", "Y"): 1.0, ("X", "Z"): 1.0}), data, intercepts=False)
 
 
@@ -272,7 +277,7 @@ def test_a_known_coefficient_is_a_remedy_for_collinear_parents():
     rows = np.column_stack([a, 2 * a, 3 * a + draws.normal(size=30)])
     options = {"domains": {"A": (-1, 1), "B": (-1, 1)}}
     data = Data(("A", "B", "Y"), "Y", rows, np.zeros((30, 3), bool))
-    with pytest.raises(cb.DataError, match="A, B of 'Y' are exactly collinear"):
+    with pytest.raises(cb.errors.DataError, match="A, B of 'Y' are exactly collinear"):
         cb.fit(cb.Problem(graph, "Y", **options), data)
     post = cb.fit(cb.Problem(graph, "Y", known={("B", "Y"): 1.0}, **options), data)
     assert (

@@ -41,7 +41,7 @@ def rows(chain):
 def trees(chain, rows):
     observed = rows.select(rows.is_observational)
     found = [
-        cb.fit(chain.problem, rows, method=method, prior=cb.FixedPrior(slope_sd=2), key=0)
+        cb.fit(chain.problem, rows, method=method, prior=cb.priors.FixedPrior(slope_sd=2), key=0)
         for method in ("conjugate", "laplace", SHORT)
     ] + [cb.fit(chain.problem, observed, method="wishart")]
     return {post.method: (post, post.to_datatree(draws=200, rows=True)) for post in found}
@@ -111,7 +111,11 @@ def test_correlated_likelihood_is_the_joint_density_of_the_district():
     values = np.column_stack([x, z, 2 * u - z + e[2]])
     data = Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
     post = cb.fit(
-        problem, data, method="laplace", prior=cb.FixedPrior(slope_sd=2), parameters="total_effect"
+        problem,
+        data,
+        method="laplace",
+        prior=cb.priors.FixedPrior(slope_sd=2),
+        parameters="total_effect",
     )
     drawn = post.distribution.drawn(4, jax.random.key(0))
     from causal_bo_ppl.mechanisms.linear.sem import log_densities
@@ -148,7 +152,7 @@ def test_variables_may_be_called_as_parameters_are(names):
     values = np.random.default_rng(0).normal(size=(4 + 2, 3))
     data = Data(graph.nodes, names[2], values, np.zeros(values.shape, bool))
     for method in ("conjugate", SHORT):
-        post = cb.fit(problem, data, method=method, prior=cb.FixedPrior(slope_sd=2), key=0)
+        post = cb.fit(problem, data, method=method, prior=cb.priors.FixedPrior(slope_sd=2), key=0)
         tree = post.to_datatree(draws=20, rows=True)
         assert tree["posterior"]["theta"].dims == ("chain", "draw", "coordinate")
         assert set(tree["observed_data"].data_vars) == set(names[1:])
@@ -156,7 +160,7 @@ def test_variables_may_be_called_as_parameters_are(names):
 
 @pytest.mark.parametrize("draws", [0, -3, 2.5, "a"])
 def test_a_number_of_draws_that_is_none_is_refused(trees, draws):
-    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 4"):
+    with pytest.raises(cb.errors.ModelError, match="draws must be a whole number, at least 4"):
         trees["conjugate"][0].to_datatree(draws=draws)
 
 
@@ -181,7 +185,9 @@ def posts(chain):
     outcomes = (problem.queries([{"X": 1.0}] * 3), np.zeros(3))
     draws = np.random.default_rng(0).normal(size=(2, 300, 4))
     made = {
-        "conjugate": lambda: cb.fit(problem, data, prior=cb.FixedPrior(slope_sd=2)).update(more),
+        "conjugate": lambda: cb.fit(problem, data, prior=cb.priors.FixedPrior(slope_sd=2)).update(
+            more
+        ),
         "total_effect": lambda: cb.fit(problem, data, intercepts=False, parameters="total_effect"),
         "estimand": lambda: cb.fit(problem, data, parameters="estimand"),
         "laplace": lambda: cb.fit(problem, data.join(more), method="laplace", outcomes=outcomes),
@@ -222,7 +228,7 @@ def test_a_loaded_posterior_equals_the_saved_one(posts, chain, tmp_path, name):
         assert np.array_equal(again.data.values, post.data.values)
         assert [len(part) for part in again.parts] == [len(part) for part in post.parts]
     assert (again.chosen is None) == (post.chosen is None) == (name != "auto")
-    predicted = [cb.couple(each).predict(queries) for each in (post, again)]
+    predicted = [cb.surrogates.couple(each).predict(queries) for each in (post, again)]
     assert np.array_equal(predicted[0].mean, predicted[1].mean)
     assert np.array_equal(predicted[0].sd, predicted[1].sd)
 
@@ -246,7 +252,7 @@ def test_chains_of_which_some_draws_were_saved_are_sampled_again(chain, tmp_path
 
 def test_a_posterior_without_observations_is_restored(chain):
     data = chain.observe(30, 0).select(np.zeros(30, bool))
-    post = cb.fit(chain.problem, data, prior=cb.FixedPrior(slope_sd=2))
+    post = cb.fit(chain.problem, data, prior=cb.priors.FixedPrior(slope_sd=2))
     tree = post.to_datatree(draws=200)
     assert "constant_data" not in tree.children
     assert np.array_equal(cb.Posterior.load(tree, chain.problem).mean, post.mean)
@@ -301,7 +307,7 @@ def test_a_user_defined_method_must_be_given(posts, chain):
 
 @pytest.fixture(scope="module")
 def small(chain):
-    return cb.fit(chain.problem, chain.observe(8, 0), prior=cb.FixedPrior())
+    return cb.fit(chain.problem, chain.observe(8, 0), prior=cb.priors.FixedPrior())
 
 
 @pytest.fixture
@@ -350,7 +356,7 @@ def test_damage_under_a_matching_checksum_raises_no_error_of_another_library(fil
         file.write_bytes(bytes(changed) + datatree.checksum_line(changed))
         try:
             outcomes.append(cb.Posterior.load(file, chain.problem) is None)
-        except cb.StoreError:
+        except cb.errors.StoreError:
             outcomes.append(True)
     assert len(outcomes) == 40 and 5 < sum(outcomes) < 40
 
@@ -577,7 +583,7 @@ def test_a_tree_of_another_posterior_is_refused(posts, chain):
     use("nuts", "posterior", "theta", "not those of its chains")
     use("given", "posterior", "theta", "gives another posterior than the one")
     for bad in (posts("conjugate"), None, 3, "", b"post.nc", "a\0b"):
-        with pytest.raises(cb.StoreError, match="a file needs a path, got"):
+        with pytest.raises(cb.errors.StoreError, match="a file needs a path, got"):
             cb.Posterior.load(bad, chain.problem)
 
 
@@ -596,7 +602,7 @@ else:
     setattr(os, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 try:
     replace_file(path, b"n" * 400_000, b"ew")
-except cb.StoreError as error:
+except cb.errors.StoreError as error:
     print(error)
 """
 
@@ -631,7 +637,7 @@ def test_a_failed_write_leaves_the_old_file(file, small, monkeypatch, step, code
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, step, fail)
-    with pytest.raises(cb.StoreError) as caught:
+    with pytest.raises(cb.errors.StoreError) as caught:
         small.save(file, draws=16)
     monkeypatch.undo()
     for text in (str(file), os.strerror(code), "choose a path that can be", "Nothing was changed"):
@@ -657,7 +663,7 @@ def test_a_full_disk_is_a_store_error_and_the_process_lives(tmp_path):
             "path = post.save(sys.argv[1], draws=16)\n"
             "before = path.read_bytes()\n"
             "try:\n    post.save(path, draws=4_000, rows=True)\n"
-            "except cb.StoreError as error:\n    print(error)\n"
+            "except cb.errors.StoreError as error:\n    print(error)\n"
             "assert path.read_bytes() == before\n"
             "cb.Posterior.load(path, system.problem)\n"
         )
@@ -733,13 +739,17 @@ def test_what_is_no_regular_file_is_refused_and_stays(small, tmp_path):
         kinds.append("null")
     before = {name: os.lstat(tmp_path / name) for name in kinds}
     for name in kinds:
-        with pytest.raises(cb.StoreError, match=f"{name}': it exists and is no regular file"):
+        with pytest.raises(
+            cb.errors.StoreError, match=f"{name}': it exists and is no regular file"
+        ):
             small.save(tmp_path / name, draws=16)
         after = os.lstat(tmp_path / name)
         for field in ("st_ino", "st_mode", "st_rdev"):
             assert getattr(after, field) == getattr(before[name], field)
     if os.geteuid() != 0:  # root could replace it, if the code were wrong
-        with pytest.raises(cb.StoreError, match="to '/dev/null': it exists and is no regular"):
+        with pytest.raises(
+            cb.errors.StoreError, match="to '/dev/null': it exists and is no regular"
+        ):
             small.save("/dev/null", draws=16)
     assert names(tmp_path) == sorted(kinds)
 
@@ -751,7 +761,7 @@ def test_a_link_is_followed_also_to_a_file_that_does_not_exist_yet(small, chain,
         assert small.save(link, draws=16) == real and link.is_symlink()
         assert np.array_equal(cb.Posterior.load(link, chain.problem).mean, small.mean)
     (tmp_path / "lost.nc").symlink_to(tmp_path / "none" / "real.nc")
-    with pytest.raises(cb.StoreError, match="No such file or directory; choose a path"):
+    with pytest.raises(cb.errors.StoreError, match="No such file or directory; choose a path"):
         small.save(tmp_path / "lost.nc", draws=16)
     assert names(tmp_path) == ["link.nc", "lost.nc", "real.nc"]
 
@@ -767,12 +777,12 @@ def test_a_new_file_has_the_usual_mode_and_an_old_one_keeps_its_own(small, tmp_p
 
 @pytest.mark.parametrize("bad", ["", None, 3, b"post.nc", "a\0b"])
 def test_what_is_no_path_is_refused(small, bad):
-    with pytest.raises(cb.StoreError, match="a file needs a path, got"):
+    with pytest.raises(cb.errors.StoreError, match="a file needs a path, got"):
         small.save(bad, draws=16)
 
 
 def test_names_may_be_as_long_as_names_can_be(small, tmp_path):
     small.save(tmp_path / ("β" * 126 + ".nc"), draws=16)
-    with pytest.raises(cb.StoreError, match="File name too long; choose a path"):
+    with pytest.raises(cb.errors.StoreError, match="File name too long; choose a path"):
         small.save(tmp_path / ("β" * 127 + ".nc"), draws=16)
     assert len(names(tmp_path)) == 1

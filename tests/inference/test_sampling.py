@@ -88,8 +88,8 @@ def test_laplace_is_the_closed_form_of_a_regression(chain):
     Curvature (X'X + prior) / s2.
     """
     data = chain.observe(40, 3)
-    post = cb.fit(chain.problem, data, method="laplace", prior=cb.FixedPrior())
-    exact = cb.fit(chain.problem, data, prior=cb.FixedPrior()).distribution.posterior
+    post = cb.fit(chain.problem, data, method="laplace", prior=cb.priors.FixedPrior())
+    exact = cb.fit(chain.problem, data, prior=cb.priors.FixedPrior()).distribution.posterior
     position = data.nodes.index("Y")
     s2 = 2 * exact.rate[position] / (2 * exact.shape[position] + 2)
     chosen = [post.names.index("a[Y]"), post.names.index("b[Z->Y]")]
@@ -122,7 +122,7 @@ def test_laplace_is_that_of_numpyro_on_a_model_written_by_hand(chain):
     found = svi.run(jax.random.key(0), 3_000, progress_bar=False)
     with jax.numpy_rank_promotion("allow"):  # inside NumPyro
         draws = guide.sample_posterior(jax.random.key(1), found.params, sample_shape=(20_000,))
-    post = cb.fit(chain.problem, data, method="laplace", prior=cb.FixedPrior())
+    post = cb.fit(chain.problem, data, method="laplace", prior=cb.priors.FixedPrior())
     for name, theirs in {"b[X->Z]": "b_Z", "b[Z->Y]": "b_Y", "a[Z]": "a_Z", "a[Y]": "a_Y"}.items():
         at = post.names.index(name)
         assert post.mean[at] == pytest.approx(float(draws[theirs].mean()), abs=0.05 * post.sd[at])
@@ -134,18 +134,18 @@ def test_outcomes_alone_teach_as_much_as_rows_that_set_the_causes_of_the_target(
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"Z": value} for value in np.linspace(-4, 4, 9)])
     rows = chain.experiment(queries, 1)
-    whole = cb.fit(problem, data.join(rows), prior=cb.FixedPrior(noise_rows=math.inf))
+    whole = cb.fit(problem, data.join(rows), prior=cb.priors.FixedPrior(noise_rows=math.inf))
     told = cb.fit(
         problem,
         data,
-        prior=cb.FixedPrior(noise_rows=math.inf),
+        prior=cb.priors.FixedPrior(noise_rows=math.inf),
         method="laplace",
         outcomes=(queries, rows.outcomes),
     )
     assert np.allclose(told.mean, whole.mean, atol=1e-6) and np.allclose(
         told.covariance, whole.covariance, atol=1e-8
     )
-    alone = cb.fit(problem, data, prior=cb.FixedPrior(noise_rows=math.inf), method="laplace")
+    alone = cb.fit(problem, data, prior=cb.priors.FixedPrior(noise_rows=math.inf), method="laplace")
     assert told.sd[1] < 0.6 * alone.sd[1] and told.fingerprint != alone.fingerprint
 
 
@@ -160,7 +160,7 @@ def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
         key=0,
     )
     before = cb.fit(problem, data)
-    r = cb.response(problem, before)
+    r = cb.response(before)
     was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
     assert abs(now + 7) < 0.5 * abs(was + 7)
     correlation = told.covariance[0, 1] / told.sd[0] / told.sd[1]
@@ -181,10 +181,10 @@ def test_correlated_disturbances_undo_confounding(front_door):
     wishart = cb.fit(front_door, data, method="wishart")
     q = front_door.queries([{"X": 1.0}, {"Z": 1.0}])
     effects = {
-        post.method: np.asarray(cb.response(front_door, post)(post.mean, q))
+        post.method: np.asarray(cb.response(post)(post.mean, q))
         for post in (nuts, laplace, wishart)
     }
-    sd = cb.couple(nuts).predict(q).sd
+    sd = cb.surrogates.couple(nuts).predict(q).sd
     for found in effects.values():
         assert (np.abs(found - effects["nuts"]) < 0.5 * sd).all()
     assert nuts.verdict == "passed" and np.allclose(nuts.sd, laplace.sd, rtol=0.08)
@@ -205,10 +205,7 @@ def test_parameterizations_are_readings_of_the_same_draws(front_door):
     assert np.allclose(est[..., estimand.names.index("est[X|X]")], product)
     assert total.mean[0] == pytest.approx(product.mean())
     q = front_door.queries([{"X": 1.5}])
-    effects = [
-        np.asarray(cb.response(front_door, post)(post.draws(600, 0), q))
-        for post in (structural, total)
-    ]
+    effects = [np.asarray(cb.response(post)(post.draws(600, 0), q)) for post in (structural, total)]
     assert np.allclose(*effects)
 
 
@@ -249,7 +246,9 @@ def test_an_outcome_that_needs_an_unlearned_equation_has_no_variance(chain):
     distribution = SHORT.resume(narrow.distribution.model, psi, stats, jax.random.key(0), [60])
     for post in (exact, narrow, replace(narrow, distribution=distribution, method="nuts")):
         assert post.outcome_variances(problem.vertices())[0] == pytest.approx(1, abs=0.5)
-        with pytest.raises(cb.DomainError, match="an equation that no set of the problem uses"):
+        with pytest.raises(
+            cb.errors.DomainError, match="an equation that no set of the problem uses"
+        ):
             post.outcome_variances(problem.baseline())
 
 
@@ -259,7 +258,7 @@ def test_laplace_says_how_narrow_it_is_with_few_rows(chain):
         few = cb.fit(chain.problem, rows, method="laplace")
     exact = cb.fit(chain.problem, rows)
     assert few.distribution.width == pytest.approx((few.sd / exact.sd).min(), rel=0.02)
-    assert few.verdict == "failed" and not cb.check_posterior(few).passed
+    assert few.verdict == "failed" and not cb.diagnostics.check_posterior(few).passed
     assert cb.fit(chain.problem, chain.observe(60, 0), method="laplace").distribution.width > 0.95
 
 
@@ -274,7 +273,10 @@ def test_laplace_says_what_its_intervals_hold_of_the_exact_posterior(chain, rows
     draws = cb.fit(chain.problem, data).draws(40_000, 0)
     held = (np.abs(draws - few.mean) <= stats.norm.ppf(0.95) * few.sd).mean(axis=0)
     assert few.distribution.coverage == pytest.approx(held.min(), abs=0.01)
-    assert few.verdict == verdict and "of the exact posterior" in cb.check_posterior(few).text
+    assert (
+        few.verdict == verdict
+        and "of the exact posterior" in cb.diagnostics.check_posterior(few).text
+    )
 
 
 def test_scaled_prior_leaves_strong_confounding_alone_and_a_fixed_one_is_yours(front_door):
@@ -289,7 +291,7 @@ def test_scaled_prior_leaves_strong_confounding_alone_and_a_fixed_one_is_yours(f
     assert scaled.mean[1] == pytest.approx(
         wishart.mean[wishart.names.index("est[Z|Z]")], abs=0.25 * scaled.sd[1]
     )
-    tight = cb.fit(front_door, data, method="laplace", prior=cb.FixedPrior(latent_sd=0.05))
+    tight = cb.fit(front_door, data, method="laplace", prior=cb.priors.FixedPrior(latent_sd=0.05))
     assert abs(tight.mean[1] - scaled.mean[1]) > 2 * scaled.sd[1]
 
 
@@ -349,9 +351,11 @@ def test_an_instrument_is_used_where_linearity_is_asked_for():
     values = {"Z": e[0], "X": x, "Y": 0.7 * x - 2 * u + e[2]}
     rows = np.column_stack([values[name] for name in graph.nodes])
     data = Data(graph.nodes, "Y", rows, np.zeros(rows.shape, bool))
-    with pytest.raises(cb.NotIdentifiable, match="cannot be learned"):
+    with pytest.raises(cb.errors.NotIdentifiable, match="cannot be learned"):
         cb.fit(problem, data, method="laplace")
-    with pytest.raises(cb.ModelError, match="wishart cannot use what only linearity identifies"):
+    with pytest.raises(
+        cb.errors.ModelError, match="wishart cannot use what only linearity identifies"
+    ):
         cb.fit(problem, data, method="wishart", linear=True)
     post = cb.fit(problem, data, method="laplace", linear=True)
     at = post.names.index("b[X->Y]")
@@ -369,7 +373,7 @@ def test_a_large_district_is_sampled():
     post = cb.fit(system.problem, system.observe(300, 0), method=cb.NUTS(progress=False), key=0)
     assert max(map(len, system.problem.graph.districts())) == 7 and post.verdict == "passed"
     q = system.problem.vertices()
-    predicted = cb.couple(post).predict(q)
+    predicted = cb.surrogates.couple(post).predict(q)
     assert np.abs((predicted.mean - np.asarray(system.effect(q))) / predicted.sd).max() < 5
 
 
@@ -394,7 +398,7 @@ def test_intervals_by_nuts_cover_the_front_door_effect(front_door):
         post = cb.fit(
             front_door, data, method=cb.NUTS(warmup=500, draws=500, progress=False), key=seed
         )
-        effects = np.asarray(cb.response(front_door, post)(post.draws(2_000, 0), q))[:, 0]
+        effects = np.asarray(cb.response(post)(post.draws(2_000, 0), q))[:, 0]
         low, high = np.quantile(effects, (0.05, 0.95))
         hits += bool(low <= 0.8 * -1.3 <= high)
         verdicts.append(post.verdict)

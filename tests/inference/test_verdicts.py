@@ -24,10 +24,12 @@ def test_unconverged_chains_fail_and_are_refused_by_the_kernel(chain):
     data, q = chain.observe(30, 0), chain.problem.vertices()
     post = cb.fit(chain.problem, data, method=replace(SHORT, draws=20), key=0)
     assert post.verdict == "failed"
-    with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
+    with pytest.raises(
+        cb.errors.ModelError, match="verdict is 'failed'; look at cb.diagnostics.check_posterior"
+    ):
         cb.jacobian_gram(post, q)
     assert "verdict failed" in cb.jacobian_gram(post.accept("test"), q).assumed
-    check = cb.check_posterior(post)
+    check = cb.diagnostics.check_posterior(post)
     assert not check.passed and "ess_bulk" in check.failures.index and "Draw longer" in check.advice
 
 
@@ -36,10 +38,10 @@ def test_one_chain_cannot_be_assessed(chain):
     post = cb.fit(chain.problem, chain.observe(30, 0), method=alone, key=0)
     assert (
         post.verdict == "not assessed"
-        and cb.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
+        and cb.diagnostics.check_posterior(post).table.loc["r_hat", "verdict"] == "not assessed"
     )
-    with pytest.raises(cb.ModelError, match="not assessed"):
-        cb.couple(post)
+    with pytest.raises(cb.errors.ModelError, match="not assessed"):
+        cb.surrogates.couple(post)
 
 
 def fake_chains(**changes):
@@ -81,7 +83,10 @@ def test_a_start_without_a_finite_density_names_the_node(chain):
         usual, data=data
     )  # past the door of `fit`, which refuses such a column by its size
     for work in (approximate, lambda model: sample(model, SHORT, jax.random.key(0))):
-        with pytest.raises(cb.NumericalError, match="'Y' is not finite"), np.errstate(all="ignore"):
+        with (
+            pytest.raises(cb.errors.NumericalError, match="'Y' is not finite"),
+            np.errstate(all="ignore"),
+        ):
             work(model)
 
 
@@ -90,11 +95,11 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
     hessian = np.eye(len(model.coordinates))
     hessian[0, 0] = 1e-12
     with pytest.raises(
-        cb.NumericalError,
+        cb.errors.NumericalError,
         match=rf"curvature along {model.coordinates[0].replace('[', '.').replace(']', '.')}",
     ):
         _factor(model, hessian)
-    with pytest.raises(cb.NumericalError, match="not finite at the mode"):
+    with pytest.raises(cb.errors.NumericalError, match="not finite at the mode"):
         _factor(model, hessian * np.nan)
 
 
@@ -103,7 +108,7 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
     [
         ({"method": "nuts"}, "give a key, such as key=0"),
         (
-            {"method": "laplace", "prior": cb.MomentPrior(np.zeros(3), 1, np.eye(3), 9)},
+            {"method": "laplace", "prior": cb.priors.MomentPrior(np.zeros(3), 1, np.eye(3), 9)},
             "MomentPrior is for",
         ),
         ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
@@ -128,7 +133,7 @@ def test_what_cannot_be_fitted_is_refused(chain, options, message):
     ids=str,
 )
 def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(cb.ModelError, match=message):
+    with pytest.raises(cb.errors.ModelError, match=message):
         cb.NUTS(**settings)
 
 
@@ -141,7 +146,9 @@ def test_a_posterior_in_32_bits_is_refused(chain):
     data = chain.observe(30, 0)
     jax.config.update("jax_enable_x64", False)
     try:
-        with pytest.raises(cb.ModelError, match=r'jax.config.update\("jax_enable_x64", True\)'):
+        with pytest.raises(
+            cb.errors.ModelError, match=r'jax.config.update\("jax_enable_x64", True\)'
+        ):
             cb.fit(chain.problem, data)
     finally:
         jax.config.update("jax_enable_x64", True)
@@ -151,12 +158,12 @@ def test_outcomes_that_cannot_be_used_are_refused(chain):
     problem, data = chain.problem, chain.observe(30, 0)
     q = problem.queries([{"X": 1.0}, {"X": 2.0}])
     for method in ("conjugate", "wishart"):
-        with pytest.raises(cb.ModelError, match=f"{method} learns from whole rows only"):
+        with pytest.raises(cb.errors.ModelError, match=f"{method} learns from whole rows only"):
             cb.fit(problem, data, method=method, outcomes=(q, [1.0, 2.0]))
-    with pytest.raises(cb.DataError, match="2 interventions need as many finite outcomes"):
+    with pytest.raises(cb.errors.DataError, match="2 interventions need as many finite outcomes"):
         cb.fit(problem, data, method="laplace", outcomes=(q, [1.0]))
-    with pytest.raises(cb.DataError, match="1 that are not finite"):
+    with pytest.raises(cb.errors.DataError, match="1 that are not finite"):
         cb.fit(problem, data, method="laplace", outcomes=(q, [1.0, np.nan]))
     narrow = cb.Problem(problem.graph, "Y", domains={"Z": (-1, 1)}, sets=[("Z",)])
-    with pytest.raises(cb.DataError, match="doing nothing depends on the equation of 'X'"):
+    with pytest.raises(cb.errors.DataError, match="doing nothing depends on the equation of 'X'"):
         cb.fit(narrow, data, method="laplace", outcomes=(narrow.baseline(), [1.0]))

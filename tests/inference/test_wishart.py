@@ -40,7 +40,7 @@ def test_posterior_of_moments_equals_the_textbook():
         0.0,
         -2.0,
     ]
-    prior = cb.MomentPrior(np.array([0.5, 0.0, 1.0]), 2.0, np.diag([1.0, 2.0, 3.0]), 7.0)
+    prior = cb.priors.MomentPrior(np.array([0.5, 0.0, 1.0]), 2.0, np.diag([1.0, 2.0, 3.0]), 7.0)
     found = moments.solve_moments(moments.summarise_rows(values), prior)
     mean, n = values.mean(axis=0), 9
     assert (found.kappa, found.nu) == (11.0, 16.0)
@@ -165,7 +165,7 @@ def test_variance_of_an_outcome_is_that_under_do(front_door):
     narrow = cb.Problem(FRONT_DOOR, "Y", domains={"X": (-3, 3), "Z": (-3, 3)}, sets="pomis")
     only = cb.fit(narrow, confounded_rows(50, 3), method="wishart")
     with pytest.raises(
-        cb.DomainError, match=r"the effect of do\(X\) was not fitted: no usable set"
+        cb.errors.DomainError, match=r"the effect of do\(X\) was not fitted: no usable set"
     ):
         only.outcome_variances(front_door.queries([{"X": 1.0}]))
 
@@ -173,11 +173,11 @@ def test_variance_of_an_outcome_is_that_under_do(front_door):
 def test_odd_quantiles_and_draws_are_refused(front_door):
     post = cb.fit(front_door, confounded_rows(30, 0), method="wishart")
     assert post.quantiles(0.5, key=0).shape == (4, 1)
-    with pytest.raises(cb.ModelError, match="levels must lie between 0 and 1"):
+    with pytest.raises(cb.errors.ModelError, match="levels must lie between 0 and 1"):
         post.quantiles([0.5, 1.5], key=0)
-    with pytest.raises(cb.DomainError, match="'level' must be a real number"):
+    with pytest.raises(cb.errors.DomainError, match="'level' must be a real number"):
         post.quantiles(["a"], key=0)
-    with pytest.raises(cb.ModelError, match="n must be a whole number, at least 1; got 0"):
+    with pytest.raises(cb.errors.ModelError, match="n must be a whole number, at least 1; got 0"):
         post.draws(0, 0)
 
 
@@ -211,7 +211,8 @@ def test_too_small_a_denominator_refuses_a_covariance_and_gives_quantiles():
     undefined = np.isnan(odd.draws(2000, 0)[:, 0]).mean()
     assert 0.1 < undefined < 0.9
     with pytest.raises(
-        cb.NumericalError, match=r"est\[X\|X\] has no covariance: its estimand is not defined at \d"
+        cb.errors.NumericalError,
+        match=r"est\[X\|X\] has no covariance: its estimand is not defined at \d",
     ):
         odd.covariance  # noqa: B018
     table = odd.quantiles([0.05, 0.95], key=0)
@@ -244,7 +245,7 @@ def test_rows_that_cannot_teach_are_refused(front_door, change, match):
         values[3, 1] = np.nextafter(0.1, 1)
     if "collinear" in change:
         values[:, 1] = 2 * values[:, 0]
-    with pytest.raises(cb.DataError, match=match):
+    with pytest.raises(cb.errors.DataError, match=match):
         cb.fit(front_door, Data(data.nodes, "Y", values, mask), method="wishart")
 
 
@@ -257,21 +258,21 @@ def test_few_rows_for_many_variables_are_warned_of(front_door):
 
 def test_what_wishart_cannot_do_is_refused(front_door):
     data = confounded_rows(30, 0)
-    with pytest.raises(cb.ModelError, match="knows effects, not mechanisms"):
+    with pytest.raises(cb.errors.ModelError, match="knows effects, not mechanisms"):
         cb.fit(front_door, data, method="wishart", parameters="structural")
-    with pytest.raises(cb.ModelError, match="cannot use known coefficients"):
+    with pytest.raises(cb.errors.ModelError, match="cannot use known coefficients"):
         known = cb.Problem(FRONT_DOOR, "Y", domains={"X": (-3, 3)}, known={("X", "Z"): 0.8})
         cb.fit(known, data, method="wishart")
-    with pytest.raises(cb.ModelError, match="a FixedPrior is for method='conjugate'"):
-        cb.fit(front_door, data, method="wishart", prior=cb.FixedPrior())
-    with pytest.raises(cb.ModelError, match="has 2 variables; it needs X, Z, Y"):
+    with pytest.raises(cb.errors.ModelError, match="a FixedPrior is for method='conjugate'"):
+        cb.fit(front_door, data, method="wishart", prior=cb.priors.FixedPrior())
+    with pytest.raises(cb.errors.ModelError, match="has 2 variables; it needs X, Z, Y"):
         cb.fit(
             front_door,
             data,
             method="wishart",
-            prior=cb.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0),
+            prior=cb.priors.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0),
         )
-    with pytest.raises(cb.ModelError, match="a latent cause joins 'X' and 'Y'"):
+    with pytest.raises(cb.errors.ModelError, match="a latent cause joins 'X' and 'Y'"):
         cb.fit(front_door, data)
     for changes, match in (
         ({"kappa": 0.0}, "kappa must be a positive number"),
@@ -282,11 +283,14 @@ def test_what_wishart_cannot_do_is_refused(front_door):
         ({"nu": None}, "nu must be a number, got None"),
         ({"centre": "low"}, "centre must be an array of numbers"),
     ):
-        with pytest.raises(cb.ModelError, match=match):
-            cb.MomentPrior(
+        with pytest.raises(cb.errors.ModelError, match=match):
+            cb.priors.MomentPrior(
                 **({"centre": np.zeros(2), "kappa": 1.0, "scale": np.eye(2), "nu": 6.0} | changes)
             )
     post = cb.fit(
-        front_door, data, method="wishart", prior=cb.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0)
+        front_door,
+        data,
+        method="wishart",
+        prior=cb.priors.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0),
     )
     assert post.distribution.posterior.nu == 36.0

@@ -223,7 +223,7 @@ def test_the_bound_is_labelled_by_what_it_needs(chain, long_chain):
         ["rigorous", "rigorous"],
     ]
     known = cb.fit(
-        chain.problem, chain.data, intercepts=False, prior=cb.FixedPrior(noise_rows=np.inf)
+        chain.problem, chain.data, intercepts=False, prior=cb.priors.FixedPrior(noise_rows=np.inf)
     )
     gaussian = cb.compare_kernels(known, queries, draws=200, key=0)
     assert set(gaussian.bound_kind.values.ravel()) == {"rigorous"}
@@ -248,9 +248,11 @@ def test_a_comparison_can_be_stacked_over_rows_and_refuses_what_it_cannot_compar
     queries = chain.problem.grid(3)
     found = cb.compare_kernels(chain, queries, draws=200, key=0)
     assert xr.concat([found, found], "rows").sizes["rows"] == 2
-    with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 100; got 50"):
+    with pytest.raises(
+        cb.errors.ModelError, match="draws must be a whole number, at least 100; got 50"
+    ):
         cb.compare_kernels(chain, queries, draws=50, key=0)
-    with pytest.raises(cb.ModelError, match="nothing to compare: give at least one query"):
+    with pytest.raises(cb.errors.ModelError, match="nothing to compare: give at least one query"):
         cb.compare_kernels(chain, queries[:0], key=0)
 
 
@@ -258,7 +260,10 @@ def test_coupling_is_the_dense_correlation_in_the_order_of_the_graph():
     problem, truth = cases.random_problem(3, size=4)
     post = cb.fit(problem, cases.simulate(problem, truth, 30, 3))
     queries = problem.sobol(2)[::-1]
-    found, gram = cb.coupling(post, queries), np.asarray(cb.jacobian_gram(post, queries).gram)
+    found, gram = (
+        cb.kernels.coupling(post, queries),
+        np.asarray(cb.jacobian_gram(post, queries).gram),
+    )
     assert found.set.values.tolist() == sorted(found.set.values, key=lambda s: s.split(", "))
     given = [
         f"do({', '.join(f'{k} = {v:.4g}' for k, v in each.items())})"
@@ -278,7 +283,7 @@ def test_coupling_is_the_dense_correlation_in_the_order_of_the_graph():
 
 def test_what_a_set_explains_is_what_conditioning_on_it_removes(chain):
     queries = chain.problem.queries([{"X": 2.0}, {"X": -1.0}, {"Z": 1.0}, {"Z": 3.0}, {"Z": 0.0}])
-    found = cb.coupling(chain, queries, kernel=cb.exact_gram(chain, queries))
+    found = cb.kernels.coupling(chain, queries, kernel=cb.exact_gram(chain, queries))
     gram = np.asarray(cb.exact_gram(chain, queries).gram)
     left, right = [0, 1], [2, 3, 4]
     after = (
@@ -292,29 +297,29 @@ def test_what_a_set_explains_is_what_conditioning_on_it_removes(chain):
     assert np.isnan(
         found.correlation.sel(effect="do(Z = 0)", other="do(Z = 1)")
     )  # that effect is known
-    everything = cb.coupling(chain)
+    everything = cb.kernels.coupling(chain)
     assert everything.effect.values.tolist() == [
         "do(X = -5)",
         "do(X = 5)",
         "do(Z = -5)",
         "do(Z = 5)",
     ]
-    with pytest.raises(cb.ModelError, match="no effects to couple: give at least one query"):
-        cb.coupling(chain, queries[:0])
+    with pytest.raises(cb.errors.ModelError, match="no effects to couple: give at least one query"):
+        cb.kernels.coupling(chain, queries[:0])
     with pytest.raises(
-        cb.ModelError, match="must be of these 5 queries, as cb.exact_gram gives it; got"
+        cb.errors.ModelError, match="must be of these 5 queries, as cb.exact_gram gives it; got"
     ):
-        cb.coupling(chain, queries, kernel=cb.exact_gram(chain, queries[:2]))
+        cb.kernels.coupling(chain, queries, kernel=cb.exact_gram(chain, queries[:2]))
 
 
 @pytest.mark.slow
 def test_all_218_sets_are_coupled_and_what_explains_is_not_symmetric():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
     post = cb.fit(system.problem, system.observe(300, 0))
-    found = cb.coupling(post)
+    found = cb.kernels.coupling(post)
     assert found.sizes["left"] == len(system.problem.sets) == 218
     assert (
-        cb.variance_reduction(post, system.problem.vertices()[0]).sizes["effect"]
+        cb.kernels.variance_reduction(post, system.problem.vertices()[0]).sizes["effect"]
         == found.sizes["effect"]
     )
     one, other = "eutG", "cspG, eutG, fixC"
@@ -338,30 +343,34 @@ def test_a_lesson_is_what_the_surrogate_learns(chain):
     experiment = chain.problem.queries([{"X": 3.0}, {"Z": -2.0}])
     queries = chain.problem.queries([{"X": 1.0}, {"Z": 4.0}, {"X": -5.0}, {"Z": 0.0}])
     names = ["do(X = 1)", "do(Z = 4)", "do(X = -5)", "do(Z = 0)"]
-    found = cb.variance_reduction(chain, experiment, queries, noise=0.5)
+    found = cb.kernels.variance_reduction(chain, experiment, queries, noise=0.5)
     for position in range(2):
-        told = cb.couple(chain).tell(experiment[position], 1.0, 0.5).predict(queries)
+        told = cb.surrogates.couple(chain).tell(experiment[position], 1.0, 0.5).predict(queries)
         np.testing.assert_allclose(
             found.sd_after[position].sel(effect=names), told.sd, rtol=1e-8, atol=1e-12
         )
     assert (found.reduction.sel(effect=names[:3]) > 0).all() and np.isnan(
         found.reduction.sel(effect="do(Z = 0)")
     ).all()
-    implied = cb.variance_reduction(chain, experiment, queries)
+    implied = cb.kernels.variance_reduction(chain, experiment, queries)
     own = chain.outcome_variances(experiment) + np.array([9 * np.prod(chain.sd**2), 0.0])
     np.testing.assert_allclose(implied.noise, own, rtol=1e-9)
-    repeated = cb.variance_reduction(chain, experiment, queries, replicates=9)
+    repeated = cb.kernels.variance_reduction(chain, experiment, queries, replicates=9)
     own = chain.outcome_variances(experiment) / 9 + np.array([9 * np.prod(chain.sd**2), 0.0])
     np.testing.assert_allclose(repeated.noise, own, rtol=1e-9)
     known = repeated.reduction.notnull()
     assert (repeated.reduction > implied.reduction).where(known, True).all() and repeated.attrs[
         "verdict"
     ] == "exact"
-    with pytest.raises(cb.DomainError, match="value of 'noise' must be a real number, got 'a'"):
-        cb.variance_reduction(chain, experiment, noise="a")
     with pytest.raises(
-        cb.DataError, match="variance of an outcome's noise is -1.0; it must be finite"
+        cb.errors.DomainError, match="value of 'noise' must be a real number, got 'a'"
     ):
-        cb.variance_reduction(chain, experiment, noise=-1.0)
-    with pytest.raises(cb.ModelError, match="replicates must be a whole number, at least 1; got 0"):
-        cb.variance_reduction(chain, experiment, replicates=0)
+        cb.kernels.variance_reduction(chain, experiment, noise="a")
+    with pytest.raises(
+        cb.errors.DataError, match="variance of an outcome's noise is -1.0; it must be finite"
+    ):
+        cb.kernels.variance_reduction(chain, experiment, noise=-1.0)
+    with pytest.raises(
+        cb.errors.ModelError, match="replicates must be a whole number, at least 1; got 0"
+    ):
+        cb.kernels.variance_reduction(chain, experiment, replicates=0)

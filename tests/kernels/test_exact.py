@@ -44,7 +44,7 @@ def test_exact_gram_equals_sigma_points_on_random_dags(block):
 @pytest.mark.parametrize("seed", range(5))
 def test_exact_gram_agrees_with_draws_of_the_equations(seed):
     post, queries = random_fit(seed + 3, size=5)
-    effects = np.asarray(cb.response(post.problem, post)(post.draws(20_000, seed), queries[:6]))
+    effects = np.asarray(cb.response(post)(post.draws(20_000, seed), queries[:6]))
     centred = effects - effects.mean(axis=0)
     products = centred[:, :, None] * centred[:, None, :]
     error = products.std(axis=0) / np.sqrt(len(effects))
@@ -111,14 +111,16 @@ def test_a_posterior_without_independent_equations_is_refused_with_the_reason():
     truth = {("X", "Z"): 0.8, ("Z", "Y"): -1.3}
     post = cb.fit(problem, cases.simulate(problem, truth, 50, 0), method="wishart")
     with pytest.raises(
-        cb.ModelError, match="'wishart' has none: it learns moments .* use cb.monte_carlo_gram"
+        cb.errors.ModelError,
+        match="'wishart' has none: it learns moments .* use cb.monte_carlo_gram",
     ):
         cb.exact_gram(post, problem.vertices())
     system = cb.models.load("chain")
     alone = cb.fit(system.problem, system.observe(30, 0), intercepts=False)
     joint = cases.sampled(alone, cases.correlated(alone, np.random.default_rng(0)))
     with pytest.raises(
-        cb.ModelError, match="'nuts' has none: its equations are learned together, so latent causes"
+        cb.errors.ModelError,
+        match="'nuts' has none: its equations are learned together, so latent causes",
     ):
         cb.exact_gram(joint, system.problem.vertices())
 

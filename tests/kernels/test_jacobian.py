@@ -35,14 +35,14 @@ def test_gram_is_the_dense_product_in_every_parameterization(kind):
     data = cases.simulate(problem, truth, 50, 0)
     post, first = cb.fit(problem, data, parameters=kind), cb.fit(problem, data)
     queries = problem.sobol(2)
-    jacobian = np.asarray(cb.response(problem, first).jacobian(first.mean, queries))
+    jacobian = np.asarray(cb.response(first).jacobian(first.mean, queries))
     expected = jacobian @ first.covariance @ jacobian.T
     np.testing.assert_allclose(
         cb.jacobian_gram(post, queries).gram, expected, rtol=1e-9, atol=1e-12
     )
     cross = cb.jacobian_gram(post, queries[:3], queries[3:8])
     np.testing.assert_allclose(cross.gram, expected[:3, 3:8], rtol=1e-9, atol=1e-12)
-    features = np.asarray(cb.jacobian_features(post, queries))
+    features = np.asarray(cb.kernels.jacobian_features(post, queries))
     assert features.shape[1] <= len(post.names)
     np.testing.assert_allclose(features @ features.T, expected, rtol=1e-9, atol=1e-12)
 
@@ -50,7 +50,7 @@ def test_gram_is_the_dense_product_in_every_parameterization(kind):
 def test_within_one_set_the_rank_is_its_size_plus_one():
     problem, truth = cases.random_problem(0, sets=[("V0", "V2")])
     post = cb.fit(problem, cases.simulate(problem, truth, 50, 0))
-    assert cb.causal_rank(post, problem.sobol(64)) == 3
+    assert cb.theory.causal_rank(post, problem.sobol(64)) == 3
 
 
 def test_linearization_leaves_out_the_product_of_variances_on_the_chain(chain):
@@ -66,11 +66,13 @@ def test_a_failed_posterior_is_refused_unless_accepted(chain):
         replace(chain, distribution=replace(chain.distribution)),
     )
     object.__setattr__(failed.distribution, "verdict", "failed")
-    with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
+    with pytest.raises(
+        cb.errors.ModelError, match="verdict is 'failed'; look at cb.diagnostics.check_posterior"
+    ):
         cb.jacobian_gram(failed, queries)
     assert "failed" in cb.jacobian_gram(failed.accept("test"), queries).assumed
-    with pytest.raises(cb.ModelError, match="a Posterior is needed here, got Problem"):
-        cb.jacobian_features(chain.problem, queries)
+    with pytest.raises(cb.errors.ModelError, match="a Posterior is needed here, got Problem"):
+        cb.kernels.jacobian_features(chain.problem, queries)
 
 
 def centred(data):
@@ -92,5 +94,5 @@ def test_causal_rank_of_ecoli70(options, intercepts, dimension, rank):
     data = system.observe(300, 0)
     post = cb.fit(system.problem, data if intercepts else centred(data), intercepts=intercepts)
     assert len(post.names) == dimension
-    assert cb.causal_rank(post, system.problem.vertices()) == rank
+    assert cb.theory.causal_rank(post, system.problem.vertices()) == rank
     assert cb.identify(system.problem).parameters("structural", intercepts=intercepts).rank == rank

@@ -31,18 +31,14 @@ def curved():
 def test_a_first_call_inside_jit_leaves_the_kernels_alone():
     system = cb.models.load("chain")
     post, q = cb.fit(system.problem, system.observe(30, 5)), system.problem.vertices()
-    traced = jax.jit(lambda theta: cb.response(system.problem, post)(theta, q).sum())(post.mean)
-    assert float(traced) == pytest.approx(
-        float(cb.response(system.problem, post)(post.mean, q).sum())
-    )
+    traced = jax.jit(lambda theta: cb.response(post)(theta, q).sum())(post.mean)
+    assert float(traced) == pytest.approx(float(cb.response(post)(post.mean, q).sum()))
     gram = cb.jacobian_gram(post, q).gram
     cb.monte_carlo_gram(post, q, draws=100, key=0)
     inside = jax.jit(lambda scale: scale * cb.jacobian_gram(post, q).gram)(2.0)
     np.testing.assert_allclose(inside, 2 * gram)
-    many = jax.jit(lambda thetas: cb.response(system.problem, post)(thetas, q))(post.draws(3, 0))
-    np.testing.assert_allclose(
-        many, cb.response(system.problem, post)(post.draws(3, 0), q), rtol=1e-12
-    )
+    many = jax.jit(lambda thetas: cb.response(post)(thetas, q))(post.draws(3, 0))
+    np.testing.assert_allclose(many, cb.response(post)(post.draws(3, 0), q), rtol=1e-12)
 
 
 def test_a_response_goes_with_its_posterior():
@@ -51,7 +47,7 @@ def test_a_response_goes_with_its_posterior():
 
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(30, 6))
-    assert cb.response(system.problem, post) is cb.response(system.problem, post)
+    assert cb.response(post) is cb.response(post)
     gone = weakref.ref(post)
     del post
     gc.collect()
@@ -63,7 +59,7 @@ def test_effects_of_many_models_equal_those_of_one_by_one():
     post = cb.fit(problem, cases.simulate(problem, truth, 40, 2))
     queries, theta = problem.sobol(3), post.draws(70, 0)
     queries = queries[np.random.default_rng(0).permutation(len(queries))]
-    effect = cb.response(problem, post)
+    effect = cb.response(post)
     one_by_one = np.stack([np.asarray(effect(each, queries)) for each in theta])
     np.testing.assert_allclose(effect(theta, queries), one_by_one, rtol=1e-12, atol=1e-12)
 
@@ -89,7 +85,7 @@ def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
         chain.problem,
         chain.data.select(slice(5)),
         intercepts=False,
-        prior=cb.FixedPrior(noise_rows=2.5),
+        prior=cb.priors.FixedPrior(noise_rows=2.5),
     )
     assert np.isfinite(
         cb.monte_carlo_gram(few, queries, draws=200, key=0).standard_error
@@ -98,7 +94,7 @@ def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
         chain.problem,
         chain.data.select(slice(0)),
         intercepts=False,
-        prior=cb.FixedPrior(noise_rows=4.0),
+        prior=cb.priors.FixedPrior(noise_rows=4.0),
     )
     with pytest.warns(
         cb.CausalBOWarning,
@@ -206,7 +202,7 @@ def test_equations_that_were_not_learned_are_refused_whatever_asks():
     )
     for ask in (cb.exact_gram, cb.jacobian_gram, left_out_gram, remainders):
         with pytest.raises(
-            cb.ExplorationError,
+            cb.errors.ExplorationError,
             match=r"effect of do\(B\) needs .*, which no set of this problem uses",
         ):
             ask(post, asked)
@@ -218,10 +214,12 @@ def test_an_unidentifiable_set_is_refused_as_such():
     truth = {("X", "Y"): 1.0, ("Z", "Y"): 1.0}
     post = cb.fit(problem, cases.simulate(problem, truth, 60, 0), method="wishart")
     with pytest.raises(
-        cb.ExplorationError, match=r"effect of do\(X\) is not identifiable and was left out"
+        cb.errors.ExplorationError, match=r"effect of do\(X\) is not identifiable and was left out"
     ):
         cb.jacobian_gram(post, problem.vertices())
-    assert cb.coupling(post).left.values.tolist() == ["Z"] and cb.causal_rank(post) == 2
+    assert (
+        cb.kernels.coupling(post).left.values.tolist() == ["Z"] and cb.theory.causal_rank(post) == 2
+    )
 
 
 def test_undefined_draws_and_false_advice_are_refused(chain):
@@ -241,7 +239,9 @@ def test_undefined_draws_and_false_advice_are_refused(chain):
     from dataclasses import replace
 
     broken = replace(chain, distribution=Broken())
-    with pytest.raises(cb.NumericalError, match="100 of 100 draws by conjugate have no value"):
+    with pytest.raises(
+        cb.errors.NumericalError, match="100 of 100 draws by conjugate have no value"
+    ):
         cb.monte_carlo_gram(broken, queries, draws=100, key=0)
 
 
@@ -256,5 +256,5 @@ def test_labels_have_the_digits_that_tell_interventions_apart():
             np.zeros((20, 2), bool),
         ),
     )
-    names = cb.coupling(found).effect.values.tolist()
+    names = cb.kernels.coupling(found).effect.values.tolist()
     assert names == ["do(X = 1e+06)", "do(X = 1.00001e+06)"]

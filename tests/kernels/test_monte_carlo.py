@@ -43,12 +43,12 @@ def test_monte_carlo_agrees_with_the_exact_kernel_within_its_own_error(seed):
 
 def test_gram_and_errors_equal_those_by_an_array_over_draws(chain, queries):
     found = cb.monte_carlo_gram(chain, queries, draws=500, key=3)
-    effects = np.asarray(cb.response(chain.problem, chain)(chain.draws(500, 3), queries))
+    effects = np.asarray(cb.response(chain)(chain.draws(500, 3), queries))
     np.testing.assert_allclose(found.gram, np.cov(effects.T), rtol=1e-10, atol=1e-15)
     centred = effects - effects.mean(axis=0)
     spread = (centred[:, :, None] * centred[:, None, :]).std(axis=0) / np.sqrt(500)
     np.testing.assert_allclose(found.standard_error, spread, rtol=0.01, atol=1e-15)
-    features = np.asarray(cb.monte_carlo_features(chain, queries, draws=500, key=3))
+    features = np.asarray(cb.kernels.monte_carlo_features(chain, queries, draws=500, key=3))
     assert features.shape == (4, 500)
     np.testing.assert_allclose(features @ features.T, found.gram, rtol=1e-10, atol=1e-15)
 
@@ -56,7 +56,7 @@ def test_gram_and_errors_equal_those_by_an_array_over_draws(chain, queries):
 @pytest.mark.slow
 @pytest.mark.parametrize("draws", [5, 20, 400])
 def test_the_standard_error_is_the_spread_over_seeds(chain, queries, draws):
-    known_noise = cb.FixedPrior(
+    known_noise = cb.priors.FixedPrior(
         noise_rows=np.inf
     )  # Gaussian draws: a few hundred seeds are enough to see their spread
     post = cb.fit(chain.problem, chain.data, intercepts=False, prior=known_noise)
@@ -89,7 +89,7 @@ def test_a_sampled_posterior_is_thinned_evenly_and_never_drawn_twice(chain, quer
     post = cases.sampled(chain, theta)
     fewer = cb.monte_carlo_gram(post, queries, draws=500, key=0)
     kept = theta[:, ::2].reshape(-1, 2)
-    effects = np.asarray(cb.response(post.problem, post)(kept, queries))
+    effects = np.asarray(cb.response(post)(kept, queries))
     np.testing.assert_allclose(fewer.gram, np.cov(effects.T), rtol=1e-10, atol=1e-15)
     assert "1,000 draws" in cb.monte_carlo_gram(post, queries, draws=50_000, key=0).assumed
 
@@ -110,7 +110,9 @@ def test_no_queries_give_an_empty_gram(chain, queries):
 
 def test_too_few_draws_are_refused_or_warned_of(chain, queries):
     for draws in (1, 0, True, 2.5):
-        with pytest.raises(cb.ModelError, match="draws must be a whole number, at least 2; got"):
+        with pytest.raises(
+            cb.errors.ModelError, match="draws must be a whole number, at least 2; got"
+        ):
             cb.monte_carlo_gram(chain, queries, draws=draws, key=0)
     with pytest.warns(
         cb.CausalBOWarning,
@@ -123,18 +125,21 @@ def test_a_failed_posterior_is_refused_by_every_kernel_unless_accepted(chain, qu
     failed = cases.sampled(
         chain, cases.correlated(chain, np.random.default_rng(0)), verdict="failed"
     )
-    for kernel in (cb.monte_carlo_gram, cb.monte_carlo_features, cb.compare_kernels):
-        with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
+    for kernel in (cb.monte_carlo_gram, cb.kernels.monte_carlo_features, cb.compare_kernels):
+        with pytest.raises(
+            cb.errors.ModelError,
+            match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
+        ):
             kernel(failed, queries, key=0)
     assert "verdict failed" in cb.monte_carlo_gram(failed.accept("test"), queries, key=0).assumed
-    with pytest.raises(cb.ModelError, match="a Posterior is needed here, got Problem"):
+    with pytest.raises(cb.errors.ModelError, match="a Posterior is needed here, got Problem"):
         cb.monte_carlo_gram(chain.problem, queries, key=0)
 
 
 def test_an_effect_that_is_not_finite_is_refused_by_name(chain, queries):
     huge = cases.sampled(chain, np.full((2, 50, 2), 1e200))
     with pytest.raises(
-        cb.NumericalError, match=r"effect of do\(X = 2\) is not finite in 100 of 100 draws"
+        cb.errors.NumericalError, match=r"effect of do\(X = 2\) is not finite in 100 of 100 draws"
     ):
         cb.monte_carlo_gram(huge, queries, key=0)
 

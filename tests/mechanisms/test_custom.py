@@ -112,7 +112,7 @@ def test_effects_agree_with_simulated_outcomes(post):
     queries = PROBLEM.queries(SETTING)
     rows = simulate(queries.repeat(100_000), 7).outcomes.reshape(4, -1)
     errors = rows.std(axis=1) / np.sqrt(rows.shape[1])
-    r = cb.response(PROBLEM, post)
+    r = cb.response(post)
     effects = r(at_truth(post), queries)
     assert (np.abs(effects - rows.mean(axis=1)) < 4.5 * errors).all()
     assert (r.standard_errors(at_truth(post), queries) < 1e-3).all()
@@ -123,7 +123,7 @@ def test_effects_agree_with_simulated_outcomes(post):
 
 
 def test_derivatives_are_differences(post):
-    r, queries, step = cb.response(PROBLEM, post), PROBLEM.queries(SETTING), 1e-6
+    r, queries, step = cb.response(post), PROBLEM.queries(SETTING), 1e-6
     moves = np.vstack([post.mean + step * np.eye(6), post.mean - step * np.eye(6)])
     ahead, behind = np.split(r(moves, queries), 2)
     np.testing.assert_allclose(
@@ -143,16 +143,16 @@ def test_rows_in_which_a_variable_was_set_do_not_teach_its_mechanism(post, data)
 
 def test_new_rows_of_the_same_padded_shape_compile_nothing(post):
     before = modes._look._cache_size()
-    r, queries = cb.response(PROBLEM, post), PROBLEM.queries(SETTING)
+    r, queries = cb.response(post), PROBLEM.queries(SETTING)
     r.jacobian(post.mean, queries)
     again = post.update(observe(3, 9))
-    cb.response(PROBLEM, again).jacobian(again.mean, queries)
+    cb.response(again).jacobian(again.mean, queries)
     assert modes._look._cache_size() == before
     from causal_bo_ppl import responses
 
     count = responses._linearize._cache_size()
     last = again.update(observe(1, 10))
-    cb.response(PROBLEM, last).jacobian(last.mean, queries)
+    cb.response(last).jacobian(last.mean, queries)
     assert responses._linearize._cache_size() == count
 
 
@@ -166,12 +166,12 @@ def test_a_program_is_the_same_model_as_its_functions(data):
     np.testing.assert_allclose(program.sd[1:], by_variable.sd, rtol=1e-5)
     assert (program.mean[0], program.sd[0]) == pytest.approx((0.0, 1.0))  # no effect depends on X
     queries = PROBLEM.queries(SETTING)
-    one, other = (cb.response(PROBLEM, each)(each.mean, queries) for each in (program, by_variable))
+    one, other = (cb.response(each)(each.mean, queries) for each in (program, by_variable))
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def linear(causes):
-    """A linear mechanism with the prior of cb.FixedPrior()."""
+    """A linear mechanism with the prior of cb.priors.FixedPrior()."""
     variance = numpyro.sample("variance", dist.InverseGamma(2.0, 2.0))
     sd = jnp.sqrt(variance)
     level = numpyro.sample("level", dist.Normal(0.0, sd))
@@ -184,8 +184,8 @@ def linear(causes):
 @pytest.mark.slow
 def test_a_linear_function_is_the_linear_family_under_the_same_prior(data):
     own = cb.fit(PROBLEM, data, mechanisms={"Z": linear, "Y": linear}, method="laplace")
-    ours = cb.fit(PROBLEM, data, method="laplace", prior=cb.FixedPrior())
-    exact = cb.fit(PROBLEM, data, method="conjugate", prior=cb.FixedPrior())
+    ours = cb.fit(PROBLEM, data, method="laplace", prior=cb.priors.FixedPrior())
+    exact = cb.fit(PROBLEM, data, method="conjugate", prior=cb.priors.FixedPrior())
     pairs = {
         "slope_X[Z]": "b[X->Z]",
         "slope_Z[Y]": "b[Z->Y]",
@@ -266,7 +266,7 @@ def test_disturbances_may_be_of_any_kind(skewed):
     assert (np.abs(skewed.mean - truth) < 4.5 * skewed.sd).all()
     z = np.array([0.5, 3.0])
     queries = CONFOUNDED.queries([{"Z": float(each)} for each in z])
-    r, square = cb.response(CONFOUNDED, skewed), shape * (shape + 1) / rate**2
+    r, square = cb.response(skewed), shape * (shape + 1) / rate**2
     exact = np.exp(a - 0.4 * z) + c * square
     np.testing.assert_allclose(r(truth, queries), exact, rtol=5e-3)
     errors = r.standard_errors(truth, queries)
@@ -278,7 +278,12 @@ def test_disturbances_may_be_of_any_kind(skewed):
     errors = rows[:, :, -1].std(axis=0) / np.sqrt(len(rows))
     assert (np.abs(rows[:, :, -1].mean(axis=0) - r(truth, queries)) < 4.5 * errors).all()
     assert (rows[:, :, 1] == z).all() and (rows[:, :, -1] == np.round(rows[:, :, -1])).all()
-    assert cb.check_predictive(skewed, draws=100).table["verdict"].isin(["passed", "failed"]).all()
+    assert (
+        cb.diagnostics.check_predictive(skewed, draws=100)
+        .table["verdict"]
+        .isin(["passed", "failed"])
+        .all()
+    )
 
 
 @pytest.mark.slow
@@ -339,9 +344,14 @@ def test_all_that_follows_runs(post):
     drawn = cb.monte_carlo_gram(post, queries, key=0).gram
     scale = np.sqrt(np.outer(np.diagonal(drawn), np.diagonal(drawn)))
     assert (np.abs(linear_gram - drawn) < 0.3 * scale).all()
-    assert cb.check_posterior(post).passed and cb.check_loo(post).table["elpd"].notna().all()
-    assert cb.check_predictive(post, draws=100).passed
-    found = cb.check_extrapolation(post, PROBLEM.queries([{"X": 8.0}, {"X": 1.5}])).table
+    assert (
+        cb.diagnostics.check_posterior(post).passed
+        and cb.diagnostics.check_loo(post).table["elpd"].notna().all()
+    )
+    assert cb.diagnostics.check_predictive(post, draws=100).passed
+    found = cb.diagnostics.check_extrapolation(
+        post, PROBLEM.queries([{"X": 8.0}, {"X": 1.5}])
+    ).table
     assert found["verdict"].tolist() == ["failed", "passed"]
     tree = post.to_datatree(draws=40)
     assert tuple(tree["posterior"]["theta"].coords["coordinate"].values) == post.names
@@ -387,7 +397,7 @@ def test_intervals_cover_the_true_effects():
     inside = []
     for seed in range(60):
         fitted = cb.fit(PROBLEM, observe(60, 100 + seed), mechanisms=OWN, method="laplace")
-        values, jacobian = cb.response(PROBLEM, fitted).linearize(fitted.mean, queries)
+        values, jacobian = cb.response(fitted).linearize(fitted.mean, queries)
         sd = np.linalg.norm(jacobian @ fitted.factor, axis=1)
         inside.append(np.abs(values - exact) < 1.645 * sd)
     shares = np.mean(inside, axis=0)

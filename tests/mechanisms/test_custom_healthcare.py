@@ -65,7 +65,7 @@ def test_mechanisms_without_disturbance_are_learned_exactly(post):
 
 def test_effects_at_the_truth_are_those_of_the_system(system, post):
     """Age is taken as Gaussian with the moments of U(55, 75); PSA is nearly linear in it."""
-    theta, r = post.mean.copy(), cb.response(system.problem, post)
+    theta, r = post.mean.copy(), cb.response(post)
     rows = post.distribution.model.data
     means = {name: rows.column(name).mean() for name in rows.nodes}
     slopes = {"age": 0.04, "bmi": -0.15, "statin": -0.60, "aspirin": 0.55, "cancer": 1.0}
@@ -81,7 +81,7 @@ def test_effects_at_the_truth_are_those_of_the_system(system, post):
 
 
 def test_the_diagnosis_warns_of_missing_overlap(system, post):
-    overlap, beyond = cb.check_overlap(post), cb.check_extrapolation(post)
+    overlap, beyond = cb.diagnostics.check_overlap(post), cb.diagnostics.check_extrapolation(post)
     assert overlap.verdict == beyond.verdict == "failed"
     assert "aspirin is nearly a function of age, bmi" in overlap.text
     wide = cb.effects(post, [{"aspirin": 0.0, "statin": 1.0}], key=0)["sd"].iloc[0]
@@ -126,5 +126,7 @@ def test_the_systems_own_formulas_are_accepted_without_parameters(system):
     assert np.isfinite(rows).all()
     wrong = system.observe(2, 1)
     moved = wrong.values + 0.1 * (np.array(wrong.nodes) == "statin")
-    with pytest.raises(cb.ModelError, match="'statin' has no disturbance, but its formula is 0.1"):
+    with pytest.raises(
+        cb.errors.ModelError, match="'statin' has no disturbance, but its formula is 0.1"
+    ):
         post.update(cb.Data(wrong.nodes, "PSA", moved, wrong.intervened))

@@ -84,8 +84,8 @@ def test_effects_agree_with_one_dimensional_quadrature(toy, post):
     theta, model = post.draws(3, 0), post.distribution.model
     (z, z_setting, _), (y, y_setting, _) = model.bound
     queries = toy.problem.queries([{"X": value} for value in (-1.5, 0.0, 1.0)])
-    found = cb.response(toy.problem, post)(theta, queries)
-    errors = cb.response(toy.problem, post).standard_errors(theta[0], queries)
+    found = cb.response(post)(theta, queries)
+    errors = cb.response(post).standard_errors(theta[0], queries)
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     of_z = jax.jit(lambda x: basis.features(z.form, z_setting.frame, [x]))
     of_y = jax.jit(lambda x: basis.features(y.form, y_setting.frame, [x]))
@@ -108,28 +108,30 @@ def test_common_points_are_symmetric_so_that_linear_mechanisms_are_averaged_exac
     expected = [other + other_slope * (level + slope * (2.0 - x_mean) - z_mean)]
     expected.append(other + other_slope * (-1.0 - z_mean))
     for name in ("qmc", "sigma", "moments"):
-        r = cb.response(toy.problem, linear, propagation=name)
+        r = cb.response(linear, propagation=name)
         np.testing.assert_allclose(r(theta, queries), expected, rtol=1e-9)
     assert np.abs(normal_points(256, 3).mean(axis=0)).max() < 1e-15
     straight = cb.fit(toy.problem, rows)
-    own = cb.response(toy.problem, straight)(straight.mean, queries)
+    own = cb.response(straight)(straight.mean, queries)
     np.testing.assert_allclose(expected, own, rtol=1e-3)
 
 
 @pytest.mark.heavy
 def test_propagations_are_compared_in_one_table(toy, post):
     queries = toy.problem.queries([{"X": value} for value in (-1.0, 0.0, 1.0)] + [{"Z": 1.0}])
-    table = cb.compare_propagations(post, queries)
+    table = cb.diagnostics.compare_propagations(post, queries)
     assert list(table.index[:1]) == ["do(X = -1)"]
     # One step before the target the Gaussian is exact, so only the points' error is left.
     assert (table["moments_error"].abs() < 6 * table["standard_error"] + 1e-6).all()
     assert (table["sigma_error"].abs() < table["sd"]).all()
     np.testing.assert_allclose(table["sigma"] - table["qmc"], table["sigma_error"])
     assert table.loc["do(Z = 1)", "standard_error"] < 1e-12
-    with pytest.raises(cb.ModelError, match="propagation must be one of qmc, sigma, moments"):
-        cb.response(toy.problem, post, propagation="particles")
-    with pytest.raises(cb.ModelError, match="linear mechanisms are not averaged"):
-        cb.compare_propagations(cb.fit(toy.problem, toy.observe(20, 0)), queries)
+    with pytest.raises(
+        cb.errors.ModelError, match="propagation must be one of qmc, sigma, moments"
+    ):
+        cb.response(post, propagation="particles")
+    with pytest.raises(cb.errors.ModelError, match="linear mechanisms are not averaged"):
+        cb.diagnostics.compare_propagations(cb.fit(toy.problem, toy.observe(20, 0)), queries)
 
 
 @pytest.mark.slow
@@ -137,7 +139,7 @@ def test_moments_and_points_agree_on_groups_and_on_causes_that_share_a_cause(joi
     choices = {"C": FEW, "Y": cb.GP(groups=[("A", "B")], functions=6)}
     post = cb.fit(*joined, mechanisms=choices)
     queries = joined[0].queries([{"A": 0.5}, {"A": -1.0, "B": 0.5}, {"B": 1.0}])
-    table = cb.compare_propagations(post, queries)
+    table = cb.diagnostics.compare_propagations(post, queries)
     assert (table["moments_error"].abs() < 0.1 * table["sd"] + 6 * table["standard_error"]).all()
 
 
@@ -164,7 +166,7 @@ def test_laplace_draws_have_its_moments_and_conjugate_is_narrower(toy, rows):
         for method in ("conjugate", "laplace")
     )
     queries = toy.problem.queries([{"Z": value} for value in (-1.0, 0.0, 2.0, 5.0)])
-    r = cb.response(toy.problem, wide)
+    r = cb.response(wide)
     drawn = r(wide.draws(4_000, 0), queries)
     gram = np.sqrt(np.diagonal(cb.jacobian_gram(wide, queries).gram))
     np.testing.assert_allclose(drawn.std(axis=0), gram, rtol=0.1)
@@ -231,8 +233,8 @@ def test_laplace_learns_from_outcomes_of_the_target_alone(toy, rows):
     asked = toy.problem.queries([{"Z": -4.0}])
     sds = [cb.jacobian_gram(post, asked).gram[0, 0] ** 0.5 for post in (before, after)]
     assert sds[1] < 0.6 * sds[0]
-    assert abs(cb.response(toy.problem, after)(after.mean, asked)[0] + 1.5) < 1.0
-    with pytest.raises(cb.ModelError, match="learns from whole rows only"):
+    assert abs(cb.response(after)(after.mean, asked)[0] + 1.5) < 1.0
+    with pytest.raises(cb.errors.ModelError, match="learns from whole rows only"):
         cb.fit(toy.problem, rows, mechanisms=few, outcomes=(queries, [-1.5] * 6))
 
 
@@ -244,7 +246,7 @@ def test_monte_carlo_kernel_shows_where_linearization_fails(toy, post):
         drawn = np.sqrt(np.diagonal(cb.monte_carlo_gram(post, queries, draws=1_000, key=0).gram))
         linear = np.sqrt(np.diagonal(cb.jacobian_gram(post, queries).gram))
         assert (np.abs(linear / drawn - 1) < 0.2).all() == is_close
-    with pytest.raises(cb.ModelError, match="gp mechanisms bend: second moments"):
+    with pytest.raises(cb.errors.ModelError, match="gp mechanisms bend: second moments"):
         cb.exact_gram(post, near)
 
 
@@ -264,11 +266,11 @@ def test_contract_of_mechanisms_is_kept(toy, rows):
 
 
 def test_prior_is_written_and_read():
-    prior = cb.GPPrior(hinge=2.0, scales={"X": 2.0}, ranges={"X": (-1.0, 1.0)})
-    again = cb.GPPrior.from_json(prior.to_json())
-    assert again.canonical() == prior.canonical() != cb.GPPrior().canonical()
-    with pytest.raises(cb.ModelError, match="exactly the fields"):
-        cb.GPPrior.from_json('{"hinge": 1.0}')
+    prior = cb.priors.GPPrior(hinge=2.0, scales={"X": 2.0}, ranges={"X": (-1.0, 1.0)})
+    again = cb.priors.GPPrior.from_json(prior.to_json())
+    assert again.canonical() == prior.canonical() != cb.priors.GPPrior().canonical()
+    with pytest.raises(cb.errors.ModelError, match="exactly the fields"):
+        cb.priors.GPPrior.from_json('{"hinge": 1.0}')
 
 
 def test_the_order_of_names_in_a_group_does_not_matter(joined):
@@ -281,13 +283,13 @@ def test_the_order_of_names_in_a_group_does_not_matter(joined):
 
 
 def test_rows_that_teach_nothing_are_refused(toy, rows):
-    with pytest.raises(cb.DataError, match="rows"):
+    with pytest.raises(cb.errors.DataError, match="rows"):
         cb.fit(toy.problem, rows.select(slice(0, 2)), mechanisms="gp")
     graph = cb.CausalGraph.parse("A -> Y; B -> Y")
     problem = cb.Problem(graph, "Y", domains={"A": (-1.0, 1.0), "B": (-1.0, 1.0)})
     a = np.random.default_rng(0).normal(size=40)
     table = pd.DataFrame({"A": a, "B": 2 * a + 1, "Y": np.sin(a)})
-    with pytest.raises(cb.DataError, match="collinear"):
+    with pytest.raises(cb.errors.DataError, match="collinear"):
         cb.fit(problem, cb.Data.from_frame(problem, table), mechanisms="gp")
 
 
@@ -298,8 +300,8 @@ def test_many_rows_do_not_fail_by_rounding(toy):
 def test_error_of_a_propagation_is_its_own(toy, rows):
     post = cb.fit(toy.problem, rows, mechanisms=FEW)
     queries = toy.problem.queries([{"X": 0.0}, {"X": 1.0}])
-    table = cb.compare_propagations(post, queries)
-    sigma = cb.response(toy.problem, post, propagation="sigma")
+    table = cb.diagnostics.compare_propagations(post, queries)
+    sigma = cb.response(post, propagation="sigma")
     found = sigma.standard_errors(post.mean, queries)
     np.testing.assert_allclose(found, table["sigma_error"].abs(), atol=0.01)
 
@@ -309,14 +311,14 @@ def test_what_cannot_be_is_refused(toy, rows):
         ({"parameters": "structural"}, "is for linear mechanisms"),
         ({"intercepts": False}, "these have levels"),
         ({"linear": True, "method": "laplace"}, "these are not linear"),
-        ({"prior": cb.FixedPrior()}, "take a cb.GPPrior"),
+        ({"prior": cb.priors.FixedPrior()}, "take a cb.priors.GPPrior"),
         ({"mechanisms": {"W": "gp"}}, "W"),
         ({"mechanisms": {"Z": "cubic"}}, 'must be "linear", "gp" or cb.GP'),
         ({"mechanisms": {"Y": cb.GP(groups=[("X", "Z")])}}, "none of its causes"),
         ({"method": "wishart"}, "linear"),
-        ({"prior": cb.GPPrior(scales={"typo": 3.0})}, "typo"),
+        ({"prior": cb.priors.GPPrior(scales={"typo": 3.0})}, "typo"),
     ):
-        with pytest.raises(cb.ModelError, match=message):
+        with pytest.raises(cb.errors.ModelError, match=message):
             cb.fit(toy.problem, rows, **{"mechanisms": "gp", **options})
     for options, message in (
         ({"groups": ["DE"]}, "groups are lists of names"),
@@ -335,7 +337,7 @@ def test_what_cannot_be_is_refused(toy, rows):
         ({"ranges": {"X": (1.0, 0.0)}}, r"must be \(low, high\)"),
     ):
         with pytest.raises(cb.CausalBOError, match=message):
-            cb.GPPrior(**options)
+            cb.priors.GPPrior(**options)
 
 
 def test_a_variable_that_follows_its_causes_exactly_has_a_disturbance_of_the_size_of_rounding():

@@ -26,9 +26,13 @@ def post():
 
 @pytest.mark.parametrize("choice", ["gp", FEW])
 def test_a_variable_without_causes_to_learn_cannot_be_said_to_bend(choice):
-    with pytest.raises(cb.ModelError, match="'X' cannot bend in its causes: it has none; leave"):
+    with pytest.raises(
+        cb.errors.ModelError, match="'X' cannot bend in its causes: it has none; leave"
+    ):
         cb.fit(PROBLEM, rows(), mechanisms={"X": choice})
-    with pytest.raises(cb.ModelError, match="'Z' .* has only causes with known coefficients"):
+    with pytest.raises(
+        cb.errors.ModelError, match="'Z' .* has only causes with known coefficients"
+    ):
         cb.fit(PROBLEM, rows(), mechanisms={"Z": choice})
 
 
@@ -39,8 +43,12 @@ def test_a_root_may_be_called_linear():
 
 def test_a_variable_that_was_set_in_every_row_is_named_so():
     names = ("X", "Z", "Y")
-    prior = cb.GPPrior(scales=dict.fromkeys(names, 1.0), ranges=dict.fromkeys(names, (-2.0, 2.0)))
-    with pytest.raises(cb.ModelError, match="'Z' was set in every row, .* cannot be learned; add"):
+    prior = cb.priors.GPPrior(
+        scales=dict.fromkeys(names, 1.0), ranges=dict.fromkeys(names, (-2.0, 2.0))
+    )
+    with pytest.raises(
+        cb.errors.ModelError, match="'Z' was set in every row, .* cannot be learned; add"
+    ):
         cb.fit(PROBLEM, rows(intervened="Z"), mechanisms={"Y": FEW}, prior=prior)
 
 
@@ -48,7 +56,7 @@ def test_the_mean_without_intervention_says_what_to_do():
     problem = cb.Problem(CHAIN, "Y", domains=DOMAINS, sets=[("X",)])
     post = cb.fit(problem, rows(problem), mechanisms=FEW)
     with pytest.raises(
-        cb.ExplorationError,
+        cb.errors.ExplorationError,
         match="mean of 'Y' without any intervention depends .* X, .* mean of observed rows",
     ):
-        cb.response(problem, post)(post.mean, problem.baseline())
+        cb.response(post)(post.mean, problem.baseline())

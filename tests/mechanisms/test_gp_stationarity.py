@@ -45,7 +45,7 @@ def line(check):
 
 def test_an_exponential_is_named_with_the_value_of_the_cause_and_advice():
     cause, effect = exponential(1)
-    check = cb.check_predictive(fit(cause, effect))
+    check = cb.diagnostics.check_predictive(fit(cause, effect))
     found = line(check)
     assert found["verdict"] == "failed" and found["gap"] > 1 and found["p_corrected"] < 0.01
     name, value = found["where"].split(" = ")
@@ -57,7 +57,7 @@ def test_an_exponential_is_named_with_the_value_of_the_cause_and_advice():
 
 
 def test_a_wave_of_the_same_length_everywhere_passes():
-    assert line(cb.check_predictive(fit(*wave(0))))["verdict"] == "passed"
+    assert line(cb.diagnostics.check_predictive(fit(*wave(0))))["verdict"] == "passed"
 
 
 def test_the_mean_with_the_cause_stretched_is_nearer_to_the_truth():
@@ -113,7 +113,7 @@ def test_rows_in_which_the_variable_was_set_say_nothing():
     cause, effect = exponential(1)
     graph = cb.CausalGraph.parse("B -> C -> D")
     problem = cb.Problem(graph, "D", domains={"B": (-5.0, 5.0), "C": (-9.0, 90.0)}, sets=[("B",)])
-    prior = cb.GPPrior(
+    prior = cb.priors.GPPrior(
         scales={"B": 1.4, "C": 5.0, "D": 1.0},
         centres={"B": 0.0, "C": 2.0, "D": 0.0},
         ranges={"B": (-6.0, 6.0), "C": (-9.0, 90.0), "D": (-9.0, 9.0)},
@@ -130,7 +130,7 @@ def test_rows_in_which_the_variable_was_set_say_nothing():
 
 
 def test_linear_mechanisms_have_no_such_line():
-    table = cb.check_predictive(fit(*wave(0), mechanisms={"C": "linear"})).table
+    table = cb.diagnostics.check_predictive(fit(*wave(0), mechanisms={"C": "linear"})).table
     assert "uneven curvature" not in set(table["statistic"])
 
 
@@ -142,16 +142,16 @@ def test_rates_of_alarms_about_uneven_curvature():
     for seed in range(40):
         cause, effect = exponential(seed)
         post = fit(cause, effect, "gp", wide)
-        draws = cb.response(wide, post)(post.draws(400, 0), query)
+        draws = cb.response(post)(post.draws(400, 0), query)
         low, high = np.quantile(draws, (0.05, 0.95))
-        named.append(line(cb.check_predictive(post))["verdict"] == "failed")
+        named.append(line(cb.diagnostics.check_predictive(post))["verdict"] == "failed")
         missed.append(cause.min() < -3 and not low <= np.exp(3) <= high)
     assert np.mean(named) >= 0.7 and np.mean(np.array(named)[missed]) >= 0.75
     chain, alarms = cb.models.load("chain"), 0
     for seed in range(40):
         straight = cb.fit(chain.problem, chain.observe(100, seed), mechanisms="gp")
         for post in (fit(*wave(seed), "gp"), straight):
-            table = cb.check_predictive(post).table
+            table = cb.diagnostics.check_predictive(post).table
             bad = (table["statistic"] == "uneven curvature") & (table["verdict"] == "failed")
             alarms += bool(bad.any())
     assert alarms <= 1

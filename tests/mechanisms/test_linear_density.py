@@ -36,7 +36,7 @@ from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
 from causal_bo_ppl.problem import Queries
 
 pytestmark = pytest.mark.heavy
-PRIOR = cb.FixedPrior(
+PRIOR = cb.priors.FixedPrior(
     slope_sd=0.7,
     intercept_sd=1.5,
     noise_sd=0.8,
@@ -302,7 +302,7 @@ def test_scaled_prior_of_the_density_is_the_conjugate_one():
     """Prior times likelihood of one equation is the normal-inverse-gamma posterior."""
     problem, truth = random_problem(1, size=4)
     data = simulate(problem, truth, 30, 1)
-    model = make_model(problem, data, prior=cb.ScaledPrior(0.5))
+    model = make_model(problem, data, prior=cb.priors.ScaledPrior(0.5))
     flat = np.random.default_rng(6).normal(size=(6, len(model.coordinates)))
     prior, likelihood = log_priors(model, flat), log_likelihoods(model, flat)
     exact = model.equations.posterior
@@ -322,7 +322,7 @@ def test_scaled_prior_of_the_density_is_the_conjugate_one():
 
 def test_prior_draws_have_the_moments_of_the_fixed_prior():
     graph = cb.CausalGraph.parse("A -> B; A <-> B")
-    prior = cb.FixedPrior(
+    prior = cb.priors.FixedPrior(
         slope_sd=0.5, noise_rows=12.0, noise_sd=2.0, centres={"A": 3.0}, intercept_sd=0.2
     )
     matrices, noises = draw_models(graph, prior, {}, True, 4_000, jax.random.key(0))
@@ -340,7 +340,7 @@ def test_prior_draws_have_the_moments_of_the_fixed_prior():
 
 def test_known_variances_and_coefficients_are_not_drawn():
     graph = cb.CausalGraph.parse("A -> B")
-    prior = cb.FixedPrior(noise_rows=np.inf, noise_sd=0.5)
+    prior = cb.priors.FixedPrior(noise_rows=np.inf, noise_sd=0.5)
     matrices, noises = draw_models(graph, prior, {("A", "B"): 0.8}, False, 20, jax.random.key(0))
     assert (
         (matrices[:, 0, 1] == 0.8).all()

@@ -54,17 +54,17 @@ def test_default_intervals_cover_with_few_rows_and_many_parents(rows):
 
 def test_what_the_caller_does_later_changes_nothing(make_problem):
     scales, data = {"Y": 1.0}, cb.models.load("chain").observe(5, 0)
-    prior = cb.FixedPrior(scales=scales)
+    prior = cb.priors.FixedPrior(scales=scales)
     post = cb.fit(make_problem(), data, prior=prior)
     name = post.fingerprint
-    before = cb.fit(make_problem(), data, prior=cb.FixedPrior(scales={"Y": 1.0}))
+    before = cb.fit(make_problem(), data, prior=cb.priors.FixedPrior(scales={"Y": 1.0}))
     scales["Y"] = 100.0
     prior.scales["Y"] = 100.0
     assert np.array_equal(post.sd, before.sd) and post.fingerprint == name == before.fingerprint
     with pytest.raises(ValueError, match="read-only"):
         post.mean[0] = 1.0
     with pytest.raises(ValueError, match="read-only"):
-        cb.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0).scale[0, 0] = 2.0
+        cb.priors.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0).scale[0, 0] = 2.0
 
 
 def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
@@ -73,14 +73,20 @@ def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
     def name(prior, **options):
         return cb.fit(make_problem(), data, prior=prior, **options).fingerprint
 
-    assert name(cb.ScaledPrior(1)) == name(cb.ScaledPrior(1.0)) != name(cb.ScaledPrior(2.0))
+    assert (
+        name(cb.priors.ScaledPrior(1))
+        == name(cb.priors.ScaledPrior(1.0))
+        != name(cb.priors.ScaledPrior(2.0))
+    )
     one, other = {"X": 1.0, "Y": 2.0}, {"Y": 2.0, "X": 1.0}
     assert (
-        name(cb.FixedPrior(scales=one))
-        == name(cb.FixedPrior(scales=other))
-        != name(cb.FixedPrior(centres=one))
+        name(cb.priors.FixedPrior(scales=one))
+        == name(cb.priors.FixedPrior(scales=other))
+        != name(cb.priors.FixedPrior(centres=one))
     )
-    close = [cb.MomentPrior(np.zeros(3), 1.0, np.eye(3) * s, 9.0) for s in (1.0, 1.000000001)]
+    close = [
+        cb.priors.MomentPrior(np.zeros(3), 1.0, np.eye(3) * s, 9.0) for s in (1.0, 1.000000001)
+    ]
     assert name(close[0], method="wishart") != name(close[1], method="wishart")
     kinds = {name(None, parameters=kind) for kind in ("structural", "total_effect", "estimand")}
     assert (
@@ -99,7 +105,7 @@ def test_prior_alone_is_a_posterior_of_no_rows():
     problem, _ = cases.random_problem(0)
     empty = Data(problem.graph.nodes, problem.target, np.zeros((0, 5)), np.zeros((0, 5), bool))
     post = cb.fit(
-        problem, empty, prior=cb.FixedPrior(slope_sd=3.0, noise_rows=6.0), intercepts=False
+        problem, empty, prior=cb.priors.FixedPrior(slope_sd=3.0, noise_rows=6.0), intercepts=False
     )
     np.testing.assert_allclose(post.mean, 0.0, atol=1e-14)
     np.testing.assert_allclose(
@@ -110,34 +116,49 @@ def test_prior_alone_is_a_posterior_of_no_rows():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"slope_sd": 0.0}, cb.ModelError, "slope_sd must be a positive number, got 0.0"),
-        ({"noise_rows": 2.0}, cb.ModelError, "noise_rows must be more than 2"),
-        ({"noise_rows": math.nan}, cb.ModelError, "noise_rows must be more than 2"),
-        ({"noise_rows": None}, cb.ModelError, "noise_rows must be a number, got None"),
-        ({"centres": {"X": None}}, cb.ModelError, "the centre of 'X' must be a number, got None"),
-        ({"scales": [1.0]}, cb.ModelError, "scales must be a mapping"),
-        ({"slopes": {("X", "Z"): 1.0}}, cb.ModelError, r"is a pair \(mean, sd\), got 1.0"),
-        ({"scales": {"X": -1.0}}, cb.ModelError, "the scale of 'X' must be a positive number"),
-        ({"centres": {"X": math.inf}}, cb.ModelError, "the centre of 'X' must be finite"),
-        ({"slopes": {("X", "Z"): (0.0, 0.0)}}, cb.ModelError, "the prior sd of the slope"),
-        ({"slopes": {("X", "Z"): (math.nan, 1.0)}}, cb.ModelError, "the prior mean of the slope"),
+        ({"slope_sd": 0.0}, cb.errors.ModelError, "slope_sd must be a positive number, got 0.0"),
+        ({"noise_rows": 2.0}, cb.errors.ModelError, "noise_rows must be more than 2"),
+        ({"noise_rows": math.nan}, cb.errors.ModelError, "noise_rows must be more than 2"),
+        ({"noise_rows": None}, cb.errors.ModelError, "noise_rows must be a number, got None"),
+        (
+            {"centres": {"X": None}},
+            cb.errors.ModelError,
+            "the centre of 'X' must be a number, got None",
+        ),
+        ({"scales": [1.0]}, cb.errors.ModelError, "scales must be a mapping"),
+        ({"slopes": {("X", "Z"): 1.0}}, cb.errors.ModelError, r"is a pair \(mean, sd\), got 1.0"),
+        (
+            {"scales": {"X": -1.0}},
+            cb.errors.ModelError,
+            "the scale of 'X' must be a positive number",
+        ),
+        ({"centres": {"X": math.inf}}, cb.errors.ModelError, "the centre of 'X' must be finite"),
+        ({"slopes": {("X", "Z"): (0.0, 0.0)}}, cb.errors.ModelError, "the prior sd of the slope"),
+        (
+            {"slopes": {("X", "Z"): (math.nan, 1.0)}},
+            cb.errors.ModelError,
+            "the prior mean of the slope",
+        ),
     ],
 )
 def test_odd_prior_is_refused(options, error, match):
     with pytest.raises(error, match=match):
-        cb.FixedPrior(**options)
+        cb.priors.FixedPrior(**options)
 
 
 def test_prior_of_something_else_is_refused(make_problem):
     problem, data = make_problem(known={("Z", "Y"): 1.0}), cb.models.load("chain").observe(20, 0)
     for prior, match in (
-        (cb.FixedPrior(scales={"W": 1.0}), "unknown variable 'W'"),
-        (cb.FixedPrior(slopes={("X", "Y"): (0.0, 1.0)}), "which is no edge"),
-        (cb.FixedPrior(slopes={("Z", "Y"): (0.0, 1.0)}), "is known; it has no prior"),
-        (cb.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0), "a MomentPrior is for method='wishart'"),
+        (cb.priors.FixedPrior(scales={"W": 1.0}), "unknown variable 'W'"),
+        (cb.priors.FixedPrior(slopes={("X", "Y"): (0.0, 1.0)}), "which is no edge"),
+        (cb.priors.FixedPrior(slopes={("Z", "Y"): (0.0, 1.0)}), "is known; it has no prior"),
+        (
+            cb.priors.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0),
+            "a MomentPrior is for method='wishart'",
+        ),
         ("weak", "prior must be a ScaledPrior"),
     ):
-        with pytest.raises(cb.ModelError, match=match):
+        with pytest.raises(cb.errors.ModelError, match=match):
             cb.fit(problem, data, prior=prior)
-    with pytest.raises(cb.ModelError, match="rows must be a positive number"):
-        cb.ScaledPrior(rows=0)
+    with pytest.raises(cb.errors.ModelError, match="rows must be a positive number"):
+        cb.priors.ScaledPrior(rows=0)

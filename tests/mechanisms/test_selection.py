@@ -68,10 +68,12 @@ def test_a_run_and_a_study_go_on_with_what_the_rows_chose():
 
 def test_what_cannot_be_compared_is_refused_by_name():
     problem, data = problem_and_rows(0.5)
-    with pytest.raises(cb.DataError, match="there are 3; give at least 4"):
+    with pytest.raises(cb.errors.DataError, match="there are 3; give at least 4"):
         cb.fit(problem, data.select(slice(0, 3)), mechanisms="auto")
     toy = cb.models.load("toy", variant="confounded")
-    with pytest.raises(cb.ModelError, match="latent cause joins 'X' and 'Y'.*cannot be compared"):
+    with pytest.raises(
+        cb.errors.ModelError, match="latent cause joins 'X' and 'Y'.*cannot be compared"
+    ):
         cb.fit(toy.problem, toy.observe(50, 0), mechanisms="auto")
 
 

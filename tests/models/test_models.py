@@ -247,11 +247,11 @@ def test_observations_and_experiments_refuse_bad_requests():
     system = load("toy")
     assert len(system.observe(0, 0)) == 0
     with pytest.raises(
-        cb.DataError, match="number of rows must be a whole number, at least 0; got -1"
+        cb.errors.DataError, match="number of rows must be a whole number, at least 0; got -1"
     ):
         system.observe(-1, 0)
     with pytest.raises(
-        cb.DataError, match="number of rows must be a whole number, at least 0; got 2.7"
+        cb.errors.DataError, match="number of rows must be a whole number, at least 0; got 2.7"
     ):
         system.observe(2.7, 0)
     with pytest.raises(TypeError, match="key must be one JAX key or an int seed .*, got 1.5"):
@@ -259,7 +259,7 @@ def test_observations_and_experiments_refuse_bad_requests():
     with pytest.raises(TypeError, match="got True"):
         system.observe(1, True)
     with pytest.raises(DomainError, match="shape"):
-        system.effect(cb.Queries(np.zeros((1, 2), bool), np.zeros((1, 2))))
+        system.effect(cb.problem.Queries(np.zeros((1, 2), bool), np.zeros((1, 2))))
     with pytest.raises(
         DomainError, match=r"expected Queries, got str; build them with problem.queries"
     ):
@@ -272,7 +272,7 @@ def test_observations_and_experiments_refuse_bad_requests():
     with pytest.raises(TypeError, match="got 118059162071741130"):
         system.observe(1, 2**70)
     for strange in (jax.numpy.zeros(3), jax.random.split(jax.random.key(0), 3)):
-        with pytest.raises(cb.SeedError, match="key must be one JAX key"):
+        with pytest.raises(cb.errors.SeedError, match="key must be one JAX key"):
             system.observe(1, strange)
     with pytest.raises(
         ModelError, match="seed of the funnel must be a whole number, at least 0; got -1"

@@ -312,7 +312,7 @@ def test_optimum_that_is_none_is_caught():
 def test_surgery_acts_row_by_row_and_downstream_sees_it():
     system = load("chain")
     queries = system.problem.queries([{"X": 2.0}, {"Z": -1.0}])
-    both = cb.Queries(
+    both = cb.problem.Queries(
         np.vstack([queries.mask, [[False] * 3]]), np.vstack([queries.value, [[0.0] * 3]])
     )
     rows = np.asarray(simulate(system.model, system.problem.graph.nodes, both, jax.random.key(0)))

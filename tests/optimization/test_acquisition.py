@@ -36,7 +36,7 @@ from causal_bo_ppl.surrogates import Prediction
 def test_no_point_of_any_box_beats_the_best_vertex(objective):
     problem, truth = cases.random_problem(2, size=4, objective=objective)
     post = cb.fit(problem, cases.simulate(problem, truth, 15, 0))
-    surrogate = cb.couple(post)
+    surrogate = cb.surrogates.couple(post)
     for query, outcome in zip(problem.sobol(1), [1.0, -2.0, 0.5, 3.0, 1.0, 0.0, 2.0], strict=True):
         surrogate = surrogate.tell(query, outcome, 1.0)
     for beta in (0.0, 2.0, 50.0):
@@ -57,7 +57,7 @@ def test_bound_is_optimistic_in_the_direction_of_the_goal():
 def test_of_equal_bounds_the_first_is_taken():
     assert first_best(np.array([3.0, 1.0 + 1e-13, 1.0, 2.0]), "min") == 1
     assert first_best(np.array([3.0, 3.0 + 1e-13, 1.0]), "max") == 0
-    with pytest.raises(cb.DomainError, match="no intervention to choose from"):
+    with pytest.raises(cb.errors.DomainError, match="no intervention to choose from"):
         first_best(np.zeros(0), "min")
 
 
@@ -72,7 +72,7 @@ def test_vertices_of_some_sets_are_those_of_the_problem():
 @pytest.fixture(scope="module")
 def fitted():
     problem, truth = cases.random_problem(2, size=4)
-    return problem, cb.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
+    return problem, cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
 
 
 def context(problem, surrogate, objective="min", **options):
@@ -93,7 +93,7 @@ def test_practical_bounds_are_the_formula(fitted, objective):
 @pytest.mark.parametrize("seed", range(4))
 def test_the_regret_safe_bound_picks_the_query_of_the_practical_one(seed):
     problem, truth = cases.random_problem(seed, size=4)
-    surrogate = cb.couple(cb.fit(problem, cases.simulate(problem, truth, 20, seed)))
+    surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 20, seed)))
     queries = problem.vertices()
     safe = prepare(RegretSafeBound(2.0), context(problem, surrogate))
     plain, wide = (r.worth(surrogate, queries, "min") for r in (ConfidenceBound(2.0), safe))
@@ -128,16 +128,16 @@ def test_a_vacuous_bound_is_called_so(fitted):
 
 def test_the_schedule_of_beta_grows_with_rounds_and_queries():
     assert BetaSchedule(0.05).at(3, 40) == pytest.approx(2 * np.log(40 * 9 * np.pi**2 / 0.3))
-    with pytest.raises(cb.ModelError, match="delta must lie between 0 and 1"):
+    with pytest.raises(cb.errors.ModelError, match="delta must lie between 0 and 1"):
         BetaSchedule(1.0)
-    with pytest.raises(cb.ModelError, match='beta must be a number, "schedule" or'):
+    with pytest.raises(cb.errors.ModelError, match='beta must be a number, "schedule" or'):
         ConfidenceBound("linear")
 
 
 def test_a_schedule_becomes_a_number_when_it_is_prepared(fitted):
     problem, surrogate = fitted
     rule = ConfidenceBound("schedule")
-    with pytest.raises(cb.ModelError, match=r"call prepare\(context\) first"):
+    with pytest.raises(cb.errors.ModelError, match=r"call prepare\(context\) first"):
         rule.worth(surrogate, problem.vertices(), "min")
     prepared = prepare(rule, context(problem, surrogate, round=5))
     assert prepared.beta == BetaSchedule().at(5, len(problem.vertices()))
@@ -152,9 +152,9 @@ def test_one_draw_decides_all_sets_at_once(fitted):
     assert not rule.is_one_batch
     np.testing.assert_allclose(worth, -surrogate.sample(queries, 1, key)[0])
     np.testing.assert_allclose(worth[5:7], rule.worth(surrogate, queries[5:7], "min"))
-    with pytest.raises(cb.ModelError, match="Thompson sampling draws: give the context"):
+    with pytest.raises(cb.errors.ModelError, match="Thompson sampling draws: give the context"):
         prepare(Thompson(), context(problem, surrogate))
-    with pytest.raises(cb.ModelError, match=r"call prepare\(context\) with a key"):
+    with pytest.raises(cb.errors.ModelError, match=r"call prepare\(context\) with a key"):
         Thompson().worth(surrogate, queries, "min")
 
 
@@ -205,9 +205,9 @@ def test_costs_are_subtracted_or_divided_by(fitted):
     assert rules["ratio"].name == "ei per cost" and rules["log"].is_log
     named = prepare(PerCost("log-ei"), context(problem, surrogate))
     assert named.rule.best == pytest.approx(surrogate.predict(queries).mean.min())
-    with pytest.raises(cb.ModelError, match="'ucb' can be negative"):
+    with pytest.raises(cb.errors.ModelError, match="'ucb' can be negative"):
         PerCost("ucb")
-    with pytest.raises(cb.ModelError, match="'log-ei' is a logarithm"):
+    with pytest.raises(cb.errors.ModelError, match="'log-ei' is a logarithm"):
         CostSubtracted("log-ei", 1.0)
 
 

@@ -104,9 +104,9 @@ def test_the_effect_to_improve_upon_is_the_best_that_can_be_recommended():
 
 def test_improvement_over_nothing_is_refused():
     problem, surrogate = dense_case()
-    with pytest.raises(cb.ModelError, match="improvement over what"):
+    with pytest.raises(cb.errors.ModelError, match="improvement over what"):
         ExpectedImprovement().worth(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.ModelError, match="best must be finite"):
+    with pytest.raises(cb.errors.ModelError, match="best must be finite"):
         LogExpectedImprovement(np.inf)
 
 
@@ -114,7 +114,7 @@ def test_improvement_over_nothing_is_refused():
 def test_improvement_of_affine_effects_is_largest_at_a_vertex(objective):
     """(f(x) - best)_+ is convex in x for every draw of the weights, and so is its mean."""
     problem, truth = cases.random_problem(2, size=4, objective=objective)
-    surrogate = cb.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
+    surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
     corners, inside = problem.vertices(), problem.grid(9)
     means = surrogate.predict(corners).mean
     spread = np.ptp(means)

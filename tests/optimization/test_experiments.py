@@ -29,7 +29,7 @@ def test_own_experiments_in_both_directions(make_problem, objective):
 
     found = cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, rounds=4, key=0)
     assert found.best.intervention == {"Z": 5.0 if objective == "min" else -5.0} and len(asked) == 4
-    with pytest.raises(cb.ModelError, match="regret needs the truth"):
+    with pytest.raises(cb.errors.ModelError, match="regret needs the truth"):
         found.regret()
     numbers = cb.optimize(
         problem,
@@ -66,9 +66,9 @@ def test_own_experiments_in_both_directions(make_problem, objective):
 def test_odd_answers_of_an_experiment_are_refused(make_problem, answer, match):
     data = cb.models.load("chain").observe(40, 0)
     problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
-    with pytest.raises(cb.ExperimentFailed, match=match) as caught:
+    with pytest.raises(cb.errors.ExperimentFailed, match=match) as caught:
         cb.optimize(problem, data=data, experiment=answer, rounds=2, key=0)
-    assert isinstance(caught.value.__cause__, cb.DataError)
+    assert isinstance(caught.value.__cause__, cb.errors.DataError)
     run, returned = caught.value.run, caught.value.returned
     assert (run is None) == (returned is not None)  # outcomes that were read, or all that came back
     assert run is None or (len(run.steps), len(run.unlearned)) == (0, 1)
@@ -85,7 +85,7 @@ def test_what_was_paid_for_survives_a_failed_experiment(make_problem):
         return [float(len(asked))]
 
     with pytest.raises(
-        cb.ExperimentFailed, match=r"round 4, do\(. = .*\), failed: RuntimeError"
+        cb.errors.ExperimentFailed, match=r"round 4, do\(. = .*\), failed: RuntimeError"
     ) as caught:
         cb.optimize(problem, data=system.observe(40, 0), experiment=experiment, rounds=9, key=0)
     assert caught.value.run.trace["outcome"].values.tolist() == [1.0, 2.0, 3.0]
@@ -116,7 +116,8 @@ def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
     outcomes = iter([-99.0, 1.0, 1.0, 1.0, 2.0])  # after all vertices one is tried again
     data = cb.models.load("chain").observe(40, 0)
     with pytest.raises(
-        cb.ExperimentFailed, match=r"came out as \[2.0\], but cannot be used: the same intervention"
+        cb.errors.ExperimentFailed,
+        match=r"came out as \[2.0\], but cannot be used: the same intervention",
     ) as caught:
         cb.optimize(
             make_problem(),
@@ -128,7 +129,7 @@ def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
             key=0,
         )
     assert len(caught.value.run.steps) == 4
-    with pytest.raises(cb.ExperimentFailed, match=r"came out as \[3.0\].*needs whole rows"):
+    with pytest.raises(cb.errors.ExperimentFailed, match=r"came out as \[3.0\].*needs whole rows"):
         cb.optimize(
             make_problem(), data=data, experiment=lambda q: 3.0, update="full", rounds=4, key=0
         )
@@ -150,9 +151,14 @@ def test_values_read_back_from_a_file_are_those_asked_for(make_problem):
 def test_a_prior_replaces_rows(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(2, 0)
     found = cb.optimize(
-        problem, data=data, experiment=lambda q: [0.0], prior=cb.FixedPrior(), rounds=2, key=0
+        problem,
+        data=data,
+        experiment=lambda q: [0.0],
+        prior=cb.priors.FixedPrior(),
+        rounds=2,
+        key=0,
     )
-    assert found.surrogate.post.prior == cb.FixedPrior()
+    assert found.surrogate.post.prior == cb.priors.FixedPrior()
 
 
 def test_variables_may_be_named_like_columns_of_the_trace():
@@ -178,7 +184,7 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_o
     )
     earlier = Data(graph.nodes, "Y", [[0.1, 2.0, 2.6]], [[False, True, False]])
     options = {"rounds": 1, "key": 0, "experiment": lambda q: [3.0], "noise": 0.01}
-    prior = cb.couple(cb.fit(problem, rows, method="wishart"))
+    prior = cb.surrogates.couple(cb.fit(problem, rows, method="wishart"))
     query = problem.queries([{"Z": 2.0}])
     variance = prior.post.outcome_variances(query)[0]
     found = cb.optimize(problem, data=rows.join(earlier), **options)
@@ -187,7 +193,7 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_o
     assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0])) and variance > 1
     outside = Data(graph.nodes, "Y", [[0.1, 9.0, 2.6]], [[False, True, False]])
     wide = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 9)})
-    prior = cb.couple(cb.fit(wide, rows, method="wishart"))
+    prior = cb.surrogates.couple(cb.fit(wide, rows, method="wishart"))
     expected = prior.tell(wide.queries([{"Z": 9.0}]), 2.6).predict(query)
     found = cb.optimize(problem, data=rows.join(outside), residual=False, **options)
     assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0]))

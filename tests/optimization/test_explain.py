@@ -98,7 +98,7 @@ def test_gain_of_a_whole_row_is_that_of_new_rows(close):
             whole = np.zeros((1, 3))
             whole[0, columns] = row
             data = cb.Data(problem.graph.nodes, "Y", whole, np.asarray(query.mask))
-            after = cb.couple(post.update(data)).predict(vertices).mean
+            after = cb.surrogates.couple(post.update(data)).predict(vertices).mean
             found.append(after.max() - after[best])
         error = np.std(found) / np.sqrt(len(found))
         gain = expected_row_gain(context, query, jax.random.key(0))
@@ -171,8 +171,8 @@ def test_there_is_no_runner_up_where_nothing_else_can_be_paid_for():
 
 def test_doubts_are_the_squared_correlations_of_the_dense_gaussian(study):
     post, queries = study.posterior, study.problem.vertices()
-    surrogate = cb.couple(post)
-    r = cb.response(study.problem, post)
+    surrogate = cb.surrogates.couple(post)
+    r = cb.response(post)
     jacobian = r.jacobian(post.mean, queries)
     covariance = post.covariance
     told = study.problem.queries([{"A": 1.0}])

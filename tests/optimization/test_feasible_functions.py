@@ -86,7 +86,9 @@ def test_own_function_cannot_change_the_batch_and_sees_legal_values_only():
         return np.ones(len(queries), bool)
 
     problem = posed({"A": cb.Levels([1, 2, 4])}, feasible=greedy)
-    queries = cb.Queries(np.ones((3, 2), bool) & [True, False], np.array([[1, 0], [3, 0], [9, 0]]))
+    queries = cb.problem.Queries(
+        np.ones((3, 2), bool) & [True, False], np.array([[1, 0], [3, 0], [9, 0]])
+    )
     assert problem.feasible(queries).tolist() == [True, False, False]
     assert queries.value[0, 0] == 1.0
     assert {*np.concatenate(seen)[:, 0].tolist()} <= {1.0, 2.0, 4.0}
@@ -100,11 +102,11 @@ def test_feasible_is_what_require_takes(seed):
     problem = posed(domains, [budget], feasible=ring, sets=[("A", "B"), ("A", "B", "C"), ("C",)])
     mask = rng.random((300, 4)) < 0.6
     value = rng.choice([-1.0, 0.0, 2.0, 0.7, 1.0, np.nan, np.inf, 5.0], size=(300, 4))
-    asked = problem.feasible(cb.Queries(mask, value))
+    asked = problem.feasible(cb.problem.Queries(mask, value))
     taken = []
     for row in range(300):
         try:
-            problem.require(cb.Queries(mask[[row]], value[[row]]))
+            problem.require(cb.problem.Queries(mask[[row]], value[[row]]))
             taken.append(True)
         except DomainError:
             taken.append(False)

@@ -61,7 +61,9 @@ def test_batch_is_told_in_part_and_out_of_order(chain_study):
     assert same(waiting.query, alone.query) and waiting.sd == alone.sd
     done = last_first.tell(batch[1], -6.5)
     assert done.best == whole.best and done.ask().mean == whole.ask().mean
-    with pytest.raises(cb.DataError, match="a batch of 3 suggestions is told with a list of as m"):
+    with pytest.raises(
+        cb.errors.DataError, match="a batch of 3 suggestions is told with a list of as m"
+    ):
         chain_study.tell(batch, [-6.0])
 
 
@@ -72,9 +74,9 @@ def test_batch_is_told_with_a_table_of_whole_rows(chain_study):
     assert told.to_frame()["asked"].tolist() == [1, 2] and told.to_frame()["whole_row"].all()
     data = cb.Data.from_frame(chain_study.problem, frame, intervened=["Z"])
     assert chain_study.tell(batch, data).best == told.best
-    with pytest.raises(cb.DataError, match="Z = 4, asked for was 5"):
+    with pytest.raises(cb.errors.DataError, match="Z = 4, asked for was 5"):
         chain_study.tell(batch, frame.assign(Z=4.0))
-    with pytest.raises(cb.DataError, match="or with a table of as many whole rows"):
+    with pytest.raises(cb.errors.DataError, match="or with a table of as many whole rows"):
         chain_study.tell(batch, frame[:1])
 
 
@@ -86,7 +88,7 @@ def test_several_interventions_are_told_with_a_list_of_outcomes(chain, chain_stu
     assert chain_study.tell(chain.problem.queries(asked), values).best == listed.best
     one = chain_study.tell(chain.problem.queries([{"X": 1.0}]), [-1.0, -1.2])
     assert len(one.records) == 2
-    with pytest.raises(cb.DataError, match="a batch of 3 interventions is told with a list"):
+    with pytest.raises(cb.errors.DataError, match="a batch of 3 interventions is told with a list"):
         chain_study.tell(asked, -5.0)
 
 
@@ -95,7 +97,8 @@ def test_suggestion_told_twice_is_told_once(chain_study):
     told = chain_study.tell(suggestion, -6.0)
     assert told.tell(suggestion, -6.0) is told
     with pytest.raises(
-        cb.DataError, match=r"suggestion 1, do\(Z = 5\), was told as -6.0 and is now told as -6.5"
+        cb.errors.DataError,
+        match=r"suggestion 1, do\(Z = 5\), was told as -6.0 and is now told as -6.5",
     ):
         told.tell(suggestion, -6.5)
     assert len(told.tell(suggestion, -6.5, again=True).records) == 2
@@ -110,7 +113,9 @@ def test_suggestion_of_an_earlier_state_is_told_and_one_of_another_study_is_not(
     told = chain_study.tell({"X": 1.0}, -1.2).tell(early[1], -6.0)
     assert told.to_frame()["asked"].tolist() == [pd.NA, 2]
     other = cb.Study(chain.problem, chain_data, key=1)
-    with pytest.raises(cb.DataError, match=r"suggestion 1, do\(Z = 5\), is of another study"):
+    with pytest.raises(
+        cb.errors.DataError, match=r"suggestion 1, do\(Z = 5\), is of another study"
+    ):
         other.tell(early[0], -6.0)
 
 
@@ -123,7 +128,7 @@ def test_failure_is_recorded_and_paid_for_and_not_learned_from(chain, chain_data
     assert "It failed before: leaked." in failed.ask().why.text
     mended = failed.tell(suggestion, -6.0)
     assert mended.to_frame()["failed"].tolist() == ["leaked", ""]
-    with pytest.raises(cb.DomainError, match="2 of the budget 2 are spent"):
+    with pytest.raises(cb.errors.DomainError, match="2 of the budget 2 are spent"):
         mended.ask()
     assert "1 failed" in repr(failed) and "1 outcome, 1 failed" in repr(mended)
 
@@ -162,17 +167,23 @@ def test_rows_of_experiments_in_the_data_and_told_later_give_the_same_belief(var
     assert np.allclose(left["mean"], right["mean"], rtol=1e-9)
     assert np.allclose(left["sd"], right["sd"], rtol=1e-9)
     if variant == "confounded":
-        with pytest.raises(cb.DataError, match="let cb.Study.problem, data, key=0. take them all"):
+        with pytest.raises(
+            cb.errors.DataError, match="let cb.Study.problem, data, key=0. take them all"
+        ):
             cb.fit(problem, seen.join(rows), method="wishart")
 
 
 def test_outcome_that_is_known_with_the_same_digits_is_asked_back(chain, chain_data, chain_study):
     told = chain_study.tell({"X": 5.0}, -5.0)
-    with pytest.raises(cb.DataError, match="known already, with the same digits.*again=True"):
+    with pytest.raises(
+        cb.errors.DataError, match="known already, with the same digits.*again=True"
+    ):
         told.tell({"X": 5.0}, -5.0)
     assert len(told.tell({"X": 5.0}, -5.0, again=True).records) == 2
     assert len(told.tell({"X": 5.0}, -5.1).records) == 2
-    with pytest.raises(cb.DataError, match="nothing set with the outcome .* is known already"):
+    with pytest.raises(
+        cb.errors.DataError, match="nothing set with the outcome .* is known already"
+    ):
         chain_study.tell(chain_data.select(slice(3, 4)))
 
 
@@ -186,7 +197,9 @@ def test_failure_told_twice_is_told_once_and_is_no_longer_pending(chain_study):
     assert failed.ask(pending=batch).number == failed.ask(pending=batch[:1]).number
     told = failed.tell(batch[1], -6.0)
     assert told.tell(batch[1], failed="leaked") is told and told.tell(batch[1], -6.0) is told
-    with pytest.raises(cb.DataError, match=r"told as -6.0 and is now told as failed \(broke\)"):
+    with pytest.raises(
+        cb.errors.DataError, match=r"told as -6.0 and is now told as failed \(broke\)"
+    ):
         told.tell(batch[1], failed="broke")
 
 
@@ -196,7 +209,9 @@ def test_what_was_told_of_a_suggestion_is_known_in_any_order(chain_study):
     assert told.tell(suggestion, [-6.5, -6.0]) is told and told.tell(suggestion, -6.5) is told
     more = told.tell(suggestion, -7.0, again=True)
     assert more.tell(suggestion, [-6.0, -6.5]) is more
-    with pytest.raises(cb.DataError, match="told as -6.0, -6.5 and is now told as -6.5, -6.5"):
+    with pytest.raises(
+        cb.errors.DataError, match="told as -6.0, -6.5 and is now told as -6.5, -6.5"
+    ):
         told.tell(suggestion, [-6.5, -6.5])
 
 
@@ -204,7 +219,7 @@ def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_st
     row = {"X": 5.0, "Z": 4.2, "Y": -5.0}
     number, whole = chain_study.tell({"X": 5.0}, -5.0), chain_study.tell({"X": 5.0}, row)
     for study, outcome in ((number, row), (whole, -5.0)):
-        with pytest.raises(cb.DataError, match="known already, with the same digits"):
+        with pytest.raises(cb.errors.DataError, match="known already, with the same digits"):
             study.tell({"X": 5.0}, outcome)
         assert len(study.tell({"X": 5.0}, outcome, again=True).records) == 2
     other = {"X": 5.0, "Z": 4.5, "Y": -5.0}
@@ -212,16 +227,18 @@ def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_st
     experiment = cb.Data(chain_data.nodes, "Y", [[5.0, 4.2, -5.0]], [[True, False, False]])
     begun = cb.Study(chain.problem, chain_data.join(experiment), key=0)
     for outcome in (-5.0, row):
-        with pytest.raises(cb.DataError, match="known already, with the same digits"):
+        with pytest.raises(cb.errors.DataError, match="known already, with the same digits"):
             begun.tell({"X": 5.0}, outcome)
     suggestion = chain_study.ask()
     told = chain_study.tell(suggestion, -6.0)
-    with pytest.raises(cb.DataError, match="told as -6.0 and is now told as -6.0 with its row"):
+    with pytest.raises(
+        cb.errors.DataError, match="told as -6.0 and is now told as -6.0 with its row"
+    ):
         told.tell(suggestion, {"X": 0.1, "Y": -6.0})
 
 
 def test_observing_is_not_suggested_again_while_it_is_under_way(chain, chain_data):
-    settings = cb.Settings(observe=cb.Observe(probability=0.999, rows=2))
+    settings = cb.Settings(observe=cb.optimization.Observe(probability=0.999, rows=2))
     study = cb.Study(chain.problem, chain_data, settings, key=0)
     first = study.ask()
     assert first.intervention == {} and study.ask(pending=first).intervention != {}

@@ -85,13 +85,15 @@ def test_what_stops_a_program_passes_through_with_the_run_in_it(optimize, error)
     ids=lambda value: type(value).__name__,
 )
 def test_an_error_of_the_experiment_is_the_cause_of_one_that_holds_the_run(optimize, error, match):
-    with pytest.raises(cb.ExperimentFailed, match=match) as caught:
+    with pytest.raises(cb.errors.ExperimentFailed, match=match) as caught:
         optimize([1.0, error])
     assert caught.value.__cause__ is error and outcomes(caught.value.run) == [1.0]
 
 
 def test_nothing_measured_is_no_run(optimize):
-    with pytest.raises(cb.ExperimentFailed, match="round 1, .* failed: RuntimeError") as caught:
+    with pytest.raises(
+        cb.errors.ExperimentFailed, match="round 1, .* failed: RuntimeError"
+    ) as caught:
         optimize([RuntimeError("cold")])
     assert caught.value.run is None and not hasattr(caught.value, "__notes__")
 
@@ -103,7 +105,9 @@ def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypat
         return self
 
     monkeypatch.setattr(Coupled, "relinearize", relinearize)
-    with pytest.raises(cb.ExperimentFailed, match="Sealed.*the 0 experiments before it") as caught:
+    with pytest.raises(
+        cb.errors.ExperimentFailed, match="Sealed.*the 0 experiments before it"
+    ) as caught:
         optimize([1.5])
     assert (
         isinstance(caught.value.__cause__, Sealed) and caught.value.run.unlearned[0].outcome == 1.5
@@ -136,7 +140,7 @@ def test_warnings_raised_as_errors_keep_the_run(optimize):
     """All effects equal: the loop warns that it cannot choose, here by an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        flat = cb.FixedPrior(slope_sd=1e-9, intercept_sd=1e-9)
+        flat = cb.priors.FixedPrior(slope_sd=1e-9, intercept_sd=1e-9)
         with pytest.raises(cb.CausalBOWarning, match="interventions look equally good") as caught:
             optimize(
                 [1.0] * 3,
@@ -156,7 +160,7 @@ def test_warnings_raised_as_errors_keep_the_run(optimize):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "The outcomes of experiments")
-        with pytest.raises(cb.ExperimentFailed, match="the sensor drifts") as failed:
+        with pytest.raises(cb.errors.ExperimentFailed, match="the sensor drifts") as failed:
             optimize([warn_after] * 5)
     assert outcomes(failed.value.run) == [1.0, 2.0]
 
@@ -164,7 +168,7 @@ def test_warnings_raised_as_errors_keep_the_run(optimize):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e160])
 def test_good_outcomes_of_a_batch_are_learned_from_beside_a_bad_one(optimize, bad):
     with pytest.raises(
-        cb.ExperimentFailed, match=r"the other 2 of the round were learned from"
+        cb.errors.ExperimentFailed, match=r"the other 2 of the round were learned from"
     ) as caught:
         optimize([[1.0, 2.0, 3.0], [4.0, bad, 6.0]], batch=3)
     run = caught.value.run
@@ -182,11 +186,11 @@ def test_good_outcomes_of_a_batch_are_learned_from_beside_a_bad_one(optimize, ba
 
 
 def test_what_is_kept_is_what_the_good_outcomes_alone_would_teach(optimize):
-    with pytest.raises(cb.ExperimentFailed, match="not finite") as caught:
+    with pytest.raises(cb.errors.ExperimentFailed, match="not finite") as caught:
         optimize([[1.0, np.nan, 3.0]], batch=3)
     kept = caught.value.run.surrogate
     good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
-    again = cb.couple(kept.post, residual="auto", learns_noise=True)
+    again = cb.surrogates.couple(kept.post, residual="auto", learns_noise=True)
     tried = stack(step.suggestion.query for step in good)
     again = again.tell(tried, np.array([step.outcome for step in good]))
     queries = kept.post.problem.vertices()
@@ -205,7 +209,7 @@ def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimi
         return Data(found.nodes, "Y", values, found.intervened)
 
     with pytest.raises(
-        cb.ExperimentFailed, match="came out as .1e.200., but cannot be used"
+        cb.errors.ExperimentFailed, match="came out as .1e.200., but cannot be used"
     ) as caught:
         optimize([measure], batch=3, update="full")
     run = caught.value.run
@@ -222,7 +226,7 @@ def test_rows_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
         return Data(found.nodes, "Y", values, found.intervened)
 
     with pytest.raises(
-        cb.ExperimentFailed, match="row 1 of the experiment has .*asked for was"
+        cb.errors.ExperimentFailed, match="row 1 of the experiment has .*asked for was"
     ) as caught:
         optimize([measure], batch=2)
     assert len(caught.value.run.steps) == 1 and len(caught.value.run.unlearned) == 1
@@ -230,15 +234,15 @@ def test_rows_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
 
 def test_an_answer_that_cannot_be_read_is_in_the_error_as_it_is(optimize):
     answer = {"yield": [4.2], "unit": "mg"}
-    with pytest.raises(cb.ExperimentFailed, match="came out, but cannot be read") as caught:
+    with pytest.raises(cb.errors.ExperimentFailed, match="came out, but cannot be read") as caught:
         optimize([1.0, answer])
     assert caught.value.returned is answer and outcomes(caught.value.run) == [1.0]
-    with pytest.raises(cb.ExperimentFailed, match=r"returned 1 rows for 2 interventions"):
+    with pytest.raises(cb.errors.ExperimentFailed, match=r"returned 1 rows for 2 interventions"):
         optimize([lambda q: cb.models.load("chain").experiment(q[:1], 0)], batch=2)
 
 
 def test_a_run_without_a_lesson_still_has_a_table_and_the_models_best(optimize):
-    with pytest.raises(cb.ExperimentFailed, match="not finite") as caught:
+    with pytest.raises(cb.errors.ExperimentFailed, match="not finite") as caught:
         optimize([np.nan])
     run = caught.value.run
     assert (
@@ -251,7 +255,7 @@ def test_a_run_without_a_lesson_still_has_a_table_and_the_models_best(optimize):
 
 
 def test_a_failure_survives_another_process(optimize):
-    with pytest.raises(cb.ExperimentFailed, match="failed: ValueError") as caught:
+    with pytest.raises(cb.errors.ExperimentFailed, match="failed: ValueError") as caught:
         optimize([ValueError("x")])
     copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
     assert str(copy) == str(caught.value) and copy.run is None and copy.returned is None

@@ -91,7 +91,7 @@ def test_covariances_with_points_are_blocks_of_the_joint_covariance():
     assert len(queries) > 256 and found.shape == (len(queries), len(points))
     for row in (0, 100, len(queries) - 1):
         mean, covariance = surrogate.moments(
-            cb.Queries(
+            cb.problem.Queries(
                 np.vstack([queries.mask[row : row + 1], points.mask]),
                 np.vstack([queries.value[row : row + 1], points.value]),
             )
@@ -113,9 +113,9 @@ def test_only_points_that_may_turn_out_best_are_kept():
 
 def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
-    with pytest.raises(cb.ModelError, match="where may the recommendation lie"):
+    with pytest.raises(cb.errors.ModelError, match="where may the recommendation lie"):
         LookAhead().worth(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.ModelError, match="most must be a whole number, at least 1"):
+    with pytest.raises(cb.errors.ModelError, match="most must be a whole number, at least 1"):
         LookAhead(most=0)
 
 
@@ -157,7 +157,7 @@ def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
 @pytest.mark.heavy
 def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
     system, post = fork
-    problem, surrogate = post.problem, cb.couple(post)
+    problem, surrogate = post.problem, cb.surrogates.couple(post)
     points = problem.vertices()[[5, 40, 60, 90]]
     query, best = problem.vertices()[70], points[3]
     expected = surrogate.row_lessons(query, points, best)[0]
@@ -169,7 +169,7 @@ def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
         whole = np.zeros((1, len(problem.graph.nodes)))
         whole[0, columns] = row
         data = cb.Data(problem.graph.nodes, problem.target, whole, np.asarray(query.mask))
-        after = cb.couple(post.update(data)).predict(points).mean
+        after = cb.surrogates.couple(post.update(data)).predict(points).mean
         moved.append(after - after[3])
     found = np.var(moved, axis=0)
     assert expected[3] == pytest.approx(0, abs=1e-12) == found[3]
@@ -179,9 +179,11 @@ def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
 def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
     _, post = fork
     vertices = post.problem.vertices()
-    told = cb.couple(post).tell(vertices[[3, 50]], np.array([1.0, 2.0]), np.array([0.4, 0.2]))
+    told = cb.surrogates.couple(post).tell(
+        vertices[[3, 50]], np.array([1.0, 2.0]), np.array([0.4, 0.2])
+    )
     queries, points, best = vertices[:6], vertices[[5, 40, 60]], vertices[8]
-    for surrogate in (cb.couple(post), told):
+    for surrogate in (cb.surrogates.couple(post), told):
         information = post.expected_information(queries).whole(post.factor.shape[1])
         prior = surrogate.weights.covariance
         apart = surrogate._linearize(points)[1] - surrogate._linearize(best)[1]
@@ -194,7 +196,9 @@ def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
 
 def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
     system, post = fork
-    context = Context(cb.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0])
+    context = Context(
+        cb.surrogates.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0]
+    )
     plain, rows = (
         prepare(LookAhead(), dataclasses.replace(context, rows=flag)) for flag in (False, True)
     )
@@ -202,15 +206,17 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
     queries = post.problem.vertices()
     own = [rule.worth(context.surrogate, queries, "min") for rule in (plain, rows)]
     assert (own[1] >= 0).all() and own[1].max() > own[0].max()
-    with_residual = cb.couple(post, residual=True).tell(queries[:4], np.arange(4.0), np.ones(4))
+    with_residual = cb.surrogates.couple(post, residual=True).tell(
+        queries[:4], np.arange(4.0), np.ones(4)
+    )
     after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))
     assert not after.rows  # outcomes then teach the residual, not the mechanisms
-    with pytest.raises(cb.ModelError, match="does not know what whole rows teach"):
+    with pytest.raises(cb.errors.ModelError, match="does not know what whole rows teach"):
         rows.worth(with_residual, queries[:2], "min")
 
 
 def test_acquisitions_take_turns_and_are_read_back():
-    rule = cb.InTurn((LookAhead(most=8), "ucb"))
+    rule = cb.acquisition.InTurn((LookAhead(most=8), "ucb"))
     settings = cb.Settings(rounds=4, acquisition=rule)
     again = cb.Settings.from_json(settings.to_json()).acquisition
     assert [each.name for each in again.rules] == ["look-ahead", "ucb"]
@@ -219,7 +225,7 @@ def test_acquisitions_take_turns_and_are_read_back():
     run = cb.optimize(system, rounds=4, acquisition=rule, key=0, progress=False)
     names = [why.split(":")[0] for why in run.trace["why"].values]
     assert names == ["look-ahead", "ucb", "look-ahead", "ucb"]
-    with pytest.raises(cb.ModelError, match="whose turn is it"):
+    with pytest.raises(cb.errors.ModelError, match="whose turn is it"):
         rule.worth(run.surrogate, run.queries, "min")
-    with pytest.raises(cb.ModelError, match="at least one"):
-        cb.InTurn(())
+    with pytest.raises(cb.errors.ModelError, match="at least one"):
+        cb.acquisition.InTurn(())

@@ -42,7 +42,7 @@ class Plain:
 @pytest.fixture(scope="module")
 def fitted():
     problem, truth = cases.random_problem(2, size=4)
-    return problem, cb.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
+    return problem, cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
 
 
 def box(sets=(("X",), ("Z",), ("X", "Z")), **options):
@@ -76,8 +76,8 @@ def test_where_effects_are_affine_all_vertices_are_enumerated(fitted, rule):
     ],
 )
 def test_costs_with_a_kink_at_zero_are_solved_by_cutting_boxes_there(rule):
-    problem, truth = cases.random_problem(2, size=4, costs=cb.MagnitudeCost(0.5))
-    surrogate = cb.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
+    problem, truth = cases.random_problem(2, size=4, costs=cb.problem.MagnitudeCost(0.5))
+    surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
     found = find_best(Space(problem, problem.sets), surrogate, rule)
     assert found.how == f"all {sum(3 ** len(each) for each in problem.sets)} vertices"
     inside = rule.worth(surrogate, problem.grid(13), "min")
@@ -89,7 +89,7 @@ def test_costs_of_another_shape_and_bent_effects_need_a_search(fitted):
         return 1 + (np.asarray(queries.value) ** 2).sum(axis=1)
 
     problem, truth = cases.random_problem(2, size=4, costs=bowl)
-    surrogate = cb.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
+    surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
     rule, space = ConfidenceBound(2.0, eta=1.0), Space(problem, problem.sets)
     found = find_best(space, surrogate, rule)
     assert "improved by brackets and gradients" in found.how
@@ -135,7 +135,7 @@ def test_climbing_by_pairs_leaves_a_place_that_no_single_change_improves():
         x, z = np.asarray(queries.value)[:, 0], np.asarray(queries.value)[:, 1]
         return x * z + 0.25 * x + 0.25 * z
 
-    start = cb.Queries(np.array([[True, True, False]]), np.array([[-1.0, -1.0, 0.0]]))
+    start = cb.problem.Queries(np.array([[True, True, False]]), np.array([[-1.0, -1.0, 0.0]]))
     choices = [np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), np.zeros(0)]
     reached = climb_pairs(worth, start, choices)
     assert worth(reached).max() == 1.5
@@ -165,7 +165,9 @@ def test_a_smooth_worth_is_solved_as_well_as_by_other_optimizers(objective, name
         def loss(x, mask=mask):
             value = np.zeros((1, 3))
             value[0, mask] = x
-            return -float(rule.worth(surrogate, cb.Queries(mask[None], value), objective)[0])
+            return -float(
+                rule.worth(surrogate, cb.problem.Queries(mask[None], value), objective)[0]
+            )
 
         polished = minimize(loss, np.asarray(grid.value)[row, mask], bounds=ends, tol=1e-13)
         best = max(best, -float(polished.fun))
@@ -251,10 +253,12 @@ def test_nothing_infeasible_is_proposed_and_none_left_is_an_error():
     def none(queries):
         return np.zeros(len(queries), bool)
 
-    with pytest.raises(cb.DomainError, match="`feasible`, none, leaves none of those of 3 sets"):
+    with pytest.raises(
+        cb.errors.DomainError, match="`feasible`, none, leaves none of those of 3 sets"
+    ):
         find_best(box(feasible=none)[0], surrogate, Plain(worth))
     odd = box(feasible=lambda queries: np.zeros(2))[0]
-    with pytest.raises(cb.DomainError, match="must give one bool for each"):
+    with pytest.raises(cb.errors.DomainError, match="must give one bool for each"):
         find_best(odd, surrogate, Plain(worth))
 
 
@@ -271,10 +275,10 @@ def test_only_what_can_be_paid_for_is_proposed(fitted):
     space = Space(problem, problem.sets)
     found = find_best(space, surrogate, ConfidenceBound(), affordable=lambda costs: costs <= 1)
     assert found.cost == 1.0
-    with pytest.raises(cb.DomainError, match="none can be paid for; the cheapest costs 1"):
+    with pytest.raises(cb.errors.DomainError, match="none can be paid for; the cheapest costs 1"):
         find_best(space, surrogate, ConfidenceBound(), affordable=lambda costs: costs <= 0.5)
-    dear, truth = cases.random_problem(2, size=4, costs=cb.MagnitudeCost(0.5))
-    other = cb.couple(cb.fit(dear, cases.simulate(dear, truth, 15, 0)))
+    dear, truth = cases.random_problem(2, size=4, costs=cb.problem.MagnitudeCost(0.5))
+    other = cb.surrogates.couple(cb.fit(dear, cases.simulate(dear, truth, 15, 0)))
     found = find_best(
         Space(dear, dear.sets), other, ConfidenceBound(), affordable=lambda costs: costs <= 1.2
     )
@@ -348,7 +352,7 @@ def test_every_suggestion_of_a_batch_has_a_draw_of_its_own():
     )
     bounds = [each.bound for each in ask(state, 4, key=jax.random.key(1))]
     assert len(set(bounds)) == 4
-    with pytest.raises(cb.ModelError, match="Thompson sampling draws"):
+    with pytest.raises(cb.errors.ModelError, match="Thompson sampling draws"):
         ask(state)
 
 

@@ -284,9 +284,9 @@ def test_without_outcomes_nothing_is_assessed_and_bad_numbers_are_refused(make_p
     assert found.verdict == "not assessed" and found.p == 1.0 and found.alarm is None
     assert len(found.table) == len(found.mechanisms) == len(found.interventions) == 0
     assert "no outcome" in found.text
-    with pytest.raises(cb.DataError, match="outcome 2 has mean, sd, noise and outcome"):
+    with pytest.raises(cb.errors.DataError, match="outcome 2 has mean, sd, noise and outcome"):
         assess(problem, tell(problem, [{"X": 1.0}] * 2, [1.0, np.nan]))
-    with pytest.raises(cb.DataError, match="not negative"):
+    with pytest.raises(cb.errors.DataError, match="not negative"):
         assess(problem, tell(problem, [{"X": 1.0}], [1.0], noise=-1.0))
 
 
@@ -314,9 +314,9 @@ def test_the_picture_shows_every_outcome_the_sum_and_the_alarm(make_problem):
     run = SimpleNamespace(surprise=assess(problem, told[:1]))
     assert "agree" in cb.plots.draw_surprise(run).get_title()
     plt.close("all")
-    with pytest.raises(cb.DataError, match="no outcome yet"):
+    with pytest.raises(cb.errors.DataError, match="no outcome yet"):
         cb.plots.draw_surprise(assess(problem, []))
-    with pytest.raises(cb.DataError, match="needs a Surprise or a run, got int"):
+    with pytest.raises(cb.errors.DataError, match="needs a Surprise or a run, got int"):
         cb.plots.draw_surprise(3)
 
 
@@ -325,7 +325,7 @@ def test_the_picture_shows_every_outcome_the_sum_and_the_alarm(make_problem):
 
 def test_a_batch_is_predicted_as_if_told_one_after_another():
     system = cb.models.load("chain")
-    surrogate = cb.couple(cb.fit(system.problem, system.observe(40, 0)))
+    surrogate = cb.surrogates.couple(cb.fit(system.problem, system.observe(40, 0)))
     queries = system.problem.queries([{"X": 2.0}, {"Z": -3.0}, {"X": 2.0}, {"X": -4.0}])
     outcomes, noises = np.array([-1.0, 5.0, -3.0, 2.0]), np.array([2.0, 1.0, 2.0, 2.5])
     told = predict_in_order(surrogate, Told(queries, outcomes, noises), 38.0)

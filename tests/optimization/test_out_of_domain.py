@@ -34,7 +34,9 @@ def test_number_of_a_set_that_is_not_explored_teaches_what_the_sets_share(
     asked = [{"Z": 2.0}]
     assert told.effects(asked)["sd"][0] < chain_study.effects(asked)["sd"][0]
     whole = cb.Study(chain.problem, chain_data, cb.Settings(method="bo"), key=0)
-    with pytest.raises(cb.DataError, match="cannot be learned from here: .*Tell the whole row"):
+    with pytest.raises(
+        cb.errors.DataError, match="cannot be learned from here: .*Tell the whole row"
+    ):
         whole.tell({"X": 1.0}, -1.5)
 
 
@@ -57,7 +59,7 @@ def test_number_beyond_its_domain_teaches_as_if_the_domain_were_wider(chain, cha
     suggested = [*told.ask(3), *before.ask(3)]
     assert all(abs(value) <= 1.0 for each in suggested for value in each.intervention.values())
     assert told.best.intervention == {"X": 0.5} and told.problem is problem
-    with pytest.raises(cb.DomainError, match=r"do\(Z = 4\) lies outside"):
+    with pytest.raises(cb.errors.DomainError, match=r"do\(Z = 4\) lies outside"):
         told.effects([{"Z": 4.0}])
     again = cb.Study.from_json(told.to_json(), chain_data)
     assert again.ask().mean == told.ask().mean and again.best == told.best
@@ -79,9 +81,13 @@ def test_failure_beyond_its_domain_is_recorded_and_teaches_nothing(chain_study):
 
 
 def test_number_beyond_its_domain_far_from_what_was_expected_is_asked_back(chain_study):
-    with pytest.raises(cb.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"):
+    with pytest.raises(
+        cb.errors.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"
+    ):
         chain_study.tell({"X": 8.0}, 5000.0)
-    with pytest.raises(cb.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"):
+    with pytest.raises(
+        cb.errors.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"
+    ):
         chain_study.tell({"X": 8.0}, {"Z": 6.0, "Y": 5000.0})
 
 
@@ -121,7 +127,7 @@ def test_measured_interventions_are_finite_and_leave_the_target_alone(chain):
     assert measured == chain.problem and not chain.problem.takes_measured
     for column, value in ((0, np.inf), (2, 1.0)):
         mask = np.arange(3)[None] == column
-        with pytest.raises(cb.DomainError, match="cannot have been measured"):
-            measured.require(cb.Queries(mask, np.where(mask, value, 0.0)))
+        with pytest.raises(cb.errors.DomainError, match="cannot have been measured"):
+            measured.require(cb.problem.Queries(mask, np.where(mask, value, 0.0)))
     beyond = measured.queries([{"X": 9.0}])
     assert measured.interventions(beyond) == [{"X": 9.0}] and not measured.feasible(beyond)[0]

@@ -38,7 +38,7 @@ import causal_bo_ppl as cb
 )
 def test_bad_input_is_refused_and_changes_nothing(chain_study, what, outcome, options, message):
     before = chain_study.to_json()
-    with pytest.raises(cb.DataError, match=message):
+    with pytest.raises(cb.errors.DataError, match=message):
         chain_study.tell(what, outcome, **options)
     assert chain_study.to_json() == before and not chain_study.records
 
@@ -46,22 +46,26 @@ def test_bad_input_is_refused_and_changes_nothing(chain_study, what, outcome, op
 def test_bad_row_of_a_table_changes_nothing(chain, chain_study):
     frame = chain.experiment(chain.problem.queries([{"X": 1.0}, {"Z": 1.0}]), 0).to_frame()
     frame.loc[1, "Y"] = np.nan
-    with pytest.raises(cb.DataError, match="column 'Y' holds 1 NaN"):
+    with pytest.raises(cb.errors.DataError, match="column 'Y' holds 1 NaN"):
         chain_study.tell(frame)
-    with pytest.raises(cb.DataError, match="whole rows hold their outcomes"):
+    with pytest.raises(cb.errors.DataError, match="whole rows hold their outcomes"):
         chain_study.tell(frame, 1.0)
-    with pytest.raises(cb.DataError, match="the table has no rows"):
+    with pytest.raises(cb.errors.DataError, match="the table has no rows"):
         chain_study.tell(frame[:0])
 
 
 def test_outcome_far_from_what_was_expected_is_asked_back(chain_study):
-    with pytest.raises(cb.DataError, match=r"came out as 5000, but -.* \+- .* was expected: is it"):
+    with pytest.raises(
+        cb.errors.DataError, match=r"came out as 5000, but -.* \+- .* was expected: is it"
+    ):
         chain_study.tell({"X": 1.0}, 5000.0)
-    with pytest.raises(cb.DataError, match="sure=True"):
+    with pytest.raises(cb.errors.DataError, match="sure=True"):
         chain_study.tell({"X": 1.0}, {"Z": 0.5, "Y": 5000.0})
-    with pytest.raises(cb.DataError, match="nothing set came out as 5000, but"):
+    with pytest.raises(cb.errors.DataError, match="nothing set came out as 5000, but"):
         chain_study.tell({}, {"X": 0.5, "Z": 0.5, "Y": 5000.0})
-    with pytest.raises(cb.DataError, match=r"was expected \(2 of 3 outcomes are like that\)"):
+    with pytest.raises(
+        cb.errors.DataError, match=r"was expected \(2 of 3 outcomes are like that\)"
+    ):
         chain_study.tell({"X": 1.0}, [5000.0, -1.0, 4000.0])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -75,14 +79,14 @@ def test_outcome_far_from_what_was_expected_is_asked_back(chain_study):
 
 def test_value_of_a_row_far_from_what_was_expected_is_asked_back(chain, chain_data, chain_study):
     message = r"the row of do\(X = 1\) has Z = 5000, but 0\..* \+- .* was expected: is it a typing"
-    with pytest.raises(cb.DataError, match=message):
+    with pytest.raises(cb.errors.DataError, match=message):
         chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0})
-    with pytest.raises(cb.DataError, match="the row of nothing set has X = 900, but"):
+    with pytest.raises(cb.errors.DataError, match="the row of nothing set has X = 900, but"):
         chain_study.tell({}, {"X": 900.0, "Z": 0.5, "Y": 0.5})
     rows = chain.experiment(chain.problem.queries([{"X": 2.0}, {"Z": 1.0}, {"X": 0.0}]), 0)
     frame = rows.to_frame()
     frame.loc[[0, 2], "Z"] = [-700.0, 800.0]
-    with pytest.raises(cb.DataError, match=r"Z = -700, .* \(2 values are like that\)"):
+    with pytest.raises(cb.errors.DataError, match=r"Z = -700, .* \(2 values are like that\)"):
         chain_study.tell(frame)
     assert len(chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}, sure=True).records) == 1
     # Under do(X = 5) a value is usual that would be rare in the rows, more so under do(X = 12).

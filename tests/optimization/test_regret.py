@@ -37,14 +37,14 @@ def posts(chain, run):
 
 
 def dense(post, queries):
-    jacobian = np.asarray(cb.response(post.problem, post).jacobian(post.mean, queries))
+    jacobian = np.asarray(cb.response(post).jacobian(post.mean, queries))
     return jacobian, jacobian @ post.covariance @ jacobian.T
 
 
 def test_regrets_of_the_chain_are_those_of_its_coefficients(chain):
     for key in range(3):
         run = optimize(chain, observations=6, rounds=6, key=key)
-        found = cb.decompose_regret(run)
+        found = cb.optimization.decompose_regret(run)
         value = run.trace["value"].sel(variable=["X", "Z"]).fillna(0.0).to_numpy()
         effects = np.where(value[:, 1] != 0, -1.3 * value[:, 1], -1.04 * value[:, 0])
         np.testing.assert_allclose(found.path["regret"], effects + 6.5, atol=1e-9)
@@ -57,13 +57,13 @@ def test_regrets_of_the_chain_are_those_of_its_coefficients(chain):
 
 def test_regrets_of_toy_are_distances_from_its_published_optimum():
     run = optimize(cb.models.load("toy"), observations=50, rounds=4, key=0)
-    found = cb.decompose_regret(run)
+    found = cb.optimization.decompose_regret(run)
     np.testing.assert_allclose(found.path["regret"], run.trace["effect"] + 2.171806, atol=1e-5)
     assert found["R_T"] > 1 and found["exploration error"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_parameter_errors_and_drift_are_those_of_posteriors_fitted_anew(chain, run, posts):
-    path, vertices = cb.decompose_regret(run, delta=0.1).path, chain.problem.vertices()
+    path, vertices = cb.optimization.decompose_regret(run, delta=0.1).path, chain.problem.vertices()
     quantile = chi2.ppf(0.9, len(run.base.names))
     for t, post in enumerate(posts):
         jacobian, gram = dense(post, vertices)
@@ -84,7 +84,7 @@ def test_parameter_errors_and_drift_are_those_of_posteriors_fitted_anew(chain, r
 
 
 def test_gains_and_the_variance_sum_ratio_are_those_of_dense_logarithms(chain, run, posts):
-    found, vertices = cb.decompose_regret(run), chain.problem.vertices()
+    found, vertices = cb.optimization.decompose_regret(run), chain.problem.vertices()
     squares = [dense(post, run.queries[t])[1][0, 0] for t, post in enumerate(posts)]
     noises = [post.outcome_variances(run.queries[t])[0] for t, post in enumerate(posts)]
     told = 0.5 * np.log1p(np.array(squares) / noises)
@@ -92,7 +92,7 @@ def test_gains_and_the_variance_sum_ratio_are_those_of_dense_logarithms(chain, r
     for t, post in enumerate(posts):
         gram, noise = dense(post, vertices)[1], post.outcome_variances(vertices)
         best = max(
-            cb.information_gain(gram[np.ix_(rows, rows)], noise[list(rows)])
+            cb.theory.information_gain(gram[np.ix_(rows, rows)], noise[list(rows)])
             for rows in combinations_with_replacement(range(len(gram)), 5)
         )
         greedy = float(found.path["gain"][t])
@@ -106,7 +106,7 @@ def test_gains_and_the_variance_sum_ratio_are_those_of_dense_logarithms(chain, r
 
 def test_doubt_along_a_fixed_kernel_is_that_of_a_dense_gaussian_process(chain):
     run = optimize(chain, method="gc-cbo-fixed", noise=0.5, residual=False, rounds=7)
-    found, post = cb.decompose_regret(run), run.base
+    found, post = cb.optimization.decompose_regret(run), run.base
     mask, value = np.asarray(run.queries.mask), np.asarray(run.queries.value)
     same = (mask[:, None] == mask).all(2) & (value[:, None] == value).all(2)
     gram, left_out = dense(post, run.queries)[1], remainders(post, run.queries)
@@ -127,7 +127,7 @@ def test_regret_stays_below_the_bound_with_the_least_errors_that_make_bounds_hol
     """A theorem, whatever the data: z_t has the best bound, and all bounds hold."""
     for key in range(3):
         run = optimize(cb.models.load(name), observations=8, rounds=5, key=key, residual=False)
-        found = cb.decompose_regret(run)
+        found = cb.optimization.decompose_regret(run)
         assert found["R_T"] <= found["sharp bound"] + 1e-9
         away = found.path["needed"] - found.path["parameter"]
         np.testing.assert_allclose(found.path["rho"], np.maximum(away, 0.0), atol=1e-12)
@@ -137,7 +137,7 @@ def test_sets_that_were_not_explored_are_a_term_of_their_own(chain):
     problem = cb.Problem(
         chain.problem.graph, "Y", objective="min", domains=chain.problem.domains, sets=[("X",)]
     )
-    found = cb.decompose_regret(optimize(replace(chain, problem=problem), rounds=3))
+    found = cb.optimization.decompose_regret(optimize(replace(chain, problem=problem), rounds=3))
     assert found["exploration error"] == pytest.approx(3 * 1.3)
     np.testing.assert_allclose(found.path["regret"] - found.path["within"], 1.3)
 
@@ -149,12 +149,14 @@ def test_cost_adjusted_regret_is_that_of_effects_minus_costs(chain):
     run = optimize(replace(chain, problem=problem), rounds=3)
     net = {"X": 5.2 - 1.0, "Z": 6.5 - 4.0}  # at the best end of each domain, for eta = 1
     paid = -run.trace["effect"] - run.trace["cost"]
-    path = cb.decompose_regret(run, eta=1.0).path
+    path = cb.optimization.decompose_regret(run, eta=1.0).path
     np.testing.assert_allclose(path["cost_adjusted"], max(net.values()) - paid, atol=1e-9)
     own = optimize(
-        replace(chain, problem=problem), rounds=2, acquisition=cb.ConfidenceBound(2.0, eta=0.3)
+        replace(chain, problem=problem),
+        rounds=2,
+        acquisition=cb.acquisition.ConfidenceBound(2.0, eta=0.3),
     )
-    assert cb.decompose_regret(own).path.attrs["eta"] == 0.3
+    assert cb.optimization.decompose_regret(own).path.attrs["eta"] == 0.3
 
 
 def test_without_the_truth_everything_but_regrets_is_computed(chain):
@@ -166,26 +168,28 @@ def test_without_the_truth_everything_but_regrets_is_computed(chain):
         progress=False,
         key=0,
     )
-    found = cb.decompose_regret(run)
+    found = cb.optimization.decompose_regret(run)
     assert "regret" not in found.path and np.isfinite(found["sup gamma_T"])
-    with pytest.raises(cb.ModelError, match="there is no 'R_T'; take one of exploration"):
+    with pytest.raises(cb.errors.ModelError, match="there is no 'R_T'; take one of exploration"):
         found["R_T"]
     assert "sup gamma_T" in repr(found) and "<table" in found._repr_html_()
     assert len(found.to_frame()) == 3
 
 
 def test_what_a_method_does_not_have_is_not_a_number(chain):
-    found = cb.decompose_regret(optimize(chain, rounds=2, method="cbo", observations=30))
+    found = cb.optimization.decompose_regret(
+        optimize(chain, rounds=2, method="cbo", observations=30)
+    )
     assert np.isnan(found["exploration"]) and np.isnan(found["sup gamma_T"])
     assert np.isfinite(found["R_T"]) and np.isfinite(found["parameter error"])
-    exact = cb.decompose_regret(optimize(chain, rounds=2, outcomes="exact"))
+    exact = cb.optimization.decompose_regret(optimize(chain, rounds=2, outcomes="exact"))
     assert exact["sup gamma_T"] == np.inf and exact["variance-sum ratio"] == 0
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch": 2, "observe": cb.Observe(0.4)},
+        {"batch": 2, "observe": cb.optimization.Observe(0.4)},
         {"update": "target", "batch": 2},
         {"method": "gc-cbo-nocoupling"},
         {"inference": "wishart", "observations": 40},
@@ -203,7 +207,7 @@ def test_a_run_is_traced_again_from_its_own_record(chain, options):
         for known, step in zip(before, run.steps, strict=True):
             mean = known.state.surrogate.predict(step.suggestion.query).mean[0]
             assert mean == pytest.approx(step.suggestion.mean, rel=1e-9)
-    assert len(cb.decompose_regret(run).path["experiment"]) == len(run.steps)
+    assert len(cb.optimization.decompose_regret(run).path["experiment"]) == len(run.steps)
 
 
 def test_earlier_experiments_are_among_what_a_run_began_with(chain):
@@ -215,9 +219,11 @@ def test_earlier_experiments_are_among_what_a_run_began_with(chain):
 
 
 def test_what_cannot_be_decomposed_is_refused(chain, run):
-    with pytest.raises(cb.DataError, match="decompose_regret needs a Run, got CausalSystem"):
-        cb.decompose_regret(chain)
-    with pytest.raises(cb.DataError, match="has no experiment"):
-        cb.decompose_regret(replace(run, steps=()))
-    with pytest.raises(cb.ModelError, match="does not hold the posterior that it began with"):
-        cb.decompose_regret(replace(run, base=None))
+    with pytest.raises(cb.errors.DataError, match="decompose_regret needs a Run, got CausalSystem"):
+        cb.optimization.decompose_regret(chain)
+    with pytest.raises(cb.errors.DataError, match="has no experiment"):
+        cb.optimization.decompose_regret(replace(run, steps=()))
+    with pytest.raises(
+        cb.errors.ModelError, match="does not hold the posterior that it began with"
+    ):
+        cb.optimization.decompose_regret(replace(run, base=None))

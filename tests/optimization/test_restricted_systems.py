@@ -50,7 +50,7 @@ def best_by_force(system, ticks):
             np.zeros((len(points), len(problem.graph.nodes)), kind) for kind in (bool, float)
         )
         mask[:, columns], value[:, columns] = True, points
-        queries = cb.Queries(mask, value)
+        queries = cb.problem.Queries(mask, value)
         queries = queries[problem.feasible(queries)]
         best = min(best, float((sign * system.effect(queries)).min()))
     return sign * best
@@ -181,12 +181,12 @@ def test_own_function_makes_the_search_look_inside(chain):
 @pytest.mark.heavy
 def test_diagnoses_theory_and_pictures_ask_about_legal_interventions_only(fitted):
     system, post = fitted
-    assert cb.check_overlap(post) is not None
-    cb.theory_table(post, noise=1.0, rounds=3)
+    assert cb.diagnostics.check_overlap(post) is not None
+    cb.theory.theory_table(post, noise=1.0, rounds=3)
     cb.theory.kappa2(post)
-    cb.coupling(post)
-    cb.prior_sensitivity(post)
-    cb.gaussian_error(post, key=0)
+    cb.kernels.coupling(post)
+    cb.diagnostics.prior_sensitivity(post)
+    cb.diagnostics.gaussian_error(post, key=0)
     cb.compare_kernels(post, post.problem.vertices(), key=0)
     assert cb.theory.exploration_error(system).value == pytest.approx(0.0, abs=1e-9)
     ax = cb.plots.draw_response(post, "X", key=0)

@@ -27,7 +27,8 @@ def test_every_method_runs_by_its_name(chain, method):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    "acquisition", ["thompson", "look-ahead", "log-ei", "ucb-pointwise", cb.PerCost("ei")]
+    "acquisition",
+    ["thompson", "look-ahead", "log-ei", "ucb-pointwise", cb.acquisition.PerCost("ei")],
 )
 def test_every_acquisition_runs_and_the_same_key_gives_the_same_trace(chain, acquisition):
     one, two = (optimize(chain, acquisition=acquisition) for _ in range(2))
@@ -38,10 +39,14 @@ def test_every_acquisition_runs_and_the_same_key_gives_the_same_trace(chain, acq
     "options",
     [
         {"method": "cbo"},
-        {"acquisition": cb.CostSubtracted("ei", 0.1), "beta": None},
+        {"acquisition": cb.acquisition.CostSubtracted("ei", 0.1), "beta": None},
         {"beta": "schedule"},
-        {"acquisition": cb.ConfidenceBound(cb.BetaSchedule(0.2), causal=1.0)},
-        {"observe": cb.Observe(0.2, most=5), "stop": cb.Stop(0.01)},
+        {
+            "acquisition": cb.acquisition.ConfidenceBound(
+                cb.acquisition.BetaSchedule(0.2), causal=1.0
+            )
+        },
+        {"observe": cb.optimization.Observe(0.2, most=5), "stop": cb.optimization.Stop(0.01)},
         {"residual": True, "update": "target", "coupling": False},
     ],
     ids=str,
@@ -113,17 +118,19 @@ def test_belief_does_not_depend_on_the_order_of_telling(bowl):
 
 @pytest.mark.heavy
 def test_rows_are_observed_instead_of_experiments(chain):
-    run = optimize(chain, rounds=12, observe=cb.Observe(0.5, most=3, rows=2, cost=0.1))
+    run = optimize(chain, rounds=12, observe=cb.optimization.Observe(0.5, most=3, rows=2, cost=0.1))
     assert len(run.observed) == 2 and len(run.steps) == 10  # 4 rows: no more than 3 are begun
     assert run.surrogate.post.n_observations == 50 + 4 + 10 and not len(run.surrogate.told.values)
     assert run.trace["total_cost"].values[-1] == pytest.approx(10 + 0.4)
     genes = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
-    by_gain = optimize(genes, observations=30, observe=cb.Observe(None, 40, 20, cost=1e-9))
+    by_gain = optimize(
+        genes, observations=30, observe=cb.optimization.Observe(None, 40, 20, cost=1e-9)
+    )
     assert [each.round for each in by_gain.observed][:1] == [1] and len(by_gain.observed) == 2
-    poor = optimize(chain, rounds=9, budget=2.5, observe=cb.Observe(0.9, cost=1.0))
+    poor = optimize(chain, rounds=9, budget=2.5, observe=cb.optimization.Observe(0.9, cost=1.0))
     assert poor.trace["total_cost"].values[-1:].sum() <= 2.5 and len(poor.observed) <= 2
-    with pytest.raises(cb.ModelError, match="needs the cost of a row"):
-        cb.Observe(None)
+    with pytest.raises(cb.errors.ModelError, match="needs the cost of a row"):
+        cb.optimization.Observe(None)
 
 
 def test_the_gain_of_rows_is_that_of_means_drawn_at_random():
@@ -141,9 +148,9 @@ def test_the_gain_of_rows_is_that_of_means_drawn_at_random():
 
 
 def test_a_run_ends_when_no_experiment_is_worth_its_cost(chain):
-    run = optimize(chain, rounds=30, stop=cb.Stop(0.05))
+    run = optimize(chain, rounds=30, stop=cb.optimization.Stop(0.05))
     assert len(run.steps) < 30 and "no experiment was worth its cost" in run.stopped
-    assert len(optimize(chain, stop=cb.Stop(1e-30, patience=9)).steps) == 4
+    assert len(optimize(chain, stop=cb.optimization.Stop(1e-30, patience=9)).steps) == 4
 
 
 def test_a_callback_sees_every_round_and_may_end_the_run(chain):
@@ -159,15 +166,15 @@ def test_a_callback_sees_every_round_and_may_end_the_run(chain):
 
 @pytest.mark.heavy
 def test_a_run_goes_on_from_its_record_as_if_it_had_not_ended(chain):
-    options = {"observe": cb.Observe(0.3), "batch": 2}
+    options = {"observe": cb.optimization.Observe(0.3), "batch": 2}
     whole, half = (optimize(chain, rounds=rounds, **options) for rounds in (8, 4))
     again = optimize(chain, rounds=8, resume=half, **options)
     assert again.to_frame().equals(whole.to_frame()) and len(half.steps) < len(whole.steps)
-    with pytest.raises(cb.ModelError, match="with the same key"):
+    with pytest.raises(cb.errors.ModelError, match="with the same key"):
         optimize(chain, rounds=8, resume=half, key=1, **options)
-    with pytest.raises(cb.ModelError, match="with the same settings"):
+    with pytest.raises(cb.errors.ModelError, match="with the same settings"):
         optimize(chain, rounds=8, resume=half)
-    with pytest.raises(cb.DataError, match="began with other rows"):
+    with pytest.raises(cb.errors.DataError, match="began with other rows"):
         optimize(chain, rounds=8, resume=half, data=chain.observe(20, 3), **options)
 
 
@@ -195,7 +202,7 @@ def test_a_resumed_run_says_nothing_twice(bowl, residual):
 
 @pytest.mark.heavy
 def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
-    options = {"stop": cb.Stop(0.05, patience=3)}
+    options = {"stop": cb.optimization.Stop(0.05, patience=3)}
     whole = optimize(chain, rounds=30, **options)
     assert "no experiment was worth its cost in 3 rounds" in whole.stopped
     for rounds in range(1, len(whole.steps) + 1):
@@ -208,12 +215,12 @@ def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
 
 
 def test_an_experiment_that_cannot_observe_says_so(chain):
-    with pytest.raises(cb.DataError, match="must return Data, whole rows; it returned list"):
+    with pytest.raises(cb.errors.DataError, match="must return Data, whole rows; it returned list"):
         cb.optimize(
             chain.problem,
             data=chain.observe(40, 0),
             experiment=lambda queries: [0.0] * len(queries),
-            observe=cb.Observe(0.99),
+            observe=cb.optimization.Observe(0.99),
             rounds=3,
             progress=False,
             key=0,

@@ -13,13 +13,15 @@ from plugins.quadratic import Quadratic
 import causal_bo_ppl as cb
 
 PRIORS = [
-    cb.ScaledPrior(rows=0.25),
-    cb.FixedPrior(),
-    cb.FixedPrior(
+    cb.priors.ScaledPrior(rows=0.25),
+    cb.priors.FixedPrior(),
+    cb.priors.FixedPrior(
         slope_sd=0.1, noise_rows=math.inf, scales={"X": 3.0}, slopes={("X", "Z"): (0.8, 0.1)}
     ),
-    cb.MomentPrior(np.array([0.1, -0.2]), 1.0, np.array([[2.0, 0.3], [0.3, 1.0]]), 6.5),
-    cb.GPPrior(lengthscale=0.1 + 0.2, scales={"X": 3.0, "Z": 0.1}, ranges={"X": (-1.5, 2.0)}),
+    cb.priors.MomentPrior(np.array([0.1, -0.2]), 1.0, np.array([[2.0, 0.3], [0.3, 1.0]]), 6.5),
+    cb.priors.GPPrior(
+        lengthscale=0.1 + 0.2, scales={"X": 3.0, "Z": 0.1}, ranges={"X": (-1.5, 2.0)}
+    ),
 ]
 
 
@@ -39,7 +41,7 @@ def test_a_prior_is_read_back_with_all_its_digits(prior):
         cb.Settings(rounds=2, mechanisms="gp", prior=PRIORS[4]),
         cb.Settings(rounds=2, mechanisms=cb.GP(groups=[("D", "E")], functions=8)),
         cb.Settings(mechanisms={"name": "linear", "Y": cb.GP(kernel="matern52"), "Z": "gp"}),
-        cb.Settings(mechanisms={}, prior=cb.GPPrior()),
+        cb.Settings(mechanisms={}, prior=cb.priors.GPPrior()),
     ],
 )
 def test_settings_are_read_back(settings):
@@ -49,10 +51,12 @@ def test_settings_are_read_back(settings):
 
 
 def test_priors_of_bent_mechanisms_are_equal_where_their_parts_are():
-    one, other = (cb.GPPrior(scales=scales) for scales in ({"X": 2, "Z": 1}, {"Z": 1, "X": 2}))
-    assert one == other and hash(one) == hash(other) and one != cb.GPPrior()
-    with pytest.raises(cb.ModelError, match="a prior is read from a JSON text"):
-        cb.GPPrior.from_json("{")
+    one, other = (
+        cb.priors.GPPrior(scales=scales) for scales in ({"X": 2, "Z": 1}, {"Z": 1, "X": 2})
+    )
+    assert one == other and hash(one) == hash(other) and one != cb.priors.GPPrior()
+    with pytest.raises(cb.errors.ModelError, match="a prior is read from a JSON text"):
+        cb.priors.GPPrior.from_json("{")
 
 
 def test_a_family_of_ones_own_is_given_back_by_name():
@@ -60,7 +64,9 @@ def test_a_family_of_ones_own_is_given_back_by_name():
     text = settings.to_json()
     given = {settings.mechanisms.name: settings.mechanisms}
     assert cb.Settings.from_json(text, given).mechanisms is settings.mechanisms
-    with pytest.raises(cb.ModelError, match="a text cannot hold; give it back with from_json"):
+    with pytest.raises(
+        cb.errors.ModelError, match="a text cannot hold; give it back with from_json"
+    ):
         cb.Settings.from_json(text)
 
 
@@ -71,7 +77,9 @@ def test_records_of_ones_own_are_written_by_name_and_given_back():
     text = settings.to_json()
     functions = {each.name: each for each in records}
     assert cb.Settings.from_json(text, functions) == settings
-    with pytest.raises(cb.ModelError, match="a text cannot hold; give it back with from_json"):
+    with pytest.raises(
+        cb.errors.ModelError, match="a text cannot hold; give it back with from_json"
+    ):
         cb.Settings.from_json(text)
 
 
@@ -95,12 +103,12 @@ def test_records_of_ones_own_are_written_by_name_and_given_back():
 def test_texts_that_were_changed_are_refused(change, message):
     record = json.loads(cb.Settings(rounds=3).to_json())
     change(record)
-    with pytest.raises(cb.ModelError, match=message):
+    with pytest.raises(cb.errors.ModelError, match=message):
         cb.Settings.from_json(json.dumps(record))
-    with pytest.raises(cb.ModelError, match="read from a JSON text"):
+    with pytest.raises(cb.errors.ModelError, match="read from a JSON text"):
         cb.Settings.from_json("{")
-    with pytest.raises(cb.ModelError, match="read from a JSON text"):
-        cb.FixedPrior.from_json("{")
+    with pytest.raises(cb.errors.ModelError, match="read from a JSON text"):
+        cb.priors.FixedPrior.from_json("{")
 
 
 def test_settings_and_keywords_give_the_same_run_and_not_both():
@@ -110,17 +118,19 @@ def test_settings_and_keywords_give_the_same_run_and_not_both():
     other = cb.optimize(system, rounds=3, observations=30, noise=1.0, key=0)
     assert one.trace["outcome"].values.tolist() == other.trace["outcome"].values.tolist()
     assert one.settings == other.settings
-    with pytest.raises(cb.ModelError, match="give `settings`, or the keywords"):
+    with pytest.raises(cb.errors.ModelError, match="give `settings`, or the keywords"):
         cb.optimize(system, settings=settings, beta=1.0, key=0)
-    with pytest.raises(cb.ModelError, match="kernel must be one of 'fixed'"):
+    with pytest.raises(cb.errors.ModelError, match="kernel must be one of 'fixed'"):
         cb.Settings(method="gc-cbo-fixed", kernel="adaptive")
 
 
 def test_a_run_keeps_all_that_it_depends_on():
     system = cb.models.load("chain")
-    run = cb.optimize(system, rounds=2, observations=30, prior=cb.FixedPrior(), key=7)
+    run = cb.optimize(system, rounds=2, observations=30, prior=cb.priors.FixedPrior(), key=7)
     assert run.key and dict(run.versions)["causal_bo_ppl"] == cb.__version__
-    assert run.prior.canonical() == cb.FixedPrior().canonical() and len(run.data_digest) == 64
-    other = cb.optimize(system, rounds=2, observations=31, prior=cb.FixedPrior(), key=7)
+    assert (
+        run.prior.canonical() == cb.priors.FixedPrior().canonical() and len(run.data_digest) == 64
+    )
+    other = cb.optimize(system, rounds=2, observations=31, prior=cb.priors.FixedPrior(), key=7)
     assert run.data_digest != other.data_digest
     assert {"key", "versions", "data_digest", "verdict"} <= set(run.trace.attrs)

@@ -71,13 +71,13 @@ def test_a_refused_outcome_leaves_the_state_as_it_was(post):
     state = begin(post, cb.Settings(outcomes="exact"))
     query = post.problem.queries([{"X": 1.0}])
     told = tell(state, [Entry(query, 1.0, 0.0)])
-    with pytest.raises(cb.DataError, match="the same intervention gave 1 and 2"):
+    with pytest.raises(cb.errors.DataError, match="the same intervention gave 1 and 2"):
         tell(told, [Entry(query, 2.0, 0.0)])
     assert len(told.ledger) == 1 and len(tell(told, [Entry(query, 1.0, 0.0)]).ledger) == 2
 
 
 def test_the_predictive_density_is_that_of_the_dense_gaussian(post):
-    surrogate = cb.couple(post).tell(post.problem.queries([{"X": 2.0}]), -1.5, 0.7)
+    surrogate = cb.surrogates.couple(post).tell(post.problem.queries([{"X": 2.0}]), -1.5, 0.7)
     query = post.problem.queries([{"Z": 1.0}])
     mean, sd = surrogate.predict(query)
     left_out = surrogate.linear.noises(query)[0]

@@ -19,7 +19,7 @@ def study(chain):
 
 def test_part_of_a_row_is_refused_with_what_it_lacks(study):
     with pytest.raises(
-        cb.DataError,
+        cb.errors.DataError,
         match=r"row of do\(X = 1\) lacks the columns Z; where only Y was measured, tell its number",
     ):
         study.tell({"X": 1.0}, {"Y": -1.0})
@@ -27,7 +27,9 @@ def test_part_of_a_row_is_refused_with_what_it_lacks(study):
 
 @pytest.mark.parametrize("path", ["study.json", Path("study.json")])
 def test_path_in_place_of_the_text_of_a_study_is_refused(chain, path):
-    with pytest.raises(cb.StoreError, match=r"give the text of the file, Path\(...\).read_text"):
+    with pytest.raises(
+        cb.errors.StoreError, match=r"give the text of the file, Path\(...\).read_text"
+    ):
         cb.Study.from_json(path, chain.observe(40, 0))
 
 

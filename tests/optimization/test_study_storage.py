@@ -46,16 +46,18 @@ def test_json_in_a_fresh_process_gives_the_same_suggestions(chain, chain_data, t
 def test_json_with_other_rows_or_another_text_is_refused(chain, chain_data, chain_study):
     told = chain_study.tell({"X": 1.0}, -1.0)
     text = told.to_json()
-    with pytest.raises(cb.DataError, match="other rows than those that the study began with"):
+    with pytest.raises(
+        cb.errors.DataError, match="other rows than those that the study began with"
+    ):
         cb.Study.from_json(text, chain.observe(40, 1))
-    with pytest.raises(cb.StoreError, match="cut off or changed: its checksum differs"):
+    with pytest.raises(cb.errors.StoreError, match="cut off or changed: its checksum differs"):
         cb.Study.from_json(text.replace("-1.0", "-2.0"), chain_data)
-    with pytest.raises(cb.StoreError, match="a study is read from a JSON text"):
+    with pytest.raises(cb.errors.StoreError, match="a study is read from a JSON text"):
         cb.Study.from_json(text[:-5], chain_data)
-    with pytest.raises(cb.StoreError, match="no text of a study"):
+    with pytest.raises(cb.errors.StoreError, match="no text of a study"):
         cb.Study.from_json(chain.problem.to_json(), chain_data)
     with pytest.raises(
-        cb.StoreError, match="written in format 99 by .*this version reads format 1"
+        cb.errors.StoreError, match="written in format 99 by .*this version reads format 1"
     ):
         cb.Study.from_json(text.replace('"format": 1, "kind"', '"format": 99, "kind"'), chain_data)
     shuffled = chain_data.select(np.arange(40)[::-1])
@@ -73,5 +75,5 @@ def test_functions_are_given_back_by_their_names(chain, chain_data):
     study = study.tell({"X": 1.0}, -1.0)
     again = cb.Study.from_json(study.to_json(), chain_data, functions={"double": double})
     assert again.spent == study.spent == 2.0 and again.fingerprint == study.fingerprint
-    with pytest.raises(cb.DomainError, match="double"):
+    with pytest.raises(cb.errors.DomainError, match="double"):
         cb.Study.from_json(study.to_json(), chain_data)

@@ -20,16 +20,18 @@ import causal_bo_ppl as cb
         pytest.param({"acquisition": "look-ahead", "batch": 2}, marks=pytest.mark.heavy),
         {"acquisition": "log-ei", "update": "target"},
         pytest.param(
-            {"acquisition": cb.InTurn(("look-ahead", "ucb")), "batch": 2}, marks=pytest.mark.heavy
+            {"acquisition": cb.acquisition.InTurn(("look-ahead", "ucb")), "batch": 2},
+            marks=pytest.mark.heavy,
         ),
         {"beta": "schedule", "outcomes": "exact"},
         {"noise": 0.5, "residual": True},
         {"method": "gc-cbo-nocoupling"},
         {"method": "gc-cbo-fixed"},
         {"budget": 2.5},
-        {"observe": cb.Observe(probability=0.6, rows=2)},
+        {"observe": cb.optimization.Observe(probability=0.6, rows=2)},
         pytest.param(
-            {"observe": cb.Observe(probability=None, cost=0.01, rows=3)}, marks=pytest.mark.heavy
+            {"observe": cb.optimization.Observe(probability=None, cost=0.01, rows=3)},
+            marks=pytest.mark.heavy,
         ),
     ],
     ids=str,
@@ -121,12 +123,15 @@ def test_draws_of_thompson_are_others_for_every_place_of_a_round(chain, chain_da
         {},
         pytest.param({"batch": 2}, marks=pytest.mark.heavy),
         pytest.param(
-            {"observe": cb.Observe(probability=0.5, rows=2), "batch": 2}, marks=pytest.mark.heavy
+            {"observe": cb.optimization.Observe(probability=0.5, rows=2), "batch": 2},
+            marks=pytest.mark.heavy,
         ),
     ],
 )
 def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_data, options):
-    settings = cb.Settings(rounds=9, stop=cb.Stop(5.0, patience=3), report="model", **options)
+    settings = cb.Settings(
+        rounds=9, stop=cb.optimization.Stop(5.0, patience=3), report="model", **options
+    )
     run = cb.optimize(chain, data=chain_data, settings=settings, key=3, progress=False)
     study = cb.Study(chain.problem, chain_data, settings, key=3)
     for number in (1, 2):
@@ -148,6 +153,6 @@ def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_dat
 
 
 def test_patience_begins_anew_where_an_experiment_is_worth_its_cost(chain, chain_data):
-    settings = cb.Settings(stop=cb.Stop(1e-9, patience=1), report="model")
+    settings = cb.Settings(stop=cb.optimization.Stop(1e-9, patience=1), report="model")
     study = cb.Study(chain.problem, chain_data, settings, key=3)
     assert study.stopped == "" and "enough" not in repr(study)

@@ -83,7 +83,7 @@ def test_a_precision_of_zero_is_seen_without_rounding():
     from y0.dsl import P, Sum, X, Y
 
     graph = cb.CausalGraph.parse("X -> Y")
-    check = cb.check_estimand(graph, "Y", "X", Sum[X](P(Y | X)))
+    check = cb.diagnostics.check_estimand(graph, "Y", "X", Sum[X](P(Y | X)))
     assert check.text.endswith("it is no density of the target, whose precision is 0 in it.")
     assert np.isinf(check.table["error"]).all()
 

@@ -36,7 +36,7 @@ def few(chain):
 
 @pytest.fixture(scope="session")
 def errors(few):
-    return cb.gaussian_error(few, key=0)
+    return cb.diagnostics.gaussian_error(few, key=0)
 
 
 @pytest.fixture(scope="session")

@@ -146,11 +146,13 @@ def test_energy_shows_every_chain_beside_the_limit(sampled):
 @pytest.mark.heavy
 def test_chains_of_a_closed_form_cannot_be_drawn(draw, few):
     with pytest.raises(
-        cb.ModelError,
+        cb.errors.ModelError,
         match=f"{draw.__name__} shows chains, but nothing was sampled by conjugate; fit",
     ):
         draw(few)
-    with pytest.raises(cb.ModelError, match="needs a Posterior, got str; make one with cb.fit"):
+    with pytest.raises(
+        cb.errors.ModelError, match="needs a Posterior, got str; make one with cb.fit"
+    ):
         draw("nuts")
 
 
@@ -170,7 +172,9 @@ def test_one_chain_is_drawn_without_r_hat(system):
     assert list(chain_plots._worst(post.distribution).index) == [*post.names, "log posterior"]
     assert faults(panels) == []
     finish(cb.plots.draw_energy(post))
-    with pytest.raises(cb.ModelError, match=r"only one; fit with method=cb.NUTS\(chains=4\)"):
+    with pytest.raises(
+        cb.errors.ModelError, match=r"only one; fit with method=cb.NUTS\(chains=4\)"
+    ):
         cb.plots.draw_rank(post)
 
 

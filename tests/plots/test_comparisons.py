@@ -191,7 +191,7 @@ def test_given_axes_are_drawn_on(layout):
     panels = cb.plots.draw_convergence(table, axes)
     assert list(panels) == list(axes) and plt.get_fignums() == [figure.number]
     assert faults(panels) == []
-    with pytest.raises(cb.DataError, match="has 2 panels .toy chain, .* was given 1 Axes"):
+    with pytest.raises(cb.errors.DataError, match="has 2 panels .toy chain, .* was given 1 Axes"):
         cb.plots.draw_convergence(table, axes[:1])
 
 
@@ -371,17 +371,19 @@ def test_theory_has_the_four_panels_of_the_paper(diagnostics):
 
 def test_theory_refuses_what_is_missing_or_no_number(diagnostics):
     draw = cb.plots.draw_theory
-    with pytest.raises(cb.DataError, match="missing: dimension, gains$"):
+    with pytest.raises(cb.errors.DataError, match="missing: dimension, gains$"):
         draw({key: diagnostics[key] for key in ("eigenvalues", "covariances", "concentration")})
-    with pytest.raises(cb.DataError, match="needs a dictionary, got list"):
+    with pytest.raises(cb.errors.DataError, match="needs a dictionary, got list"):
         draw([1])
-    with pytest.raises(cb.DataError, match="two columns, analytic and numerical, got shape .3, 3"):
+    with pytest.raises(
+        cb.errors.DataError, match="two columns, analytic and numerical, got shape .3, 3"
+    ):
         draw(diagnostics | {"covariances": np.eye(3)})
-    with pytest.raises(cb.DataError, match="eigenvalues must be finite numbers in 1 dim"):
+    with pytest.raises(cb.errors.DataError, match="eigenvalues must be finite numbers in 1 dim"):
         draw(diagnostics | {"eigenvalues": [1.0, np.nan]})
-    with pytest.raises(cb.DataError, match="covariances must be finite .* got shape .0, 2"):
+    with pytest.raises(cb.errors.DataError, match="covariances must be finite .* got shape .0, 2"):
         draw(diagnostics | {"covariances": np.empty((0, 2))})
-    with pytest.raises(cb.DataError, match="has 4 panels and was given 3 Axes"):
+    with pytest.raises(cb.errors.DataError, match="has 4 panels and was given 3 Axes"):
         draw(diagnostics, plt.subplots(1, 3)[1])
 
 
@@ -396,14 +398,20 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_without_columns_rows_or_numbers_are_refused(name):
     draw, table = getattr(cb.plots, f"draw_{name}"), TABLES[name]()
-    with pytest.raises(cb.DataError, match=f"draw_{name} needs the col.*; missing: method, lower;"):
+    with pytest.raises(
+        cb.errors.DataError, match=f"draw_{name} needs the col.*; missing: method, lower;"
+    ):
         draw(table.drop(columns=["method", "lower"]))
-    with pytest.raises(cb.DataError, match=f"draw_{name} needs at least one row"):
+    with pytest.raises(cb.errors.DataError, match=f"draw_{name} needs at least one row"):
         draw(table.iloc[:0])
-    with pytest.raises(cb.DataError, match=f"draw_{name} needs a pandas.DataFrame, got dict"):
+    with pytest.raises(
+        cb.errors.DataError, match=f"draw_{name} needs a pandas.DataFrame, got dict"
+    ):
         draw(table.to_dict())
     table.loc[table.index[1], "upper"] = np.nan
-    with pytest.raises(cb.DataError, match="finite numbers in 'upper', got .*nan.* in row 1"):
+    with pytest.raises(
+        cb.errors.DataError, match="finite numbers in 'upper', got .*nan.* in row 1"
+    ):
         draw(table)
     assert not plt.get_fignums()
 
@@ -413,7 +421,9 @@ def test_a_method_with_experiments_must_have_all_costs():
     for missing in (np.nan, "unknown"):
         broken = table.astype({"cost": object})
         broken.loc[table.index[4], "cost"] = missing
-        with pytest.raises(cb.DataError, match="'cbo' on 'toy chain' has 25 rows and some have no"):
+        with pytest.raises(
+            cb.errors.DataError, match="'cbo' on 'toy chain' has 25 rows and some have no"
+        ):
             cb.plots.draw_convergence(broken)
 
 

@@ -61,7 +61,7 @@ def test_laplace_is_compared_with_the_density_it_stands_for(system):
         few = cb.fit(system.problem, system.observe(12, 1), method="laplace")
     ax = cb.plots.draw_mahalanobis(few)
     assert "draws, outside" in labels(ax)
-    with pytest.raises(cb.DomainError, match="level must lie between 0 and 1, got 99"):
+    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1, got 99"):
         cb.plots.draw_mahalanobis(cb.fit(system.problem, system.observe(12, 1)), level=99)
 
 
@@ -86,7 +86,9 @@ def test_the_worst_twenty_effects_come_first(errors):
     many.loc[17, "gaussian_high"] += 9 * many.loc[17, "sd"]
     many.loc[5, "sd"] = 0.0
     many.index = pd.Index([f"do(X = {position})" for position in range(len(many))], name="effect")
-    ax = cb.plots.draw_effect_errors(cb.Check("Gaussian error", errors.table, "", "", many))
+    ax = cb.plots.draw_effect_errors(
+        cb.diagnostics.Check("Gaussian error", errors.table, "", "", many)
+    )
     assert ax.get_title() == "the worst 20 of 32 effects, largest error first"
     assert ax.get_yticklabels()[0].get_text() == "do(X = 17)" and len(ax.get_yticks()) == 20
     assert faults(ax) == []
@@ -98,7 +100,9 @@ def test_effects_with_long_names_leave_room_for_their_intervals():
     numbers |= dict.fromkeys(("sd", "linear_sd", "high", "gaussian_high"), 1.0)
     numbers |= {"low": -1.0, "gaussian_low": -1.0}
     details = pd.DataFrame(numbers, index=pd.Index(names, name="effect"))
-    ax = cb.plots.draw_effect_errors(cb.Check("Gaussian error", details, "", "", details))
+    ax = cb.plots.draw_effect_errors(
+        cb.diagnostics.Check("Gaussian error", details, "", "", details)
+    )
     assert faults(ax) == [] and len(set(texts(ax.get_yticklabels()))) == 8
     box, page = ax.get_window_extent(), ax.figure.bbox
     assert box.width > 0.4 * page.width
@@ -113,7 +117,7 @@ def calibration():
     table = pd.DataFrame(
         {"coverage": [0.9, 0.0], "verdict": ["passed", "failed"]}, index=positions.columns
     )
-    return cb.Check("calibration", table, "", "", positions)
+    return cb.diagnostics.Check("calibration", table, "", "", positions)
 
 
 def test_calibration_curves_leave_the_band_where_uniformity_fails(calibration):
@@ -130,7 +134,7 @@ def test_calibration_curves_leave_the_band_where_uniformity_fails(calibration):
 
 @pytest.mark.heavy
 def test_largest_distance_drawn_is_that_of_the_check(system):
-    check = cb.calibrate(system.problem, simulations=40, rows=20, key=0)
+    check = cb.diagnostics.calibrate(system.problem, simulations=40, rows=20, key=0)
     ax = cb.plots.draw_calibration(check)
     drawn = sorted(np.abs(line.get_ydata()).max() for line in ax.lines[1:])
     np.testing.assert_allclose(drawn, sorted(check.table["distance"]))
@@ -138,15 +142,18 @@ def test_largest_distance_drawn_is_that_of_the_check(system):
 
 def test_picture_of_another_check_is_refused(errors, calibration):
     with pytest.raises(
-        cb.ModelError, match="needs the result of cb.calibrate, got the check 'Gaussian error'"
+        cb.errors.ModelError,
+        match="needs the result of cb.diagnostics.calibrate, got the check 'Gaussian error'",
     ):
         cb.plots.draw_calibration(errors)
     with pytest.raises(
-        cb.ModelError, match="needs the result of cb.gaussian_error, got the check 'calibration'"
+        cb.errors.ModelError,
+        match="needs the result of cb.diagnostics.gaussian_error, got the check 'calibration'",
     ):
         cb.plots.draw_effect_errors(calibration)
     with pytest.raises(
-        cb.ModelError, match="draw_calibration needs the result of cb.calibrate, got DataFrame"
+        cb.errors.ModelError,
+        match="draw_calibration needs the result of cb.diagnostics.calibrate, got DataFrame",
     ):
         cb.plots.draw_calibration(errors.table)
 
@@ -166,7 +173,7 @@ def test_overlap_shows_rows_box_and_ellipse_and_the_reach_of_the_check():
     [box] = ax.patches
     assert (box.get_xy(), box.get_width(), box.get_height()) == ((0, 0), 1, 1)
     assert (corner.get_xdata()[0], corner.get_ydata()[0]) == (0, 1)
-    table = cb.check_overlap(system.problem, data).table.set_index("set")
+    table = cb.diagnostics.check_overlap(system.problem, data).table.set_index("set")
     assert f"lies {table['reach']['aspirin, statin']:.2g} times as far out" in ax.get_title()
     assert ax.get_xlabel() == "aspirin [propensity]"
     inside = ellipse.get_path().contains_points(np.stack(rows.get_data(), axis=1))
@@ -214,7 +221,7 @@ def test_overlap_shows_what_constraints_and_functions_forbid(system):
     problem = restricted(system, constraints=[limit])
     ax = cb.plots.draw_overlap(problem, data, ["Z", "X"])
     assert "forbidden by X + Z >= -3" in labels(ax)
-    reach = cb.check_overlap(problem, data).table.set_index("set")["reach"]["X, Z"]
+    reach = cb.diagnostics.check_overlap(problem, data).table.set_index("set")["reach"]["X, Z"]
     assert f"lies {reach:.2g} times as far out" in ax.get_title()
     forbidden = [
         path for each in ax.collections if hasattr(each, "levels") for path in each.get_paths()
@@ -242,11 +249,13 @@ def test_overlap_shows_levels(system):
 def test_overlap_refuses_what_is_no_pair_of_settable_variables(system):
     data = system.observe(20, 0)
     for names in ("XZ", ["X"], ["X", "X"]):
-        with pytest.raises(cb.DomainError, match="draw_overlap needs two variables, such as"):
+        with pytest.raises(
+            cb.errors.DomainError, match="draw_overlap needs two variables, such as"
+        ):
             cb.plots.draw_overlap(system.problem, data, names)
-    with pytest.raises(cb.DomainError, match="'Y' may not be set; choose two of X, Z"):
+    with pytest.raises(cb.errors.DomainError, match="'Y' may not be set; choose two of X, Z"):
         cb.plots.draw_overlap(system.problem, data, ["X", "Y"])
-    with pytest.raises(cb.DataError, match="an ellipse needs at least 3 rows, got 2"):
+    with pytest.raises(cb.errors.DataError, match="an ellipse needs at least 3 rows, got 2"):
         cb.plots.draw_overlap(system.problem, system.observe(2, 0), ["X", "Z"])
-    with pytest.raises(cb.DataError, match="draw_overlap needs Data, got ndarray"):
+    with pytest.raises(cb.errors.DataError, match="draw_overlap needs Data, got ndarray"):
         cb.plots.draw_overlap(system.problem, data.values, ["X", "Z"])

@@ -101,9 +101,11 @@ def test_effect_is_drawn_beside_the_regression():
     assert slopes == pytest.approx([ids["X"].evaluate(np.cov(frame.T))["X"], 0.8])
     assert np.diff(regression.get_ydata()) < 0 < np.diff(learned.get_ydata())
     other = cb.identify(parse("X -> Z -> Y; X <-> Y; W -> Y"), "Y", ["X"])["X"]
-    with pytest.raises(cb.DataError, match="the rows are of X, Z, Y, the effect is on W, X, Z, Y"):
+    with pytest.raises(
+        cb.errors.DataError, match="the rows are of X, Z, Y, the effect is on W, X, Z, Y"
+    ):
         cb.plots.draw_effect(other, data)
-    with pytest.raises(cb.DomainError, match="a set of one variable"):
+    with pytest.raises(cb.errors.DomainError, match="a set of one variable"):
         cb.plots.draw_effect(ids["X", "Z"], data)
 
 

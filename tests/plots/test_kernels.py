@@ -55,7 +55,7 @@ def test_terms_are_drawn_relative_to_the_leading_one(found):
 
 @pytest.mark.heavy
 def test_couplings_are_drawn_with_lines_between_sets(posts):
-    coupling = cb.coupling(posts[0])
+    coupling = cb.kernels.coupling(posts[0])
     for of in ("between", "explained", "correlation"):
         ax = cb.plots.draw_coupling(coupling, of=of)
         shown = ax.collections[0].get_array().reshape(coupling[of].shape)
@@ -69,14 +69,14 @@ def test_couplings_are_drawn_with_lines_between_sets(posts):
 @pytest.mark.heavy
 def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
     queries = posts[0].problem.queries([{"Z": 4.0}, {"X": 1.0}])
-    one = cb.variance_reduction(posts[0], queries[0])
+    one = cb.kernels.variance_reduction(posts[0], queries[0])
     ax = cb.plots.draw_variance_reduction(one)
     assert ax.get_title() == "what do(Z = 4) teaches" and len(ax.patches) == 8
     assert f"-{100 * float(one.reduction[0, -1]):.2g} % of variance" in written(ax)[-1]
     before, after = ([bar.get_width() for bar in each] for each in (ax.patches[:4], ax.patches[4:]))
     np.testing.assert_allclose(before, one.sd)
     np.testing.assert_allclose(after, one.sd_after[0])
-    several = cb.variance_reduction(posts[0], queries)
+    several = cb.kernels.variance_reduction(posts[0], queries)
     both = cb.plots.draw_variance_reduction(several)
     shown = both.collections[0].get_array().reshape(several.reduction.shape)
     np.testing.assert_allclose(shown, several.reduction.values)
@@ -90,7 +90,7 @@ def test_lessons_are_drawn_for_one_experiment_and_for_several(posts):
 def test_of_many_effects_those_that_are_taught_most_are_drawn_with_labels_that_differ():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
     post = cb.fit(system.problem, system.observe(100, 0))
-    found = cb.variance_reduction(post, system.problem.vertices()[-1])
+    found = cb.kernels.variance_reduction(post, system.problem.vertices()[-1])
     ax = cb.plots.draw_variance_reduction(found)
     share = np.sort(found.reduction.values[0])[-40:]
     drawn = [float(text.split("-")[1].split(" %")[0]) for text in written(ax)]
@@ -104,34 +104,35 @@ def test_of_many_effects_those_that_are_taught_most_are_drawn_with_labels_that_d
 @pytest.mark.heavy
 def test_what_cannot_be_drawn_is_refused(found, posts):
     with pytest.raises(
-        cb.ModelError,
+        cb.errors.ModelError,
         match="draw_kernel_errors needs the result of cb.compare_kernels, got Posterior",
     ):
         cb.plots.draw_kernel_errors(posts[0])
-    with pytest.raises(cb.ModelError, match="unknown measure 'frobenus'.*frobenius"):
+    with pytest.raises(cb.errors.ModelError, match="unknown measure 'frobenus'.*frobenius"):
         cb.plots.draw_kernel_errors(found[0], measure="frobenus")
-    with pytest.raises(cb.ModelError, match="unknown comparison 'exact'"):
+    with pytest.raises(cb.errors.ModelError, match="unknown comparison 'exact'"):
         cb.plots.draw_kernel_errors(found[0], comparison="exact")
     with pytest.raises(
-        cb.ModelError, match="draw_errors_by_rows needs several, joined by xarray.concat"
+        cb.errors.ModelError, match="draw_errors_by_rows needs several, joined by xarray.concat"
     ):
         cb.plots.draw_errors_by_rows(found[0])
-    with pytest.raises(cb.ModelError, match="draw_kernel_errors needs one; select it"):
+    with pytest.raises(cb.errors.ModelError, match="draw_kernel_errors needs one; select it"):
         cb.plots.draw_kernel_errors(xr.concat(found, "rows"))
     with pytest.raises(
-        cb.ModelError, match="draw_coupling needs the result of cb.coupling, got Dataset"
+        cb.errors.ModelError,
+        match="draw_coupling needs the result of cb.kernels.coupling, got Dataset",
     ):
         cb.plots.draw_coupling(found[0])
-    with pytest.raises(cb.ModelError, match="unknown part of a coupling 'betwen'.*between"):
-        cb.plots.draw_coupling(cb.coupling(posts[0]), of="betwen")
+    with pytest.raises(cb.errors.ModelError, match="unknown part of a coupling 'betwen'.*between"):
+        cb.plots.draw_coupling(cb.kernels.coupling(posts[0]), of="betwen")
     with pytest.raises(
-        cb.ModelError, match="draw_teaching needs the result of cb.teaching, got Dataset"
+        cb.errors.ModelError, match="draw_teaching needs the result of cb.teaching, got Dataset"
     ):
         cb.plots.draw_variance_reduction(found[0])
 
 
 def test_a_lesson_that_removes_nearly_all_variance_is_written_in_plain_digits(plant):
-    found = cb.variance_reduction(plant, plant.problem.vertices()[:2]).isel(experiment=[0])
+    found = cb.kernels.variance_reduction(plant, plant.problem.vertices()[:2]).isel(experiment=[0])
     found["reduction"].values[0, :3] = [0.998, 1.0, 0.0123]
     ax = cb.plots.draw_variance_reduction(found)
     written = [text.get_text().strip() for text in ax.texts]
@@ -142,7 +143,7 @@ def test_a_lesson_that_removes_nearly_all_variance_is_written_in_plain_digits(pl
 
 def test_experiments_that_teach_have_different_labels(plant):
     tried = plant.problem.vertices()
-    ax = cb.plots.draw_variance_reduction(cb.variance_reduction(plant, tried))
+    ax = cb.plots.draw_variance_reduction(cb.kernels.variance_reduction(plant, tried))
     assert len(set(texts(ax.get_yticklabels()))) == len(tried)
     assert ax.get_title().startswith("what one outcome teaches about effects on profit")
 

@@ -76,7 +76,9 @@ def test_mechanisms_go_into_the_axes_they_are_given(bent):
     [ax] = cb.plots.draw_mechanisms(bent, right, edges=[("X", "Z")], level=0.5)
     assert ax is right and not left.lines and ax.get_legend() is not None
     assert "50% of draws" in labels(ax) and len(figure.axes) == 2
-    with pytest.raises(cb.ModelError, match=r"there are 1 Axes for 2 panels \(X -> Z, Z -> Y\)"):
+    with pytest.raises(
+        cb.errors.ModelError, match=r"there are 1 Axes for 2 panels \(X -> Z, Z -> Y\)"
+    ):
         cb.plots.draw_mechanisms(bent, right)
 
 
@@ -99,7 +101,7 @@ def test_linear_mechanisms_are_drawn_as_lines(line):
         curve.get_ydata(), at["a[Y]"] + at["b[Z->Y]"] * curve.get_xdata(), rtol=1e-9
     )
     total = cb.fit(line.problem, line.data, parameters="total_effect")
-    with pytest.raises(cb.ModelError, match="theta of this posterior .* does not hold them"):
+    with pytest.raises(cb.errors.ModelError, match="theta of this posterior .* does not hold them"):
         cb.plots.draw_mechanisms(total)
 
 
@@ -111,9 +113,11 @@ def test_odd_requests_for_mechanisms_are_refused(bent):
     ]:
         with pytest.raises(cb.CausalBOError, match=match):
             cb.plots.draw_mechanisms(bent, **options)
-    with pytest.raises(cb.DomainError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_mechanisms(bent, level=90)
-    with pytest.raises(cb.ModelError, match="draw_mechanisms needs a Posterior, got Problem"):
+    with pytest.raises(
+        cb.errors.ModelError, match="draw_mechanisms needs a Posterior, got Problem"
+    ):
         cb.plots.draw_mechanisms(bent.problem)
 
 
@@ -135,9 +139,11 @@ def test_prior_is_drawn_as_lines_beside_the_rows(bent):
 
 
 def test_prior_that_cannot_be_drawn_from_is_refused(line):
-    with pytest.raises(cb.ModelError, match=r"from the prior of this posterior \(ScaledPrior\)"):
+    with pytest.raises(
+        cb.errors.ModelError, match=r"from the prior of this posterior \(ScaledPrior\)"
+    ):
         cb.plots.draw_prior(line)
-    fixed = cb.fit(line.problem, line.data, prior=cb.FixedPrior())
+    fixed = cb.fit(line.problem, line.data, prior=cb.priors.FixedPrior())
     [ax] = cb.plots.draw_prior(fixed, edges=[("X", "Z")], n=5)
     assert "a draw of the prior" in labels(ax)
 

@@ -15,7 +15,7 @@ def test_posterior_is_drawn_with_a_bar_for_every_coordinate(chain_run):
     [bars] = axes.collections
     half = np.array([(right - left) / 2 for (left, _), (right, _) in bars.get_segments()])
     np.testing.assert_allclose(half, 0.6744898 * post.sd, rtol=1e-6)
-    with pytest.raises(cb.DomainError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_posterior(post, level=90)
 
 
@@ -34,7 +34,7 @@ def test_coordinates_in_different_units_each_have_their_own_scale(plant):
     shared = cb.plots.draw_posterior(plant, scale="shared")
     [bars] = shared.collections
     assert bars.get_segments()[row][0][0] == pytest.approx(mean - half[row]) and not shared.texts
-    with pytest.raises(cb.ModelError, match="unknown scale 'log'.*shared"):
+    with pytest.raises(cb.errors.ModelError, match="unknown scale 'log'.*shared"):
         cb.plots.draw_posterior(plant, scale="log")
 
 
@@ -56,7 +56,7 @@ def test_response_is_drawn_over_its_domain_before_and_after_experiments(chain_ru
         np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]) for axes in (before, after)
     ]
     assert heights[1] < heights[0] and band is not None
-    with pytest.raises(cb.DomainError, match="'Y' may not be set; choose one of X, Z"):
+    with pytest.raises(cb.errors.DomainError, match="'Y' may not be set; choose one of X, Z"):
         cb.plots.draw_response(chain_run.surrogate, "Y")
 
 
@@ -65,10 +65,10 @@ def test_response_shows_draws_linearization_truth_and_rows(bent, toy):
     ax = cb.plots.draw_response(bent, "X", truth=toy, draws=100, key=2)
     positions = drawn(ax, "posterior mean").get_xdata()
     queries = toy.problem.queries([{"X": float(position)} for position in positions])
-    effects = cb.response(toy.problem, bent)(bent.draws(100, 2), queries)
+    effects = cb.response(bent)(bent.draws(100, 2), queries)
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
     np.testing.assert_allclose(drawn(ax, "truth").get_ydata(), toy.effect(queries))
-    mean, jacobian = cb.response(toy.problem, bent).linearize(bent.mean, queries)
+    mean, jacobian = cb.response(bent).linearize(bent.mean, queries)
     sd = np.sqrt(((jacobian @ bent.covariance) * jacobian).sum(axis=1))
     np.testing.assert_allclose(
         drawn(ax, "linearized in theta").get_ydata(), mean - 1.6448536 * sd, rtol=1e-6
@@ -86,9 +86,9 @@ def test_response_of_a_set_is_drawn_along_one_of_its_variables(three):
     assert ax.get_xlabel() == "do(Z [mg/l], X = 1)"
     positions = drawn(ax, "posterior mean").get_xdata()
     queries = three.problem.queries([{"X": 1.0, "Z": float(position)} for position in positions])
-    effects = cb.response(three.problem, three)(three.draws(50, 0), queries)
+    effects = cb.response(three)(three.draws(50, 0), queries)
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
-    with pytest.raises(cb.DomainError, match="'X' may not be set; choose one of Z"):
+    with pytest.raises(cb.errors.DomainError, match="'X' may not be set; choose one of Z"):
         cb.plots.draw_response(three, "X", at={"X": 1.0})
 
 
@@ -109,7 +109,7 @@ def test_coverage_says_how_many_intervals_hold_the_truth():
     axes = cb.plots.draw_coverage({"ours": ends, "theirs": ends + 5}, 0.5)
     texts = [text.get_text() for text in axes.get_xticklabels()]
     assert texts == ["ours\n50% of 4 hold the truth", "theirs\n0% of 4 hold the truth"]
-    with pytest.raises(cb.DataError, match=r"need the shape \(n, 2\), got \(3,\)"):
+    with pytest.raises(cb.errors.DataError, match=r"need the shape \(n, 2\), got \(3,\)"):
         cb.plots.draw_coverage({"odd": np.zeros(3)}, 0.0)
 
 

@@ -105,9 +105,9 @@ def test_progress_of_several_runs_is_the_median_of_each_method(run):
     assert [each.split(":")[0] for each in labels(ax)] == ["gc-cbo, 3 runs", "gc-cbo-fixed, 3 runs"]
     named = cb.plots.draw_progress({"one": runs[:2], "rest": runs[2:]})
     assert [each.split(":")[0] for each in labels(named)] == ["one, 2 runs", "rest, 4 runs"]
-    with pytest.raises(cb.DataError, match="different problems"):
+    with pytest.raises(cb.errors.DataError, match="different problems"):
         cb.plots.draw_progress([run, runs[0]])
-    with pytest.raises(cb.DataError, match="compared by their gaps, which need the truth"):
+    with pytest.raises(cb.errors.DataError, match="compared by their gaps, which need the truth"):
         cb.plots.draw_progress([replace(each, system=None) for each in runs])
 
 
@@ -130,7 +130,9 @@ def test_what_was_learned_is_shown_before_and_after_for_every_set(run):
     tried = run.surrogate.predict(run.queries).mean
     assert means[0] == pytest.approx(tried.min())
     best = run.queries[int(np.argmin(tried))]
-    assert before.get_xdata()[0] == pytest.approx(cb.couple(run.base).predict(best).mean[0])
+    assert before.get_xdata()[0] == pytest.approx(
+        cb.surrogates.couple(run.base).predict(best).mean[0]
+    )
     assert truth.get_xdata()[0] == pytest.approx(run.system.effect(best)[0])
     assert labels(ax)[2:] == ["true effect", "true optimum"]
     assert faults(ax) == []
@@ -175,11 +177,11 @@ def test_levels_are_lines_in_the_picture_of_experiments():
 @pytest.mark.heavy
 def test_what_is_no_run_cannot_be_drawn(run):
     for draw in (cb.plots.draw_progress, cb.plots.draw_learning, cb.plots.draw_experiments):
-        with pytest.raises(cb.DataError, match="has no experiment yet"):
+        with pytest.raises(cb.errors.DataError, match="has no experiment yet"):
             draw(replace(run, steps=()))
-    with pytest.raises(cb.DataError, match="draw_progress needs a Run, or several; got str"):
+    with pytest.raises(cb.errors.DataError, match="draw_progress needs a Run, or several; got str"):
         cb.plots.draw_progress("run")
-    with pytest.raises(cb.DataError, match="draw_learning needs a Run, or several; got int"):
+    with pytest.raises(cb.errors.DataError, match="draw_learning needs a Run, or several; got int"):
         cb.plots.draw_learning(3)
-    with pytest.raises(cb.DomainError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1"):
         cb.plots.draw_progress(run, level=90)

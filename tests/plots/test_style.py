@@ -55,16 +55,16 @@ DRAWN = {
     "response": lambda post: cb.plots.draw_response(post, PRESSURE, at={HEAT: 350.0}),
     "mechanisms": lambda post: cb.plots.draw_mechanisms(post, draws=20),
     "effect errors": lambda post: cb.plots.draw_effect_errors(
-        cb.gaussian_error(post, draws=1000, key=0)
+        cb.diagnostics.gaussian_error(post, draws=1000, key=0)
     ),
     "overlap": lambda post: cb.plots.draw_overlap(post.problem, post.data, [CATALYST, PRESSURE]),
-    "correlation": lambda post: cb.plots.draw_coupling(cb.coupling(post), of="correlation"),
-    "explained": lambda post: cb.plots.draw_coupling(cb.coupling(post), of="explained"),
+    "correlation": lambda post: cb.plots.draw_coupling(cb.kernels.coupling(post), of="correlation"),
+    "explained": lambda post: cb.plots.draw_coupling(cb.kernels.coupling(post), of="explained"),
     "lesson": lambda post: cb.plots.draw_variance_reduction(
-        cb.variance_reduction(post, post.problem.vertices()[-1])
+        cb.kernels.variance_reduction(post, post.problem.vertices()[-1])
     ),
     "lessons": lambda post: cb.plots.draw_variance_reduction(
-        cb.variance_reduction(post, post.problem.vertices()[-3:])
+        cb.kernels.variance_reduction(post, post.problem.vertices()[-3:])
     ),
     "concentration": lambda post: cb.plots.draw_concentration(
         cb.theory.concentration(post.problem, post.data)
@@ -104,6 +104,6 @@ def texts_beside(ax):
 def test_pictures_with_long_names_fit_into_axes_that_are_given(plant):
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 6), layout="constrained")
     assert cb.plots.draw_response(plant, HEAT, left) is left
-    check = cb.gaussian_error(plant, draws=1000, key=0)
+    check = cb.diagnostics.gaussian_error(plant, draws=1000, key=0)
     assert cb.plots.draw_effect_errors(check, right) is right
     assert faults(right) == [] and len(figure.axes) == 2

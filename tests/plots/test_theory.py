@@ -41,15 +41,16 @@ def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
 @pytest.mark.heavy
 def test_what_is_no_theory_is_refused(posts):
     with pytest.raises(
-        cb.ModelError, match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame"
+        cb.errors.ModelError,
+        match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame",
     ):
         cb.plots.draw_gains(posts[0].to_frame())
     with pytest.raises(
-        cb.ModelError,
+        cb.errors.ModelError,
         match="draw_concentration needs the result of cb.theory.concentration, got Post",
     ):
         cb.plots.draw_concentration(posts[0])
-    with pytest.raises(cb.ModelError, match="this gram is zero: all effects are known"):
+    with pytest.raises(cb.errors.ModelError, match="this gram is zero: all effects are known"):
         cb.plots.draw_spectrum(np.zeros((2, 2)))
 
 
@@ -104,15 +105,17 @@ def test_theory_has_the_four_panels_of_the_paper(diagnostics):
 
 def test_theory_refuses_what_is_missing_or_no_number(diagnostics):
     draw = cb.plots.draw_theory
-    with pytest.raises(cb.DataError, match="missing: dimension, gains$"):
+    with pytest.raises(cb.errors.DataError, match="missing: dimension, gains$"):
         draw({key: diagnostics[key] for key in ("eigenvalues", "covariances", "concentration")})
-    with pytest.raises(cb.DataError, match="needs a dictionary, got list"):
+    with pytest.raises(cb.errors.DataError, match="needs a dictionary, got list"):
         draw([1])
-    with pytest.raises(cb.DataError, match="two columns, analytic and numerical, got shape .3, 3"):
+    with pytest.raises(
+        cb.errors.DataError, match="two columns, analytic and numerical, got shape .3, 3"
+    ):
         draw(diagnostics | {"covariances": np.eye(3)})
-    with pytest.raises(cb.DataError, match="eigenvalues must be finite numbers in 1 dim"):
+    with pytest.raises(cb.errors.DataError, match="eigenvalues must be finite numbers in 1 dim"):
         draw(diagnostics | {"eigenvalues": [1.0, np.nan]})
-    with pytest.raises(cb.DataError, match="covariances must be finite .* got shape .0, 2"):
+    with pytest.raises(cb.errors.DataError, match="covariances must be finite .* got shape .0, 2"):
         draw(diagnostics | {"covariances": np.empty((0, 2))})
-    with pytest.raises(cb.DataError, match="has 4 panels and was given 3 Axes"):
+    with pytest.raises(cb.errors.DataError, match="has 4 panels and was given 3 Axes"):
         draw(diagnostics, plt.subplots(1, 3)[1])

@@ -79,14 +79,14 @@ def test_a_broken_family_is_told_what_is_wrong(problem, data):
     check = cb.testing.check_mechanisms(Broken(), problem, data)
     broken = {"simulation keeps what is set", "effects are means of simulated outcomes"}
     assert broken <= set(check.failures.index)
-    with pytest.raises(cb.ModelError, match="mechanisms broken: .* promises are broken"):
+    with pytest.raises(cb.errors.ModelError, match="mechanisms broken: .* promises are broken"):
         check.require()
 
 
 def test_effects_of_quadratic_mechanisms_depend_on_the_sds(problem, posts):
     """E[Y | do(x)] = 1 - m + 0.6 (m^2 + s^2) with m = 0.5 + 0.8 x - 0.4 x^2, in closed form."""
     truth = np.array([0.5, 0.8, -0.4, np.log(0.5), 1.0, -1.0, 0.6, np.log(0.4)])
-    r = cb.response(problem, posts["laplace"])
+    r = cb.response(posts["laplace"])
     x = np.array([-1.5, 0.0, 2.0])
     queries = problem.queries([{"X": float(each)} for each in x])
     m = 0.5 + 0.8 * x - 0.4 * x**2
@@ -109,11 +109,14 @@ def test_fit_finds_the_truth_and_all_that_follows_runs(problem, posts, method):
     compared = cb.compare_kernels(post, queries, key=0)
     assert compared.attrs["reference"] == "monte_carlo"
     assert set(compared["bound_kind"].values.ravel()) == {"not known"}
-    assert cb.gaussian_error(post, queries, key=0).verdict in ("passed", "failed")
-    assert cb.check_posterior(post).passed and cb.check_loo(post).table["elpd"].notna().all()
+    assert cb.diagnostics.gaussian_error(post, queries, key=0).verdict in ("passed", "failed")
+    assert (
+        cb.diagnostics.check_posterior(post).passed
+        and cb.diagnostics.check_loo(post).table["elpd"].notna().all()
+    )
     tree = post.to_datatree(draws=100, rows=True)
     assert {"posterior", "log_likelihood", "posterior_predictive"} <= set(tree.children)
-    with pytest.raises(cb.ModelError, match="the exact kernel needs independent equations"):
+    with pytest.raises(cb.errors.ModelError, match="the exact kernel needs independent equations"):
         cb.exact_gram(post, queries)
 
 
@@ -125,11 +128,13 @@ def test_the_three_methods_agree(posts):
 
 
 def test_closed_forms_are_refused_by_name_where_there_are_none(problem, data):
-    with pytest.raises(cb.ModelError, match="quadratic mechanisms have no posterior in closed"):
+    with pytest.raises(
+        cb.errors.ModelError, match="quadratic mechanisms have no posterior in closed"
+    ):
         cb.fit(problem, data, mechanisms=Quadratic(), method="conjugate")
-    with pytest.raises(cb.ModelError, match="wishart needs no mechanisms"):
+    with pytest.raises(cb.errors.ModelError, match="wishart needs no mechanisms"):
         cb.fit(problem, data, mechanisms=Quadratic(), method="wishart")
-    with pytest.raises(cb.ModelError, match="take whole rows and their own prior"):
+    with pytest.raises(cb.errors.ModelError, match="take whole rows and their own prior"):
         cb.fit(problem, data, mechanisms=Quadratic(), method="laplace", intercepts=False)
 
 
@@ -150,14 +155,16 @@ class Mine(Linear):
 
 def test_what_records_say_about_themselves_counts_not_their_names(problem):
     system = cb.models.load("chain")
-    with pytest.raises(cb.ModelError, match="moments learns from observational rows only"):
+    with pytest.raises(cb.errors.ModelError, match="moments learns from observational rows only"):
         cb.Settings(rounds=1, inference=Moments(), update="full")
-    with pytest.raises(cb.ModelError, match="moments cannot use what only linearity identifies"):
+    with pytest.raises(
+        cb.errors.ModelError, match="moments cannot use what only linearity identifies"
+    ):
         cb.fit(system.problem, system.observe(50, 0), method=Moments(), linear=True)
-    with pytest.raises(cb.ModelError, match="moments always learns means"):
-        cb.calibrate(system.problem, method=Moments(), intercepts=False, key=0)
-    with pytest.raises(cb.ModelError, match="these mechanisms cannot"):
-        cb.calibrate(problem, method="laplace", mechanisms=Quadratic(), key=0)
+    with pytest.raises(cb.errors.ModelError, match="moments always learns means"):
+        cb.diagnostics.calibrate(system.problem, method=Moments(), intercepts=False, key=0)
+    with pytest.raises(cb.errors.ModelError, match="these mechanisms cannot"):
+        cb.diagnostics.calibrate(problem, method="laplace", mechanisms=Quadratic(), key=0)
     earlier = system.observe(50, 0).join(system.experiment([{"X": 1.0}], 1))
     options = {"data": earlier, "rounds": 1, "key": 0, "progress": False}
     run = cb.optimize(system, inference=Moments(), **options)
@@ -240,7 +247,7 @@ def test_a_surrogate_that_forgets_is_told(problem, data):
 
 
 def test_acquisitions_keep_their_contract(problem, data):
-    surrogate = cb.couple(cb.fit(problem, data))
+    surrogate = cb.surrogates.couple(cb.fit(problem, data))
     for rule in ("ucb", PureExploration()):
         for objective in ("min", "max"):
             check = cb.testing.check_acquisition(rule, surrogate, objective=objective)
@@ -269,14 +276,14 @@ def test_draws_from_elsewhere_make_a_posterior(problem, data, posts):
     by_name = dict(zip(post.names, np.moveaxis(post.distribution.chains, -1, 0), strict=True))
     same = cb.Posterior.from_draws(problem, by_name, mechanisms=post.distribution.response)
     assert same.fingerprint == again.fingerprint and same.verdict == "passed"
-    with pytest.raises(cb.ModelError, match="do not say how noisy an outcome is"):
+    with pytest.raises(cb.errors.ModelError, match="do not say how noisy an outcome is"):
         again.outcome_variances(queries)
-    with pytest.raises(cb.ModelError, match="cannot be updated"):
+    with pytest.raises(cb.errors.ModelError, match="cannot be updated"):
         again.update(data)
-    with pytest.raises(cb.ModelError, match="the draws lack the coordinates a\\[Z\\]"):
+    with pytest.raises(cb.errors.ModelError, match="the draws lack the coordinates a\\[Z\\]"):
         rest = {name: each for name, each in by_name.items() if name != "a[Z]"}
         cb.Posterior.from_draws(problem, rest, mechanisms=post.distribution.response)
-    with pytest.raises(cb.ModelError, match="offer no response map without rows"):
+    with pytest.raises(cb.errors.ModelError, match="offer no response map without rows"):
         cb.Posterior.from_draws(problem, by_name, mechanisms=Quadratic())
 
 

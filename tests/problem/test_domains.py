@@ -113,7 +113,7 @@ def test_best_vertex_is_the_best_of_all_feasible_combinations_of_levels(seed):
         np.zeros((len(everything), len(names) + 1)),
     )
     mask[:, :-1], value[:, :-1] = True, everything
-    asked = problem.feasible(cb.Queries(mask, value))
+    asked = problem.feasible(cb.problem.Queries(mask, value))
     assert np.array_equal(asked, (everything @ rows.T <= bounds).all(axis=1))
 
 

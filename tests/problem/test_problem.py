@@ -147,22 +147,22 @@ def test_explicit_sets_are_checked_on_graphs_of_any_size():
 def test_raw_arrays_are_checked_like_names(make_problem):
     problem = make_problem()
     with pytest.raises(DomainError, match=r"shape \(M, 3\)"):
-        problem.require(cb.Queries(np.ones((1, 2), bool), np.zeros((1, 2))))
+        problem.require(cb.problem.Queries(np.ones((1, 2), bool), np.zeros((1, 2))))
     with pytest.raises(DomainError, match="boolean"):
-        problem.require(cb.Queries(np.ones((1, 3)), np.zeros((1, 3))))
-    whole = problem.require(cb.Queries(np.eye(3, dtype=bool)[:2], np.eye(3, dtype=int)[:2]))
+        problem.require(cb.problem.Queries(np.ones((1, 3)), np.zeros((1, 3))))
+    whole = problem.require(cb.problem.Queries(np.eye(3, dtype=bool)[:2], np.eye(3, dtype=int)[:2]))
     assert whole.value.dtype == np.float64 and problem.interventions(whole) == [
         {"X": 1.0},
         {"Z": 1.0},
     ]
     for dtype in (complex, np.float32, str):
         with pytest.raises(DomainError, match="a float64 array"):
-            problem.require(cb.Queries(np.zeros((1, 3), bool), np.zeros((1, 3), dtype)))
+            problem.require(cb.problem.Queries(np.zeros((1, 3), bool), np.zeros((1, 3), dtype)))
     for read in (problem.interventions, problem.to_frame, problem.cost):
         with pytest.raises(DomainError, match=r"shape \(M, 3\)"):
-            read(cb.Queries(np.zeros((1, 5), bool), np.zeros((1, 5))))
+            read(cb.problem.Queries(np.zeros((1, 5), bool), np.zeros((1, 5))))
     with pytest.raises(DomainError, match="unknown manipulable variable 'Y'"):
-        problem.require(cb.Queries(np.ones((1, 3), bool), np.zeros((1, 3))))
+        problem.require(cb.problem.Queries(np.ones((1, 3), bool), np.zeros((1, 3))))
 
 
 def test_mappings_are_taken_wherever_a_batch_is(make_problem):
@@ -170,7 +170,9 @@ def test_mappings_are_taken_wherever_a_batch_is(make_problem):
     rows = [{"X": 1.0}, {"X": 2.0, "Z": -3.0}]
     for given, expected in ((rows, rows), (tuple(rows), rows), (rows[1], rows[1:]), ([], [])):
         queries = problem.require(given)
-        assert isinstance(queries, cb.Queries) and problem.interventions(queries) == expected
+        assert (
+            isinstance(queries, cb.problem.Queries) and problem.interventions(queries) == expected
+        )
         assert problem.interventions(given) == expected and len(problem.to_frame(given)) == len(
             expected
         )
@@ -210,7 +212,7 @@ def test_costs_by_unit_by_constant_by_magnitude_and_by_function(make_problem):
     given = {
         None: None,
         "constants": {"X": 2.0, "Z": 0.5},
-        "magnitude": cb.MagnitudeCost(1.5),
+        "magnitude": cb.problem.MagnitudeCost(1.5),
         "function": lambda queries: 1 + (queries.value**2).sum(axis=1),
     }
     for kind, costs in given.items():
@@ -226,8 +228,8 @@ def test_fingerprint_knows_all_that_changes_an_answer_and_nothing_else(make_prob
         make_problem(domains={"X": (-5, 5)}),
         make_problem(sets=2),
         make_problem(costs={"X": 1.0, "Z": 2.0}),
-        make_problem(costs=cb.MagnitudeCost()),
-        make_problem(costs=cb.MagnitudeCost(2.0)),
+        make_problem(costs=cb.problem.MagnitudeCost()),
+        make_problem(costs=cb.problem.MagnitudeCost(2.0)),
         make_problem(known={("X", "Z"): 0.8}),
         make_problem(known={("X", "Z"): 0.9}),
         make_problem(identifiable_only=True),
@@ -344,6 +346,8 @@ def test_cost_function_that_raises_is_an_error_of_ours():
         raise KeyError("price")
 
     graph = cb.CausalGraph.parse("X -> Y")
-    with pytest.raises(cb.DomainError, match=r"cost function raised KeyError\('price'\)") as caught:
+    with pytest.raises(
+        cb.errors.DomainError, match=r"cost function raised KeyError\('price'\)"
+    ) as caught:
         cb.Problem(graph, "Y", domains={"X": (0, 1)}, costs=broken)
     assert isinstance(caught.value.__cause__, KeyError)

@@ -241,5 +241,5 @@ def test_costs_say_whether_they_depend_on_the_values():
         False,
     ]
     assert size.cost([{"A": -0.5, "B": 1.0}]).tolist() == [3.5] and size == posed(
-        domains, costs=cb.MagnitudeCost(1.0)
+        domains, costs=cb.problem.MagnitudeCost(1.0)
     )

@@ -64,8 +64,8 @@ def test_problem_of_every_model_is_given_back(name):
         {"domains": {"X": (-0.0, 0.1 + 0.2), "Z": (-1e49 / 3, 1e-49 / 3)}},
         {"costs": {"X": 1, "Z": 1}},
         {"costs": {"X": 0.1, "Z": 1 / 3}},
-        {"costs": cb.MagnitudeCost(1 / 3)},
-        {"costs": cb.MagnitudeCost(np.float32(0.1))},
+        {"costs": cb.problem.MagnitudeCost(1 / 3)},
+        {"costs": cb.problem.MagnitudeCost(np.float32(0.1))},
     ],
 )
 def test_every_part_of_a_problem_is_given_back(make_problem, options):

@@ -18,7 +18,7 @@ SEEDS, ROUNDS = 60, 15
 METHODS = {
     "gc-cbo": {},
     "thompson": {"acquisition": "thompson"},
-    "in turn": {"acquisition": cb.InTurn()},
+    "in turn": {"acquisition": cb.acquisition.InTurn()},
     "cbo": {"method": "cbo"},
     "bo": {"method": "bo"},
 }
@@ -41,7 +41,7 @@ def runs(rows, name):
 def gap_of_the_mean(post):
     """The gap of what the posterior mean recommends without any experiment."""
     queries = post.problem.vertices()
-    best = queries[int(cb.couple(post).predict(queries).mean.argmin())]
+    best = queries[int(cb.surrogates.couple(post).predict(queries).mean.argmin())]
     return float(system().effect(best)[0]) - system().optimum.value
 
 

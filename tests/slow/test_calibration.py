@@ -44,20 +44,20 @@ class Narrow:
 
 def overconfident(problem, share):
     def learn(data, key):
-        post = cb.fit(problem, data, prior=cb.FixedPrior())
+        post = cb.fit(problem, data, prior=cb.priors.FixedPrior())
         return replace(post, distribution=Narrow(post.distribution, share))
 
     return learn
 
 
 def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(problem):
-    right = cb.calibrate(problem, rows=25, simulations=120, key=0)
+    right = cb.diagnostics.calibrate(problem, rows=25, simulations=120, key=0)
     assert (
         right.passed
         and right.details.shape == (120, 4)
         and 0 < right.details.to_numpy().min() < 0.05
     )
-    wrong = cb.calibrate(
+    wrong = cb.diagnostics.calibrate(
         problem, rows=25, simulations=120, fitting=overconfident(problem, 0.5), key=0
     )
     assert (
@@ -72,29 +72,33 @@ def test_the_places_are_those_of_the_true_effects(problem):
     """A posterior that knows only the prior's spread places every truth at a uniform place too."""
 
     def prior_only(data, key):
-        return cb.fit(problem, data.select(slice(0, 0)), prior=cb.FixedPrior())
+        return cb.fit(problem, data.select(slice(0, 0)), prior=cb.priors.FixedPrior())
 
-    check = cb.calibrate(problem, rows=20, simulations=100, fitting=prior_only, key=1)
+    check = cb.diagnostics.calibrate(problem, rows=20, simulations=100, fitting=prior_only, key=1)
     assert check.passed
-    shifted = cb.FixedPrior(slopes={("Z", "Y"): (1.5, 1.0)})
+    shifted = cb.priors.FixedPrior(slopes={("Z", "Y"): (1.5, 1.0)})
 
     def wrong_prior(data, key):
         return cb.fit(problem, data.select(slice(0, 0)), prior=shifted)
 
-    check = cb.calibrate(problem, rows=20, simulations=100, fitting=wrong_prior, key=1)
+    check = cb.diagnostics.calibrate(problem, rows=20, simulations=100, fitting=wrong_prior, key=1)
     assert check.table.loc["do(Z = 5)", "verdict"] == "failed"
     assert check.details["do(Z = 5)"].mean() < 0.4 and check.details["do(Z = -5)"].mean() > 0.6
 
 
 @pytest.mark.slow
 def test_wishart_is_calibrated_under_its_own_prior(front_door):
-    assert cb.calibrate(front_door, method="wishart", rows=30, simulations=100, key=0).passed
+    assert cb.diagnostics.calibrate(
+        front_door, method="wishart", rows=30, simulations=100, key=0
+    ).passed
 
 
 @pytest.mark.slow
 def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
-    assert cb.calibrate(front_door, method="laplace", rows=200, simulations=20, key=0).passed
-    with_none = cb.calibrate(
+    assert cb.diagnostics.calibrate(
+        front_door, method="laplace", rows=200, simulations=20, key=0
+    ).passed
+    with_none = cb.diagnostics.calibrate(
         front_door, method="laplace", rows=200, simulations=20, coverage_tolerance=-1.0, key=0
     )
     assert not with_none.passed
@@ -103,7 +107,7 @@ def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
 @pytest.mark.slow
 def test_nuts_is_calibrated_under_latent_confounding(front_door):
     method = cb.NUTS(warmup=300, draws=250, progress=False)
-    check = cb.calibrate(
+    check = cb.diagnostics.calibrate(
         front_door, method=method, rows=40, simulations=40, posterior_draws=100, key=0
     )
     assert check.passed
@@ -114,13 +118,13 @@ def test_nuts_is_calibrated_under_latent_confounding(front_door):
 def test_every_method_is_calibrated_in_full(method, problem, front_door):
     where = problem if method == "conjugate" else front_door
     rows = 200 if method == "laplace" else 50
-    check = cb.calibrate(where, method=method, rows=rows, simulations=500, key=7)
+    check = cb.diagnostics.calibrate(where, method=method, rows=rows, simulations=500, key=7)
     assert check.passed and np.abs(check.table["coverage"] - 0.9).max() < 0.06, check.table
 
 
 @pytest.mark.slow
 def test_an_over_confident_posterior_fails_in_full(problem):
-    assert not cb.calibrate(
+    assert not cb.diagnostics.calibrate(
         problem, rows=50, simulations=500, fitting=overconfident(problem, 0.75), key=7
     ).passed
 
@@ -175,20 +179,20 @@ def test_right_posteriors_fail_in_at_most_one_of_a_hundred_calibrations():
 def test_narrow_posteriors_fail_in_ten_of_ten_calibrations(problem):
     """Sds of 0.71 times the right ones, in whole calibrations of 200 simulations."""
     for key in range(10):
-        check = cb.calibrate(
+        check = cb.diagnostics.calibrate(
             problem, rows=25, simulations=200, fitting=overconfident(problem, 0.71), key=key
         )
         assert not check.passed and "over-confident" in check.advice, key
 
 
 def test_what_cannot_be_calibrated_is_refused(problem):
-    with pytest.raises(cb.ModelError, match="which must be proper; got ScaledPrior"):
-        cb.calibrate(problem, prior=cb.ScaledPrior(), key=0)
-    with pytest.raises(cb.ModelError, match="wishart always learns means"):
-        cb.calibrate(problem, method="wishart", intercepts=False, key=0)
-    with pytest.raises(cb.ModelError, match="calibrate needs a Posterior, got str"):
-        cb.calibrate(problem, fitting=lambda data, key: "none", simulations=20, key=0)
+    with pytest.raises(cb.errors.ModelError, match="which must be proper; got ScaledPrior"):
+        cb.diagnostics.calibrate(problem, prior=cb.priors.ScaledPrior(), key=0)
+    with pytest.raises(cb.errors.ModelError, match="wishart always learns means"):
+        cb.diagnostics.calibrate(problem, method="wishart", intercepts=False, key=0)
+    with pytest.raises(cb.errors.ModelError, match="calibrate needs a Posterior, got str"):
+        cb.diagnostics.calibrate(problem, fitting=lambda data, key: "none", simulations=20, key=0)
     with pytest.raises(
-        cb.ModelError, match="simulations must be a whole number, at least 20; got 3"
+        cb.errors.ModelError, match="simulations must be a whole number, at least 20; got 3"
     ):
-        cb.calibrate(problem, simulations=3, key=0)
+        cb.diagnostics.calibrate(problem, simulations=3, key=0)

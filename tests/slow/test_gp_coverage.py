@@ -15,7 +15,7 @@ SEEDS = 20
 
 
 def calibrate(method, simulations, **options):
-    return cb.calibrate(
+    return cb.diagnostics.calibrate(
         CHAIN,
         method=method,
         mechanisms=FEW,
@@ -50,7 +50,7 @@ def test_intervals_at_the_mode_of_the_evidence_cover_nearly_as_often(method, lea
 
 
 def intervals(post, queries, key=0):
-    draws = cb.response(post.problem, post)(post.draws(400, key), queries)
+    draws = cb.response(post)(post.draws(400, key), queries)
     return np.quantile(draws, (0.05, 0.95), axis=0)
 
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_known_about_an_exponential_is_held_or_named():
         post = cb.fit(problem, cb.Data.from_frame(problem, table), mechanisms="gp")
         low, high = intervals(post, queries)
         truth = np.exp([5.0, 4.0])
-        named = cb.check_extrapolation(post, queries).table["verdict"] == "failed"
+        named = cb.diagnostics.check_extrapolation(post, queries).table["verdict"] == "failed"
         right.append(((low <= truth) & (truth <= high)) | named.to_numpy())
     assert (np.mean(right, axis=0) >= 0.8).all()
 

@@ -104,7 +104,7 @@ def test_a_strong_instrument_passes_with_the_exact_interval():
 
 def test_a_weak_instrument_passes_with_a_proper_prior():
     """By coordinates that rows tell well; before, most of such fits had divergences."""
-    post, found = sampled(table(3, 0.5), 3, cb.FixedPrior())
+    post, found = sampled(table(3, 0.5), 3, cb.priors.FixedPrior())
     assert post.verdict == "passed" and found[0] < 0.8 < found[1]
 
 
@@ -130,6 +130,7 @@ def test_the_verdict_is_right_under_the_default_prior():
 def test_weak_instruments_pass_with_a_proper_prior_in_a_dozen_data_sets():
     cases = [(strength, seed) for strength in (0.5, 0.25) for seed in range(6)]
     verdicts = [
-        sampled(table(seed, strength), seed, cb.FixedPrior())[0].verdict for strength, seed in cases
+        sampled(table(seed, strength), seed, cb.priors.FixedPrior())[0].verdict
+        for strength, seed in cases
     ]
     assert verdicts.count("passed") >= 11, verdicts

@@ -25,7 +25,7 @@ def tell(surrogate, queries, outcomes, noise):
 
 def dense_gp(post, queries, outcomes, noise, at):
     """Mean and sd by the t x t formula, linearized at the posterior mean."""
-    r = cb.response(post.problem, post)
+    r = cb.response(post)
     gram, cross = cb.jacobian_gram(post, queries).gram, cb.jacobian_gram(post, at, queries).gram
     inverse = np.linalg.inv(np.asarray(gram) + np.diag(noise + remainders(post, queries)))
     mean = r(post.mean, at) + cross @ inverse @ (outcomes - r(post.mean, queries))
@@ -37,12 +37,12 @@ def test_weight_space_equals_the_dense_gaussian_process(post):
     problem, draws = post.problem, np.random.default_rng(0)
     queries, at = problem.sobol(1), problem.sobol(3)
     outcomes, noise = draws.normal(size=len(queries)), draws.uniform(0.5, 2.0, len(queries))
-    found = tell(cb.couple(post), queries, outcomes, noise).predict(at)
+    found = tell(cb.surrogates.couple(post), queries, outcomes, noise).predict(at)
     mean, sd = dense_gp(post, queries, outcomes, noise, at)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(found.sd, sd, rtol=1e-7, atol=1e-8)
-    before = cb.couple(post).predict(at)
-    np.testing.assert_allclose(before.mean, cb.response(problem, post)(post.mean, at), rtol=1e-12)
+    before = cb.surrogates.couple(post).predict(at)
+    np.testing.assert_allclose(before.mean, cb.response(post)(post.mean, at), rtol=1e-12)
     np.testing.assert_allclose(
         before.sd**2, np.diagonal(cb.jacobian_gram(post, at).gram), rtol=1e-9
     )
@@ -51,7 +51,9 @@ def test_weight_space_equals_the_dense_gaussian_process(post):
 def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
     draws = np.random.default_rng(1)
     queries = post.problem.sobol(2)[draws.integers(0, 20, 60)]  # many replicates
-    told = tell(cb.couple(post), queries, draws.normal(size=60), draws.uniform(0.5, 2.0, 60))
+    told = tell(
+        cb.surrogates.couple(post), queries, draws.normal(size=60), draws.uniform(0.5, 2.0, 60)
+    )
     offsets, features = told._linearize(told.outcomes.queries)
     precisions = 1 / (told.outcomes.variances + told.remainders + 1e-10 * (features**2).sum(axis=1))
     covariance = np.linalg.inv(
@@ -70,8 +72,8 @@ def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
 
 def test_replicates_are_their_mean_with_the_variance_divided(post):
     query = post.problem.queries([{"V0": 1.0}])
-    three = tell(cb.couple(post), [query] * 3, [1.0, 2.0, 6.0], [0.9] * 3)
-    one = cb.couple(post).tell(query, 3.0, 0.3)
+    three = tell(cb.surrogates.couple(post), [query] * 3, [1.0, 2.0, 6.0], [0.9] * 3)
+    one = cb.surrogates.couple(post).tell(query, 3.0, 0.3)
     for left, right in zip(
         three.predict(post.problem.sobol(1)), one.predict(post.problem.sobol(1)), strict=True
     ):
@@ -79,20 +81,20 @@ def test_replicates_are_their_mean_with_the_variance_divided(post):
     assert three.outcomes.counts.tolist() == [3] and three.outcomes.means.tolist() == [
         pytest.approx(3.0)
     ]
-    mixed = tell(cb.couple(post), [query] * 2, [1.0, 4.0], [1.0, 0.5])
+    mixed = tell(cb.surrogates.couple(post), [query] * 2, [1.0, 4.0], [1.0, 0.5])
     assert mixed.outcomes.means.tolist() == [pytest.approx(3.0)]  # weighted 1 to 2
     assert mixed.outcomes.variances.tolist() == [pytest.approx(1 / 3)]
 
 
 def test_outcomes_without_noise_must_repeat(post):
     query = post.problem.queries([{"V3": 1.0}])
-    once = cb.couple(post).tell(query, 1.5, 0.0)
+    once = cb.surrogates.couple(post).tell(query, 1.5, 0.0)
     assert once.tell(query, 1.5, 0.0).outcomes.counts.tolist() == [2]
     np.testing.assert_allclose(
         once.tell(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9
     )
     with pytest.raises(
-        cb.DataError, match="gave 1.5 and 2.5, though outcomes are said to have no noise"
+        cb.errors.DataError, match="gave 1.5 and 2.5, though outcomes are said to have no noise"
     ):
         once.tell(query, 2.5, 0.0)
 
@@ -104,8 +106,10 @@ def test_exact_outcomes_do_not_make_it_falsely_certain():
     for seed in range(12):
         post = cb.fit(problem, cases.simulate(problem, truth, 25, seed))
         theta = post.draws(1, seed)[0]
-        effects = np.asarray(cb.response(problem, post)(theta, positions))
-        surrogate = tell(cb.couple(post), positions[::3], effects[::3], [0.0] * len(positions[::3]))
+        effects = np.asarray(cb.response(post)(theta, positions))
+        surrogate = tell(
+            cb.surrogates.couple(post), positions[::3], effects[::3], [0.0] * len(positions[::3])
+        )
         found = surrogate.relinearize().relinearize().predict(positions)
         covered.append(np.abs(found.mean - effects) <= 1.645 * found.sd + 1e-9)
     assert np.mean(covered) > 0.8
@@ -116,8 +120,8 @@ def test_recentring_finds_the_most_probable_theta():
     problem, truth = cases.random_problem(1)
     post = cb.fit(problem, cases.simulate(problem, truth, 25, 0))
     queries = problem.sobol(1)
-    outcomes = np.asarray(cb.response(problem, post)(post.draws(1, 3)[0], queries))
-    surrogate = tell(cb.couple(post), queries, outcomes, [0.05] * len(queries))
+    outcomes = np.asarray(cb.response(post)(post.draws(1, 3)[0], queries))
+    surrogate = tell(cb.surrogates.couple(post), queries, outcomes, [0.05] * len(queries))
     surrogate = surrogate.relinearize()
     at, r = surrogate.weights.mean, surrogate.response
     theta = surrogate.theta(at)
@@ -145,14 +149,14 @@ def test_recentring_finds_the_most_probable_theta():
     ],
 )
 def test_odd_outcome_is_refused(post, outcome, noise, match):
-    with pytest.raises(cb.DataError, match=match):
-        cb.couple(post).tell(post.problem.queries([{"V0": 1.0}]), outcome, noise)
+    with pytest.raises(cb.errors.DataError, match=match):
+        cb.surrogates.couple(post).tell(post.problem.queries([{"V0": 1.0}]), outcome, noise)
 
 
 def test_a_surprising_outcome_does_not_make_it_wander():
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(8, 0))
-    told = cb.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
+    told = cb.surrogates.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
     at = system.problem.queries([{"Z": 2.0}])
     first = told.relinearize()
     second = first.relinearize()
@@ -176,7 +180,7 @@ def far_prediction(offset):
     rows = np.column_stack([x, z, y - 1.3 * z])
     post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros((100, 3), bool)))
     query = problem.queries([{"X": offset + 1.0}])
-    found = cb.couple(post).tell(query, -1.04 * offset, 1.0).relinearize().predict(query)
+    found = cb.surrogates.couple(post).tell(query, -1.04 * offset, 1.0).relinearize().predict(query)
     return float(found.mean[0]) + 1.04 * offset, float(found.sd[0])
 
 
@@ -188,20 +192,20 @@ def test_large_means_do_not_matter():
 
 def test_imagining_needs_one_intervention_and_a_variance(post):
     query = post.problem.queries([{"V0": 1.0}])
-    surrogate = cb.couple(post).tell(query, 1.0)  # the noise that the model implies
+    surrogate = cb.surrogates.couple(post).tell(query, 1.0)  # the noise that the model implies
     assert surrogate.outcomes.variances[0] == pytest.approx(float(post.outcome_variances(query)[0]))
     for noise in (np.nan, -1.0):
-        with pytest.raises(cb.DataError, match="variance of the outcome's noise is"):
+        with pytest.raises(cb.errors.DataError, match="variance of the outcome's noise is"):
             surrogate.fantasize(query, noise)
-    with pytest.raises(cb.DataError, match="tell one outcome of each intervention"):
+    with pytest.raises(cb.errors.DataError, match="tell one outcome of each intervention"):
         surrogate.fantasize(post.problem.sobol(1), 1.0)
 
 
 def test_two_interventions_are_not_one_outcome(post):
     with pytest.raises(
-        cb.DataError, match="tell one outcome of each intervention.*2 interventions"
+        cb.errors.DataError, match="tell one outcome of each intervention.*2 interventions"
     ):
-        cb.couple(post).tell(post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0)
+        cb.surrogates.couple(post).tell(post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0)
 
 
 @pytest.mark.heavy
@@ -226,9 +230,9 @@ def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_out
         found == pytest.approx(expected, rel=5 * error)
         and expected > 1e-3 * post.outcome_variances(query)[0]
     )
-    told = cb.couple(post).tell(query, -3.0, 0.0)
+    told = cb.surrogates.couple(post).tell(query, -3.0, 0.0)
     assert told.remainders[0] == found
-    _, jacobian = cb.response(post.problem, post).linearize(post.mean, query)
+    _, jacobian = cb.response(post).linearize(post.mean, query)
     prior = float(np.asarray(jacobian @ of @ jacobian.T)[0, 0])
     assert told.predict(query).sd[0] ** 2 == pytest.approx(
         prior * found / (prior + found), rel=1e-6

@@ -63,8 +63,8 @@ def test_surrogate_with_a_residual_equals_the_dense_gaussian_process(post, noise
     problem, rng = post.problem, np.random.default_rng(0)
     tried, at = problem.sobol(2)[::3], problem.sobol(3)
     outcomes = rng.normal(size=len(tried))
-    told = cb.couple(post, residual=True).tell(tried, outcomes, noise)
-    r, residual = cb.response(problem, post), told.residual
+    told = cb.surrogates.couple(post, residual=True).tell(tried, outcomes, noise)
+    r, residual = cb.response(post), told.residual
     assert residual.amplitude > 0 and len(told.weights.mean) > len(post.mean)
 
     def covariance(left, right):
@@ -85,7 +85,7 @@ def test_surrogate_with_a_residual_equals_the_dense_gaussian_process(post, noise
 
 def test_draws_with_a_residual_have_the_joint_covariance(post):
     tried, at = post.problem.sobol(1)[:4], post.problem.sobol(2)
-    told = cb.couple(post, residual=True).tell(tried, [3.0, -2.0, 4.0, 1.0], 0.1)
+    told = cb.surrogates.couple(post, residual=True).tell(tried, [3.0, -2.0, 4.0, 1.0], 0.1)
     draws, wanted = told.sample(at, 20_000, 0), told.covariance(at)
     sd = np.sqrt(np.diagonal(wanted))
     np.testing.assert_allclose(draws.mean(axis=0), told.predict(at).mean, atol=0.05 * sd.max())
@@ -97,14 +97,14 @@ def test_draws_with_a_residual_have_the_joint_covariance(post):
 def test_an_imagined_outcome_changes_no_mean_and_a_told_one_agrees_in_doubt(post):
     problem = post.problem
     tried, new, at = problem.sobol(1)[:3], problem.sobol(1)[5], problem.sobol(2)
-    before = cb.couple(post, residual=True).tell(tried, [3.0, -2.0, 4.0], 0.1)
+    before = cb.surrogates.couple(post, residual=True).tell(tried, [3.0, -2.0, 4.0], 0.1)
     fantasized = before.fantasize(new, 0.2)
     np.testing.assert_allclose(fantasized.predict(at).mean, before.predict(at).mean, atol=1e-9)
     assert (fantasized.predict(at).sd <= before.predict(at).sd + 1e-9).all()
     assert fantasized.predict(new).sd < before.predict(new).sd
     size = fantasized.residual
     gram = before.covariance(
-        cb.Queries(
+        cb.problem.Queries(
             *(
                 np.concatenate(p)
                 for p in zip((at.mask, at.value), (new.mask, new.value), strict=True)
@@ -156,7 +156,9 @@ def test_many_outcomes_are_judged_as_few_are(post, residual, monkeypatch):
     found = []
     for most in (0, 10_000):
         monkeypatch.setattr(evidence, "MOST", most)
-        found.append(cb.couple(post, residual=residual, learns_noise=True).tell(tried, values))
+        found.append(
+            cb.surrogates.couple(post, residual=residual, learns_noise=True).tell(tried, values)
+        )
     assert found[0].learned.noise == pytest.approx(found[1].learned.noise, rel=1e-8)
     if residual:
         assert found[0].learned.log_factor == pytest.approx(found[1].learned.log_factor, abs=1e-6)
@@ -179,24 +181,24 @@ def test_weights_are_those_of_bayesian_regression(count):
 def test_evidence_of_many_outcomes_is_computed_without_a_matrix_of_their_size(post, monkeypatch):
     tried = post.problem.sobol(4)
     outcomes = np.random.default_rng(1).normal(size=len(tried))
-    dense = cb.couple(post, residual="auto").tell(tried, outcomes, 0.5).learned
+    dense = cb.surrogates.couple(post, residual="auto").tell(tried, outcomes, 0.5).learned
     monkeypatch.setattr(evidence, "MOST", 1)
     monkeypatch.setattr(evidence, "LENGTHS", {0.8: 1.0})
-    wide = cb.couple(post, residual="auto").tell(tried, outcomes, 0.5).learned
+    wide = cb.surrogates.couple(post, residual="auto").tell(tried, outcomes, 0.5).learned
     monkeypatch.setattr(evidence, "MOST", 512)
-    again = cb.couple(post, residual="auto").tell(tried, outcomes, 0.5).learned
+    again = cb.surrogates.couple(post, residual="auto").tell(tried, outcomes, 0.5).learned
     assert wide.log_factor == pytest.approx(again.log_factor, rel=1e-8)
     assert np.isfinite(dense.log_factor)
 
 
 def test_a_right_graph_needs_no_residual_and_keeps_its_vertices(post):
     tried = post.problem.sobol(2)
-    r, rng = cb.response(post.problem, post), np.random.default_rng(0)
+    r, rng = cb.response(post), np.random.default_rng(0)
     alone = 0
     for theta in post.draws(20, 1):
         outcomes = np.asarray(r(theta, tried)) + rng.normal(size=len(tried))
-        told = cb.couple(post, residual="auto").tell(tried, outcomes, 1.0)
-        plain = cb.couple(post).tell(tried, outcomes, 1.0)
+        told = cb.surrogates.couple(post, residual="auto").tell(tried, outcomes, 1.0)
+        plain = cb.surrogates.couple(post).tell(tried, outcomes, 1.0)
         if told.residual is None:
             alone += 1
             assert told.is_affine
@@ -206,7 +208,7 @@ def test_a_right_graph_needs_no_residual_and_keeps_its_vertices(post):
 
 def test_a_wrong_mechanism_gets_a_residual_after_a_few_outcomes(bent):
     query = bent.problem.queries([{"Z": -3.0}])
-    surrogate = cb.couple(bent, residual="auto", learns_noise=True)
+    surrogate = cb.surrogates.couple(bent, residual="auto", learns_noise=True)
     rng, needed = np.random.default_rng(1), 0
     while surrogate.residual is None:
         surrogate, needed = surrogate.tell(query, 12.25 + rng.normal()), needed + 1
@@ -223,17 +225,17 @@ def test_the_size_of_the_noise_is_learned_from_outcomes(post):
     query = post.problem.queries([{"V0": 1.0}])
     rng = np.random.default_rng(3)
     for wanted in (0.25, 1.0, 4.0):
-        queries = cb.Queries(np.repeat(query.mask, 60, 0), np.repeat(query.value, 60, 0))
+        queries = cb.problem.Queries(np.repeat(query.mask, 60, 0), np.repeat(query.value, 60, 0))
         outcomes = rng.normal(size=60) * np.sqrt(wanted * post.outcome_variances(query)[0])
-        told = cb.couple(post, learns_noise=True).tell(queries, outcomes)
+        told = cb.surrogates.couple(post, learns_noise=True).tell(queries, outcomes)
         assert abs(np.log(told.learned.noise / wanted)) < 0.75
         assert np.isfinite(told.degrees) and told.degrees > 60
-    assert cb.couple(post).tell(queries, outcomes).learned.noise == 1.0
-    given = cb.couple(post, learns_noise=True).tell(queries, outcomes, 1.0)
+    assert cb.surrogates.couple(post).tell(queries, outcomes).learned.noise == 1.0
+    given = cb.surrogates.couple(post, learns_noise=True).tell(queries, outcomes, 1.0)
     assert given.learned.noise == 1.0 and np.isinf(given.degrees)
-    assert np.isinf(cb.couple(post).degrees)
+    assert np.isinf(cb.surrogates.couple(post).degrees)
 
 
 def test_residual_that_is_no_choice_is_refused(post):
-    with pytest.raises(cb.ModelError, match='residual must be True, False or "auto"; got 3'):
-        cb.couple(post, residual=3)
+    with pytest.raises(cb.errors.ModelError, match='residual must be True, False or "auto"; got 3'):
+        cb.surrogates.couple(post, residual=3)

@@ -55,7 +55,7 @@ def test_derivatives_of_a_sine_series_are_those_of_its_terms():
 def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
     """Between the points at which they are computed too, to a fiftieth of their size."""
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 23)])
-    weighted, r = weigh_response(post), cb.response(toy.problem, post)
+    weighted, r = weigh_response(post), cb.response(post)
     theta = post.draws(REMAINDER_DRAWS, jax.random.key(0))
     line = r(post.mean, queries) + (theta - post.mean) @ r.jacobian(post.mean, queries).T
     missed = (r(theta, queries) - line).T / np.sqrt(REMAINDER_DRAWS)
@@ -84,7 +84,7 @@ def test_smooth_moments_of_effects_are_those_of_draws(post, toy):
     """Against as many draws of theta, between the points at which they are computed."""
     at = [{"X": x} for x in np.linspace(-3.9, 4.9, 14)] + [{"Z": z} for z in (-3.3, 2.2, 17.0)]
     queries = toy.problem.queries(at)
-    r, theta = cb.response(toy.problem, post), post.draws(REMAINDER_DRAWS, jax.random.key(0))
+    r, theta = cb.response(post), post.draws(REMAINDER_DRAWS, jax.random.key(0))
     drawn, found = r(theta, queries), smooth_moments(post, queries)
     line = (theta - post.mean).mean(axis=0) @ r.jacobian(post.mean, queries).T
     mean, sd = drawn.mean(axis=0) - line, drawn.std(axis=0, ddof=1)
@@ -100,8 +100,8 @@ def test_sets_share_no_weights_of_remainders(post, toy):
 @pytest.mark.heavy
 def test_doubt_before_any_outcome_is_that_of_many_draws(post, toy):
     queries = toy.problem.queries([{"X": x} for x in (-2.0, 0.0, 2.0)] + [{"Z": 1.0}])
-    drawn = cb.response(toy.problem, post)(post.draws(4_000, 1), queries)
-    predicted = cb.couple(post).predict(queries)
+    drawn = cb.response(post)(post.draws(4_000, 1), queries)
+    predicted = cb.surrogates.couple(post).predict(queries)
     about = np.sqrt(((drawn - predicted.mean) ** 2).mean(axis=0))
     np.testing.assert_allclose(predicted.sd, about, rtol=0.25)
 
@@ -118,7 +118,7 @@ def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy
     """What linearization leaves out of them is nearly the same."""
     tried = toy.problem.queries([{"X": -5.0}])
     near = toy.problem.queries([{"X": -4.8}])
-    before = cb.couple(post)
+    before = cb.surrogates.couple(post)
     after = before.tell(tried, float(toy.effect(tried)[0]), 0.0).relinearize()
     assert after.predict(near).sd[0] < 0.3 * before.predict(near).sd[0]
     assert after.predict(tried).mean[0] == pytest.approx(float(toy.effect(tried)[0]), abs=1e-3)
@@ -126,7 +126,7 @@ def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy
 
 def test_exact_outcomes_are_met_wherever_theta_is_linearized(post, toy):
     tried = toy.problem.queries([{"X": x} for x in (-3.0, -1.0, 2.0)] + [{"Z": -3.0}])
-    told = cb.couple(post).tell(tried, toy.effect(tried), 0.0)
+    told = cb.surrogates.couple(post).tell(tried, toy.effect(tried), 0.0)
     for surrogate in (told, told.relinearize()):
         assert np.abs(surrogate.predict(tried).mean - toy.effect(tried)).max() < 1e-3
     moved = told.relinearize()
@@ -137,7 +137,7 @@ def test_outcomes_that_are_missed_by_far_switch_a_residual_on(post, toy, monkeyp
     """Whatever the Bayes factor says; outcomes of the model itself do not."""
     monkeypatch.setattr(coupled, "ENOUGH", np.inf)
     rng, tried = np.random.default_rng(0), toy.problem.sobol(16)
-    before = cb.couple(post, residual="auto")
+    before = cb.surrogates.couple(post, residual="auto")
     drawn = before.sample(tried, 1, 0)[0] + rng.normal(size=len(tried))
     assert before.tell(tried, drawn, 1.0).residual is None
     strange = before.predict(tried).mean + 8 * before.predict(tried).sd * rng.choice([-1, 1], 32)
@@ -159,7 +159,7 @@ def test_distance_of_outcomes_is_that_of_a_dense_solve():
 
 
 def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
-    surrogate, candidates = cb.couple(post), toy.problem.sobol(16)
+    surrogate, candidates = cb.surrogates.couple(post), toy.problem.sobol(16)
     context = Context(surrogate, "min", candidates, candidates)
     mean, sd = surrogate.predict(candidates)
     best = float((mean - 3.0 * sd).min())
@@ -174,9 +174,9 @@ def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
 
 
 def test_the_usual_bound_is_wider_where_effects_bend_and_outcomes_are_noisy(post, toy):
-    bent, candidates = cb.couple(post), toy.problem.sobol(4)
+    bent, candidates = cb.surrogates.couple(post), toy.problem.sobol(4)
     chain = cb.models.load("chain")
-    straight = cb.couple(cb.fit(chain.problem, chain.observe(50, 0)))
+    straight = cb.surrogates.couple(cb.fit(chain.problem, chain.observe(50, 0)))
     noisy = Context(bent, "min", candidates, candidates)
     assert ConfidenceBound(None).prepare(noisy).beta == 9.0
     assert ConfidenceBound(None).prepare(replace(noisy, exact=True)).beta == 2.0

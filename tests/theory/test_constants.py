@@ -26,7 +26,7 @@ def posts(chain):
 
 def dense(post, queries):
     """Jacobian, and gram by dense algebra."""
-    jacobian = np.asarray(cb.response(post.problem, post).jacobian(post.mean, queries))
+    jacobian = np.asarray(cb.response(post).jacobian(post.mean, queries))
     return jacobian, jacobian @ post.covariance @ jacobian.T
 
 
@@ -75,9 +75,9 @@ def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
     assert (worst > found.pointwise).mean() < delta + 4 * np.sqrt(
         delta / len(theta)
     ) + 0.05  # Student's t, 20 rows
-    with pytest.raises(cb.ModelError, match="delta must lie between 0 and 1, got 1"):
+    with pytest.raises(cb.errors.ModelError, match="delta must lie between 0 and 1, got 1"):
         theory.parameter_error(post, delta=1)
-    with pytest.raises(cb.ModelError, match="a Posterior is needed here, got Problem"):
+    with pytest.raises(cb.errors.ModelError, match="a Posterior is needed here, got Problem"):
         theory.parameter_error(post.problem)
 
 
@@ -97,7 +97,10 @@ def test_a_failed_posterior_is_refused_unless_accepted(posts):
         lambda post: theory.variance_sum_ratio([post], queries[:1], 1.0),
         lambda post: theory.theory_table(post, queries, noise=1.0, rounds=2),
     ):
-        with pytest.raises(cb.ModelError, match="verdict is 'failed'; look at cb.check_posterior"):
+        with pytest.raises(
+            cb.errors.ModelError,
+            match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
+        ):
             refused(failed)
         refused(failed.accept("test"))
 
@@ -152,7 +155,7 @@ def test_few_rows_and_constant_parents_have_strength_zero():
         rows = Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
         for data in (rows, rows.select(slice(0))):
             line = theory.design_strength(
-                cb.fit(problem, data, prior=cb.FixedPrior(), intercepts=intercepts)
+                cb.fit(problem, data, prior=cb.priors.FixedPrior(), intercepts=intercepts)
             ).loc["Y"]
             assert (
                 line["rows"] == len(data)
@@ -221,18 +224,18 @@ def test_odd_requests_for_concentration_are_refused(chain):
         ({"truth": [1.0, np.nan]}, "truth needs 2 finite numbers"),
         ({"method": "nuts"}, 'take method="laplace"'),
     ]:
-        with pytest.raises(cb.ModelError, match=match):
+        with pytest.raises(cb.errors.ModelError, match=match):
             theory.concentration(chain.problem, data, intercepts=False, **options)
-    with pytest.raises(cb.DataError, match="concentration needs Data, got ndarray"):
+    with pytest.raises(cb.errors.DataError, match="concentration needs Data, got ndarray"):
         theory.concentration(chain.problem, data.values)
-    with pytest.raises(cb.DataError, match="there are no observational rows"):
+    with pytest.raises(cb.errors.DataError, match="there are no observational rows"):
         theory.concentration(chain.problem, chain.experiment(chain.problem.vertices(), 0))
     table = pd.DataFrame({"trace": [1.0, 0.0, 2.0]}, index=[1, 2, 3])
     with pytest.raises(
-        cb.ModelError, match="3 lines or more, all positive; 'trace' holds 1.0, 0.0, 2.0"
+        cb.errors.ModelError, match="3 lines or more, all positive; 'trace' holds 1.0, 0.0, 2.0"
     ):
         theory.rate(table, "trace")
-    with pytest.raises(cb.ModelError, match="unknown column 'tracr'; did you mean 'trace'"):
+    with pytest.raises(cb.errors.ModelError, match="unknown column 'tracr'; did you mean 'trace'"):
         theory.rate(table, "tracr")
 
 
@@ -247,7 +250,7 @@ def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
     )
     assert table.attrs["delta"] == 0.1
     with pytest.raises(
-        cb.ModelError, match="rate needs a table of cb.theory.concentration, got list"
+        cb.errors.ModelError, match="rate needs a table of cb.theory.concentration, got list"
     ):
         theory.rate([1, 2], "trace")
 

@@ -23,7 +23,7 @@ def posts(chain):
 
 def dense(post, queries):
     """Jacobian, and gram by dense algebra."""
-    jacobian = np.asarray(cb.response(post.problem, post).jacobian(post.mean, queries))
+    jacobian = np.asarray(cb.response(post).jacobian(post.mean, queries))
     return jacobian, jacobian @ post.covariance @ jacobian.T
 
 
@@ -54,7 +54,9 @@ def test_variance_sum_ratio_is_that_of_dense_gaussian_processes(posts):
         total += gram[t, t] - gram[t, :t] @ inverse @ gram[:t, t]
     vertices = posts[0].problem.vertices()
     gains = [
-        theory.greedy_gain(np.asarray(cb.jacobian_features(post, vertices)), noise, 4).gains[-1]
+        theory.greedy_gain(
+            np.asarray(cb.kernels.jacobian_features(post, vertices)), noise, 4
+        ).gains[-1]
         for post in posts
     ]
     assert (
@@ -73,7 +75,8 @@ def test_variance_sum_of_a_fixed_kernel_stays_below_its_ceiling(posts, noise):
     queries = post.problem.grid(9)[draws.integers(0, 18, 25)]
     ceiling = theory.variance_sum_ceiling(theory.kappa2(post).value, noise)
     path = np.diff(
-        theory.gain_path(np.asarray(cb.jacobian_features(post, queries)), noise), prepend=0.0
+        theory.gain_path(np.asarray(cb.kernels.jacobian_features(post, queries)), noise),
+        prepend=0.0,
     )
     assert (np.expm1(2 * path) * noise).sum() <= ceiling * path.sum()
     assert 0 < theory.variance_sum_ratio([post] * 25, queries, noise) <= ceiling / (1 - 1 / np.e)
@@ -107,7 +110,7 @@ def test_odd_sequences_of_posteriors_are_refused(posts, chain):
             "noise must be finite and positive, got 0",
         ),
     ]:
-        with pytest.raises(cb.ModelError, match=match):
+        with pytest.raises(cb.errors.ModelError, match=match):
             refused()
 
 
@@ -122,5 +125,5 @@ def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
     vertices = theory.variance_sum_ratio(posts, queries, 0.5, candidates=chain.problem.vertices())
     assert theory.variance_sum_ratio(posts, queries, 0.5) == vertices
     assert vertices < theory.variance_sum_ratio(posts, queries, 0.5, candidates=queries)
-    with pytest.raises(cb.ModelError, match="give a sequence of posteriors"):
+    with pytest.raises(cb.errors.ModelError, match="give a sequence of posteriors"):
         theory.kernel_drift(posts[0], queries)

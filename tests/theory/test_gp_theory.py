@@ -98,7 +98,7 @@ def test_slopes_of_linear_mechanisms_are_their_coefficients():
     assert found["X", "Z"] == pytest.approx(slopes["b[X->Z]"], rel=1e-12)
     assert found["Z", "Y"] == pytest.approx(slopes["b[Z->Y]"], rel=1e-12)
     total = cb.fit(system.problem, system.observe(60, 0), parameters="total_effect")
-    with pytest.raises(cb.ModelError, match="does not hold the mechanisms"):
+    with pytest.raises(cb.errors.ModelError, match="does not hold the mechanisms"):
         theory.mechanism_slopes(total)
 
 
@@ -123,7 +123,7 @@ def test_known_slopes_and_mechanisms_that_no_effect_needs_are_counted():
     np.testing.assert_allclose(
         found, level + slope * (z - z.mean()) - 0.7 * x, rtol=1e-9, atol=1e-9
     )
-    with pytest.raises(cb.ModelError, match="unknown variable with a learned mechanism 'X'"):
+    with pytest.raises(cb.errors.ModelError, match="unknown variable with a learned mechanism 'X'"):
         mechanism(fitted.mean[None], "X", rows)
 
 
@@ -135,7 +135,7 @@ def test_mechanism_of_linear_parameters_is_the_linear_predictor():
     at = {name: thetas[:, [position]] for position, name in enumerate(line.names)}
     found = line.distribution.response.mechanism(thetas, "Y", values)
     np.testing.assert_allclose(found, at["a[Y]"] + at["b[Z->Y]"] * values[:, 1], rtol=1e-12)
-    with pytest.raises(cb.ModelError, match="unknown variable with a learned mechanism 'X'"):
+    with pytest.raises(cb.errors.ModelError, match="unknown variable with a learned mechanism 'X'"):
         line.distribution.response.mechanism(thetas, "X", values)
 
 
@@ -146,7 +146,7 @@ def test_true_mechanisms_are_read_from_the_program(toy):
     np.testing.assert_allclose(found.mean[:, 1], np.exp(-x), rtol=1e-12)
     np.testing.assert_allclose(found.mean[:, 2], np.cos(z) - np.exp(-z / 20), rtol=1e-12)
     np.testing.assert_array_equal(found.sd, 1.0)
-    with pytest.raises(cb.ModelError, match="does not draw it from a Normal but"):
+    with pytest.raises(cb.errors.ModelError, match="does not draw it from a Normal but"):
         cb.models.load("healthcare").mechanisms(
             np.ones((2, len(cb.models.load("healthcare").problem.graph.nodes)))
         )
@@ -157,7 +157,7 @@ def test_suprema_of_bent_effects_are_taken_over_points_that_fill_the_domains(pos
     assert how == "among 258 points that fill the domains" and len(queries) == 258
     values = np.asarray(queries.value)[np.asarray(queries.mask)[:, 1], 1]
     assert values.min() == -5.0 and values.max() == 20.0 and np.ptp(np.diff(values)) < 1e-12
-    jacobian = cb.response(post.problem, post).jacobian(post.mean, queries)
+    jacobian = cb.response(post).jacobian(post.mean, queries)
     largest = theory.kappa2(post)
     variances = ((jacobian @ post.covariance) * jacobian).sum(axis=1)
     assert largest.value == pytest.approx(variances.max(), rel=1e-9) and largest.how == how
@@ -182,7 +182,7 @@ def test_sets_of_many_variables_are_filled_with_their_vertices():
 def test_table_of_the_theory_runs_for_mechanisms_that_bend(post):
     table = theory.theory_table(post, noise=1.0, rounds=6).set_index("quantity")
     value = table["value"]
-    assert 2 < value["rank"] == cb.causal_rank(post) <= value["dimension"] == len(post.names)
+    assert 2 < value["rank"] == cb.theory.causal_rank(post) <= value["dimension"] == len(post.names)
     assert value["covariance error"] < 1e-4 * value["kappa^2"]
     gain = value["information gain"]
     assert gain <= value["bound by rank"] <= value["bound by dimension"]
@@ -253,9 +253,9 @@ def test_bounds_beside_the_truth_refuse_what_is_not_a_truth(toy, post):
         (toy.problem, "the truth must be a CausalSystem, got Problem"),
         (cb.models.load("synthetic"), "another graph than the posterior's problem"),
     ]:
-        with pytest.raises(cb.ModelError, match=match):
+        with pytest.raises(cb.errors.ModelError, match=match):
             theory.path_errors(post, wrong, key=0)
     confounded = cb.models.load("toy", variant="confounded")
     line = cb.fit(confounded.problem, confounded.observe(100, 0), method="wishart")
-    with pytest.raises(cb.ModelError, match="a latent cause joins 'X' and 'Y'"):
+    with pytest.raises(cb.errors.ModelError, match="a latent cause joins 'X' and 'Y'"):
         theory.path_errors(line, confounded, key=0)

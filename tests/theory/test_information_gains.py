@@ -89,37 +89,42 @@ def test_information_of_repeated_outcomes_keeps_its_digits_under_tiny_noise():
         (
             np.ones((2, 3)),
             1.0,
-            cb.ModelError,
+            cb.errors.ModelError,
             r"shape \(T, T\), the same queries on both sides; got \(2, 3\)",
         ),
         (
             [[1.0, 0.5], [0.4, 1.0]],
             1.0,
-            cb.ModelError,
+            cb.errors.ModelError,
             r"symmetric, this one holds 0.5 at \(0, 1\) and 0.4",
         ),
-        ([[np.nan, 0.0], [0.0, 1.0]], 1.0, cb.NumericalError, r"holds nan at \(0, 0\)"),
+        ([[np.nan, 0.0], [0.0, 1.0]], 1.0, cb.errors.NumericalError, r"holds nan at \(0, 0\)"),
         (
             [[1.0, 2.0], [2.0, 1.0]],
             1.0,
-            cb.NumericalError,
+            cb.errors.NumericalError,
             "no covariance: it has the eigenvalue -1",
         ),
-        (np.diag([1e6, -1e-2]), 1.0, cb.NumericalError, "no covariance"),
-        (np.eye(2, dtype=np.float32), 1.0, cb.ModelError, "float64 numbers, got float32"),
-        (np.eye(2), np.ones(2, np.float32), cb.ModelError, "noise must hold float64"),
-        ([["a"]], 1.0, cb.ModelError, "float64 numbers"),
-        ([[1.0], [1.0, 2.0]], 1.0, cb.ModelError, "rows differ in length"),
+        (np.diag([1e6, -1e-2]), 1.0, cb.errors.NumericalError, "no covariance"),
+        (np.eye(2, dtype=np.float32), 1.0, cb.errors.ModelError, "float64 numbers, got float32"),
+        (np.eye(2), np.ones(2, np.float32), cb.errors.ModelError, "noise must hold float64"),
+        ([["a"]], 1.0, cb.errors.ModelError, "float64 numbers"),
+        ([[1.0], [1.0, 2.0]], 1.0, cb.errors.ModelError, "rows differ in length"),
         (
             np.eye(2),
             0.0,
-            cb.ModelError,
+            cb.errors.ModelError,
             "positive, finite variance, got 0; exact outcomes have no finite gain",
         ),
-        (np.eye(2), [1.0, np.nan], cb.ModelError, "positive, finite variance, got nan"),
-        (np.eye(2), np.inf, cb.ModelError, "positive, finite variance, got inf"),
-        (np.eye(2), [1.0, 1.0, 1.0], cb.ModelError, r"each of the 2 queries; got the shape \(3,\)"),
-        (np.eye(2) * 1e200, 1e-200, cb.NumericalError, "over the noise holds inf"),
+        (np.eye(2), [1.0, np.nan], cb.errors.ModelError, "positive, finite variance, got nan"),
+        (np.eye(2), np.inf, cb.errors.ModelError, "positive, finite variance, got inf"),
+        (
+            np.eye(2),
+            [1.0, 1.0, 1.0],
+            cb.errors.ModelError,
+            r"each of the 2 queries; got the shape \(3,\)",
+        ),
+        (np.eye(2) * 1e200, 1e-200, cb.errors.NumericalError, "over the noise holds inf"),
     ],
 )
 def test_what_is_no_covariance_or_no_variance_is_refused(gram, noise, error, match):
@@ -158,7 +163,7 @@ def test_greedy_gain_is_near_the_maximum_over_all_multisets(seed):
 
 def test_greedy_choices_over_the_domain_are_vertices(chain):
     fine, coarse = (
-        theory.greedy_gain(np.asarray(cb.jacobian_features(chain, queries)), 0.5, 40)
+        theory.greedy_gain(np.asarray(cb.kernels.jacobian_features(chain, queries)), 0.5, 40)
         for queries in (chain.problem.grid(21), chain.problem.vertices())
     )
     np.testing.assert_allclose(fine.gains, coarse.gains, rtol=1e-10)
@@ -193,7 +198,7 @@ def test_bound_of_rank_zero_and_odd_arguments():
         ((2, 10, 1.0, 0.0), "noise must be finite and positive, got 0"),
         ((2, 10, np.nan, 1.0), "kappa2 must be finite"),
     ]:
-        with pytest.raises(cb.ModelError, match=match):
+        with pytest.raises(cb.errors.ModelError, match=match):
             theory.information_gain_bound(*arguments)
 
 
@@ -221,7 +226,7 @@ def test_independent_gain_is_the_best_allocation_of_greedy_choices(seed):
         theory.greedy_gain(features, noise, 5).gains[-1] < found.gains[-1]
     )  # coupling can only tell less
     with pytest.raises(
-        cb.ModelError, match=r"one label for each of 9 candidates; got the shape \(8,\)"
+        cb.errors.ModelError, match=r"one label for each of 9 candidates; got the shape \(8,\)"
     ):
         theory.independent_gain(features, blocks[:8], noise, 5)
 
@@ -251,11 +256,11 @@ def test_rbf_features_are_the_kernel_of_every_set_on_its_own(make_problem):
         ({"variances": -1.0}, "the variance of 'X' must be finite and 0 or more"),
         ({"lengthscale": 0.0}, "lengthscale must be finite and positive, got 0"),
     ]:
-        with pytest.raises(cb.ModelError, match=match):
+        with pytest.raises(cb.errors.ModelError, match=match):
             theory.rbf_features(
                 problem, queries, **({"lengthscale": 0.3, "variances": 1.0} | options)
             )
-    with pytest.raises(cb.ModelError, match="there are no queries"):
+    with pytest.raises(cb.errors.ModelError, match="there are no queries"):
         theory.rbf_features(problem, queries[:0], lengthscale=0.3, variances=1.0)
 
 
@@ -284,7 +289,7 @@ def test_the_table_has_the_structure_of_the_papers(chain):
         "lengthscale": 0.2,
         "queries": 82,
     }.items() <= table.attrs.items()
-    with pytest.raises(cb.ModelError, match="there are no queries"):
+    with pytest.raises(cb.errors.ModelError, match="there are no queries"):
         theory.theory_table(chain, chain.problem.grid(3)[:0], noise=0.5)
 
 
@@ -339,7 +344,7 @@ def test_sums_of_growing_data_are_those_of_a_loop_and_below_their_bound(alpha):
 
 def test_growing_data_need_an_exponent_of_at_most_one():
     for alpha in (0.0, 1.5, np.nan):
-        with pytest.raises(cb.ModelError, match=r"alpha must lie in \(0, 1\]"):
+        with pytest.raises(cb.errors.ModelError, match=r"alpha must lie in \(0, 1\]"):
             theory.growing_data_sum(10, alpha)
-    with pytest.raises(cb.ModelError, match="T must be a whole number, at least 1; got 0"):
+    with pytest.raises(cb.errors.ModelError, match="T must be a whole number, at least 1; got 0"):
         theory.growing_data_bound(0, 0.5)

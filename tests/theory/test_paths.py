@@ -94,7 +94,7 @@ def test_odd_slopes_and_errors_are_refused(chain):
         (slopes, {"Y": 1.0, "Z": -1.0}, "the error of 'Z' must be finite and 0 or more"),
         (slopes, {"Y": 1.0, "Z": 1.0, "W": 1.0}, "unknown variable 'W'"),
     ]:
-        with pytest.raises(cb.ModelError, match=match):
+        with pytest.raises(cb.errors.ModelError, match=match):
             theory.path_lipschitz_bound(problem, given, errors)
 
 
@@ -122,6 +122,6 @@ def test_what_unexplored_sets_cost_is_found_over_all_subsets():
     found = theory.exploration_error(system)
     assert found.value == pytest.approx(system.optimum.value - best, rel=1e-9) and found.value > 0.5
     with pytest.raises(
-        cb.ModelError, match="eps_E needs a CausalSystem, whose truth is known; got Problem"
+        cb.errors.ModelError, match="eps_E needs a CausalSystem, whose truth is known; got Problem"
     ):
         theory.exploration_error(problem)

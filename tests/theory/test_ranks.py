@@ -60,7 +60,7 @@ def test_effective_rank_holds_the_share_and_its_bound_holds(share):
         == theory.effective_gain_bound(np.zeros((3, 3)), 1.0)
         == 0
     )
-    with pytest.raises(cb.ModelError, match="share must lie between 0 and 1, got 1"):
+    with pytest.raises(cb.errors.ModelError, match="share must lie between 0 and 1, got 1"):
         theory.effective_rank(gram, share=1.0)
 
 
@@ -148,7 +148,8 @@ def test_a_known_coefficient_leaves_one_dimension_on_the_chain(chain, make_probl
     post = cb.fit(problem, cb.models.load("chain").observe(25, 0), intercepts=False)
     assert len(post.names) == theory.causal_rank(post, problem.vertices()) == 1
     with pytest.raises(
-        cb.ModelError, match=r"coordinate of theta 'b\[Z->X\]'; did you mean .* post.names holds"
+        cb.errors.ModelError,
+        match=r"coordinate of theta 'b\[Z->X\]'; did you mean .* post.names holds",
     ):
         theory.causal_rank(chain, queries, known=["b[Z->X]"])
 

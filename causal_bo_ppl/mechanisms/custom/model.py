@@ -474,7 +474,7 @@ class CustomMechanisms:
         if not isinstance(prior, GPPrior):
             raise ModelError(
                 f"functions have priors of their own, and linear or bent mechanisms beside them "
-                f"take a cb.GPPrior; got {prior!r}"
+                f"take a cb.priors.GPPrior; got {prior!r}"
             )
         for name in (*self.functions, *self.others.variables):
             if name not in problem.graph.nodes:

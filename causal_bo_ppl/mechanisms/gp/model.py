@@ -363,7 +363,7 @@ class GPModel:
         """Say why the density is not finite."""
         return (
             "the density of these mechanisms is not finite where the search should start; look for "
-            f"values that cannot be among {listed(self.nodes)}, or give another cb.GPPrior"
+            f"values that cannot be among {listed(self.nodes)}, or give another cb.priors.GPPrior"
         )
 
 
@@ -445,7 +445,7 @@ class GaussianProcesses:
         plans = find_plans(task.problem)
         prior = GPPrior() if task.prior is None else task.prior
         if not isinstance(prior, GPPrior):
-            raise ModelError(f"mechanisms that bend take a cb.GPPrior, got {prior!r}")
+            raise ModelError(f"mechanisms that bend take a cb.priors.GPPrior, got {prior!r}")
         _require_names(self, prior, task.problem, plans)
         require_rows(task.problem, plans, task.data, prior)
         graph = task.problem.graph.ancestral(task.problem.target)

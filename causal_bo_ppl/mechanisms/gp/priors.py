@@ -40,7 +40,7 @@ class GP:
 
     A process has one lengthscale and one amplitude for all values of a cause. Where a mechanism
     bends much more in one part of the data than in another, as C = exp(-B) does, its bands are too
-    narrow where rows are sparse, inside the data too; "uneven curvature" in `cb.check_predictive`
+    narrow where rows are sparse, inside the data too; "uneven curvature" in `cb.diagnostics.check_predictive`
     looks for that.
 
     Parameters
@@ -53,7 +53,7 @@ class GP:
     functions:
         How many basis functions each cause has, at most 256; by default 48, fewer (at least 16)
         where a variable has more than four causes, and 12 or 6 for each cause in a group of two or
-        three. `cb.check_basis` says whether they are enough. A group has at most 1,000 products.
+        three. `cb.diagnostics.check_basis` says whether they are enough. A group has at most 1,000 products.
 
     Examples
     --------
@@ -229,12 +229,12 @@ def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
         raise ModelError(
             f"{name!r} was set in every row, so that its mechanism cannot be learned; add rows in "
             f"which it was not set, or give `centres`, `scales` and `ranges` of {name!r} in "
-            "cb.GPPrior to rest on the prior"
+            "cb.priors.GPPrior to rest on the prior"
         )
     if not all(named) and (len(values) < 2 or not np.ptp(values) > 0):
         raise ModelError(
             f"the rows of {name!r} do not vary, so that its scale is not known; give `centres`, "
-            f"`scales` and `ranges` of {name!r} in cb.GPPrior"
+            f"`scales` and `ranges` of {name!r} in cb.priors.GPPrior"
         )
     centre = prior.centres[name] if named[0] else float(values.mean())
     scale = prior.scales[name] if named[1] else float(values.std())
