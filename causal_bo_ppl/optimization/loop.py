@@ -56,7 +56,7 @@ from causal_bo_ppl.optimization.run import (
     told_by_round,
 )
 from causal_bo_ppl.optimization.settings import Observe, Settings, Stop
-from causal_bo_ppl.optimization.state import Entry, State, Suggestion, ask, recommend, tell
+from causal_bo_ppl.optimization.state import Entry, Proposal, State, ask, recommend, tell
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates.base import Told
@@ -73,7 +73,7 @@ class Trial(NamedTuple):
     """
 
     round: int
-    suggestion: Suggestion
+    suggestion: Proposal
     noise: float
     outcome: float
     row: Data | None
@@ -233,7 +233,7 @@ class Loop:
         return progress._replace(state=state, observed=(*progress.observed, seen))
 
     def measure(
-        self, state: State, suggestions: tuple[Suggestion, ...], number: int, key: jax.Array
+        self, state: State, suggestions: tuple[Proposal, ...], number: int, key: jax.Array
     ) -> tuple[Trial, ...]:
         """Run the experiments of a round."""
         queries = stack(each.query for each in suggestions)

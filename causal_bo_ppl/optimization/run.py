@@ -27,7 +27,7 @@ from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.monitor import PredictedOutcome, Surprise, assess, contradicts_graph
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import Entry, State, Suggestion, begin, recommend, tell
+from causal_bo_ppl.optimization.state import Entry, Proposal, State, begin, recommend, tell
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import set_label, stack
 from causal_bo_ppl.surrogates import Surrogate
@@ -98,7 +98,7 @@ class Step(NamedTuple):
     """
 
     round: int
-    suggestion: Suggestion
+    suggestion: Proposal
     outcome: float
     noise: float
     best: Queries

@@ -200,7 +200,7 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_o
     alone = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 2)}, sets=[["Z"]])
     other = Data(graph.nodes, "Y", [[0.1, 1.0, 2.6]], [[True, False, False]])
     with pytest.warns(
-        cb.CausalBOWarning, match="1 of 1 earlier experiments are left out; the first: "
+        cb.CausalBOWarning, match="1 of 1 earlier experiments are omitted; the first: "
     ) as caught:
         cb.optimize(alone, data=rows.join(other), **options)
     assert {each.filename for each in caught} == {__file__}

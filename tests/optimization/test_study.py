@@ -48,7 +48,7 @@ def test_earlier_experiments_that_cannot_be_used_are_said_where_the_study_is_mad
     problem, seen, experiment = confounded()
     rows = experiment(problem.queries([{"X": 1.0}, {"X": 9e-1}, {"Z": 1.0}]))
     alone = cb.Problem(problem.graph, "Y", domains=problem.domains, sets=[["Z"]])
-    with pytest.warns(cb.CausalBOWarning, match="2 of 3 earlier experiments are left") as caught:
+    with pytest.warns(cb.CausalBOWarning, match="2 of 3 earlier experiments are omit") as caught:
         study = cb.Study(alone, seen.join(rows), key=0)
     assert [each.filename for each in caught] == [__file__]
     again = cb.Study.from_json(study.to_json(), seen.join(rows))  # without a word
