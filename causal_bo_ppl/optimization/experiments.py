@@ -1,8 +1,7 @@
-"""How does an intervention become an outcome? By simulation, or by one's own experiment.
+"""How does an intervention become an outcome? By simulation, or by a user-defined experiment.
 
-What would more rows, or the best experiment, be expected to improve?
-
-Both are the expected improvement of the mean of what is recommended, in units of the target.
+`best_gain` and `gain_of_rows` are what the best experiment and what more observations are expected
+to improve: the mean of what is recommended, in units of the target.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from scipy.stats import norm, qmc
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import require_data_of
-from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.errors import ArgumentError, ObservationError
 from causal_bo_ppl.optimization.acquisition import PerCost
 from causal_bo_ppl.optimization.analytic import Context, prepare, sign_of
 from causal_bo_ppl.optimization.lookahead import LookAhead, promising
@@ -25,19 +24,21 @@ from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.systems import CausalSystem
 
-READ_BACK = 1e-9  # of a domain's width: a value read back from a file
+READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
+GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
+MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 OTHERS_SET = (
-    "other variables are marked as set than those asked for; record what was really set with Data, "
-    "and fit it"
+    "other variables are marked as intervened than the suggested ones; report what was really set "
+    "with Data, and fit it"
 )
 Experiment = Callable[[Queries], "Data | np.ndarray | float"]
 
 
-class Measured(NamedTuple):
-    """What a batch of M experiments gave.
+class ExperimentResults(NamedTuple):
+    """The results of a batch of M experiments.
 
-    outcomes: (M,). rows: the whole rows, where they were measured. faults: for each outcome why it
-    cannot be used, "" where it can.
+    outcomes: (M,). rows: the values of all variables, where they were measured. faults: for each
+    outcome why it cannot be used, "" where it can.
     """
 
     outcomes: np.ndarray
@@ -47,11 +48,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExperimentRunner:
-    """Runs experiments, and reads what they return.
+    """Run experiments, and read what they return.
 
-    experiment: from Queries to Data (whole rows) or to one outcome for each; otherwise the system
-    is simulated: rows with its own noise, its exact effects (`noise` is 0), or these with Gaussian
-    noise of a given variance.
+    experiment: from Queries to Data (all variables) or to one outcome for each; without it the
+    system is simulated: samples with its noise, its exact effects (`noise` is 0), or these with
+    Gaussian noise of a given variance.
     """
 
     problem: Problem
@@ -61,11 +62,11 @@ class ExperimentRunner:
 
     def __post_init__(self) -> None:
         if self.experiment is not None and not callable(self.experiment):
-            raise DataError(
+            raise ArgumentError(
                 f"experiment must be a function from Queries to outcomes, got {self.experiment!r}"
             )
         if self.experiment is None and self.system is None:
-            raise DataError(
+            raise ArgumentError(
                 "a problem cannot be simulated: give `experiment`, a function from Queries to "
                 "outcomes"
             )
@@ -76,43 +77,38 @@ class ExperimentRunner:
         return self._perform(copy, key)
 
     def observe(self, rows: int, key: jax.Array) -> Data:
-        """Observe some rows in which nothing is set."""
+        """Return a number of observations in which nothing is set."""
         if self.experiment is None and self.system is not None:
             return self.system.observe(rows, key)
-        nothing = self.problem.baseline()
-        asked = Queries(np.repeat(nothing.mask, rows, 0), np.repeat(nothing.value, rows, 0))
-        found = self._perform(asked, key)
-        if not isinstance(found, Data):
-            raise DataError(
-                "to observe, the experiment is asked to set nothing and must return Data, whole "
-                f"rows; it returned {type(found).__name__}"
+        returned = self._perform(self.problem.baseline().repeat(rows), key)
+        if not isinstance(returned, Data):
+            raise ObservationError(
+                "to observe, the experiment is asked to set nothing and must return Data, the "
+                f"values of all variables; it returned {type(returned).__name__}"
             )
-        require_data_of(self.problem, found)
-        return found
+        require_data_of(self.problem, returned)
+        return returned
 
-    def read(self, found: object, queries: Queries) -> Measured:
+    def read(self, returned: object, queries: Queries) -> ExperimentResults:
         """Read what `run` returned for these interventions.
 
-        Raises DataError if that is impossible.
+        Raises ObservationError or DataError if that is impossible.
         """
-        if isinstance(found, Data):
-            require_data_of(self.problem, found)
-            return read_rows(found, queries, self.problem)
-        outcomes = _as_array(found)
+        if isinstance(returned, Data):
+            require_data_of(self.problem, returned)
+            return read_rows(returned, queries, self.problem)
+        outcomes = _as_array(returned)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
-            raise DataError(
+            raise ObservationError(
                 f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for "
                 f"{len(queries)} interventions; return one number for each, or Data"
             )
+        pairs = zip(self.problem.interventions(queries), np.isfinite(outcomes), strict=True)
         faults = [
-            ""
-            if np.isfinite(outcome)
-            else f"the outcome of {intervention} is not finite; run it again"
-            for intervention, outcome in zip(
-                self.problem.interventions(queries), outcomes, strict=True
-            )
+            "" if is_finite else f"the outcome of {intervention} is not finite; run it again"
+            for intervention, is_finite in pairs
         ]
-        return Measured(outcomes.astype(float), None, tuple(faults))
+        return ExperimentResults(outcomes.astype(float), None, tuple(faults))
 
     def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":
         if self.experiment is not None:
@@ -124,55 +120,54 @@ class ExperimentRunner:
         return np.asarray(self.system.effect(queries) + np.sqrt(self.noise) * draws)
 
 
-def read_rows(rows: Data, queries: Queries, problem: Problem) -> Measured:
-    """Take the values asked for as those set; a row in which others were set cannot be used."""
-    mask, asked = np.asarray(queries.mask), np.asarray(queries.value)
+def read_rows(rows: Data, queries: Queries, problem: Problem) -> ExperimentResults:
+    """Return the results in whole rows, one for each intervention.
+
+    The suggested values count as those that were set, up to rounding; a row in which something else
+    was set cannot be used.
+    """
+    mask, suggested = np.asarray(queries.mask), np.asarray(queries.value)
     if len(rows) != len(mask):
-        raise DataError(
+        raise ObservationError(
             f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one "
             "for each"
         )
     width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
-    differs = mask & ~(np.abs(rows.values - asked) <= READ_BACK * width)
+    differs = mask & ~(np.abs(rows.values - suggested) <= READ_BACK_TOLERANCE * width)
     faults = tuple(
-        _fault(rows, row, asked[row], differs[row]) if same else OTHERS_SET
+        _fault(rows, row, suggested[row], differs[row]) if same else OTHERS_SET
         for row, same in enumerate((rows.intervened == mask).all(axis=1))
     )
-    values = np.where(mask & ~differs, asked, rows.values)
-    return Measured(
-        rows.outcomes, Data(rows.nodes, rows.target, values, rows.intervened, rows.unused), faults
-    )
+    values = np.where(mask & ~differs, suggested, rows.values)
+    used = Data(rows.nodes, rows.target, values, rows.intervened, rows.unused)
+    return ExperimentResults(rows.outcomes, used, faults)
 
 
-def _fault(rows: Data, row: int, asked: np.ndarray, differs: np.ndarray) -> str:
+def _fault(rows: Data, row: int, suggested: np.ndarray, differs: np.ndarray) -> str:
     if not differs.any():
         return ""
     column = int(np.flatnonzero(differs)[0])
     return (
         f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, "
-        f"asked for was {asked[column]:.9g}; record what was really set with Data, and fit it"
+        f"suggested was {suggested[column]:.9g}; report what was really set with Data, and fit it"
     )
 
 
-def _as_array(found: object) -> np.ndarray:
-    if np.ma.isMaskedArray(found):
-        raise DataError("the experiment returned a masked array; return plain numbers")
+def _as_array(returned: object) -> np.ndarray:
+    if np.ma.isMaskedArray(returned):
+        raise ObservationError("the experiment returned a masked array; return plain numbers")
     try:
-        return np.atleast_1d(np.asarray(found))
+        return np.atleast_1d(np.asarray(returned))
     except ValueError:
-        raise DataError(
+        raise ObservationError(
             "the experiment returned something ragged; return one number for each intervention"
         ) from None
-
-
-POINTS = 256  # at which an expectation over what rows teach is averaged
-MOST = 128  # interventions among which the recommendation may lie
 
 
 def best_gain(state: State, *, by_model: bool = False) -> float:
     """Return what the best experiment is expected to improve, per unit of cost.
 
-    by_model: whether any intervention may be recommended, or as `report` says those tried.
+    by_model: whether any intervention may be recommended, or by `report` those tried.
     """
     tried = state.tried.queries
     of_all = by_model or state.settings.report == "model" or not len(tried)
@@ -189,10 +184,10 @@ def best_gain(state: State, *, by_model: bool = False) -> float:
 
 
 def explain_stop(stop: Stop, gain: float, idle: int) -> str:
-    """Return why it is enough, in words; empty where it is not.
+    """Return why to stop, as a text; empty where the rule does not ask for it.
 
     gain: what the best experiment is expected to improve, per unit of cost. idle: in how many
-    rounds, one after another, that was less than the rule asks for.
+    successive rounds that was less than the gain of the rule.
     """
     if idle < stop.patience:
         return ""
@@ -203,9 +198,9 @@ def explain_stop(stop: Stop, gain: float, idle: int) -> str:
 
 
 def observes(state: State, key: jax.Array) -> bool:
-    """Return whether a round observes rows instead of running an experiment, as settings say.
+    """Return whether a round observes instead of running an experiment, by `Settings.observe`.
 
-    key: that of the round, for a policy that leaves it to chance.
+    key: that of the round, for a policy that observes at random.
     """
     policy = state.settings.observe
     if policy is None or sum(each.is_passive for each in state.ledger) >= policy.most:
@@ -219,22 +214,22 @@ def observes(state: State, key: jax.Array) -> bool:
 
 
 def gain_of_rows(state: State, rows: int) -> float:
-    """Return what some more observed rows are expected to improve.
+    """Return what a number of further observations is expected to improve.
 
-    N rows leave a covariance Sigma of theta; n more leave about N / (N + n) of it, so that means of
-    effects will move by a Gaussian with the covariance n / (N + n) of theirs. Any intervention may
-    be recommended: of one that was tried alone, rows could not change what is recommended.
+    N observations leave a covariance Sigma of theta; n more leave about N / (N + n) of it, so that
+    means of effects will move by a Gaussian with the covariance n / (N + n) of theirs. Any
+    intervention may be recommended: among one that was tried, observations change nothing.
     """
     objective = state.problem.objective
-    points = promising(state.surrogate, state.candidates.queries, objective, MOST)
+    points = promising(state.surrogate, state.candidates.queries, objective, MOST_RECOMMENDABLE)
     mean = sign_of(objective) * state.surrogate.predict(points).mean
     sizes, directions = np.linalg.eigh(state.surrogate.covariance(points))
     share = rows / (state.posterior.n_observations + rows)
-    kept = sizes > 1e-12 * max(sizes.max(initial=0.0), np.finfo(float).tiny)
-    root = directions[:, kept] * np.sqrt(share * sizes[kept])
+    is_positive = sizes > 1e-12 * max(sizes.max(initial=0.0), np.finfo(float).tiny)
+    root = directions[:, is_positive] * np.sqrt(share * sizes[is_positive])
     if not root.shape[1]:
         return 0.0
-    unit = qmc.Sobol(min(root.shape[1], qmc.Sobol.MAXDIM), rng=0).random(POINTS)
+    unit = qmc.Sobol(min(root.shape[1], qmc.Sobol.MAXDIM), rng=0).random(GAIN_QMC_POINTS)
     draws = norm.ppf(np.clip(unit, 1e-9, 1 - 1e-9))
     both = np.concatenate([draws, -draws]) @ root.T[: draws.shape[1]]
     return float(max((mean + both).max(axis=1).mean() - mean.max(), 0.0))

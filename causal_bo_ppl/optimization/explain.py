@@ -1,6 +1,4 @@
-"""Which parameters stand in doubt behind what is believed about an effect?
-
-Why is this experiment suggested? What it is expected to bring, and what speaks against it.
+"""Why is this experiment suggested? Its expected gain, its runner-up and its uncertainties.
 
 What is recommended has the regret E[max_j f_j - f_best]. An outcome y leaves E max_j f_j as it is,
 on average, so that it is expected to reduce that regret by E_y max_j E[f_j | y] - max_j E f_j: the
@@ -9,15 +7,14 @@ row moves the means along several directions; how far, relative to the best, has
 
     C_jk = (D_j,best + D_k,best - D_jk) / 2,  D_jk the variance of the move of E[f_j - f_k],
 
-over all rows that may come out. The moves are drawn as if they were normal; they are a mixture,
-since some rows teach more than others, so that the gain of a row is known up to a factor near 1.
-
-A suggested experiment, as a person reads it; and several of them, as a table.
+over all rows that may be observed. The moves are drawn as if they were normal; they are a mixture,
+since some rows are more informative than others, so that the gain of a row is known up to a factor
+near 1.
 """
 
 import html
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -38,6 +35,7 @@ from causal_bo_ppl.optimization.analytic import (
     sign_of,
     trait,
 )
+from causal_bo_ppl.optimization.experiments import MOST_RECOMMENDABLE
 from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
 from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED, Recommendation
 from causal_bo_ppl.optimization.state import Choice
@@ -45,16 +43,22 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
 from causal_bo_ppl.surrogates.base import Surrogate
 
-UNUSED = 1e-9  # of the largest: an effect that a coordinate moves by less does not depend on it
+UNUSED_COORDINATE = 1e-9  # of the largest: an effect that a coordinate moves by less ignores it
+GAIN_PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
+LEAST_RELATIVE_GAIN = 1e-12  # of the largest mean: smaller gains are rounding
+SAME_INTERVENTION = 0.05  # of a domain's width: as good as the same value
+LEAST_SHOWN_PROBABILITY = 1e-3
+LEAST_NAMED_SHARE = 0.05  # of an effect's variance, from which on a parameter is named
+MOST_NAMED_PARAMETERS = 4  # in the text; the table has all
 
 
-def parameter_doubts(surrogate: Surrogate, queries: Queries) -> np.ndarray | None:
-    """Return how much the doubt about each effect rests on each coordinate of theta, (M, d).
+def uncertainty_shares(surrogate: Surrogate, queries: Queries) -> np.ndarray | None:
+    """Return how much of the uncertainty of each effect is due to each coordinate of theta, (M, d).
 
     That is the share of the effect's variance that would vanish if the coordinate were known, given
     all outcomes: Cov(theta_i, f)^2 / (Var theta_i Var f). Coordinates that depend on each other
-    share their doubt, so that the shares of a query may sum to more than 1; a coordinate that the
-    effect does not depend on has none.
+    share their uncertainty, so that the shares of a query may sum to more than 1; a coordinate that
+    the effect does not depend on has none.
 
     None where the surrogate has no weights of theta.
     """
@@ -67,24 +71,15 @@ def parameter_doubts(surrogate: Surrogate, queries: Queries) -> np.ndarray | Non
     size = factor.shape[1]
     _, jacobian = inner.response.linearize(inner.theta(inner.centre), queries)
     together = inner.features(queries) @ covariance[:, :size] @ factor.T
-    own = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
-    scale = surrogate.predict(queries).sd[:, None] ** 2 * own[None, :]
-    matters = np.abs(jacobian) * np.sqrt(own)
-    used = matters > UNUSED * matters.max(axis=1, keepdims=True)
+    variances = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
+    scale = surrogate.predict(queries).sd[:, None] ** 2 * variances[None, :]
+    matters = np.abs(jacobian) * np.sqrt(variances)
+    used = matters > UNUSED_COORDINATE * matters.max(axis=1, keepdims=True)
     shares = np.where(used & (scale > 0), together**2 / np.where(scale > 0, scale, 1.0), 0.0)
     return np.asarray(np.minimum(shares, 1.0))
 
 
-PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
-MOST = 128  # interventions among which the recommendation may lie
-ROUNDING = 1e-12  # of the largest mean: gains below it are none
-SAME = 0.05  # of a domain's width: as good as the same intervention
-LEAST = 1e-3  # probability that the text shows
-NAMED = 0.05  # share of the doubt from which on a parameter is named
-SHOWN = 4  # parameters that the text names; the table has all
-
-
-class Gain(NamedTuple):
+class RegretReduction(NamedTuple):
     """An expected reduction of regret, in units of the target, and its Monte Carlo error.
 
     by_row: whether it is that of a whole row, not of the outcome alone.
@@ -96,11 +91,11 @@ class Gain(NamedTuple):
 
 
 class RunnerUp(NamedTuple):
-    """The intervention that came next.
+    """The intervention with the second best acquisition value.
 
-    intervention, mean, sd: as of a suggestion. gap: how much less it is worth to the acquisition.
-    chance: the probability that its effect is the better one. is_log: whether worths, and so their
-    gap, are logarithms.
+    intervention, mean, sd: as of a suggestion. gap: how much lower its acquisition value is.
+    chance: the probability that its effect is the better one. is_log: whether acquisition values,
+    and so their gap, are logarithms.
     """
 
     intervention: dict[str, float]
@@ -118,66 +113,59 @@ class Reasons:
     Attributes
     ----------
     title:
-        The intervention, and what is believed of its effect.
+        The intervention, and mean and interval of its effect.
     rule:
         The acquisition that chose it, and among what.
     gain:
         By how much its outcome, or its whole row, is expected to reduce the regret of what is
-        recommended; None where that is not about an experiment.
+        recommended; None for a suggestion to observe.
     runner_up:
-        What came next; None where there is no other choice.
+        The second best intervention; None where there is no other choice.
     cost:
-        What it costs.
-    doubts:
+        The cost of the experiment.
+    uncertainties:
         The share of the effect's variance that would vanish if a parameter were known, largest
         first; empty where the surrogate knows no parameters.
     note:
-        What else is to be said.
-    teaches_rows:
-        Whether whole rows teach the mechanisms. `gain` counts them where it is known how much.
+        Earlier failures, and that the stopping rule is met.
+    learns_from_rows:
+        Whether whole rows update the mechanisms. `gain` counts them where their effect is known.
     """
 
     title: str
     rule: str
-    gain: Gain | None
+    gain: RegretReduction | None
     runner_up: RunnerUp | None
     cost: float
-    doubts: "pd.Series[float]" = field(default_factory=lambda: pd.Series(dtype=float))
+    uncertainties: "pd.Series[float]" = field(default_factory=lambda: pd.Series(dtype=float))
     note: str = ""
-    teaches_rows: bool = False
+    learns_from_rows: bool = False
 
     @property
     def text(self) -> str:
-        """All reasons in words."""
-        return " ".join(part for part in self._sentences() if part)
+        """All reasons as a text."""
+        return " ".join(self._sentences())
 
     def _sentences(self) -> list[str]:
-        found = [self.title]
+        sentences = [self.title]
         if self.gain is not None:
-            found.append(self._describe_gain(self.gain))
-        found.append(f"Chosen by {self.rule}.")
+            sentences.append(self._describe_gain(self.gain))
+        sentences.append(f"Chosen by {self.rule}.")
         if self.runner_up is not None:
-            named = ", ".join(
-                f"{name} = {at:.4g}" for name, at in self.runner_up.intervention.items()
-            )
-            found.append(
-                f"Next came do({named}), worth {_describe_gap(self.runner_up)} less; its effect, "
-                f"{self.runner_up.mean:.4g} +- {self.runner_up.sd:.2g}, is the better one with "
-                f"probability {_chance(self.runner_up.chance)}."
-            )
-        found.append(f"It costs {self.cost:g}.")
-        named_doubts = self.doubts[self.doubts >= NAMED].head(SHOWN)
-        if len(named_doubts):
-            words = [f"{name} ({share:.0%})" for name, share in named_doubts.items()]
-            found.append(f"The doubt about its effect rests on {', '.join(words)}.")
-        return [*found, self.note]
+            sentences.append(_describe_runner_up(self.runner_up))
+        sentences.append(f"It costs {self.cost:g}.")
+        named = self.uncertainties[self.uncertainties >= LEAST_NAMED_SHARE]
+        words = [f"{name} ({share:.0%})" for name, share in named.items()][:MOST_NAMED_PARAMETERS]
+        if words:
+            sentences.append(f"The uncertainty of its effect rests on {', '.join(words)}.")
+        return [*sentences, self.note] if self.note else sentences
 
-    def _describe_gain(self, gain: Gain) -> str:
+    def _describe_gain(self, gain: RegretReduction) -> str:
         what, more, about = "Its outcome", "", ""
         if gain.by_row:
             what, about = "Its whole row", "about "
-        elif self.teaches_rows:
-            what, more = "Its outcome alone", "; a whole row teaches more"
+        elif self.learns_from_rows:
+            what, more = "Its outcome alone", "; a whole row is more informative"
         if not gain.value > 2 * gain.standard_error:
             return f"{what} is hardly expected to change the recommendation{more}."
         return (
@@ -185,33 +173,35 @@ class Reasons:
             f"{gain.value:.3g} (+- {gain.standard_error:.1g}){more}."
         )
 
-    def __str__(self) -> str:
-        return self.text
-
     def __repr__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences() if part)
+        lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences())
         return f"<ul>{lines}</ul>"
 
 
-def _describe_gap(runner_up: RunnerUp) -> str:
-    gap = runner_up.gap
-    return f"{-math.expm1(-gap):.0%}" if runner_up.is_log else f"{gap:.3g}"
+def _describe_runner_up(second: RunnerUp) -> str:
+    setting = ", ".join(f"{name} = {value:.4g}" for name, value in second.intervention.items())
+    gap = f"{-math.expm1(-second.gap):.0%}" if second.is_log else f"{second.gap:.3g}"
+    chance = f"below {LEAST_SHOWN_PROBABILITY:g}"
+    if second.chance >= LEAST_SHOWN_PROBABILITY:
+        chance = f"{second.chance:.2g}"
+    return (
+        f"Next came do({setting}), whose acquisition value is {gap} lower; its effect, "
+        f"{second.mean:.4g} +- {second.sd:.2g}, is the better one with probability {chance}."
+    )
 
 
-def _chance(chance: float) -> str:
-    return f"{chance:.2g}" if chance >= LEAST else f"below {LEAST:g}"
-
-
-def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array) -> Gain:
+def expected_gain(
+    context: Context, query: Queries, noise: float, key: jax.Array
+) -> RegretReduction:
     """Return by how much an outcome of a query is expected to reduce the regret.
 
     Parameters
     ----------
     context:
-        What is believed, and among which interventions one is recommended; the query itself may be
+        The surrogate, and the interventions among which one is recommended; the query itself may be
         recommended too after its outcome.
     query:
         One intervention.
@@ -221,69 +211,74 @@ def expected_gain(context: Context, query: Queries, noise: float, key: jax.Array
         For the outcomes that are drawn.
     """
     surrogate, sign = context.surrogate, sign_of(context.objective)
-    among = context.recommendable if len(context.recommendable) else context.candidates
-    points = promising(surrogate, among, context.objective, MOST)
+    points = _find_contenders(context, MOST_RECOMMENDABLE)
     means = sign * surrogate.predict(points).mean
     mean, sd = (float(part[0]) for part in surrogate.predict(query))
     variance = sd**2 + noise
     before = float(means.max())
     if not variance > 0:
-        return Gain(max(sign * mean - before, 0.0), 0.0)
+        return RegretReduction(max(sign * mean - before, 0.0), 0.0)
     slopes = cross_covariance(surrogate, query, points)[0] / np.sqrt(variance)
     intercepts = np.append(means, sign * mean)
     slopes = sign * np.append(slopes, sd**2 / np.sqrt(variance))
     return _average(intercepts, before, slopes[:, None], key)
 
 
-def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> Gain | None:
+def _find_contenders(context: Context, most: int) -> Queries:
+    among = context.recommendable if len(context.recommendable) else context.candidates
+    return promising(context.surrogate, among, context.objective, most)
+
+
+def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> RegretReduction | None:
     """Return by how much a whole row of a query is expected to reduce the regret.
 
-    None where whole rows do not teach the mechanisms, or where it is not known how much. Of the
+    None where whole rows do not update the mechanisms, or where their effect is not known. Of the
     interventions that may be recommended the 16 most promising count; see `expected_gain`.
     """
     surrogate = context.surrogate
-    teaches = offered(surrogate, "row_lessons") if context.rows else None
-    among = context.recommendable if len(context.recommendable) else context.candidates
-    leading = promising(surrogate, among, context.objective, CONTENDERS)
-    points = stack([leading, query])
-    if teaches is None or teaches(query, points, query) is None:
+    find_moves = offered(surrogate, "row_lessons") if context.rows else None
+    points = stack([_find_contenders(context, CONTENDERS), query])
+    if find_moves is None or find_moves(query, points, query) is None:
         return None
     means = sign_of(context.objective) * surrogate.predict(points).mean
     best = first_largest(means[:-1])
-    apart = np.stack([teaches(query, points, other)[0] for other in points])
+    apart = np.stack([find_moves(query, points, other)[0] for other in points])
     moves = (apart[best][:, None] + apart[best][None, :] - apart) / 2
     sizes, directions = np.linalg.eigh((moves + moves.T) / 2)
     root = directions * np.sqrt(np.maximum(sizes, 0.0))
     return _average(means, float(means[best]), root, key)._replace(by_row=True)
 
 
-def _average(means: np.ndarray, before: float, root: np.ndarray, key: jax.Array) -> Gain:
+def _average(means: np.ndarray, before: float, root: np.ndarray, key: jax.Array) -> RegretReduction:
     """Return E[max_j (m_j + (R Z)_j)] - before, Z standard normal, for means (J,) and R (J, r)."""
-    draws = host_generator(key).standard_normal((PAIRS, root.shape[1])) @ root.T
+    draws = host_generator(key).standard_normal((GAIN_PAIRS, root.shape[1])) @ root.T
     up, down = ((means + each).max(axis=1) for each in (draws, -draws))
     gains = (up + down) / 2 - before
-    gains[gains <= ROUNDING * np.abs(means).max()] = 0.0
-    # Where no outcome drawn changes the choice, a rarer one may: about once in as many draws.
-    least = float(np.linalg.norm(np.ptp(root, axis=0))) / PAIRS
-    return Gain(float(gains.mean()), max(float(gains.std(ddof=1) / np.sqrt(PAIRS)), least))
+    gains[gains <= LEAST_RELATIVE_GAIN * np.abs(means).max()] = 0.0
+    # Where no drawn outcome changes the choice, a rarer one may: about once in as many draws.
+    least = float(np.linalg.norm(np.ptp(root, axis=0))) / GAIN_PAIRS
+    error = max(float(gains.std(ddof=1) / np.sqrt(GAIN_PAIRS)), least)
+    return RegretReduction(float(gains.mean()), error)
 
 
 def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
-    """Return the best candidate that is not next to what was chosen; None where there is none.
+    """Return the best candidate that is not close to what was chosen; None where there is none.
 
-    Candidates are the vertices of all sets, and points inside where effects bend.
+    Candidates are the vertices of all sets, and points inside where effects are nonlinear.
     """
     query, candidates = choice.suggestion.query, choice.context.candidates
     mask, value = np.asarray(candidates.mask), np.asarray(candidates.value)
     widths = [np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in problem.graph.nodes]
     is_near = (mask == np.asarray(query.mask)).all(axis=1)
-    is_near &= (np.abs(value - np.asarray(query.value)) <= SAME * np.array(widths)).all(axis=1)
+    is_near &= (
+        np.abs(value - np.asarray(query.value)) <= SAME_INTERVENTION * np.array(widths)
+    ).all(axis=1)
     others = candidates[np.flatnonzero(~is_near & choice.affordable(problem.cost(candidates)))]
     if not len(others):
         return None
     surrogate, both = choice.context.surrogate, stack([query, others])
-    found = read_worth(choice.rule, surrogate, both, choice.context.objective)
-    best, worth = most_worth(choice.rule, found[1:]), comparable(choice.rule, found)
+    values = read_worth(choice.rule, surrogate, both, choice.context.objective)
+    best, compared = most_worth(choice.rule, values[1:]), comparable(choice.rule, values)
     pair = stack([query, others[best]])
     mean, sd = surrogate.predict(pair)
     joint = surrogate.covariance(pair)
@@ -291,7 +286,7 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
     ahead = sign_of(problem.objective) * float(mean[1] - mean[0])
     chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
     [intervention] = problem.interventions(others[best])
-    gap = max(float(worth[0] - worth[1 + best]), 0.0)
+    gap = max(float(compared[0] - compared[1 + best]), 0.0)
     is_log = trait(choice.rule, "is_log")
     return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance, is_log)
 
@@ -310,15 +305,15 @@ def explain(
     gain = expected_row_gain(context, suggestion.query, key)
     if gain is None:
         gain = expected_gain(context, suggestion.query, float(noise(suggestion.query)[0]), key)
-    shares = parameter_doubts(context.surrogate, suggestion.query)
-    doubts: pd.Series[float] = pd.Series(dtype=float)
+    shares = uncertainty_shares(context.surrogate, suggestion.query)
+    uncertainties: pd.Series[float] = pd.Series(dtype=float)
     if shares is not None:
         names = pd.Index(context.surrogate.post.names, name="parameter")
         order = np.argsort(-shares[0].round(9), kind="stable")  # rounding does not decide
-        doubts = pd.Series(shares[0], names, name="share").iloc[order]
-    runner_up = find_runner_up(problem, choice)
+        uncertainties = pd.Series(shares[0], names, name="share").iloc[order]
+    second = find_runner_up(problem, choice)
     return Reasons(
-        title, suggestion.why, gain, runner_up, suggestion.cost, doubts, note, context.rows
+        title, suggestion.why, gain, second, suggestion.cost, uncertainties, note, context.rows
     )
 
 
@@ -331,17 +326,17 @@ class Suggestion:
     intervention:
         {variable: value}; `{}` is to observe, without setting anything.
     mean, sd:
-        What is believed of its effect; `interval` for an interval.
+        Posterior mean and sd of its effect; `interval` returns an interval.
     cost:
-        What it costs.
+        The cost of the experiment.
     number:
-        Of the experiment, from 1.
+        The number of the experiment, from 1.
     bound:
-        What the acquisition makes of it, in the direction of the target.
-    rows:
-        How many rows are asked for; more than 1 only where it is to observe.
+        Its acquisition value, in the direction of the target.
+    observations:
+        How many observations are suggested; more than 1 only where nothing is set.
     query:
-        The intervention in one row of Queries.
+        The intervention, a batch of one.
     study:
         The fingerprint of the study that made it.
     degrees:
@@ -354,7 +349,7 @@ class Suggestion:
     cost: float
     number: int
     bound: float
-    rows: int
+    observations: int
     query: Queries
     study: str
     degrees: float
@@ -362,38 +357,34 @@ class Suggestion:
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen."""
-        believed = Recommendation(self.intervention, self.mean, self.sd, self.degrees)
-        return believed.interval(level)
+        effect = Recommendation(self.intervention, self.mean, self.sd, self.degrees)
+        return effect.interval(level)
 
     @cached_property
     def why(self) -> Reasons:
-        """Why it is suggested, computed when it is asked for; its `text` is shown."""
+        """Why it is suggested, computed on first access; its `text` is shown."""
         return self.explain()
 
     @property
     def label(self) -> str:
-        """The intervention in words."""
+        """The intervention as a text."""
         words = ", ".join(f"{name} = {value:.6g}" for name, value in self.intervention.items())
-        return f"do({words})" if words else f"observe {self.rows} rows"
+        return f"do({words})" if words else f"collect {self.observations} observations"
 
     def __repr__(self) -> str:
         low, high = self.interval()
-        believed = f"expected {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
-        believed += f", {UNADJUSTED}" if self.intervention else ""
-        return f"Suggestion({self.number}: {self.label}; {believed}; cost {self.cost:g})"
+        effect = f"expected {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+        effect += f", {UNADJUSTED}" if self.intervention else ""
+        return f"Suggestion({self.number}: {self.label}; {effect}; cost {self.cost:g})"
 
     def _repr_html_(self) -> str:
         return Suggestions([self])._repr_html_() + self.why._repr_html_()
 
 
 class Suggestions(tuple[Suggestion, ...]):
-    """A batch of suggestions, the most worthwhile first; shown as a table."""
+    """A batch of suggestions, the best first; shown as a table."""
 
     __slots__ = ()
-
-    def __new__(cls, given: Iterable[Suggestion] = ()) -> "Suggestions":
-        """Return a batch of these suggestions."""
-        return super().__new__(cls, given)
 
     def to_frame(self, level: float = 0.9) -> pd.DataFrame:
         """Return a row for every suggestion, with a column do(X) for every variable that is set."""

@@ -1,29 +1,24 @@
-"""What did the analyst tell? Numbers, replicates, whole rows and failures become records.
+"""What was reported to a study, and what follows from it?
 
-Nothing is learned here: what cannot be used is refused before anything changes.
+Numbers, replicates, whole rows and failures become records. They are read and checked before
+anything changes, and each is recorded once: what was recorded before with the same value is
+skipped or refused; with another value it is refused, unless it was measured again.
 
-Is an outcome so far from what was expected that it should be asked back? And what was expected?
+A typing error, another unit or a swapped sample gives a value that is nearly impossible under the
+model and that lies far from what was expected also on the scale of its variable. Such an outcome is
+refused until it is confirmed, and so is another variable of a whole row: whole rows update every
+mechanism. Smaller contradictions are the subject of `optimization.monitor`.
 
-A typing error, another unit or a swapped sample gives an outcome that the model holds for nearly
-impossible and that lies far from what was expected also on the target's own scale. Smaller
-contradictions are the subject of `optimization.surprise`.
-
-Is another variable of a whole row so far from what was expected that it should be asked back?
-
-A whole row teaches every mechanism, so that a typing error in any of its columns spoils what is
-believed as much as one in the outcome. A value is asked back where it lies far from all rows that
-were observed and is nearly impossible under what was set, by rows that are drawn from the model.
-
-Of what was told, what is new? Answers to suggestions, outcomes that nobody asked for, tables.
-
-What was told before with the same value is left out or asked back; with another value it is
-refused, unless it was measured again.
+Records enter the ledger of a state. An intervention that is out of domain, of another set or beyond
+its bounds, is data: the state learns from it where the surrogate or the mechanisms predict its
+effect.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -31,9 +26,9 @@ import pandas as pd
 from scipy.stats import t as student
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import require_data_of
+from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.effect_estimates.moments import target_moments
-from causal_bo_ppl.errors import DataError, DomainError, ExplorationError, listed, unknown
+from causal_bo_ppl.errors import DomainError, ExplorationError, ObservationError, listed, unknown
 from causal_bo_ppl.inputs import (
     MOST,
     read_list,
@@ -42,34 +37,35 @@ from causal_bo_ppl.inputs import (
     require_outcomes,
     size_fault,
 )
-from causal_bo_ppl.optimization.experiments import READ_BACK, read_rows
+from causal_bo_ppl.optimization.experiments import READ_BACK_TOLERANCE, read_rows
 from causal_bo_ppl.optimization.explain import Suggestion, Suggestions
-from causal_bo_ppl.optimization.monitor import (
-    Arrays,
-    PredictedOutcome,
-    noise_degrees,
-    predict_outcomes,
-)
-from causal_bo_ppl.optimization.state import Entry, State
+from causal_bo_ppl.optimization.monitor import PredictedOutcome, PredictionArrays, predict_outcomes
+from causal_bo_ppl.optimization.state import Entry, State, take_measured, tell
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import for_measured
 from causal_bo_ppl.problem.interventions import named, stack
 from causal_bo_ppl.surrogates.base import Told
+from causal_bo_ppl.surrogates.discrepancy import noise_degrees
 
 if TYPE_CHECKING:
     from causal_bo_ppl.optimization.study import Study
 
-OUT_OF_DOMAIN = "of a set or of values that may not be proposed: learned from, never suggested"
+OUT_OF_DOMAIN = "out of domain"
+OUTCOMES_PER_BLOCK = 1_024  # of a table, which are predicted together
+LEAST_PROBABILITY = 1e-6  # two-sided: a value below it must be confirmed
+LEAST_DISTANCE = 3.0  # sds of its variable in the data: a nearer value need not be confirmed
+EXPECTATION_DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
+FEWEST_OBSERVATIONS_FOR_SCALE = 8  # that tell the usual values of a variable
 
 
-class Record(NamedTuple):
-    """One thing that was told.
+class StudyRecord(NamedTuple):
+    """One thing that was reported to a study.
 
-    query: the intervention, in one row. outcome: what the target came out as; None where the
-    experiment failed. variance: of the outcome's noise, where it was given. row: the whole row,
-    where it was measured. number: of the suggestion it answers; None where nobody asked. failed:
-    why there is no outcome. cost: what was paid. is_foreign: see `Entry`. predicted: what was
-    expected of the outcome, where something was.
+    query: the intervention, a batch of one. outcome: the value of the target; None where the
+    experiment failed. variance: of the outcome's noise, where it was given. row: the values of all
+    variables, where they were measured. number: of the suggestion it answers; None where it was not
+    suggested. failed: why there is no outcome. cost: what was paid. is_out_of_domain: see `Entry`.
+    predicted: the prediction of the outcome, where there was one.
     """
 
     query: Queries
@@ -88,10 +84,10 @@ class Record(NamedTuple):
         return not np.asarray(self.query.mask).any()
 
     def entry(self, known_noise: float | None) -> Entry:
-        """Return what the ledger keeps; known_noise: of all outcomes, where it was given."""
+        """Return the entry of the ledger; known_noise: of all outcomes, where it was given."""
         noise = known_noise if self.variance is None else self.variance
         if self.is_passive:
-            noise = 0.0  # as the loop records rows that it observes
+            noise = 0.0  # as the loop records its observations
         outcome = math.nan if self.outcome is None else self.outcome
         return Entry(
             self.query, outcome, noise, self.row, self.cost, is_out_of_domain=self.is_out_of_domain
@@ -99,20 +95,16 @@ class Record(NamedTuple):
 
     def setting(self) -> tuple[bytes, bytes]:
         """Return what was set, so that it can be compared."""
-        return _setting(self.query)
+        mask = np.asarray(self.query.mask)
+        return mask.tobytes(), (np.where(mask, np.asarray(self.query.value), 0.0) + 0.0).tobytes()
 
     def is_of(self, query: Queries) -> bool:
         """Return whether it is of this intervention."""
-        return self.setting() == _setting(query)
+        return self.setting() == StudyRecord(query, None).setting()
 
 
-def _setting(query: Queries) -> tuple[bytes, bytes]:
-    mask = np.asarray(query.mask)
-    return mask.tobytes(), (np.where(mask, np.asarray(query.value), 0.0) + 0.0).tobytes()
-
-
-def answered(records: Sequence[Record], suggestion: Suggestion) -> list[Record]:
-    """Return what was told of a suggestion: its outcomes, and that it failed."""
+def answered(records: Sequence[StudyRecord], suggestion: Suggestion) -> list[StudyRecord]:
+    """Return what was recorded of a suggestion: its outcomes, and that it failed."""
     return [
         each
         for each in records
@@ -123,30 +115,30 @@ def answered(records: Sequence[Record], suggestion: Suggestion) -> list[Record]:
 def require_own(fingerprint: str, suggestion: Suggestion) -> None:
     """Refuse a suggestion of another study; fingerprint: of this one."""
     if suggestion.study != fingerprint:
-        raise DataError(
+        raise ObservationError(
             f"suggestion {suggestion.number}, {suggestion.label}, is of another study (another "
-            "problem, other rows, settings or key); tell what was set as {variable: value}"
+            "problem, other data, settings or key); report what was set as {variable: value}"
         )
 
 
 def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
-    """Return what was set, legal or not, as a query of one row; `{}` is to observe.
+    """Return what was set, legal or not, as a batch of one; `{}` is to observe.
 
     Raises
     ------
-    DataError
+    ObservationError
         If a name is not a variable that can be set, or a value is not a finite number.
     """
     nodes = problem.graph.nodes
     mask, value = np.zeros((1, len(nodes)), bool), np.zeros((1, len(nodes)))
     for name, number in given.items():
         if name == problem.target:
-            raise DataError(
+            raise ObservationError(
                 f"{name!r} is the target, which is not set: tell(intervention, outcome), or "
                 "tell(intervention, row) with a whole row; {} is the intervention that sets nothing"
             )
         if name not in nodes:
-            raise DataError(
+            raise ObservationError(
                 unknown("variable", name, [each for each in nodes if each != problem.target])
             )
         column = nodes.index(name)
@@ -155,21 +147,21 @@ def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
 
 
 def _legal_forms(problem: Problem, queries: Queries) -> Queries:
-    """Return the legal interventions that these are, up to what reading a value back may change.
+    """Return the legal interventions that these are, up to rounding of values read from a file.
 
     Those that are not legal stay as they are.
     """
     mask, value = np.asarray(queries.mask), np.array(queries.value)
     low, high = problem.region.all_bounds
     inside = np.clip(value, low, high)
-    is_near = mask & (np.abs(inside - value) <= READ_BACK * (high - low))
+    is_near = mask & (np.abs(inside - value) <= READ_BACK_TOLERANCE * (high - low))
     near = Queries(mask, np.where(is_near, inside, value))
     legal = problem.feasible(near)
     value[legal] = np.asarray(problem.require(near[legal]).value)
     return named(Queries(mask, value), problem.graph.nodes)
 
 
-def read_outcomes_told(
+def read_outcomes(
     state: State,
     query: Queries,
     outcome: object,
@@ -177,19 +169,19 @@ def read_outcomes_told(
     variance: object = None,
     failed: str | None = None,
     number: int | None = None,
-) -> list[Record]:
-    """Return the records of what one intervention gave.
+) -> list[StudyRecord]:
+    """Return the records of the results of one intervention.
 
     Parameters
     ----------
     state:
-        What was known before.
+        The state before.
     query:
-        The intervention, in one row.
+        The intervention, a batch of one.
     outcome:
         A number, replicates, or whole rows: a mapping, a table or Data.
     variance:
-        Of each number told; one, or as many.
+        Of each number; one, or as many.
     failed:
         Why there is no outcome.
     number:
@@ -197,36 +189,38 @@ def read_outcomes_told(
 
     Raises
     ------
-    DataError
+    ObservationError
         If it cannot be read.
     """
     base = _base_records(state, query)[0]._replace(number=number)
     where = describe(state.problem, query)
     if failed is not None:
         if not isinstance(failed, str) or not failed.strip():
-            raise DataError(f'say in words why {where} failed: failed="leaked"; got {failed!r}')
+            raise ObservationError(f'state why {where} failed: failed="leaked"; got {failed!r}')
         if outcome is not None or variance is not None:
-            raise DataError(f"{where} failed and has an outcome too; tell one of them")
+            raise ObservationError(f"{where} failed and has an outcome too; report one of them")
         return [base._replace(failed=failed.strip())]
     if outcome is None:
-        raise DataError(
-            f'what came out of {where}? Tell a number, replicates or a whole row, or failed="why"'
+        raise ObservationError(
+            f"the outcome of {where} is missing; report a number, replicates or a whole row, or "
+            'failed="why"'
         )
     if _is_rows(state.problem, outcome):
         if variance is not None:
-            raise DataError(
-                "`variance` is of a number that is told; of whole rows the model learns the noise"
+            raise ObservationError(
+                "`variance` is of an outcome that is reported as a number; from whole rows the "
+                "model learns the noise"
             )
         rows = _rows_of(state.problem, query, outcome)
         return [base._replace(outcome=float(row.outcomes[0]), row=row) for row in split_rows(rows)]
     values = _read_numbers(where, outcome)
     if base.is_passive:
-        raise DataError(
-            f"where nothing was set, the outcome alone teaches nothing: tell the whole row, "
+        raise ObservationError(
+            "where nothing was set, the outcome alone is not informative: report the whole row, "
             f"tell({{}}, {{...}}), with all of {', '.join(state.problem.graph.nodes)}"
         )
     if state.settings.update == "full":
-        raise DataError('update="full" needs whole rows; tell the whole row of the experiment')
+        raise ObservationError('learn_from="rows" needs whole rows; report all variables')
     variances = _read_variances(variance, len(values))
     return [
         base._replace(outcome=value, variance=each)
@@ -234,21 +228,21 @@ def read_outcomes_told(
     ]
 
 
-def read_table_told(state: State, given: object) -> list[Record]:
-    """Return the records of whole rows that say themselves what was set in them."""
-    problem = state.problem
-    if isinstance(given, Data):
-        require_data_of(problem, given)
-        rows = given
-    else:
-        rows = Data.from_frame(problem, _as_frame(given))
-    if not len(rows):
-        raise DataError("the table has no rows; there is nothing to tell")
-    bases = _base_records(state, _legal_forms(problem, rows.queries))
+def read_table(state: State, given: object) -> list[StudyRecord]:
+    """Return the records of whole rows that hold themselves what was set in them."""
+    rows = _read_rows(state.problem, given)
+    bases = _base_records(state, _legal_forms(state.problem, rows.queries))
     return [
         base._replace(outcome=float(row.outcomes[0]), row=row)
         for base, row in zip(bases, split_rows(rows), strict=True)
     ]
+
+
+def _read_rows(problem: Problem, given: object) -> Data:
+    rows = read_data(problem, given if isinstance(given, Data) else _as_frame(given))
+    if not len(rows):
+        raise ObservationError("the table has no rows; there is nothing to record")
+    return rows
 
 
 def is_table(given: object) -> bool:
@@ -260,11 +254,11 @@ def is_table(given: object) -> bool:
 
 def split_rows(rows: Data) -> list[Data]:
     """Return the rows one by one."""
-    return [rows.select(slice(at, at + 1)) for at in range(len(rows))]
+    return [rows.select(slice(index, index + 1)) for index in range(len(rows))]
 
 
-def _base_records(state: State, queries: Queries) -> list[Record]:
-    """Return records without outcomes: what was set, what it cost, and whether it is foreign."""
+def _base_records(state: State, queries: Queries) -> list[StudyRecord]:
+    """Return records without outcomes: what was set, its cost, and whether it is out of domain."""
     problem, policy = state.problem, state.settings.observe
     mask, legal = np.asarray(queries.mask), problem.feasible(queries)
     is_active = mask.any(axis=1)
@@ -276,9 +270,10 @@ def _base_records(state: State, queries: Queries) -> list[Record]:
     explored = {np.isin(nodes, members).tobytes() for members in state.candidates.space.sets}
     is_explored = np.array([each.tobytes() in explored for each in mask], bool)
     is_out_of_domain = is_active & ~(legal & is_explored)
-    told = zip(queries, costs.tolist(), is_out_of_domain.tolist(), strict=True)
+    parts = zip(queries, costs.tolist(), is_out_of_domain.tolist(), strict=True)
     return [
-        Record(query, None, cost=cost, is_out_of_domain=foreign) for query, cost, foreign in told
+        StudyRecord(query, None, cost=cost, is_out_of_domain=is_outside)
+        for query, cost, is_outside in parts
     ]
 
 
@@ -292,32 +287,26 @@ def _is_rows(problem: Problem, outcome: object) -> bool:
 
 def _rows_of(problem: Problem, query: Queries, given: object) -> Data:
     """Return whole rows of one intervention, in which just that was set."""
-    if isinstance(given, Data):
-        require_data_of(problem, given)
-        rows = given
-    else:
-        frame = _as_frame(given)
-        pairs = zip(problem.graph.nodes, query.mask[0], query.value[0], strict=True)
-        was_set = {name: float(value) for name, is_set, value in pairs if is_set}
+    if not isinstance(given, Data):
+        frame, was_set = _as_frame(given), write_setting(problem, query)
         frame = frame.assign(
             **{name: value for name, value in was_set.items() if name not in frame.columns}
         )
         missing = [name for name in problem.graph.nodes if name not in frame.columns]
         if missing:
-            raise DataError(
+            raise ObservationError(
                 f"the whole row of {describe(problem, query)} lacks the columns {listed(missing)}; "
-                f"where only {problem.target} was measured, tell its number alone"
+                f"where only {problem.target} was measured, report its number alone"
             )
         is_marked = any(str(name).startswith("do(") for name in frame.columns)
         intervened = None if is_marked or not was_set else list(was_set)
-        rows = Data.from_frame(problem, frame, intervened=intervened)
-    if not len(rows):
-        raise DataError("the table has no rows; there is nothing to tell")
-    found = read_rows(rows, query.repeat(len(rows)), problem)
-    fault = next((each for each in found.faults if each), "")
-    if fault or found.rows is None:
-        raise DataError(fault)
-    return found.rows
+        given = Data.from_frame(problem, frame, intervened=intervened)
+    rows = _read_rows(problem, given)
+    results = read_rows(rows, query.repeat(len(rows)), problem)
+    fault = next((each for each in results.faults if each), "")
+    if fault or results.rows is None:
+        raise ObservationError(fault)
+    return results.rows
 
 
 def _as_frame(given: Any) -> pd.DataFrame:
@@ -331,23 +320,25 @@ def _as_frame(given: Any) -> pd.DataFrame:
 def _read_numbers(where: str, outcome: object) -> list[float]:
     is_many = isinstance(outcome, Sequence) and not isinstance(outcome, str | bytes)
     is_many = is_many or getattr(outcome, "ndim", 0) == 1  # arrays and columns
-    each = list(outcome) if is_many else [outcome]  # type: ignore[call-overload]
-    if not each:
-        raise DataError(f'{where} has no outcome in this list; tell a number, or failed="why"')
-    return [_read_outcome(where, one) for one in each]
+    numbers = list(outcome) if is_many else [outcome]  # type: ignore[call-overload]
+    if not numbers:
+        raise ObservationError(
+            f'{where} has no outcome in this list; report a number, or failed="why"'
+        )
+    return [_read_outcome(where, number) for number in numbers]
 
 
 def _read_outcome(where: str, outcome: object) -> float:
     try:
         number = read_number("outcome", outcome)
     except DomainError:
-        raise DataError(
+        raise ObservationError(
             f"the outcome of {where} must be a number, replicates or a whole row; got {outcome!r}"
         ) from None
     if not math.isfinite(number):
-        raise DataError(
-            f"the outcome of {where} is {number}; the experiment stays open: tell a finite number, "
-            'or failed="why"'
+        raise ObservationError(
+            f"the outcome of {where} is {number}; the experiment stays open: report a finite "
+            'number, or failed="why"'
         )
     require_outcomes(np.array([number]))
     return number
@@ -356,18 +347,20 @@ def _read_outcome(where: str, outcome: object) -> float:
 def _read_variances(variance: object, count: int) -> list[float | None]:
     if variance is None:
         return [None] * count
-    each = np.ravel(np.asarray(variance, object)).tolist()
-    if len(each) not in (1, count):
-        raise DataError(f"{len(each)} variances for {count} numbers; give one, or one for each")
-    numbers = [_read_finite("the variance of an outcome", one) for one in each]
+    given = np.ravel(np.asarray(variance, object)).tolist()
+    if len(given) not in (1, count):
+        raise ObservationError(
+            f"{len(given)} variances for {count} numbers; give one, or one for each"
+        )
+    numbers = [_read_finite("the variance of an outcome", each) for each in given]
     for number in numbers:
         if number < 0:
-            raise DataError(
+            raise ObservationError(
                 f"the variance of an outcome is {number:g}; it must be 0 or more (a variance, not "
                 "an sd)"
             )
         if fault := size_fault(number, 0.0, MOST**2):
-            raise DataError(f"the variance of an outcome is {fault}")
+            raise ObservationError(f"the variance of an outcome is {fault}")
     return [*numbers] * (count if len(numbers) == 1 else 1)
 
 
@@ -375,82 +368,91 @@ def _read_finite(what: str, given: object) -> float:
     try:
         number = read_number(what, given)
     except DomainError:
-        raise DataError(f"{what} must be a number; got {given!r}") from None
+        raise ObservationError(f"{what} must be a number; got {given!r}") from None
     if not math.isfinite(number):
-        raise DataError(f"{what} is {number}; it must be finite")
+        raise ObservationError(f"{what} is {number}; it must be finite")
     return number
 
 
+def write_setting(problem: Problem, query: Queries) -> dict[str, float]:
+    """Return what one intervention sets, legal or not, as {variable: value}."""
+    parts = zip(problem.graph.nodes, query.mask[0], query.value[0], strict=True)
+    return {name: float(value) for name, is_set, value in parts if is_set}
+
+
 def describe(problem: Problem, query: Queries) -> str:
-    """Return an intervention in words, legal or not."""
-    if not np.asarray(query.mask).any():
-        return "nothing set"
-    pairs = zip(problem.graph.nodes, query.mask[0], query.value[0], strict=True)
-    return f"do({', '.join(f'{name} = {value:.6g}' for name, is_set, value in pairs if is_set)})"
+    """Return an intervention as a text, legal or not."""
+    words = [f"{name} = {value:.6g}" for name, value in write_setting(problem, query).items()]
+    return f"do({', '.join(words)})" if words else "nothing set"
 
 
-IMPROBABLE = 1e-6  # two-sided: below, an outcome is asked back
-FAR = 3.0  # sds of the target in the rows: nearer ones are not asked back
-
-
-def predict_records(state: State, records: list[Record]) -> list[Record]:
-    """Return the records with what the mechanisms predicted for each outcome, where they did."""
+def predict_records(state: State, records: list[StudyRecord]) -> list[StudyRecord]:
+    """Return the records with the predictions of the mechanisms, where there are some."""
     positions = find_predictable(state, records)
     if not positions:
         return records
-    chosen = [records[at] for at in positions]
-    found = predict_outcomes(state, _read_told(state, chosen))
+    predicted = predict_outcomes(
+        state, _stack_outcomes(state, [records[index] for index in positions])
+    )
     after = list(records)
-    for at, predicted in zip(positions, found, strict=True):
-        after[at] = records[at]._replace(predicted=predicted)
+    for index, prediction in zip(positions, predicted, strict=True):
+        after[index] = records[index]._replace(predicted=prediction)
     return after
 
 
-def require_expected(state: State, records: list[Record]) -> None:
+def require_expected_outcomes(state: State, records: Sequence[StudyRecord]) -> None:
     """Refuse outcomes that are far from what was expected.
 
     Raises
     ------
-    DataError
-        If an outcome has a probability below 1e-6 under all that is believed, and lies more than 3
-        sds of the target from what was expected; the error says how to tell it all the same.
+    ObservationError
+        If an outcome has a probability below 1e-6 under the model, and lies more than 3 sds of the
+        target from what was expected; the error says how to report it all the same.
     """
-    chosen = [records[at] for at in find_predictable(state, records)]
+    chosen = [records[index] for index in find_predictable(state, records)]
     observed = [each for each in records if each.is_passive and each.outcome is not None]
     usual = target_moments(state.base)
-    mean, spread, outcomes = np.zeros(0), np.zeros(0), np.zeros(0)
+    mean, spread = np.zeros(0), np.zeros(0)
     if chosen:
-        queries, outcomes, noises = _read_told(state, chosen)
+        queries, outcomes, noises = _stack_outcomes(state, chosen)
         factor = float(getattr(getattr(state.surrogate, "learned", None), "noise", 1.0))
         mean, sd = state.surrogate.predict(queries)
-        unknown = np.full(len(mean), np.inf)
-        found = Arrays(mean, sd, noises * max(factor, 1.0), outcomes, unknown)
-        spread = found.spread
+        degrees = np.full(len(mean), np.inf)
+        spread = PredictionArrays(mean, sd, noises * max(factor, 1.0), outcomes, degrees).spread
     mean = np.append(mean, [usual.mean] * len(observed))
     spread = np.append(spread, [usual.sd] * len(observed))
-    outcomes = np.append(outcomes, np.array([each.outcome for each in observed], float))
-    gap = np.abs(outcomes - mean)
-    z = gap / np.where(spread > 0, spread, 1.0)
-    p = 2 * student.sf(z, noise_degrees(state.posterior))
-    bad = np.flatnonzero((p < IMPROBABLE) & (gap > FAR * usual.sd))
-    if not len(bad):
-        return
-    first, told = int(bad[0]), [*chosen, *observed]
-    more = f" ({len(bad)} of {len(told)} outcomes are like that)" if len(bad) > 1 else ""
-    raise DataError(
-        f"{describe(state.problem, told[first].query)} came out as {outcomes[first]:.6g}, but "
-        f"{mean[first]:.4g} +- {spread[first]:.2g} was expected{more}: is it a typing error, "
-        "another unit or another sample? Look again, and if it is right, tell it with sure=True"
+    outcomes = np.array([each.outcome for each in (*chosen, *observed)], float)
+    bad = np.abs(outcomes - mean) > LEAST_DISTANCE * usual.sd
+    bad &= _is_improbable(state, outcomes, mean, spread)
+    if bad.any():
+        first = int(np.flatnonzero(bad)[0])
+        more = f" ({bad.sum()} of {len(bad)} outcomes are like that)" if bad.sum() > 1 else ""
+        where = describe(state.problem, (*chosen, *observed)[first].query)
+        _refuse(f"the outcome of {where} is", outcomes[first], mean[first], spread[first], more)
+
+
+def _is_improbable(
+    state: State, values: np.ndarray, mean: np.ndarray, spread: np.ndarray
+) -> np.ndarray:
+    z = np.abs(values - mean) / np.where(spread > 0, spread, 1.0)
+    return np.asarray(2 * student.sf(z, noise_degrees(state.posterior)) < LEAST_PROBABILITY)
+
+
+def _refuse(what: str, value: float, mean: float, spread: float, more: str) -> NoReturn:
+    raise ObservationError(
+        f"{what} {value:.6g}, but {mean:.4g} +- {spread:.2g} was expected{more}: is it a typing "
+        "error, another unit or another sample? Check it, and if it is right, report it with "
+        "sure=True"
     )
 
 
-def find_predictable(state: State, records: Sequence[Record]) -> list[int]:
-    """Return the places of the records of whose outcomes something was expected.
+def find_predictable(state: State, records: Sequence[StudyRecord]) -> list[int]:
+    """Return the positions of the records whose outcomes were predicted.
 
-    Of a set that may not be proposed nothing is expected where the surrogate does not know it.
+    Outcomes of a set that is out of domain are not, where the surrogate does not know the set.
     """
     knows: dict[bytes, bool] = {}
-    found = []
+    positions = []
     for position, record in enumerate(records):
         if record.outcome is None or record.is_passive:
             continue
@@ -458,8 +460,8 @@ def find_predictable(state: State, records: Sequence[Record]) -> list[int]:
         if record.is_out_of_domain and kind not in knows:
             knows[kind] = _knows(state, record.query)
         if not record.is_out_of_domain or knows[kind]:
-            found.append(position)
-    return found
+            positions.append(position)
+    return positions
 
 
 def _knows(state: State, query: Queries) -> bool:
@@ -470,40 +472,36 @@ def _knows(state: State, query: Queries) -> bool:
     return True
 
 
-def _read_told(state: State, records: list[Record]) -> Told:
-    """Return outcomes with the variances of their noise, those that were given where there are."""
+def _stack_outcomes(state: State, records: list[StudyRecord]) -> Told:
+    """Return outcomes with the variances of their noise: given, or what the model implies."""
     queries = stack(each.query for each in records)
     outcomes = np.array([each.outcome for each in records], float)
-    given = np.array([np.nan if each.variance is None else each.variance for each in records])
+    given = np.array([each.variance for each in records], float)
     return Told(queries, outcomes, np.where(np.isnan(given), state.noises(queries), given))
 
 
-def predictions(records: tuple[Record, ...]) -> list[PredictedOutcome]:
-    """Return what was predicted, in the order in which it was told."""
+def predictions(records: tuple[StudyRecord, ...]) -> list[PredictedOutcome]:
+    """Return the predicted outcomes, in the order in which they were recorded."""
     return [each.predicted for each in records if each.predicted is not None]
 
 
-DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
-FEWEST = 8  # observed rows that tell what is usual
-
-
-def require_expected_rows(state: State, records: Sequence[Record]) -> None:
+def require_expected_rows(state: State, records: Sequence[StudyRecord]) -> None:
     """Refuse whole rows in which a variable is far from what was expected.
 
-    Only values that teach the mechanisms count: of the target's causes, not set themselves, and of
-    rows of experiments only where these teach more than their outcomes.
+    Only values that update the mechanisms count: of the target's causes, not set themselves, and of
+    experiments only where their whole rows are learned from.
 
     Raises
     ------
-    DataError
-        If a value lies more than 3 sds of its variable from the mean of the observed rows, and has
-        a probability below 1e-6 under what was set; the error says how to tell it all the same.
+    ObservationError
+        If a value lies more than 3 sds of its variable from the mean of the observations, and has a
+        probability below 1e-6 under what was set; the error says how to report it all the same.
     """
-    teaches = state.settings.uses_observations and state.takes_observations
-    chosen = [each for each in records if each.row is not None and (each.is_passive or teaches)]
+    uses = state.uses_observations
+    chosen = [each for each in records if each.row is not None and (each.is_passive or uses)]
     problem, data = state.problem, state.base.data
     observed = data.values[data.is_observational]
-    if not chosen or len(observed) < FEWEST:
+    if not chosen or len(observed) < FEWEST_OBSERVATIONS_FOR_SCALE:
         return
     values, was_set = (
         np.concatenate([np.asarray(getattr(each.row, name)) for each in chosen])
@@ -512,25 +510,20 @@ def require_expected_rows(state: State, records: Sequence[Record]) -> None:
     mean, sd = np.broadcast_to(observed.mean(axis=0), values.shape).copy(), observed.std(axis=0)
     spread = np.broadcast_to(sd, values.shape).copy()
     is_cause = np.isin(problem.graph.nodes, list(problem.graph.ancestors(problem.target)))
-    far = (np.abs(values - mean) > FAR * sd) & (sd > 0) & is_cause & ~was_set
+    far = (np.abs(values - mean) > LEAST_DISTANCE * sd) & (sd > 0) & is_cause & ~was_set
     active = np.flatnonzero(far.any(axis=1) & was_set.any(axis=1))
     if len(active):
-        mean[active], spread[active] = _expect(state, [chosen[at] for at in active])
-    z = np.abs(values - mean) / np.where(spread > 0, spread, 1.0)
-    bad = far & (2 * student.sf(z, noise_degrees(state.posterior)) < IMPROBABLE)
-    if not bad.any():
-        return
-    row, column = np.argwhere(bad)[0]
-    more = f" ({int(bad.sum())} values are like that)" if bad.sum() > 1 else ""
-    raise DataError(
-        f"the row of {describe(problem, chosen[row].query)} has {problem.graph.nodes[column]} = "
-        f"{values[row, column]:.6g}, but {mean[row, column]:.4g} +- {spread[row, column]:.2g} was "
-        f"expected{more}: is it a typing error, another unit or another sample? Look again, and if "
-        "it is right, tell it with sure=True"
-    )
+        mean[active], spread[active] = _expect(state, [chosen[index] for index in active])
+    bad = far & _is_improbable(state, values, mean, spread)
+    if bad.any():
+        row, column = first = tuple(np.argwhere(bad)[0])
+        more = f" ({int(bad.sum())} values are like that)" if bad.sum() > 1 else ""
+        name, where = problem.graph.nodes[column], describe(problem, chosen[row].query)
+        what = f"the row of {where} has {name} ="
+        _refuse(what, values[first], mean[first], spread[first], more)
 
 
-def _expect(state: State, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+def _expect(state: State, records: Sequence[StudyRecord]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and sd of every variable under what was set in each record, (n, p) each.
 
     A variable that the model does not draw has an infinite sd: nothing is expected of it.
@@ -541,18 +534,18 @@ def _expect(state: State, records: Sequence[Record]) -> tuple[np.ndarray, np.nda
     if model is None:
         return mean, spread
     for_models, for_rows = jax.random.split(jax.random.key(0))
-    models = post.distribution.drawn(DRAWS, for_models).thinned(DRAWS).models
+    drawn = post.distribution.drawn(EXPECTATION_DRAWS, for_models).thinned(EXPECTATION_DRAWS)
     queries = post.upstream(stack(each.query for each in records))
-    drawn = model.replicate(models, queries, for_rows)
+    rows = model.replicate(drawn.models, queries, for_rows)
     columns = [state.problem.graph.index(name) for name in model.nodes]
-    mean[:, columns], spread[:, columns] = drawn.mean(axis=0), drawn.std(axis=0, ddof=1)
+    mean[:, columns], spread[:, columns] = rows.mean(axis=0), rows.std(axis=0, ddof=1)
     return mean, spread
 
 
 def read_answers(
     study: "Study", what: object, outcome: Any, *, variance: Any, failed: Any, again: bool
-) -> list[Record]:
-    """Return the records of what was told; none where it was told before; see `Study.tell`."""
+) -> list[StudyRecord]:
+    """Return the new records of a report; none where all was recorded before; see `Study.tell`."""
     require_float64()
     options = {"variance": variance, "failed": failed}
     if isinstance(what, Suggestions):
@@ -560,30 +553,26 @@ def read_answers(
     if isinstance(what, Suggestion):
         return _read_answer(study, what, outcome, options, again)
     if isinstance(what, Queries):
-        found = for_measured(study.problem).interventions(what)
-        what = found[0] if len(found) == 1 else found
+        asked = for_measured(study.problem).interventions(what)
+        what = asked[0] if len(asked) == 1 else asked
     if is_table(what):
         if outcome is not None or variance is not None or failed is not None:
-            raise DataError(
-                "whole rows hold their outcomes; tell them without `outcome`, `variance` and "
-                "`failed`, or tell(intervention, outcome)"
+            raise ObservationError(
+                "whole rows hold their outcomes; report them without `outcome`, `variance` and "
+                "`failed`, or use tell(intervention, outcome)"
             )
-        records = read_table_told(study.state, what)
+        records = read_table(study.state, what)
     elif isinstance(what, Mapping):
         query = read_intervention(study.problem, what)
-        records = read_outcomes_told(study.state, query, outcome, **options)
+        records = read_outcomes(study.state, query, outcome, **options)
     elif isinstance(what, list | tuple) and what and all(isinstance(x, Mapping) for x in what):
-        pairs = _pair("interventions", len(what), outcome, options)
-        records = [
-            record
-            for position, each in pairs
-            for record in read_outcomes_told(
-                study.state, read_intervention(study.problem, what[position]), each
-            )
-        ]
+        records = []
+        for position, each in _pair("interventions", len(what), outcome, options):
+            query = read_intervention(study.problem, what[position])
+            records += read_outcomes(study.state, query, each)
     else:
-        raise DataError(
-            "tell what came out of a suggestion, of an intervention {variable: value}, or whole "
+        raise ObservationError(
+            "report the outcome of a suggestion or of an intervention {variable: value}, or whole "
             f"rows (Data or a table); got {type(what).__name__}"
         )
     if not again:
@@ -593,7 +582,7 @@ def read_answers(
 
 def _read_batch(
     study: "Study", batch: Suggestions, outcomes: Any, options: dict[str, Any], again: bool
-) -> list[Record]:
+) -> list[StudyRecord]:
     return [
         record
         for position, outcome in _pair("suggestions", len(batch), outcomes, options)
@@ -602,7 +591,7 @@ def _read_batch(
 
 
 def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int, Any]]:
-    """Return the places of a batch for which there is an outcome, each with it."""
+    """Return the positions in a batch for which there is an outcome, each with it."""
     if isinstance(outcomes, pd.DataFrame):
         outcomes = outcomes.to_dict("records")
     elif isinstance(outcomes, Data):
@@ -610,24 +599,24 @@ def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list
     given = None if isinstance(outcomes, Mapping | str) else read_list(outcomes)
     has_options = any(each is not None for each in options.values())
     if given is None or len(given) != count or has_options:
-        raise DataError(
-            f"a batch of {count} {what} is told with a list of as many outcomes, None for those "
-            "that are not there yet, or with a table of as many whole rows; tell variances and "
-            "failures one by one"
+        raise ObservationError(
+            f"a batch of {count} {what} is reported with a list of as many outcomes, None for "
+            "those that are not known yet, or with a table of as many whole rows; report variances "
+            "and failures one by one"
         )
     return [(position, each) for position, each in enumerate(given) if each is not None]
 
 
 def _read_answer(
     study: "Study", suggestion: Suggestion, outcome: Any, options: dict[str, Any], again: bool
-) -> list[Record]:
-    """Return what answers a suggestion; nothing where all of it was told before.
+) -> list[StudyRecord]:
+    """Return the records of a suggestion; none where all of it was recorded before.
 
     An outcome after a failure is new: the experiment was run again.
     """
     require_own(study.fingerprint, suggestion)
     query, number = suggestion.query, suggestion.number
-    records = read_outcomes_told(study.state, query, outcome, number=number, **options)
+    records = read_outcomes(study.state, query, outcome, number=number, **options)
     before = answered(study.records, suggestion)
     if again or not before:
         return records
@@ -636,17 +625,17 @@ def _read_answer(
     outcomes = [each for each in before if not each.failed]
     if not outcomes:
         return records
-    raise DataError(
-        f"suggestion {number}, {describe(study.problem, query)}, was told as "
-        f"{listed(map(_shown, outcomes))} and is now told as {listed(map(_shown, records))}; if it "
-        "was measured again, tell it with again=True"
+    raise ObservationError(
+        f"suggestion {number}, {describe(study.problem, query)}, was recorded with "
+        f"{listed(map(_shown, outcomes))} and is now reported with "
+        f"{listed(map(_shown, records))}; if it was measured again, report it with again=True"
     )
 
 
-def _require_new(study: "Study", records: list[Record]) -> None:
-    """Refuse an outcome that nobody asked for and that is known with the same digits.
+def _require_new(study: "Study", records: list[StudyRecord]) -> None:
+    """Refuse an outcome that was not suggested and that is known with the same digits.
 
-    The number of a row and the row itself are one outcome, whichever was told first.
+    The number of a row and the row itself are one outcome, whichever was recorded first.
     """
     outcomes = [each for each in records if not each.failed]
     known = _find_known(study, has_rows=any(each.row is not None for each in outcomes))
@@ -656,9 +645,9 @@ def _require_new(study: "Study", records: list[Record]) -> None:
         identity = _identity(record)
         same_number = identity[:-1] in (measured if record.row is None else numbers)
         if identity in known or same_number:
-            raise DataError(
+            raise ObservationError(
                 f"{describe(study.problem, record.query)} with the outcome {record.outcome!r} is "
-                "known already, with the same digits; if it is another measurement, tell it with "
+                "known already, with the same digits; if it is another measurement, report it with "
                 "again=True"
             )
 
@@ -666,28 +655,78 @@ def _require_new(study: "Study", records: list[Record]) -> None:
 def _find_known(study: "Study", *, has_rows: bool) -> set[tuple[object, ...]]:
     """Return what identifies all outcomes that are known.
 
-    has_rows: whether observed rows matter too, beside those of experiments.
+    has_rows: whether observations matter too, beside experiments.
     """
-    told = {_identity(each) for each in study.records if not each.failed}
+    recorded = {_identity(each) for each in study.records if not each.failed}
     data = study.data if has_rows else study.data.select(~study.data.is_observational)
     settings = np.where(data.intervened, data.values, 0.0) + 0.0
     rows = zip(data.intervened, settings, data.outcomes.tolist(), data.values, strict=True)
-    return told | {
+    return recorded | {
         (mask.tobytes(), setting.tobytes(), outcome, values.tobytes())
         for mask, setting, outcome, values in rows
     }
 
 
-def _shown(record: Record) -> str:
+def _shown(record: StudyRecord) -> str:
     if record.failed:
         return f"failed ({record.failed})"
     return f"{record.outcome!r}" + (" with its row" if record.row is not None else "")
 
 
-def _content(record: Record) -> tuple[object, ...]:
+def _content(record: StudyRecord) -> tuple[object, ...]:
     row = None if record.row is None else record.row.values.tobytes()
     return record.outcome, record.variance, record.failed, row
 
 
-def _identity(record: Record) -> tuple[object, ...]:
+def _identity(record: StudyRecord) -> tuple[object, ...]:
     return *record.setting(), record.outcome, _content(record)[-1]
+
+
+def condition(start: State, records: Sequence[StudyRecord]) -> State:
+    """Return the state after all records, given the state before any of them."""
+    state, noise = _open_for(start, records), start.settings.known_noise
+    entries = [each.entry(noise) for each in records if not each.failed]
+    return add_losses(tell(state, entries) if entries else state, records)
+
+
+def learn(
+    state: State, records: Sequence[StudyRecord], *, sure: bool
+) -> tuple[State, list[StudyRecord]]:
+    """Return the state after more records, and these with their predictions.
+
+    sure: whether values that are far from what was expected are recorded all the same.
+
+    Raises
+    ------
+    ObservationError
+        If a value is far from what was expected, or if an outcome that is out of domain cannot be
+        learned from.
+    """
+    state = _open_for(state, records)
+    if not sure:
+        require_expected_outcomes(state, records)
+        require_expected_rows(state, records)
+    predicted, noise = list[StudyRecord](), state.settings.known_noise
+    try:
+        for start in range(0, len(records), OUTCOMES_PER_BLOCK):
+            part = predict_records(state, list(records[start : start + OUTCOMES_PER_BLOCK]))
+            entries = [each.entry(noise) for each in part if not each.failed]
+            state, predicted = tell(state, entries) if entries else state, [*predicted, *part]
+    except (DomainError, ExplorationError) as error:
+        if not any(each.is_out_of_domain for each in records):
+            raise
+        raise ObservationError(
+            f"an outcome {OUT_OF_DOMAIN} cannot be learned from here: {error}. Report the whole "
+            "row where the mechanisms learn from rows, or change the problem"
+        ) from error
+    return state, predicted
+
+
+def _open_for(state: State, records: Sequence[StudyRecord]) -> State:
+    """Return the state, one that takes all interventions where a record is out of domain."""
+    return take_measured(state) if any(each.is_out_of_domain for each in records) else state
+
+
+def add_losses(state: State, records: Sequence[StudyRecord]) -> State:
+    """Return the state with the cost of failed experiments."""
+    return replace(state, lost=math.fsum(each.cost for each in records if each.failed))

@@ -1,9 +1,8 @@
-"""What is known before the first experiment? Rows are learned from, and checked once."""
+"""What is known before the first experiment? The data are fitted, and checked once."""
 
 import hashlib
 from dataclasses import replace
 from importlib.metadata import version
-from typing import NamedTuple
 
 import jax
 
@@ -11,63 +10,61 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.data.outcomes import no_outcomes
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.methods import read_method, trait
 from causal_bo_ppl.inference.posterior import choose_family
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task, offered
-from causal_bo_ppl.optimization.monitor import contradicts_graph, precheck, warn_of
+from causal_bo_ppl.optimization.monitor import contradicts_graph, precheck, warn_of_failed_checks
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import State, begin
 from causal_bo_ppl.problem import Problem
 
-PACKAGES = ("jax", "numpy", "numpyro")
-FEWEST = 8  # rows that the checks before the first round need
-
-
-class Beginning(NamedTuple):
-    """The state before the first question, and what was checked."""
-
-    state: State
-    checks: tuple[Check, ...]
+RECORDED_PACKAGES = ("jax", "numpy", "numpyro")  # whose versions are stored with a run
+FEWEST_OBSERVATIONS = 8  # that the checks before the first round need
 
 
 def begin_from_rows(
     problem: Problem, rows: Data, settings: Settings, key: jax.Array, *, stacklevel: int | None = 1
-) -> Beginning:
-    """Learn from the rows there are, run the cheap checks once, and say what failed.
+) -> tuple[State, tuple[Check, ...]]:
+    """Fit the data there are, run the cheap checks once, and warn of those that failed.
 
     Parameters
     ----------
     problem, rows, settings:
-        What is optimized, the rows to begin with, and how.
+        What is optimized, the data to begin with, and how.
     key:
-        For all that is drawn before the first question.
+        For all that is drawn before the first experiment.
     stacklevel:
         Where warnings point to: 1 is the caller of this function, 2 the caller of that one;
-        None says nothing of the checks and of rows that cannot be used.
+        None issues no warning.
+
+    Returns
+    -------
+    tuple of State and tuple of Check
+        The state before the first experiment, and the checks.
     """
     level = None if stacklevel is None else stacklevel + 1
-    post, experiments, takes_observations = learn(
+    post, experiments, takes_observations = fit_data(
         problem, rows, settings, jax.random.fold_in(key, 1)
     )
     state = begin(
         post, settings, experiments, takes_observations=takes_observations, stacklevel=level
     )
-    checks = check(state, jax.random.fold_in(key, 2))
+    checks = run_checks(state, jax.random.fold_in(key, 2))
     doubtful = settings.doubting(contradicts_graph(checks))
     if doubtful is not settings:
         state = begin(
             post, doubtful, experiments, takes_observations=takes_observations, stacklevel=None
         )
     if level is not None:
-        warn_of(checks, stacklevel=level)
-    return Beginning(state, checks)
+        warn_of_failed_checks(checks, stacklevel=level)
+    return state, checks
 
 
 def digest_rows(rows: Data) -> str:
-    """Return a hash of rows, the same in any order."""
+    """Return a hash of data, the same for any order of the observations."""
     return hashlib.sha256(f"{digest(rows):x}".encode()).hexdigest()
 
 
@@ -75,23 +72,24 @@ def find_versions() -> tuple[tuple[str, str], ...]:
     """Return the versions of the packages that compute a run."""
     import causal_bo_ppl
 
-    others = ((name, version(name)) for name in PACKAGES)
+    others = ((name, version(name)) for name in RECORDED_PACKAGES)
     return (("causal_bo_ppl", causal_bo_ppl.__version__), *others)
 
 
-def check(state: State, key: jax.Array) -> tuple[Check, ...]:
-    """Run the cheap checks, where the mechanisms are to be relied upon."""
-    is_ours = offered(state.surrogate, "without_residual") is not None
-    made = () if state.base.chosen is None else (state.base.chosen,)
-    if not is_ours or state.base.distribution.model is None or state.base.n_observations < FEWEST:
-        return made
-    return (*made, *precheck(state.base, key))
+def run_checks(state: State, key: jax.Array) -> tuple[Check, ...]:
+    """Run the cheap checks, where the surrogate relies on the mechanisms."""
+    relies = offered(state.surrogate, "without_residual") is not None
+    relies = relies and state.base.distribution.model is not None
+    checks = () if state.base.chosen is None else (state.base.chosen,)
+    if not relies or state.base.n_observations < FEWEST_OBSERVATIONS:
+        return checks
+    return (*checks, *precheck(state.base, key))
 
 
-def learn(
+def fit_data(
     problem: Problem, data: Data, settings: Settings, key: jax.Array
 ) -> tuple[Posterior, Data, bool]:
-    """Return the posterior, rows of earlier experiments that it did not use, and if it could."""
+    """Return the posterior, the earlier experiments that it did not use, and whether it could."""
     task = Task(problem, data, no_outcomes(len(problem.graph.nodes)), settings.prior)
     family, choice = choose_family(task, read_mechanisms(settings.mechanisms))
     default = offered(family, "default_method")
@@ -99,18 +97,18 @@ def learn(
     method = read_method(settings.inference or usual)
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     takes = offered(family, "takes_experiments")
-    is_taught = takes is None or takes(problem)
-    if trait(method, "takes_experiments") and is_taught:
+    can_use = takes is None or takes(problem)
+    if trait(method, "takes_experiments") and can_use:
         post = replace(fit(problem, data, **options), chosen=choice)
         return post, data.select(slice(0, 0)), True
     if settings.update == "full":
         why = (
-            f"{method.name}, the default here, learns from observational rows only"
-            if is_taught
-            else f"latent causes join {problem.target!r} to what is set"
+            f"{method.name}, the default here, learns from observational data only"
+            if can_use
+            else f"latent causes join {problem.target!r} to intervened variables"
         )
-        raise ModelError(
-            f'{why}, so whole rows of experiments cannot be used; take update="target"'
+        raise SettingsError(
+            f'{why}, so whole rows of experiments cannot be used; take learn_from="target"'
         )
     observed = data.select(data.is_observational)
     post = replace(fit(problem, observed, **options), chosen=choice)

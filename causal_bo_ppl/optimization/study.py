@@ -1,16 +1,13 @@
-"""How is a study written as a JSON text without code, and read back?
+"""What should I try next? A study suggests experiments and records their outcomes.
 
-The text holds the problem, the settings, the key, a digest of the rows it began with, and all that
-was told. What is believed follows from these, so that it is not written. A checksum guards against
-accidents.
+It is the public face of `optimization.state`: immutable, so that `tell` returns a new study, and
+everything that it answers follows from the data, the settings, the key and what was recorded, in
+any order. No simulator is needed. Suggestions are those that the loop of `optimize` would run: each
+round has a key, and its number follows from the count of outcomes, so that asking changes nothing.
+A study never ends by itself: `stopped` reports that `Settings.stop` would end a run here.
 
-What was told, what is believed now, and what surprised? A study as tables.
-
-What should I try next? A study asks and is told; nobody needs a simulator.
-
-It is the face of `optimization.state` for a person: immutable, so that `tell` returns a new study,
-and all that is believed follows from the rows, the settings, the key and what was told, in any
-order.
+As a JSON text it holds the problem, the settings, the key, a digest of the data it began with, and
+all records; posterior and surrogate follow from these. A checksum guards against accidents.
 """
 
 import hashlib
@@ -18,10 +15,10 @@ import html
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -29,19 +26,38 @@ import pandas as pd
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import require_data_of
+from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.effect_estimates.table import effects
-from causal_bo_ppl.errors import DataError, DomainError, ModelError, StoreError
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    DataError,
+    DomainError,
+    ObservationError,
+    SettingsError,
+    StoreError,
+)
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key, read_key, write_key
-from causal_bo_ppl.optimization.explain import Suggestion, Suggestions
+from causal_bo_ppl.inputs import (
+    as_key,
+    read_count,
+    read_key,
+    read_list,
+    require_float64,
+    write_key,
+)
+from causal_bo_ppl.optimization.experiments import best_gain, explain_stop, observes
+from causal_bo_ppl.optimization.explain import Reasons, Suggestion, Suggestions, explain
 from causal_bo_ppl.optimization.ingest import (
     OUT_OF_DOMAIN,
-    Record,
+    StudyRecord,
+    add_losses,
+    answered,
+    condition,
+    learn,
     predictions,
     read_answers,
-    require_expected,
-    require_expected_rows,
+    require_own,
+    write_setting,
 )
 from causal_bo_ppl.optimization.initial_state import begin_from_rows, digest_rows, find_versions
 from causal_bo_ppl.optimization.monitor import (
@@ -53,252 +69,47 @@ from causal_bo_ppl.optimization.monitor import (
 )
 from causal_bo_ppl.optimization.run import CHOSEN, Recommendation, recommendation
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import State
-from causal_bo_ppl.optimization.suggest import (
-    add_losses,
-    believe,
-    find_stop,
-    learn,
-    open_for,
-    suggest,
-)
+from causal_bo_ppl.optimization.state import Choice, State, choose
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import Interventions, named, set_label
+from causal_bo_ppl.problem.interventions import (
+    Interventions,
+    named,
+    read_interventions,
+    set_label,
+)
 from causal_bo_ppl.surrogates import Surrogate
 
-FORMAT = 1
-AGAIN = "write the text again with study.to_json()"
-
-
-class Written(NamedTuple):
-    """What a text holds of a study."""
-
-    problem: Problem
-    settings: Settings
-    key: jax.Array
-    digest: str
-    records: tuple[Record, ...]
-    said: Said
-
-
-def write_study(
-    problem: Problem,
-    settings: Settings,
-    key: jax.Array,
-    digest: str,
-    records: tuple[Record, ...],
-    said: Said,
-) -> str:
-    """Return the JSON text of a study."""
-    record = {
-        "format": FORMAT,
-        "kind": "study",
-        "versions": dict(find_versions()),
-        "problem": json.loads(problem.to_json()),
-        "settings": json.loads(settings.to_json()),
-        "key": write_key(key),
-        "data_digest": digest,
-        "told": [_write_record(problem, each) for each in records],
-        "said": list(said),
-    }
-    return json.dumps(record | {"checksum": _checksum(record)}, allow_nan=False)
-
-
-def read_study(text: str, functions: Mapping[str, Any] | None) -> Written:
-    """Return what a text holds of a study.
-
-    Raises
-    ------
-    StoreError
-        If the text is none of a study, was cut off or changed, or is of a newer format.
-    """
-    try:
-        record = json.loads(text)
-    except (TypeError, ValueError) as error:
-        is_path = isinstance(text, os.PathLike) or str(text).strip().endswith(".json")
-        advice = "give the text of the file, Path(...).read_text()" if is_path else AGAIN
-        raise StoreError(f"a study is read from a JSON text: {error}; {advice}") from None
-    if not isinstance(record, dict) or record.get("kind") != "study":
-        raise StoreError(f"this is no text of a study; {AGAIN}")
-    if record.get("format") != FORMAT:
-        raise StoreError(
-            f"this study was written in format {record.get('format')!r} by "
-            f"{record.get('versions')!r}; this version reads format {FORMAT}"
-        )
-    if record.pop("checksum", None) != _checksum(record):
-        raise StoreError(
-            f"this text of a study was cut off or changed: its checksum differs; {AGAIN}"
-        )
-    problem = Problem.from_json(json.dumps(record["problem"]), _called(functions))
-    settings = Settings.from_json(json.dumps(record["settings"]), functions)
-    records = tuple(_read_record(problem, each) for each in record["told"])
-    key = read_key(record["key"])
-    return Written(problem, settings, key, record["data_digest"], records, Said(*record["said"]))
-
-
-def find_fingerprint(problem: Problem, settings: Settings, key: jax.Array, digest: str) -> str:
-    """Return a hash of all that a study began with; `digest` is that of its rows."""
-    prior = settings.prior  # one's own cannot be written
-    parts = [
-        problem.fingerprint,
-        digest,
-        replace(settings, prior=None).to_json(),
-        "" if prior is None else str(prior.canonical()),
-        str(write_key(key)),
-    ]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()
-
-
-def require_digest(written: str, found: str) -> None:
-    """Refuse other rows than those that a study began with."""
-    if written != found:
-        raise DataError(
-            f"these are other rows than those that the study began with (digest {found[:12]}..., "
-            f"written was {written[:12]}...); give the same rows, in any order, and tell new ones"
-        )
-
-
-def _called(functions: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the functions among what was given; records of settings are given with them."""
-    return None if functions is None else {k: v for k, v in functions.items() if callable(v)}
-
-
-def _write_record(problem: Problem, record: Record) -> dict[str, Any]:
-    pairs = zip(problem.graph.nodes, record.query.mask[0], record.query.value[0], strict=True)
-    predicted = record.predicted
-    return {
-        "set": {name: float(value) for name, is_set, value in pairs if is_set},
-        "outcome": record.outcome,
-        "variance": record.variance,
-        "row": None if record.row is None else record.row.values[0].tolist(),
-        "number": record.number,
-        "failed": record.failed,
-        "cost": record.cost,
-        "is_out_of_domain": record.is_out_of_domain,
-        "predicted": None
-        if predicted is None
-        else [
-            predicted.mean,
-            predicted.sd,
-            predicted.noise,
-            predicted.outcome,
-            predicted.degrees if math.isfinite(predicted.degrees) else None,
-        ],
-    }
-
-
-def _read_record(problem: Problem, written: Mapping[str, Any]) -> Record:
-    nodes = problem.graph.nodes
-    mask = np.array([[name in written["set"] for name in nodes]])
-    value = np.array([[float(written["set"].get(name, 0.0)) for name in nodes]])
-    query, row, predicted = named(Queries(mask, value), nodes), None, None
-    if written["row"] is not None:
-        row = Data(nodes, problem.target, np.array([written["row"]], float), mask)
-    if written["predicted"] is not None:
-        mean, sd, noise, outcome, degrees = written["predicted"]
-        degrees = math.inf if degrees is None else degrees
-        predicted = PredictedOutcome(query, mean, sd, noise, outcome, degrees)
-    return Record(
-        query,
-        written["outcome"],
-        written["variance"],
-        row,
-        written["number"],
-        written["failed"],
-        written["cost"],
-        written["is_out_of_domain"],
-        predicted,
-    )
-
-
-def _checksum(record: Mapping[str, Any]) -> str:
-    text = json.dumps(record, allow_nan=False, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def tabulate(study: "Study") -> pd.DataFrame:
-    """Return a row for everything that was told; see `Study.to_frame`."""
-    records, problem, blank = study.records, study.problem, math.nan
-    nodes, count = problem.graph.nodes, len(records)
-    mask = np.array([np.asarray(each.query.mask)[0] for each in records], bool)
-    value = np.array([np.asarray(each.query.value)[0] for each in records], float)
-    mask, value = mask.reshape(count, len(nodes)), value.reshape(count, len(nodes))
-    columns: dict[str, Any] = {
-        "asked": pd.array([each.number for each in records], dtype="Int64"),
-        "set": [
-            set_label(tuple(name for name, on in zip(nodes, row, strict=True) if on))
-            for row in mask
-        ],
-    }
-    for at, name in enumerate(nodes):
-        if mask[:, at].any() or name in problem.manipulable:
-            columns[f"do({name})"] = np.where(mask[:, at], value[:, at], blank)
-    seen = study.surprise.arrays
-    was_predicted = np.array([each.predicted is not None for each in records], bool)
-    for name, found in (("expected", seen.mean), ("spread", seen.spread)):
-        columns[name] = np.full(count, blank)
-        columns[name][was_predicted] = found
-    columns["outcome"] = np.array([each.outcome for each in records], float)
-    columns["z"] = np.full(count, blank)
-    columns["z"][was_predicted] = seen.z
-    columns["variance"] = np.array([each.variance for each in records], float)
-    columns["whole_row"] = [each.row is not None for each in records]
-    columns["cost"] = [each.cost for each in records]
-    columns["failed"] = [each.failed for each in records]
-    columns["note"] = [_note(each) for each in records]
-    return pd.DataFrame(columns, index=pd.Index(range(1, count + 1), name="told"))
-
-
-def _note(record: Record) -> str:
-    if not record.is_out_of_domain:
-        return ""
-    return OUT_OF_DOMAIN.split(":")[0] if record.failed else OUT_OF_DOMAIN
-
-
-def describe_best(study: "Study") -> str:
-    """Return what is recommended, in words; before any outcome it is the model's."""
-    whose = "best" if study.best.by == "outcomes" else "the model's best"
-    return f"{whose} {study.best.distribution}"
-
-
-def write_html(study: "Study") -> str:
-    """Return tables of what was told and of what is believed now, and what surprised."""
-    shown: dict[str, Any] = {"float_format": "{:.4g}".format, "na_rep": "", "max_rows": 60}
-    told = "<p>Nothing was told yet.</p>"
-    if study.records:
-        told = f"<p>What was told:</p>{study.to_frame().to_html(**shown)}"
-    own = [each.query for each in study.records if not (each.is_out_of_domain or each.is_passive)]
-    rows = [study.best.intervention, *(study.problem.interventions(each)[0] for each in own)]
-    distinct = list({tuple(each.items()): each for each in rows}.values())
-    believed = study.effects(distinct).to_html(index=False, **shown)
-    enough = f"<p>It is enough: {html.escape(study.stopped)}.</p>" if study.stopped else ""
-    return (
-        f"<p><strong>{html.escape(repr(study))}</strong></p><p>{html.escape(CHOSEN)}</p>{told}"
-        f"<p>What is believed now:</p>{believed}"
-        f"<p>What surprised: {html.escape(study.surprise.message)}</p>{enough}"
-    )
-
-
+FORMAT_VERSION = 2  # of the JSON text
+REWRITE_ADVICE = "write the text again with study.to_json()"
+PLAIN_FIELDS = ("outcome", "variance", "number", "failed", "cost", "is_out_of_domain")
 Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
 What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
 
 
 class Study:
-    """Experiments that are asked for and told by hand; never changed, `tell` returns a new study.
+    """Experiments that are suggested and reported one by one; immutable.
 
     Parameters
     ----------
     problem:
         What may be set, and what is to be improved.
     data:
-        The rows there are: Data, or a pandas table with a column for every variable. Rows of
-        earlier experiments belong here too, with columns `do(X)`.
+        The observations there are: Data, or a pandas DataFrame with a column for every variable.
+        Earlier experiments belong here too, with columns `do(X)`.
     settings:
-        `cb.Settings(...)`, as the keywords of `cb.optimize`; `rounds` and `observations` do not
-        matter here. A study does not end by itself: with `stop` it says in `stopped` that it would
-        be enough.
+        `cb.Settings(...)`, as for `cb.optimize`; `rounds` and `observations` do not matter here. A
+        study does not end by itself: with `stop` it reports in `stopped` that it would end.
     key:
         For all that is drawn: a JAX key or an int.
+
+    Raises
+    ------
+    ArgumentError
+        If the problem is not a Problem.
+    SettingsError
+        If the settings are not Settings, or ask for what the mechanisms cannot do.
+    DataError
+        If the data cannot be used for this problem.
 
     Examples
     --------
@@ -321,9 +132,9 @@ class Study:
     key: jax.Array
     checks: tuple[Check, ...]
     state: State
-    records: tuple[Record, ...]
+    records: tuple[StudyRecord, ...]
     _start: State
-    _said: Said
+    _issued: Said
 
     def __init__(
         self,
@@ -339,50 +150,48 @@ class Study:
         self, problem: object, data: object, settings: object, key: Any, stacklevel: int | None
     ) -> None:
         if not isinstance(problem, Problem):
-            raise DomainError(
+            raise ArgumentError(
                 f"a study needs a Problem, got {type(problem).__name__}; of a system take its "
                 ".problem"
             )
         if settings is not None and not isinstance(settings, Settings):
-            raise ModelError(f"settings must be cb.Settings(...), got {settings!r}")
+            raise SettingsError(f"settings must be cb.Settings(...), got {settings!r}")
         given, chosen = as_key(key), settings or Settings()
-        rows = data if isinstance(data, Data) else Data.from_frame(problem, data)  # type: ignore[arg-type]
-        require_data_of(problem, rows)
+        rows = read_data(problem, data)
         for_rows, _ = jax.random.split(given)
         level = None if stacklevel is None else stacklevel + 1
         state, checks = begin_from_rows(problem, rows, chosen, for_rows, stacklevel=level)
-        self.__dict__.update(
-            problem=problem,
-            settings=chosen,
-            data=rows,
-            key=given,
-            checks=checks,
-            state=state,
-            records=(),
-            _start=state,
-            _said=Said(),
-        )
+        self.__dict__.update(problem=problem, settings=chosen, data=rows, key=given, checks=checks)
+        self.__dict__.update(state=state, records=(), _start=state, _issued=Said())
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Study never changes; `study = study.tell(...)` makes a new one")
 
-    def _after(self, records: tuple[Record, ...], state: State, said: Said) -> "Study":
+    def _after(self, records: tuple[StudyRecord, ...], state: State, issued: Said) -> "Study":
         """Return the study with these records and this state."""
-        kept = "problem settings data key checks _start fingerprint data_digest".split()
-        made = object.__new__(type(self))
-        made.__dict__.update({name: getattr(self, name) for name in kept})
-        made.__dict__.update(records=records, state=state, _said=said)
-        return made
+        shared = "problem settings data key checks _start fingerprint data_digest".split()
+        study = object.__new__(type(self))
+        study.__dict__.update({name: getattr(self, name) for name in shared})
+        study.__dict__.update(records=records, state=state, _issued=issued)
+        return study
 
     @cached_property
     def data_digest(self) -> str:
-        """A hash of the rows that the study began with, in any order."""
+        """A hash of the data that the study began with, for any order of the observations."""
         return digest_rows(self.data)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of problem, rows, settings and key; the same whatever was told."""
-        return find_fingerprint(self.problem, self.settings, self.key, self.data_digest)
+        """A hash of problem, data, settings and key; the same whatever was recorded."""
+        prior = self.settings.prior  # a user-defined one cannot be written
+        parts = [
+            self.problem.fingerprint,
+            self.data_digest,
+            replace(self.settings, prior=None).to_json(),
+            "" if prior is None else str(prior.canonical()),
+            str(write_key(self.key)),
+        ]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
     @cached_property
     def round_key(self) -> jax.Array:
@@ -391,25 +200,25 @@ class Study:
 
     @property
     def posterior(self) -> Posterior:
-        """What is believed about theta, whole rows of experiments included where they teach it."""
+        """The posterior of theta, updated by whole rows of experiments where these are used."""
         return self.state.posterior
 
     @property
     def surrogate(self) -> Surrogate:
-        """What is believed about every effect."""
+        """The present model of every effect."""
         return self.state.surrogate
 
     @property
     def spent(self) -> float:
-        """What all experiments have cost, those that failed included."""
+        """The total cost of all experiments, those that failed included."""
         return self.state.spent
 
     @cached_property
     def best(self) -> Recommendation:
-        """What is recommended now.
+        """The recommended intervention.
 
-        Its `by` is "outcomes" where it is the best of what was tried, and "model" before any
-        outcome, where it is what the model holds for best.
+        Its `by` is "outcomes" where it is the best of those tried, and "model" before any outcome,
+        where it is the best by the model.
         """
         return recommendation(self.state)
 
@@ -420,8 +229,8 @@ class Study:
 
     @cached_property
     def stopped(self) -> str:
-        """Why it is enough by `Settings.stop`; empty where it is not, or where there is no rule."""
-        return find_stop(self._start, self.records, self.settings)
+        """Why `Settings.stop` would end a run here; empty where it would not, or without a rule."""
+        return _find_stop(self._start, self.records, self.settings)
 
     def effects(
         self,
@@ -459,7 +268,7 @@ class Study:
     def ask(self, n: int, *, pending: object = ()) -> Suggestions: ...
 
     def ask(self, n: int | None = None, *, pending: object = ()) -> Suggestion | Suggestions:
-        """Return what to try next. Asking changes nothing: the same study gives the same answer.
+        """Return the next experiments; asking changes nothing.
 
         Parameters
         ----------
@@ -467,15 +276,14 @@ class Study:
             How many experiments; without it one Suggestion is returned, otherwise a batch of at
             most n that can be paid for.
         pending:
-            Suggestions or interventions that are under way; they are taken to come out as
-            predicted. Suggestions of which something was told meanwhile, an outcome or that they
-            failed, are left out.
+            Suggestions or interventions that are under way; their outcomes are taken to be as
+            predicted. Suggestions with a recorded outcome or failure are ignored.
 
         Returns
         -------
         Suggestion or Suggestions
-            `suggestion.intervention` is what to set, `suggestion.why` says why. `{}` is to observe
-            rows, where `Settings.observe` allows that.
+            `suggestion.intervention` is what to set, `suggestion.why` tells why. `{}` is to
+            observe, where `Settings.observe` allows that.
 
         Raises
         ------
@@ -493,8 +301,8 @@ class Study:
         >>> [each.number for each in study.ask(2, pending={"X": 5.0})]
         [2, 3]
         """
-        found = suggest(self, 1 if n is None else n, pending)
-        return found[0] if n is None else found
+        suggestions = _suggest(self, 1 if n is None else n, pending)
+        return suggestions[0] if n is None else suggestions
 
     def tell(
         self,
@@ -506,25 +314,25 @@ class Study:
         again: bool = False,
         sure: bool = False,
     ) -> "Study":
-        """Return the study after something came back; this one stays as it is.
+        """Return the study after something was reported; this one stays as it is.
 
         Parameters
         ----------
         what:
             A suggestion of this study, also an earlier one or one of a batch; a batch with a list
-            of outcomes, None for those that are not there yet, or with a table of as many rows;
-            what was set, {variable: value}, also if nobody asked for it and where it may not be
-            proposed, or several of them with a list of outcomes; or whole rows,
-            Data or a table with columns `do(X)`, which need no `outcome`. `{}` is a row in which
-            nothing was set.
+            of outcomes, None for those that are not known yet, or with a table of as many rows;
+            what was set, {variable: value}, also if it was not suggested or is out of domain, or
+            several of them with a list of outcomes; or whole rows, Data or a DataFrame with columns
+            `do(X)`, which need no `outcome`. `{}` is an observation in which nothing was set.
         outcome:
-            A number; replicates, a list of numbers; or the whole row, a mapping, a table or Data.
+            A number; replicates, a list of numbers; or the whole row, a mapping, a DataFrame or
+            Data.
         variance:
-            Of each number told, where it is known; by default what the model implies.
+            Of each number, where it is known; by default what the model implies.
         failed:
             Why there is no outcome: recorded and paid for, not learned from.
         again:
-            Whether this is another measurement of what was told before.
+            Whether this is another measurement of what was recorded before.
         sure:
             Whether an outcome, or another value of a row, is right though it is far from what was
             expected.
@@ -532,13 +340,13 @@ class Study:
         Returns
         -------
         Study
-            With all that was told; the order and the grouping of telling do not matter.
+            With all that was recorded; the order and the grouping do not matter.
 
         Raises
         ------
-        DataError
-            If an outcome cannot be used, was told before with another value, is of a suggestion of
-            another study, or if it or another value of its row is far from what was expected.
+        ObservationError
+            If an outcome cannot be used, was recorded before with another value, is of a suggestion
+            of another study, or if it or another value of its row is far from what was expected.
             Nothing is changed then.
 
         Examples
@@ -552,34 +360,62 @@ class Study:
         >>> study.to_frame()["outcome"].tolist()
         [-2.0, -2.9, nan]
         """
-        records = read_answers(self, what, outcome, variance=variance, failed=failed, again=again)
-        if not records:
-            return self
-        state = open_for(self.state, records)
-        if not sure:
-            require_expected(state, records)
-            require_expected_rows(state, records)
-        state, told = learn(state, records)
-        everything = (*self.records, *told)
-        state = add_losses(state, everything)
-        said = warn_of_contradictions(
-            state, self.settings, predictions(everything), self._said, stacklevel=2
+        options = {"variance": variance, "failed": failed, "again": again}
+        try:
+            new = read_answers(self, what, outcome, **options)
+            if not new:
+                return self
+            state, predicted = learn(self.state, new, sure=sure)
+        except DataError as error:
+            raise ObservationError(str(error)) from error
+        records = (*self.records, *predicted)
+        state = add_losses(state, records)
+        issued = warn_of_contradictions(
+            state, self.settings, predictions(records), self._issued, stacklevel=2
         )
-        return self._after(everything, state, said)
+        return self._after(records, state, issued)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for everything that was told, in the order of telling.
+        """Return a row for everything that was recorded, in that order.
 
-        `asked` is the number of the suggestion. `expected` and `spread` are mean and sd of the
+        `suggestion` is the number of the suggestion. `expected` and `spread` are mean and sd of the
         outcome as the mechanisms predicted it, `z` is the standardized residual.
         """
-        return tabulate(self)
+        records, nodes, arrays = self.records, self.problem.graph.nodes, self.surprise.arrays
+        settings = [write_setting(self.problem, each.query) for each in records]
+        columns: dict[str, Any] = {
+            "suggestion": pd.array([each.number for each in records], dtype="Int64"),
+            "set": [set_label(tuple(setting)) for setting in settings],
+        }
+        for name in nodes:
+            if name in self.problem.manipulable or any(name in setting for setting in settings):
+                values = [setting.get(name, math.nan) for setting in settings]
+                columns[f"do({name})"] = np.array(values, float)
+        was_predicted = np.array([each.predicted is not None for each in records], bool)
+
+        def scatter(values: np.ndarray) -> np.ndarray:
+            column = np.full(len(records), math.nan)
+            column[was_predicted] = values
+            return column
+
+        columns |= {
+            "expected": scatter(arrays.mean),
+            "spread": scatter(arrays.spread),
+            "outcome": np.array([each.outcome for each in records], float),
+            "z": scatter(arrays.z),
+            "variance": np.array([each.variance for each in records], float),
+            "whole_row": [each.row is not None for each in records],
+            "cost": [each.cost for each in records],
+            "failed": [each.failed for each in records],
+            "note": [_describe_domain(each) for each in records],
+        }
+        return pd.DataFrame(columns, index=pd.RangeIndex(1, len(records) + 1, name="record"))
 
     def to_json(self) -> str:
-        """Return a JSON text without code and without the rows it began with.
+        """Return a JSON text without code and without the data it began with.
 
-        `Study.from_json(text, data)` reads it back. Functions of the problem and records of your
-        own in the settings are written by their names.
+        `Study.from_json(text, data)` reads it back. Functions of the problem and user-defined
+        objects in the settings are written by their names.
 
         Returns
         -------
@@ -592,9 +428,18 @@ class Study:
         >>> "checksum" in cb.Study(system.problem, system.observe(50, 0), key=0).to_json()
         True
         """
-        return write_study(
-            self.problem, self.settings, self.key, self.data_digest, self.records, self._said
-        )
+        document = {
+            "format": FORMAT_VERSION,
+            "kind": "study",
+            "versions": dict(find_versions()),
+            "problem": json.loads(self.problem.to_json()),
+            "settings": json.loads(self.settings.to_json()),
+            "key": write_key(self.key),
+            "data_digest": self.data_digest,
+            "records": [_write_record(self.problem, each) for each in self.records],
+            "warnings": list(self._issued),
+        }
+        return json.dumps(document | {"checksum": _checksum(document)}, allow_nan=False)
 
     @classmethod
     def from_json(
@@ -603,16 +448,16 @@ class Study:
         data: Data | pd.DataFrame,
         functions: Mapping[str, Any] | None = None,
     ) -> "Study":
-        """Read a study from the text that `to_json` wrote; it goes on as if nothing had happened.
+        """Read a study from the text that `to_json` wrote; it continues unchanged.
 
         Parameters
         ----------
         text:
             What `to_json` returned.
         data:
-            The rows that the study began with, in any order; others are refused.
+            The data that the study began with, in any order; others are refused.
         functions:
-            {name: function or record} of what the text holds by its name only.
+            {name: function or object} of what the text holds by its name only.
 
         Returns
         -------
@@ -621,33 +466,246 @@ class Study:
         Raises
         ------
         StoreError
-            If this is no text of a study, or if it was changed.
+            If this is not the text of a study, or if it was changed.
         DataError
-            If the rows are others.
+            If these are other data.
 
         Examples
         --------
         >>> import causal_bo_ppl as cb
         >>> system = cb.models.load("chain")
-        >>> rows = system.observe(50, 0)
-        >>> study = cb.Study(system.problem, rows, key=0).tell({"Z": 5.0}, -6.1)
-        >>> cb.Study.from_json(study.to_json(), rows).best.mean == study.best.mean
+        >>> data = system.observe(50, 0)
+        >>> study = cb.Study(system.problem, data, key=0).tell({"Z": 5.0}, -6.1)
+        >>> cb.Study.from_json(study.to_json(), data).best.mean == study.best.mean
         True
         """
-        written = read_study(text, functions)
-        rows = data if isinstance(data, Data) else Data.from_frame(written.problem, data)
-        require_digest(written.digest, digest_rows(rows))
+        document = _read_document(text)
+        callables = {k: v for k, v in (functions or {}).items() if callable(v)}
+        problem = Problem.from_json(
+            json.dumps(document["problem"]), None if functions is None else callables
+        )
+        settings = Settings.from_json(json.dumps(document["settings"]), functions)
+        rows = read_data(problem, data)
+        written, digest = document["data_digest"], digest_rows(rows)
+        if written != digest:
+            raise DataError(
+                f"these are other data than those that the study began with (digest "
+                f"{digest[:12]}..., written was {written[:12]}...); give the same observations, in "
+                "any order, and report new ones with tell"
+            )
         study = object.__new__(cls)
-        study._begin(written.problem, rows, written.settings, written.key, stacklevel=None)
-        state = believe(study.state, written.records)
-        return study._after(written.records, state, written.said)
+        study._begin(problem, rows, settings, read_key(document["key"]), stacklevel=None)
+        records = tuple(_read_record(problem, each) for each in document["records"])
+        state = condition(study.state, records)
+        return study._after(records, state, Said(*document["warnings"]))
 
     def __repr__(self) -> str:
         failed = sum(bool(each.failed) for each in self.records)
         count = len(self.records) - failed
-        told = f"{count} outcome{'' if count == 1 else 's'}" + (f", {failed} failed" * bool(failed))
-        believed = describe_best(self) + ("; enough by Settings.stop" if self.stopped else "")
-        return f"Study({self.problem.objective} {self.problem.target}, {told}; {believed})"
+        outcomes = f"{count} outcome{'' if count == 1 else 's'}"
+        outcomes += f", {failed} failed" if failed else ""
+        best = "best" if self.best.by == "outcomes" else "the model's best"
+        best += f" {self.best.distribution}" + ("; Settings.stop is met" if self.stopped else "")
+        return f"Study({self.problem.objective} {self.problem.target}, {outcomes}; {best})"
 
     def _repr_html_(self) -> str:
-        return write_html(self)
+        options: dict[str, Any] = {"float_format": "{:.4g}".format, "na_rep": "", "max_rows": 60}
+        recorded = "<p>Nothing is recorded yet.</p>"
+        if self.records:
+            recorded = f"<p>Recorded:</p>{self.to_frame().to_html(**options)}"
+        tried = [
+            self.problem.interventions(each.query)[0]
+            for each in self.records
+            if not (each.is_out_of_domain or each.is_passive)
+        ]
+        distinct = {tuple(each.items()): each for each in (self.best.intervention, *tried)}
+        table = self.effects(list(distinct.values())).to_html(index=False, **options)
+        stopped = f"<p>Stop: {html.escape(self.stopped)}.</p>" if self.stopped else ""
+        return (
+            f"<p><strong>{html.escape(repr(self))}</strong></p><p>{html.escape(CHOSEN)}</p>"
+            f"{recorded}<p>Estimated effects:</p>{table}"
+            f"<p>Surprise: {html.escape(self.surprise.message)}</p>{stopped}"
+        )
+
+
+def _describe_domain(record: StudyRecord) -> str:
+    if not record.is_out_of_domain:
+        return ""
+    return OUT_OF_DOMAIN if record.failed else f"{OUT_OF_DOMAIN}: learned from, never suggested"
+
+
+def _read_document(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (TypeError, ValueError) as error:
+        is_path = isinstance(text, os.PathLike) or str(text).strip().endswith(".json")
+        advice = "give the text of the file, Path(...).read_text()" if is_path else REWRITE_ADVICE
+        raise StoreError(f"a study is read from a JSON text: {error}; {advice}") from None
+    if not isinstance(document, dict) or document.get("kind") != "study":
+        raise StoreError(f"this is not the text of a study; {REWRITE_ADVICE}")
+    if document.get("format") != FORMAT_VERSION:
+        raise StoreError(
+            f"this study was written in format {document.get('format')!r} by "
+            f"{document.get('versions')!r}; this version reads format {FORMAT_VERSION}"
+        )
+    if document.pop("checksum", None) != _checksum(document):
+        raise StoreError(
+            f"this text of a study was cut off or changed: its checksum differs; {REWRITE_ADVICE}"
+        )
+    return document
+
+
+def _write_record(problem: Problem, record: StudyRecord) -> dict[str, Any]:
+    predicted = None
+    if record.predicted is not None:
+        *numbers, degrees = record.predicted[1:]
+        predicted = [*numbers, degrees if math.isfinite(degrees) else None]
+    return {name: getattr(record, name) for name in PLAIN_FIELDS} | {
+        "set": write_setting(problem, record.query),
+        "row": None if record.row is None else record.row.values[0].tolist(),
+        "predicted": predicted,
+    }
+
+
+def _read_record(problem: Problem, written: Mapping[str, Any]) -> StudyRecord:
+    nodes = problem.graph.nodes
+    mask = np.array([[name in written["set"] for name in nodes]])
+    value = np.array([[float(written["set"].get(name, 0.0)) for name in nodes]])
+    query, row, predicted = named(Queries(mask, value), nodes), None, None
+    if written["row"] is not None:
+        row = Data(nodes, problem.target, np.array([written["row"]], float), mask)
+    if written["predicted"] is not None:
+        *numbers, degrees = written["predicted"]
+        predicted = PredictedOutcome(query, *numbers, math.inf if degrees is None else degrees)
+    plain = {name: written[name] for name in PLAIN_FIELDS}
+    return StudyRecord(query, row=row, predicted=predicted, **plain)
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, allow_nan=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _count_rounds(active: Any, passive: Any, settings: Settings) -> Any:
+    """Return the rounds that so many experiments and observations make, as `optimize` counts."""
+    rows = 0 if settings.observe is None else settings.observe.rows
+    return active // settings.batch + (passive // rows if rows else 0)
+
+
+def _find_stop(start: State, records: Sequence[StudyRecord], settings: Settings) -> str:
+    """Return why the stopping rule is met; empty where it is not, or where there is none.
+
+    start: the state before any record. records: in the order of recording, since the rule is about
+    successive rounds.
+    """
+    stop = settings.stop
+    if stop is None:
+        return ""
+    outcomes = [each for each in records if not each.failed]
+    latest, idle = 0.0, 0
+    for count in reversed(_find_round_ends(outcomes, settings)[-stop.patience :]):
+        gain = best_gain(condition(start, outcomes[:count]))
+        if not gain < stop.gain:
+            break
+        latest, idle = gain if not idle else latest, idle + 1
+    return explain_stop(stop, latest, idle)
+
+
+def _find_round_ends(outcomes: Sequence[StudyRecord], settings: Settings) -> list[int]:
+    """Return how many outcomes there were at the end of every round, the first being before any.
+
+    Observations that were not suggested make no round, and are known at the end of the last.
+    """
+    passive = np.cumsum([0, *(each.is_passive for each in outcomes)])
+    active = np.arange(len(outcomes) + 1) - passive
+    rounds = _count_rounds(active, passive, settings)
+    ends = np.unique(np.maximum.accumulate(rounds), return_index=True)[1].tolist()
+    if active[-1] % settings.batch == 0:
+        ends[-1] = len(outcomes)
+    return [int(each) for each in ends]
+
+
+def _suggest(study: Study, n: int, pending: object) -> Suggestions:
+    require_float64()
+    count, under_way = read_count("n", n, 1), _read_pending(study, pending)
+    waiting = [query for query in under_way if np.asarray(query.mask).any()]
+    is_passive = [each.is_passive for each in study.records if not each.failed]
+    passive, active = sum(is_passive), len(is_passive) - sum(is_passive)
+    number = 1 + _count_rounds(active, passive, study.settings)  # of the round
+    position = active % study.settings.batch  # in the round
+    first = max([len(is_passive), *(each.number or 0 for each in study.records)]) + len(waiting) + 1
+    of_round = jax.random.fold_in(study.round_key, number)
+    if not under_way and not position and observes(study.state, of_round):
+        return Suggestions([_suggest_observing(study, first)])
+    key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), number)
+    choices = choose(study.state, count, waiting, key, position=position)
+    if not choices:
+        raise DomainError(
+            f"{study.spent:g} of the budget {study.settings.budget:g} are spent, and what is left "
+            "pays for no experiment; begin a study with a larger budget in Settings"
+        )
+    return Suggestions(
+        _make_suggestion(study, choice, index, jax.random.fold_in(key, index))
+        for index, choice in enumerate(choices, first)
+    )
+
+
+def _read_pending(study: Study, pending: object) -> list[Queries]:
+    is_one = isinstance(pending, Suggestion | Mapping | Queries)
+    given = [pending] if is_one else read_list(pending)
+    if given is None:
+        raise ArgumentError(f"pending is a list of suggestions or interventions; got {pending!r}")
+    queries: list[Queries] = []
+    for each in given:
+        if isinstance(each, Suggestion):
+            require_own(study.fingerprint, each)
+            queries += [] if answered(study.records, each) else [each.query]
+        else:
+            queries.extend(read_interventions(study.problem, each))
+    return queries
+
+
+def _make_suggestion(study: Study, choice: Choice, number: int, key: jax.Array) -> Suggestion:
+    chosen = choice.suggestion
+    [intervention] = study.problem.interventions(chosen.query)
+
+    def why() -> Reasons:
+        return explain(
+            study.problem, choice, suggestion.interval(), key, _note(study, chosen.query)
+        )
+
+    suggestion = Suggestion(
+        intervention, chosen.mean, chosen.sd, chosen.cost, number, chosen.bound, 1, chosen.query,
+        study.fingerprint, float(getattr(study.surrogate, "degrees", np.inf)), why,
+    )  # fmt: skip
+    return suggestion
+
+
+def _note(study: Study, query: Queries) -> str:
+    """Return that it failed before, and that the stopping rule is met, where it is so."""
+    failures = [each.failed for each in study.records if each.failed and each.is_of(query)]
+    notes = [f"It failed before: {'; '.join(failures)}."] if failures else []
+    notes += [f"By Settings.stop a run would end: {study.stopped}."] if study.stopped else []
+    return " ".join(notes)
+
+
+def _suggest_observing(study: Study, number: int) -> Suggestion:
+    """Return the suggestion to observe, where `Settings.observe` asks for it."""
+    policy, baseline = study.settings.observe, study.problem.baseline()
+    assert policy is not None  # noqa: S101  (asked before)
+    [line] = effects(study, baseline).to_dict("records")
+    cost = policy.rows * policy.cost
+    rule = (
+        "the expected gain per unit of cost"
+        if policy.probability is None
+        else f"chance, with probability {policy.probability:g}"
+    )
+
+    def why() -> Reasons:
+        title = f"Collect {policy.rows} observations without setting anything."
+        return Reasons(title, rule, None, None, cost, note=_note(study, baseline))
+
+    return Suggestion(
+        {}, line["mean"], line["sd"], cost, number, line["mean"], policy.rows, baseline,
+        study.fingerprint, np.inf, why,
+    )  # fmt: skip

@@ -419,7 +419,7 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
     found = getattr(surprise, "surprise", surprise)
     if not isinstance(found, Surprise):
         raise DataError(f"draw_surprise needs a Surprise or a run, got {type(surprise).__name__}")
-    if not found.told:
+    if not found.outcomes:
         raise DataError("there is no outcome yet, so that nothing can be drawn")
     width, table = half_width(level), found.table
     ax = ax or new_axes(6.4, 3.8)

@@ -1,4 +1,4 @@
-"""Runs that studies follow, a confounded problem, and all that a lab may tell."""
+"""Runs that studies follow, a confounded problem, and all that a lab may report."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ def same(query, other):
 
 
 def follow(of, data, settings, key, experiment=None):
-    """Run `optimize`, and ask a study in each round; tell it what the run measured."""
+    """Run `optimize`, and ask a study in each round; report to it what the run measured."""
     options = {"data": data, "settings": settings, "key": key, "progress": False}
     run = cb.optimize(of, experiment=experiment, **options)
     study = cb.Study(run.problem, data, settings, key=key)
@@ -25,7 +25,7 @@ def follow(of, data, settings, key, experiment=None):
             break
         batch = study.ask(settings.batch)
         if seen:
-            assert batch[0].intervention == {} and batch[0].rows == len(seen[0].rows)
+            assert batch[0].intervention == {} and batch[0].observations == len(seen[0].rows)
             study = study.tell(batch[0], seen[0].rows, again=True)
             continue
         assert len(batch) == len(steps)
@@ -56,7 +56,7 @@ def confounded():
 
     def experiment(queries):
         rows = [
-            draw(1, **{name.lower(): at for name, at in each.items()})
+            draw(1, **{name.lower(): value for name, value in each.items()})
             for each in problem.interventions(queries)
         ]
         return cb.Data(graph.nodes, "Y", np.concatenate(rows), np.asarray(queries.mask))
@@ -65,10 +65,10 @@ def confounded():
     return problem, cb.Data(graph.nodes, "Y", seen, np.zeros_like(seen, bool)), experiment
 
 
-def tellings(chain):
-    """Everything that a lab tells: numbers, replicates, variances, rows and a failure.
+def reports(chain):
+    """Return all kinds of reports: numbers, replicates, variances, rows and a failure.
 
-    Among them are a number beyond its domain and a row in which nothing was set.
+    Among them are an outcome beyond its domain and an observation in which nothing was set.
     """
     rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}]), 3)
     return [

@@ -1,4 +1,4 @@
-"""The analyst's own experiments: odd answers, failures, interrupts and budgets.
+"""User-defined experiments: invalid results, failures, interrupts and budgets.
 
 Nothing that was paid for is lost.
 """
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The outcomes of experiments")
 
 
 @pytest.mark.parametrize("objective", ["min", "max"])
-def test_own_experiments_in_both_directions(make_problem, objective):
+def test_user_defined_experiments_in_both_directions(make_problem, objective):
     problem, system = (
         make_problem(objective=objective, domains={"X": (-5, 5), "Z": (-5, 5)}),
         cb.models.load("chain"),
@@ -55,20 +55,21 @@ def test_own_experiments_in_both_directions(make_problem, objective):
         (lambda q: "high", "return one number for each"),
         (
             lambda q: cb.models.load("chain").observe(1, 0),
-            "other variables are marked as set than those asked for",
+            "other variables are marked as intervened than the suggested ones",
         ),
         (
             lambda q: Data(("X", "Z", "Y"), "Y", [[0.0, 4.9, 0.0]], q.mask),
-            "row 0 .* has Z = 4.9, asked for was 5",
+            "row 0 .* has Z = 4.9, suggested was 5",
         ),
     ],
 )
-def test_odd_answers_of_an_experiment_are_refused(make_problem, answer, match):
+def test_invalid_results_of_an_experiment_are_refused(make_problem, answer, match):
     data = cb.models.load("chain").observe(40, 0)
     problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
     with pytest.raises(cb.errors.ExperimentFailed, match=match) as caught:
         cb.optimize(problem, data=data, experiment=answer, rounds=2, key=0)
-    assert isinstance(caught.value.__cause__, cb.errors.DataError)
+    refusals = cb.errors.DataError, cb.errors.ObservationError
+    assert isinstance(caught.value.__cause__, refusals)
     run, returned = caught.value.run, caught.value.returned
     assert (run is None) == (returned is not None)  # outcomes that were read, or all that came back
     assert run is None or (len(run.steps), len(run.unlearned)) == (0, 1)
@@ -135,7 +136,7 @@ def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
         )
 
 
-def test_values_read_back_from_a_file_are_those_asked_for(make_problem):
+def test_values_read_back_from_a_file_are_the_suggested_ones(make_problem):
     problem, system = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)}), cb.models.load("chain")
 
     def experiment(queries):
@@ -148,7 +149,7 @@ def test_values_read_back_from_a_file_are_those_asked_for(make_problem):
     assert found.best.intervention == {"Z": 5.0}
 
 
-def test_a_prior_replaces_rows(make_problem):
+def test_a_prior_replaces_data(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(2, 0)
     found = cb.optimize(
         problem,
@@ -173,7 +174,7 @@ def test_variables_may_be_named_like_columns_of_the_trace():
     )
 
 
-def test_earlier_experiments_have_the_noise_of_the_model_and_odd_ones_are_left_out():
+def test_earlier_experiments_have_the_noise_of_the_model_and_unknown_sets_are_omitted():
     graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
     problem = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 2)})
     draws = np.random.default_rng(0)

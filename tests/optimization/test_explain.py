@@ -1,4 +1,4 @@
-"""Why a suggestion was made: expected gain, runner-up and doubts against independent sums."""
+"""Expected gain, runner-up and uncertainties of a suggestion against independent sums."""
 
 from dataclasses import replace
 
@@ -11,12 +11,12 @@ from scipy.stats import norm
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.analytic import Context
 from causal_bo_ppl.optimization.explain import (
-    Gain,
     Reasons,
+    RegretReduction,
     expected_gain,
     expected_row_gain,
     find_runner_up,
-    parameter_doubts,
+    uncertainty_shares,
 )
 from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.optimization.state import choose
@@ -50,16 +50,16 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
     rule = LookAhead().prepare(context)
     candidates = state.candidates.queries
     exact = rule.worth(state.surrogate, candidates, study.problem.objective)
-    for at, query in enumerate(candidates):
-        gain = expected_gain(context, query, state.noise(query), jax.random.key(at))
-        assert abs(gain.value - exact[at]) < 4.5 * gain.standard_error
-        assert gain.standard_error < max(0.1 * exact[at], 1e-3)
+    for index, query in enumerate(candidates):
+        gain = expected_gain(context, query, state.noise(query), jax.random.key(index))
+        assert abs(gain.value - exact[index]) < 4.5 * gain.standard_error
+        assert gain.standard_error < max(0.1 * exact[index], 1e-3)
     assert study.problem.objective == "min" or exact.max() > 0.01
 
 
 @pytest.fixture(scope="module")
 def close():
-    """A study in which two interventions are about equally good, and rows teach."""
+    """A study in which two interventions are about equally good, and whole rows are used."""
     graph = cb.CausalGraph.parse("A -> Y; B -> Y; A -> B")
     domains = {"A": (-1.0, 1.0), "B": (-1.0, 1.0)}
     problem = cb.Problem(graph, "Y", "max", domains=domains, sets=[["A"], ["B"]])
@@ -105,18 +105,21 @@ def test_gain_of_a_whole_row_is_that_of_new_rows(close):
         assert abs(np.mean(found) - gain.value) < 0.25 * gain.value + 4.5 * error
 
 
-def test_why_counts_whole_rows_where_it_is_known_what_they_teach(close):
+def test_why_counts_whole_rows_where_their_gain_is_known(close):
     why = close.ask().why
-    assert why.gain.by_row and why.teaches_rows
+    assert why.gain.by_row and why.learns_from_rows
     assert (
         "Its whole row is expected to reduce the regret of what is recommended by abo" in why.text
     )
     alone = cb.Study(close.problem, close.data, cb.Settings(report="model", update="target"), key=0)
     assert not alone.ask().why.gain.by_row and "Its outcome is expected" in alone.ask().why.text
     numbers = close.tell({"A": -1.0}, -0.4)  # no whole rows are expected any more
-    assert not numbers.ask().why.gain.by_row and not numbers.ask().why.teaches_rows
-    unknown = Reasons("", "", Gain(0.5, 0.01), None, 1.0, teaches_rows=True)
-    assert "Its outcome alone is expected" in unknown.text and "row teaches more." in unknown.text
+    assert not numbers.ask().why.gain.by_row and not numbers.ask().why.learns_from_rows
+    unknown = Reasons("", "", RegretReduction(0.5, 0.01), None, 1.0, learns_from_rows=True)
+    assert (
+        "Its outcome alone is expected" in unknown.text
+        and "row is more informative." in unknown.text
+    )
 
 
 def test_why_holds_the_gain_of_the_suggestion(study):
@@ -151,10 +154,10 @@ def test_runner_up_is_the_second_best_of_all_vertices(study):
 def test_gap_of_logarithms_is_a_share(close):
     settings = cb.Settings(acquisition="log-ei", report="model")
     study = cb.Study(close.problem, close.data, settings, key=0)
-    [choice], worth = choose(study.state, 1), study.ask().why.runner_up
-    both = study.problem.queries([study.ask().intervention, worth.intervention])
+    [choice], runner_up = choose(study.state, 1), study.ask().why.runner_up
+    both = study.problem.queries([study.ask().intervention, runner_up.intervention])
     first, second = np.exp(choice.rule.worth(study.surrogate, both, "max"))
-    assert worth.is_log and f"worth {1 - second / first:.0%} less" in study.ask().why.text
+    assert runner_up.is_log and f"value is {1 - second / first:.0%} lower" in study.ask().why.text
     assert not close.ask().why.runner_up.is_log
 
 
@@ -169,37 +172,37 @@ def test_there_is_no_runner_up_where_nothing_else_can_be_paid_for():
     assert suggestion.why.runner_up is None and "Next came" not in suggestion.why.text
 
 
-def test_doubts_are_the_squared_correlations_of_the_dense_gaussian(study):
+def test_uncertainties_are_the_squared_correlations_of_the_dense_gaussian(study):
     post, queries = study.posterior, study.problem.vertices()
     surrogate = cb.surrogates.couple(post)
     r = cb.response(post)
     jacobian = r.jacobian(post.mean, queries)
     covariance = post.covariance
-    told = study.problem.queries([{"A": 1.0}])
-    at = r.jacobian(post.mean, told)
-    noise = 0.4 + float(surrogate.tell(told, 0.5, 0.4).remainders[0])
-    gain = covariance @ at.T / (at @ covariance @ at.T + noise)
-    for given, now in ((surrogate, covariance), (None, covariance - gain @ at @ covariance)):
+    tried = study.problem.queries([{"A": 1.0}])
+    row = r.jacobian(post.mean, tried)
+    noise = 0.4 + float(surrogate.tell(tried, 0.5, 0.4).remainders[0])
+    gain = covariance @ row.T / (row @ covariance @ row.T + noise)
+    for given, now in ((surrogate, covariance), (None, covariance - gain @ row @ covariance)):
         expected = (jacobian @ now) ** 2 / np.outer(
             ((jacobian @ now) * jacobian).sum(axis=1), np.diag(now)
         )
         expected = np.where(jacobian == 0, 0.0, expected)  # what the effect does not depend on
         assert (expected == 0).any()
-        found = parameter_doubts(given or surrogate.tell(told, 0.5, 0.4), queries)
+        found = uncertainty_shares(given or surrogate.tell(tried, 0.5, 0.4), queries)
         assert np.allclose(found, expected, atol=1e-6)
 
 
-def test_doubts_are_named_largest_first_and_a_baseline_has_none(study):
-    doubts = study.ask().why.doubts
-    assert (np.diff(doubts.to_numpy()) <= 0).all() and set(doubts.index) == set(
+def test_uncertainties_are_named_largest_first_and_a_baseline_has_none(study):
+    shares = study.ask().why.uncertainties
+    assert (np.diff(shares.to_numpy()) <= 0).all() and set(shares.index) == set(
         study.posterior.names
     )
-    assert f"rests on {doubts.index[0]} (" in study.ask().why.text
+    assert f"rests on {shares.index[0]} (" in study.ask().why.text
     plain = cb.Study(study.problem.explore(2), study.data, cb.Settings(method="bo"), key=0)
-    assert not len(plain.ask().why.doubts) and "rests on" not in plain.ask().why.text
+    assert not len(plain.ask().why.uncertainties) and "rests on" not in plain.ask().why.text
 
 
-def test_suggestion_and_batch_show_themselves(study):
+def test_suggestion_and_batch_have_tables(study):
     batch = study.ask(2)
     table = batch.to_frame()
     assert table.index.tolist() == [1, 2] and {"mean", "lower", "upper", "cost"} <= set(table)

@@ -1,9 +1,9 @@
-"""A study takes what labs tell, in any order and grouping, and each thing once."""
+"""A study records what labs report, in any order and grouping, and each outcome once."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.study_cases import confounded, same, tellings
+from helpers.study_cases import confounded, reports, same
 
 import causal_bo_ppl as cb
 
@@ -17,9 +17,9 @@ import causal_bo_ppl as cb
     ],
     ids=str,
 )
-def test_order_of_telling_does_not_matter(chain, chain_data, options):
+def test_order_of_reports_does_not_matter(chain, chain_data, options):
     start = cb.Study(chain.problem, chain_data, cb.Settings(budget=20.0, **options), key=0)
-    told, found = tellings(chain), []
+    told, found = reports(chain), []
     vertices = chain.problem.vertices()
     for order in [range(len(told)), *map(np.random.default_rng(0).permutation, [len(told)] * 6)]:
         study = start
@@ -42,7 +42,7 @@ def test_order_of_telling_does_not_matter(chain, chain_data, options):
     assert all(each == found[0] for each in found) and found[0][4] == 7.0
 
 
-def test_grouping_of_telling_does_not_matter(chain, chain_study):
+def test_grouping_of_reports_does_not_matter(chain, chain_study):
     rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}, {"Z": 1.0}]), 3)
     at_once = chain_study.tell(rows).tell({"X": 5.0}, [-5.0, -5.2])
     one_by_one = chain_study.tell({"X": 5.0}, -5.2).tell(rows.select(slice(1, 3)))
@@ -51,36 +51,36 @@ def test_grouping_of_telling_does_not_matter(chain, chain_study):
     assert one_by_one.ask().mean == at_once.ask().mean
 
 
-def test_batch_is_told_in_part_and_out_of_order(chain_study):
+def test_batch_is_reported_in_part_and_out_of_order(chain_study):
     batch = chain_study.ask(3)
     whole = chain_study.tell(batch, [-6.0, -6.5, -5.5])
     last_first = chain_study.tell(batch[2], -5.5).tell(batch, [-6.0, None, None])
     assert len(last_first.records) == 2
-    waiting = last_first.ask(pending=batch)  # those told meanwhile are left out
+    waiting = last_first.ask(pending=batch)  # those with an outcome are ignored
     alone = last_first.ask(pending=[batch[1]])
     assert same(waiting.query, alone.query) and waiting.sd == alone.sd
     done = last_first.tell(batch[1], -6.5)
     assert done.best == whole.best and done.ask().mean == whole.ask().mean
     with pytest.raises(
-        cb.errors.DataError, match="a batch of 3 suggestions is told with a list of as m"
+        cb.errors.ObservationError, match="a batch of 3 suggestions is reported with a list of"
     ):
         chain_study.tell(batch, [-6.0])
 
 
-def test_batch_is_told_with_a_table_of_whole_rows(chain_study):
+def test_batch_is_reported_with_a_table_of_whole_rows(chain_study):
     batch = chain_study.ask(2)
     frame = pd.DataFrame({"X": [0.1, 0.2], "Z": [5.0, 5.0], "Y": [-6.0, -6.2]})
     told = chain_study.tell(batch, frame)
-    assert told.to_frame()["asked"].tolist() == [1, 2] and told.to_frame()["whole_row"].all()
+    assert told.to_frame()["suggestion"].tolist() == [1, 2] and told.to_frame()["whole_row"].all()
     data = cb.Data.from_frame(chain_study.problem, frame, intervened=["Z"])
     assert chain_study.tell(batch, data).best == told.best
-    with pytest.raises(cb.errors.DataError, match="Z = 4, asked for was 5"):
+    with pytest.raises(cb.errors.ObservationError, match="Z = 4, suggested was 5"):
         chain_study.tell(batch, frame.assign(Z=4.0))
-    with pytest.raises(cb.errors.DataError, match="or with a table of as many whole rows"):
+    with pytest.raises(cb.errors.ObservationError, match="or with a table of as many whole rows"):
         chain_study.tell(batch, frame[:1])
 
 
-def test_several_interventions_are_told_with_a_list_of_outcomes(chain, chain_study):
+def test_several_interventions_are_reported_with_a_list_of_outcomes(chain, chain_study):
     asked, values = [{"X": 5.0}, {"Z": 2.0}, {"X": 1.0}], [-5.0, None, [-1.0, -1.2]]
     listed = chain_study.tell(asked, values)
     alone = chain_study.tell({"X": 1.0}, [-1.0, -1.2]).tell({"X": 5.0}, -5.0)
@@ -88,17 +88,19 @@ def test_several_interventions_are_told_with_a_list_of_outcomes(chain, chain_stu
     assert chain_study.tell(chain.problem.queries(asked), values).best == listed.best
     one = chain_study.tell(chain.problem.queries([{"X": 1.0}]), [-1.0, -1.2])
     assert len(one.records) == 2
-    with pytest.raises(cb.errors.DataError, match="a batch of 3 interventions is told with a list"):
+    with pytest.raises(
+        cb.errors.ObservationError, match="a batch of 3 interventions is reported with a"
+    ):
         chain_study.tell(asked, -5.0)
 
 
-def test_suggestion_told_twice_is_told_once(chain_study):
+def test_suggestion_reported_twice_is_recorded_once(chain_study):
     suggestion = chain_study.ask()
     told = chain_study.tell(suggestion, -6.0)
     assert told.tell(suggestion, -6.0) is told
     with pytest.raises(
-        cb.errors.DataError,
-        match=r"suggestion 1, do\(Z = 5\), was told as -6.0 and is now told as -6.5",
+        cb.errors.ObservationError,
+        match=r"suggestion 1, do\(Z = 5\), was recorded with -6.0 and is now reported with -6.5",
     ):
         told.tell(suggestion, -6.5)
     assert len(told.tell(suggestion, -6.5, again=True).records) == 2
@@ -106,15 +108,15 @@ def test_suggestion_told_twice_is_told_once(chain_study):
     assert len(told.tell(told.ask(), -6.5).records) == 2  # the same intervention, asked for again
 
 
-def test_suggestion_of_an_earlier_state_is_told_and_one_of_another_study_is_not(
+def test_suggestion_of_an_earlier_state_is_recorded_and_one_of_another_study_is_not(
     chain, chain_data, chain_study
 ):
     early = chain_study.ask(2)
     told = chain_study.tell({"X": 1.0}, -1.2).tell(early[1], -6.0)
-    assert told.to_frame()["asked"].tolist() == [pd.NA, 2]
+    assert told.to_frame()["suggestion"].tolist() == [pd.NA, 2]
     other = cb.Study(chain.problem, chain_data, key=1)
     with pytest.raises(
-        cb.errors.DataError, match=r"suggestion 1, do\(Z = 5\), is of another study"
+        cb.errors.ObservationError, match=r"suggestion 1, do\(Z = 5\), is of another study"
     ):
         other.tell(early[0], -6.0)
 
@@ -133,7 +135,7 @@ def test_failure_is_recorded_and_paid_for_and_not_learned_from(chain, chain_data
     assert "1 failed" in repr(failed) and "1 outcome, 1 failed" in repr(mended)
 
 
-def test_replicates_and_a_mean_with_its_variance_say_the_same(chain, chain_data):
+def test_replicates_and_their_mean_with_its_variance_are_equally_informative(chain, chain_data):
     study = cb.Study(chain.problem, chain_data, cb.Settings(noise=0.8, residual=False), key=0)
     replicates = study.tell({"X": 5.0}, [-5.0, -5.4])
     mean = study.tell({"X": 5.0}, -5.2, variance=0.4)
@@ -141,7 +143,7 @@ def test_replicates_and_a_mean_with_its_variance_say_the_same(chain, chain_data)
     assert np.allclose(left["mean"], right["mean"]) and np.allclose(left["sd"], right["sd"])
 
 
-def test_observed_rows_teach_the_mechanisms(chain, chain_data, chain_study):
+def test_observations_update_the_mechanisms(chain, chain_data, chain_study):
     more = chain.observe(5, 9)
     told = chain_study.tell({}, more.to_frame())
     assert told.posterior.n_observations == 45 and told.best.by == "model"
@@ -151,7 +153,7 @@ def test_observed_rows_teach_the_mechanisms(chain, chain_data, chain_study):
 
 
 @pytest.mark.parametrize("variant", ["chain", "confounded"])
-def test_rows_of_experiments_in_the_data_and_told_later_give_the_same_belief(variant):
+def test_experiments_in_the_data_and_reported_later_give_the_same_posterior(variant):
     problem, seen, experiment = confounded()
     if variant == "chain":
         chain = cb.models.load("chain")
@@ -173,21 +175,21 @@ def test_rows_of_experiments_in_the_data_and_told_later_give_the_same_belief(var
             cb.fit(problem, seen.join(rows), method="wishart")
 
 
-def test_outcome_that_is_known_with_the_same_digits_is_asked_back(chain, chain_data, chain_study):
+def test_outcome_that_is_known_with_the_same_digits_is_refused(chain, chain_data, chain_study):
     told = chain_study.tell({"X": 5.0}, -5.0)
     with pytest.raises(
-        cb.errors.DataError, match="known already, with the same digits.*again=True"
+        cb.errors.ObservationError, match="known already, with the same digits.*again=True"
     ):
         told.tell({"X": 5.0}, -5.0)
     assert len(told.tell({"X": 5.0}, -5.0, again=True).records) == 2
     assert len(told.tell({"X": 5.0}, -5.1).records) == 2
     with pytest.raises(
-        cb.errors.DataError, match="nothing set with the outcome .* is known already"
+        cb.errors.ObservationError, match="nothing set with the outcome .* is known already"
     ):
         chain_study.tell(chain_data.select(slice(3, 4)))
 
 
-def test_failure_told_twice_is_told_once_and_is_no_longer_pending(chain_study):
+def test_failure_reported_twice_is_recorded_once_and_is_no_longer_pending(chain_study):
     batch = chain_study.ask(2)
     failed = chain_study.tell(batch[1], failed="leaked")
     assert failed.tell(batch[1], failed="leaked") is failed and failed.spent == 1.0
@@ -198,19 +200,19 @@ def test_failure_told_twice_is_told_once_and_is_no_longer_pending(chain_study):
     told = failed.tell(batch[1], -6.0)
     assert told.tell(batch[1], failed="leaked") is told and told.tell(batch[1], -6.0) is told
     with pytest.raises(
-        cb.errors.DataError, match=r"told as -6.0 and is now told as failed \(broke\)"
+        cb.errors.ObservationError, match=r"with -6.0 and is now reported with failed \(broke\)"
     ):
         told.tell(batch[1], failed="broke")
 
 
-def test_what_was_told_of_a_suggestion_is_known_in_any_order(chain_study):
+def test_outcomes_of_a_suggestion_are_known_in_any_order(chain_study):
     suggestion = chain_study.ask()
     told = chain_study.tell(suggestion, [-6.0, -6.5])
     assert told.tell(suggestion, [-6.5, -6.0]) is told and told.tell(suggestion, -6.5) is told
     more = told.tell(suggestion, -7.0, again=True)
     assert more.tell(suggestion, [-6.0, -6.5]) is more
     with pytest.raises(
-        cb.errors.DataError, match="told as -6.0, -6.5 and is now told as -6.5, -6.5"
+        cb.errors.ObservationError, match="with -6.0, -6.5 and is now reported with -6.5, -6.5"
     ):
         told.tell(suggestion, [-6.5, -6.5])
 
@@ -219,7 +221,7 @@ def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_st
     row = {"X": 5.0, "Z": 4.2, "Y": -5.0}
     number, whole = chain_study.tell({"X": 5.0}, -5.0), chain_study.tell({"X": 5.0}, row)
     for study, outcome in ((number, row), (whole, -5.0)):
-        with pytest.raises(cb.errors.DataError, match="known already, with the same digits"):
+        with pytest.raises(cb.errors.ObservationError, match="known already, with the same digits"):
             study.tell({"X": 5.0}, outcome)
         assert len(study.tell({"X": 5.0}, outcome, again=True).records) == 2
     other = {"X": 5.0, "Z": 4.5, "Y": -5.0}
@@ -227,12 +229,12 @@ def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_st
     experiment = cb.Data(chain_data.nodes, "Y", [[5.0, 4.2, -5.0]], [[True, False, False]])
     begun = cb.Study(chain.problem, chain_data.join(experiment), key=0)
     for outcome in (-5.0, row):
-        with pytest.raises(cb.errors.DataError, match="known already, with the same digits"):
+        with pytest.raises(cb.errors.ObservationError, match="known already, with the same digits"):
             begun.tell({"X": 5.0}, outcome)
     suggestion = chain_study.ask()
     told = chain_study.tell(suggestion, -6.0)
     with pytest.raises(
-        cb.errors.DataError, match="told as -6.0 and is now told as -6.0 with its row"
+        cb.errors.ObservationError, match="with -6.0 and is now reported with -6.0 with its row"
     ):
         told.tell(suggestion, {"X": 0.1, "Y": -6.0})
 

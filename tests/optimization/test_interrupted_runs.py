@@ -185,7 +185,7 @@ def test_good_outcomes_of_a_batch_are_learned_from_beside_a_bad_one(optimize, ba
     assert np.isfinite([run.best.mean, run.best.sd]).all()
 
 
-def test_what_is_kept_is_what_the_good_outcomes_alone_would_teach(optimize):
+def test_the_surrogate_is_that_of_the_good_outcomes_alone(optimize):
     with pytest.raises(cb.errors.ExperimentFailed, match="not finite") as caught:
         optimize([[1.0, np.nan, 3.0]], batch=3)
     kept = caught.value.run.surrogate
@@ -226,13 +226,13 @@ def test_rows_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
         return Data(found.nodes, "Y", values, found.intervened)
 
     with pytest.raises(
-        cb.errors.ExperimentFailed, match="row 1 of the experiment has .*asked for was"
+        cb.errors.ExperimentFailed, match="row 1 of the experiment has .*suggested was"
     ) as caught:
         optimize([measure], batch=2)
     assert len(caught.value.run.steps) == 1 and len(caught.value.run.unlearned) == 1
 
 
-def test_an_answer_that_cannot_be_read_is_in_the_error_as_it_is(optimize):
+def test_a_result_that_cannot_be_read_is_in_the_error_as_it_is(optimize):
     answer = {"yield": [4.2], "unit": "mg"}
     with pytest.raises(cb.errors.ExperimentFailed, match="came out, but cannot be read") as caught:
         optimize([1.0, answer])
@@ -241,7 +241,7 @@ def test_an_answer_that_cannot_be_read_is_in_the_error_as_it_is(optimize):
         optimize([lambda q: cb.models.load("chain").experiment(q[:1], 0)], batch=2)
 
 
-def test_a_run_without_a_lesson_still_has_a_table_and_the_models_best(optimize):
+def test_a_run_without_outcomes_still_has_a_table_and_the_models_best(optimize):
     with pytest.raises(cb.errors.ExperimentFailed, match="not finite") as caught:
         optimize([np.nan])
     run = caught.value.run

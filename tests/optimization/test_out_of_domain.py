@@ -1,4 +1,4 @@
-"""Outcomes of interventions that may not be proposed are learned from and never suggested."""
+"""Outcomes that are out of domain are learned from and never suggested."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.problem.feasibility import for_measured
 
 
-def test_what_nobody_may_propose_is_learned_from_as_a_row_and_never_recommended(chain, chain_data):
+def test_whole_rows_out_of_domain_are_learned_from_and_never_recommended(chain, chain_data):
     narrow = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1.0, 1.0)}, sets=[["X"]])
     study = cb.Study(narrow, chain_data, key=0)
     told = study.tell({"X": 4.0}, {"Z": 3.0, "Y": -4.2})
@@ -25,7 +25,7 @@ def test_what_nobody_may_propose_is_learned_from_as_a_row_and_never_recommended(
     assert cb.Study.from_json(told.to_json(), chain_data).ask().mean == told.ask().mean
 
 
-def test_number_of_a_set_that_is_not_explored_teaches_what_the_sets_share(
+def test_outcome_of_a_set_that_is_not_explored_informs_about_shared_parameters(
     chain, chain_data, chain_study
 ):
     told = chain_study.tell({"X": 1.0, "Z": 2.0}, -2.5)
@@ -35,13 +35,13 @@ def test_number_of_a_set_that_is_not_explored_teaches_what_the_sets_share(
     assert told.effects(asked)["sd"][0] < chain_study.effects(asked)["sd"][0]
     whole = cb.Study(chain.problem, chain_data, cb.Settings(method="bo"), key=0)
     with pytest.raises(
-        cb.errors.DataError, match="cannot be learned from here: .*Tell the whole row"
+        cb.errors.ObservationError, match="cannot be learned from here: .*Report the whole row"
     ):
         whole.tell({"X": 1.0}, -1.5)
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "gc-cbo-nocoupling"}, {"update": "target"}])
-def test_number_beyond_its_domain_teaches_as_if_the_domain_were_wider(chain, chain_data, options):
+def test_outcome_beyond_its_domain_informs_as_if_the_domain_were_wider(chain, chain_data, options):
     settings, graph = cb.Settings(residual=False, **options), chain.problem.graph
     problem, wide = (
         cb.Problem(graph, "Y", domains={"X": (-1.0, 1.0), "Z": (-1.0, high)}) for high in (1.0, 4.0)
@@ -67,31 +67,31 @@ def test_number_beyond_its_domain_teaches_as_if_the_domain_were_wider(chain, cha
     assert backwards.effects(asked).equals(left)
 
 
-def test_queries_beyond_their_domain_are_told_too(chain, chain_study):
+def test_queries_beyond_their_domain_are_recorded_too(chain, chain_study):
     query = for_measured(chain.problem).queries([{"X": 8.0}, {"Z": 1.0}])
     told = chain_study.tell(query, [-8.0, -1.5])
     assert told.best == chain_study.tell([{"X": 8.0}, {"Z": 1.0}], [-8.0, -1.5]).best
     assert [bool(note) for note in told.to_frame()["note"]] == [True, False]
 
 
-def test_failure_beyond_its_domain_is_recorded_and_teaches_nothing(chain_study):
+def test_failure_beyond_its_domain_is_recorded_and_changes_nothing(chain_study):
     failed = chain_study.tell({"X": 50.0}, failed="burst")
-    assert failed.to_frame()["note"].tolist() == ["of a set or of values that may not be proposed"]
+    assert failed.to_frame()["note"].tolist() == ["out of domain"]
     assert failed.ask().mean == chain_study.ask().mean and failed.spent == 0.0
 
 
-def test_number_beyond_its_domain_far_from_what_was_expected_is_asked_back(chain_study):
+def test_outcome_beyond_its_domain_far_from_what_was_expected_must_be_confirmed(chain_study):
     with pytest.raises(
-        cb.errors.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"
+        cb.errors.ObservationError, match=r"do\(X = 8\) is 5000, but -.* was expected"
     ):
         chain_study.tell({"X": 8.0}, 5000.0)
     with pytest.raises(
-        cb.errors.DataError, match=r"do\(X = 8\) came out as 5000, but -.* was expected"
+        cb.errors.ObservationError, match=r"do\(X = 8\) is 5000, but -.* was expected"
     ):
         chain_study.tell({"X": 8.0}, {"Z": 6.0, "Y": 5000.0})
 
 
-def test_number_of_a_variable_without_a_domain_teaches_what_the_sets_share(chain, chain_data):
+def test_outcome_of_a_variable_without_a_domain_informs_about_shared_parameters(chain, chain_data):
     alone = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1.0, 1.0)})
     study = cb.Study(alone, chain_data, key=0)
     told = study.tell({"Z": 3.0}, -4.0)
@@ -101,7 +101,7 @@ def test_number_of_a_variable_without_a_domain_teaches_what_the_sets_share(chain
     assert told.to_frame()["do(Z)"].tolist() == [3.0] and "do(Z)" in told._repr_html_()
 
 
-def test_residual_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
+def test_discrepancy_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
     settings = cb.Settings(residual=True, noise=0.1)
     study = cb.Study(chain.problem, chain_data, settings, key=0)
     told = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)

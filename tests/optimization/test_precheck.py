@@ -1,4 +1,4 @@
-"""What is said before the first experiment, and what is not."""
+"""Warnings before the first experiment, and when there are none."""
 
 import warnings
 
@@ -8,64 +8,66 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.monitor import (
-    check_bends,
+    check_curvature,
     contradicts_graph,
     precheck,
-    to_be_said,
-    warn_of,
+    select_for_warning,
+    warn_of_failed_checks,
 )
 from causal_bo_ppl.optimization.run import retrace
 
 
-def look(system, rows, seed=0, **options):
-    return precheck(cb.fit(system.problem, system.observe(rows, seed), **options), seed)
+def look(system, observations, seed=0, **options):
+    return precheck(cb.fit(system.problem, system.observe(observations, seed), **options), seed)
 
 
-@pytest.mark.parametrize("rows", [50, 400])
-def test_a_bowl_fitted_by_lines_is_noticed_before_the_first_experiment(bowl, rows):
-    checks = look(bowl, rows)
+@pytest.mark.parametrize("observations", [50, 400])
+def test_a_bowl_fitted_as_linear_fails_before_the_first_experiment(bowl, observations):
+    checks = look(bowl, observations)
     assert [check.name for check in checks] == ["causal graph", "mechanisms", "overlap"]
     assert checks[1].verdict == "failed" and checks[1].failures.index.tolist() == ["Y"]
-    with pytest.warns(cb.CausalBOWarning, match="before the first experiment: 1 of 2 .* bend") as w:
-        warn_of(checks)
+    with pytest.warns(
+        cb.CausalBOWarning, match="before the first .*: 1 of 2 .* are nonlinear"
+    ) as w:
+        warn_of_failed_checks(checks)
     assert len(w) == 1 and w[0].filename == __file__
     assert 'mechanisms={"Y": "gp"}' in str(w[0].message)
 
 
-def test_a_linear_system_is_begun_without_a_word():
+def test_a_linear_system_is_begun_without_a_warning():
     checks = look(cb.models.load("chain"), 50)
-    assert [check.verdict for check in checks] == ["passed"] * 3 and not to_be_said(checks)
+    assert [check.verdict for check in checks] == ["passed"] * 3 and not select_for_warning(checks)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of(checks)
+        warn_of_failed_checks(checks)
 
 
-def test_a_few_corners_far_out_are_recorded_and_most_are_said(make_problem):
+def test_a_few_corners_far_out_are_recorded_and_most_are_reported(make_problem):
     system = cb.models.load("chain")
     rows = system.observe(80, 0)
     wide = make_problem(domains={"X": (-80.0, 80.0), "Z": (-90.0, 90.0)})
     checks = precheck(cb.fit(wide, rows))
-    assert [check.name for check in to_be_said(checks)] == ["overlap"]
+    assert [check.name for check in select_for_warning(checks)] == ["overlap"]
     one = make_problem(domains={"X": (-80.0, 80.0), "Z": (-3.0, 3.0)})
     checks = precheck(cb.fit(one, rows))
-    assert checks[-1].verdict == "failed" and not to_be_said(checks)
+    assert checks[-1].verdict == "failed" and not select_for_warning(checks)
 
 
-def test_overlap_is_said_where_a_mechanism_bends_too(bowl):
+def test_overlap_is_reported_where_a_mechanism_is_nonlinear_too(bowl):
     problem = cb.Problem(bowl.problem.graph, "Y", domains={"X": (-60.0, 60.0), "Z": (-3.0, 3.0)})
     checks = precheck(cb.fit(problem, bowl.observe(100, 0)))
-    assert [check.name for check in to_be_said(checks)] == ["mechanisms", "overlap"]
+    assert [check.name for check in select_for_warning(checks)] == ["mechanisms", "overlap"]
 
 
-def test_what_cannot_be_checked_is_left_out():
+def test_what_cannot_be_checked_is_omitted():
     system = cb.models.load("chain")
     few = cb.fit(system.problem, system.observe(6, 0))
     assert [check.name for check in precheck(few)] == ["causal graph", "overlap"]
     with pytest.raises(cb.errors.DataError, match="6 rows are too few"):
-        check_bends(few)
+        check_curvature(few)
 
 
-def test_rows_that_contradict_the_graph_are_named_and_begin_with_a_residual():
+def test_data_that_contradict_the_graph_are_reported_and_begin_with_a_discrepancy():
     """Y also follows A, for which the graph has no edge."""
     draws = np.random.default_rng(0).normal(size=(3, 80))
     a = draws[0]
@@ -76,7 +78,9 @@ def test_rows_that_contradict_the_graph_are_named_and_begin_with_a_residual():
     )
     data = cb.Data.from_frame(problem, table)
     options = {"data": data, "experiment": lambda queries: [0.3], "rounds": 1, "key": 0}
-    with pytest.warns(cb.CausalBOWarning, match="A and Y should be independent given M.*residual="):
+    with pytest.warns(
+        cb.CausalBOWarning, match="A and Y should be independent given M.*discrepancy="
+    ):
         run = cb.optimize(problem, progress=False, **options)
     assert contradicts_graph(run.checks) and run.trace["residual"].values[0] > 0
     assert run.settings.residual == "auto"
@@ -86,15 +90,17 @@ def test_rows_that_contradict_the_graph_are_named_and_begin_with_a_residual():
 
 
 @pytest.mark.heavy
-def test_mechanisms_that_may_bend_are_not_tested_for_bends(bowl):
+def test_nonlinear_mechanisms_are_not_tested_for_curvature(bowl):
     checks = look(bowl, 50, mechanisms=cb.GP(functions=8))
     assert [check.name for check in checks] == ["overlap"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [50, 100])
+@pytest.mark.parametrize("observations", [50, 100])
 @pytest.mark.parametrize("name", ["chain", "ecoli70"])
-def test_true_linear_systems_are_rarely_suspected(name, rows):
+def test_true_linear_systems_rarely_fail(name, observations):
     network = {"target": "b1583", "parents": False, "max_size": 2} if name == "ecoli70" else {}
     system = cb.models.load(name, **network)
-    assert sum(bool(to_be_said(look(system, rows, seed))) for seed in range(100)) <= 4
+    assert (
+        sum(bool(select_for_warning(look(system, observations, seed))) for seed in range(100)) <= 4
+    )

@@ -1,4 +1,4 @@
-"""What cannot be told is refused, what is hard to believe is asked back; nothing changes."""
+"""Reports that cannot be recorded or are nearly impossible are refused; nothing changes."""
 
 import warnings
 from pathlib import Path
@@ -19,26 +19,26 @@ import causal_bo_ppl as cb
         ({"X": 1.0}, [[1.0], [2.0]], {}, "must be a number, replicates or a whole row"),
         ({"X": 1.0}, np.ones((2, 2)), {}, "must be a number, replicates or a whole row"),
         ({"X": 1.0}, [], {}, r"do\(X = 1\) has no outcome in this list"),
-        ({"X": 1.0}, None, {}, r"what came out of do\(X = 1\)\?"),
+        ({"X": 1.0}, None, {}, r"outcome of do\(X = 1\) is missing"),
         ({"X": 1.0}, 1e60, {}, "an outcome of the target has the size 1e\\+60"),
         ({"X": 1.0}, 1.0, {"variance": -1.0}, "is -1; it must be 0 or more"),
         ({"X": 1.0}, 1.0, {"variance": np.nan}, "variance of an outcome is nan"),
         ({"X": 1.0}, [1.0, 2.0], {"variance": [1.0] * 3}, "3 variances for 2 numbers"),
         ({"X": 1.0}, 1.0, {"failed": "leaked"}, "failed and has an outcome too"),
-        ({"X": 1.0}, None, {"failed": " "}, "say in words why"),
+        ({"X": 1.0}, None, {"failed": " "}, "state why"),
         ({"W": 1.0}, 1.0, {}, "unknown variable 'W'"),
         ({"X": np.nan}, 1.0, {}, "the value of X is nan"),
         ({"X": 1.0, "Y": 2.0}, None, {}, "'Y' is the target, which is not set"),
-        ({}, 1.0, {}, "where nothing was set, the outcome alone teaches nothing"),
+        ({}, 1.0, {}, "where nothing was set, the outcome alone is not informative"),
         ({"X": 1.0}, {"Z": 1.0}, {}, "lacks the columns Y"),
-        ({"X": 1.0}, {"X": 2.0, "Z": 1.0, "Y": 0.0}, {}, "X = 2, asked for was 1"),
-        ({"X": 1.0}, {"Z": 1.0, "Y": 0.0}, {"variance": 1.0}, "`variance` is of a number"),
-        (3.0, 1.0, {}, "tell what came out of a suggestion, .*got float"),
+        ({"X": 1.0}, {"X": 2.0, "Z": 1.0, "Y": 0.0}, {}, "X = 2, suggested was 1"),
+        ({"X": 1.0}, {"Z": 1.0, "Y": 0.0}, {"variance": 1.0}, "`variance` is of an outcome"),
+        (3.0, 1.0, {}, "report the outcome of a suggestion .*got float"),
     ],
 )
 def test_bad_input_is_refused_and_changes_nothing(chain_study, what, outcome, options, message):
     before = chain_study.to_json()
-    with pytest.raises(cb.errors.DataError, match=message):
+    with pytest.raises(cb.errors.ObservationError, match=message):
         chain_study.tell(what, outcome, **options)
     assert chain_study.to_json() == before and not chain_study.records
 
@@ -46,50 +46,54 @@ def test_bad_input_is_refused_and_changes_nothing(chain_study, what, outcome, op
 def test_bad_row_of_a_table_changes_nothing(chain, chain_study):
     frame = chain.experiment(chain.problem.queries([{"X": 1.0}, {"Z": 1.0}]), 0).to_frame()
     frame.loc[1, "Y"] = np.nan
-    with pytest.raises(cb.errors.DataError, match="column 'Y' holds 1 NaN"):
+    with pytest.raises(cb.errors.ObservationError, match="column 'Y' holds 1 NaN"):
         chain_study.tell(frame)
-    with pytest.raises(cb.errors.DataError, match="whole rows hold their outcomes"):
+    with pytest.raises(cb.errors.ObservationError, match="whole rows hold their outcomes"):
         chain_study.tell(frame, 1.0)
-    with pytest.raises(cb.errors.DataError, match="the table has no rows"):
+    with pytest.raises(cb.errors.ObservationError, match="the table has no rows"):
         chain_study.tell(frame[:0])
 
 
-def test_outcome_far_from_what_was_expected_is_asked_back(chain_study):
+def test_outcome_far_from_what_was_expected_must_be_confirmed(chain_study):
     with pytest.raises(
-        cb.errors.DataError, match=r"came out as 5000, but -.* \+- .* was expected: is it"
+        cb.errors.ObservationError, match=r"do\(X = 1\) is 5000, but -.* \+- .* was expected: is it"
     ):
         chain_study.tell({"X": 1.0}, 5000.0)
-    with pytest.raises(cb.errors.DataError, match="sure=True"):
+    with pytest.raises(cb.errors.ObservationError, match="sure=True"):
         chain_study.tell({"X": 1.0}, {"Z": 0.5, "Y": 5000.0})
-    with pytest.raises(cb.errors.DataError, match="nothing set came out as 5000, but"):
+    with pytest.raises(cb.errors.ObservationError, match="the outcome of nothing set is 5000, but"):
         chain_study.tell({}, {"X": 0.5, "Z": 0.5, "Y": 5000.0})
     with pytest.raises(
-        cb.errors.DataError, match=r"was expected \(2 of 3 outcomes are like that\)"
+        cb.errors.ObservationError, match=r"was expected \(2 of 3 outcomes are like that\)"
     ):
         chain_study.tell({"X": 1.0}, [5000.0, -1.0, 4000.0])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         told = chain_study.tell({"X": 1.0}, 5000.0, sure=True)
-    assert ["residual" in str(each.message) for each in caught] == [True, False]
+    assert ["model discrepancy" in str(each.message) for each in caught] == [True, False]
     assert "the probability of such outcomes is" in str(caught[1].message)
     assert {Path(each.filename).name for each in caught} == {Path(__file__).name}
     assert told.records[0].outcome == 5000.0 and told.surprise.verdict == "failed"
     assert chain_study.tell({"X": 1.0}, -3.5).surprise.verdict == "passed"  # unlikely, and possible
 
 
-def test_value_of_a_row_far_from_what_was_expected_is_asked_back(chain, chain_data, chain_study):
+def test_value_of_a_row_far_from_what_was_expected_must_be_confirmed(
+    chain, chain_data, chain_study
+):
     message = r"the row of do\(X = 1\) has Z = 5000, but 0\..* \+- .* was expected: is it a typing"
-    with pytest.raises(cb.errors.DataError, match=message):
+    with pytest.raises(cb.errors.ObservationError, match=message):
         chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0})
-    with pytest.raises(cb.errors.DataError, match="the row of nothing set has X = 900, but"):
+    with pytest.raises(cb.errors.ObservationError, match="the row of nothing set has X = 900, but"):
         chain_study.tell({}, {"X": 900.0, "Z": 0.5, "Y": 0.5})
     rows = chain.experiment(chain.problem.queries([{"X": 2.0}, {"Z": 1.0}, {"X": 0.0}]), 0)
     frame = rows.to_frame()
     frame.loc[[0, 2], "Z"] = [-700.0, 800.0]
-    with pytest.raises(cb.errors.DataError, match=r"Z = -700, .* \(2 values are like that\)"):
+    with pytest.raises(
+        cb.errors.ObservationError, match=r"Z = -700, .* \(2 values are like that\)"
+    ):
         chain_study.tell(frame)
     assert len(chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}, sure=True).records) == 1
-    # Under do(X = 5) a value is usual that would be rare in the rows, more so under do(X = 12).
+    # Under do(X = 5) a value is usual that would be rare in the data, more so under do(X = 12).
     low, high = chain_data.values[:, 1].mean(), chain_data.values[:, 1].std()
     assert abs(5.5 - low) > 3 * high
     assert len(chain_study.tell({"X": 5.0}, {"Z": 5.5, "Y": -6.0}).records) == 1
@@ -99,10 +103,10 @@ def test_value_of_a_row_far_from_what_was_expected_is_asked_back(chain, chain_da
 
 
 def test_expected_values_of_rows_are_those_of_the_mean_model(chain, chain_study):
-    from causal_bo_ppl.optimization.ingest import _expect, read_outcomes_told
+    from causal_bo_ppl.optimization.ingest import _expect, read_outcomes
 
     state, query = chain_study.state, chain.problem.queries({"X": 5.0})
-    records = read_outcomes_told(state, query, {"Z": 5.5, "Y": -6.0})
+    records = read_outcomes(state, query, {"Z": 5.5, "Y": -6.0})
     mean, spread = _expect(state, records)
     named = dict(zip(state.posterior.names, state.posterior.mean, strict=True))
     z = named["a[Z]"] + 5.0 * named["b[X->Z]"]

@@ -87,7 +87,7 @@ def test_a_wrong_model_is_named_and_left(bowl):
         run = optimize(bowl, rounds=12, observations=400)
     words = [str(each.message) for each in said]
     assert any("before the first experiment: 1 of 2 mechanisms bend" in each for each in words)
-    assert any("better explained with a residual" in each for each in words)
+    assert any("better explained with a model discrepancy" in each for each in words)
     residual = run.trace["residual"].values
     assert residual[-1] > 0 and not run.surrogate.is_affine
     assert len(run.problem.to_frame(run.queries).drop_duplicates()) > 3

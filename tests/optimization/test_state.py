@@ -1,4 +1,4 @@
-"""Ask and tell as pure functions: any order and grouping of telling gives the same belief."""
+"""Ask and tell as pure functions: the order and grouping of outcomes do not matter."""
 
 from itertools import permutations
 
@@ -20,7 +20,9 @@ def entries(post, update):
     system = cb.models.load("chain")
     queries = post.problem.queries([{"X": 5.0}, {"Z": 2.0}, {"X": 5.0}, {"Z": -1.0}, {"X": -3.0}])
     rows = system.experiment(queries, 3)
-    each = [rows.select(slice(at, at + 1)) if update == "full" else None for at in range(5)]
+    each = [
+        rows.select(slice(index, index + 1)) if update == "full" else None for index in range(5)
+    ]
     noises = [1.0, 0.5, 2.0, 0.5, 1.0]
     return [
         Entry(query, float(outcome), noise, row, 1.0)
@@ -30,7 +32,7 @@ def entries(post, update):
 
 @pytest.mark.parametrize("update", ["target", "full"])
 @pytest.mark.parametrize("kernel", ["adaptive", "fixed"])
-def test_the_order_and_the_grouping_of_telling_do_not_matter(post, update, kernel):
+def test_the_order_and_the_grouping_of_outcomes_do_not_matter(post, update, kernel):
     if (update, kernel) == ("full", "fixed"):
         return
     start, told = begin(post, cb.Settings(update=update, kernel=kernel)), entries(post, update)
@@ -49,7 +51,7 @@ def test_the_order_and_the_grouping_of_telling_do_not_matter(post, update, kerne
         assert ask(state)[0].mean == ask(whole)[0].mean
 
 
-def test_asking_changes_nothing_and_pending_experiments_are_imagined(post):
+def test_asking_changes_nothing_and_pending_experiments_are_fantasized(post):
     state = tell(begin(post, cb.Settings()), entries(post, "target"))
     first, again = ask(state), ask(state)
     assert first[0].mean == again[0].mean
@@ -80,13 +82,13 @@ def test_the_predictive_density_is_that_of_the_dense_gaussian(post):
     surrogate = cb.surrogates.couple(post).tell(post.problem.queries([{"X": 2.0}]), -1.5, 0.7)
     query = post.problem.queries([{"Z": 1.0}])
     mean, sd = surrogate.predict(query)
-    left_out = surrogate.linear.noises(query)[0]
-    variance = sd[0] ** 2 + 0.4 + left_out
+    linearization_error = surrogate.linear.noises(query)[0]
+    variance = sd[0] ** 2 + 0.4 + linearization_error
     expected = -0.5 * ((0.3 - mean[0]) ** 2 / variance + np.log(2 * np.pi * variance))
     assert surrogate.log_density(query, 0.3, 0.4) == pytest.approx(expected)
 
 
-def test_implied_and_given_noise_have_places_of_their_own_in_the_ledger(chain):
+def test_implied_and_given_noise_have_different_positions_in_the_ledger(chain):
     query = chain.problem.queries({"X": 1.0})
     entries = [Entry(query, 1.0, noise) for noise in (0.0, None, 0.5)]
     assert [each.noise for each in sorted(entries, key=Entry.order)] == [None, 0.0, 0.5]

@@ -1,4 +1,4 @@
-"""What a new user types first and wrongly is answered by what to do instead."""
+"""Frequent mistakes of new users are answered by what to do instead."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ def study(chain):
 
 def test_part_of_a_row_is_refused_with_what_it_lacks(study):
     with pytest.raises(
-        cb.errors.DataError,
-        match=r"row of do\(X = 1\) lacks the columns Z; where only Y was measured, tell its number",
+        cb.errors.ObservationError,
+        match=r"row of do\(X = 1\) lacks the columns Z; where only Y was measured, report its",
     ):
         study.tell({"X": 1.0}, {"Y": -1.0})
 

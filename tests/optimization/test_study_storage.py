@@ -1,4 +1,4 @@
-"""A study goes on in another process, and notices other rows and another text."""
+"""A study continues in another process, and refuses other data and a changed text."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.study_cases import tellings
+from helpers.study_cases import reports
 
 import causal_bo_ppl as cb
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def test_json_in_a_fresh_process_gives_the_same_suggestions(chain, chain_data, tmp_path):
     settings = cb.Settings(acquisition="thompson", batch=2, budget=20.0)
     study = cb.Study(chain.problem, chain_data, settings, key=3)
-    for arguments, options in tellings(chain):
+    for arguments, options in reports(chain):
         study = study.tell(*arguments, **options)
     study = study.tell(study.ask(), -6.0)
     (tmp_path / "study.json").write_text(study.to_json())
@@ -43,23 +43,23 @@ def test_json_in_a_fresh_process_gives_the_same_suggestions(chain, chain_data, t
     assert text == study.to_json()
 
 
-def test_json_with_other_rows_or_another_text_is_refused(chain, chain_data, chain_study):
+def test_json_with_other_data_or_a_changed_text_is_refused(chain, chain_data, chain_study):
     told = chain_study.tell({"X": 1.0}, -1.0)
     text = told.to_json()
     with pytest.raises(
-        cb.errors.DataError, match="other rows than those that the study began with"
+        cb.errors.DataError, match="other data than those that the study began with"
     ):
         cb.Study.from_json(text, chain.observe(40, 1))
     with pytest.raises(cb.errors.StoreError, match="cut off or changed: its checksum differs"):
         cb.Study.from_json(text.replace("-1.0", "-2.0"), chain_data)
     with pytest.raises(cb.errors.StoreError, match="a study is read from a JSON text"):
         cb.Study.from_json(text[:-5], chain_data)
-    with pytest.raises(cb.errors.StoreError, match="no text of a study"):
+    with pytest.raises(cb.errors.StoreError, match="not the text of a study"):
         cb.Study.from_json(chain.problem.to_json(), chain_data)
     with pytest.raises(
-        cb.errors.StoreError, match="written in format 99 by .*this version reads format 1"
+        cb.errors.StoreError, match="written in format 99 by .*this version reads format 2"
     ):
-        cb.Study.from_json(text.replace('"format": 1, "kind"', '"format": 99, "kind"'), chain_data)
+        cb.Study.from_json(text.replace('"format": 2, "kind"', '"format": 99, "kind"'), chain_data)
     shuffled = chain_data.select(np.arange(40)[::-1])
     assert cb.Study.from_json(text, shuffled).ask().mean == pytest.approx(told.ask().mean)
 

@@ -65,7 +65,7 @@ def test_suggestions_are_those_of_optimize_with_other_methods_of_inference(
     follow(chain, chain_data, cb.Settings(rounds=2, inference=method, accept="a test"), 2)
 
 
-def test_rows_that_contradict_the_graph_begin_with_a_residual_as_in_optimize():
+def test_data_that_contradict_the_graph_begin_with_a_discrepancy_as_in_optimize():
     draws = np.random.default_rng(0).normal(size=(3, 80))
     a, m = draws[0], draws[0] + draws[1]
     graph = cb.CausalGraph.parse("A -> M -> Y")  # Y also follows A
@@ -75,9 +75,9 @@ def test_rows_that_contradict_the_graph_begin_with_a_residual_as_in_optimize():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _, study = follow(problem, data, cb.Settings(rounds=3), 0, lambda queries: [0.3])
-        told = len(caught)
+        issued = len(caught)
         again = cb.Study.from_json(study.to_json(), data)
-    assert len(caught) == told == 2  # once by the run, once by the study, not when it is read
+    assert len(caught) == issued == 2  # once by the run, once by the study, not when it is read
     assert all("should be independent given M" in str(each.message) for each in caught)
     assert again.ask().mean == study.ask().mean and study.surrogate.residual is not None
 
@@ -88,7 +88,7 @@ def test_surprise_is_that_of_the_run(chain, chain_data):
     assert study.surprise.table["z"].tolist() == run.surprise.table["z"].tolist()
 
 
-def test_asking_changes_nothing_and_pending_suggestions_are_imagined(chain_study):
+def test_asking_changes_nothing_and_pending_suggestions_are_fantasized(chain_study):
     first, again = chain_study.ask(), chain_study.ask()
     assert first.intervention == again.intervention and first.mean == again.mean
     batch = chain_study.ask(2)
@@ -99,7 +99,7 @@ def test_asking_changes_nothing_and_pending_suggestions_are_imagined(chain_study
     assert same(dictionary.query, later.query)
 
 
-def test_draws_of_thompson_are_others_for_every_place_of_a_round(chain, chain_data):
+def test_draws_of_thompson_differ_between_positions_of_a_round(chain, chain_data):
     settings = cb.Settings(acquisition="thompson", batch=3, residual=False, noise=1.0)
     study = cb.Study(chain.problem, chain_data, settings, key=5)
     key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), 1)
@@ -128,14 +128,14 @@ def test_draws_of_thompson_are_others_for_every_place_of_a_round(chain, chain_da
         ),
     ],
 )
-def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_data, options):
+def test_study_reports_where_optimize_would_stop(chain, chain_data, options):
     settings = cb.Settings(
         rounds=9, stop=cb.optimization.Stop(5.0, patience=3), report="model", **options
     )
     run = cb.optimize(chain, data=chain_data, settings=settings, key=3, progress=False)
     study = cb.Study(chain.problem, chain_data, settings, key=3)
     for number in (1, 2):
-        assert study.stopped == "" and "enough" not in study.ask().why.text
+        assert study.stopped == "" and "Settings.stop" not in study.ask().why.text
         rows = [each.rows for each in run.observed if each.round == number]
         steps = [each for each in run.steps if each.round == number]
         if rows:
@@ -144,9 +144,9 @@ def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_dat
             study = study.tell(step.suggestion.query, step.row)
             assert bool(study.stopped) == (number == 2 and position + 1 == len(steps))
     assert study.stopped == run.stopped and "was worth its cost in 3 rounds" in study.stopped
-    assert "By Settings.stop it is enough: no experiment was" in study.ask().why.text
-    assert "enough by Settings.stop" in repr(study)
-    assert "It is enough: no experiment" in study._repr_html_()
+    assert "By Settings.stop a run would end: no experiment was" in study.ask().why.text
+    assert "Settings.stop is met" in repr(study)
+    assert "Stop: no experiment" in study._repr_html_()
     assert cb.Study.from_json(study.to_json(), chain_data).stopped == study.stopped
     going_on = study.tell({"X": 1.0}, -1.4)
     assert "was worth its cost in 3 rounds" in going_on.stopped
@@ -155,4 +155,4 @@ def test_study_says_that_it_is_enough_where_optimize_would_stop(chain, chain_dat
 def test_patience_begins_anew_where_an_experiment_is_worth_its_cost(chain, chain_data):
     settings = cb.Settings(stop=cb.optimization.Stop(1e-9, patience=1), report="model")
     study = cb.Study(chain.problem, chain_data, settings, key=3)
-    assert study.stopped == "" and "enough" not in repr(study)
+    assert study.stopped == "" and "Settings.stop" not in repr(study)
