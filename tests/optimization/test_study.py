@@ -55,3 +55,23 @@ def test_earlier_experiments_that_cannot_be_used_are_reported_by_a_warning():
     assert [each.filename for each in caught] == [__file__]
     again = cb.Study.from_json(study.to_json(), seen.join(rows))  # without a word
     assert again.ask().mean == study.ask().mean and len(study.state.ledger) == 1
+
+
+def test_data_frames_are_taken_wherever_data_are(chain, chain_data, chain_study):
+    rows = chain.experiment(chain.problem.queries([{"Z": 2.0}, {"X": -3.0}]), 3)
+    assert chain_study.tell(rows.to_frame()).best == chain_study.tell(rows).best
+    one = rows.select(slice(0, 1))
+    reported = [chain_study.tell({"Z": 2.0}, each) for each in (one, one.to_frame())]
+    assert reported[0].to_frame().equals(reported[1].to_frame())
+    assert reported[0].to_frame()["whole_row"].all()
+    seen = chain.observe(3, 9)
+    passive = [chain_study.tell({}, each) for each in (seen, seen.to_frame())]
+    assert passive[0].posterior.n_observations == passive[1].posterior.n_observations == 43
+    batch = chain_study.ask(2)
+    answers = chain.experiment(chain.problem.queries([each.intervention for each in batch]), 4)
+    both = [chain_study.tell(batch, each) for each in (answers, answers.to_frame())]
+    assert both[0].ask().mean == both[1].ask().mean
+    again = cb.Study.from_json(both[0].to_json(), chain_data.to_frame())
+    assert again.ask().mean == both[0].ask().mean
+    with pytest.raises(cb.errors.ObservationError, match="column"):
+        chain_study.tell(rows.to_frame().drop(columns="X"))
