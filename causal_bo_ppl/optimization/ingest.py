@@ -38,7 +38,7 @@ from causal_bo_ppl.inputs import (
     size_fault,
 )
 from causal_bo_ppl.optimization.experiments import READ_BACK_TOLERANCE, read_rows
-from causal_bo_ppl.optimization.explain import Suggestion, Suggestions
+from causal_bo_ppl.optimization.explain import Suggestion
 from causal_bo_ppl.optimization.monitor import PredictedOutcome, PredictionArrays, predict_outcomes
 from causal_bo_ppl.optimization.state import Entry, State, take_measured, tell
 from causal_bo_ppl.problem import Problem, Queries
@@ -320,28 +320,15 @@ def _as_frame(given: Any) -> pd.DataFrame:
 def _read_numbers(where: str, outcome: object) -> list[float]:
     is_many = isinstance(outcome, Sequence) and not isinstance(outcome, str | bytes)
     is_many = is_many or getattr(outcome, "ndim", 0) == 1  # arrays and columns
-    numbers = list(outcome) if is_many else [outcome]  # type: ignore[call-overload]
-    if not numbers:
+    given = list(outcome) if is_many else [outcome]  # type: ignore[call-overload]
+    if not given:
         raise ObservationError(
             f'{where} has no outcome in this list; report a number, or failed="why"'
         )
-    return [_read_outcome(where, number) for number in numbers]
-
-
-def _read_outcome(where: str, outcome: object) -> float:
-    try:
-        number = read_number("outcome", outcome)
-    except DomainError:
-        raise ObservationError(
-            f"the outcome of {where} must be a number, replicates or a whole row; got {outcome!r}"
-        ) from None
-    if not math.isfinite(number):
-        raise ObservationError(
-            f"the outcome of {where} is {number}; the experiment stays open: report a finite "
-            'number, or failed="why"'
-        )
-    require_outcomes(np.array([number]))
-    return number
+    options = ("a number, replicates or a whole row", 'a finite number, or failed="why"')
+    numbers = [_read_finite(f"the outcome of {where}", each, *options) for each in given]
+    require_outcomes(np.array(numbers))
+    return numbers
 
 
 def _read_variances(variance: object, count: int) -> list[float | None]:
@@ -364,13 +351,15 @@ def _read_variances(variance: object, count: int) -> list[float | None]:
     return [*numbers] * (count if len(numbers) == 1 else 1)
 
 
-def _read_finite(what: str, given: object) -> float:
+def _read_finite(
+    what: str, given: object, kind: str = "a number", wanted: str = "a finite number"
+) -> float:
     try:
         number = read_number(what, given)
     except DomainError:
-        raise ObservationError(f"{what} must be a number; got {given!r}") from None
+        raise ObservationError(f"{what} must be {kind}; got {given!r}") from None
     if not math.isfinite(number):
-        raise ObservationError(f"{what} is {number}; it must be finite")
+        raise ObservationError(f"{what} is {number}; report {wanted}")
     return number
 
 
@@ -391,13 +380,9 @@ def predict_records(state: State, records: list[StudyRecord]) -> list[StudyRecor
     positions = find_predictable(state, records)
     if not positions:
         return records
-    predicted = predict_outcomes(
-        state, _stack_outcomes(state, [records[index] for index in positions])
-    )
-    after = list(records)
-    for index, prediction in zip(positions, predicted, strict=True):
-        after[index] = records[index]._replace(predicted=prediction)
-    return after
+    outcomes = _stack_outcomes(state, [records[index] for index in positions])
+    predicted = dict(zip(positions, predict_outcomes(state, outcomes), strict=True))
+    return [each._replace(predicted=predicted.get(index)) for index, each in enumerate(records)]
 
 
 def require_expected_outcomes(state: State, records: Sequence[StudyRecord]) -> None:
@@ -548,13 +533,10 @@ def read_answers(
     """Return the new records of a report; none where all was recorded before; see `Study.tell`."""
     require_float64()
     options = {"variance": variance, "failed": failed}
-    if isinstance(what, Suggestions):
-        return _read_batch(study, what, outcome, options, again)
-    if isinstance(what, Suggestion):
-        return _read_answer(study, what, outcome, options, again)
     if isinstance(what, Queries):
         asked = for_measured(study.problem).interventions(what)
         what = asked[0] if len(asked) == 1 else asked
+    records = list[StudyRecord]()
     if is_table(what):
         if outcome is not None or variance is not None or failed is not None:
             raise ObservationError(
@@ -562,35 +544,22 @@ def read_answers(
                 "`failed`, or use tell(intervention, outcome)"
             )
         records = read_table(study.state, what)
-    elif isinstance(what, Mapping):
-        query = read_intervention(study.problem, what)
-        records = read_outcomes(study.state, query, outcome, **options)
-    elif isinstance(what, list | tuple) and what and all(isinstance(x, Mapping) for x in what):
-        records = []
-        for position, each in _pair("interventions", len(what), outcome, options):
-            query = read_intervention(study.problem, what[position])
-            records += read_outcomes(study.state, query, each)
+    elif isinstance(what, Suggestion | Mapping):
+        records = _read_one(study, what, outcome, options, again)
+    elif isinstance(what, list | tuple) and all(isinstance(x, Suggestion | Mapping) for x in what):
+        for position, each in _pair(len(what), outcome, options):
+            records += _read_one(study, what[position], each, {}, again)
     else:
         raise ObservationError(
             "report the outcome of a suggestion or of an intervention {variable: value}, or whole "
             f"rows (Data or a table); got {type(what).__name__}"
         )
     if not again:
-        _require_new(study, records)
+        _require_new(study, [each for each in records if each.number is None and not each.failed])
     return records
 
 
-def _read_batch(
-    study: "Study", batch: Suggestions, outcomes: Any, options: dict[str, Any], again: bool
-) -> list[StudyRecord]:
-    return [
-        record
-        for position, outcome in _pair("suggestions", len(batch), outcomes, options)
-        for record in _read_answer(study, batch[position], outcome, options, again)
-    ]
-
-
-def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int, Any]]:
+def _pair(count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int, Any]]:
     """Return the positions in a batch for which there is an outcome, each with it."""
     if isinstance(outcomes, pd.DataFrame):
         outcomes = outcomes.to_dict("records")
@@ -600,24 +569,32 @@ def _pair(what: str, count: int, outcomes: Any, options: dict[str, Any]) -> list
     has_options = any(each is not None for each in options.values())
     if given is None or len(given) != count or has_options:
         raise ObservationError(
-            f"a batch of {count} {what} is reported with a list of as many outcomes, None for "
-            "those that are not known yet, or with a table of as many whole rows; report variances "
-            "and failures one by one"
+            f"a batch of {count} is reported with a list of as many outcomes, None for those that "
+            "are not known yet, or with a table of as many whole rows; report variances and "
+            "failures one by one"
         )
     return [(position, each) for position, each in enumerate(given) if each is not None]
 
 
-def _read_answer(
-    study: "Study", suggestion: Suggestion, outcome: Any, options: dict[str, Any], again: bool
+def _read_one(
+    study: "Study",
+    what: Suggestion | Mapping[Any, Any],
+    outcome: Any,
+    options: dict[str, Any],
+    again: bool,
 ) -> list[StudyRecord]:
-    """Return the records of a suggestion; none where all of it was recorded before.
+    """Return the records of a suggestion or an intervention.
 
-    An outcome after a failure is new: the experiment was run again.
+    There are none where all of a suggestion was recorded before. An outcome after a failure is new:
+    the experiment was run again.
     """
-    require_own(study.fingerprint, suggestion)
-    query, number = suggestion.query, suggestion.number
+    if not isinstance(what, Suggestion):
+        query = read_intervention(study.problem, what)
+        return read_outcomes(study.state, query, outcome, **options)
+    require_own(study.fingerprint, what)
+    query, number = what.query, what.number
     records = read_outcomes(study.state, query, outcome, number=number, **options)
-    before = answered(study.records, suggestion)
+    before = answered(study.records, what)
     if again or not before:
         return records
     if not Counter(map(_content, records)) - Counter(map(_content, before)):
@@ -632,12 +609,13 @@ def _read_answer(
     )
 
 
-def _require_new(study: "Study", records: list[StudyRecord]) -> None:
+def _require_new(study: "Study", outcomes: list[StudyRecord]) -> None:
     """Refuse an outcome that was not suggested and that is known with the same digits.
 
     The number of a row and the row itself are one outcome, whichever was recorded first.
     """
-    outcomes = [each for each in records if not each.failed]
+    if not outcomes:
+        return
     known = _find_known(study, has_rows=any(each.row is not None for each in outcomes))
     numbers = {each[:-1] for each in known if each[-1] is None}
     measured = {each[:-1] for each in known}

@@ -79,6 +79,44 @@ MOST_SETS_WITHOUT_OVERLAP = 0.5  # share of the sets that may lack overlap witho
 MOST_NAMED_MECHANISMS = 3  # in the text; the table has all
 
 
+class PredictedOutcome(NamedTuple):
+    """An outcome and what was predicted for it, given all outcomes before it.
+
+    query: the intervention, a batch of one. mean, sd: of its effect. noise: the variance of the
+    outcome's noise. degrees: of freedom of the estimate of the variances, infinite where they are
+    known.
+    """
+
+    query: Queries
+    mean: float
+    sd: float
+    noise: float
+    outcome: float
+    degrees: float = np.inf
+
+
+class PredictionArrays(NamedTuple):
+    """Predictions and outcomes, arrays of shape (t,); see `PredictedOutcome`."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    noise: np.ndarray
+    outcome: np.ndarray
+    degrees: np.ndarray
+
+    @property
+    def spread(self) -> np.ndarray:
+        """Standard deviation of each outcome, never below rounding errors."""
+        least = LEAST_RELATIVE_SPREAD * np.maximum(np.abs(self.outcome), np.abs(self.mean))
+        return np.asarray(np.sqrt(np.maximum(self.sd**2 + self.noise, least**2)))
+
+    @property
+    def z(self) -> np.ndarray:
+        """Standardized residual of each outcome."""
+        spread, gap = self.spread, self.outcome - self.mean
+        return np.asarray(np.where(spread > 0, gap / np.where(spread > 0, spread, 1.0), 0.0))
+
+
 class LikelihoodRatios(NamedTuple):
     """Likelihood ratios against the model after each of t outcomes, arrays of shape (t,).
 
@@ -134,7 +172,7 @@ def weigh_evidence(
     away: np.ndarray,
     sets: np.ndarray,
     interventions: np.ndarray,
-    predicted: tuple[np.ndarray, ...],
+    arrays: PredictionArrays,
 ) -> LikelihoodRatios:
     """Return all likelihood ratios after each outcome.
 
@@ -147,12 +185,12 @@ def weigh_evidence(
     sets, interventions:
         Integers (t,) that are equal for outcomes of one set, and of one intervention; 0, 1, ... in
         order of their first outcome.
-    predicted:
-        Outcomes, predictive means, variances of effects and of noise, arrays of shape (t,).
+    arrays:
+        Outcomes and their predictions.
     """
     ones = np.ones_like(scores)
     total, count = np.cumsum(scores), np.cumsum(ones)
-    lasting = _remaining_bias(interventions, predicted[2], predicted[3])
+    lasting = _remaining_bias(interventions, arrays)
     by_set = _shift(cumulate(scores, sets), cumulate(ones, sets))
     by_intervention = _shift(
         cumulate(lasting * scores, interventions), cumulate(lasting**2, interventions)
@@ -163,7 +201,7 @@ def weigh_evidence(
         _exp(_shift(total, count, -away)),
         _share(by_set, sets),
         _share(by_intervention, interventions),
-        _compare_replicates(scores, interventions, *predicted),
+        _compare_replicates(scores, interventions, arrays),
     )
 
 
@@ -213,7 +251,7 @@ def _share(logarithms: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(1 + np.cumsum(weights * steps), 0.0))
 
 
-def _remaining_bias(groups: np.ndarray, variances: np.ndarray, noises: np.ndarray) -> np.ndarray:
+def _remaining_bias(groups: np.ndarray, arrays: PredictionArrays) -> np.ndarray:
     """Return how much of a bias of an intervention each of its outcomes still shows, (t,).
 
     The model follows earlier outcomes and takes over part of the bias: after k replicates with
@@ -221,69 +259,28 @@ def _remaining_bias(groups: np.ndarray, variances: np.ndarray, noises: np.ndarra
     of the bias is the ratio of the two.
     """
     first = np.unique(groups, return_index=True)[1][groups]
-    initial, total = variances[first], variances + noises
+    variances = arrays.sd**2
+    initial, total = variances[first], variances + arrays.noise
     fraction = np.where(initial > 0, variances / np.where(initial > 0, initial, 1.0), 1.0)
     return np.asarray(fraction * np.sqrt(total[first] / np.where(total > 0, total, 1.0)))
 
 
 def _compare_replicates(
-    scores: np.ndarray,
-    groups: np.ndarray,
-    outcomes: np.ndarray,
-    means: np.ndarray,
-    variances: np.ndarray,
-    noises: np.ndarray,
+    scores: np.ndarray, groups: np.ndarray, arrays: PredictionArrays
 ) -> np.ndarray:
     """Return the ratio of predicting replicates by those before them, with more noise, (t,)."""
+    outcomes, noises = arrays.outcome, arrays.noise
     precisions = np.where(noises > 0, 1 / np.where(noises > 0, noises, 1.0), 0.0)
     earlier = cumulate(precisions, groups) - precisions
     is_later = (earlier > 0) & (precisions > 0)
     weight = np.where(is_later, earlier, 1.0)
     before = (cumulate(precisions * outcomes, groups) - precisions * outcomes) / weight
-    spread = np.sqrt(np.where(is_later, variances + noises, 1.0))
-    centre = np.where(is_later, (before - means) / spread, 0.0)[:, None]
+    spread = np.sqrt(np.where(is_later, arrays.sd**2 + noises, 1.0))
+    centre = np.where(is_later, (before - arrays.mean) / spread, 0.0)[:, None]
     variance = ((noises + 1 / weight) / spread**2)[:, None] * INFLATIONS
     ratios = 0.5 * (scores[:, None] ** 2 - (scores[:, None] - centre) ** 2 / variance)
     ratios = np.where(is_later[:, None], ratios - 0.5 * np.log(variance), 0.0)
     return np.asarray(_exp(np.cumsum(ratios, axis=0)).mean(axis=1))
-
-
-class PredictedOutcome(NamedTuple):
-    """An outcome and what was predicted for it, given all outcomes before it.
-
-    query: the intervention, a batch of one. mean, sd: of its effect. noise: the variance of the
-    outcome's noise. degrees: of freedom of the estimate of the variances, infinite where they are
-    known.
-    """
-
-    query: Queries
-    mean: float
-    sd: float
-    noise: float
-    outcome: float
-    degrees: float = np.inf
-
-
-class PredictionArrays(NamedTuple):
-    """Predictions and outcomes, arrays of shape (t,); see `PredictedOutcome`."""
-
-    mean: np.ndarray
-    sd: np.ndarray
-    noise: np.ndarray
-    outcome: np.ndarray
-    degrees: np.ndarray
-
-    @property
-    def spread(self) -> np.ndarray:
-        """Standard deviation of each outcome, never below rounding errors."""
-        least = LEAST_RELATIVE_SPREAD * np.maximum(np.abs(self.outcome), np.abs(self.mean))
-        return np.asarray(np.sqrt(np.maximum(self.sd**2 + self.noise, least**2)))
-
-    @property
-    def z(self) -> np.ndarray:
-        """Standardized residual of each outcome."""
-        spread, gap = self.spread, self.outcome - self.mean
-        return np.asarray(np.where(spread > 0, gap / np.where(spread > 0, spread, 1.0), 0.0))
 
 
 def predict_in_order(
@@ -387,9 +384,7 @@ class Surprise:
     def evidence(self) -> LikelihoodRatios:
         """Likelihood ratios against the model after each outcome."""
         away = np.asarray(1.0 if self.problem.objective == "min" else -1.0)
-        arrays = self.arrays
-        predicted = (arrays.outcome, arrays.mean, arrays.sd**2, arrays.noise)
-        return weigh_evidence(self.scores, away, *self._groups, predicted)
+        return weigh_evidence(self.scores, away, *self._groups, self.arrays)
 
     @cached_property
     def p(self) -> float:

@@ -45,20 +45,10 @@ from causal_bo_ppl.inputs import (
     require_float64,
     write_key,
 )
+from causal_bo_ppl.optimization import ingest
 from causal_bo_ppl.optimization.experiments import best_gain, explain_stop, observes
 from causal_bo_ppl.optimization.explain import Reasons, Suggestion, Suggestions, explain
-from causal_bo_ppl.optimization.ingest import (
-    OUT_OF_DOMAIN,
-    StudyRecord,
-    add_losses,
-    answered,
-    condition,
-    learn,
-    predictions,
-    read_answers,
-    require_own,
-    write_setting,
-)
+from causal_bo_ppl.optimization.ingest import OUT_OF_DOMAIN, StudyRecord, write_setting
 from causal_bo_ppl.optimization.initial_state import begin_from_rows, digest_rows, find_versions
 from causal_bo_ppl.optimization.monitor import (
     PredictedOutcome,
@@ -225,7 +215,7 @@ class Study:
     @cached_property
     def surprise(self) -> Surprise:
         """Whether the outcomes agree with what the mechanisms predicted for them on arrival."""
-        return assess(self.state.problem, predictions(self.records))
+        return assess(self.state.problem, ingest.predictions(self.records))
 
     @cached_property
     def stopped(self) -> str:
@@ -362,16 +352,16 @@ class Study:
         """
         options = {"variance": variance, "failed": failed, "again": again}
         try:
-            new = read_answers(self, what, outcome, **options)
+            new = ingest.read_answers(self, what, outcome, **options)
             if not new:
                 return self
-            state, predicted = learn(self.state, new, sure=sure)
+            state, predicted = ingest.learn(self.state, new, sure=sure)
         except DataError as error:
             raise ObservationError(str(error)) from error
         records = (*self.records, *predicted)
-        state = add_losses(state, records)
+        state = ingest.add_losses(state, records)
         issued = warn_of_contradictions(
-            state, self.settings, predictions(records), self._issued, stacklevel=2
+            state, self.settings, ingest.predictions(records), self._issued, stacklevel=2
         )
         return self._after(records, state, issued)
 
@@ -391,18 +381,16 @@ class Study:
             if name in self.problem.manipulable or any(name in setting for setting in settings):
                 values = [setting.get(name, math.nan) for setting in settings]
                 columns[f"do({name})"] = np.array(values, float)
-        was_predicted = np.array([each.predicted is not None for each in records], bool)
-
-        def scatter(values: np.ndarray) -> np.ndarray:
-            column = np.full(len(records), math.nan)
-            column[was_predicted] = values
-            return column
-
+        was_predicted = [each.predicted is not None for each in records]
+        predicted = pd.DataFrame(
+            {"expected": arrays.mean, "spread": arrays.spread, "z": arrays.z},
+            index=np.flatnonzero(was_predicted),
+        ).reindex(range(len(records)))
         columns |= {
-            "expected": scatter(arrays.mean),
-            "spread": scatter(arrays.spread),
+            "expected": predicted["expected"].to_numpy(),
+            "spread": predicted["spread"].to_numpy(),
             "outcome": np.array([each.outcome for each in records], float),
-            "z": scatter(arrays.z),
+            "z": predicted["z"].to_numpy(),
             "variance": np.array([each.variance for each in records], float),
             "whole_row": [each.row is not None for each in records],
             "cost": [each.cost for each in records],
@@ -496,7 +484,7 @@ class Study:
         study = object.__new__(cls)
         study._begin(problem, rows, settings, read_key(document["key"]), stacklevel=None)
         records = tuple(_read_record(problem, each) for each in document["records"])
-        state = condition(study.state, records)
+        state = ingest.condition(study.state, records)
         return study._after(records, state, Said(*document["warnings"]))
 
     def __repr__(self) -> str:
@@ -604,7 +592,7 @@ def _find_stop(start: State, records: Sequence[StudyRecord], settings: Settings)
     outcomes = [each for each in records if not each.failed]
     latest, idle = 0.0, 0
     for count in reversed(_find_round_ends(outcomes, settings)[-stop.patience :]):
-        gain = best_gain(condition(start, outcomes[:count]))
+        gain = best_gain(ingest.condition(start, outcomes[:count]))
         if not gain < stop.gain:
             break
         latest, idle = gain if not idle else latest, idle + 1
@@ -658,8 +646,8 @@ def _read_pending(study: Study, pending: object) -> list[Queries]:
     queries: list[Queries] = []
     for each in given:
         if isinstance(each, Suggestion):
-            require_own(study.fingerprint, each)
-            queries += [] if answered(study.records, each) else [each.query]
+            ingest.require_own(study.fingerprint, each)
+            queries += [] if ingest.answered(study.records, each) else [each.query]
         else:
             queries.extend(read_interventions(study.problem, each))
     return queries

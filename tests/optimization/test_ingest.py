@@ -61,9 +61,7 @@ def test_batch_is_reported_in_part_and_out_of_order(chain_study):
     assert same(waiting.query, alone.query) and waiting.sd == alone.sd
     done = last_first.tell(batch[1], -6.5)
     assert done.best == whole.best and done.ask().mean == whole.ask().mean
-    with pytest.raises(
-        cb.errors.ObservationError, match="a batch of 3 suggestions is reported with a list of"
-    ):
+    with pytest.raises(cb.errors.ObservationError, match="a batch of 3 is reported with a list of"):
         chain_study.tell(batch, [-6.0])
 
 
@@ -88,9 +86,7 @@ def test_several_interventions_are_reported_with_a_list_of_outcomes(chain, chain
     assert chain_study.tell(chain.problem.queries(asked), values).best == listed.best
     one = chain_study.tell(chain.problem.queries([{"X": 1.0}]), [-1.0, -1.2])
     assert len(one.records) == 2
-    with pytest.raises(
-        cb.errors.ObservationError, match="a batch of 3 interventions is reported with a"
-    ):
+    with pytest.raises(cb.errors.ObservationError, match="a batch of 3 is reported with a list"):
         chain_study.tell(asked, -5.0)
 
 

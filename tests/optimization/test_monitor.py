@@ -30,8 +30,10 @@ def ratios(scores, away=1.0, sets=None, interventions=None, predicted=None):
     zeros = np.zeros(len(scores), int)
     if predicted is None:
         predicted = (scores, 0 * scores, 0 * scores, 1 + 0 * scores)
+    outcomes, means, variances, noises = predicted
+    arrays = monitor.PredictionArrays(means, np.sqrt(variances), noises, outcomes, np.inf)
     groups = [zeros if each is None else np.asarray(each) for each in (sets, interventions)]
-    return monitor.weigh_evidence(scores, np.asarray(away), *groups, predicted)
+    return monitor.weigh_evidence(scores, np.asarray(away), *groups, arrays)
 
 
 def predict(problem, interventions, outcomes, mean=0.0, sd=0.3, noise=1.0, degrees=np.inf):
@@ -163,7 +165,10 @@ def test_a_bias_that_the_model_takes_over_is_compared_with_the_first_prediction(
     variances = d * v / (v + d * np.arange(n))
     means = variances / v * (np.cumsum(outcomes) - outcomes)
     scores = (outcomes - means) / np.sqrt(variances + v)
-    weights = monitor._remaining_bias(np.zeros(n, int), variances, np.full(n, v))
+    weights = monitor._remaining_bias(
+        np.zeros(n, int),
+        monitor.PredictionArrays(means, np.sqrt(variances), np.full(n, v), outcomes, np.inf),
+    )
     found = weights @ scores / np.sqrt(weights @ weights)
     assert found == pytest.approx(outcomes.mean() / np.sqrt(d + v / n), rel=1e-10)
 

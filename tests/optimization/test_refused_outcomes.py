@@ -12,8 +12,8 @@ import causal_bo_ppl as cb
 @pytest.mark.parametrize(
     ("what", "outcome", "options", "message"),
     [
-        ({"X": 1.0}, float("nan"), {}, r"do\(X = 1\) is nan; the experiment stays open"),
-        ({"X": 1.0}, [1.0, np.inf], {}, r"do\(X = 1\) is inf; the experiment stays open"),
+        ({"X": 1.0}, float("nan"), {}, r"do\(X = 1\) is nan; report a finite"),
+        ({"X": 1.0}, [1.0, np.inf], {}, r"do\(X = 1\) is inf; report a finite"),
         ({"X": 1.0}, "much", {}, "must be a number, replicates or a whole row; got 'much'"),
         ({"X": 1.0}, True, {}, "must be a number, replicates or a whole row; got True"),
         ({"X": 1.0}, [[1.0], [2.0]], {}, "must be a number, replicates or a whole row"),
