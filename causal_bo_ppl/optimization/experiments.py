@@ -16,7 +16,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.errors import ArgumentError, ObservationError
 from causal_bo_ppl.optimization.acquisition import PerCost
-from causal_bo_ppl.optimization.analytic import Context, prepare, sign_of
+from causal_bo_ppl.optimization.analytic import prepare, sign_of
 from causal_bo_ppl.optimization.lookahead import LookAhead, promising
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Stop
@@ -61,14 +61,11 @@ class ExperimentRunner:
     noise: float | None
 
     def __post_init__(self) -> None:
-        if self.experiment is not None and not callable(self.experiment):
+        is_simulated = self.experiment is None and self.system is not None
+        if not is_simulated and not callable(self.experiment):
             raise ArgumentError(
-                f"experiment must be a function from Queries to outcomes, got {self.experiment!r}"
-            )
-        if self.experiment is None and self.system is None:
-            raise ArgumentError(
-                "a problem cannot be simulated: give `experiment`, a function from Queries to "
-                "outcomes"
+                "give `experiment`: a problem cannot be simulated, and its experiment must be a "
+                f"function from Queries to outcomes, got {self.experiment!r}"
             )
 
     def run(self, queries: Queries, key: jax.Array) -> object:
@@ -169,17 +166,8 @@ def best_gain(state: State, *, by_model: bool = False) -> float:
 
     by_model: whether any intervention may be recommended, or by `report` those tried.
     """
+    rule = prepare(PerCost(LookAhead()), state.context(by_model=by_model))
     tried = state.tried.queries
-    of_all = by_model or state.settings.report == "model" or not len(tried)
-    context = Context(
-        state.surrogate,
-        state.problem.objective,
-        state.candidates.queries,
-        state.candidates.queries if of_all else tried,
-        round=len(tried) + 1,
-        noise=state.noises,
-    )
-    rule = prepare(PerCost(LookAhead()), context)
     return find_best(state.candidates.space, state.surrogate, rule, tried=tried).worth
 
 

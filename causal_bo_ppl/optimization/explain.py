@@ -184,9 +184,8 @@ class Reasons:
 def _describe_runner_up(second: RunnerUp) -> str:
     setting = ", ".join(f"{name} = {value:.4g}" for name, value in second.intervention.items())
     gap = f"{-math.expm1(-second.gap):.0%}" if second.is_log else f"{second.gap:.3g}"
-    chance = f"below {LEAST_SHOWN_PROBABILITY:g}"
-    if second.chance >= LEAST_SHOWN_PROBABILITY:
-        chance = f"{second.chance:.2g}"
+    is_small = second.chance < LEAST_SHOWN_PROBABILITY
+    chance = f"below {LEAST_SHOWN_PROBABILITY:g}" if is_small else f"{second.chance:.2g}"
     return (
         f"Next came do({setting}), whose acquisition value is {gap} lower; its effect, "
         f"{second.mean:.4g} +- {second.sd:.2g}, is the better one with probability {chance}."

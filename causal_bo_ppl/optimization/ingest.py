@@ -29,14 +29,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.effect_estimates.moments import target_moments
 from causal_bo_ppl.errors import DomainError, ExplorationError, ObservationError, listed, unknown
-from causal_bo_ppl.inputs import (
-    MOST,
-    read_list,
-    read_number,
-    require_float64,
-    require_outcomes,
-    size_fault,
-)
+from causal_bo_ppl.inputs import read_list, read_number, require_float64
 from causal_bo_ppl.optimization.experiments import READ_BACK_TOLERANCE, read_rows
 from causal_bo_ppl.optimization.explain import Suggestion
 from causal_bo_ppl.optimization.monitor import PredictedOutcome, PredictionArrays, predict_outcomes
@@ -103,13 +96,9 @@ class StudyRecord(NamedTuple):
         return self.setting() == StudyRecord(query, None).setting()
 
 
-def answered(records: Sequence[StudyRecord], suggestion: Suggestion) -> list[StudyRecord]:
+def answered(records: Sequence[StudyRecord], given: Suggestion) -> list[StudyRecord]:
     """Return what was recorded of a suggestion: its outcomes, and that it failed."""
-    return [
-        each
-        for each in records
-        if each.number == suggestion.number and each.is_of(suggestion.query)
-    ]
+    return [each for each in records if each.number == given.number and each.is_of(given.query)]
 
 
 def require_own(fingerprint: str, suggestion: Suggestion) -> None:
@@ -162,13 +151,7 @@ def _legal_forms(problem: Problem, queries: Queries) -> Queries:
 
 
 def read_outcomes(
-    state: State,
-    query: Queries,
-    outcome: object,
-    *,
-    variance: object = None,
-    failed: str | None = None,
-    number: int | None = None,
+    state: State, query: Queries, outcome: object, variance: object = None, failed: object = None
 ) -> list[StudyRecord]:
     """Return the records of the results of one intervention.
 
@@ -184,15 +167,13 @@ def read_outcomes(
         Of each number; one, or as many.
     failed:
         Why there is no outcome.
-    number:
-        Of the suggestion.
 
     Raises
     ------
     ObservationError
         If it cannot be read.
     """
-    base = _base_records(state, query)[0]._replace(number=number)
+    [base] = _base_records(state, query)
     where = describe(state.problem, query)
     if failed is not None:
         if not isinstance(failed, str) or not failed.strip():
@@ -312,9 +293,8 @@ def _rows_of(problem: Problem, query: Queries, given: object) -> Data:
 def _as_frame(given: Any) -> pd.DataFrame:
     if isinstance(given, pd.DataFrame):
         return given
-    if isinstance(given, Mapping | pd.Series):
-        return pd.DataFrame([dict(given)])
-    return pd.DataFrame([dict(each) for each in given])
+    rows = [given] if isinstance(given, Mapping | pd.Series) else given
+    return pd.DataFrame([dict(row) for row in rows])
 
 
 def _read_numbers(where: str, outcome: object) -> list[float]:
@@ -326,9 +306,7 @@ def _read_numbers(where: str, outcome: object) -> list[float]:
             f'{where} has no outcome in this list; report a number, or failed="why"'
         )
     options = ("a number, replicates or a whole row", 'a finite number, or failed="why"')
-    numbers = [_read_finite(f"the outcome of {where}", each, *options) for each in given]
-    require_outcomes(np.array(numbers))
-    return numbers
+    return [_read_finite(f"the outcome of {where}", each, *options) for each in given]
 
 
 def _read_variances(variance: object, count: int) -> list[float | None]:
@@ -340,14 +318,11 @@ def _read_variances(variance: object, count: int) -> list[float | None]:
             f"{len(given)} variances for {count} numbers; give one, or one for each"
         )
     numbers = [_read_finite("the variance of an outcome", each) for each in given]
-    for number in numbers:
-        if number < 0:
-            raise ObservationError(
-                f"the variance of an outcome is {number:g}; it must be 0 or more (a variance, not "
-                "an sd)"
-            )
-        if fault := size_fault(number, 0.0, MOST**2):
-            raise ObservationError(f"the variance of an outcome is {fault}")
+    if min(numbers) < 0:
+        raise ObservationError(
+            f"the variance of an outcome is {min(numbers):g}; it must be 0 or more (a variance, "
+            "not an sd)"
+        )
     return [*numbers] * (count if len(numbers) == 1 else 1)
 
 
@@ -439,12 +414,11 @@ def find_predictable(state: State, records: Sequence[StudyRecord]) -> list[int]:
     knows: dict[bytes, bool] = {}
     positions = []
     for position, record in enumerate(records):
-        if record.outcome is None or record.is_passive:
-            continue
         kind = np.asarray(record.query.mask).tobytes()
         if record.is_out_of_domain and kind not in knows:
             knows[kind] = _knows(state, record.query)
-        if not record.is_out_of_domain or knows[kind]:
+        is_known = not record.is_out_of_domain or knows[kind]
+        if record.outcome is not None and not record.is_passive and is_known:
             positions.append(position)
     return positions
 
@@ -577,11 +551,7 @@ def _pair(count: int, outcomes: Any, options: dict[str, Any]) -> list[tuple[int,
 
 
 def _read_one(
-    study: "Study",
-    what: Suggestion | Mapping[Any, Any],
-    outcome: Any,
-    options: dict[str, Any],
-    again: bool,
+    study: "Study", what: Suggestion | Mapping[Any, Any], outcome: Any, options: Any, again: bool
 ) -> list[StudyRecord]:
     """Return the records of a suggestion or an intervention.
 
@@ -592,8 +562,10 @@ def _read_one(
         query = read_intervention(study.problem, what)
         return read_outcomes(study.state, query, outcome, **options)
     require_own(study.fingerprint, what)
-    query, number = what.query, what.number
-    records = read_outcomes(study.state, query, outcome, number=number, **options)
+    records = [
+        each._replace(number=what.number)
+        for each in read_outcomes(study.state, what.query, outcome, **options)
+    ]
     before = answered(study.records, what)
     if again or not before:
         return records
@@ -603,7 +575,7 @@ def _read_one(
     if not outcomes:
         return records
     raise ObservationError(
-        f"suggestion {number}, {describe(study.problem, query)}, was recorded with "
+        f"suggestion {what.number}, {what.label}, was recorded with "
         f"{listed(map(_shown, outcomes))} and is now reported with "
         f"{listed(map(_shown, records))}; if it was measured again, report it with again=True"
     )

@@ -46,18 +46,12 @@ def begin_from_rows(
         The state before the first experiment, and the checks.
     """
     level = None if stacklevel is None else stacklevel + 1
-    post, experiments, takes_observations = fit_data(
-        problem, rows, settings, jax.random.fold_in(key, 1)
-    )
-    state = begin(
-        post, settings, experiments, takes_observations=takes_observations, stacklevel=level
-    )
+    post, experiments, takes = fit_data(problem, rows, settings, jax.random.fold_in(key, 1))
+    state = begin(post, settings, experiments, takes_observations=takes, stacklevel=level)
     checks = run_checks(state, jax.random.fold_in(key, 2))
     doubtful = settings.doubting(contradicts_graph(checks))
     if doubtful is not settings:
-        state = begin(
-            post, doubtful, experiments, takes_observations=takes_observations, stacklevel=None
-        )
+        state = begin(post, doubtful, experiments, takes_observations=takes, stacklevel=None)
     if level is not None:
         warn_of_failed_checks(checks, stacklevel=level)
     return state, checks

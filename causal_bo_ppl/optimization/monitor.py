@@ -53,7 +53,6 @@ from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
-from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.base import Told
 from causal_bo_ppl.surrogates.discrepancy import ENOUGH, noise_degrees
 
@@ -68,7 +67,7 @@ RATIO_WEIGHTS = np.array([0.15, 0.4, 0.1, 0.15, 0.1, 0.1])
 OUTCOME_BLOCK = 64  # outcomes by which all later effects are updated at once
 LEAST_RELATIVE_SPREAD = 1e-9  # of an outcome: smaller differences are rounding
 ALARM_LEVEL = 1e-3  # corrected p-value below which the outcomes contradict the model
-MOST_NAMED_INTERVENTIONS = 3  # in the text; the table has all
+MOST_NAMED_IN_TEXT = 3  # interventions or mechanisms; the table has all
 SIMILAR_P_RATIO = 100.0  # mechanisms whose p-value is within this factor are named together
 MOST_OUTCOMES_ALWAYS_CHECKED = 100  # up to here each is checked on arrival, later ones less often
 LARGEST_DEGREES = 1e9  # of freedom: as good as infinitely many
@@ -76,7 +75,6 @@ GRAPH_CHECK = "causal graph"
 GRAPH_CHECK_ALPHA = 1e-3  # the share of true graphs that fail the check
 CURVATURE_CHECK_DRAWS = 400  # data sets that the observations are compared with
 MOST_SETS_WITHOUT_OVERLAP = 0.5  # share of the sets that may lack overlap without a warning
-MOST_NAMED_MECHANISMS = 3  # in the text; the table has all
 
 
 class PredictedOutcome(NamedTuple):
@@ -283,30 +281,6 @@ def _compare_replicates(
     return np.asarray(_exp(np.cumsum(ratios, axis=0)).mean(axis=1))
 
 
-def predict_in_order(
-    surrogate: Surrogate, told: Told, degrees: float = np.inf
-) -> tuple[PredictedOutcome, ...]:
-    """Predict each outcome of a batch given the outcomes of the batch before it.
-
-    Parameters
-    ----------
-    surrogate:
-        The model of effects before the batch.
-    told:
-        The interventions of the batch, the outcomes, and the variances of their noise.
-    degrees:
-        Of freedom of the variances before the batch, see `noise_degrees`.
-    """
-    prior = (surrogate.predict(told.queries).mean, surrogate.covariance(told.queries))
-    means, variances = condition_in_order(*prior, told.values, told.variances)
-    columns = (means, np.sqrt(variances), told.variances, told.values)
-    numbers = zip(*(each.tolist() for each in columns), strict=True)
-    return tuple(
-        PredictedOutcome(query, *row, degrees)
-        for query, row in zip(told.queries, numbers, strict=True)
-    )
-
-
 def condition_in_order(
     mean: np.ndarray, covariance: np.ndarray, outcomes: np.ndarray, noises: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -378,7 +352,8 @@ class Surprise:
         mask = np.asarray(self.queries.mask)
         value = np.where(mask, np.asarray(self.queries.value), 0.0) + 0.0
         sets = [row.tobytes() for row in mask]
-        return _number(sets), _number([a + b.tobytes() for a, b in zip(sets, value, strict=True)])
+        both = [kind + row.tobytes() for kind, row in zip(sets, value, strict=True)]
+        return pd.factorize(np.array(sets, object))[0], pd.factorize(np.array(both, object))[0]
 
     @cached_property
     def evidence(self) -> LikelihoodRatios:
@@ -543,7 +518,7 @@ class Surprise:
 
         Those that are improbable have a p-value below a tenth divided by their number.
         """
-        least = self.interventions[["p_bias", "p_noise"]].min(axis=1).head(MOST_NAMED_INTERVENTIONS)
+        least = self.interventions[["p_bias", "p_noise"]].min(axis=1).head(MOST_NAMED_IN_TEXT)
         return [str(least.index[0]), *map(str, least.index[1:][least.iloc[1:] < 0.1 / len(least)])]
 
     @property
@@ -557,11 +532,9 @@ class Surprise:
         count, mean, predicted = int(line["outcomes"]), line["mean_outcome"], line["predicted"]
         side = "worse" if (mean > predicted) == (self.problem.objective == "min") else "better"
         outcomes = f"the mean of {count} outcomes is" if count > 1 else "the outcome is"
-        noisy = (
-            f", and they vary {line['noise_ratio']:.2g} times as much as their noise should"
-            if line["p_noise"] < 0.01
-            else ""
-        )
+        noisy = ""
+        if line["p_noise"] < 0.01:
+            noisy = f", and they vary {line['noise_ratio']:.2g} times as much as their noise should"
         return (
             f"{name}: predicted was {predicted:.3g} +- {line['sd']:.2g}, a single outcome "
             f"+- {spread:.2g}; {outcomes} {mean:.3g}, {side} than predicted "
@@ -597,12 +570,6 @@ def between(problem: Problem, members: Sequence[str]) -> tuple[str, ...]:
     after, target = problem.graph.do(members), problem.target
     causes = {target, *after.ancestors(target)}
     return tuple(name for name in after.descendants(members) if name in causes)
-
-
-def _number(keys: Sequence[bytes]) -> np.ndarray:
-    """Return a number for each key, 0, 1, ... in order of first appearance."""
-    seen: dict[bytes, int] = {}
-    return np.array([seen.setdefault(key, len(seen)) for key in keys], int)
 
 
 def _compare(arrays: PredictionArrays, members: np.ndarray) -> tuple[float, ...]:
@@ -688,12 +655,13 @@ def check_curvature(post: Posterior, key: jax.Array | int = 0) -> Check:
         f"the residuals of {name} given its causes correlate with powers of {line['where']} "
         f"(correlation {line['observed']:.2f}, a linear mechanism predicts {line['low']:.2f} to "
         f"{line['high']:.2f})"
-        for name, line in failed.head(MOST_NAMED_MECHANISMS).iterrows()
+        for name, line in failed.iterrows()
     ]
-    rest = len(failed) - len(words)
-    more = f"; {rest} more likewise" if rest else ""
     chosen = ", ".join(f'"{name}": "gp"' for name in failed.index[:6])
-    text = f"{len(failed)} of {len(table)} mechanisms are nonlinear: {'; '.join(words)}{more}."
+    text = (
+        f"{len(failed)} of {len(table)} mechanisms are nonlinear: "
+        f"{listed(words, most=MOST_NAMED_IN_TEXT)}."
+    )
     advice = (
         "Linear mechanisms mislead experiments far from the observations: optimize with "
         f"mechanisms={{{chosen}}}, compare with cb.diagnostics.check_linearity, or keep "
@@ -714,7 +682,7 @@ def select_for_warning(checks: tuple[Check, ...]) -> tuple[Check, ...]:
     overlap = failed.get("overlap")
     if overlap is not None and "mechanisms" not in failed:
         if len(overlap.failures) <= MOST_SETS_WITHOUT_OVERLAP * len(overlap.table):
-            failed.pop("overlap")
+            del failed["overlap"]
     return tuple(failed.values())
 
 
@@ -739,13 +707,19 @@ class Said(NamedTuple):
 
 
 def predict_outcomes(state: State, told: Told) -> tuple[PredictedOutcome, ...]:
-    """Return the predictions of the mechanisms alone for each outcome of a batch.
+    """Predict each outcome of a batch by the mechanisms alone, given the outcomes before it.
 
-    state: the state before the batch.
+    state: the state before the batch. told: the interventions of the batch, the outcomes, and the
+    variances of their noise.
     """
     without = offered(state.surrogate, "without_residual")
     surrogate = state.surrogate if without is None else without()
-    return predict_in_order(surrogate, told, noise_degrees(state.posterior))
+    prior = (surrogate.predict(told.queries).mean, surrogate.covariance(told.queries))
+    means, variances = condition_in_order(*prior, told.values, told.variances)
+    columns = (means, np.sqrt(variances), told.variances, told.values)
+    numbers = zip(told.queries, *(each.tolist() for each in columns), strict=True)
+    degrees = noise_degrees(state.posterior)
+    return tuple(PredictedOutcome(*row, degrees) for row in numbers)
 
 
 def warn_of_contradictions(

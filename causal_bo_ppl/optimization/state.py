@@ -218,6 +218,19 @@ class State:
             return self.posterior.outcome_variances(queries)
         return np.full(len(queries), float(given))
 
+    def context(self, *, by_model: bool = False) -> Context:
+        """Return what an acquisition knows of the next experiment.
+
+        by_model: whether any intervention may be recommended, or by `report` those tried.
+        """
+        tried, candidates = self.tried.queries, self.candidates.queries
+        of_all = by_model or self.settings.report == "model" or not len(tried)
+        among = candidates if of_all else tried
+        number, objective = len(tried) + 1, self.problem.objective
+        return Context(
+            self.surrogate, objective, candidates, among, round=number, noise=self.noises
+        )
+
 
 def begin(
     post: Posterior,
@@ -278,10 +291,7 @@ def take_measured(state: State) -> State:
 
 
 def ask(
-    state: State,
-    n: int = 1,
-    pending: Iterable[Queries] = (),
-    key: jax.Array | None = None,
+    state: State, n: int = 1, pending: Iterable[Queries] = (), key: jax.Array | None = None
 ) -> tuple[Proposal, ...]:
     """Return the next experiments that can be paid for, at most n, the best first.
 
@@ -306,7 +316,6 @@ def choose(
     """
     surrogate, candidates = state.surrogate, state.candidates
     objective, tried = state.problem.objective, state.tried.queries
-    by_model = state.settings.report == "model" or not len(tried)
     spent = [state.spent]
     for query in pending:
         surrogate = surrogate.fantasize(query, state.noise(query))
@@ -318,13 +327,10 @@ def choose(
         pays = partial(_is_affordable, state.settings, spent=tuple(spent))
         if not pays(candidates.costs).any():
             break
-        context = Context(
-            surrogate,
-            objective,
-            candidates.queries,
-            candidates.queries if by_model else tried,
+        context = replace(
+            state.context(),
+            surrogate=surrogate,
             round=count + index,
-            noise=state.noises,
             key=None if key is None else jax.random.fold_in(key, first + index),
             rows=state.expects_observations,
             exact=state.settings.known_noise == 0,

@@ -45,28 +45,17 @@ from causal_bo_ppl.inputs import (
     require_float64,
     write_key,
 )
-from causal_bo_ppl.optimization import ingest
+from causal_bo_ppl.optimization import ingest, monitor
 from causal_bo_ppl.optimization.experiments import best_gain, explain_stop, observes
 from causal_bo_ppl.optimization.explain import Reasons, Suggestion, Suggestions, explain
 from causal_bo_ppl.optimization.ingest import OUT_OF_DOMAIN, StudyRecord, write_setting
 from causal_bo_ppl.optimization.initial_state import begin_from_rows, digest_rows, find_versions
-from causal_bo_ppl.optimization.monitor import (
-    PredictedOutcome,
-    Said,
-    Surprise,
-    assess,
-    warn_of_contradictions,
-)
+from causal_bo_ppl.optimization.monitor import PredictedOutcome, Said, Surprise
 from causal_bo_ppl.optimization.run import CHOSEN, Recommendation, recommendation
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import Choice, State, choose
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import (
-    Interventions,
-    named,
-    read_interventions,
-    set_label,
-)
+from causal_bo_ppl.problem.interventions import Interventions, read_interventions, set_label
 from causal_bo_ppl.surrogates import Surrogate
 
 FORMAT_VERSION = 2  # of the JSON text
@@ -215,7 +204,7 @@ class Study:
     @cached_property
     def surprise(self) -> Surprise:
         """Whether the outcomes agree with what the mechanisms predicted for them on arrival."""
-        return assess(self.state.problem, ingest.predictions(self.records))
+        return monitor.assess(self.state.problem, ingest.predictions(self.records))
 
     @cached_property
     def stopped(self) -> str:
@@ -350,7 +339,7 @@ class Study:
         >>> study.to_frame()["outcome"].tolist()
         [-2.0, -2.9, nan]
         """
-        options = {"variance": variance, "failed": failed, "again": again}
+        options: dict[str, Any] = {"variance": variance, "failed": failed, "again": again}
         try:
             new = ingest.read_answers(self, what, outcome, **options)
             if not new:
@@ -360,7 +349,7 @@ class Study:
             raise ObservationError(str(error)) from error
         records = (*self.records, *predicted)
         state = ingest.add_losses(state, records)
-        issued = warn_of_contradictions(
+        issued = monitor.warn_of_contradictions(
             state, self.settings, ingest.predictions(records), self._issued, stacklevel=2
         )
         return self._after(records, state, issued)
@@ -431,10 +420,7 @@ class Study:
 
     @classmethod
     def from_json(
-        cls,
-        text: str,
-        data: Data | pd.DataFrame,
-        functions: Mapping[str, Any] | None = None,
+        cls, text: str, data: Data | pd.DataFrame, functions: Mapping[str, Any] | None = None
     ) -> "Study":
         """Read a study from the text that `to_json` wrote; it continues unchanged.
 
@@ -469,9 +455,7 @@ class Study:
         """
         document = _read_document(text)
         callables = {k: v for k, v in (functions or {}).items() if callable(v)}
-        problem = Problem.from_json(
-            json.dumps(document["problem"]), None if functions is None else callables
-        )
+        problem = Problem.from_json(json.dumps(document["problem"]), callables)
         settings = Settings.from_json(json.dumps(document["settings"]), functions)
         rows = read_data(problem, data)
         written, digest = document["data_digest"], digest_rows(rows)
@@ -501,11 +485,7 @@ class Study:
         recorded = "<p>Nothing is recorded yet.</p>"
         if self.records:
             recorded = f"<p>Recorded:</p>{self.to_frame().to_html(**options)}"
-        tried = [
-            self.problem.interventions(each.query)[0]
-            for each in self.records
-            if not (each.is_out_of_domain or each.is_passive)
-        ]
+        tried = self.problem.interventions(self.state.tried.queries)
         distinct = {tuple(each.items()): each for each in (self.best.intervention, *tried)}
         table = self.effects(list(distinct.values())).to_html(index=False, **options)
         stopped = f"<p>Stop: {html.escape(self.stopped)}.</p>" if self.stopped else ""
@@ -556,15 +536,15 @@ def _write_record(problem: Problem, record: StudyRecord) -> dict[str, Any]:
 
 
 def _read_record(problem: Problem, written: Mapping[str, Any]) -> StudyRecord:
-    nodes = problem.graph.nodes
-    mask = np.array([[name in written["set"] for name in nodes]])
-    value = np.array([[float(written["set"].get(name, 0.0)) for name in nodes]])
-    query, row, predicted = named(Queries(mask, value), nodes), None, None
+    query, row, predicted = ingest.read_intervention(problem, written["set"]), None, None
     if written["row"] is not None:
-        row = Data(nodes, problem.target, np.array([written["row"]], float), mask)
+        values = np.array([written["row"]], float)
+        row = Data(problem.graph.nodes, problem.target, values, np.asarray(query.mask))
     if written["predicted"] is not None:
         *numbers, degrees = written["predicted"]
-        predicted = PredictedOutcome(query, *numbers, math.inf if degrees is None else degrees)
+        predicted = PredictedOutcome._make(
+            (query, *numbers, math.inf if degrees is None else degrees)
+        )
     plain = {name: written[name] for name in PLAIN_FIELDS}
     return StudyRecord(query, row=row, predicted=predicted, **plain)
 
@@ -658,9 +638,8 @@ def _make_suggestion(study: Study, choice: Choice, number: int, key: jax.Array) 
     [intervention] = study.problem.interventions(chosen.query)
 
     def why() -> Reasons:
-        return explain(
-            study.problem, choice, suggestion.interval(), key, _note(study, chosen.query)
-        )
+        note = _note(study, chosen.query)
+        return explain(study.problem, choice, suggestion.interval(), key, note)
 
     suggestion = Suggestion(
         intervention, chosen.mean, chosen.sd, chosen.cost, number, chosen.bound, 1, chosen.query,

@@ -162,7 +162,7 @@ def test_under_confounding_effects_are_learned_by_wishart_and_earlier_experiment
     found = cb.optimize(system, data=data.join(earlier), rounds=2, key=0)
     assert found.surrogate.post.method == "wishart" and found.surrogate.post.n_observations == 60
     assert found.surrogate.outcomes.counts.sum() == 5 and found.surrogate.outcomes.counts[1] >= 2
-    with pytest.raises(cb.errors.ModelError, match="whole rows of experiments cannot be used"):
+    with pytest.raises(cb.errors.SettingsError, match="whole rows of experiments cannot be used"):
         cb.optimize(system, data=data, rounds=2, update="full", key=0)
 
 
@@ -255,10 +255,11 @@ def test_what_cannot_be_optimized_is_refused(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(20, 0)
     with pytest.raises(cb.errors.DataError, match="give `data`"):
         cb.optimize(problem, experiment=lambda q: [0.0], rounds=1, key=0)
-    with pytest.raises(cb.errors.DataError, match="give `experiment`"):
+    with pytest.raises(cb.errors.ArgumentError, match="give `experiment`"):
         cb.optimize(problem, data=data, rounds=1, key=0)
     with pytest.raises(
-        cb.errors.DataError, match="experiment must be a function from Queries to outcomes, got 5"
+        cb.errors.ArgumentError,
+        match="experiment must be a function from Queries to outcomes, got 5",
     ):
         cb.optimize(problem, data=data, experiment=5, rounds=1, key=0)
     with pytest.raises(cb.errors.DomainError, match="needs a CausalSystem or a Problem, got str"):

@@ -17,8 +17,9 @@ from causal_bo_ppl.optimization.monitor import (
     between,
     condition_in_order,
     is_due,
-    predict_in_order,
+    predict_outcomes,
 )
+from causal_bo_ppl.optimization.state import begin
 from causal_bo_ppl.surrogates.base import Told
 from causal_bo_ppl.surrogates.discrepancy import noise_degrees
 
@@ -334,15 +335,16 @@ def test_a_batch_is_predicted_as_if_recorded_one_after_another():
     surrogate = cb.surrogates.couple(cb.fit(system.problem, system.observe(40, 0)))
     queries = system.problem.queries([{"X": 2.0}, {"Z": -3.0}, {"X": 2.0}, {"X": -4.0}])
     outcomes, noises = np.array([-1.0, 5.0, -3.0, 2.0]), np.array([2.0, 1.0, 2.0, 2.5])
-    told = predict_in_order(surrogate, Told(queries, outcomes, noises), 38.0)
-    for at, each in enumerate(told):
-        mean, sd = surrogate.predict(queries[at])
+    state = begin(surrogate.post, cb.Settings())
+    predicted = predict_outcomes(state, Told(queries, outcomes, noises))
+    for index, each in enumerate(predicted):
+        mean, sd = surrogate.predict(queries[index])
         assert (each.mean, each.sd) == (
             pytest.approx(mean[0], rel=1e-4),
             pytest.approx(sd[0], rel=1e-4),
         )
         assert each.degrees == 38.0
-        surrogate = surrogate.tell(queries[at], outcomes[at], noises[at])
+        surrogate = surrogate.tell(queries[index], outcomes[index], noises[index])
 
 
 def test_predictions_in_order_are_those_of_the_dense_gaussian_across_blocks():
