@@ -69,15 +69,14 @@ class ExperimentRunner:
             )
 
     def run(self, queries: Queries, key: jax.Array) -> object:
-        """Run one experiment for each intervention; return whatever it gives."""
-        copy = Queries(np.array(queries.mask), np.array(queries.value))  # ours stays as it is
-        return self._perform(copy, key)
+        """Run one experiment for each intervention, on a copy; return whatever it gives."""
+        return self._perform(Queries(np.array(queries.mask), np.array(queries.value)), key)
 
-    def observe(self, rows: int, key: jax.Array) -> Data:
+    def observe(self, count: int, key: jax.Array) -> Data:
         """Return a number of observations in which nothing is set."""
         if self.experiment is None and self.system is not None:
-            return self.system.observe(rows, key)
-        returned = self._perform(self.problem.baseline().repeat(rows), key)
+            return self.system.observe(count, key)
+        returned = self._perform(self.problem.baseline().repeat(count), key)
         if not isinstance(returned, Data):
             raise ObservationError(
                 "to observe, the experiment is asked to set nothing and must return Data, the "
@@ -201,7 +200,7 @@ def observes(state: State, key: jax.Array) -> bool:
     return gain_of_rows(state, policy.rows) / price > best_gain(state, by_model=True)
 
 
-def gain_of_rows(state: State, rows: int) -> float:
+def gain_of_rows(state: State, count: int) -> float:
     """Return what a number of further observations is expected to improve.
 
     N observations leave a covariance Sigma of theta; n more leave about N / (N + n) of it, so that
@@ -212,7 +211,7 @@ def gain_of_rows(state: State, rows: int) -> float:
     points = promising(state.surrogate, state.candidates.queries, objective, MOST_RECOMMENDABLE)
     mean = sign_of(objective) * state.surrogate.predict(points).mean
     sizes, directions = np.linalg.eigh(state.surrogate.covariance(points))
-    share = rows / (state.posterior.n_observations + rows)
+    share = count / (state.posterior.n_observations + count)
     is_positive = sizes > 1e-12 * max(sizes.max(initial=0.0), np.finfo(float).tiny)
     root = directions[:, is_positive] * np.sqrt(share * sizes[is_positive])
     if not root.shape[1]:

@@ -26,13 +26,13 @@ FEWEST_OBSERVATIONS = 8  # that the checks before the first round need
 
 
 def begin_from_rows(
-    problem: Problem, rows: Data, settings: Settings, key: jax.Array, *, stacklevel: int | None = 1
+    problem: Problem, data: Data, settings: Settings, key: jax.Array, *, stacklevel: int | None = 1
 ) -> tuple[State, tuple[Check, ...]]:
     """Fit the data there are, run the cheap checks once, and warn of those that failed.
 
     Parameters
     ----------
-    problem, rows, settings:
+    problem, data, settings:
         What is optimized, the data to begin with, and how.
     key:
         For all that is drawn before the first experiment.
@@ -46,20 +46,20 @@ def begin_from_rows(
         The state before the first experiment, and the checks.
     """
     level = None if stacklevel is None else stacklevel + 1
-    post, experiments, takes = fit_data(problem, rows, settings, jax.random.fold_in(key, 1))
+    post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
     state = begin(post, settings, experiments, takes_observations=takes, stacklevel=level)
     checks = run_checks(state, jax.random.fold_in(key, 2))
-    doubtful = settings.doubting(contradicts_graph(checks))
-    if doubtful is not settings:
-        state = begin(post, doubtful, experiments, takes_observations=takes, stacklevel=None)
+    adjusted = settings.doubting(contradicts_graph(checks))
+    if adjusted is not settings:
+        state = begin(post, adjusted, experiments, takes_observations=takes, stacklevel=None)
     if level is not None:
         warn_of_failed_checks(checks, stacklevel=level)
     return state, checks
 
 
-def digest_rows(rows: Data) -> str:
+def digest_rows(data: Data) -> str:
     """Return a hash of data, the same for any order of the observations."""
-    return hashlib.sha256(f"{digest(rows):x}".encode()).hexdigest()
+    return hashlib.sha256(f"{digest(data):x}".encode()).hexdigest()
 
 
 def find_versions() -> tuple[tuple[str, str], ...]:

@@ -315,9 +315,9 @@ def condition_in_order(
     return mean, np.diagonal(joint).copy()
 
 
-def assess(problem: Problem, told: Sequence[PredictedOutcome]) -> "Surprise":
+def assess(problem: Problem, outcomes: Sequence[PredictedOutcome]) -> "Surprise":
     """Compare outcomes with their predictions, given in order of arrival."""
-    return Surprise(problem, tuple(told))
+    return Surprise(problem, tuple(outcomes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -706,20 +706,20 @@ class Said(NamedTuple):
     switched: bool = False
 
 
-def predict_outcomes(state: State, told: Told) -> tuple[PredictedOutcome, ...]:
+def predict_outcomes(state: State, batch: Told) -> tuple[PredictedOutcome, ...]:
     """Predict each outcome of a batch by the mechanisms alone, given the outcomes before it.
 
-    state: the state before the batch. told: the interventions of the batch, the outcomes, and the
-    variances of their noise.
+    state: the state before the batch. batch: the interventions, the outcomes, and the variances of
+    their noise.
     """
     without = offered(state.surrogate, "without_residual")
     surrogate = state.surrogate if without is None else without()
-    prior = (surrogate.predict(told.queries).mean, surrogate.covariance(told.queries))
-    means, variances = condition_in_order(*prior, told.values, told.variances)
-    columns = (means, np.sqrt(variances), told.variances, told.values)
-    numbers = zip(told.queries, *(each.tolist() for each in columns), strict=True)
+    prior = (surrogate.predict(batch.queries).mean, surrogate.covariance(batch.queries))
+    means, variances = condition_in_order(*prior, batch.values, batch.variances)
+    columns = (means, np.sqrt(variances), batch.variances, batch.values)
+    numbers = zip(batch.queries, *(each.tolist() for each in columns), strict=True)
     degrees = noise_degrees(state.posterior)
-    return tuple(PredictedOutcome(*row, degrees) for row in numbers)
+    return tuple(PredictedOutcome._make((*row, degrees)) for row in numbers)
 
 
 def warn_of_contradictions(

@@ -136,11 +136,13 @@ class Study:
         if settings is not None and not isinstance(settings, Settings):
             raise SettingsError(f"settings must be cb.Settings(...), got {settings!r}")
         given, chosen = as_key(key), settings or Settings()
-        rows = read_data(problem, data)
-        for_rows, _ = jax.random.split(given)
+        checked = read_data(problem, data)
+        for_data, _ = jax.random.split(given)
         level = None if stacklevel is None else stacklevel + 1
-        state, checks = begin_from_rows(problem, rows, chosen, for_rows, stacklevel=level)
-        self.__dict__.update(problem=problem, settings=chosen, data=rows, key=given, checks=checks)
+        state, checks = begin_from_rows(problem, checked, chosen, for_data, stacklevel=level)
+        self.__dict__.update(
+            problem=problem, settings=chosen, data=checked, key=given, checks=checks
+        )
         self.__dict__.update(state=state, records=(), _start=state, _issued=Said())
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -457,8 +459,8 @@ class Study:
         callables = {k: v for k, v in (functions or {}).items() if callable(v)}
         problem = Problem.from_json(json.dumps(document["problem"]), callables)
         settings = Settings.from_json(json.dumps(document["settings"]), functions)
-        rows = read_data(problem, data)
-        written, digest = document["data_digest"], digest_rows(rows)
+        checked = read_data(problem, data)
+        written, digest = document["data_digest"], digest_rows(checked)
         if written != digest:
             raise DataError(
                 f"these are other data than those that the study began with (digest "
@@ -466,7 +468,7 @@ class Study:
                 "any order, and report new ones with tell"
             )
         study = object.__new__(cls)
-        study._begin(problem, rows, settings, read_key(document["key"]), stacklevel=None)
+        study._begin(problem, checked, settings, read_key(document["key"]), stacklevel=None)
         records = tuple(_read_record(problem, each) for each in document["records"])
         state = ingest.condition(study.state, records)
         return study._after(records, state, Said(*document["warnings"]))

@@ -485,7 +485,7 @@ def history(of_study: Any) -> dict[str, Any]:
 
 
 def _nullable(found: Any) -> list[Any]:
-    return found["asked"].astype(object).where(found["asked"].notna(), None).tolist()
+    return found["suggestion"].astype(object).where(found["suggestion"].notna(), None).tolist()
 
 
 def study_text(of_study: Any) -> str:
