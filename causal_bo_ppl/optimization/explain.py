@@ -269,9 +269,8 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
     mask, value = np.asarray(candidates.mask), np.asarray(candidates.value)
     widths = [np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in problem.graph.nodes]
     is_near = (mask == np.asarray(query.mask)).all(axis=1)
-    is_near &= (
-        np.abs(value - np.asarray(query.value)) <= SAME_INTERVENTION * np.array(widths)
-    ).all(axis=1)
+    gaps = np.abs(value - np.asarray(query.value))
+    is_near &= (gaps <= SAME_INTERVENTION * np.array(widths)).all(axis=1)
     others = candidates[np.flatnonzero(~is_near & choice.affordable(problem.cost(candidates)))]
     if not len(others):
         return None

@@ -382,8 +382,8 @@ def require_expected_outcomes(state: State, records: Sequence[StudyRecord]) -> N
     mean = np.append(mean, [usual.mean] * len(observed))
     spread = np.append(spread, [usual.sd] * len(observed))
     outcomes = np.array([each.outcome for each in (*chosen, *observed)], float)
-    bad = np.abs(outcomes - mean) > LEAST_DISTANCE * usual.sd
-    bad &= _is_improbable(state, outcomes, mean, spread)
+    gap = np.abs(outcomes - mean)
+    bad = (gap > LEAST_DISTANCE * usual.sd) & _is_improbable(state, gap, spread)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         more = f" ({bad.sum()} of {len(bad)} outcomes are like that)" if bad.sum() > 1 else ""
@@ -391,10 +391,8 @@ def require_expected_outcomes(state: State, records: Sequence[StudyRecord]) -> N
         _refuse(f"the outcome of {where} is", outcomes[first], mean[first], spread[first], more)
 
 
-def _is_improbable(
-    state: State, values: np.ndarray, mean: np.ndarray, spread: np.ndarray
-) -> np.ndarray:
-    z = np.abs(values - mean) / np.where(spread > 0, spread, 1.0)
+def _is_improbable(state: State, gap: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    z = gap / np.where(spread > 0, spread, 1.0)
     return np.asarray(2 * student.sf(z, noise_degrees(state.posterior)) < LEAST_PROBABILITY)
 
 
@@ -473,7 +471,7 @@ def require_expected_rows(state: State, records: Sequence[StudyRecord]) -> None:
     active = np.flatnonzero(far.any(axis=1) & was_set.any(axis=1))
     if len(active):
         mean[active], spread[active] = _expect(state, [chosen[index] for index in active])
-    bad = far & _is_improbable(state, values, mean, spread)
+    bad = far & _is_improbable(state, np.abs(values - mean), spread)
     if bad.any():
         row, column = first = tuple(np.argwhere(bad)[0])
         more = f" ({int(bad.sum())} values are like that)" if bad.sum() > 1 else ""

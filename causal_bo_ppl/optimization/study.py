@@ -361,6 +361,19 @@ class Study:
 
         `suggestion` is the number of the suggestion. `expected` and `spread` are mean and sd of the
         outcome as the mechanisms predicted it, `z` is the standardized residual.
+
+        Returns
+        -------
+        pd.DataFrame
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+        >>> study = study.tell(study.ask(), -6.1).tell({"X": 1.0}, failed="leaked")
+        >>> study.to_frame()[["suggestion", "failed"]].values.tolist()
+        [[1, ''], [<NA>, 'leaked']]
         """
         records, nodes, arrays = self.records, self.problem.graph.nodes, self.surprise.arrays
         settings = [write_setting(self.problem, each.query) for each in records]
