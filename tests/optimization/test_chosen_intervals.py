@@ -63,7 +63,7 @@ def test_the_command_line_says_it():
 @pytest.mark.slow
 def test_intervals_of_what_looks_best_among_many_weak_effects_hold_it_too_seldom():
     """Thirty equally good causes: of a fixed one 90 % intervals cover 90 %, of the best fewer."""
-    nodes = [f"x{at}" for at in range(30)]
+    nodes = [f"x{index}" for index in range(30)]
     graph = cb.CausalGraph.from_edges([(name, "y") for name in nodes])
     domains = dict.fromkeys(nodes, (-1.0, 1.0))
     problem = cb.Problem(graph, "y", domains=domains, sets=[(name,) for name in nodes])

@@ -38,9 +38,9 @@ def study(request):
     return cb.Study(problem, data, cb.Settings(report="model", update="target"), key=0)
 
 
-@pytest.mark.parametrize("told", [(), (({"A": 1.0}, 0.7), ({"B": -1.0}, -1.5))])
-def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(study, told):
-    for each in told:
+@pytest.mark.parametrize("reports", [(), (({"A": 1.0}, 0.7), ({"B": -1.0}, -1.5))])
+def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(study, reports):
+    for each in reports:
         study = study.tell(*each)
     state = study.state
     context = Context(

@@ -19,12 +19,15 @@ import causal_bo_ppl as cb
 )
 def test_order_of_reports_does_not_matter(chain, chain_data, options):
     start = cb.Study(chain.problem, chain_data, cb.Settings(budget=20.0, **options), key=0)
-    told, found = reports(chain), []
+    given, found = reports(chain), []
     vertices = chain.problem.vertices()
-    for order in [range(len(told)), *map(np.random.default_rng(0).permutation, [len(told)] * 6)]:
+    for order in [
+        range(len(given)),
+        *map(np.random.default_rng(0).permutation, [len(given)] * 6),
+    ]:
         study = start
         for position in order:
-            arguments, options = told[position]
+            arguments, options = given[position]
             study = study.tell(*arguments, **options)
         suggestion = study.ask()
         predicted = study.surrogate.predict(vertices)
@@ -68,10 +71,13 @@ def test_batch_is_reported_in_part_and_out_of_order(chain_study):
 def test_batch_is_reported_with_a_table_of_whole_rows(chain_study):
     batch = chain_study.ask(2)
     frame = pd.DataFrame({"X": [0.1, 0.2], "Z": [5.0, 5.0], "Y": [-6.0, -6.2]})
-    told = chain_study.tell(batch, frame)
-    assert told.to_frame()["suggestion"].tolist() == [1, 2] and told.to_frame()["whole_row"].all()
+    updated = chain_study.tell(batch, frame)
+    assert (
+        updated.to_frame()["suggestion"].tolist() == [1, 2]
+        and updated.to_frame()["whole_row"].all()
+    )
     data = cb.Data.from_frame(chain_study.problem, frame, intervened=["Z"])
-    assert chain_study.tell(batch, data).best == told.best
+    assert chain_study.tell(batch, data).best == updated.best
     with pytest.raises(cb.errors.ObservationError, match="Z = 4, suggested was 5"):
         chain_study.tell(batch, frame.assign(Z=4.0))
     with pytest.raises(cb.errors.ObservationError, match="or with a table of as many whole rows"):
@@ -92,24 +98,26 @@ def test_several_interventions_are_reported_with_a_list_of_outcomes(chain, chain
 
 def test_suggestion_reported_twice_is_recorded_once(chain_study):
     suggestion = chain_study.ask()
-    told = chain_study.tell(suggestion, -6.0)
-    assert told.tell(suggestion, -6.0) is told
+    updated = chain_study.tell(suggestion, -6.0)
+    assert updated.tell(suggestion, -6.0) is updated
     with pytest.raises(
         cb.errors.ObservationError,
         match=r"suggestion 1, do\(Z = 5\), was recorded with -6.0 and is now reported with -6.5",
     ):
-        told.tell(suggestion, -6.5)
-    assert len(told.tell(suggestion, -6.5, again=True).records) == 2
-    assert told.ask().number == 2
-    assert len(told.tell(told.ask(), -6.5).records) == 2  # the same intervention, asked for again
+        updated.tell(suggestion, -6.5)
+    assert len(updated.tell(suggestion, -6.5, again=True).records) == 2
+    assert updated.ask().number == 2
+    assert (
+        len(updated.tell(updated.ask(), -6.5).records) == 2
+    )  # the same intervention, asked for again
 
 
 def test_suggestion_of_an_earlier_state_is_recorded_and_one_of_another_study_is_not(
     chain, chain_data, chain_study
 ):
     early = chain_study.ask(2)
-    told = chain_study.tell({"X": 1.0}, -1.2).tell(early[1], -6.0)
-    assert told.to_frame()["suggestion"].tolist() == [pd.NA, 2]
+    updated = chain_study.tell({"X": 1.0}, -1.2).tell(early[1], -6.0)
+    assert updated.to_frame()["suggestion"].tolist() == [pd.NA, 2]
     other = cb.Study(chain.problem, chain_data, key=1)
     with pytest.raises(
         cb.errors.ObservationError, match=r"suggestion 1, do\(Z = 5\), is of another study"
@@ -141,9 +149,9 @@ def test_replicates_and_their_mean_with_its_variance_are_equally_informative(cha
 
 def test_observations_update_the_mechanisms(chain, chain_data, chain_study):
     more = chain.observe(5, 9)
-    told = chain_study.tell({}, more.to_frame())
-    assert told.posterior.n_observations == 45 and told.best.by == "model"
-    assert np.allclose(told.posterior.mean, cb.fit(chain.problem, chain_data.join(more)).mean)
+    updated = chain_study.tell({}, more.to_frame())
+    assert updated.posterior.n_observations == 45 and updated.best.by == "model"
+    assert np.allclose(updated.posterior.mean, cb.fit(chain.problem, chain_data.join(more)).mean)
     row = dict(zip(more.nodes, more.values[0], strict=True))
     assert chain_study.tell({}, row).posterior.n_observations == 41
 
@@ -172,13 +180,13 @@ def test_experiments_in_the_data_and_reported_later_give_the_same_posterior(vari
 
 
 def test_outcome_that_is_known_with_the_same_digits_is_refused(chain, chain_data, chain_study):
-    told = chain_study.tell({"X": 5.0}, -5.0)
+    updated = chain_study.tell({"X": 5.0}, -5.0)
     with pytest.raises(
         cb.errors.ObservationError, match="known already, with the same digits.*again=True"
     ):
-        told.tell({"X": 5.0}, -5.0)
-    assert len(told.tell({"X": 5.0}, -5.0, again=True).records) == 2
-    assert len(told.tell({"X": 5.0}, -5.1).records) == 2
+        updated.tell({"X": 5.0}, -5.0)
+    assert len(updated.tell({"X": 5.0}, -5.0, again=True).records) == 2
+    assert len(updated.tell({"X": 5.0}, -5.1).records) == 2
     with pytest.raises(
         cb.errors.ObservationError, match="nothing set with the outcome .* is known already"
     ):
@@ -193,24 +201,30 @@ def test_failure_reported_twice_is_recorded_once_and_is_no_longer_pending(chain_
     assert len(failed.tell(batch[1], failed="broke").records) == 2  # another failure of it
     assert failed.ask(pending=batch).sd == failed.ask(pending=batch[:1]).sd
     assert failed.ask(pending=batch).number == failed.ask(pending=batch[:1]).number
-    told = failed.tell(batch[1], -6.0)
-    assert told.tell(batch[1], failed="leaked") is told and told.tell(batch[1], -6.0) is told
+    updated = failed.tell(batch[1], -6.0)
+    assert (
+        updated.tell(batch[1], failed="leaked") is updated
+        and updated.tell(batch[1], -6.0) is updated
+    )
     with pytest.raises(
         cb.errors.ObservationError, match=r"with -6.0 and is now reported with failed \(broke\)"
     ):
-        told.tell(batch[1], failed="broke")
+        updated.tell(batch[1], failed="broke")
 
 
 def test_outcomes_of_a_suggestion_are_known_in_any_order(chain_study):
     suggestion = chain_study.ask()
-    told = chain_study.tell(suggestion, [-6.0, -6.5])
-    assert told.tell(suggestion, [-6.5, -6.0]) is told and told.tell(suggestion, -6.5) is told
-    more = told.tell(suggestion, -7.0, again=True)
+    updated = chain_study.tell(suggestion, [-6.0, -6.5])
+    assert (
+        updated.tell(suggestion, [-6.5, -6.0]) is updated
+        and updated.tell(suggestion, -6.5) is updated
+    )
+    more = updated.tell(suggestion, -7.0, again=True)
     assert more.tell(suggestion, [-6.0, -6.5]) is more
     with pytest.raises(
         cb.errors.ObservationError, match="with -6.0, -6.5 and is now reported with -6.5, -6.5"
     ):
-        told.tell(suggestion, [-6.5, -6.5])
+        updated.tell(suggestion, [-6.5, -6.5])
 
 
 def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_study):
@@ -228,11 +242,11 @@ def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_st
         with pytest.raises(cb.errors.ObservationError, match="known already, with the same digits"):
             begun.tell({"X": 5.0}, outcome)
     suggestion = chain_study.ask()
-    told = chain_study.tell(suggestion, -6.0)
+    updated = chain_study.tell(suggestion, -6.0)
     with pytest.raises(
         cb.errors.ObservationError, match="with -6.0 and is now reported with -6.0 with its row"
     ):
-        told.tell(suggestion, {"X": 0.1, "Y": -6.0})
+        updated.tell(suggestion, {"X": 0.1, "Y": -6.0})
 
 
 def test_observing_is_not_suggested_again_while_it_is_under_way(chain, chain_data):

@@ -58,8 +58,8 @@ def test_known_variances_leave_residuals_as_they_are():
 def test_scores_of_a_common_estimate_have_the_joint_density_of_students_t():
     nu, z = 7.0, np.array([0.8, -1.9, 3.1, 0.2])
 
-    def scores(at):
-        return monitor.normal_scores(at, np.full(4, nu))
+    def scores(residuals):
+        return monitor.normal_scores(residuals, np.full(4, nu))
 
     slopes = [
         (scores(z + STEP * np.eye(4)[t])[t] - scores(z - STEP * np.eye(4)[t])[t]) / (2 * STEP)
@@ -82,7 +82,7 @@ def test_scores_are_independent_and_normal_whether_or_not_the_estimate_learns(le
         sums, degrees = sums + before, degrees + np.arange(t)
     z = residuals / np.sqrt(sums / (degrees - 2))
     scores = np.stack([monitor.normal_scores(row, degrees) for row in z])
-    assert min(kstest(scores[:, at], "norm").pvalue for at in range(t)) > 1e-5
+    assert min(kstest(scores[:, index], "norm").pvalue for index in range(t)) > 1e-5
     sizes = np.corrcoef(np.abs(scores).T)[np.triu_indices(t, 1)]
     assert np.abs(sizes).max() < 5 / np.sqrt(n)
     if not learns:  # without the common factor they would not be independent
@@ -95,7 +95,9 @@ def test_scores_are_independent_and_normal_whether_or_not_the_estimate_learns(le
 def test_sums_within_groups_are_those_of_a_loop():
     rng = np.random.default_rng(1)
     values, groups = rng.normal(size=30), np.sort(rng.permutation(30) % 4)[rng.permutation(30)]
-    expected = [values[: at + 1][groups[: at + 1] == groups[at]].sum() for at in range(30)]
+    expected = [
+        values[: index + 1][groups[: index + 1] == groups[index]].sum() for index in range(30)
+    ]
     np.testing.assert_allclose(monitor.cumulate(values, groups), expected, atol=1e-12)
 
 
@@ -129,14 +131,14 @@ def test_sets_and_interventions_share_their_weight_in_order_of_appearance():
     rng = np.random.default_rng(2)
     scores, sets = 2 * rng.normal(size=12), np.array([0, 0, 1, 0, 2, 2, 1, 0, 1, 2, 3, 0])
     found = ratios(scores, sets=sets).sets
-    for at in range(12):
+    for index in range(12):
         expected = 1.0
         for each in range(4):
-            own = scores[: at + 1][sets[: at + 1] == each]
+            own = scores[: index + 1][sets[: index + 1] == each]
             size = 1 + monitor.SHIFT_SD**2 * len(own)
             ratio = np.exp(monitor.SHIFT_SD**2 * own.sum() ** 2 / (2 * size)) / np.sqrt(size)
             expected += (ratio - 1) / ((each + 1) * (each + 2))
-        assert found[at] == pytest.approx(expected, rel=1e-9)
+        assert found[index] == pytest.approx(expected, rel=1e-9)
 
 
 def test_replicates_are_compared_with_the_mean_of_those_before():
@@ -214,10 +216,10 @@ def test_alarms_are_as_rare_as_they_say_however_often_one_looks():
 
 def test_eight_outcomes_far_from_their_prediction_are_a_surprise_by_the_fourth(chain_graph):
     problem = cb.Problem(chain_graph, "Y", domains={"X": (-3, 3), "Z": (-3, 3)})
-    told = predict(
+    predicted = predict(
         problem, [{"Z": 3.0}] * 8, [6.35] * 8, mean=-0.75, sd=0.25, noise=10.2, degrees=398
     )
-    found = assess(problem, told)
+    found = assess(problem, predicted)
     assert found.alarm <= 4 and found.verdict == "failed" and found.p < 1e-6
     assert not found.is_scatter and found.mechanisms.index.tolist() == ["Y"]
     assert "do(Z = 3): predicted was -0.75 +- 0.25" in found.text
@@ -225,14 +227,14 @@ def test_eight_outcomes_far_from_their_prediction_are_a_surprise_by_the_fourth(c
     assert "mechanism of Y" in found.text and "check_graph" in found.advice
     assert 'discrepancy="auto"' in found.message and 'mechanisms="gp"' in found.message
     assert "surprise: failed" in found._repr_html_() and "predicted" in repr(found)
-    earlier = assess(problem, told[: found.alarm - 1])
+    earlier = assess(problem, predicted[: found.alarm - 1])
     assert earlier.verdict == "passed" and earlier.advice == ""
 
 
 def test_the_table_holds_the_running_statistics_with_their_p_values(make_problem):
     problem = make_problem()
-    told = predict(problem, [{"X": 1.0}, {"Z": 1.0}, {"X": 1.0}], [1.0, -2.0, 3.0], sd=0.0)
-    table = assess(problem, told).table
+    predicted = predict(problem, [{"X": 1.0}, {"Z": 1.0}, {"X": 1.0}], [1.0, -2.0, 3.0], sd=0.0)
+    table = assess(problem, predicted).table
     np.testing.assert_allclose(table["score"], [1, -2, 3])
     np.testing.assert_allclose(table["size"], [1, 5, 14])
     np.testing.assert_allclose(table["signed"], [1, -1 / 2**0.5, 2 / 3**0.5])
@@ -240,7 +242,7 @@ def test_the_table_holds_the_running_statistics_with_their_p_values(make_problem
     np.testing.assert_allclose(table["p_signed"][1], 2 * norm.sf(1))
     assert table["set"].tolist() == ["X", "Z", "X"] and table.index.tolist() == [1, 2, 3]
     assert (table["p_corrected"].diff().dropna() <= 0).all()
-    lines = assess(problem, told).interventions
+    lines = assess(problem, predicted).interventions
     assert (
         lines.loc["do(X = 1)", "mean_outcome"] == 2 and lines.loc["do(X = 1)", "noise_ratio"] == 2
     )
@@ -281,10 +283,10 @@ def test_outcomes_better_than_predicted_surprise_too_and_directions_follow_the_o
 
 def test_exact_outcomes_that_agree_up_to_rounding_are_no_surprise(make_problem):
     problem = make_problem()
-    told = predict(problem, [{"X": 1.0}] * 9, [2 + 1e-12] * 9, mean=2.0, sd=0.0, noise=0.0)
-    assert assess(problem, told).verdict == "passed"
-    told = predict(problem, [{"X": 1.0}] * 2, [2.1] * 2, mean=2.0, sd=0.0, noise=0.0)
-    assert assess(problem, told).verdict == "failed"
+    predicted = predict(problem, [{"X": 1.0}] * 9, [2 + 1e-12] * 9, mean=2.0, sd=0.0, noise=0.0)
+    assert assess(problem, predicted).verdict == "passed"
+    predicted = predict(problem, [{"X": 1.0}] * 2, [2.1] * 2, mean=2.0, sd=0.0, noise=0.0)
+    assert assess(problem, predicted).verdict == "failed"
     zeros = predict(problem, [{"X": 1.0}], [0.0], mean=0.0, sd=0.0, noise=0.0)
     assert assess(problem, zeros).p == 1.0
 
@@ -308,8 +310,8 @@ def test_assessments_become_rarer_and_find_what_was_missed(make_problem):
 
 def test_the_picture_shows_every_outcome_the_sum_and_the_alarm(make_problem):
     problem = make_problem()
-    told = predict(problem, [{"X": 1.0}] * 3 + [{"Z": 2.0}] * 5, [2.6] * 7 + [-1.0])
-    found = assess(problem, told)
+    predicted = predict(problem, [{"X": 1.0}] * 3 + [{"Z": 2.0}] * 5, [2.6] * 7 + [-1.0])
+    found = assess(problem, predicted)
     axes = cb.plots.draw_surprise(found)
     lines = {line.get_label(): line for line in axes.get_lines()}
     np.testing.assert_allclose(lines["signed sum over √t"].get_ydata(), found.table["signed"])
@@ -318,7 +320,7 @@ def test_the_picture_shows_every_outcome_the_sum_and_the_alarm(make_problem):
     assert f"p < 0.001 from {found.alarm} on" in lines
     assert "contradict their predictions" in axes.get_title()
     assert [text.get_text() for text in axes.texts] == ["X", "Z"]
-    run = SimpleNamespace(surprise=assess(problem, told[:1]))
+    run = SimpleNamespace(surprise=assess(problem, predicted[:1]))
     assert "agree" in cb.plots.draw_surprise(run).get_title()
     plt.close("all")
     with pytest.raises(cb.errors.DataError, match="no outcome yet"):
@@ -353,10 +355,12 @@ def test_predictions_in_order_are_those_of_the_dense_gaussian_across_blocks():
     root[140] = root[3]  # a replicate
     joint, noises, outcomes = root @ root.T, rng.uniform(0.1, 2.0, 150), rng.normal(size=150)
     means, variances = condition_in_order(mean, joint, outcomes, noises)
-    for at in (0, 1, 63, 64, 65, 128, 140, 149):
-        gain = np.linalg.solve(joint[:at, :at] + np.diag(noises[:at]), joint[:at, at])
-        assert means[at] == pytest.approx(mean[at] + gain @ (outcomes - mean)[:at])
-        assert variances[at] == pytest.approx(joint[at, at] - gain @ joint[:at, at])
+    for index in (0, 1, 63, 64, 65, 128, 140, 149):
+        gain = np.linalg.solve(
+            joint[:index, :index] + np.diag(noises[:index]), joint[:index, index]
+        )
+        assert means[index] == pytest.approx(mean[index] + gain @ (outcomes - mean)[:index])
+        assert variances[index] == pytest.approx(joint[index, index] - gain @ joint[:index, index])
     exact = condition_in_order(
         mean[[3, 3]], np.full((2, 2), 4.0), np.array([1.5, 1.5]), np.zeros(2)
     )

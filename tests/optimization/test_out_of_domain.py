@@ -10,29 +10,29 @@ from causal_bo_ppl.problem.feasibility import for_measured
 def test_whole_rows_out_of_domain_are_learned_from_and_never_recommended(chain, chain_data):
     narrow = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1.0, 1.0)}, sets=[["X"]])
     study = cb.Study(narrow, chain_data, key=0)
-    told = study.tell({"X": 4.0}, {"Z": 3.0, "Y": -4.2})
-    told = told.tell({"Z": 3.0}, {"X": 0.1, "Y": -4.0})
-    assert told.to_frame()["note"].str.contains("never suggested").all()
-    assert told.to_frame()["cost"].tolist() == [0.0, 0.0]
-    assert told.best.by == "model" and told.best.intervention == study.best.intervention
-    assert told.effects([{"X": 1.0}])["sd"][0] < study.effects([{"X": 1.0}])["sd"][0]
+    updated = study.tell({"X": 4.0}, {"Z": 3.0, "Y": -4.2})
+    updated = updated.tell({"Z": 3.0}, {"X": 0.1, "Y": -4.0})
+    assert updated.to_frame()["note"].str.contains("never suggested").all()
+    assert updated.to_frame()["cost"].tolist() == [0.0, 0.0]
+    assert updated.best.by == "model" and updated.best.intervention == study.best.intervention
+    assert updated.effects([{"X": 1.0}])["sd"][0] < study.effects([{"X": 1.0}])["sd"][0]
     rows = cb.Data(
         chain_data.nodes, "Y", [[4.0, 3.0, -4.2], [0.1, 3.0, -4.0]],
         [[True, False, False], [False, True, False]],
     )  # fmt: skip
     whole = cb.fit(narrow, chain_data.join(rows))
-    assert np.allclose(told.posterior.mean, whole.mean, rtol=1e-9)
-    assert cb.Study.from_json(told.to_json(), chain_data).ask().mean == told.ask().mean
+    assert np.allclose(updated.posterior.mean, whole.mean, rtol=1e-9)
+    assert cb.Study.from_json(updated.to_json(), chain_data).ask().mean == updated.ask().mean
 
 
 def test_outcome_of_a_set_that_is_not_explored_informs_about_shared_parameters(
     chain, chain_data, chain_study
 ):
-    told = chain_study.tell({"X": 1.0, "Z": 2.0}, -2.5)
-    assert told.to_frame()["note"].str.contains("never suggested").all()
-    assert told.best.by == "model"
+    updated = chain_study.tell({"X": 1.0, "Z": 2.0}, -2.5)
+    assert updated.to_frame()["note"].str.contains("never suggested").all()
+    assert updated.best.by == "model"
     asked = [{"Z": 2.0}]
-    assert told.effects(asked)["sd"][0] < chain_study.effects(asked)["sd"][0]
+    assert updated.effects(asked)["sd"][0] < chain_study.effects(asked)["sd"][0]
     whole = cb.Study(chain.problem, chain_data, cb.Settings(method="bo"), key=0)
     with pytest.raises(
         cb.errors.ObservationError, match="cannot be learned from here: .*Report the whole row"
@@ -48,30 +48,30 @@ def test_outcome_beyond_its_domain_informs_as_if_the_domain_were_wider(chain, ch
     )
     asked = [{"X": 1.0}, {"Z": 1.0}]
     before = cb.Study(problem, chain_data, settings, key=0)
-    told = before.tell({"Z": 4.0}, -5.0).tell({"X": 0.5}, -0.6)
+    updated = before.tell({"Z": 4.0}, -5.0).tell({"X": 0.5}, -0.6)
     other = cb.Study(wide, chain_data, settings, key=0).tell({"Z": 4.0}, -5.0)
     other = other.tell({"X": 0.5}, -0.6)
-    left, right = (each.effects(asked) for each in (told, other))
+    left, right = (each.effects(asked) for each in (updated, other))
     assert np.allclose(left["mean"], right["mean"]) and np.allclose(left["sd"], right["sd"])
-    assert told.to_frame()["note"].tolist()[0].endswith("never suggested")
-    assert told.surprise.p == pytest.approx(other.surprise.p)
-    assert "do(Z = 4)" in told.surprise.table["intervention"].tolist()
-    suggested = [*told.ask(3), *before.ask(3)]
+    assert updated.to_frame()["note"].tolist()[0].endswith("never suggested")
+    assert updated.surprise.p == pytest.approx(other.surprise.p)
+    assert "do(Z = 4)" in updated.surprise.table["intervention"].tolist()
+    suggested = [*updated.ask(3), *before.ask(3)]
     assert all(abs(value) <= 1.0 for each in suggested for value in each.intervention.values())
-    assert told.best.intervention == {"X": 0.5} and told.problem is problem
+    assert updated.best.intervention == {"X": 0.5} and updated.problem is problem
     with pytest.raises(cb.errors.DomainError, match=r"do\(Z = 4\) lies outside"):
-        told.effects([{"Z": 4.0}])
-    again = cb.Study.from_json(told.to_json(), chain_data)
-    assert again.ask().mean == told.ask().mean and again.best == told.best
+        updated.effects([{"Z": 4.0}])
+    again = cb.Study.from_json(updated.to_json(), chain_data)
+    assert again.ask().mean == updated.ask().mean and again.best == updated.best
     backwards = before.tell({"X": 0.5}, -0.6).tell({"Z": 4.0}, -5.0)
     assert backwards.effects(asked).equals(left)
 
 
 def test_queries_beyond_their_domain_are_recorded_too(chain, chain_study):
     query = for_measured(chain.problem).queries([{"X": 8.0}, {"Z": 1.0}])
-    told = chain_study.tell(query, [-8.0, -1.5])
-    assert told.best == chain_study.tell([{"X": 8.0}, {"Z": 1.0}], [-8.0, -1.5]).best
-    assert [bool(note) for note in told.to_frame()["note"]] == [True, False]
+    updated = chain_study.tell(query, [-8.0, -1.5])
+    assert updated.best == chain_study.tell([{"X": 8.0}, {"Z": 1.0}], [-8.0, -1.5]).best
+    assert [bool(note) for note in updated.to_frame()["note"]] == [True, False]
 
 
 def test_failure_beyond_its_domain_is_recorded_and_changes_nothing(chain_study):
@@ -94,29 +94,33 @@ def test_outcome_beyond_its_domain_far_from_what_was_expected_must_be_confirmed(
 def test_outcome_of_a_variable_without_a_domain_informs_about_shared_parameters(chain, chain_data):
     alone = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1.0, 1.0)})
     study = cb.Study(alone, chain_data, key=0)
-    told = study.tell({"Z": 3.0}, -4.0)
+    updated = study.tell({"Z": 3.0}, -4.0)
     asked = [{"X": 1.0}]
-    assert told.effects(asked)["sd"][0] < study.effects(asked)["sd"][0]
-    assert told.surprise.table["set"].tolist() == ["Z"] and "do(Z = 3)" in str(told.surprise.table)
-    assert told.to_frame()["do(Z)"].tolist() == [3.0] and "do(Z)" in told._repr_html_()
+    assert updated.effects(asked)["sd"][0] < study.effects(asked)["sd"][0]
+    assert updated.surprise.table["set"].tolist() == ["Z"] and "do(Z = 3)" in str(
+        updated.surprise.table
+    )
+    assert updated.to_frame()["do(Z)"].tolist() == [3.0] and "do(Z)" in updated._repr_html_()
 
 
 def test_discrepancy_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
     settings = cb.Settings(residual=True, noise=0.1)
     study = cb.Study(chain.problem, chain_data, settings, key=0)
-    told = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)
-    residual, both = told.surrogate.residual, for_measured(chain.problem)
+    updated = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)
+    residual, both = updated.surrogate.residual, for_measured(chain.problem)
     inside, outside = residual.features(both.require(both.queries([{"X": 5.0}, {"X": 9.0}])))
     assert np.array_equal(inside, outside) and np.abs(inside).max() > 0.1
-    means = [each.effects([{"X": 5.0}])["mean"][0] for each in (study, told)]
+    means = [each.effects([{"X": 5.0}])["mean"][0] for each in (study, updated)]
     assert np.isfinite(means).all() and means[0] != means[1]
 
 
 @pytest.mark.parametrize("beyond", [np.nextafter(5.0, 9.0), 5.0 + 1e-9])
 def test_value_read_back_beyond_its_bound_is_the_bound(chain, chain_data, chain_study, beyond):
-    told, exact = chain_study.tell({"X": beyond}, -5.0), chain_study.tell({"X": 5.0}, -5.0)
-    assert told.best == exact.best and told.spent == 1.0
-    assert told.to_frame()["note"].tolist() == [""] and told.to_frame()["do(X)"].tolist() == [5.0]
+    updated, exact = chain_study.tell({"X": beyond}, -5.0), chain_study.tell({"X": 5.0}, -5.0)
+    assert updated.best == exact.best and updated.spent == 1.0
+    assert updated.to_frame()["note"].tolist() == [""] and updated.to_frame()["do(X)"].tolist() == [
+        5.0
+    ]
     row = cb.Data(chain_data.nodes, "Y", [[beyond, 4.0, -5.0]], [[True, False, False]])
     assert chain_study.tell(row).to_frame()["note"].tolist() == [""]
     assert "never" in chain_study.tell({"X": 5.0 + 1e-6}, -5.0).to_frame()["note"].tolist()[0]

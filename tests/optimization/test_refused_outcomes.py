@@ -71,11 +71,11 @@ def test_outcome_far_from_what_was_expected_must_be_confirmed(chain_study):
         chain_study.tell({"X": 1.0}, [5000.0, -1.0, 4000.0])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        told = chain_study.tell({"X": 1.0}, 5000.0, sure=True)
+        updated = chain_study.tell({"X": 1.0}, 5000.0, sure=True)
     assert ["model discrepancy" in str(each.message) for each in caught] == [True, False]
     assert "the probability of such outcomes is" in str(caught[1].message)
     assert {Path(each.filename).name for each in caught} == {Path(__file__).name}
-    assert told.records[0].outcome == 5000.0 and told.surprise.verdict == "failed"
+    assert updated.records[0].outcome == 5000.0 and updated.surprise.verdict == "failed"
     assert chain_study.tell({"X": 1.0}, -3.5).surprise.verdict == "passed"  # unlikely, and possible
 
 

@@ -35,14 +35,14 @@ def entries(post, update):
 def test_the_order_and_the_grouping_of_outcomes_do_not_matter(post, update, kernel):
     if (update, kernel) == ("full", "fixed"):
         return
-    start, told = begin(post, cb.Settings(update=update, kernel=kernel)), entries(post, update)
+    start, recorded = begin(post, cb.Settings(update=update, kernel=kernel)), entries(post, update)
     candidates = post.problem.vertices()
-    whole = tell(start, told)
+    whole = tell(start, recorded)
     expected = whole.surrogate.predict(candidates)
     for order in list(permutations(range(5)))[::17]:
-        state = tell(start, [told[order[0]], told[order[1]]])
+        state = tell(start, [recorded[order[0]], recorded[order[1]]])
         for position in order[2:]:
-            state = tell(state, [told[position]])
+            state = tell(state, [recorded[position]])
         predicted = state.surrogate.predict(candidates)
         assert np.array_equal(predicted.mean, expected.mean)
         assert np.array_equal(predicted.sd, expected.sd)
@@ -72,10 +72,10 @@ def test_a_budget_pays_for_what_is_left(post):
 def test_a_refused_outcome_leaves_the_state_as_it_was(post):
     state = begin(post, cb.Settings(outcomes="exact"))
     query = post.problem.queries([{"X": 1.0}])
-    told = tell(state, [Entry(query, 1.0, 0.0)])
+    recorded = tell(state, [Entry(query, 1.0, 0.0)])
     with pytest.raises(cb.errors.DataError, match="the same intervention gave 1 and 2"):
-        tell(told, [Entry(query, 2.0, 0.0)])
-    assert len(told.ledger) == 1 and len(tell(told, [Entry(query, 1.0, 0.0)]).ledger) == 2
+        tell(recorded, [Entry(query, 2.0, 0.0)])
+    assert len(recorded.ledger) == 1 and len(tell(recorded, [Entry(query, 1.0, 0.0)]).ledger) == 2
 
 
 def test_the_predictive_density_is_that_of_the_dense_gaussian(post):

@@ -10,16 +10,16 @@ import causal_bo_ppl as cb
 def test_study_shows_records_effects_and_surprise(chain, chain_study):
     assert repr(chain_study).startswith("Study(min Y, 0 outcomes; the model's best do(Z = 5)")
     assert chain_study.best.by == "model" and "Nothing is recorded yet" in chain_study._repr_html_()
-    told = chain_study.tell(chain_study.ask(), -6.0).tell({"X": 5.0}, -5.0, variance=0.25)
-    table = told.to_frame()
+    updated = chain_study.tell(chain_study.ask(), -6.0).tell({"X": 5.0}, -5.0, variance=0.25)
+    table = updated.to_frame()
     assert table["outcome"].tolist() == [-6.0, -5.0] and table["suggestion"].tolist() == [1, pd.NA]
     assert table["do(Z)"].tolist()[0] == 5.0 and table["variance"].tolist()[1] == 0.25
     assert (table["z"] == (table["outcome"] - table["expected"]) / table["spread"]).all()
-    shown = told._repr_html_()
+    shown = updated._repr_html_()
     assert "Surprise: The 2 outcomes agree" in shown and "do(X = 5)" in shown
-    assert "2 outcomes; best do(Z = 5)" in repr(told) and told.best.by == "outcomes"
+    assert "2 outcomes; best do(Z = 5)" in repr(updated) and updated.best.by == "outcomes"
     with pytest.raises(AttributeError, match="never changes"):
-        told.records = ()
+        updated.records = ()
 
 
 def test_study_needs_a_problem_data_settings_and_a_key(chain, chain_data):

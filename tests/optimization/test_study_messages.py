@@ -34,6 +34,6 @@ def test_path_in_place_of_the_text_of_a_study_is_refused(chain, path):
 
 
 def test_one_outcome_is_singular(study):
-    told = study.tell({"X": 1.0}, -1.0)
-    assert "1 outcome;" in repr(told) and "0 outcomes;" in repr(study)
-    assert told.surprise.text.startswith("The outcome agrees with what was predicted")
+    updated = study.tell({"X": 1.0}, -1.0)
+    assert "1 outcome;" in repr(updated) and "0 outcomes;" in repr(study)
+    assert updated.surprise.text.startswith("The outcome agrees with what was predicted")

@@ -44,8 +44,8 @@ def test_json_in_a_fresh_process_gives_the_same_suggestions(chain, chain_data, t
 
 
 def test_json_with_other_data_or_a_changed_text_is_refused(chain, chain_data, chain_study):
-    told = chain_study.tell({"X": 1.0}, -1.0)
-    text = told.to_json()
+    updated = chain_study.tell({"X": 1.0}, -1.0)
+    text = updated.to_json()
     with pytest.raises(
         cb.errors.DataError, match="other data than those that the study began with"
     ):
@@ -61,7 +61,7 @@ def test_json_with_other_data_or_a_changed_text_is_refused(chain, chain_data, ch
     ):
         cb.Study.from_json(text.replace('"format": 2, "kind"', '"format": 99, "kind"'), chain_data)
     shuffled = chain_data.select(np.arange(40)[::-1])
-    assert cb.Study.from_json(text, shuffled).ask().mean == pytest.approx(told.ask().mean)
+    assert cb.Study.from_json(text, shuffled).ask().mean == pytest.approx(updated.ask().mean)
 
 
 def double(queries):
