@@ -16,7 +16,7 @@ KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_
 
 help:
 	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70"
-	@echo "make test      lint, types and tests; the fast ones again as another processor would run them"
+	@echo "make test      lint, types and tests"
 	@echo "make quick     the fast tests only"
 	@echo "make portable  the fast tests as four kinds of processor would run them, and with fewer instructions in JAX"
 	@echo "               (make portable-full: all tests)"
@@ -49,7 +49,6 @@ test: lint
 
 tests: setup
 	$(KEPT) $(BIN)/python -m pytest $(TWO_WORKERS)
-	$(KEPT) $(BIN)/python tests/portable.py other $(FAST)
 
 quick: setup
 	$(KEPT) $(BIN)/python -m pytest $(TWO_WORKERS) $(FAST)
