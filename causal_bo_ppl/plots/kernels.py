@@ -289,7 +289,7 @@ def draw_variance_reduction(found: "xr.Dataset", ax: Axes | None = None) -> Axes
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    _require_result("draw_variance_reduction", found, {"reduction", "sd_after"}, "cb.teaching")
+    _require_result("draw_variance_reduction", found, {"reduction", "sd_after"}, "cb.kernels.variance_reduction")
     experiments = [str(each) for each in found["experiment"].values]
     if len(experiments) == 1:
         return _draw_one(found, experiments[0], ax)
