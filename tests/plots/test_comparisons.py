@@ -181,7 +181,7 @@ def test_given_axes_are_drawn_on(layout):
 
 
 def transfer():
-    """Errors of four methods, by 0 to 48 outcomes, of two systems and two numbers of observations."""
+    """Errors of four methods by outcomes, for two systems and two numbers of observations."""
     names = ["cbo-noprior", "cbo", "gc-cbo, linear kernel", "gc-cbo, nonlinear kernel"]
     rows = []
     for system in ("funnel, linear", "funnel, nonlinear and shared"):
