@@ -1,4 +1,4 @@
-"""Posteriors, runs and comparisons that all tests of pictures share: fitting is slow, drawing not."""
+"""Posteriors, runs and comparisons of all tests of pictures: fitting is slow, drawing is not."""
 
 import matplotlib.pyplot as plt
 import numpy as np
