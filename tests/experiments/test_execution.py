@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import dask
 import jax
 import numpy as np
 import pytest
@@ -122,25 +123,27 @@ def test_cache_of_the_user_is_used(by, monkeypatch):
     assert found == f"by {by}"
 
 
-def test_worker_that_dies_loses_its_unit_alone(cluster, tmp_path):
+def test_worker_that_dies_loses_its_unit_alone(tmp_path):
+    """Also where Dask is configured to drop a worker that is not back at once."""
     units = [scripted("wait_for_second", path=tmp_path), scripted("die_once", path=tmp_path)]
-    with UnitRunner(scheduler=cluster.scheduler_address) as runner:
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "10 ms"}),
+        UnitRunner(workers=2, progress=False) as runner,
+    ):
         long, dying = runner.compute(units).results
     assert noted(tmp_path / "long") == [long.attrs["pid"]]  # begun once, finished by the same
     first, second = noted(tmp_path / "dying")
     assert second == dying.attrs["pid"] and len({first, second, long.attrs["pid"]}) == 3
 
 
-def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_computed(
-    cluster, tmp_path
-):
+def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_computed(tmp_path):
     methods = ["draw", "die", "fail", "give_up", "wait", "draw_slowly"]
     units = [scripted(method, path=tmp_path / method) for method in methods]
     units[4] = scripted("wait", path=threading.Lock())
-    with UnitRunner(scheduler=cluster.scheduler_address) as runner:
+    with UnitRunner(workers=2, progress=False) as runner:
         found = runner.compute(units)
     assert [each.attrs["method"] for each in found.results] == ["draw", "draw_slowly"]
-    assert found.workers == 0
+    assert found.workers == 2
     lost = found.failed.set_index("method")
     assert lost.loc["die", "error"] == "every process that computed this unit died"
     assert len(set(noted(tmp_path / "die"))) >= 2
