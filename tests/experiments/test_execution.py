@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import dask
+import distributed
 import jax
 import numpy as np
 import pytest
-from helpers.scripted_units import draw, noted, scripted
+from helpers.scripted_units import draw, noted, scripted, soon
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments import execution
@@ -22,13 +23,6 @@ from causal_bo_ppl.experiments.execution import UnitRunner
 pytestmark = pytest.mark.heavy
 TESTS = Path(__file__).parents[1]
 SEEDS = range(5)
-
-
-def soon(claim, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def is_alive(pid):
@@ -153,6 +147,22 @@ def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_compute
     assert "the unit cannot be pickled: " in lost.loc["wait", "error"]
 
 
+def test_cluster_that_loses_a_worker_computes_every_unit(cluster):
+    units = [scripted("draw_slowly", seed) for seed in SEEDS]
+    killed = min(worker.pid for worker in cluster.workers.values())
+    found = {}
+    with UnitRunner(scheduler=cluster.scheduler_address) as runner:
+        for unit, result in runner.run(units):
+            if not found:
+                os.kill(killed, signal.SIGKILL)
+            found[unit.seed] = result
+    assert sorted(found) == list(SEEDS) and not is_alive(killed)
+    for unit in units:
+        assert np.array_equal(found[unit.seed]["value"], draw(unit))
+    pids = {result.attrs["pid"] for result in found.values()}
+    assert pids - {killed} and os.getpid() not in pids
+
+
 def test_results_come_in_the_order_in_which_units_finish(cluster, tmp_path):
     units = [scripted("wait", path=tmp_path / "written"), scripted("draw")]
     with UnitRunner(scheduler=cluster.scheduler_address) as runner:
@@ -190,8 +200,6 @@ def test_cluster_of_another_version_is_refused(cluster, monkeypatch):
 
 
 def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkeypatch):
-    from distributed import LocalCluster
-
     monkeypatch.setattr(execution, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(execution, "WORKER_SECONDS", 0.5)
     for address in ("tcp://127.0.0.1:9", "nonsense://127.0.0.1:9", 8786):
@@ -201,7 +209,7 @@ def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkey
         ):
             runner.compute([scripted("draw")])
     with (
-        LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
+        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
         UnitRunner(scheduler=empty.scheduler_address) as runner,
         pytest.raises(
             cb.errors.WorkerError, match="has begun nothing within 0.5 s; start workers with"
