@@ -44,9 +44,12 @@ JAX_VARIABLES = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # programs of any size are cached
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-SCHEDULING = {
+CONFIGURATION = {
     "distributed.scheduler.worker-saturation": 1.0,  # a worker that dies holds one unit only
     "distributed.scheduler.worker-ttl": None,  # a busy worker need not answer; its end is noticed
+    # By default a worker that is not back 15 s after its process died is dropped for ever: on a
+    # busy machine it takes longer to start, and a unit may kill it again at that very moment.
+    "distributed.deploy.lost-worker-timeout": "365 days",
 }
 _ONE_UNIT = threading.Lock()  # a worker with several threads computes one unit at a time
 
@@ -300,9 +303,10 @@ def _start_workers(stack: ExitStack, count: int) -> Any:
     )
     stack.enter_context(_one_blas_thread())
     stack.enter_context(_script_not_imported())
+    # Dask reads some of these when a worker is lost, so that they hold until the end
+    stack.enter_context(dask.config.set(CONFIGURATION | {"temporary-directory": folder}))
     try:
-        own = SCHEDULING | {"temporary-directory": folder}
-        with dask.config.set(own), _interrupts_blocked():
+        with _interrupts_blocked():
             cluster = stack.enter_context(
                 distributed.LocalCluster(
                     n_workers=count,
@@ -327,7 +331,7 @@ def _start_workers(stack: ExitStack, count: int) -> Any:
 
 async def _end_workers(cluster: Any) -> None:
     """End workers that still compute; without this Dask waits some seconds for each."""
-    for worker in cluster.workers.values():
+    for worker in list(cluster.workers.values()):
         await worker.close(timeout=CLOSE_SECONDS)
 
 
