@@ -225,8 +225,8 @@ def read_outcomes_told(
             f"where nothing was set, the outcome alone teaches nothing: tell the whole row, "
             f"tell({{}}, {{...}}), with all of {', '.join(state.problem.graph.nodes)}"
         )
-    if state.settings.update == "full":
-        raise DataError('update="full" needs whole rows; tell the whole row of the experiment')
+    if state.settings.learn_from == "rows":
+        raise DataError('learn_from="rows" needs whole rows; tell the whole row of the experiment')
     variances = _read_variances(variance, len(values))
     return [
         base._replace(outcome=value, variance=each)

@@ -569,7 +569,7 @@ class Surprise:
             f"bends ({names}): cb.diagnostics.check_predictive(post), or cb.diagnostics.check_linearity of a fit with "
             'mechanisms="gp"; if so, optimize with mechanisms="gp". See whether an arrow or a '
             "latent cause is missing: cb.diagnostics.check_graph(problem, data). Until then let outcomes "
-            'correct the model: residual="auto"; do not trust the intervals.'
+            'correct the model: discrepancy="auto"; do not trust the intervals.'
         )
 
     @property
@@ -706,9 +706,7 @@ def _check_graph(post: Posterior) -> Check:
     found = check_graph(post, alpha=RARELY)
     if found.verdict != FAILED:
         return found
-    advice = (
-        f'{found.advice} With residual="auto" every set has a residual from the first outcome on.'
-    )
+    advice = f'{found.advice} With discrepancy="auto" every set has a residual from the first outcome on.'
     return replace(found, advice=advice)
 
 
@@ -745,7 +743,7 @@ def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:
     text = f"{len(bent)} of {len(table)} mechanisms bend: {'; '.join(words)}{more}."
     advice = (
         f"A line misleads experiments far from the rows: optimize with mechanisms={{{chosen}}}, "
-        'compare with cb.diagnostics.check_linearity, or keep residual="auto".'
+        'compare with cb.diagnostics.check_linearity, or keep discrepancy="auto".'
     )
     return Check("mechanisms", table, text, advice)
 
@@ -822,7 +820,7 @@ def warn_of_contradictions(
     warned, switched = said
     learned = getattr(state.surrogate, "learned", None)
     residual = getattr(learned, "residual", None)
-    is_auto, log_factor = settings.residual == "auto", getattr(learned, "log_factor", -np.inf)
+    is_auto, log_factor = settings.discrepancy == "auto", getattr(learned, "log_factor", -np.inf)
     if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
         message = (
             f"The outcomes of experiments are better explained with a residual of "

@@ -81,7 +81,7 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     _number_experiments(ax, len(at))
     style.legend_below(ax, columns)
     style.entitle(
-        ax, f"{run.settings.method}: {run.problem.objective} {run.problem.target}\n{CHOICE}"
+        ax, f"{run.settings.name}: {run.problem.objective} {run.problem.target}\n{CHOICE}"
     )
     return ax
 
@@ -172,8 +172,8 @@ def draw_progress(
     first, problem, system = several[0], several[0].problem, several[0].system
     ax = ax or style.new_axes(6.4, 3.8)
     if not groups and len(several) > 1:
-        methods = dict.fromkeys(run.settings.method for run in several)
-        groups = {name: [run for run in several if run.settings.method == name] for name in methods}
+        methods = dict.fromkeys(run.settings.name for run in several)
+        groups = {name: [run for run in several if run.settings.name == name] for name in methods}
     if groups:
         _draw_groups(ax, groups)
     elif system is not None:
@@ -181,7 +181,7 @@ def draw_progress(
     else:
         _draw_recommended(ax, first, level)
     target, title = problem.label(problem.target), f"{problem.objective} {problem.target}"
-    which = first.settings.method if len(several) == 1 else f"{len(several)} runs"
+    which = first.settings.name if len(several) == 1 else f"{len(several)} runs"
     if system is None:
         style.entitle(ax, f"{which}: {title}\n{CHOICE}")
         ax.set_ylabel(style.folded(target))
@@ -288,7 +288,7 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
     if found > len(names):
         which = f"{len(names)} of {found} sets tried, {found - len(names)} worse ones omitted"
     style.entitle(
-        ax, f"{run.settings.method}, {problem.objective} {problem.target}: {which}\n{CHOICE}"
+        ax, f"{run.settings.name}, {problem.objective} {problem.target}: {which}\n{CHOICE}"
     )
     style.legend_below(ax)
     return ax
@@ -345,7 +345,7 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     _number_experiments(ax, len(at))
     sets = len(list(split_by_set(run.queries)))
     left = f", {len(names) - len(shown)} variables never set" if len(names) > len(shown) else ""
-    title = f"{run.settings.method}, {problem.objective} {problem.target}: "
+    title = f"{run.settings.name}, {problem.objective} {problem.target}: "
     style.entitle(ax, f"{title}{sets} of {len(problem.sets)} sets tried{left}")
     tried = problem.interventions(run.queries)
     best = np.array([each == run.best.intervention for each in tried])

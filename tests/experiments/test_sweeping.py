@@ -14,6 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments import Case, sweep
@@ -77,7 +78,7 @@ def z(x):
 
 class Rule:
     name = "mine"
-    def worth(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, objective):
         return surrogate.predict(queries).mean * {sd}
 """
 
@@ -186,7 +187,7 @@ def test_a_system_of_ones_own_is_recognized_by_its_rows_and_its_effects():
 @pytest.mark.heavy
 def test_a_unit_is_the_run_that_optimize_makes(swept):
     """Gaps, costs and outcomes are those of `cb.optimize` with the same settings and key."""
-    run = cb.optimize(cb.models.load("chain"), **SHORT, key=1, progress=False)
+    run = optimize(cb.models.load("chain"), **SHORT, key=1, progress=False)
     [found] = [each for each in swept.results if each.attrs["seed"] == 1][:1]
     assert found.attrs["method"] == "gc-cbo"
     np.testing.assert_allclose(found["outcome"], run.trace["outcome"], rtol=1e-9)
@@ -323,7 +324,7 @@ def test_several_settings_are_combined_with_every_method():
 
 
 def test_settings_of_a_record_are_those_of_its_keywords():
-    [one] = read_methods({"mine": cb.Settings(method="cbo", rounds=7)})
+    [one] = read_methods({"mine": cb.Settings.preset("cbo", rounds=7)})
     assert one.keywords == {"rounds": 7, "method": "cbo"}
 
 
@@ -345,7 +346,7 @@ def test_settings_of_a_record_are_those_of_its_keywords():
         ({"systems": {"1": "chain", 1: "toy"}}, "two systems are called"),
         ({"settings": {"round": 3}}, "unknown settings round"),
         ({"settings": 3}, "settings are keywords"),
-        ({"settings": {"update": "full", "outcomes": "exact"}}, "have no noise and no rows"),
+        ({"settings": {"learn_from": "rows", "noise": 0.0}}, "learns the noise from whole"),
         ({"seeds": 0}, "seeds"),
         ({"seeds": [1, 1]}, "all different"),
         ({"seeds": "many"}, "a seed"),

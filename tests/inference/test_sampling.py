@@ -13,6 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from helpers.fitted_cases import random_problem, simulate
+from helpers.runs import optimize
 from scipy import stats
 
 import causal_bo_ppl as cb
@@ -337,7 +338,7 @@ def test_update_is_a_fit_of_all_rows(chain):
 
 @pytest.mark.parametrize("inference", ["laplace", "nuts"])
 def test_a_run_starts_from_either_posterior(chain, inference):
-    run = cb.optimize(chain, rounds=2, observations=40, inference=inference, key=0)
+    run = optimize(chain, rounds=2, observations=40, inference=inference, key=0)
     assert run.settings.inference == inference and run.surrogate.post.method == inference
     assert run.best.intervention == {"Z": 5.0}
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.drawn_texts import faults, labels
 from helpers.long_names import CATALYST, HEAT, PRESSURE
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 
@@ -93,7 +94,7 @@ def test_progress_without_the_truth_is_the_recommended_effect_with_its_interval(
 def test_progress_of_several_runs_is_the_median_of_each_method(run):
     system = cb.models.load("chain")
     runs = [
-        cb.optimize(system, method=method, rounds=3, observations=12, progress=False, key=key)
+        optimize(system, preset=method, rounds=3, observations=12, progress=False, key=key)
         for key in range(3)
         for method in ("gc-cbo", "gc-cbo-fixed")
     ]
