@@ -30,7 +30,7 @@ from causal_bo_ppl.errors import (
     ModelError,
     shown,
 )
-from causal_bo_ppl.inputs import PATIENCE, as_key
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.optimization.experiments import (
     Experiment,
@@ -519,7 +519,7 @@ def optimize(
             total=chosen.rounds,
             desc=chosen.method,
             unit="round",
-            delay=PATIENCE,
+            delay=PROGRESS_DELAY,
             leave=False,
             disable=not progress,
         ) as bar:
