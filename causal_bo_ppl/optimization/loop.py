@@ -33,7 +33,7 @@ from causal_bo_ppl.errors import (
     SettingsError,
     shown,
 )
-from causal_bo_ppl.inputs import PATIENCE, as_key
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.optimization.experiments import (
     Experiment,
@@ -449,7 +449,7 @@ def optimize(
             total=chosen.rounds,
             desc=chosen.name,
             unit="round",
-            delay=PATIENCE,
+            delay=PROGRESS_DELAY,
             leave=False,
             disable=not progress,
         ) as bar:

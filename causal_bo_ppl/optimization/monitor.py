@@ -53,7 +53,14 @@ from scipy.stats import t as student
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
 from causal_bo_ppl.diagnostics import check_graph, check_overlap, check_predictive
-from causal_bo_ppl.errors import CausalBOWarning, DataError, ModelError, listed
+from causal_bo_ppl.errors import (
+    CausalBOWarning,
+    DataError,
+    MechanismError,
+    ModelError,
+    PosteriorError,
+    listed,
+)
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.base import offered
@@ -697,7 +704,12 @@ def _assessed(look: Callable[[], Check]) -> Check | None:
     """Return a check, or None where these rows or this posterior do not allow it."""
     try:
         return look()
-    except (DataError, ModelError):  # too few rows, or no draws of whole models
+    except (
+        DataError,
+        MechanismError,
+        ModelError,
+        PosteriorError,
+    ):  # too few rows, or no draws of whole models
         return None
 
 

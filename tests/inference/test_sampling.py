@@ -411,7 +411,7 @@ def test_laplace_shows_how_far_it_is_after_a_few_seconds_and_only_then(chain, mo
     rows = chain.observe(40, 0)
     cb.fit(chain.problem, rows, method="laplace")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(laplace, "PATIENCE", 0.0)
+    monkeypatch.setattr(laplace, "PROGRESS_DELAY", 0.0)
     cb.fit(chain.problem, rows, method=cb.Laplace(progress=False))
     assert capsys.readouterr().err == ""
     post = cb.fit(chain.problem, rows, method="laplace")
@@ -420,7 +420,7 @@ def test_laplace_shows_how_far_it_is_after_a_few_seconds_and_only_then(chain, mo
 
 
 def test_bar_of_laplace_appears_while_the_first_evaluation_is_compiled(monkeypatch, capsys):
-    monkeypatch.setattr(laplace, "PATIENCE", 0.02)
+    monkeypatch.setattr(laplace, "PROGRESS_DELAY", 0.02)
     with laplace._progress(True) as bar:
         deadline = monotonic() + 20
         while "laplace: 0evaluation" not in (shown := capsys.readouterr().err):
