@@ -9,7 +9,7 @@ from typing import Any
 
 from causal_bo_ppl.errors import SettingsError, listed
 from causal_bo_ppl.inference.fitting import read_method, read_written_method, trait, write_method
-from causal_bo_ppl.inputs import as_float, read_count, read_share, read_size
+from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, as_float, read_count, read_share, read_size
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import offered, read_record
 from causal_bo_ppl.mechanisms.serialization import (
@@ -513,8 +513,8 @@ def _read_whole(name: str, value: object, least: int) -> int:
 def _read_amount(name: str, value: object) -> float:
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     number = as_float(value) if is_number else math.nan  # type: ignore[arg-type]
-    if not 0 <= number <= MOST:
-        limit = f"at most {MOST:g}" if number > MOST else "at least 0"
+    if not 0 <= number <= LARGEST_MAGNITUDE:
+        limit = f"at most {LARGEST_MAGNITUDE:g}" if number > LARGEST_MAGNITUDE else "at least 0"
         raise SettingsError(f"{name} must be a finite number, {limit}; got {value!r}")
     return number
 
