@@ -65,7 +65,7 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     trace, width = run.trace, style.half_width(level)
     groups = _tried(run)
     columns = 1 if max(len(label) for label, _ in groups) > style.SHORT_LABEL else 2
-    ax = ax or style.new_axes(6.4, 3.4 + style.LINE * (len(groups) + 3) / columns)
+    ax = ax or style.new_axes(6.4, 3.4 + style.LINE_HEIGHT * (len(groups) + 3) / columns)
     at = trace["experiment"].to_numpy()
     mean, half = trace["best_mean"].to_numpy(), width * trace["best_sd"].to_numpy()
     ax.fill_between(at, mean - half, mean + half, color=BLUE, alpha=0.2, lw=0, step="mid")

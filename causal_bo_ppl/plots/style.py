@@ -7,7 +7,7 @@ from every other label of its picture.
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -108,17 +108,16 @@ def panel_axes(
     return np.asarray(axes[:count])
 
 
-def legend_of_panels(
-    panels: np.ndarray, columns: int, handles: Iterable[Any] | None = None
-) -> None:
+def legend_of_panels(panels: np.ndarray, columns: int, **options: Any) -> None:
     """Draw one legend for all panels, by default of all that has a label in any of them.
 
     It is below the figure where its layout is constrained, and below the last panel otherwise.
+    options: keyword arguments of the legend.
     """
-    if handles is None:
+    if "handles" not in options:
         labelled = [zip(*ax.get_legend_handles_labels(), strict=True) for ax in panels]
-        handles = {label: handle for pairs in labelled for handle, label in pairs}.values()
-    options: dict[str, Any] = {"handles": list(handles), "handlelength": 3.2}
+        handles = {label: handle for pairs in labelled for handle, label in pairs}
+        options["handles"] = list(handles.values())
     if isinstance(panels[0].figure.get_layout_engine(), ConstrainedLayoutEngine):
         position = {"loc": "outside lower center", "ncols": columns}
         panels[0].figure.legend(**position, **SMALL_LEGEND, **options)

@@ -81,7 +81,7 @@ def test_mechanisms_go_into_the_axes_they_are_given(nonlinear):
     assert ax is right and not left.lines and ax.get_legend() is not None
     assert "50% of draws" in labels(ax) and len(figure.axes) == 2
     with pytest.raises(
-        cb.errors.DataError, match=r"has 2 panels \(X -> Z, Z -> Y\) and was given 1 Axes"
+        cb.errors.ArgumentError, match=r"has 2 panels \(X -> Z, Z -> Y\) and was given 1 Axes"
     ):
         cb.plots.draw_mechanisms(nonlinear, right)
 
@@ -117,7 +117,7 @@ def test_invalid_requests_for_mechanisms_are_refused(nonlinear):
     ]:
         with pytest.raises(cb.CausalBOError, match=match):
             cb.plots.draw_mechanisms(nonlinear, **options)
-    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_mechanisms(nonlinear, level=90)
     with pytest.raises(
         cb.errors.ModelError, match="draw_mechanisms needs a Posterior, got Problem"

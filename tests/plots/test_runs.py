@@ -183,5 +183,5 @@ def test_only_runs_with_experiments_are_drawn(run):
         cb.plots.draw_progress("run")
     with pytest.raises(cb.errors.DataError, match="draw_learning needs a Run, or several; got int"):
         cb.plots.draw_learning(3)
-    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1"):
         cb.plots.draw_progress(run, level=90)

@@ -110,5 +110,5 @@ def test_theory_refuses_what_is_missing_or_no_number(diagnostics):
         draw(diagnostics | {"eigenvalues": [1.0, np.nan]})
     with pytest.raises(cb.errors.DataError, match=r"covariances must be finite .* got \(0, 2\)"):
         draw(diagnostics | {"covariances": np.empty((0, 2))})
-    with pytest.raises(cb.errors.DataError, match="has 4 panels .* and was given 3 Axes"):
+    with pytest.raises(cb.errors.ArgumentError, match="has 4 panels .* and was given 3 Axes"):
         draw(diagnostics, plt.subplots(1, 3)[1])
