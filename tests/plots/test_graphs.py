@@ -103,7 +103,7 @@ def test_effect_is_drawn_beside_the_regression():
         cb.errors.DataError, match="the data are of X, Z, Y, the effect is on W, X, Z, Y"
     ):
         cb.plots.draw_effect(other, data)
-    with pytest.raises(cb.errors.DomainError, match="a set of one variable"):
+    with pytest.raises(cb.errors.ArgumentError, match="a set of one variable"):
         cb.plots.draw_effect(ids["X", "Z"], data)
 
 
