@@ -157,13 +157,11 @@ def draw_sizes(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.axvline(between, color=GREY, lw=0.6, alpha=0.6)
     ax.plot([], [], marker="_", ms=9, mew=1.6, ls="none", color=GREY, label="median")
     ax.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
-    ax.set(xlabel="largest size of an intervention set", xlim=(-0.5, len(sizes) - 0.5))
+    ax.set_xlim(-0.5, len(sizes) - 0.5)
     _scale_gaps(ax, table[["mean", "median"]].to_numpy(), table[numbers].to_numpy())
-    ax.set_ylabel(_gap_label(table))
-    what = table.attrs.get("interval", "interval")
-    style.entitle(ax, f"mean, {what} and median{_of_seeds(table)}")
-    style.legend_below(ax, columns)
-    return ax
+    title = f"mean, {table.attrs.get('interval', 'interval')} and median{_of_seeds(table)}"
+    label = "largest size of an intervention set"
+    return style.finish(ax, title, label, _gap_label(table), columns)
 
 
 def draw_differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:

@@ -65,7 +65,7 @@ def draw_mahalanobis(
     quantiles = np.quantile(squares, shares, method="hazen")
     expected, low, high = (chi2.ppf(each, degrees) for each in (shares, *ends))
     outside = (quantiles < low) | (quantiles > high)
-    ax = ax or style.new_axes(4.8, 4.2)
+    ax = ax or style.new_axes(4.8, 4.6)
     shade: dict[str, Any] = {"color": GREY, "alpha": 0.3, "lw": 0}
     ax.fill_between(expected, low, high, label=f"{100 * level:g} % band", **shade)
     ax.plot(expected, expected, color=INK, lw=0.8, label="a Gaussian")
@@ -73,11 +73,9 @@ def draw_mahalanobis(
         if chosen.any():
             look: dict[str, Any] = {"ms": 2.5, "color": colour, "label": f"draws, {where}"}
             ax.plot(expected[chosen], quantiles[chosen], "o", **look)
-    ax.set_xlabel(f"quantile of chi-square, {degrees} degrees of freedom")
-    ax.set_ylabel("squared Mahalanobis distance")
-    style.entitle(ax, f"is theta Gaussian? {post.method}, {post.n_observations} observations")
-    ax.legend(loc="upper left", **style.SMALL_LEGEND)
-    return ax
+    title = f"is theta Gaussian? {post.method}, {post.n_observations} observations"
+    label = f"quantile of chi-square, {degrees} degrees of freedom"
+    return style.finish(ax, title, label, "squared Mahalanobis distance")
 
 
 def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
@@ -152,11 +150,10 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
         heights = np.arange(len(shown)) + offset
         ax.hlines(heights, shown[f"{kind}low"], shown[f"{kind}high"], color=colour, lw=1.6)
         ax.plot(shown[f"{kind}mean"], heights, "o", ms=3.5, color=colour, label=label)
-    ax.set_xlabel("posterior sds from the posterior mean;\n90 % intervals")
     which = f"the worst {len(shown)} of" if len(shown) < len(details) else "all"
-    style.entitle(ax, f"{which} {len(details)} effects, largest error first")
-    style.legend_below(ax, 3, columnspacing=1.0, handletextpad=0.4)
-    return ax
+    title = f"{which} {len(details)} effects, largest error first"
+    label = "posterior sds from the posterior mean;\n90 % intervals"
+    return style.finish(ax, title, label, columns=3, columnspacing=1.0, handletextpad=0.4)
 
 
 def _scaled(details: pd.DataFrame) -> pd.DataFrame:
@@ -221,13 +218,11 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
             x = np.concatenate([[0.0], np.sort(ranks[name].to_numpy()).repeat(2), [1.0]])
             label = f"_{name}" if order else f"effects that {verdict}: {chosen.sum()} of {effects}"
             ax.plot(x, steps - x, color=colour, lw=1, alpha=0.8, label=label)
-    ax.set(xlabel="rank of the true effect in its posterior", xlim=(0, 1))
-    ax.set_ylabel("ECDF of ranks minus uniform")
-    low, high = check.table["coverage"].min(), check.table["coverage"].max()
-    covered = f"{low:.0%} to {high:.0%}"
-    style.entitle(ax, f"{count} data sets: 90 % intervals cover the truth in {covered}")
-    style.legend_below(ax, 2)
-    return ax
+    ax.set_xlim(0, 1)
+    covered = f"{check.table['coverage'].min():.0%} to {check.table['coverage'].max():.0%}"
+    title = f"{count} data sets: 90 % intervals cover the truth in {covered}"
+    label = "rank of the true effect in its posterior"
+    return style.finish(ax, title, label, "ECDF of ranks minus uniform")
 
 
 def draw_overlap(
@@ -270,12 +265,9 @@ def draw_overlap(
     low, high = np.array([problem.domains[name] for name in pair]).T
     box: dict[str, Any] = {"fill": False, "ec": BLUE, "lw": 1.4, "label": "domains of do()"}
     ax.add_patch(Rectangle((low[0], low[1]), *(high - low), **box))
-    style.entitle(ax, _surround(ax, values, _restrict(ax, problem, pair)))
+    title = _surround(ax, values, _restrict(ax, problem, pair))
     ax.margins(0.08)
-    ax.set_xlabel(style.folded(problem.label(pair[0]), 44))
-    ax.set_ylabel(style.folded(problem.label(pair[1])))
-    style.legend_below(ax)
-    return ax
+    return style.finish(ax, title, *(problem.label(name) for name in pair))
 
 
 def _require_pair(problem: Problem, data: Data, names: Sequence[str]) -> tuple[str, str]:

@@ -96,9 +96,8 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
     causes = problem.graph.ancestral(problem.target)
     fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"])
     ax = draw_graph(causes, ax, fills=fills | {problem.target: COLOURS["target"]})
-    style.entitle(ax, f"{problem.objective} {problem.label(problem.target)}")
-    style.legend_below(ax, 3, handles=_legend_keys(COLOURS, causes))
-    return ax
+    title = f"{problem.objective} {problem.label(problem.target)}"
+    return style.finish(ax, title, columns=3, handles=_legend_keys(COLOURS, causes))
 
 
 def _legend_keys(colours: Mapping[str, str], graph: CausalGraph) -> list[Artist]:
@@ -168,11 +167,9 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     sets, names = ([str(name) for name in each] for each in (table.index, table.columns))
     look: dict[str, Any] = {"cmap": ListedColormap([PLAIN, BLUE]), "vmin": 0, "vmax": 1}
     ax = style.draw_matrix(table.to_numpy(), sets, ax, columns=names, **look)
-    ax.set_xlabel(f"coordinates of theta ({parameters.kind})")
-    ax.set_ylabel(f"intervention set ({len(sets)})")
     size = f"dimension {parameters.dimension}, generic rank {parameters.rank}"
-    style.entitle(ax, f"blue: the set uses it; {size}", 60)
-    return ax
+    labels = f"coordinates of theta ({parameters.kind})", f"intervention set ({len(sets)})"
+    return style.finish(ax, f"blue: the set uses it; {size}", *labels, columns=0, most=60)
 
 
 def draw_identification(identification: Identification, ax: Axes | None = None) -> Axes:
@@ -204,11 +201,9 @@ def draw_identification(identification: Identification, ax: Axes | None = None) 
         keys.append(
             Patch(facecolor=HEDGE_COLOUR, edgecolor=AMBER, lw=2, label="hedge (confounded)")
         )
-    style.legend_below(ax, handles=keys)
     found = f"identifiable ({identification.route})"
     verdict = found if identification.identifiable else "not identifiable"
-    style.entitle(ax, f"{identification.query}: {verdict}")
-    return ax
+    return style.finish(ax, f"{identification.query}: {verdict}", handles=keys)
 
 
 def draw_effect(
@@ -269,7 +264,6 @@ def draw_effect(
         fine = np.linspace(ends[0], ends[1], 100)
         ax.plot(fine, truth(fine), "--", color=INK, label="truth")
     labels = names if problem is None else [problem.label(name) for name in names]
-    ax.set(xlabel=style.folded(labels[0], 44), ylabel=style.folded(labels[1]))
-    style.entitle(ax, f"effect of {names[0]} on {names[1]}, {len(passive)} observations", 50)
-    style.legend_below(ax, 1 if len(x_name + y_name) > 24 else 2)
-    return ax
+    title = f"effect of {names[0]} on {names[1]}, {len(passive)} observations"
+    columns = 1 if len(x_name + y_name) > 24 else 2
+    return style.finish(ax, title, *labels, columns=columns, most=50)

@@ -30,7 +30,7 @@ LETTER, TITLE_LETTER, TICK_LETTER = 0.075, 0.085, 0.1  # widths of a letter in i
 LINE_HEIGHT, PADDING = 0.17, 0.14  # of a line of text, and gaps below an axis, in inches
 LONG_LABEL, SHORT_LABEL = 64, 34  # letters of a label: in a new figure, and in given Axes
 MATRIX_LABEL = 42  # letters of a label beside a matrix in a new figure
-VERTICAL_LABEL = 34  # letters in a line of the label of a vertical axis
+HORIZONTAL_LABEL, VERTICAL_LABEL = 50, 34  # letters in a line of the label of an axis
 FEWEST_LETTERS = 9  # letters that a part of a shortened label keeps
 MOST_LABELS = 45  # labelled rows of a matrix; above, every second, third, ... has a label
 MOST_WRITTEN_CELLS = 8  # rows and columns up to which the cells of a matrix show their numbers
@@ -185,6 +185,28 @@ def entitle(ax: Axes, text: str, most: int | None = None) -> None:
     if most is None:
         most = max(int(_inches(ax) * min(1.0, 1.3 * ax.get_position().width) / TITLE_LETTER), 20)
     ax.set_title(folded(text, most), fontsize="medium")
+
+
+def finish(
+    ax: Axes,
+    title: str,
+    xlabel: str = "",
+    ylabel: str = "",
+    columns: int = 2,
+    *,
+    most: int | None = None,
+    **options: Any,
+) -> Axes:
+    """Write the labels of the axes and the title, draw the legend below, and return the Axes.
+
+    columns: those of the legend, or 0 where there is none. most: letters in a line of the title.
+    options: keyword arguments of the legend.
+    """
+    ax.set(xlabel=folded(xlabel, HORIZONTAL_LABEL), ylabel=folded(ylabel))
+    entitle(ax, title, most)
+    if columns:
+        legend_below(ax, columns, **options)
+    return ax
 
 
 def _inches(ax: Axes) -> float:

@@ -41,16 +41,16 @@ def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
 @pytest.mark.heavy
 def test_results_of_other_functions_are_refused(posts):
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame",
     ):
         cb.plots.draw_gains(posts[0].to_frame())
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_concentration needs the result of cb.theory.concentration, got Post",
     ):
         cb.plots.draw_concentration(posts[0])
-    with pytest.raises(cb.errors.ModelError, match="this gram is zero: all effects are known"):
+    with pytest.raises(cb.errors.ArgumentError, match="this gram is zero: all effects are known"):
         cb.plots.draw_spectrum(np.zeros((2, 2)))
 
 
