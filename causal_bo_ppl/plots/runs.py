@@ -350,23 +350,15 @@ def _heights(problem: Problem, queries: Queries, names: list[str]) -> np.ndarray
 
 def _draw_domains(ax: Axes, problem: Problem, names: list[str], labels: list[str]) -> None:
     """Draw a band for every variable, with its label, lines at its levels and its ends."""
+    half, inner = BAND_HEIGHT / 2, DOMAIN_HEIGHT / 2
     for position, name in enumerate(names):
         low, high = problem.domains[name]
-        ax.axhspan(
-            position - BAND_HEIGHT / 2,
-            position + BAND_HEIGHT / 2,
-            color=GREY,
-            alpha=0.18,
-            lw=0,
-            zorder=0,
-        )
-        for value in problem.levels.get(name, ()):
-            line = position - DOMAIN_HEIGHT * ((value - low) / (high - low) - 0.5)
-            ax.axhline(line, color="white", lw=1, zorder=1)
+        ax.axhspan(position - half, position + half, color=GREY, alpha=0.18, lw=0, zorder=0)
+        for level in problem.levels.get(name, ()):
+            height = position - DOMAIN_HEIGHT * ((level - low) / (high - low) - 0.5)
+            ax.axhline(height, color="white", lw=1, zorder=1)
     ax.set_yticks(range(len(names)), labels, fontsize="small")
-    ends = [
-        position + side * DOMAIN_HEIGHT / 2 for position in range(len(names)) for side in (1, -1)
-    ]
+    ends = [end for row in range(len(names)) for end in (row + inner, row - inner)]
     values = [f"{value:.3g}" for name in names for value in problem.domains[name]]
     ax.set_yticks(ends, values, fontsize="x-small", minor=True)
     ax.tick_params(axis="y", which="both", length=0)
