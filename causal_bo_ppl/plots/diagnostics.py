@@ -177,10 +177,9 @@ def _largest_errors(scaled: pd.DataFrame) -> pd.Series:
 
 def _require_details(caller: str, check: Check, name: str, maker: str) -> pd.DataFrame:
     """Return the details of a check if it is of the kind that has them; refuse any other."""
-    if not isinstance(check, Check) or check.name != name or check.details is None:
-        got = f"the check {check.name!r}" if isinstance(check, Check) else type(check).__name__
-        raise ArgumentError(f"{caller} needs the result of cb.diagnostics.{maker}, got {got}")
-    return check.details
+    details = check.details if isinstance(check, Check) and check.name == name else None
+    style.require_result(caller, check, details is not None, f"cb.diagnostics.{maker}")
+    return details
 
 
 def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.99) -> Axes:

@@ -32,8 +32,8 @@ CURVE_POINTS, CURVE_DRAWS = 120, 400
 class Panel(NamedTuple):
     """One cause of one variable.
 
-    grid: (n,) values of the cause. values: (n, p) of all variables, the other causes at their means.
-    observations: (m, p), those in which the effect was not intervened on.
+    grid: (n,) values of the cause. values: (n, p) of all variables, the other causes at their
+    means. observations: (m, p), those in which the effect was not intervened on.
     """
 
     cause: str

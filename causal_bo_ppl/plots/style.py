@@ -20,6 +20,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.inputs import read_share
 
@@ -42,6 +43,13 @@ SMALL_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": "small"}
 def half_width(level: float) -> float:
     """Return half the width of a central Gaussian interval, in standard deviations."""
     return NormalDist().inv_cdf((1 + read_share("level", level)) / 2)
+
+
+def require_result(caller: str, given: object, is_right: bool, maker: str) -> None:
+    """Refuse what is not a result of the function `maker`."""
+    if not is_right:
+        got = f"the check {given.name!r}" if isinstance(given, Check) else type(given).__name__
+        raise ArgumentError(f"{caller} needs the result of {maker}, got {got}")
 
 
 def new_axes(width: float, height: float) -> Axes:

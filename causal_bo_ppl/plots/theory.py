@@ -44,10 +44,8 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    if not isinstance(curves, pd.DataFrame) or not set(GAIN_LINES) <= set(curves.columns):
-        raise ArgumentError(
-            f"draw_gains needs the result of cb.theory.gain_curves, got {type(curves).__name__}"
-        )
+    is_right = isinstance(curves, pd.DataFrame) and set(GAIN_LINES) <= set(curves.columns)
+    style.require_result("draw_gains", curves, is_right, "cb.theory.gain_curves")
     ax = ax or style.new_axes(5.8, 4.2)
     facts = curves.attrs
     for name, look in GAIN_LINES.items():
@@ -82,9 +80,7 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
     sizes = spectrum(gram)
     leading_count = leading(sizes, read_share("share", share))
     if not sizes.size or sizes[0] <= 0:
-        raise ArgumentError(
-            "this gram is zero: all effects are known, there is no spectrum to draw"
-        )
+        raise ArgumentError("this gram is zero, so that it has no spectrum: all effects are known")
     shown, count = np.maximum(sizes / sizes[0], DRAWN_ZERO), len(sizes)
     numbers = np.arange(1, count + 1)
     ax = ax or style.new_axes(5.4, 3.8)
@@ -120,11 +116,8 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    if not isinstance(table, pd.DataFrame) or "trace" not in table.columns:
-        raise ArgumentError(
-            "draw_concentration needs the result of cb.theory.concentration, "
-            f"got {type(table).__name__}"
-        )
+    is_right = isinstance(table, pd.DataFrame) and "trace" in table.columns
+    style.require_result("draw_concentration", table, is_right, "cb.theory.concentration")
     ax = ax or style.new_axes(5.6, 4.2)
     counts = np.asarray(table.index, float)
     level = f"{100 * (1 - table.attrs.get('delta', 0.05)):g} %"
@@ -190,16 +183,14 @@ def draw_theory(
 
 
 def _draw_rank(ax: Axes, eigenvalues: Any, dimension: int) -> None:
-    """Draw a spectrum, and where it must end."""
+    """Draw a spectrum, and the dimension of theta at which it must end."""
     sizes = _numbers("eigenvalues", eigenvalues, (-1,))
     draw_spectrum(np.diag(sizes), ax)
-    rank, label = (
-        int((sizes > ROUNDING_SHARE * sizes.max()).sum()),
-        f"dimension of theta, {dimension}",
-    )
-    ax.axvline(dimension + 0.5, color=AMBER, ls="--", lw=1.2, label=label)
-    style.entitle(ax, f"rank {rank} of K over {len(sizes)} effects, dimension of theta {dimension}")
-    style.legend_below(ax)
+    rank = int((sizes > ROUNDING_SHARE * sizes.max()).sum())
+    limit = f"dimension of theta, {dimension}"
+    ax.axvline(dimension + 0.5, color=AMBER, ls="--", lw=1.2, label=limit)
+    title = f"rank {rank} of K over {len(sizes)} effects, dimension of theta {dimension}"
+    style.finish(ax, title, ax.get_xlabel(), ax.get_ylabel())
 
 
 def _draw_covariances(ax: Axes, covariances: Any) -> None:

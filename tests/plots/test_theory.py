@@ -50,7 +50,9 @@ def test_results_of_other_functions_are_refused(posts):
         match="draw_concentration needs the result of cb.theory.concentration, got Post",
     ):
         cb.plots.draw_concentration(posts[0])
-    with pytest.raises(cb.errors.ArgumentError, match="this gram is zero: all effects are known"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="this gram is zero, .* all effects are known"
+    ):
         cb.plots.draw_spectrum(np.zeros((2, 2)))
 
 
