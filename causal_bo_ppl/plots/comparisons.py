@@ -66,8 +66,7 @@ def draw_convergence(
         ax.set_xlim(-0.01 * most, 1.03 * most)
         _scale_gaps(ax, table[["median"]].to_numpy(), table[QUARTILES].to_numpy())
     labels = "cumulative cost of interventions", _gap_label(curves)
-    _finish(panels, labels, looks, curves, is_new=axes is None)
-    return panels
+    return _finish(panels, labels, looks, curves, is_new=axes is None)
 
 
 def draw_transfer(
@@ -105,8 +104,9 @@ def draw_transfer(
         for method, curve in table.groupby("method", sort=False):
             ordered, look = curve.sort_values("budget"), looks[str(method)]
             positions = np.searchsorted(budgets, ordered["budget"])
-            _draw_band(ax, positions, ordered, look)
-            ax.plot(positions, ordered["median"], **look)
+            low, middle, high = ordered[QUARTILES].to_numpy().T
+            style.shade(ax, positions, low, high, look["color"], alpha=0.12, zorder=1)
+            ax.plot(positions, middle, **look)
         ax.set_xticks(range(len(budgets)), [f"{count:g}" for count in budgets])
         ax.set_xlim(-0.25, len(budgets) - 0.75)
         middle, drawn = table["median"].to_numpy(), table[QUARTILES].to_numpy()
@@ -116,8 +116,7 @@ def draw_transfer(
         else:
             _scale_gaps(ax, middle, drawn)
     labels = "outcomes of interventions", "error of held-out effects"
-    _finish(panels, labels, looks, errors, is_new=axes is None)
-    return panels
+    return _finish(panels, labels, looks, errors, is_new=axes is None)
 
 
 def draw_sizes(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -283,22 +282,16 @@ def _legend_columns(looks: Looks, width: float) -> int:
     return -(-len(looks) // -(-len(looks) // most))
 
 
-def _draw_band(ax: Axes, x: np.ndarray, curve: pd.DataFrame, look: Any, **options: Any) -> None:
-    """Draw the middle half of the seeds of one method."""
-    shade: dict[str, Any] = {"color": look["color"], "alpha": 0.12, "lw": 0, "zorder": 1}
-    ax.fill_between(x, curve["lower"], curve["upper"], **shade, **options)
-
-
 def _draw_curve(ax: Axes, curve: pd.DataFrame, look: Any, dotted: Collection[str]) -> None:
     """Draw the median of one method as steps with a dot at its end, and its band."""
+    low, middle, high = curve[QUARTILES].to_numpy().T
     if curve["method"].iloc[0] in dotted:
-        low, middle, high = curve[QUARTILES].iloc[0]
-        ax.axhspan(low, high, color=look["color"], alpha=0.06, lw=0, zorder=1)
-        ax.axhline(middle, **look)
+        ax.axhspan(low[0], high[0], color=look["color"], alpha=0.06, lw=0, zorder=1)
+        ax.axhline(middle[0], **look)
         return
     costs = curve["cost"].to_numpy()
-    _draw_band(ax, costs, curve, look, step="post")
-    ax.step(costs, curve["median"], where="post", markevery=[len(costs) - 1], **look)
+    style.shade(ax, costs, low, high, look["color"], alpha=0.12, zorder=1, step="post")
+    ax.step(costs, middle, where="post", markevery=[len(costs) - 1], **look)
 
 
 def _gap_label(table: pd.DataFrame) -> str:
@@ -345,7 +338,7 @@ def _panels(
 
 def _finish(
     panels: np.ndarray, labels: tuple[str, str], looks: Looks, table: pd.DataFrame, *, is_new: bool
-) -> None:
+) -> np.ndarray:
     """Label the axes, add one legend for all panels below them, and a title to a new figure."""
     figure = panels[0].figure
     for ax in panels:
@@ -362,7 +355,7 @@ def _finish(
             figure.suptitle(title, fontsize="medium")
     columns = _legend_columns(looks, figure.bbox.width / figure.dpi)
     lines = [Line2D([], [], **look) for look in looks.values()]
-    style.legend_of_panels(panels, columns, handles=lines, handlelength=3.2)
+    return style.legend_of_panels(panels, columns, handles=lines, handlelength=3.2)
 
 
 def _of_seeds(table: pd.DataFrame) -> str:

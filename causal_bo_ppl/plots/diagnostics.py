@@ -66,8 +66,8 @@ def draw_mahalanobis(
     expected, low, high = (chi2.ppf(each, degrees) for each in (shares, *ends))
     outside = (quantiles < low) | (quantiles > high)
     ax = ax or style.new_axes(4.8, 4.6)
-    shade: dict[str, Any] = {"color": GREY, "alpha": 0.3, "lw": 0}
-    ax.fill_between(expected, low, high, label=f"{100 * level:g} % band", **shade)
+    label = f"{100 * level:g} % band"
+    style.shade(ax, expected, low, high, GREY, alpha=0.3, label=label)
     ax.plot(expected, expected, color=INK, lw=0.8, label="a Gaussian")
     for chosen, colour, where in ((~outside, BLUE, "in the band"), (outside, AMBER, "outside")):
         if chosen.any():
@@ -177,9 +177,10 @@ def _largest_errors(scaled: pd.DataFrame) -> pd.Series:
 
 def _require_details(caller: str, check: Check, name: str, maker: str) -> pd.DataFrame:
     """Return the details of a check if it is of the kind that has them; refuse any other."""
-    details = check.details if isinstance(check, Check) and check.name == name else None
-    style.require_result(caller, check, details is not None, f"cb.diagnostics.{maker}")
-    return details
+    if not isinstance(check, Check) or check.name != name or check.details is None:
+        got = f"the check {check.name!r}" if isinstance(check, Check) else type(check).__name__
+        raise ArgumentError(f"{caller} needs the result of cb.diagnostics.{maker}, got {got}")
+    return check.details
 
 
 def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.99) -> Axes:
@@ -300,13 +301,12 @@ def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
         size = 9 if all(name in problem.levels for name in pair) else 1.5
         ax.plot(*points[allowed].T, ".", ms=size, color=BLUE, zorder=1, label="allowed levels")
     elif not allowed.all():
-        shade: dict[str, Any] = {"levels": [-0.5, 0.5], "colors": [AMBER], "alpha": 0.2}
-        ax.contourf(*ticks, allowed.astype(float), zorder=0, **shade)
+        forbidden: dict[str, Any] = {"levels": [-0.5, 0.5], "colors": [AMBER], "alpha": 0.2}
+        ax.contourf(*ticks, allowed.astype(float), zorder=0, **forbidden)
         rules = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
         rules += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
         label = style.folded(f"forbidden by {'; '.join(rules)}")
-        key: dict[str, Any] = {"color": AMBER, "alpha": 0.2, "lw": 0, "label": label}
-        ax.add_patch(Rectangle((ends[0, 0], ends[1, 0]), 0, 0, **key))
+        style.shade(ax, [], [], [], AMBER, label=label)
     members = tuple(sorted(pair, key=problem.graph.index))
     if not problem.region.is_plain(members):
         corners = problem.region.vertices(members)[:, [members.index(name) for name in pair]]

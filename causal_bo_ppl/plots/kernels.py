@@ -109,8 +109,7 @@ def draw_errors_by_observations(result: "xr.Dataset", ax: Axes | None = None) ->
     ax = ax or style.new_axes(5.6, 4.2)
     noise = result.overall_frobenius_se.max("comparison").values
     floor = 0.5 * float(np.nanmin(errors.where(errors > 0).values))
-    shade: dict[str, Any] = {"color": GREY, "alpha": 0.25, "lw": 0}
-    ax.fill_between(counts, floor, noise, label="Monte-Carlo error alone", **shade)
+    style.shade(ax, counts, floor, noise, GREY, alpha=0.25, label="Monte-Carlo error alone")
     for name, colour in COMPARISON_COLOURS.items():
         error = errors.sel(comparison=name).values
         if np.isfinite(error).any():
@@ -199,15 +198,9 @@ def _decades(cells: np.ndarray) -> tuple[float, float]:
     return float(np.clip(0.999 * np.nanmin(cells[cells > 0]), 1e-4 * high, 0.1 * high)), high
 
 
-def _require_variables(caller: str, result: object, variables: set[str], maker: str) -> None:
-    """Refuse anything but a result of `maker`, which has these variables."""
-    is_right = variables <= set(getattr(result, "data_vars", ()))
-    style.require_result(caller, result, is_right, maker)
-
-
 def _require_comparison(caller: str, result: object, stacked: bool = False) -> None:
     """Refuse anything but a comparison of kernels, and one that is not stacked as asked."""
-    _require_variables(caller, result, {"overall_frobenius", "drawn"}, "cb.compare_kernels")
+    style.require_result(caller, result, {"overall_frobenius", "drawn"}, "cb.compare_kernels")
     if stacked != ("rows" in getattr(result, "sizes", ())):
         several = 'several, joined by xarray.concat([...], "rows")'
         raise ArgumentError(
@@ -236,7 +229,7 @@ def draw_coupling(result: "xr.Dataset", ax: Axes | None = None, *, of: str = "be
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    _require_variables("draw_coupling", result, {"between", "explained"}, "cb.kernels.coupling")
+    style.require_result("draw_coupling", result, {"between", "explained"}, "cb.kernels.coupling")
     if of not in COUPLING_LABELS:
         raise ArgumentError(unknown("part of a coupling", of, COUPLING_LABELS))
     signed = of == "correlation"
@@ -273,7 +266,7 @@ def draw_variance_reduction(result: "xr.Dataset", ax: Axes | None = None) -> Axe
         The Axes that were drawn on.
     """
     maker = "cb.kernels.variance_reduction"
-    _require_variables("draw_variance_reduction", result, {"reduction", "sd_after"}, maker)
+    style.require_result("draw_variance_reduction", result, {"reduction", "sd_after"}, maker)
     experiments = [str(each) for each in result["experiment"].values]
     if len(experiments) == 1:
         return _draw_one(result, experiments[0], ax)

@@ -96,16 +96,14 @@ def draw_mechanisms(
         curves = mechanism(theta, panel.effect, panel.values)
         low, high = np.quantile(curves, [tail, 1 - tail], axis=0)
         middle = mechanism(post.mean[None], panel.effect, panel.values)[0]
-        shade: dict[str, Any] = {"color": BLUE, "alpha": 0.2, "lw": 0}
-        ax.fill_between(panel.grid, low, high, label=f"{level:.0%} of draws", **shade)
+        style.shade(ax, panel.grid, low, high, BLUE, label=f"{level:.0%} of draws")
         ax.plot(panel.grid, middle, color=BLUE, label="posterior mean")
         if truth is not None:
             means = truth.mechanisms(panel.values).mean[:, post.problem.graph.index(panel.effect)]
             ax.plot(panel.grid, means, "--", color=INK, lw=1.2, label="truth")
         adjusted = _partial_residuals(post, mechanism, panel)
         _finish(ax, post, panel, adjusted, middle, [low, high])
-    style.legend_of_panels(panels, LEGEND_COLUMNS[len(panels) >= 3])
-    return panels
+    return style.legend_of_panels(panels, LEGEND_COLUMNS[len(panels) >= 3])
 
 
 def draw_prior(
@@ -156,8 +154,7 @@ def draw_prior(
         seen = panel.observations[:, post.problem.graph.index(panel.effect)]
         _finish(ax, post, panel, seen, seen, np.quantile(curves, [0.1, 0.9], axis=0))
         _count_beyond(ax, curves)
-    style.legend_of_panels(panels, LEGEND_COLUMNS[len(panels) >= 3])
-    return panels
+    return style.legend_of_panels(panels, LEGEND_COLUMNS[len(panels) >= 3])
 
 
 def _count_beyond(ax: Axes, curves: np.ndarray) -> None:

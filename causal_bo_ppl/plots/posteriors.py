@@ -149,8 +149,7 @@ def draw_response(
         mean, sd = surrogate.predict(queries)
         low, high = mean - width * sd, mean + width * sd
         title = f"{title}, {len(surrogate.told.values)} outcomes"
-    label = f"{level:.0%} interval"
-    ax.fill_between(grid, low, high, color=BLUE, alpha=0.2, lw=0, label=label)
+    style.shade(ax, grid, low, high, BLUE, label=f"{level:.0%} interval")
     ax.plot(grid, mean, color=BLUE, label="posterior mean")
     shown = np.append(mean, outcomes)
     if truth is not None:

@@ -207,7 +207,7 @@ def _draw_recommended(
 ) -> None:
     """Draw the posterior mean of the recommended intervention with its interval."""
     mean, half = run.trace["best_mean"], style.half_width(level) * run.trace["best_sd"]
-    ax.fill_between(x, mean - half, mean + half, color=BLUE, alpha=0.2, lw=0, step=step)
+    style.shade(ax, x, mean - half, mean + half, BLUE, step=step)
     ax.step(x, mean, where=step, color=BLUE, label=f"{label} {level:.0%} interval")
 
 
@@ -227,7 +227,7 @@ def _draw_groups(ax: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
         ]
         low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75), axis=0)
         colour = COLOURS[position % len(COLOURS)]
-        ax.fill_between(costs, low, high, color=colour, alpha=0.15, lw=0, step="post")
+        style.shade(ax, costs, low, high, colour, alpha=0.15, step="post")
         label = style.plain(f"{name}, {len(runs)} runs: {middle[-1]:.3g} at cost {costs[-1]:.4g}")
         ax.step(costs, middle, where="post", color=colour, lw=1.8, label=label)
 

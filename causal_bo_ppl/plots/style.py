@@ -7,7 +7,7 @@ from every other label of its picture.
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -20,7 +20,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from causal_bo_ppl.checks import Check
 from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.inputs import read_share
 
@@ -45,11 +44,10 @@ def half_width(level: float) -> float:
     return NormalDist().inv_cdf((1 + read_share("level", level)) / 2)
 
 
-def require_result(caller: str, given: object, is_right: bool, maker: str) -> None:
-    """Refuse what is not a result of the function `maker`."""
-    if not is_right:
-        got = f"the check {given.name!r}" if isinstance(given, Check) else type(given).__name__
-        raise ArgumentError(f"{caller} needs the result of {maker}, got {got}")
+def require_result(caller: str, given: object, names: Iterable[str], maker: str) -> None:
+    """Refuse what lacks the columns or variables that a result of the function `maker` has."""
+    if not set(names) <= set(getattr(given, "data_vars", getattr(given, "columns", ()))):
+        raise ArgumentError(f"{caller} needs the result of {maker}, got {type(given).__name__}")
 
 
 def new_axes(width: float, height: float) -> Axes:
@@ -116,8 +114,15 @@ def panel_axes(
     return np.asarray(axes[:count])
 
 
-def legend_of_panels(panels: np.ndarray, columns: int, **options: Any) -> None:
-    """Draw one legend for all panels, by default of all that has a label in any of them.
+def shade(
+    ax: Axes, x: Any, low: Any, high: Any, colour: str, *, alpha: float = 0.2, **options: Any
+) -> None:
+    """Shade the band between two curves."""
+    ax.fill_between(x, low, high, color=colour, alpha=alpha, lw=0, **options)
+
+
+def legend_of_panels(panels: np.ndarray, columns: int, **options: Any) -> np.ndarray:
+    """Draw one legend for all panels, of all that has a label by default, and return the panels.
 
     It is below the figure where its layout is constrained, and below the last panel otherwise.
     options: keyword arguments of the legend.
@@ -131,6 +136,7 @@ def legend_of_panels(panels: np.ndarray, columns: int, **options: Any) -> None:
         panels[0].figure.legend(**position, **SMALL_LEGEND, **options)
     else:
         legend_below(panels[-1], 1, **options)
+    return panels
 
 
 def plain(text: str) -> str:

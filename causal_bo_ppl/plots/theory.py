@@ -44,8 +44,7 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    is_right = isinstance(curves, pd.DataFrame) and set(GAIN_LINES) <= set(curves.columns)
-    style.require_result("draw_gains", curves, is_right, "cb.theory.gain_curves")
+    style.require_result("draw_gains", curves, GAIN_LINES, "cb.theory.gain_curves")
     ax = ax or style.new_axes(5.8, 4.2)
     facts = curves.attrs
     for name, look in GAIN_LINES.items():
@@ -116,8 +115,7 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    is_right = isinstance(table, pd.DataFrame) and "trace" in table.columns
-    style.require_result("draw_concentration", table, is_right, "cb.theory.concentration")
+    style.require_result("draw_concentration", table, ["trace"], "cb.theory.concentration")
     ax = ax or style.new_axes(5.6, 4.2)
     counts = np.asarray(table.index, float)
     level = f"{100 * (1 - table.attrs.get('delta', 0.05)):g} %"
@@ -210,9 +208,9 @@ def _draw_covariances(ax: Axes, covariances: Any) -> None:
 
 def _numbers(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return finite numbers of this shape, in which -1 is any length from 1 on, or refuse them."""
-    found = np.asarray(values, float)
-    fits = found.ndim == len(shape) and found.shape[1:] == shape[1:]
-    if not (fits and found.size and np.isfinite(found).all()):
+    array = np.asarray(values, float)
+    fits = array.ndim == len(shape) and array.shape[1:] == shape[1:]
+    if not (fits and array.size and np.isfinite(array).all()):
         wanted = f"({', '.join(['n', *map(str, shape[1:])])})"
-        raise DataError(f"{name} must be finite numbers of shape {wanted}, got {found.shape}")
-    return found
+        raise DataError(f"{name} must be finite numbers of shape {wanted}, got {array.shape}")
+    return array
