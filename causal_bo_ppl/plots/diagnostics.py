@@ -252,7 +252,12 @@ def draw_overlap(
         The Axes that were drawn on.
     """
     require_inputs("draw_overlap", problem, data)
-    pair = _require_pair(problem, data, names)
+    if isinstance(names, str) or len({*names} & {*problem.domains}) < 2 or len(names) > 2:
+        known = ", ".join(problem.manipulable)
+        raise ArgumentError(f"draw_overlap needs two different variables of {known}; got {names!r}")
+    if len(data) < 3:
+        raise DataError(f"an ellipse needs at least 3 observations, got {len(data)}")
+    pair = names[0], names[1]
     values = np.stack([data.column(name) for name in pair], axis=1)
     is_set = data.intervened[:, [problem.graph.index(name) for name in pair]].any(axis=1)
     ax = ax or style.new_axes(5.6, 4.4)
@@ -267,21 +272,7 @@ def draw_overlap(
     ax.add_patch(Rectangle((low[0], low[1]), *(high - low), **box))
     title = _surround(ax, values, _restrict(ax, problem, pair))
     ax.margins(0.08)
-    return style.finish(ax, title, *(problem.label(name) for name in pair))
-
-
-def _require_pair(problem: Problem, data: Data, names: Sequence[str]) -> tuple[str, str]:
-    """Return two different variables with domains; refuse anything else, and too little data."""
-    pair = tuple(names)
-    if isinstance(names, str) or len(pair) != 2 or pair[0] == pair[1]:
-        raise ArgumentError(f"draw_overlap needs two variables, such as ('A', 'B'); got {names!r}")
-    for name in pair:
-        if name not in problem.domains:
-            known = ", ".join(problem.manipulable)
-            raise ArgumentError(f"{name!r} has no domain; choose two of {known}")
-    if len(data) < 3:
-        raise DataError(f"an ellipse needs at least 3 observations, got {len(data)}")
-    return pair
+    return style.finish(ax, title, problem.label(pair[0]), problem.label(pair[1]))
 
 
 def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:

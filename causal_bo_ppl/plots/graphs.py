@@ -17,7 +17,7 @@ from matplotlib.transforms import Affine2D
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ArgumentError, DataError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, Sketch, sketch
+from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, sketch
 from causal_bo_ppl.graph.layout import GREY as OUTLINE
 from causal_bo_ppl.identification import Identification, Parameters
 from causal_bo_ppl.plots import style
@@ -56,7 +56,11 @@ def draw_graph(
         The Axes that were drawn on.
     """
     drawn = sketch(graph.nodes, graph.directed, graph.bidirected)
-    ax = _fit(drawn, ax)
+    left, top, right, bottom = drawn.extent()
+    width, height = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
+    ax = ax or style.new_axes(max(width, 4.0), max(height + 0.3, 1.5))
+    ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+    ax.set_axis_off()
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": OUTLINE}
     arc = arrow | {"arrowstyle": "<|-|>", "color": DASHED, "ls": DASHES, "zorder": 2}
     for points in drawn.arrows:
@@ -108,16 +112,6 @@ def _legend_keys(colours: Mapping[str, str], graph: CausalGraph) -> list[Artist]
     if graph.bidirected:
         keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
     return keys
-
-
-def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
-    """Return the given Axes, or new ones, without a frame and in the units of the sketch."""
-    left, top, right, bottom = drawn.extent()
-    width, height = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
-    ax = ax or style.new_axes(max(width, 4.0), max(height + 0.3, 1.5))
-    ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
-    ax.set_axis_off()
-    return ax
 
 
 def _smooth(points: Sequence[Point]) -> Path:
@@ -263,7 +257,7 @@ def draw_effect(
     if truth is not None:
         fine = np.linspace(ends[0], ends[1], 100)
         ax.plot(fine, truth(fine), "--", color=INK, label="truth")
-    labels = names if problem is None else [problem.label(name) for name in names]
+    label = str if problem is None else problem.label
     title = f"effect of {names[0]} on {names[1]}, {len(passive)} observations"
     columns = 1 if len(x_name + y_name) > 24 else 2
-    return style.finish(ax, title, *labels, columns=columns, most=50)
+    return style.finish(ax, title, label(names[0]), label(names[1]), columns, most=50)

@@ -24,7 +24,6 @@ from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.paths import learned_variables
 
 MOST_PANELS, MOST_COLUMNS = 12, 4  # mechanisms that get a panel, and panels side by side
-LEGEND_COLUMNS = 3, 6  # of the legend below up to two panels, and below more
 PANEL_LETTERS = 26  # letters that fit along a panel
 CURVE_POINTS, CURVE_DRAWS = 120, 400
 
@@ -103,7 +102,7 @@ def draw_mechanisms(
             ax.plot(panel.grid, means, "--", color=INK, lw=1.2, label="truth")
         adjusted = _partial_residuals(post, mechanism, panel)
         _finish(ax, post, panel, adjusted, middle, [low, high])
-    return style.legend_of_panels(panels, LEGEND_COLUMNS[len(panels) >= 3])
+    return style.legend_of_panels(panels, 6 if len(panels) > 2 else 3)
 
 
 def draw_prior(
@@ -154,7 +153,7 @@ def draw_prior(
         seen = panel.observations[:, post.problem.graph.index(panel.effect)]
         _finish(ax, post, panel, seen, seen, np.quantile(curves, [0.1, 0.9], axis=0))
         _count_beyond(ax, curves)
-    return style.legend_of_panels(panels, LEGEND_COLUMNS[len(panels) >= 3])
+    return style.legend_of_panels(panels, 6 if len(panels) > 2 else 3)
 
 
 def _count_beyond(ax: Axes, curves: np.ndarray) -> None:

@@ -208,9 +208,7 @@ def draw_coverage(
     ax.axhline(truth, color=INK, lw=1, ls="--", label=f"truth, {truth:.4g}")
     ax.set_xticks(list(ticks), list(ticks.values()))
     ax.tick_params(axis="x", length=0)
-    ax.set_ylabel(style.folded(quantity))
     for colour, label in ((BLUE, "interval covers it"), (AMBER, "interval misses it")):
         ax.plot([], [], color=colour, lw=1.4, label=label)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, **style.SMALL_LEGEND)
     ax.spines[["top", "right"]].set_visible(False)
-    return ax
+    return style.finish(ax, "", ylabel=quantity, columns=3)

@@ -356,8 +356,8 @@ def _label_runs(
     fitting = distinct(labels, most)
     shown = [fitting[start] for start in starts[::every]]
     options = {} if max(map(len, shown)) <= 2 else options  # a letter needs no turning
-    size = _label_size(len(starts))
-    set_ticks(((starts + ends) / 2)[::every], shown, fontsize=size, **options)
+    options["fontsize"] = _label_size(len(starts))
+    set_ticks(((starts + ends) / 2)[::every], shown, **options)
 
 
 def _write_numbers(ax: Axes, cells: np.ndarray, hidden: np.ndarray, drawn: Any) -> None:
