@@ -27,7 +27,7 @@ from causal_bo_ppl.problem.problem import COLOURS
 
 POINTS_PER_INCH = 90
 DASHES = (0, (4, 3))
-HEDGE_COLOUR = "#fde68a"
+HEDGE_FILL = "#fde68a"
 
 
 def draw_graph(
@@ -186,15 +186,13 @@ def draw_identification(identification: Identification, ax: Axes | None = None) 
     """
     hedge = [name for district in identification.hedge[:1] for name in district]
     colours = {"target": COLOURS["target"], "intervened": COLOURS["manipulable"]}
-    fills = dict.fromkeys(hedge, HEDGE_COLOUR)
+    fills = dict.fromkeys(hedge, HEDGE_FILL)
     fills |= dict.fromkeys(identification.intervened, colours["intervened"])
     fills[identification.target] = colours["target"]
     ax = draw_graph(identification.graph, ax, fills=fills, outlined=hedge)
     keys = _legend_keys(colours, identification.graph)
     if hedge:
-        keys.append(
-            Patch(facecolor=HEDGE_COLOUR, edgecolor=AMBER, lw=2, label="hedge (confounded)")
-        )
+        keys.append(Patch(facecolor=HEDGE_FILL, edgecolor=AMBER, lw=2, label="hedge (confounded)"))
     found = f"identifiable ({identification.route})"
     verdict = found if identification.identifiable else "not identifiable"
     return style.finish(ax, f"{identification.query}: {verdict}", handles=keys)
@@ -238,9 +236,7 @@ def draw_effect(
         raise identification.not_identifiable()
     graph = identification.graph
     if data.nodes != graph.nodes:
-        raise DataError(
-            f"the data are of {listed(data.nodes)}, the effect is on {listed(graph.nodes)}"
-        )
+        raise DataError(f"the data are of {listed(data.nodes)}, the graph of {listed(graph.nodes)}")
     passive = np.asarray(data.values)[~np.asarray(data.intervened).any(axis=1)]
     names = identification.intervened[0], identification.target
     x, y = (graph.index(name) for name in names)

@@ -1,9 +1,10 @@
 """How far are kernels apart, how are effects coupled, and how much variance do outcomes remove?"""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
@@ -13,9 +14,6 @@ from causal_bo_ppl.kernels.comparison import COMPARED, TERMS
 from causal_bo_ppl.kernels.monte_carlo import MEASURES
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 CLEAR_SCORE = 3.0  # an error so many standard errors above 0 is not Monte-Carlo error alone
 COMPARISON_COLOURS = dict(zip(COMPARED, (BLUE, GREY, AMBER), strict=True))
@@ -35,7 +33,7 @@ MOST_NAMED_EFFECTS = 24  # of more effects, their sets are named
 
 
 def draw_kernel_errors(
-    result: "xr.Dataset",
+    result: xr.Dataset,
     ax: Axes | None = None,
     *,
     comparison: str | None = None,
@@ -85,7 +83,7 @@ def draw_kernel_errors(
     return style.finish(ax, title, columns=0, most=40)
 
 
-def draw_errors_by_observations(result: "xr.Dataset", ax: Axes | None = None) -> Axes:
+def draw_errors_by_observations(result: xr.Dataset, ax: Axes | None = None) -> Axes:
     """Draw the relative Frobenius error of all sets together against the number of observations.
 
     The shaded part is Monte-Carlo error alone. Where there is an exact kernel, the broken line
@@ -126,7 +124,7 @@ def draw_errors_by_observations(result: "xr.Dataset", ax: Axes | None = None) ->
     return style.finish(ax, title, "observations", "relative Frobenius error, all sets", most=48)
 
 
-def draw_terms(result: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None = None) -> Axes:
+def draw_terms(result: Mapping[str, xr.Dataset] | xr.Dataset, ax: Axes | None = None) -> Axes:
     """Draw how large the leading, mixed and remainder terms of the covariances are.
 
     The sizes are those of all sets together. Points are by draws, with bars up to twice the
@@ -146,8 +144,6 @@ def draw_terms(result: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None 
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    import xarray as xr
-
     named = {"": result} if isinstance(result, xr.Dataset) else dict(result)
     results = list(named.values())
     for each in results:
@@ -183,7 +179,7 @@ def draw_terms(result: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None 
     return style.finish(ax, title, ylabel=label, columns=3, most=44)
 
 
-def _target(result: "xr.Dataset") -> str:
+def _target(result: xr.Dataset) -> str:
     """Return the name of the target, with its unit where it has one."""
     unit = result.attrs.get("unit", "")
     return f"{result.attrs['target']} [{unit}]" if unit else str(result.attrs["target"])
@@ -208,7 +204,7 @@ def _require_comparison(caller: str, result: object, stacked: bool = False) -> N
         )
 
 
-def draw_coupling(result: "xr.Dataset", ax: Axes | None = None, *, of: str = "between") -> Axes:
+def draw_coupling(result: xr.Dataset, ax: Axes | None = None, *, of: str = "between") -> Axes:
     """Draw how the posteriors of the effects of all sets are correlated.
 
     Sets are in the order of the graph.
@@ -247,7 +243,7 @@ def draw_coupling(result: "xr.Dataset", ax: Axes | None = None, *, of: str = "be
     return style.finish(ax, title, *labels, columns=0, most=44)
 
 
-def draw_variance_reduction(result: "xr.Dataset", ax: Axes | None = None) -> Axes:
+def draw_variance_reduction(result: xr.Dataset, ax: Axes | None = None) -> Axes:
     """Draw by how much an outcome of each experiment reduces the variance of all effects.
 
     For one experiment, posterior sds before and after its outcome are drawn; for several, the share
@@ -279,13 +275,13 @@ def draw_variance_reduction(result: "xr.Dataset", ax: Axes | None = None) -> Axe
     return style.finish(ax, title, f"effect{by}", "experiment", 0, most=50)
 
 
-def _effects(result: "xr.Dataset") -> list[str]:
+def _effects(result: xr.Dataset) -> list[str]:
     """Return the names of the effects or, where there are many, of their sets."""
     few = result.sizes["effect"] <= MOST_NAMED_EFFECTS
     return [str(each) for each in (result.effect if few else result.set).values]
 
 
-def _draw_one(result: "xr.Dataset", experiment: str, ax: Axes | None) -> Axes:
+def _draw_one(result: xr.Dataset, experiment: str, ax: Axes | None) -> Axes:
     """Draw sds before and after one experiment; of many effects, the most reduced ones."""
     total, shares = result.sizes["effect"], result.reduction.values[0]
     shown = np.sort(np.argsort(-np.nan_to_num(shares), kind="stable")[:MOST_BARS])

@@ -7,7 +7,7 @@ from every other label of its picture.
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -347,9 +347,7 @@ def equal_runs(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.append(starts[1:], len(labels))
 
 
-def _label_runs(
-    set_ticks: Callable[..., Any], labels: list[str], most: int, **options: Any
-) -> None:
+def _label_runs(set_ticks: Any, labels: list[str], most: int, **options: Any) -> None:
     """Label the middle of each run of equal labels; of too many runs only some are labelled."""
     starts, ends = equal_runs(labels)
     every = -(-len(starts) // MOST_LABELS)

@@ -164,19 +164,15 @@ def draw_theory(
     numpy.ndarray
         The four Axes, in the order above.
     """
-    if not isinstance(diagnostics, Mapping):
-        raise DataError(f"draw_theory needs a dictionary, got {type(diagnostics).__name__}")
     if missing := [name for name in PANELS_NEED if name not in diagnostics]:
         raise DataError(f"draw_theory needs {listed(PANELS_NEED)}; missing: {listed(missing)}")
     titles = ["spectrum", "covariances", "gains", "concentration"]
-    size: dict[str, Any] = {"most_columns": 2, "panel": (5.5, 4.2), "below": 0.0}
-    panels = style.panel_axes("draw_theory", axes, titles, **size)
+    panels = style.panel_axes("draw_theory", axes, titles, most_columns=2, panel=(5.5, 4.2))
     _draw_rank(panels[0], diagnostics["eigenvalues"], int(diagnostics["dimension"]))
     _draw_covariances(panels[1], diagnostics["covariances"])
     draw_gains(diagnostics["gains"], panels[2])
     table = diagnostics["concentration"]
-    has_column = isinstance(table, pd.DataFrame) and "rows" in table.columns
-    draw_concentration(table.set_index("rows") if has_column else table, panels[3])
+    draw_concentration(table.set_index("rows") if "rows" in table else table, panels[3])
     return panels
 
 

@@ -104,7 +104,7 @@ def test_theory_refuses_what_is_missing_or_no_number(diagnostics):
     draw = cb.plots.draw_theory
     with pytest.raises(cb.errors.DataError, match="missing: dimension, gains$"):
         draw({key: diagnostics[key] for key in ("eigenvalues", "covariances", "concentration")})
-    with pytest.raises(cb.errors.DataError, match="needs a dictionary, got list"):
+    with pytest.raises(cb.errors.DataError, match="missing: eigenvalues, dimension, cov"):
         draw([1])
     with pytest.raises(cb.errors.DataError, match=r"covariances .* shape \(n, 2\), got \(3, 3\)"):
         draw(diagnostics | {"covariances": np.eye(3)})
