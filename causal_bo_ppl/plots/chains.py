@@ -21,7 +21,7 @@ from causal_bo_ppl.plots.style import COLOURS, GREY
 MOST_PARAMETERS = 12  # parameters that are shown, the largest R-hat first
 SIMULATED_ORDERS = 2_000  # orders of draws that a band is made from
 MOST_NUMBERS_AT_ONCE = 1_000_000  # numbers of simulated orders held in memory
-MOST_TRACE_POINTS = 200  # draws shown in a trace, which has no room for more
+MOST_TRACE_POINTS = 200  # draws shown in a trace, which cannot show more
 FEWEST_DRAWS = 100  # draws of a chain that thinning keeps
 
 
@@ -62,6 +62,20 @@ def draw_trace(post: Posterior) -> np.ndarray:
     -------
     numpy.ndarray
         The Axes of the densities and of the traces, an array of shape (k, 2).
+
+    Raises
+    ------
+    PosteriorError
+        If the posterior has no chains.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> nuts = cb.NUTS(chains=2, draws=100, progress=False)
+    >>> post = cb.fit(chain.problem, chain.observe(60, 0), method=nuts, key=0)
+    >>> cb.plots.draw_trace(post).shape
+    (5, 2)
     """
     sampled = _require_sampled("draw_trace", post)
     from arviz_plots import plot_trace_dist
@@ -100,6 +114,20 @@ def draw_rank(post: Posterior) -> np.ndarray:
     -------
     numpy.ndarray
         The Axes, an array of shape (k,).
+
+    Raises
+    ------
+    PosteriorError
+        If the posterior has no chains, or only one.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> nuts = cb.NUTS(chains=2, draws=100, progress=False)
+    >>> post = cb.fit(chain.problem, chain.observe(60, 0), method=nuts, key=0)
+    >>> cb.plots.draw_rank(post).shape
+    (5,)
     """
     sampled = _require_sampled("draw_rank", post)
     chains = len(sampled.draws)
@@ -178,6 +206,20 @@ def draw_energy(post: Posterior) -> np.ndarray:
     -------
     numpy.ndarray
         The Axes of E-BFMI and of the energy, an array of shape (2,).
+
+    Raises
+    ------
+    PosteriorError
+        If the posterior has no chains.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> nuts = cb.NUTS(chains=2, draws=100, progress=False)
+    >>> post = cb.fit(chain.problem, chain.observe(60, 0), method=nuts, key=0)
+    >>> cb.plots.draw_energy(post).shape
+    (2,)
     """
     sampled = _require_sampled("draw_energy", post)
     from arviz_plots import plot_energy

@@ -52,6 +52,23 @@ def draw_convergence(
     -------
     numpy.ndarray
         The Axes, one for every system in order of appearance.
+
+    Raises
+    ------
+    DataError
+        If the table is empty, lacks columns, or has numbers that are not finite.
+    ArgumentError
+        If the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import causal_bo_ppl as cb
+    >>> quartiles = {"lower": [0.4, 0.1], "median": [0.5, 0.2], "upper": [0.6, 0.3]}
+    >>> curves = pd.DataFrame({"system": "toy", "method": "cbo", "cost": [1.0, 2.0]} | quartiles)
+    >>> [ax] = cb.plots.draw_convergence(curves)
+    >>> ax.get_xlabel()
+    'cumulative cost of interventions'
     """
     curves = _read("draw_convergence", curves, ["system", "method", "cost"], QUARTILES)
     curves = curves.assign(cost=pd.to_numeric(curves["cost"], errors="coerce"))
@@ -90,6 +107,23 @@ def draw_transfer(
     -------
     numpy.ndarray
         The Axes, one for every system and number of observations in order of appearance.
+
+    Raises
+    ------
+    DataError
+        If the table is empty, lacks columns, or has numbers that are not finite.
+    ArgumentError
+        If the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import causal_bo_ppl as cb
+    >>> quartiles = {"lower": [0.4, 0.1], "median": [0.5, 0.2], "upper": [0.6, 0.3]}
+    >>> errors = {"system": "toy", "method": "cbo", "rows": 30, "budget": [0, 5]} | quartiles
+    >>> [ax] = cb.plots.draw_transfer(pd.DataFrame(errors))
+    >>> ax.get_ylabel()
+    'error of held-out effects'
     """
     numbers = ["rows", "budget", *QUARTILES]
     errors = _read("draw_transfer", errors, ["system", "method"], numbers)
@@ -137,6 +171,20 @@ def draw_sizes(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    DataError
+        If the table is empty, lacks columns, or has numbers that are not finite.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import causal_bo_ppl as cb
+    >>> gaps = {"mean": 0.3, "lower": 0.2, "upper": 0.4, "median": 0.25}
+    >>> table = pd.DataFrame({"size": [1, 2], "method": "cbo"} | gaps)
+    >>> cb.plots.draw_sizes(table).get_ylabel()
+    'gap to the optimum'
     """
     numbers = ["mean", "lower", "upper", "median"]
     table = _read("draw_sizes", table, ["method"], ["size", *numbers])
@@ -182,6 +230,21 @@ def draw_differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    DataError
+        If the table is empty, lacks columns, or has numbers that are not finite.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import causal_bo_ppl as cb
+    >>> row = {"system": "toy", "method": "gc-cbo", "against": "cbo", "mean": -0.3}
+    >>> table = pd.DataFrame([row | {"lower": -0.4, "upper": -0.2, "seeds": 60}])
+    >>> [label] = cb.plots.draw_differences(table).get_yticklabels()
+    >>> label.get_text()
+    'gc-cbo against cbo, 60 seeds'
     """
     numbers = ["mean", "lower", "upper", "seeds"]
     table = _read("draw_differences", table, ["system", "method", "against"], numbers)
@@ -211,7 +274,7 @@ def draw_differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.set_xscale("symlog", linthresh=threshold, linscale=0.7)
         ax.xaxis.get_major_locator().set_params(numticks=6)  # type: ignore[call-arg]
     limit = (1.1 if threshold is None else 1.5) * (most if most > ZERO_GAP else 1.0)
-    ax.set_xlim(-limit, limit)  # there is room for a label on both sides
+    ax.set_xlim(-limit, limit)  # a label fits on both sides
     side: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small"}
     ax.annotate("← the first is better", (0, -0.95), (-6, 0), ha="right", color=BLUE, **side)
     ax.annotate("the second is better →", (0, -0.95), (6, 0), color=AMBER, **side)
@@ -327,7 +390,7 @@ def _scale_gaps(ax: Axes, middle: np.ndarray, gaps: np.ndarray) -> None:
 def _panels(
     caller: str, titles: list[str], given: Sequence[Axes] | np.ndarray | None, looks: Looks
 ) -> np.ndarray:
-    """Return Axes with titles, given ones or of a new figure with room for a legend below."""
+    """Return Axes with titles, given ones or of a new figure with space for a legend below."""
     lines = -(-len(looks) // _legend_columns(looks, PANEL[0] * min(len(titles), MOST_COLUMNS)))
     size: dict[str, Any] = {"most_columns": MOST_COLUMNS, "panel": PANEL}
     panels = style.panel_axes(caller, given, titles, below=0.5 + style.LINE_HEIGHT * lines, **size)

@@ -58,6 +58,19 @@ def draw_mahalanobis(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is not a posterior, or `level` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> cb.plots.draw_mahalanobis(post).get_title()
+    'is theta Gaussian? conjugate, 50 observations'
     """
     require_posterior("draw_mahalanobis", post)
     squares, degrees, effective = _squares(post, as_key(key))
@@ -136,6 +149,20 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of that check.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> check = cb.diagnostics.gaussian_error(post, draws=1000, key=0)
+    >>> cb.plots.draw_effect_errors(check).get_title()
+    'all 4 effects, largest error first'
     """
     details = _require_details("draw_effect_errors", check, "Gaussian error", "gaussian_error")
     scaled = _scaled(details)
@@ -204,6 +231,19 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of that check, or `level` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> check = cb.diagnostics.calibrate(chain.problem, simulations=40, key=0)
+    >>> cb.plots.draw_calibration(check).get_xlabel()
+    'rank of the true effect in its posterior'
     """
     ranks = _require_details("draw_calibration", check, "calibration", "calibrate")
     count, effects = ranks.shape
@@ -250,6 +290,20 @@ def draw_overlap(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If `names` are not two different variables that can be intervened on.
+    DataError
+        If there are fewer than three observations.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> cb.plots.draw_overlap(chain.problem, chain.observe(50, 0), ["X", "Z"]).get_ylabel()
+    'Z'
     """
     require_inputs("draw_overlap", problem, data)
     if isinstance(names, str) or len({*names} & {*problem.domains}) < 2 or len(names) > 2:

@@ -54,6 +54,13 @@ def draw_graph(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> ax = cb.plots.draw_graph(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"))
+    >>> ax.axison
+    False
     """
     drawn = sketch(graph.nodes, graph.directed, graph.bidirected)
     left, top, right, bottom = drawn.extent()
@@ -156,6 +163,14 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> parameters = cb.identify(chain.problem).parameters("structural")
+    >>> cb.plots.draw_sharing(parameters).get_ylabel()
+    'intervention set (2)'
     """
     table = parameters.sharing()
     sets, names = ([str(name) for name in each] for each in (table.index, table.columns))
@@ -183,6 +198,13 @@ def draw_identification(identification: Identification, ax: Axes | None = None) 
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> cb.plots.draw_identification(cb.identify(chain.problem)["X"]).get_title()
+    'P(Y | do(X)): identifiable (y0)'
     """
     hedge = [name for district in identification.hedge[:1] for name in district]
     colours = {"target": COLOURS["target"], "intervened": COLOURS["manipulable"]}
@@ -228,6 +250,23 @@ def draw_effect(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If the set does not have exactly one variable.
+    NotIdentifiable
+        If the effect is not identifiable.
+    DataError
+        If the data are of another graph.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> identification = cb.identify(chain.problem)["Z"]
+    >>> cb.plots.draw_effect(identification, chain.observe(50, 0)).get_title()
+    'effect of Z on Y, 50 observations'
     """
     if len(identification.intervened) != 1:
         given = ", ".join(identification.intervened)

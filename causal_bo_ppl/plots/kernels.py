@@ -58,6 +58,21 @@ def draw_kernel_errors(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of `cb.compare_kernels`, or the comparison or the measure is unknown
+        or not part of it.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> result = cb.compare_kernels(post, post.problem.grid(3), draws=200, progress=False, key=0)
+    >>> cb.plots.draw_kernel_errors(result).get_title().splitlines()
+    ['jacobian - exact', '50 observations']
     """
     _require_comparison("draw_kernel_errors", result)
     reference = "exact" if result.attrs["reference"] == "exact" else "monte_carlo"
@@ -100,6 +115,23 @@ def draw_errors_by_observations(result: xr.Dataset, ax: Axes | None = None) -> A
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of `cb.compare_kernels` for several posteriors.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> result = cb.compare_kernels(post, post.problem.grid(3), draws=200, progress=False, key=0)
+    >>> more = cb.fit(chain.problem, chain.observe(200, 0))
+    >>> other = cb.compare_kernels(more, post.problem.grid(3), draws=200, progress=False, key=0)
+    >>> cb.plots.draw_errors_by_observations(xr.concat([result, other], "rows")).get_xlabel()
+    'observations'
     """
     _require_comparison("draw_errors_by_observations", result, stacked=True)
     result = result.sortby("rows")
@@ -143,6 +175,20 @@ def draw_terms(result: Mapping[str, xr.Dataset] | xr.Dataset, ax: Axes | None = 
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of `cb.compare_kernels`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> result = cb.compare_kernels(post, post.problem.grid(3), draws=200, progress=False, key=0)
+    >>> cb.plots.draw_terms(result).get_title()
+    'parts of the covariances of effects on Y'
     """
     named = {"": result} if isinstance(result, xr.Dataset) else dict(result)
     results = list(named.values())
@@ -167,8 +213,8 @@ def draw_terms(result: Mapping[str, xr.Dataset] | xr.Dataset, ax: Axes | None = 
             ax.text(position, 0.02, "0", transform=bottom, ha="center", color=colour)
     if known.any():
         ax.plot([], [], "x", color=GREY, ms=9, label="exact")
-    room = max(LETTERS_OF_LABELS // len(named), 10)
-    ax.set_xticks(positions, [style.folded(label, room) for label in labels])
+    letters = max(LETTERS_OF_LABELS // len(named), 10)
+    ax.set_xticks(positions, [style.folded(label, letters) for label in labels])
     ax.set(yscale="log", xlim=(-0.6, len(named) - 0.4))
     low, high = ax.get_ylim()
     low, high = min(low, 0.05), max(high, 2.0)  # a leading term alone, which is 1, is seen too
@@ -224,6 +270,19 @@ def draw_coupling(result: xr.Dataset, ax: Axes | None = None, *, of: str = "betw
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of `cb.kernels.coupling`, or `of` is unknown.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> cb.plots.draw_coupling(cb.kernels.coupling(post)).get_title()
+    'effects on Y, 50 observations'
     """
     style.require_result("draw_coupling", result, {"between", "explained"}, "cb.kernels.coupling")
     if of not in COUPLING_LABELS:
@@ -260,6 +319,20 @@ def draw_variance_reduction(result: xr.Dataset, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of `cb.kernels.variance_reduction`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> result = cb.kernels.variance_reduction(post, [{"Z": 4.0}])
+    >>> cb.plots.draw_variance_reduction(result).get_title()
+    'variance reduction by do(Z = 4)'
     """
     maker = "cb.kernels.variance_reduction"
     style.require_result("draw_variance_reduction", result, {"reduction", "sd_after"}, maker)

@@ -82,6 +82,21 @@ def draw_mechanisms(
     -------
     numpy.ndarray
         The Axes, one for each panel.
+
+    Raises
+    ------
+    PosteriorError
+        If theta does not hold the mechanisms.
+    ArgumentError
+        If an edge is not a learned mechanism, or the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> [ax.get_xlabel() for ax in cb.plots.draw_mechanisms(post)]
+    ['X', 'Z']
     """
     mechanism = _require_mechanisms("draw_mechanisms", post)
     tail = (1 - read_share("level", level)) / 2
@@ -134,6 +149,21 @@ def draw_prior(
     -------
     numpy.ndarray
         The Axes, one for each panel.
+
+    Raises
+    ------
+    PosteriorError
+        If theta does not hold the mechanisms, or nothing can be drawn from the prior.
+    ArgumentError
+        If an edge is not a learned mechanism, or the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0), prior=cb.priors.FixedPrior())
+    >>> [ax.get_xlabel() for ax in cb.plots.draw_prior(post, n=5)]
+    ['X', 'Z']
     """
     mechanism = _require_mechanisms("draw_prior", post)
     count = read_count("n", n, 1)

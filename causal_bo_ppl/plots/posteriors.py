@@ -48,6 +48,11 @@ def draw_posterior(
     matplotlib.axes.Axes
         The Axes that were drawn on.
 
+    Raises
+    ------
+    ArgumentError
+        If `scale` is unknown, or `level` is not between 0 and 1.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -119,6 +124,19 @@ def draw_response(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If the variable has no domain or is in `at`, or `level` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> cb.plots.draw_response(post, "Z", truth=chain).get_xlabel()
+    'do(Z)'
     """
     surrogate = couple(model) if isinstance(model, Posterior) else model
     post, width, others = surrogate.post, style.half_width(level), dict(at or {})
@@ -189,9 +207,23 @@ def draw_coverage(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If the intervals of a method do not have the shape (n, 2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import causal_bo_ppl as cb
+    >>> intervals = {"regression": np.array([[0.1, 0.9], [0.6, 1.2]])}
+    >>> [label] = cb.plots.draw_coverage(intervals, 0.5).get_xticklabels()
+    >>> label.get_text().splitlines()
+    ['regression', '50% of 2 cover the truth']
     """
     ax = ax or style.new_axes(6.4, 3.8)
-    start, ticks, room = 0, {}, max(LETTERS_OF_METHODS // len(intervals), 12)
+    start, ticks, letters = 0, {}, max(LETTERS_OF_METHODS // len(intervals), 12)
     for label, given in intervals.items():
         ends = np.asarray(given, float)
         if ends.ndim != 2 or ends.shape[1] != 2:
@@ -203,7 +235,7 @@ def draw_coverage(
         positions = start + np.arange(len(ends))
         ax.vlines(positions, *ends.T, color=np.where(covers, BLUE, AMBER), lw=0.9)
         share = f"{covers.mean():.0%} of {len(ends)} cover the truth"
-        ticks[positions.mean()] = f"{style.folded(label, room)}\n{style.folded(share, room)}"
+        ticks[positions.mean()] = f"{style.folded(label, letters)}\n{style.folded(share, letters)}"
         start += len(ends) + max(4, len(ends) // 12)
     ax.axhline(truth, color=INK, lw=1, ls="--", label=f"truth, {truth:.4g}")
     ax.set_xticks(list(ticks), list(ticks.values()))

@@ -1,7 +1,7 @@
 """How did an optimization go: its progress, its experiments, what they changed, any surprise?
 
 Intervals of a recommended intervention are those of that intervention as if it had been given; they
-do not account for the choice of the best, and the titles say so.
+do not account for the choice of the best, which the titles note.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import set_label, split_by_set
 
 SELECTION_NOTE = "intervals do not account for the choice of the best"
-MOST_TRIED = 6  # interventions or sets that have a mark of their own
+MOST_TRIED = 6  # interventions or sets that have separate marks
 OUTCOME_MARKS = tuple(zip("os^DvP.", (*COLOURS[3:], "#a16207", INK, GREY), strict=True))
 MOST_VARIABLES = 20  # above, variables that were never intervened on are omitted
 BAND_HEIGHT, DOMAIN_HEIGHT = 0.88, 0.54  # shares of the distance between two variables
@@ -52,6 +52,13 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a run, or `level` is not between 0 and 1.
+    DataError
+        If the run has no experiment.
 
     Examples
     --------
@@ -110,7 +117,7 @@ def _tried(run: Run) -> list[tuple[str, np.ndarray]]:
     rest = f"{len(counted) - len(shown)} other sets"
     written = np.array([labels.get(name, rest) for name in names])
     groups = [(label, written == label) for label in dict.fromkeys([*labels.values(), rest])]
-    return [(f"outcome, {label} ({own.sum()})", own) for label, own in groups if own.any()]
+    return [(f"outcome, {label} ({tried.sum()})", tried) for label, tried in groups if tried.any()]
 
 
 def _require_runs(caller: str, runs: Sequence[Run]) -> None:
@@ -154,6 +161,20 @@ def draw_progress(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If they are not runs, or `level` is not between 0 and 1.
+    DataError
+        If a run has no experiment, or the runs cannot be compared.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> run = cb.optimize(cb.models.load("chain"), rounds=2, observations=30, progress=False, key=0)
+    >>> cb.plots.draw_progress(run).get_title()
+    'gc-cbo: min Y, optimum -6.5'
     """
     groups: dict[str, list[Run]] = {}
     if isinstance(runs, Mapping):
@@ -253,6 +274,20 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a run, or `level` or `most` is out of range.
+    DataError
+        If the run has no experiment.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> run = cb.optimize(cb.models.load("chain"), rounds=2, observations=30, progress=False, key=0)
+    >>> cb.plots.draw_learning(run).get_xlabel()
+    'Y'
     """
     _require_runs("draw_learning", (run,))
     share, problem = read_share("level", level), run.problem
@@ -307,6 +342,20 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a run.
+    DataError
+        If the run has no experiment.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> run = cb.optimize(cb.models.load("chain"), rounds=2, observations=30, progress=False, key=0)
+    >>> cb.plots.draw_experiments(run).get_xlabel()
+    'experiment'
     """
     _require_runs("draw_experiments", (run,))
     problem, mask = run.problem, np.asarray(run.queries.mask)
@@ -384,6 +433,18 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    DataError
+        If it is neither a surprise nor a run, or there is no outcome.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> run = cb.optimize(cb.models.load("chain"), rounds=2, observations=30, progress=False, key=0)
+    >>> cb.plots.draw_surprise(run).get_ylabel()
+    'standardized residual'
     """
     found = getattr(surprise, "surprise", surprise)
     if not isinstance(found, Surprise):

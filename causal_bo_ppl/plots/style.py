@@ -76,7 +76,7 @@ def list_axes(
 
 
 def _label_size(count: int) -> str:
-    """Return the font size of a number of labels in a row."""
+    """Return the font size of labels side by side, given their number."""
     return "small" if count <= MOST_LABELS // 2 else "x-small"
 
 
@@ -280,17 +280,17 @@ def mark_data(
 
 
 def set_heights(ax: Axes, shown: np.ndarray, band: Any) -> None:
-    """Choose the vertical range: all numbers of `shown` (k,), and a band as far as there is room.
+    """Choose the vertical range: all numbers of `shown` (k,), and a band as far as it fits.
 
     A band that leaves these numbers by more than MOST_RANGES times their range is cut off, since
     they would otherwise be too small to see. Axes that share this range keep what they show.
     """
     least, most = float(np.min(shown)), float(np.max(shown))
-    room = MOST_RANGES * (most - least) or np.inf
-    low = min(least, max(float(np.min(band)), least - room))
-    high = max(most, min(float(np.max(band)), most + room))
-    margin = 0.06 * ((high - low) or 1.0)
-    ends = [low - 1.5 * margin, high + margin]
+    margin = MOST_RANGES * (most - least) or np.inf
+    low = min(least, max(float(np.min(band)), least - margin))
+    high = max(most, min(float(np.max(band)), most + margin))
+    space = 0.06 * ((high - low) or 1.0)
+    ends = [low - 1.5 * space, high + space]
     for other in ax.get_shared_y_axes().get_siblings(ax):
         if other is not ax and other.has_data():
             ends += other.get_ylim()
@@ -362,9 +362,9 @@ def _write_numbers(ax: Axes, cells: np.ndarray, hidden: np.ndarray, drawn: Any) 
     """Write numbers into the cells, dark on light and light on dark."""
     for (row, column), value in np.ndenumerate(cells):
         if np.isfinite(value):
-            shade = np.ones(4) if hidden[row, column] else np.array(drawn.cmap(drawn.norm(value)))
+            fill = np.ones(4) if hidden[row, column] else np.array(drawn.cmap(drawn.norm(value)))
             look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": "small"}
-            look["color"] = INK if shade[:3] @ [0.3, 0.6, 0.1] > 0.55 else "white"
+            look["color"] = INK if fill[:3] @ [0.3, 0.6, 0.1] > 0.55 else "white"
             ax.text(column + 0.5, row + 0.5, f"{value:.2g}", **look)
 
 
@@ -382,6 +382,13 @@ def to_png(axes: Any, dpi: int = 150) -> bytes:
     -------
     bytes
         The content of the file.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> image = cb.plots.to_png(cb.plots.draw_graph(cb.CausalGraph.parse("X -> Y")))
+    >>> image[1:4]
+    b'PNG'
     """
     figure: Figure = np.ravel(np.asarray(axes, object))[0].figure
     memory = io.BytesIO()

@@ -43,6 +43,20 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of `cb.theory.gain_curves`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> curves = cb.theory.gain_curves(post, post.problem.grid(3), noise=0.5, rounds=20)
+    >>> cb.plots.draw_gains(curves).get_ylabel()
+    'information gain (nats)'
     """
     style.require_result("draw_gains", curves, GAIN_LINES, "cb.theory.gain_curves")
     ax = ax or style.new_axes(5.8, 4.2)
@@ -75,6 +89,20 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If all eigenvalues are 0, or `share` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> gram = cb.jacobian_gram(post, post.problem.grid(3))
+    >>> cb.plots.draw_spectrum(gram).get_title()
+    'spectrum of K over 6 effects'
     """
     sizes = spectrum(gram)
     leading_count = leading(sizes, read_share("share", share))
@@ -114,6 +142,19 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no column trace.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> table = cb.theory.concentration(chain.problem, chain.observe(200, 0))
+    >>> cb.plots.draw_concentration(table).get_xlabel()
+    'observations N'
     """
     style.require_result("draw_concentration", table, ["trace"], "cb.theory.concentration")
     ax = ax or style.new_axes(5.6, 4.2)
@@ -163,6 +204,31 @@ def draw_theory(
     -------
     numpy.ndarray
         The four Axes, in the order above.
+
+    Raises
+    ------
+    DataError
+        If a diagnostic is missing, or its numbers are not finite or have another shape.
+    ArgumentError
+        If the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> queries = post.problem.grid(3)
+    >>> gram = cb.jacobian_gram(post, queries).gram
+    >>> diagnostics = {
+    ...     "eigenvalues": np.linalg.eigvalsh(gram),
+    ...     "dimension": len(post.names),
+    ...     "covariances": np.column_stack([gram[0], cb.exact_gram(post, queries).gram[0]]),
+    ...     "gains": cb.theory.gain_curves(post, queries, noise=0.5, rounds=20),
+    ...     "concentration": cb.theory.concentration(chain.problem, chain.observe(200, 0)),
+    ... }
+    >>> cb.plots.draw_theory(diagnostics).shape
+    (4,)
     """
     if missing := [name for name in PANELS_NEED if name not in diagnostics]:
         raise DataError(f"draw_theory needs {listed(PANELS_NEED)}; missing: {listed(missing)}")
