@@ -1,6 +1,5 @@
 """Posteriors, runs and comparisons of all tests of pictures: fitting is slow, drawing is not."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,12 +9,6 @@ from helpers.runs import optimize
 import causal_bo_ppl as cb
 
 FEW_FUNCTIONS = cb.GP(functions=8)
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="session")

@@ -176,7 +176,9 @@ def test_given_axes_are_drawn_on(layout):
     panels = cb.plots.draw_convergence(table, axes)
     assert list(panels) == list(axes) and plt.get_fignums() == [figure.number]
     assert faults(panels) == []
-    with pytest.raises(cb.errors.DataError, match="has 2 panels .toy chain, .* was given 1 Axes"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="has 2 panels .toy chain, .* was given 1 Axes"
+    ):
         cb.plots.draw_convergence(table, axes[:1])
 
 

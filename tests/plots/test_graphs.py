@@ -100,10 +100,10 @@ def test_effect_is_drawn_beside_the_regression():
     assert np.diff(regression.get_ydata()) < 0 < np.diff(learned.get_ydata())
     other = cb.identify(parse("X -> Z -> Y; X <-> Y; W -> Y"), "Y", ["X"])["X"]
     with pytest.raises(
-        cb.errors.DataError, match="the data are of X, Z, Y, the effect is on W, X, Z, Y"
+        cb.errors.DataError, match="the data are of X, Z, Y, the graph of W, X, Z, Y"
     ):
         cb.plots.draw_effect(other, data)
-    with pytest.raises(cb.errors.DomainError, match="a set of one variable"):
+    with pytest.raises(cb.errors.ArgumentError, match="a set of one variable"):
         cb.plots.draw_effect(ids["X", "Z"], data)
 
 

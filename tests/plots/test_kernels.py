@@ -104,30 +104,32 @@ def test_of_many_effects_the_most_reduced_are_drawn_with_labels_that_differ():
 @pytest.mark.heavy
 def test_what_cannot_be_drawn_is_refused(comparisons, posts):
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_kernel_errors needs the result of cb.compare_kernels, got Posterior",
     ):
         cb.plots.draw_kernel_errors(posts[0])
-    with pytest.raises(cb.errors.ModelError, match="unknown measure 'frobenus'.*frobenius"):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown measure 'frobenus'.*frobenius"):
         cb.plots.draw_kernel_errors(comparisons[0], measure="frobenus")
-    with pytest.raises(cb.errors.ModelError, match="unknown comparison 'exact'"):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown comparison 'exact'"):
         cb.plots.draw_kernel_errors(comparisons[0], comparison="exact")
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_errors_by_observations needs several, joined by",
     ):
         cb.plots.draw_errors_by_observations(comparisons[0])
-    with pytest.raises(cb.errors.ModelError, match="draw_kernel_errors needs one; select it"):
+    with pytest.raises(cb.errors.ArgumentError, match="draw_kernel_errors needs one; select it"):
         cb.plots.draw_kernel_errors(xr.concat(comparisons, "rows"))
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_coupling needs the result of cb.kernels.coupling, got Dataset",
     ):
         cb.plots.draw_coupling(comparisons[0])
-    with pytest.raises(cb.errors.ModelError, match="unknown part of a coupling 'betwen'.*between"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="unknown part of a coupling 'betwen'.*between"
+    ):
         cb.plots.draw_coupling(cb.kernels.coupling(posts[0]), of="betwen")
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_variance_reduction needs the result of cb.k.*, got Dataset",
     ):
         cb.plots.draw_variance_reduction(comparisons[0])

@@ -81,7 +81,7 @@ def test_mechanisms_go_into_the_axes_they_are_given(nonlinear):
     assert ax is right and not left.lines and ax.get_legend() is not None
     assert "50% of draws" in labels(ax) and len(figure.axes) == 2
     with pytest.raises(
-        cb.errors.DataError, match=r"has 2 panels \(X -> Z, Z -> Y\) and was given 1 Axes"
+        cb.errors.ArgumentError, match=r"has 2 panels \(X -> Z, Z -> Y\) and was given 1 Axes"
     ):
         cb.plots.draw_mechanisms(nonlinear, right)
 
@@ -105,23 +105,23 @@ def test_linear_mechanisms_are_drawn_as_lines(linear):
         curve.get_ydata(), mean["a[Y]"] + mean["b[Z->Y]"] * curve.get_xdata(), rtol=1e-9
     )
     total = cb.fit(linear.problem, linear.data, parameters="total_effect")
-    with pytest.raises(cb.errors.ModelError, match="theta of this posterior .* does not hold them"):
+    with pytest.raises(
+        cb.errors.PosteriorError, match="theta of this posterior .* does not hold them"
+    ):
         cb.plots.draw_mechanisms(total)
 
 
 def test_invalid_requests_for_mechanisms_are_refused(nonlinear):
     for options, match in [
-        ({"edges": [("X", "Y")]}, "'X -> Y' is no mechanism that was learned; choose among X -> Z"),
-        ({"edges": []}, "'nothing' is no mechanism that was learned"),
+        ({"edges": [("X", "Y")]}, r"mechanisms that were learned \(X -> Z, Z -> Y\); got X -> Y"),
+        ({"edges": []}, r"mechanisms that were learned .*; got none"),
         ({"draws": 1}, "draws"),
     ]:
         with pytest.raises(cb.CausalBOError, match=match):
             cb.plots.draw_mechanisms(nonlinear, **options)
-    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_mechanisms(nonlinear, level=90)
-    with pytest.raises(
-        cb.errors.ModelError, match="draw_mechanisms needs a Posterior, got Problem"
-    ):
+    with pytest.raises(cb.CausalBOError, match="draw_mechanisms needs a Posterior, got Problem"):
         cb.plots.draw_mechanisms(nonlinear.problem)
 
 
@@ -144,7 +144,7 @@ def test_prior_is_drawn_as_curves_beside_the_observations(nonlinear):
 
 def test_prior_that_cannot_be_drawn_from_is_refused(linear):
     with pytest.raises(
-        cb.errors.ModelError, match=r"from the prior of this posterior \(ScaledPrior\)"
+        cb.errors.PosteriorError, match=r"from the prior of this posterior \(ScaledPrior\)"
     ):
         cb.plots.draw_prior(linear)
     fixed = cb.fit(linear.problem, linear.data, prior=cb.priors.FixedPrior())

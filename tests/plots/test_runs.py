@@ -180,9 +180,13 @@ def test_only_runs_with_experiments_are_drawn(run):
     for draw in (cb.plots.draw_progress, cb.plots.draw_learning, cb.plots.draw_experiments):
         with pytest.raises(cb.errors.DataError, match="has no experiment yet"):
             draw(replace(run, steps=()))
-    with pytest.raises(cb.errors.DataError, match="draw_progress needs a Run, or several; got str"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="draw_progress needs a Run, or several; got str"
+    ):
         cb.plots.draw_progress("run")
-    with pytest.raises(cb.errors.DataError, match="draw_learning needs a Run, or several; got int"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="draw_learning needs a Run, or several; got int"
+    ):
         cb.plots.draw_learning(3)
-    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1"):
         cb.plots.draw_progress(run, level=90)

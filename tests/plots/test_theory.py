@@ -41,16 +41,18 @@ def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
 @pytest.mark.heavy
 def test_results_of_other_functions_are_refused(posts):
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame",
     ):
         cb.plots.draw_gains(posts[0].to_frame())
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_concentration needs the result of cb.theory.concentration, got Post",
     ):
         cb.plots.draw_concentration(posts[0])
-    with pytest.raises(cb.errors.ModelError, match="this gram is zero: all effects are known"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="this gram is zero, .* all effects are known"
+    ):
         cb.plots.draw_spectrum(np.zeros((2, 2)))
 
 
@@ -102,7 +104,7 @@ def test_theory_refuses_what_is_missing_or_no_number(diagnostics):
     draw = cb.plots.draw_theory
     with pytest.raises(cb.errors.DataError, match="missing: dimension, gains$"):
         draw({key: diagnostics[key] for key in ("eigenvalues", "covariances", "concentration")})
-    with pytest.raises(cb.errors.DataError, match="needs a dictionary, got list"):
+    with pytest.raises(cb.errors.DataError, match="missing: eigenvalues, dimension, cov"):
         draw([1])
     with pytest.raises(cb.errors.DataError, match=r"covariances .* shape \(n, 2\), got \(3, 3\)"):
         draw(diagnostics | {"covariances": np.eye(3)})
@@ -110,5 +112,5 @@ def test_theory_refuses_what_is_missing_or_no_number(diagnostics):
         draw(diagnostics | {"eigenvalues": [1.0, np.nan]})
     with pytest.raises(cb.errors.DataError, match=r"covariances must be finite .* got \(0, 2\)"):
         draw(diagnostics | {"covariances": np.empty((0, 2))})
-    with pytest.raises(cb.errors.DataError, match="has 4 panels .* and was given 3 Axes"):
+    with pytest.raises(cb.errors.ArgumentError, match="has 4 panels .* and was given 3 Axes"):
         draw(diagnostics, plt.subplots(1, 3)[1])
