@@ -35,7 +35,7 @@ from causal_bo_ppl.linalg import first_smallest, tie_width
 from causal_bo_ppl.mechanisms.simulation import Conditionals, conditionals, simulate
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import (
-    MOST_ROWS,
+    MOST_QUERIES,
     Interventions,
     between,
     fill_set,
@@ -80,7 +80,7 @@ def best_of_restricted_set(
     region = problem.region
     smooth = [position for position, name in enumerate(members) if name not in region.levels]
     combinations_of_levels = prod(len(region.levels.get(name, (0,))) for name in members)
-    if not smooth and combinations_of_levels <= MOST_ROWS:
+    if not smooth and combinations_of_levels <= MOST_QUERIES:
         points = region.grid(members, combinations_of_levels)
         losses = lose(points)
     else:

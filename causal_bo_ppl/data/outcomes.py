@@ -2,13 +2,16 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.inputs import require_outcomes
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import Queries
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem import Problem
 
 LEAST = 16  # outcomes that a program is compiled for, where there are any
 SAME = 1e-9  # of the largest outcome: two outcomes without noise are equal
@@ -56,7 +59,7 @@ def no_outcomes(variables: int) -> Outcomes:
 
 
 def read_outcomes(
-    problem: Problem, given: tuple[Queries, Sequence[float] | np.ndarray] | None
+    problem: "Problem", given: tuple[Queries, Sequence[float] | np.ndarray] | None
 ) -> Outcomes:
     """Check a pair (queries, values) of experiments on a problem; None is no experiment.
 

@@ -10,6 +10,7 @@ Directed edges are mechanisms, bidirected edges are latent common causes. `nodes
 order that depends on nothing but names and edges; all (p,) and (p, p) arrays follow it.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from causal_bo_ppl.errors import GraphError, unknown
+from causal_bo_ppl.errors import GraphError, listed, unknown
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_list, require_distinct, require_name
 
@@ -436,6 +437,36 @@ def _causal_order(names: tuple[str, ...], directed: tuple[Edge, ...]) -> tuple[s
     raise GraphError(
         f"the graph has a cycle: {' -> '.join([*loop, loop[0]])}; remove one of its edges"
     )
+
+
+def read_graph(graph: CausalGraph) -> CausalGraph:
+    """Return the graph; refuse anything else, such as its text."""
+    if not isinstance(graph, CausalGraph):
+        raise GraphError(
+            f"a problem needs a CausalGraph, got {graph!r}; write CausalGraph.parse('X -> Y')"
+        )
+    return graph
+
+
+def read_target(graph: CausalGraph, target: str) -> str:
+    """Return the target; refuse one that has no cause in the graph."""
+    graph.require([target], "target")
+    if not graph.ancestors(target):
+        others = listed(name for name in graph.nodes if graph.ancestors(name))
+        raise GraphError(
+            f"the target {target!r} has no causes in the graph; nothing can change it "
+            f"(others have: {others})"
+        )
+    return target
+
+
+def set_label(members: Iterable[str]) -> str:
+    """Return the name of a set for a table; a variable's name that holds a comma is quoted."""
+    quoted = (
+        json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name
+        for name in members
+    )
+    return ", ".join(quoted) or "(nothing)"
 
 
 Table = dict[str, set[str]]

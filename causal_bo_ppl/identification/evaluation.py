@@ -10,7 +10,7 @@ Shifting every variable shifts an estimand with it, so its intercept is mean_Y -
 
 import math
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -18,9 +18,11 @@ import pandas as pd
 from y0.dsl import Expression, Fraction, One, Probability, Product, Sum
 
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
-from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.inputs import read_number, require_float64
 from causal_bo_ppl.linalg import invert_definite
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.graph import CausalGraph
 
 Positions = tuple[int, ...]
 Piece = TypeVar("Piece")
@@ -93,6 +95,15 @@ def _conditional(
         if given
         else whole
     )
+
+
+def mark(graph: "CausalGraph", sets: Sequence[Collection[str]]) -> np.ndarray:
+    """Return which variables stand in which set, a boolean array of shape (M, p)."""
+    masks = np.zeros((len(sets), len(graph.nodes)), bool)
+    rank = {name: position for position, name in enumerate(graph.nodes)}
+    columns = [rank[name] for members in sets for name in members]
+    masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
+    return masks
 
 
 def placement(positions: Positions, wider: Positions) -> Any:
@@ -202,7 +213,11 @@ def _add_up(pieces: Sequence[Potential], signs: Sequence[int], positions: Positi
 
 
 def slopes_of(
-    expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array
+    expression: Expression,
+    graph: "CausalGraph",
+    target: str,
+    effective: tuple[str, ...],
+    covariance: Array,
 ) -> Array:
     """Return the slopes (..., d) of the effective members, at covariances (..., p, p)."""
     covariance = read_covariance(covariance, graph)
@@ -218,7 +233,11 @@ def slopes_of(
 
 
 def _slopes(
-    expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array
+    expression: Expression,
+    graph: "CausalGraph",
+    target: str,
+    effective: tuple[str, ...],
+    covariance: Array,
 ) -> Array:
     return _effect(expression, graph, target, effective, *_standardise(covariance))[0]
 
@@ -236,9 +255,9 @@ def _standardise(covariance: Array) -> tuple[Reals, Array]:
 
 def _effect(
     expression: Expression,
-    graph: CausalGraph,
+    graph: "CausalGraph",
     target: str,
-    effective: Names,
+    effective: tuple[str, ...],
     model: Reals,
     spread: Array,
     memo: dict[Expression, Potential] | None = None,
@@ -257,8 +276,8 @@ def _effect(
 
 
 def effects_of(
-    asked: Iterable[tuple[Expression, Names]],
-    graph: CausalGraph,
+    asked: Iterable[tuple[Expression, tuple[str, ...]]],
+    graph: "CausalGraph",
     target: str,
     covariance: np.ndarray,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -282,7 +301,7 @@ def effects_of(
 _compiled = jax.jit(_slopes, static_argnums=(0, 1, 2, 3))
 
 
-def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
+def read_covariance(covariance: Array, graph: "CausalGraph") -> Array:
     """Return a batch of covariances in graph order.
 
     They must be symmetric, finite and positive definite; what JAX traces is not checked.
@@ -312,7 +331,7 @@ def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     return array
 
 
-def read_mean(mean: Array, graph: CausalGraph, batch: tuple[int, ...]) -> Array:
+def read_mean(mean: Array, graph: "CausalGraph", batch: tuple[int, ...]) -> Array:
     """Return a batch of means in graph order, of the shape (*batch, p) or (p,)."""
     array = _read_array(mean, graph, "mean")
     if array.ndim < 1 or array.shape[-1] != len(graph.nodes) or array.shape[:-1] not in (batch, ()):
@@ -326,7 +345,7 @@ def read_mean(mean: Array, graph: CausalGraph, batch: tuple[int, ...]) -> Array:
     return array
 
 
-def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
+def _read_array(given: Array, graph: "CausalGraph", what: str) -> Array:
     """Return a float64 array of NumPy or JAX; the labels of a table put it into graph order."""
     if isinstance(given, jax.Array):
         return given.astype(float)
@@ -348,7 +367,7 @@ def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
     return array.astype(float)
 
 
-def read_query(query: Mapping[str, Array], intervened: Names) -> dict[str, Array]:
+def read_query(query: Mapping[str, Array], intervened: tuple[str, ...]) -> dict[str, Array]:
     """Return a query as {variable: value}; it must have exactly the variables of the set."""
     if not isinstance(query, Mapping):
         raise DomainError(f"a query is a mapping such as {{'X': 1.0}}, got {query!r}")
@@ -375,7 +394,9 @@ def _read_value(name: str, value: Array) -> Array:
     return number
 
 
-def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Array]:
+def as_dict(
+    slopes: Array, effective: tuple[str, ...], intervened: tuple[str, ...]
+) -> dict[str, Array]:
     """Return {variable: slope}; a member that others cut off from the target has the slope 0."""
     zero = slopes.__array_namespace__().zeros(slopes.shape[:-1])
     by_name = {name: slopes[..., position] for position, name in enumerate(effective)}
@@ -385,9 +406,9 @@ def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Arr
 def response(
     slopes: Array,
     mean: Array,
-    graph: CausalGraph,
+    graph: "CausalGraph",
     target: str,
-    effective: Names,
+    effective: tuple[str, ...],
     query: Mapping[str, Array],
 ) -> Array:
     """Return E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""

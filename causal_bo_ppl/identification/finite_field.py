@@ -9,12 +9,11 @@ that it could be overlooked. Arrays are int64 in [0, PRIME).
 from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import reduce
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from y0.dsl import Expression
 
-from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.evaluation import (
     Positions,
     Unsound,
@@ -25,6 +24,9 @@ from causal_bo_ppl.identification.evaluation import (
 )
 from causal_bo_ppl.identification.y0_adapter import all_names
 from causal_bo_ppl.linalg import adjoint_sweep
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.graph import CausalGraph
 
 PRIME = 2**31 - 1
 SEED = 8128
@@ -108,7 +110,7 @@ class Residues(NamedTuple):
 
 
 def draw_residues(
-    graph: CausalGraph, count: int, known: Mapping[Edge, float] | None = None
+    graph: "CausalGraph", count: int, known: Mapping[tuple[str, str], float] | None = None
 ) -> Residues:
     """Draw random models of the graph, with known coefficients at their values."""
     draws = np.random.default_rng(SEED)
@@ -202,21 +204,23 @@ def eliminate(rows: np.ndarray) -> np.ndarray:
 MODELS = 2  # each misses a wrong formula with a probability below one in a hundred thousand
 
 
-def is_exact_factor(expression: Expression, graph: CausalGraph, district: Names) -> bool:
+def is_exact_factor(
+    expression: Expression, graph: "CausalGraph", district: tuple[str, ...]
+) -> bool:
     """Return whether the expression equals Q[district], normalization included."""
     models = draw_residues(graph, MODELS)
     return _is_exact(expression, graph, models, _true_factor(graph, models, district))
 
 
 def is_exact_effect(
-    expression: Expression, graph: CausalGraph, target: str, intervened: Collection[str]
+    expression: Expression, graph: "CausalGraph", target: str, intervened: Collection[str]
 ) -> bool:
     """Return whether the expression equals P(target | do(intervened)), as a function of these."""
     models = draw_residues(graph, MODELS)
     return _is_exact(expression, graph, models, _true_effect(graph, models, target, intervened))
 
 
-def require_density(expression: Expression, graph: CausalGraph, target: str) -> None:
+def require_density(expression: Expression, graph: "CausalGraph", target: str) -> None:
     """Refuse, with Unsound, an expression that is no density of the target in any model.
 
     In floating point the precision of such an expression is a rounded zero: positive, negative or
@@ -230,7 +234,9 @@ def require_density(expression: Expression, graph: CausalGraph, target: str) -> 
         raise Unsound("it is no density of the target, whose precision is 0 in it")
 
 
-def _is_exact(expression: Expression, graph: CausalGraph, models: Residues, truth: Residue) -> bool:
+def _is_exact(
+    expression: Expression, graph: "CausalGraph", models: Residues, truth: Residue
+) -> bool:
     if not all_names(expression) <= set(graph.nodes):
         return False
     try:
@@ -239,13 +245,13 @@ def _is_exact(expression: Expression, graph: CausalGraph, models: Residues, trut
         return False
 
 
-def _evaluate(expression: Expression, graph: CausalGraph, models: Residues) -> Residue:
+def _evaluate(expression: Expression, graph: "CausalGraph", models: Residues) -> Residue:
     return evaluate(
         expression, models, {name: position for position, name in enumerate(graph.nodes)}
     )
 
 
-def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Residue:
+def _true_factor(graph: "CausalGraph", models: Residues, district: tuple[str, ...]) -> Residue:
     """Return the density of the district's disturbances, a potential of it and its parents."""
     positions = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
     members = [graph.index(name) for name in district]
@@ -266,7 +272,7 @@ def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Resid
 
 
 def _true_effect(
-    graph: CausalGraph, models: Residues, target: str, intervened: Collection[str]
+    graph: "CausalGraph", models: Residues, target: str, intervened: Collection[str]
 ) -> Residue:
     """Return the density N(y; intercept + slopes'x, variance) under do(intervened) = x.
 

@@ -31,7 +31,8 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.errors import ArgumentError
-from causal_bo_ppl.graph import CausalGraph, Edge, Names
+from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names, set_label
+from causal_bo_ppl.identification.evaluation import mark
 from causal_bo_ppl.identification.finite_field import (
     PRIME,
     SEED,
@@ -40,13 +41,19 @@ from causal_bo_ppl.identification.finite_field import (
     eliminate,
     times,
 )
-from causal_bo_ppl.identification.verification import mark
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
-from causal_bo_ppl.problem.interventions import set_label
 
 MODELS = 2
 ROWS = 20_000  # rows of a Jacobian that are held at once
 KINDS = ("structural", "total_effect", "estimand")
+
+
+class HedgeFound(Exception):
+    """There is no formula: of the districts (T, C), C inside T, An(C) in G[T] is all of T."""
+
+    def __init__(self, outer: Names, inner: Names) -> None:
+        super().__init__(outer, inner)
+        self.districts = outer, inner
 
 
 class Reduction(NamedTuple):
@@ -128,6 +135,12 @@ def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Nam
     """Return the district of a variable in the graph over `inside`."""
     allowed = frozenset(inside)
     return graph.require(closure([name], lambda other: allowed.intersection(graph.spouses(other))))
+
+
+def ancestors_within(graph: CausalGraph, names: Names, inside: Names) -> Names:
+    """Return An(names), themselves included, in the graph over `inside`."""
+    allowed = set(inside)
+    return graph.require(closure(names, lambda name: allowed.intersection(graph.parents(name))))
 
 
 def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:

@@ -20,22 +20,29 @@ variable of T minus A comes before them; otherwise they are ratios, and there is
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from causal_bo_ppl.errors import MechanismError, UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph, Names
-from causal_bo_ppl.identification.algorithm import HedgeFound, ancestors_within, identify
-from causal_bo_ppl.identification.parameters import Reduction, district_within, reduce_effect
-from causal_bo_ppl.identification.results import Identifications
+from causal_bo_ppl.identification.algorithm import identify
+from causal_bo_ppl.identification.parameters import (
+    HedgeFound,
+    Reduction,
+    ancestors_within,
+    district_within,
+    reduce_effect,
+)
 from causal_bo_ppl.identification.verification import (
     TOLERANCE,
     TRIALS,
     draw_trials,
     true_effects,
 )
-from causal_bo_ppl.problem import Problem
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem import Problem
 
 ORDERS, SEED = 64, 20021  # topological orders that are tried
 NATURAL = -1  # the district of a draw as if nothing were set
@@ -125,7 +132,7 @@ class SamplingPlans:
         return marked.m_separated(variable, switch, self.given[variable])
 
 
-def plan_sampling(problem: Problem) -> SamplingPlans:
+def plan_sampling(problem: "Problem") -> SamplingPlans:
     """Return regressions and plans for the effects of all sets of a problem.
 
     Among topological orders the one is taken whose regressions have the fewest regressors in all.
@@ -138,8 +145,7 @@ def plan_sampling(problem: Problem) -> SamplingPlans:
     MechanismError
         If an effect is a ratio of averages.
     """
-    ids: Identifications = identify(problem)
-    sets = ids.require_usable()
+    sets = identify(problem).require_usable()
     graph = problem.graph.ancestral(problem.target)
     reductions = [
         reduce_effect(graph, problem.target, [name for name in members if name in graph.nodes])

@@ -1,23 +1,20 @@
 """Is an intervention legal here, and if not, what is wrong with it?
 
 An intervention is legal if it sets manipulable variables to values in their domains, at levels
-where there are some, keeps the linear constraints, is accepted by the analyst's own function, and
+where there are some, keeps the linear constraints, is accepted by a user-defined function, and
 sets one of the problem's sets where these were named. Doing nothing is always legal.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError, listed, unknown
-from causal_bo_ppl.problem.domains import nearest_levels, show_levels
+from causal_bo_ppl.errors import CausalBOError, DomainError, listed, shown, unknown
+from causal_bo_ppl.problem.domains import CostFunction, Rule, nearest_levels, show_levels
 from causal_bo_ppl.problem.interventions import Queries, distinct_rows, named
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
-
-Rule = Callable[[Queries], "np.ndarray"]
 
 
 def read_arrays(problem: "Problem", queries: object) -> Queries:
@@ -34,12 +31,7 @@ def read_arrays(problem: "Problem", queries: object) -> Queries:
         queries = named(Queries(queries.mask, np.asarray(queries.value, float)), queries.names)
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     shape = (len(queries), len(problem.graph.nodes))
-    if (
-        mask.shape != shape
-        or value.shape != shape
-        or mask.dtype != bool
-        or value.dtype != np.float64
-    ):
+    if (mask.shape, mask.dtype, value.shape, value.dtype) != (shape, bool, shape, np.float64):
         raise DomainError(
             f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got "
             f"{mask.dtype} {mask.shape} and {value.dtype} {value.shape}; "
@@ -60,8 +52,8 @@ def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:
         legal &= problem.region.find_kept(mask, value).all(axis=1)
     if problem.sets_are_explicit:
         first, which = distinct_rows(mask)
-        known = [_is_explored(problem, row) for row in mask[first]]
-        legal &= np.array(known, bool)[which]
+        explored = [_is_explored(problem, _names(problem, row)) for row in mask[first]]
+        legal &= np.array(explored, bool)[which]
     return np.asarray(legal & _accepted(problem, batch, legal))
 
 
@@ -83,7 +75,7 @@ def require_legal(problem: "Problem", queries: object) -> Queries:
         if not accepted.all():
             row = int(np.flatnonzero(~accepted)[0])
             raise DomainError(
-                f"do({_words(problem, mask[row], value[row])}) is rejected by the problem's own "
+                f"do({_assignments(problem, mask[row], value[row])}) is rejected by the problem's "
                 f"function {rule_name(problem.feasible_rule)!r}; choose among interventions for "
                 "which problem.feasible(queries) is True"
             )
@@ -93,8 +85,9 @@ def require_legal(problem: "Problem", queries: object) -> Queries:
 def for_measured(problem: "Problem") -> "Problem":
     """Return the same problem, whose `require` takes any intervention that can be measured.
 
-    What was measured is data, also where it may not be proposed: then only the target and values
-    that are not finite are refused. All else, `feasible` and designs too, stays.
+    A measurement is data, even where the problem may not propose its intervention. So only an
+    intervention on the target and values that are not finite are refused. `feasible` and designs
+    are those of the problem.
     """
     other = object.__new__(type(problem))
     other.__dict__.update(problem.__dict__, takes_measured=True)
@@ -105,7 +98,10 @@ def write_mappings(problem: "Problem", queries: Queries) -> list[dict[str, float
     """Return legal interventions as {variable: value} mappings."""
     nodes = problem.graph.nodes
     rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
-    return [{nodes[at]: float(value[at]) for at in np.flatnonzero(mask)} for mask, value in rows]
+    return [
+        {nodes[column]: float(value[column]) for column in np.flatnonzero(mask)}
+        for mask, value in rows
+    ]
 
 
 def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
@@ -120,9 +116,8 @@ def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -
 
 
 def evaluate_rule(rule: Rule, queries: Queries) -> np.ndarray:
-    """Return which interventions the analyst's function accepts, a boolean array of shape (M,)."""
-    batch = Queries(np.array(queries.mask), np.array(queries.value))  # it may write into its copy
-    accepted = np.asarray(rule(batch))
+    """Return which interventions a user-defined function accepts, a boolean array (M,)."""
+    accepted = np.asarray(rule(_copy(queries)))
     if accepted.dtype != bool or accepted.shape != (len(queries),):
         raise DomainError(
             f"the function {rule_name(rule)!r} for `feasible` returned {accepted.dtype} of shape "
@@ -131,18 +126,48 @@ def evaluate_rule(rule: Rule, queries: Queries) -> np.ndarray:
     return np.array(accepted)
 
 
+def evaluate_costs(costs: CostFunction, queries: Queries) -> np.ndarray:
+    """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
+    try:
+        numbers = np.asarray(costs(_copy(queries)))
+    except CausalBOError:
+        raise
+    except Exception as error:  # the function is somebody else's code and may raise anything
+        raise DomainError(
+            f"the cost function raised {shown(error)} for {len(queries)} interventions; it must "
+            "return the cost of every legal intervention"
+        ) from error
+    if numbers.dtype.kind not in "iuf" or numbers.shape != (len(queries),):
+        raise DomainError(
+            f"the cost function returned {numbers.dtype} of shape {numbers.shape} for "
+            f"{len(queries)} interventions; return (M,) real numbers"
+        )
+    bad = ~(np.isfinite(numbers) & (numbers > 0))
+    bad &= np.asarray(queries.mask).any(axis=1) | ~(numbers == 0)  # doing nothing may be free
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DomainError(
+            f"the cost of intervention {row} is {numbers[row]}; costs must be positive and finite"
+        )
+    return numbers.astype(float)
+
+
+def _copy(queries: Queries) -> Queries:
+    """Return a copy for a user-defined function, which may write into it."""
+    return Queries(np.array(queries.mask), np.array(queries.value))
+
+
 def rule_name(rule: Rule) -> str:
     """Return the name of a function for a message."""
     return str(getattr(rule, "__name__", type(rule).__name__))
 
 
 def _accepted(problem: "Problem", batch: Queries, legal: np.ndarray) -> np.ndarray:
-    """Return which interventions the analyst's function accepts; it sees otherwise legal ones."""
+    """Return which interventions the user-defined rule accepts; it is asked about legal ones."""
     asked = legal & np.asarray(batch.mask).any(axis=1)
-    if problem.feasible_rule is None or not asked.any():
-        return np.ones(len(batch), bool)
     accepted = np.ones(len(batch), bool)
-    accepted[asked] = evaluate_rule(problem.feasible_rule, batch[np.flatnonzero(asked)])
+    if problem.feasible_rule is not None and asked.any():
+        accepted[asked] = evaluate_rule(problem.feasible_rule, batch[np.flatnonzero(asked)])
     return accepted
 
 
@@ -182,22 +207,21 @@ def _require_constraints(problem: "Problem", mask: np.ndarray, value: np.ndarray
         budget = problem.region.budgets[which]
         [total] = budget.sums(mask[[row]], value[[row]])
         raise DomainError(
-            f"do({_words(problem, mask[row], value[row])}) breaks the constraint "
+            f"do({_assignments(problem, mask[row], value[row])}) breaks the constraint "
             f"{budget.constraint}: its sum over what is set is {total:.15g}; change the values, "
             "or relax the constraint in the problem"
         )
 
 
-def _is_explored(problem: "Problem", row: np.ndarray) -> bool:
-    asked = _names(problem, row)
-    return not asked or problem.has_set(asked)
+def _is_explored(problem: "Problem", members: tuple[str, ...]) -> bool:
+    return not members or problem.has_set(members)
 
 
 def _require_explored(problem: "Problem", mask: np.ndarray) -> None:
     for row in mask[distinct_rows(mask)[0]]:
-        if _is_explored(problem, row):
-            continue
         asked = _names(problem, row)
+        if _is_explored(problem, asked):
+            continue
         near = min(problem.sets, key=lambda members: len(set(members) ^ set(asked)))
         missing = [name for name in near if name not in asked]
         extra = [name for name in asked if name not in near]
@@ -211,6 +235,6 @@ def _names(problem: "Problem", row: np.ndarray) -> tuple[str, ...]:
     return tuple(name for name, is_set in zip(problem.graph.nodes, row, strict=True) if is_set)
 
 
-def _words(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> str:
+def _assignments(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> str:
     pairs = zip(problem.graph.nodes, mask, value, strict=True)
     return ", ".join(f"{name} = {number:.6g}" for name, is_set, number in pairs if is_set)

@@ -21,8 +21,7 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph, mis, pomis
 from causal_bo_ppl.graph.intervention_sets import MOST_SETS, in_order, narrow_domains, subsets
 from causal_bo_ppl.inputs import LARGEST_SLOPE, read_list, read_number, size_fault
-from causal_bo_ppl.problem.constraints import LinearConstraint
-from causal_bo_ppl.problem.domains import Levels
+from causal_bo_ppl.problem.domains import Levels, LinearConstraint
 
 Set = tuple[str, ...]
 Bounds = tuple[float, float]
@@ -37,27 +36,6 @@ class FoundSets(NamedTuple):
 
     rule: str | int
     sets: tuple[Set, ...]
-
-
-def read_graph(graph: CausalGraph) -> CausalGraph:
-    """Return the graph; refuse anything else, such as its text."""
-    if not isinstance(graph, CausalGraph):
-        raise GraphError(
-            f"a problem needs a CausalGraph, got {graph!r}; write CausalGraph.parse('X -> Y')"
-        )
-    return graph
-
-
-def read_target(graph: CausalGraph, target: str) -> str:
-    """Return the target; refuse one that has no cause in the graph."""
-    graph.require([target], "target")
-    if not graph.ancestors(target):
-        others = listed(name for name in graph.nodes if graph.ancestors(name))
-        raise GraphError(
-            f"the target {target!r} has no causes in the graph; nothing can change it "
-            f"(others have: {others})"
-        )
-    return target
 
 
 def read_objective(objective: str) -> str:

@@ -10,13 +10,14 @@ from y0.dsl import Product, Sum, Variable
 import causal_bo_ppl as cb
 from causal_bo_ppl.errors import UnverifiedEstimand
 from causal_bo_ppl.identification import algorithm as formulas
-from causal_bo_ppl.identification.algorithm import (
+from causal_bo_ppl.identification.finite_field import is_exact_effect
+from causal_bo_ppl.identification.parameters import reduce_effect, reduce_effects, surroundings
+from causal_bo_ppl.identification.verification import (
+    TRIALS,
+    draw_trials,
     read_regression,
     truncated_errors,
 )
-from causal_bo_ppl.identification.finite_field import is_exact_effect
-from causal_bo_ppl.identification.parameters import reduce_effect, reduce_effects, surroundings
-from causal_bo_ppl.identification.verification import TRIALS, draw_trials
 from causal_bo_ppl.identification.y0_adapter import conditional
 
 DIAMOND = cb.CausalGraph.parse("W -> X -> Z -> Y; W -> Z; X -> Y")
@@ -165,7 +166,7 @@ def test_verification_says_how_the_whole_was_compared():
 def test_marks_and_truth_of_many_sets_do_not_depend_on_blocks(monkeypatch):
     graph, target, sets = questions(np.random.default_rng(3), 0)
     one = cb.identify(graph, target, sets)
-    monkeypatch.setattr(cb.identification.algorithm, "NUMBERS", 1)
+    monkeypatch.setattr(cb.identification.verification, "LOADS_IN_MEMORY", 1)
     other = cb.identify(graph, target, sets)
     assert all(each.error < 1e-12 for each in (*one.values(), *other.values()))
     assert [each.text for each in one.values()] == [each.text for each in other.values()]
