@@ -5,12 +5,14 @@ size whose squares and ratios float64 can hold, a key must be a JAX key or an in
 be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats.
 """
 
+import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from numbers import Integral
-from typing import Any, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -204,6 +206,25 @@ def _fault(name: str) -> str | None:
     if RESERVED_PATTERN.fullmatch(name):
         return "is reserved for a parameter or a table's column; rename the variable"
     return None
+
+
+def read_json(text: str) -> Any:
+    """Return the content of a JSON text; raise ValueError for repeated names and numbers like NaN.
+
+    A RecursionError is raised for a text that is nested too deeply.
+    """
+
+    def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        if len(counts) < len(pairs):
+            repeated = next(name for name, count in counts.items() if count > 1)
+            raise ValueError(f"it gives {repeated!r} more than once")
+        return dict(pairs)
+
+    def refuse_constant(number: str) -> NoReturn:
+        raise ValueError(f"it holds the number {number}; all numbers must be finite")
+
+    return json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
 
 
 def read_list(given: object) -> list[Any] | None:

@@ -70,7 +70,7 @@ def mean_psa(
 
 
 def model() -> None:
-    """Draw one row of the true system, a site for each variable."""
+    """Draw one observation of the true system, a site for each variable."""
     age = numpyro.sample("age", dist.Uniform(YOUNGEST, OLDEST))
     bmi = numpyro.sample("bmi", dist.Normal(mean_bmi(age), BMI_SD))
     aspirin = numpyro.deterministic("aspirin", natural_aspirin(age, bmi))
@@ -100,7 +100,7 @@ def population(
 
 def response(queries: Queries) -> jax.Array:
     """Return the mean PSA over the population, aspirin and statin natural where not set."""
-    means: jax.Array = _response(queries)
+    means: jax.Array = _response(queries)  # a compiled function cannot be pickled
     return means
 
 

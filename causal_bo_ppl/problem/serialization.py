@@ -9,14 +9,14 @@ Both protect against accidents, not against forgery.
 import hashlib
 import json
 import reprlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import causal_bo_ppl
 from causal_bo_ppl.errors import CausalBOError, DomainError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.inputs import read_json
 from causal_bo_ppl.problem.domains import (
     ConstantCost,
     CostFunction,
@@ -158,9 +158,7 @@ def _read_parts(text: str) -> dict[str, Any]:
             f"a problem is read from a JSON text, got {type(text).__name__}; {ADVICE}"
         )
     try:
-        parts = json.loads(text, object_pairs_hook=_refuse_repeats, parse_constant=_refuse_constant)
-    except DomainError:
-        raise
+        parts = read_json(text)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
         raise DomainError(f"the text is not JSON, or not all of it: {error}; {ADVICE}") from None
     if not isinstance(parts, dict) or "checksum" not in parts:
@@ -183,15 +181,3 @@ def _read_parts(text: str) -> dict[str, Any]:
 def _checksum(parts: Mapping[str, object]) -> str:
     """Return a hash of all parts, whatever their order and the spaces between them."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    counts = Counter(name for name, _ in pairs)
-    if len(counts) < len(pairs):
-        repeated = [name for name, count in counts.items() if count > 1]
-        raise DomainError(f"the text gives {listed(repeated)} more than once; {ADVICE}")
-    return dict(pairs)
-
-
-def _refuse_constant(number: str) -> NoReturn:
-    raise DomainError(f"the text holds the number {number}; all numbers must be finite: {ADVICE}")

@@ -17,7 +17,7 @@ from causal_bo_ppl.errors import (
     ModelError,
 )
 from causal_bo_ppl.mechanisms.simulation import simulate
-from causal_bo_ppl.systems import BOX_POINTS
+from causal_bo_ppl.systems import DESIGN_POINTS
 
 load = cb.models.load
 SMALL = [("chain", {}), ("toy", {}), ("toy", {"variant": "confounded"}), ("healthcare", {})]
@@ -280,7 +280,7 @@ def test_best_of_several_basins_is_found():
 
     The lowest point of that grid is in a broader well.
     """
-    cell = 2 / (BOX_POINTS - 1)
+    cell = 2 / (DESIGN_POINTS - 1)
     deep, broad = -1 + 1000.5 * cell, 0.5
 
     def mean(x):

@@ -114,9 +114,7 @@ def test_cost_function_is_given_back_by_its_name(make_problem):
         read(text, functions={"cubes": cubes})
     with pytest.raises(DomainError, match=r"fingerprint .* give as functions\['squares'\] the f"):
         read(text, functions={"squares": cubes})
-    with pytest.raises(
-        DomainError, match="cannot be posed: the cost function returned float64 of shape"
-    ):
+    with pytest.raises(DomainError, match="cannot be posed: the cost function returned"):
         read(text, functions={"squares": lambda queries: 1.0})
     for functions in ({"squares": 1.0}, [squares], squares):
         with pytest.raises(DomainError, match="functions must be {name: function}, got"):
@@ -141,7 +139,7 @@ def test_cost_function_without_a_name_is_not_written(make_problem):
         ("null", "not that of a problem: None"),
         ("{}", "not that of a problem: {}"),
         ('{"format": NaN}', "the number NaN; all numbers must be finite"),
-        ('{"format": 1, "format": 1}', "gives format more than once"),
+        ('{"format": 1, "format": 1}', "gives 'format' more than once"),
     ],
 )
 def test_text_that_is_no_problem_is_refused(text, message):
