@@ -51,7 +51,7 @@ from causal_bo_ppl.identification.parameters import (
 from causal_bo_ppl.identification.verification import (
     TOLERANCE,
     TRIALS,
-    Regression,
+    FactorRegression,
     Trials,
     discrepancy,
     draw_trials,
@@ -113,38 +113,32 @@ class Identification:
         The question: the effect of the set `intervened`.
     reduction:
         The part of the graph that matters under do(intervened).
-    answer:
-        The estimand and its verification, or the hedge.
     known:
         Coefficients known in advance, {(cause, effect): value}.
+    estimand:
+        The formula as a y0 expression in the graph's names; None where there is none.
+    route:
+        Where the formula came from: "y0", "rederived" (y0's was wrong), or "none".
+    hedge:
+        The two districts that forbid a formula, the larger first; empty where there is one.
+    trials, error:
+        The number of random models in which the estimand was verified, and its largest relative
+        error in these; 0 and NaN where there is none.
+    of_regressions:
+        Whether every factor is the regression of a variable on its direct causes.
     """
 
     graph: CausalGraph
     target: str
     intervened: Names
     reduction: Reduction
-    answer: Answer
     known: Mapping[Edge, float]
-
-    @property
-    def estimand(self) -> Expression | None:
-        """The formula as a y0 expression in the graph's names; None where there is none."""
-        return self.answer.estimand
-
-    @property
-    def route(self) -> str:
-        """Where the formula came from: "y0", "rederived" (y0's was wrong), or "none"."""
-        return self.answer.route
-
-    @property
-    def hedge(self) -> tuple[Names, ...]:
-        """The two districts that forbid a formula, the larger first; empty where there is one."""
-        return self.answer.hedge
-
-    @property
-    def error(self) -> float:
-        """Largest relative error of the estimand in random models; NaN where there is none."""
-        return self.answer.error
+    estimand: Expression | None
+    route: str
+    hedge: tuple[Names, ...]
+    trials: int
+    error: float
+    of_regressions: bool
 
     @property
     def identifiable(self) -> bool:
@@ -154,7 +148,7 @@ class Identification:
     @property
     def verified(self) -> bool:
         """Whether the estimand was checked and found right; always so where there is one."""
-        return self.answer.trials > 0 and self.error <= TOLERANCE
+        return self.trials > 0 and self.error <= TOLERANCE
 
     @property
     def verification(self) -> str:
@@ -166,12 +160,12 @@ class Identification:
                 "factor, which is the regression of a variable on its direct causes,",
                 "the whole, integrated variable by variable,",
             )
-            if self.answer.of_regressions
+            if self.of_regressions
             else ("factor", "the whole")
         )
         return (
             f"every {factor} without rounding, in random models over a finite field; {whole} in "
-            f"{self.answer.trials} random linear-Gaussian models: slopes, intercept, variance, "
+            f"{self.trials} random linear-Gaussian models: slopes, intercept, variance, "
             f"normalization and no other variable; largest relative error {self.error:.0e}"
         )
 
@@ -319,12 +313,10 @@ class Identifications(Mapping[Any, Identification]):
         return self._labels.get(names, parts)
 
     def __contains__(self, names: object) -> bool:
-        names = self._split(names)
-        given = (
-            [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
-        )
-        members = [name for name in given if isinstance(name, str) and name in self.graph.nodes]
-        return len(members) == len(given) and self.graph.require(members) in self._found
+        try:
+            return self.graph.require(self._split(names)) in self._found
+        except GraphError:
+            return False
 
     def get(self, names: Any, default: Any = None) -> Any:
         """Return the result of a set, or the default where the set was not asked about."""
@@ -528,7 +520,7 @@ def _identify_all(
     factors = {district: identify_factor(causes, district, trials) for district in districts}
     answers = _assemble_all(causes, target, effects, factors, trials, progress)
     return [
-        Identification(graph, target, members, reduction, answers[reduction], known)
+        Identification(graph, target, members, reduction, known, *answers[reduction])
         for members, reduction in reductions.items()
     ]
 
@@ -570,7 +562,9 @@ def _assemble_all(
     return answers
 
 
-def _regressions(graph: CausalGraph, factors: Mapping[Names, Factor]) -> dict[str, Regression]:
+def _regressions(
+    graph: CausalGraph, factors: Mapping[Names, Factor]
+) -> dict[str, FactorRegression]:
     """Return the factors that are regressions of one variable on its direct causes, by variable."""
     found = {}
     for district, factor in factors.items():
@@ -586,7 +580,7 @@ def _of_regressions(
     graph: CausalGraph,
     target: str,
     effects: Sequence[Reduction],
-    regressions: Mapping[str, Regression],
+    regressions: Mapping[str, FactorRegression],
     factors: Mapping[Names, Factor],
     trials: Trials,
 ) -> Iterator[Answer]:
@@ -607,9 +601,11 @@ def _of_factors(
     trials: Trials,
 ) -> Iterator[Answer]:
     """Yield the sum of the product of the factors of every effect with its error, or its hedge."""
-    at = graph.index(target)
-    truth = true_effects(trials, at, mark(graph, [reduction.effective for reduction in effects]))
-    for position, reduction in enumerate(effects):
+    position = graph.index(target)
+    truth = true_effects(
+        trials, position, mark(graph, [reduction.effective for reduction in effects])
+    )
+    for index, reduction in enumerate(effects):
         needed = [factors[district] for district in reduction.districts if reduction.effective]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())
         if hedge:
@@ -617,7 +613,7 @@ def _of_factors(
             continue
         positions = [graph.index(name) for name in graph.require([target, *reduction.effective])]
         estimand = _assemble(graph, target, reduction, needed)
-        error = _error(graph, estimand, needed, trials, truth.potential(position, positions, at))
+        error = _error(graph, estimand, needed, trials, truth.potential(index, positions, position))
         yield Answer(estimand, _route(needed), (), len(trials.weights), error)
 
 
@@ -647,8 +643,7 @@ def _error(
 ) -> float:
     """Return the largest relative error of the whole estimand over all trials."""
     memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
-    positions = {name: position for position, name in enumerate(graph.nodes)}
-    return discrepancy(evaluate(estimand, trials.moments, positions, memo), truth)
+    return discrepancy(evaluate(estimand, trials.moments, graph.positions, memo), truth)
 
 
 def derive(graph: CausalGraph, wanted: Names) -> Expression:
@@ -728,8 +723,7 @@ def _closed(expression: Expression, graph: CausalGraph, district: Names) -> Expr
 def _verified(
     expression: Expression, route: str, graph: CausalGraph, district: Names, trials: Trials
 ) -> Factor:
-    positions = {name: graph.index(name) for name in graph.nodes}
     potentials = {
-        part: evaluate(part, trials.moments, positions) for part in factors_of(expression)
+        part: evaluate(part, trials.moments, graph.positions) for part in factors_of(expression)
     }
     return Factor(district, expression, route, (), potentials)

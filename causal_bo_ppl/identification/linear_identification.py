@@ -26,7 +26,7 @@ from tqdm import tqdm
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.finite_field import PRIME, draw_residues, eliminate, invert, times
 from causal_bo_ppl.identification.parameters import Reduction, closure, moved
-from causal_bo_ppl.identification.verification import SEED, draw_trials
+from causal_bo_ppl.identification.verification import TRIAL_SEED, draw_trials
 from causal_bo_ppl.inputs import PROGRESS_DELAY
 
 
@@ -79,13 +79,17 @@ def _is_solvable(
     return bool(allowed) and nx.maximum_flow_value(flow, "source", "sink") == len(parents)
 
 
-MODELS = 12  # random models; a second effect may exist in some and not in others
-STARTS = 50  # starts of the search in each model
-FEWEST = 5  # solutions that every model must have for evidence
-SPREADS = (0.5, 1.0, 2.0, 5.0)  # standard deviations of the starts, by turns
-SOLVED = 1e-9  # largest entry of Omega that counts as zero, relative to the largest variance
-LARGEST = 1e3  # largest coefficient of a solution; beyond it rounding looks like a solution
-APART = 1e-5  # relative difference from which on two values of tau are two
+SEARCHED_MODELS = 12  # random models; a second effect may exist in some and not in others
+STARTS_PER_MODEL = 50  # starts of the search in each model
+FEWEST_SOLUTIONS = 5  # solutions that every model must have for evidence
+START_SDS = (0.5, 1.0, 2.0, 5.0)  # standard deviations of the starts, by turns
+ZERO_COVARIANCE = (
+    1e-9  # largest entry of Omega that counts as zero, relative to the largest variance
+)
+LARGEST_COEFFICIENT = (
+    1e3  # largest coefficient of a solution; beyond it rounding looks like a solution
+)
+DIFFERENT_EFFECT = 1e-5  # relative difference from which on two values of tau are two
 Known = tuple[tuple[Edge, float], ...]
 
 
@@ -120,12 +124,12 @@ def look_for_another(
     )
     local, tried = (
         "locally identified under linearity (finite-to-one)",
-        f"{MODELS} random models, {STARTS} starts each",
+        f"{SEARCHED_MODELS} random models, {STARTS_PER_MODEL} starts each",
     )
     solved, others = (sum(column) for column in zip(*counts, strict=True))
     if others:
         return LinearVerdict(False, local, f"{others} of {solved} solutions have another effect")
-    if min(count for count, _ in counts) < FEWEST:
+    if min(count for count, _ in counts) < FEWEST_SOLUTIONS:
         return LinearVerdict(
             False, local, f"too few solutions to rule out others: {solved} ({tried})"
         )
@@ -150,7 +154,7 @@ def unknowns(graph: CausalGraph, known: Known) -> tuple[np.ndarray, np.ndarray, 
 
 @lru_cache(maxsize=16)
 def _models(graph: CausalGraph, known: Known) -> tuple[_Equations, ...]:
-    trials = draw_trials(graph, MODELS)
+    trials = draw_trials(graph, SEARCHED_MODELS)
     weights = trials.weights.copy()
     for (cause, effect), value in known:
         weights[:, graph.index(cause), graph.index(effect)] = value
@@ -175,7 +179,7 @@ def _search(
     A solution is a start that reaches a model of the same covariance. The search ends with the
     first model that has another effect.
     """
-    draws, counts = np.random.default_rng(SEED), []
+    draws, counts = np.random.default_rng(TRIAL_SEED), []
     for model in tqdm(
         models, desc="looking for a second effect", unit="model", delay=PROGRESS_DELAY, leave=False
     ):
@@ -184,7 +188,9 @@ def _search(
             np.abs(_slopes(graph, target, reduction, other) - truth).max()
             for other in _solutions(model, draws)
         ]
-        counts.append((len(gaps), int(np.sum(np.array(gaps) > APART * np.abs(truth).max()))))
+        counts.append(
+            (len(gaps), int(np.sum(np.array(gaps) > DIFFERENT_EFFECT * np.abs(truth).max())))
+        )
         if counts[-1][1]:
             break
     return counts
@@ -203,10 +209,10 @@ def _slopes(
 def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.ndarray]:
     """Yield weights that give the model's covariance, found from random starts."""
     size = np.abs(np.diagonal(model.covariance)).max()
-    for turn, start in enumerate(draws.normal(size=(STARTS, len(model.causes)))):
+    for turn, start in enumerate(draws.normal(size=(STARTS_PER_MODEL, len(model.causes)))):
         fit = least_squares(
             _residual,
-            start * SPREADS[turn % len(SPREADS)],
+            start * START_SDS[turn % len(START_SDS)],
             _jacobian,
             method="dogbox",  # "lm" diverges along directions that do not change the equations
             args=(model,),
@@ -215,8 +221,8 @@ def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.nda
             max_nfev=200,
         )
         if (
-            np.abs(fit.fun).max(initial=0.0) <= SOLVED * size
-            and np.abs(fit.x).max(initial=0.0) < LARGEST
+            np.abs(fit.fun).max(initial=0.0) <= ZERO_COVARIANCE * size
+            and np.abs(fit.x).max(initial=0.0) < LARGEST_COEFFICIENT
         ):
             yield np.asarray(np.eye(len(model.weights)) - _left(fit.x, model).T)
 

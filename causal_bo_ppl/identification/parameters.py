@@ -34,8 +34,8 @@ from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names, set_label
 from causal_bo_ppl.identification.evaluation import mark
 from causal_bo_ppl.identification.finite_field import (
+    FIELD_SEED,
     PRIME,
-    SEED,
     Residues,
     draw_residues,
     eliminate,
@@ -43,8 +43,8 @@ from causal_bo_ppl.identification.finite_field import (
 )
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 
-MODELS = 2
-ROWS = 20_000  # rows of a Jacobian that are held at once
+RANK_MODELS = 2
+MOST_JACOBIAN_ROWS = 20_000  # rows of a Jacobian that are held at once
 KINDS = ("structural", "total_effect", "estimand")
 
 
@@ -181,10 +181,10 @@ def generic_rank(
 
     These are pairs (cause, effect), where the cause is "" for an intercept.
     """
-    models = draw_residues(graph, MODELS, known)
+    models = draw_residues(graph, RANK_MODELS, known)
     if centred:
         models = models._replace(intercepts=np.zeros_like(models.intercepts))
-    spanned = [np.zeros((0, len(coordinates)), np.int64)] * MODELS
+    spanned = [np.zeros((0, len(coordinates)), np.int64)] * RANK_MODELS
     for mask, value in _points(graph, sets):
         jacobian = _jacobian(models, graph, target, mask, value, coordinates)
         spanned = [eliminate(np.vstack(pair)) for pair in zip(spanned, jacobian, strict=True)]
@@ -193,12 +193,12 @@ def generic_rank(
 
 def _points(graph: CausalGraph, sets: Sequence[Names]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of queries (mask, value): d + 1 random points of every set of d variables."""
-    draws = np.random.default_rng(SEED)
+    draws = np.random.default_rng(FIELD_SEED)
     positions = [
         [graph.index(name) for name in members] for members in sets for _ in range(len(members) + 1)
     ]
-    for start in range(0, len(positions), ROWS):
-        rows = positions[start : start + ROWS]
+    for start in range(0, len(positions), MOST_JACOBIAN_ROWS):
+        rows = positions[start : start + MOST_JACOBIAN_ROWS]
         mask = np.zeros((len(rows), len(graph.nodes)), bool)
         for row, columns in enumerate(rows):
             mask[row, columns] = True

@@ -42,11 +42,11 @@ from causal_bo_ppl.identification.y0_adapter import all_names, factors_of, to_te
 from causal_bo_ppl.inputs import require_float64
 from causal_bo_ppl.linalg import adjoint_sweep
 
-TRIALS = 3
-SEED = 20021
+TRIALS = 3  # random models
+TRIAL_SEED = 20021
 # Largest variance that parents may give to a variable, whose own noise has a variance near 1: small
 # enough for covariances to be inverted, large enough for an effect to be passed on.
-CAP = 25.0
+MOST_INHERITED_VARIANCE = 25.0
 
 
 class Trials(NamedTuple):
@@ -72,10 +72,10 @@ def draw_trials(graph: CausalGraph, count: int) -> Trials:
     """Draw SEMs in which every path and every arc counts, in deep graphs and in dense ones.
 
     Coefficients are near 1 in size, so that an effect does not fade along a path; those of a
-    variable shrink only where its parents would give it a variance above CAP.
+    variable shrink only where its parents would give it a variance above MOST_INHERITED_VARIANCE.
     """
     require_float64()
-    draws = np.random.default_rng(SEED)
+    draws = np.random.default_rng(TRIAL_SEED)
     size = len(graph.nodes)
     scale = draws.uniform(0.6, 1.4, (count, size))
     noise = _draw_noise(graph, draws, count) * scale[:, :, None] * scale[:, None, :]
@@ -87,11 +87,15 @@ def draw_trials(graph: CausalGraph, count: int) -> Trials:
             [-1.0, 1.0], (count, len(parents))
         )
         inherited = np.einsum("ti,tij,tj->t", column, grown[:, parents][:, :, parents], column)
-        column *= np.minimum(1.0, np.sqrt(CAP / np.maximum(inherited, CAP)))[:, None]
+        column *= np.minimum(
+            1.0, np.sqrt(MOST_INHERITED_VARIANCE / np.maximum(inherited, MOST_INHERITED_VARIANCE))
+        )[:, None]
         weights[:, parents, position] = column
         shared = np.einsum("ti,tij->tj", column, grown[:, parents])
         grown[:, position], grown[:, :, position] = shared, shared
-        grown[:, position, position] = np.minimum(inherited, CAP) + scale[:, position] ** 2
+        grown[:, position, position] = (
+            np.minimum(inherited, MOST_INHERITED_VARIANCE) + scale[:, position] ** 2
+        )
     intercepts = draws.normal(size=(count, size))
     solve = np.linalg.inv(np.eye(size) - weights.transpose(0, 2, 1))
     moments = Reals(
@@ -110,8 +114,8 @@ def _draw_noise(graph: CausalGraph, draws: np.random.Generator, count: int) -> n
             * draws.choice([-1.0, 1.0], count)
             / max(arcs[one], arcs[other])
         )
-        at = graph.index(one), graph.index(other)
-        noise[:, *at] = noise[:, *at[::-1]] = shared
+        pair = graph.index(one), graph.index(other)
+        noise[:, *pair] = noise[:, *pair[::-1]] = shared
     return noise
 
 
@@ -152,8 +156,14 @@ def true_effects(trials: Trials, target: int, masks: np.ndarray) -> Effects:
 
 
 TOLERANCE = 1e-7  # relative; right formulas are off by 1e-15 to 1e-11
-ROWS = ("slopes", "intercept", "variance", "other variables", "integral over the target")
-FAINT = (
+CHECKED_QUANTITIES = (
+    "slopes",
+    "intercept",
+    "variance",
+    "other variables",
+    "integral over the target",
+)
+DIFFERENCE_TOO_SMALL = (
     "It is wrong, though by too little to be seen in random models: arithmetic without rounding "
     "shows it."
 )
@@ -196,13 +206,13 @@ def check_estimand(
         require_density(estimand, graph, target)
         errors, whole = _compare(graph, target, members, estimand)
     except Unsound as fault:
-        table = _table(dict.fromkeys(ROWS, np.inf))
+        table = _table(dict.fromkeys(CHECKED_QUANTITIES, np.inf))
         return Check(name, table, f"It is wrong: {fault}.", ADVICE, whole=FAILED)
     table = _table(errors)
     if is_exact_effect(estimand, graph, target, members) and whole <= TOLERANCE:
         return Check(name, table, "It equals the effect in random models.", whole=PASSED)
     wrong = ", ".join(table.index[table["verdict"] == FAILED])
-    text = f"It is wrong in {wrong}." if wrong else FAINT
+    text = f"It is wrong in {wrong}." if wrong else DIFFERENCE_TOO_SMALL
     return Check(name, table, text, ADVICE, whole=FAILED)
 
 
@@ -217,23 +227,24 @@ def _compare(
 ) -> tuple[dict[str, float], float]:
     """Return the error of every quantity, and that of the whole density."""
     trials = draw_trials(graph, TRIALS)
-    positions = {name: position for position, name in enumerate(graph.nodes)}
-    at, inside = positions[target], np.array([name in members for name in graph.nodes])
-    truth = true_effects(trials, at, inside[None])
-    potential = evaluate(estimand, trials.moments, positions)
-    row, own, pull = _of_target(potential, at, len(graph.nodes))
-    left = trials.moments.integrate(potential, {at})  # must be 1 whatever the other variables are
+    position = graph.index(target)
+    inside = np.array([name in members for name in graph.nodes])
+    truth = true_effects(trials, position, inside[None])
+    potential = evaluate(estimand, trials.moments, graph.positions)
+    row, own, pull = _of_target(potential, position, len(graph.nodes))
+    # Must be 1, whatever the other variables are.
+    integral = trials.moments.integrate(potential, {position})
     errors = {
         "slopes": _error(row[:, inside], truth.slopes[:, 0, inside]),
         "intercept": _error(pull / own, truth.intercepts[:, 0]),
         "variance": _error(1 / own, truth.variances[:, 0]),
         "other variables": _error(
-            np.delete(row, [at, *np.flatnonzero(inside)], axis=1), np.zeros(1)
+            np.delete(row, [position, *np.flatnonzero(inside)], axis=1), np.zeros(1)
         ),
-        "integral over the target": max(_error(piece, np.zeros(1)) for piece in left[1:]),
+        "integral over the target": max(_error(piece, np.zeros(1)) for piece in integral[1:]),
     }
-    around = [positions[name] for name in graph.require([target, *members])]
-    return errors, discrepancy(potential, truth.potential(0, around, at))
+    around = [graph.index(name) for name in graph.require([target, *members])]
+    return errors, discrepancy(potential, truth.potential(0, around, position))
 
 
 def _of_target(
@@ -267,14 +278,14 @@ def _error(found: np.ndarray, truth: np.ndarray, least: float = 0.0) -> float:
 LOADS_IN_MEMORY = 2**24
 
 
-class Regression(NamedTuple):
+class FactorRegression(NamedTuple):
     """P(v | parents of v) in t trials: coefficients (t, k), intercept (t,) and variance (t,).
 
     `error` is the largest relative difference between the factor and the density that these give.
     """
 
     expression: Expression
-    at: int
+    position: int
     parents: tuple[int, ...]
     coefficients: np.ndarray
     intercept: np.ndarray
@@ -284,7 +295,7 @@ class Regression(NamedTuple):
 
 def read_regression(
     graph: CausalGraph, name: str, expression: Expression, potential: Potential
-) -> Regression | None:
+) -> FactorRegression | None:
     """Return a factor as the regression of a variable on its parents, or None if it is another.
 
     The potential is the value of the expression in every trial.
@@ -296,16 +307,16 @@ def read_regression(
         and tuple(one.name for one in expression.parents) == parents
     ):
         return None
-    at, positions = graph.index(name), potential.positions
-    here = positions.index(at)
+    position, positions = graph.index(name), potential.positions
+    here = positions.index(position)
     own = potential.precision[:, here, here]
     row = -potential.precision[:, here] / own[:, None]
     intercept, variance = potential.information[:, here] / own, 1 / own
     density = Effects(row[:, None], intercept[:, None], variance[:, None])
     rebuilt = density.potential(0, range(len(positions)), here)._replace(positions=positions)
-    return Regression(
+    return FactorRegression(
         expression,
-        at,
+        position,
         positions[:here],
         row[:, :here],
         intercept,
@@ -315,7 +326,7 @@ def read_regression(
 
 
 def write_all(
-    target: str, opened: Iterable[Names], regressions: Mapping[str, Regression]
+    target: str, opened: Iterable[Names], regressions: Mapping[str, FactorRegression]
 ) -> Iterator[Expression]:
     """Yield the truncated factorization of every effect, its factors from the last one back."""
     variables = {name: variable(name) for name in regressions}
@@ -331,7 +342,7 @@ def truncated_errors(
     target: str,
     members: Sequence[Names],
     estimands: Sequence[Expression],
-    regressions: Mapping[str, Regression],
+    regressions: Mapping[str, FactorRegression],
     trials: Trials,
 ) -> Iterator[float]:
     """Yield, for every set, the largest relative error of its estimand over all trials.
@@ -340,10 +351,10 @@ def truncated_errors(
     one of `regressions`, or where the sum does not run over all variables of the factors but the
     target.
     """
-    at = graph.index(target)
+    position = graph.index(target)
     own = np.zeros(len(graph.nodes))
     for part in regressions.values():
-        own[part.at] = part.error
+        own[part.position] = part.error
     block = max(1, LOADS_IN_MEMORY // trials.intercepts.size)
     for start in range(0, len(estimands), block):
         masks = mark(graph, members[start : start + block])
@@ -352,8 +363,8 @@ def truncated_errors(
             for estimand in estimands[start : start + block]
         ]
         present = mark(graph, [names or () for names in integrated])
-        found = _integrate(regressions, present.T, at)
-        whole = _differences(found, true_effects(trials, at, masks))
+        found = _integrate(regressions, present.T, position)
+        whole = _differences(found, true_effects(trials, position, masks))
         whole = np.maximum(whole, np.where(present, own, 0.0).max(axis=1))
         is_read = np.array([names is not None for names in integrated])
         yield from np.where(is_read & np.isfinite(whole), whole, np.inf).tolist()
@@ -377,7 +388,7 @@ def _differences(found: Effects, truth: Effects) -> np.ndarray:
 
 
 def _read_variables(
-    estimand: Expression, target: str, regressions: Mapping[str, Regression]
+    estimand: Expression, target: str, regressions: Mapping[str, FactorRegression]
 ) -> list[str] | None:
     """Return the variables whose regressions are the factors of an estimand.
 
@@ -396,21 +407,23 @@ def _read_variables(
     return names if is_whole else None
 
 
-def _integrate(regressions: Mapping[str, Regression], present: np.ndarray, target: int) -> Effects:
+def _integrate(
+    regressions: Mapping[str, FactorRegression], present: np.ndarray, target: int
+) -> Effects:
     """Return the distributions of the target that M products of regressions give.
 
     `present` (p, M) says whose regressions stand in each product; all but the target's variable are
     integrated. Slopes are the loads of what is left, and 0 for the target itself.
     """
-    parts = sorted(regressions.values(), key=lambda part: -part.at)
+    parts = sorted(regressions.values(), key=lambda part: -part.position)
     trials = len(parts[0].intercept)
     loads = np.zeros((trials, *present.shape))
     intercepts, variances = np.zeros((2, trials, present.shape[1]))
     loads[:, target] = 1.0
     for part in parts:
-        load = np.where(present[part.at], loads[:, part.at], 0.0)
+        load = np.where(present[part.position], loads[:, part.position], 0.0)
         intercepts += load * part.intercept[:, None]
         variances += load**2 * part.variance[:, None]
         loads[:, list(part.parents)] += part.coefficients[:, :, None] * load[:, None]
-        loads[:, part.at] -= load
+        loads[:, part.position] -= load
     return Effects(loads.transpose(0, 2, 1), intercepts, variances)
