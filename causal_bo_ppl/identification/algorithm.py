@@ -155,14 +155,10 @@ class Identification:
         """How the estimand was checked."""
         if not self.identifiable:
             return ""
-        factor, whole = (
-            (
-                "factor, which is the regression of a variable on its direct causes,",
-                "the whole, integrated variable by variable,",
-            )
-            if self.of_regressions
-            else ("factor", "the whole")
-        )
+        factor, whole = "factor", "the whole"
+        if self.of_regressions:
+            factor = "factor, which is the regression of a variable on its direct causes,"
+            whole = "the whole, integrated variable by variable,"
         return (
             f"every {factor} without rounding, in random models over a finite field; {whole} in "
             f"{self.trials} random linear-Gaussian models: slopes, intercept, variance, "
@@ -177,11 +173,8 @@ class Identification:
     @property
     def query(self) -> str:
         """The interventional distribution asked for."""
-        return (
-            f"P({self.target} | do({', '.join(self.intervened)}))"
-            if self.intervened
-            else f"P({self.target})"
-        )
+        given = f" | do({', '.join(self.intervened)})" if self.intervened else ""
+        return f"P({self.target}{given})"
 
     @property
     def text(self) -> str:
@@ -198,7 +191,7 @@ class Identification:
         """What linear mechanisms identify, whether or not ID does."""
         if self.identifiable:
             return LinearVerdict(True, "identified", "ID identifies it, whatever the mechanisms")
-        return judge(self.graph, self.target, self.reduction, self.known)
+        return judge(self.graph, self.target, self.reduction, tuple(self.known.items()))
 
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
         """Return the names of the coordinates of theta_Y that this effect uses."""
@@ -331,13 +324,8 @@ class Identifications(Mapping[Any, Identification]):
     @cached_property
     def usable(self) -> tuple[Names, ...]:
         """Sets whose effects can be learned; with `linear`, also by linearity alone."""
-        shown = tqdm(
-            self._found.items(),
-            desc="judging linearity",
-            unit="set",
-            delay=PROGRESS_DELAY,
-            leave=False,
-        )
+        bar = {"desc": "judging linearity", "unit": "set", "delay": PROGRESS_DELAY, "leave": False}
+        shown = tqdm(self._found.items(), **bar)
         return tuple(
             members
             for members, result in shown
@@ -396,13 +384,12 @@ class Identifications(Mapping[Any, Identification]):
     def __repr__(self) -> str:
         learned = sum(result.identifiable for result in self._found.values())
         again = sum(result.route == "rederived" for result in self._found.values())
-        rest = (f", {again} rederived" if again else "") + (
-            f"; {'dropped' if self.dropped else 'not'}: {listed(map(braces, self.unidentified), 5)}"
-            if self.unidentified
-            else ""
-        )
-        counts = f"{learned} of {len(self)} sets identifiable and verified"
-        return f"Identifications({self.target}: {counts}{rest})"
+        text = f"{self.target}: {learned} of {len(self)} sets identifiable and verified"
+        text += f", {again} rederived" if again else ""
+        if self.unidentified:
+            fate = "dropped" if self.dropped else "not"
+            text += f"; {fate}: {listed(map(braces, self.unidentified), 5)}"
+        return f"Identifications({text})"
 
     def _repr_html_(self) -> str:
         return self.to_frame().to_html(max_rows=60)
@@ -419,9 +406,9 @@ def _row(result: Identification, linear: bool) -> dict[str, object]:
         "parameters": ", ".join(result.parameters(intercepts=False)),
         "hedge": " in ".join(map(braces, reversed(result.hedge))),
     }
-    return row | (
-        {"linearity": f"{result.linearity.verdict} ({result.linearity.evidence})"} if linear else {}
-    )
+    if linear:
+        row["linearity"] = f"{result.linearity.verdict} ({result.linearity.evidence})"
+    return row
 
 
 class Factor(NamedTuple):
@@ -538,13 +525,13 @@ def _assemble_all(
     Raise UnverifiedEstimand for one that misses the truth of a trial.
     """
     regressions = _regressions(graph, factors)
-    simple: list[Reduction] = []
-    others: list[Reduction] = []
-    for reduction in effects:
-        is_simple = len(reduction.districts) == len(reduction.open) and all(
-            name in regressions for name in reduction.open
-        )
-        (simple if reduction.effective and is_simple else others).append(reduction)
+
+    def is_simple(reduction: Reduction) -> bool:
+        is_split = len(reduction.districts) == len(reduction.open)
+        return bool(reduction.effective) and is_split and regressions.keys() >= {*reduction.open}
+
+    simple = [reduction for reduction in effects if is_simple(reduction)]
+    others = [reduction for reduction in effects if not is_simple(reduction)]
     answered = chain(
         _of_regressions(graph, target, simple, regressions, factors, trials),
         _of_factors(graph, target, others, factors, trials),

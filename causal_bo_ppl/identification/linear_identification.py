@@ -102,7 +102,7 @@ class LinearVerdict(NamedTuple):
 
 
 class _Equations(NamedTuple):
-    """One random model: its unknown weights, and pairs of disturbances without correlation."""
+    """One random model: its unknown weights, and pairs of variables with uncorrelated noise."""
 
     causes: np.ndarray
     effects: np.ndarray
@@ -122,27 +122,22 @@ def look_for_another(
     counts = _search(
         graph, target, reduction, [_without(model, frozen) for model in _models(graph, known)]
     )
-    local, tried = (
-        "locally identified under linearity (finite-to-one)",
-        f"{SEARCHED_MODELS} random models, {STARTS_PER_MODEL} starts each",
-    )
+    local = "locally identified under linearity (finite-to-one)"
+    tried = f"{SEARCHED_MODELS} random models, {STARTS_PER_MODEL} starts each"
     solved, others = (sum(column) for column in zip(*counts, strict=True))
     if others:
         return LinearVerdict(False, local, f"{others} of {solved} solutions have another effect")
     if min(count for count, _ in counts) < FEWEST_SOLUTIONS:
-        return LinearVerdict(
-            False, local, f"too few solutions to rule out others: {solved} ({tried})"
-        )
-    evidence = (
-        f"numerical evidence, no proof: {solved} solutions, all with the same effect ({tried})"
-    )
-    return LinearVerdict(True, "identified under linearity", evidence)
+        evidence = f"too few solutions to rule out others: {solved} ({tried})"
+        return LinearVerdict(False, local, evidence)
+    evidence = f"numerical evidence, no proof: {solved} solutions, all with the same effect"
+    return LinearVerdict(True, "identified under linearity", f"{evidence} ({tried})")
 
 
 def unknowns(graph: CausalGraph, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the causes and effects of the unknown coefficients, and the pairs without an arc.
 
-    All are places in the graph; the disturbances of such a pair must be uncorrelated.
+    All are positions in the graph; the noise of such a pair must be uncorrelated.
     """
     given = dict(known)
     edges = [tuple(map(graph.index, edge)) for edge in graph.directed if edge not in given]
@@ -199,11 +194,17 @@ def _search(
 def _slopes(
     graph: CausalGraph, target: str, reduction: Reduction, weights: np.ndarray
 ) -> np.ndarray:
-    free, members = (
-        [graph.index(name) for name in names] for names in (reduction.open, reduction.effective)
-    )
+    free, members = _indices(graph, reduction)
     onward = np.linalg.inv(np.eye(len(free)) - weights[np.ix_(free, free)])
     return np.asarray(weights[np.ix_(members, free)] @ onward[:, free.index(graph.index(target))])
+
+
+def _indices(graph: CausalGraph, reduction: Reduction) -> tuple[list[int], list[int]]:
+    """Return the positions of the open variables and of the effective members of a set."""
+    free, members = (
+        list(map(graph.index, names)) for names in (reduction.open, reduction.effective)
+    )
+    return free, members
 
 
 def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.ndarray]:
@@ -220,10 +221,8 @@ def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.nda
             ftol=1e-15,
             max_nfev=200,
         )
-        if (
-            np.abs(fit.fun).max(initial=0.0) <= ZERO_COVARIANCE * size
-            and np.abs(fit.x).max(initial=0.0) < LARGEST_COEFFICIENT
-        ):
+        is_solution = np.abs(fit.fun).max(initial=0.0) <= ZERO_COVARIANCE * size
+        if is_solution and np.abs(fit.x).max(initial=0.0) < LARGEST_COEFFICIENT:
             yield np.asarray(np.eye(len(model.weights)) - _left(fit.x, model).T)
 
 
@@ -247,18 +246,12 @@ def _left(values: np.ndarray, model: _Equations) -> np.ndarray:
     return np.asarray(np.eye(len(weights)) - weights.T)
 
 
-def judge(
-    graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[Edge, float]
-) -> LinearVerdict:
+@lru_cache(maxsize=100_000)  # sets with equal reductions have one effect
+def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Known) -> LinearVerdict:
     """Return the verdict for one set.
 
     The graph should have variables that are no causes of the target too: they may be instruments.
     """
-    return _judge(graph, target, reduction, tuple(known.items()))
-
-
-@lru_cache(maxsize=100_000)  # sets with equal reductions have one effect
-def _judge(graph: CausalGraph, target: str, reduction: Reduction, known: Known) -> LinearVerdict:
     gradient = _gradient(graph, target, reduction, known)
     if not gradient.any():
         return LinearVerdict(
@@ -295,9 +288,7 @@ def _gradient(graph: CausalGraph, target: str, reduction: Reduction, known: Know
     The derivative is the effect of the member on i, times the effect of j on Y.
     """
     weights = draw_residues(graph, 1, dict(known)).weights
-    free, members = (
-        [graph.index(name) for name in names] for names in (reduction.open, reduction.effective)
-    )
+    free, members = _indices(graph, reduction)
     [inner], _ = invert((np.eye(len(free), dtype=np.int64) - weights[:, free][:, :, free]) % PRIME)
     gets = np.zeros((len(members), len(graph.nodes)), np.int64)
     answers = np.zeros(len(graph.nodes), np.int64)

@@ -74,23 +74,18 @@ class Reduction(NamedTuple):
     districts: tuple[Names, ...]
 
 
-def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) -> Reduction:
+def reduce_effect(graph: CausalGraph, target: str, intervened: Collection[str]) -> Reduction:
     """Return the part of the graph that matters for the target when a set is intervened on."""
-    cut = set(intervened)
-    upstream = closure(
-        [target], lambda name: [cause for cause in graph.parents(name) if cause not in cut]
-    )
-    free = graph.require(upstream)
-    return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
+    return reduce_effects(graph, target, [intervened])[0]
 
 
 def reduce_effects(
     graph: CausalGraph, target: str, sets: Sequence[Collection[str]]
 ) -> list[Reduction]:
-    """Return what `reduce_effect` says of every set, by one pass over the variables for all sets.
+    """Return the part of the graph that matters for every set, by one pass over the variables.
 
-    A variable is open if it is not set and some child of it is; it still affects the target if it
-    is not open and some child is. Names that the graph does not have are left out.
+    A variable is open if it is not set and some child of it is open; it still affects the target if
+    it is set and some child is open. Names that the graph does not have are ignored.
     """
     known = set(graph.nodes)
     cut = mark(graph, [known.intersection(members) for members in sets])
@@ -99,25 +94,22 @@ def reduce_effects(
     for name in reversed(graph.nodes[: graph.index(target)]):
         position, below = graph.index(name), [graph.index(child) for child in graph.children(name)]
         reaches = opened[:, below].any(axis=1)
-        opened[:, position], effective[:, position] = (
-            reaches & ~cut[:, position],
-            reaches & cut[:, position],
-        )
-    single, found = [(name,) for name in graph.nodes], []
+        opened[:, position] = reaches & ~cut[:, position]
+        effective[:, position] = reaches & cut[:, position]
+    single, reductions = [(name,) for name in graph.nodes], []
     for members, marks in zip(effective.tolist(), opened.tolist(), strict=True):
         inside = tuple(compress(graph.nodes, marks))
         districts = _districts(graph, inside) if graph.bidirected else compress(single, marks)
-        found.append(Reduction(tuple(compress(graph.nodes, members)), inside, tuple(districts)))
-    return found
+        effective_members = tuple(compress(graph.nodes, members))
+        reductions.append(Reduction(effective_members, inside, tuple(districts)))
+    return reductions
 
 
 def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
-    """Return the free variables that the set moves: those on open paths from it."""
+    """Return the open variables that the set affects: those on open paths from it."""
     inside = set(reduction.open)
-    return (
-        closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
-        & inside
-    )
+    reached = closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
+    return reached & inside
 
 
 def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
@@ -194,14 +186,9 @@ def generic_rank(
 def _points(graph: CausalGraph, sets: Sequence[Names]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of queries (mask, value): d + 1 random points of every set of d variables."""
     draws = np.random.default_rng(FIELD_SEED)
-    positions = [
-        [graph.index(name) for name in members] for members in sets for _ in range(len(members) + 1)
-    ]
-    for start in range(0, len(positions), MOST_JACOBIAN_ROWS):
-        rows = positions[start : start + MOST_JACOBIAN_ROWS]
-        mask = np.zeros((len(rows), len(graph.nodes)), bool)
-        for row, columns in enumerate(rows):
-            mask[row, columns] = True
+    points = [members for members in sets for _ in range(len(members) + 1)]
+    for start in range(0, len(points), MOST_JACOBIAN_ROWS):
+        mask = mark(graph, points[start : start + MOST_JACOBIAN_ROWS])
         yield mask, np.where(mask, draws.integers(1, PRIME, mask.shape), 0)
 
 
@@ -302,12 +289,8 @@ class Parameters:
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate: cause, effect, what is set, how many sets use it."""
         rows = [(one.cause, one.effect, ", ".join(one.given)) for one in self.coordinates]
-        frame = pd.DataFrame(
-            rows,
-            index=pd.Index(self.names, name="coordinate"),
-            columns=["cause", "effect", "given"],
-        )
-        return frame.assign(used_by=self.uses.sum(axis=0))
+        frame = pd.DataFrame(rows, list(self.names), columns=["cause", "effect", "given"])
+        return frame.rename_axis("coordinate").assign(used_by=self.uses.sum(axis=0))
 
     def __len__(self) -> int:
         return self.dimension
@@ -333,10 +316,8 @@ def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
     if kind == "structural":
         return _structural(explored, intercepts)
     pick = {"total_effect": _total_effect, "estimand": _estimand}[kind]
-    used = [
-        list(pick(explored, members, reduction, intercepts))
-        for members, reduction in zip(explored.sets, explored.reductions, strict=True)
-    ]
+    pairs = zip(explored.sets, explored.reductions, strict=True)
+    used = [list(pick(explored, *pair, intercepts)) for pair in pairs]
     coordinates = list(dict.fromkeys(coordinate for row in used for coordinate in row))
     column = {coordinate: position for position, coordinate in enumerate(coordinates)}
     uses = np.zeros((len(explored.sets), len(coordinates)), bool)

@@ -235,13 +235,15 @@ def _compare(
     # Must be 1, whatever the other variables are.
     integral = trials.moments.integrate(potential, {position})
     errors = {
-        "slopes": _error(row[:, inside], truth.slopes[:, 0, inside]),
-        "intercept": _error(pull / own, truth.intercepts[:, 0]),
-        "variance": _error(1 / own, truth.variances[:, 0]),
-        "other variables": _error(
+        "slopes": relative_error(row[:, inside], truth.slopes[:, 0, inside]),
+        "intercept": relative_error(pull / own, truth.intercepts[:, 0]),
+        "variance": relative_error(1 / own, truth.variances[:, 0]),
+        "other variables": relative_error(
             np.delete(row, [position, *np.flatnonzero(inside)], axis=1), np.zeros(1)
         ),
-        "integral over the target": max(_error(piece, np.zeros(1)) for piece in integral[1:]),
+        "integral over the target": max(
+            relative_error(piece, np.zeros(1)) for piece in integral[1:]
+        ),
     }
     around = [graph.index(name) for name in graph.require([target, *members])]
     return errors, discrepancy(potential, truth.potential(0, around, position))
@@ -264,10 +266,10 @@ def discrepancy(found: Potential, truth: Potential) -> float:
     """
     positions = union([found.positions, truth.positions])
     pairs = zip(on_positions(found, positions)[1:], on_positions(truth, positions)[1:], strict=True)
-    return max(_error(one, other, 1.0) for one, other in pairs)
+    return max(relative_error(one, other, 1.0) for one, other in pairs)
 
 
-def _error(found: np.ndarray, truth: np.ndarray, least: float = 0.0) -> float:
+def relative_error(found: np.ndarray, truth: np.ndarray, least: float = 0.0) -> float:
     """Return the largest difference relative to the size of the truth, or to `least` if larger."""
     if not np.isfinite(found).all():
         return float(np.inf)
