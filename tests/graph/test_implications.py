@@ -339,7 +339,7 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
         (
             {"problem": posed("A -> Y")},
             DataError,
-            "the rows are of A, B, C, Y .* read them for this problem",
+            "the data are of A, B, C, Y .* read them for this problem",
         ),
         ({"alpha": 0}, ArgumentError, "alpha must lie between 0 and 1, got 0"),
         ({"alpha": float("nan")}, ArgumentError, "alpha must lie between 0 and 1, got nan"),
