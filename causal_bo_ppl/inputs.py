@@ -36,7 +36,7 @@ def require_float64() -> None:
 
     Importing the package switches 64-bit floats on, and anyone may switch them off again, for the
     whole process or within a context of this thread. Half of the digits would then be lost without
-    a word. The check costs less than a microsecond.
+    a warning. The check costs less than a microsecond.
     """
     if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise NumericalError(
@@ -50,7 +50,7 @@ def require_float64() -> None:
 # is s_j / s_i, at most 1e100, and its variance 1e200. The derivative of an effect in a slope is
 # s_i s_y / s_j, at most 1e150; its square, 1e300, is the largest product that is formed, and 1e-300
 # the smallest. Float64 has all its digits from 2.2e-308 to 1.8e308: a factor of 1e8 is left for
-# sums over rows, variables and queries.
+# sums over observations, variables and queries.
 SMALLEST_MAGNITUDE, LARGEST_MAGNITUDE = 1e-50, 1e50
 LARGEST_SLOPE = LARGEST_MAGNITUDE / SMALLEST_MAGNITUDE  # the largest size of a slope
 
@@ -105,7 +105,7 @@ def as_float(number: SupportsFloat) -> float:
 def size_fault(
     size: float, least: float = SMALLEST_MAGNITUDE, most: float = LARGEST_MAGNITUDE
 ) -> str:
-    """Say what is wrong with a size that is neither 0 nor between `least` and `most`.
+    """Return the fault of a size that is neither 0 nor between `least` and `most`.
 
     The text is empty where nothing is wrong.
     """

@@ -238,8 +238,8 @@ class Data:
             values, intervened = self.values[chosen], self.intervened[chosen]
         except (IndexError, TypeError) as error:
             raise DataError(
-                f"cannot choose observations by {chosen!r}: {error}; there are {len(self)}, chosen by "
-                "a slice, a boolean array or an index array"
+                f"cannot choose observations by {chosen!r}: {error}; there are {len(self)}, chosen "
+                "by a slice, a boolean array or an index array"
             ) from None
         return Data(self.nodes, self.target, values, intervened, self.unused)
 

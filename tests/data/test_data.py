@@ -350,7 +350,7 @@ def test_missing_files_and_bad_rows_are_errors_of_ours(problem, frame, tmp_path)
         cb.Data.from_csv(problem, tmp_path)
     data = cb.Data.from_frame(problem, frame)
     for chosen in (np.array([99]), "first", {"X": 1}):
-        with pytest.raises(DataError, match=f"there are {len(data)} rows, chosen by a slice"):
+        with pytest.raises(DataError, match=f"there are {len(data)}, chosen by a slice"):
             data.select(chosen)
 
 
