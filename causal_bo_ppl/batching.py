@@ -47,7 +47,7 @@ def in_pieces(
 
 
 def _processors() -> int:
-    """Return how many processors this process has; NPROC says so to XLA too."""
+    """Return how many processors this process has; NPROC sets the number for XLA too."""
     given = os.environ.get("NPROC", "")
     if given.isdecimal():
         return max(int(given), 1)

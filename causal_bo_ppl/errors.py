@@ -80,8 +80,8 @@ class NotIdentifiable(CausalBOError, ValueError):
         outer, inner = (f"{{{listed(district)}}}" for district in self.districts)
         super().__init__(
             f"E[{target} | do({listed(self.intervened)})] cannot be learned from observational "
-            f"data: latent causes join {outer}, and within it the effect on {inner} cannot be told "
-            f"from that confounding; {advice}"
+            f"data: latent causes join {outer}, and within it the effect on {inner} cannot be "
+            f"separated from that confounding; {advice}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -119,7 +119,7 @@ def factor_covariance(covariance: np.ndarray) -> np.ndarray:
 
 
 def clip_rounding(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the variances with 0 for the negative ones that rounding makes of zeros.
+    """Return the variances with 0 for the negative ones that are rounded zeros.
 
     sizes: the sizes of the terms from which each was computed. A variance that is negative beyond
     their rounding is refused.
@@ -149,7 +149,7 @@ def forward_sweep(
     mask, value:
         Which variables are set, and to what, of shape (p, M).
     disturbances:
-        e of shape (..., p, M); none by default.
+        The noise e, of shape (..., p, M); none by default.
     product:
         The matrix product.
 

@@ -83,7 +83,7 @@ def best_of_restricted_set(
         )
     if not np.isfinite(losses).any():
         raise DomainError(
-            f"no legal intervention on {{{listed(members)}}} was found; leave the set out"
+            f"no legal intervention on {{{listed(members)}}} was found; remove the set"
         )
     return place_points(problem.graph.nodes, [(members, points[[_best(points, losses)]])])
 

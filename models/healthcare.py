@@ -9,7 +9,7 @@
     PSA ~ N(6.8 + 0.04 age - 0.15 bmi - 0.60 statin + 0.55 aspirin + cancer, 0.4^2)
 
 with s the logistic function. Source: Ferro et al. 2015 as used by Aglietti et al. 2020. Aspirin and
-statin are functions of age and bmi: observed alone, their effects cannot be told apart (there is no
+statin are functions of age and bmi: observed alone, their effects cannot be separated (there is no
 overlap). Optimum by quadrature: 5.155287 at aspirin 0, statin 1.
 """
 

@@ -142,7 +142,7 @@ def synthetic(variant: str | None = None, max_size: int | None = None) -> Causal
     """Build the synthetic system; the variant names its domains or its target's equation."""
     if variant not in VARIANTS:
         raise ArgumentError(
-            f"synthetic has no variant {variant!r}; leave it out or use one of "
+            f"synthetic has no variant {variant!r}; omit it or use one of "
             f"{listed(filter(None, VARIANTS))}"
         )
     domains, outcome = VARIANTS[variant]

@@ -84,7 +84,7 @@ def _response(queries: Queries, sd_of_x: float) -> jax.Array:
 def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
     """Build the nonlinear chain, with or without a latent cause of X and Y."""
     if variant not in GRAPHS:
-        raise ArgumentError(f"toy has no variant {variant!r}; leave it out or use 'confounded'")
+        raise ArgumentError(f"toy has no variant {variant!r}; omit it or use 'confounded'")
     problem = Problem(
         GRAPHS[variant], "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size
     )

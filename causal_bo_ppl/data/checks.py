@@ -20,7 +20,7 @@ from causal_bo_ppl.linalg import triangular_factor
 if TYPE_CHECKING:
     from causal_bo_ppl.problem import Problem
 
-VALUE_ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
+VALUE_ROUNDING = 4 * np.finfo(float).eps  # of a measured value: the error of a few operations
 ROWS_PER_BLOCK = 16_384  # rows that are copied at once
 ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
 
@@ -267,7 +267,7 @@ class Fit(NamedTuple):
 def regress(data: Rows, response: int, given: list[int]) -> Fit:
     """Regress a column on others, by singular values.
 
-    Directions of `given` that rounding alone can make are left out.
+    Directions of `given` that rounding alone can cause are dropped.
     """
     left, sizes, right = np.linalg.svd(data.root[:, given], full_matrices=False)
     kept = sizes > np.sqrt(len(data.scaled)) * np.linalg.norm(data.rounding[given])

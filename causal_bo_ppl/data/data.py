@@ -286,7 +286,7 @@ Words = np.ndarray  # of uint64, in which sums and products are modulo 2^64
 def digest(data: Data) -> int:
     """Return the sum of the hashes of all rows: the same in any order, and of parts the sum.
 
-    A row is the bits of its values, and one bit for each variable that says whether it was set.
+    A row is the bits of its values, and one bit for each variable: whether it was set.
     Every word w_c of these is scrambled by itself, and lane l of the row's hash is the scrambled
     sum over c of w_c k_cl, with fixed odd numbers k_cl.
     """

@@ -157,7 +157,7 @@ def _manipulable_graph(
         [name for name in graph.nodes if name != target] if manipulable is None else manipulable
     )
     if target in names:
-        raise GraphError(f"the target {target!r} cannot be manipulated; leave it out")
+        raise GraphError(f"the target {target!r} cannot be manipulated; remove it")
     return graph.project([*names, target]).ancestral(target)
 
 

@@ -90,7 +90,7 @@ class Answer(NamedTuple):
     """An estimand with its route and its largest relative error over the trials, or a hedge.
 
     `hedge` has the two districts that forbid an estimand; `trials` is the number of models in which
-    the estimand was compared with the truth. `of_regressions` says that every factor is the
+    the estimand was compared with the truth. `of_regressions` is True where every factor is the
     regression of a variable on its direct causes, so that the estimand was integrated variable by
     variable; others are integrated by one Schur complement.
     """
@@ -236,7 +236,7 @@ class Identification:
         return evaluation.response(slopes, centre, self.graph, self.target, self.effective, values)
 
     def not_identifiable(self, advice: str = DROP) -> NotIdentifiable:
-        """Return the error that says why there is no estimand."""
+        """Return the error that explains why there is no estimand."""
         return NotIdentifiable(self.target, self.intervened, self.hedge, advice)
 
     def _formula(self) -> Expression:
@@ -340,14 +340,14 @@ class Identifications(Mapping[Any, Identification]):
 
     @property
     def dropped(self) -> tuple[Names, ...]:
-        """Sets left out of all that follows: with `identifiable_only`, the unidentified ones."""
+        """Sets that are not used any further: with `identifiable_only`, the unidentified ones."""
         return self.unidentified if self.identifiable_only else ()
 
     def require_usable(self) -> tuple[Names, ...]:
         """Return the usable sets.
 
-        Raise NotIdentifiable for the first set that is not usable, unless `identifiable_only` says
-        that such sets are dropped and some are left.
+        Raise NotIdentifiable for the first set that is not usable, unless `identifiable_only`
+        drops such sets and some others are left.
         """
         if self.unidentified and not (self.identifiable_only and self.usable):
             rest = f" ({len(self.unidentified)} of {len(self)} sets are like that)"
@@ -443,7 +443,7 @@ def identify(
         With a graph: the target, and "mis", "pomis", a largest size, or the sets themselves, of
         which the empty one may be one.
     identifiable_only:
-        With a graph: leave sets that cannot be learned out, instead of refusing to go on.
+        With a graph: drop sets whose effects are not identifiable, instead of refusing to go on.
     linear:
         Count sets as usable that linear mechanisms identify though ID does not.
     progress:

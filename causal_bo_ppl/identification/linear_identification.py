@@ -94,7 +94,7 @@ Known = tuple[tuple[Edge, float], ...]
 
 
 class LinearVerdict(NamedTuple):
-    """Whether an effect is identified under linearity, the verdict in words, and its evidence."""
+    """Whether an effect is identified under linearity, the verdict as text, and its evidence."""
 
     identified: bool
     verdict: str

@@ -267,7 +267,7 @@ class Parameters:
     def generic_rank(self, *, centred: bool | None = None) -> int:
         """Return the rank.
 
-        With `centred=False`, intercepts that are left out are taken as known and not zero.
+        With `centred=False`, intercepts that are not coordinates are taken as known and not zero.
         """
         structural = collect(self.explored, "structural", intercepts=self.intercepts)
         edges = [(one.cause, one.effect) for one in structural.coordinates]
@@ -282,7 +282,7 @@ class Parameters:
         return generic_rank(graph, target, sets, known, edges, is_centred)
 
     def sharing(self) -> pd.DataFrame:
-        """Return a table that says which set (row) uses which coordinate (column)."""
+        """Return a table of which set (row) uses which coordinate (column)."""
         index = pd.Index(map(set_label, self.explored.sets), name="set")
         return pd.DataFrame(self.uses, index=index, columns=list(self.names))
 
@@ -311,7 +311,7 @@ def require_kind(kind: object) -> None:
 
 
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
-    """Return the coordinates that the sets of `explored` use, known coefficients left out."""
+    """Return the coordinates that the sets of `explored` use, without known coefficients."""
     require_kind(kind)
     if kind == "structural":
         return _structural(explored, intercepts)

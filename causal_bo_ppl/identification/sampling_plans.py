@@ -7,7 +7,7 @@ a topological order of the graph, with T the district of G that holds C,
                                               with its parents, without v,
 
 and Q[C] = sum over T minus C of Q[T] where C has no other ancestors within G[T] (Tian and Pearl
-2002). Such an effect is a nest of averages, and a *plan* says how to draw from it: a list of draws,
+2002). Such an effect is a nest of averages, and a *plan* is how to draw from it: a list of draws,
 each of one variable by its regression on earlier draws or on values that are set. Members of C and
 all that D holds are drawn once; a member of T minus C is summed within one factor, so that every
 factor has a copy of its own (x' of the front door). What a factor does not depend on, though its

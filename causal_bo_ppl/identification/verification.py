@@ -198,7 +198,7 @@ def check_estimand(
     graph.require(all_names(estimand))
     if any(type(one) is not Variable or one.star is not None for one in estimand.get_variables()):
         raise ArgumentError(
-            f"an estimand speaks of observed variables alone, without do() and stars: {estimand}"
+            f"an estimand has observed variables alone, without do() and stars: {estimand}"
         )
     query = f"P({target} | do({', '.join(members)}))" if members else f"P({target})"
     name = f"{query} = {to_text(estimand)}"
@@ -414,8 +414,8 @@ def _integrate(
 ) -> Effects:
     """Return the distributions of the target that M products of regressions give.
 
-    `present` (p, M) says whose regressions stand in each product; all but the target's variable are
-    integrated. Slopes are the loads of what is left, and 0 for the target itself.
+    `present` (p, M) marks the regressions that stand in each product; all but the target is
+    integrated. Slopes are the loads of the other variables, and 0 for the target itself.
     """
     parts = sorted(regressions.values(), key=lambda part: -part.position)
     trials = len(parts[0].intercept)

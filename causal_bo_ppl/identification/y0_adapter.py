@@ -90,7 +90,7 @@ def total(expression: Expression, names: Iterable[str]) -> Expression:
 
 
 def _spent(factors: list[Expression], names: set[str]) -> tuple[int, str] | None:
-    """Return the place of the first factor with a child that is summed and stands nowhere else.
+    """Return the index of the first factor with a child that is summed and stands nowhere else.
 
     The name of that child comes second; None where there is no such factor.
     """

@@ -328,7 +328,7 @@ def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
         return problem.feasible(place_points(problem.graph.nodes, [(members, points)]))
 
     found = problem.region.fill(members, n, keep)
-    # Points that are all rejected are shown to `gather`, which says so.
+    # Where all points are rejected, `gather` raises the error.
     return found if len(found) else problem.region.fill(members, n)
 
 

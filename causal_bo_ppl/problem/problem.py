@@ -252,7 +252,7 @@ class Problem:
         Parameters
         ----------
         interventions:
-            One or several mappings {variable: value}; `feasible` says what is required.
+            One or several mappings {variable: value}; see `feasible` for what is legal.
 
         Returns
         -------

@@ -1,16 +1,14 @@
-"""Where are the vertices of a box that half-spaces cut?
-
-A vertex of {u: 0 <= u <= 1, A u <= b} in c dimensions has c active constraints: k rows of A and
-c - k coordinates at one of their ends, for some k. All such choices are tried; the k free
-coordinates solve a k x k system. What lies outside is dropped, up to a tolerance, and points that
-several choices give are one vertex. That is exact for as many dimensions as a lab sets at once.
-
-Which values may the variables of a set take together, and which points fill that region?
+"""Which values may the variables of a set take together, and which points fill that region?
 
 The region of a set is its box, cut by the linear constraints that apply to it; variables with
 levels take these alone. Points of a set are arrays (k, d) in the order of its members. Where a
 function is convex in the values, its largest value over a region is attained at a vertex: at an
 extreme point of the convex hull of the region.
+
+A vertex of {u: 0 <= u <= 1, A u <= b} in c dimensions has c active constraints: k rows of A and
+c - k coordinates at one of their ends, for some k. All such choices are tried; the k free
+coordinates solve a k x k system. Points outside are dropped, up to a tolerance, and points that
+several choices give are one vertex. The search is complete, and fast for a few variables.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,8 +46,8 @@ def cut_vertices(
 
     Parameters
     ----------
-    ticks: for each of the c coordinates the places in [0, 1] at which a plane stands across it, its
-        ends 0 and 1 among them. Further places split the region into several.
+    ticks: for each of the c coordinates the values in [0, 1] at which a plane stands across it, its
+        ends 0 and 1 among them. Further values split the region into several.
     rows, offsets: A, of shape (h, c), and b for each of S slices, of shape (S, h). The slices are
         parallel cuts through a region of more dimensions.
     slack: by how much A u may exceed b, of shape (h,).
@@ -284,9 +282,9 @@ class Region:
         alone = [each for each in applying if not len(self._core(members, (each,), False).points)]
         which = " and ".join(f"({each})" for each in alone or applying)
         what = "constraint" if len(alone or applying) == 1 else "constraints"
-        left_out = [name for each in alone or applying for name in each.coefficients]
-        left_out = [name for name in dict.fromkeys(left_out) if name not in members]
-        note = f" ({listed(left_out)} not set, so left out of the sum)" if left_out else ""
+        named = dict.fromkeys(name for each in alone or applying for name in each.coefficients)
+        free = [name for name in named if name not in members]
+        note = f" ({listed(free)} not set, so not part of the sum)" if free else ""
         raise DomainError(
             f"no values of {{{listed(members)}}} in their domains keep the {what} {which}{note}; "
             'relax it, widen the domains, name the sets without this one, or give it when="all"'
@@ -359,7 +357,7 @@ class Region:
         chosen = (cube[:, 0] * len(first)).astype(int)
         rows = (cube[:, 1 : 1 + parts] * counts[chosen][:, None]).astype(int)
         rows += first[chosen][:, None]
-        weights = -np.log1p(-cube[:, 1 + parts : 1 + 2 * parts])  # positive: 0 is left out above
+        weights = -np.log1p(-cube[:, 1 + parts : 1 + 2 * parts])  # positive: 0 is skipped above
         weights /= weights.sum(axis=1, keepdims=True)
         inner = (weights[:, :, None] * core.points[rows]).sum(axis=1)
         inner = np.clip(inner, *self.bounds(core.names))
@@ -450,7 +448,7 @@ class Region:
 def _extremes(region: Region, core: Core, kinks: bool) -> np.ndarray:
     """Return the vertices of all slices but those that lie between two others of the region.
 
-    A point is left out where the next lower and the next higher level of one variable are feasible
+    A point is dropped where the next lower and the next higher level of one variable are feasible
     too, everything else being the same, since no function that is convex there is larger at it.
     """
     points = core.points

@@ -74,7 +74,7 @@ def read_domains(
         )
     if target in domains:
         raise DomainError(
-            f"the target {target!r} is among the manipulable variables; leave it out of the domains"
+            f"the target {target!r} is among the manipulable variables; remove it from the domains"
         )
     causes = graph.ancestors(target)
     for name in domains:
@@ -83,7 +83,7 @@ def read_domains(
         if name not in causes:
             raise DomainError(
                 f"{name!r} cannot affect {target!r}: it is not among its causes "
-                f"({listed(causes)}); leave it out"
+                f"({listed(causes)}); remove it"
             )
     return {name: _read_bounds(name, domains[name]) for name in graph.require(domains)}
 
@@ -231,8 +231,7 @@ def expand_sets(
     chosen = in_order(graph, [_read_set(target, members, manipulable) for members in sets])
     if idle := [name for name in graph.require(set().union(*chosen)) if name not in names]:
         raise DomainError(
-            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; "
-            "leave it out"
+            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; remove it"
         )
     return chosen
 

@@ -92,7 +92,9 @@ def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypat
     design = np.column_stack([np.ones(len(data)), data.column("A"), data.column("C")])[free]
     oracle = np.linalg.lstsq(design, data.column("B")[free], rcond=None)[0]
     found = [parts.mean[parts.names.index(name)] for name in ("a[B]", "b[A->B]", "b[C->B]")]
-    assert np.allclose(found, oracle, rtol=1e-4, atol=1e-4)  # up to a prior worth 1/100 of a row
+    assert np.allclose(
+        found, oracle, rtol=1e-4, atol=1e-4
+    )  # up to a prior that counts as 1/100 of a row
 
 
 def test_collinear_parents_are_seen_across_blocks(monkeypatch):

@@ -1,4 +1,4 @@
-"""Effects without latent causes upstream: one pass over all sets says what dense algebra says."""
+"""Effects without latent causes upstream: one pass over all sets agrees with dense algebra."""
 
 from time import perf_counter, process_time
 
@@ -114,12 +114,12 @@ def test_wrong_coefficient_of_one_factor_is_seen_in_every_set_that_uses_it():
     right = summed([of["Y"], of["Z"], of["X"]], "XZ")
     for change in ({"coefficients": 1.001}, {"intercept": 1.001}, {"variance": 1.001}):
         [(field, factor)] = change.items()
-        bent = regressions["Z"]._replace(**{field: getattr(regressions["Z"], field) * factor})
-        assert judged(right, trials, regressions | {"Z": bent}) > 1e-6
+        changed = regressions["Z"]._replace(**{field: getattr(regressions["Z"], field) * factor})
+        assert judged(right, trials, regressions | {"Z": changed}) > 1e-6
     alone = regressions["Z"].coefficients * [1.001, 1.0]  # of W, which is set: a slope and no more
-    bent = regressions["Z"]._replace(coefficients=alone)
+    changed = regressions["Z"]._replace(coefficients=alone)
     assert DIAMOND.nodes[regressions["Z"].parents[0]] == "W"
-    assert judged(right, trials, regressions | {"Z": bent}) > 1e-6
+    assert judged(right, trials, regressions | {"Z": changed}) > 1e-6
     doubtful = regressions["X"]._replace(error=1.0)
     assert judged(right, trials, regressions | {"X": doubtful}) == 1.0
 
