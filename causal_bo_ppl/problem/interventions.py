@@ -213,14 +213,6 @@ def lattice(n: int) -> Unit:
     return lambda size: np.array(list(product(ticks, repeat=size)))
 
 
-def simplex() -> Unit:
-    """Return the design of the lowest corner and its d neighbours.
-
-    A function that is affine in the values is determined by its values at these d + 1 points.
-    """
-    return lambda size: np.vstack([np.zeros(size), np.eye(size)])
-
-
 def sobol(n: int) -> Unit:
     """Return the design of the first n points of the Sobol sequence, unscrambled.
 
@@ -250,22 +242,27 @@ def place_points(nodes: Sequence[str], parts: Sequence[tuple[Set, np.ndarray]]) 
     return named(Queries(mask, value), nodes)
 
 
-def gather(problem: "Problem", parts: Iterable[tuple[Set, np.ndarray]], what: str) -> Queries:
+def _gather(
+    problem: "Problem",
+    sets: Sequence[Set],
+    points: Callable[[Set], np.ndarray],
+    count: int,
+    what: str,
+) -> Queries:
     """Join points (k, d) of several sets into one batch, without those that may not be used.
 
-    parts: the members of each set, and its points, which keep domains, levels and constraints; the
-    user-defined function is asked here. what: the name of the points, for the error that a set
-    without any is refused with.
+    points: returns the points of a set that keep domains, levels and constraints; the user-defined
+    function is asked here. count: a bound of their number, checked before they are made. what: the
+    name of the points, for the error that a set without any is refused with.
     """
-    sets = list(parts)
-    queries = place_points(problem.graph.nodes, sets)
+    require_few(count, len(sets))
+    parts = [(members, points(members)) for members in sets]
+    queries = place_points(problem.graph.nodes, parts)
     is_restricted = problem.feasible_rule is not None
     kept = problem.feasible(queries) if is_restricted else np.ones(len(queries), bool)
-    owner = np.repeat(np.arange(len(sets)), [len(points) for _, points in sets])
-    counts = np.bincount(owner, kept, minlength=len(sets))
-    for (members, points), count in zip(sets, counts, strict=True):
-        if not count:
-            raise DomainError(_nothing_left(problem, members, len(points), what))
+    owner = np.repeat(np.arange(len(parts)), [len(each) for _, each in parts])
+    for index in np.flatnonzero(np.bincount(owner, kept, minlength=len(parts)) == 0):
+        raise DomainError(_nothing_left(problem, sets[index], len(parts[index][1]), what))
     return queries if kept.all() else queries[kept]
 
 
@@ -286,13 +283,14 @@ def vertices(problem: "Problem", sets: tuple[Set, ...], kinks: bool = False) -> 
     a constraint makes others matter. kinks: also split every region where a value passes 0; see
     `Region.vertices`.
     """
-    if problem.is_box and not kinks:
-        count = sum(2 ** len(members) for members in sets)
-        return spread(problem.graph.nodes, sets, problem.domains, lattice(2), count)
     region = problem.region
-    require_few(sum(region.count_vertices(members, kinks) for members in sets), len(sets))
-    found = ((members, region.vertices(members, kinks)) for members in sets)
-    return gather(problem, found, "vertices")
+    if not problem.is_box or kinks:
+        count = sum(region.count_vertices(members, kinks) for members in sets)
+        return _gather(
+            problem, sets, lambda members: region.vertices(members, kinks), count, "vertices"
+        )
+    count = sum(2 ** len(members) for members in sets)
+    return spread(problem.graph.nodes, sets, problem.domains, lattice(2), count)
 
 
 def grid_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
@@ -301,9 +299,8 @@ def grid_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
     count = sum(region.count_grid(members, n) for members in sets)
     if problem.is_box:
         return spread(problem.graph.nodes, sets, problem.domains, lattice(n), count)
-    require_few(count, len(sets))
-    return gather(
-        problem, ((members, region.grid(members, n)) for members in sets), "points of the grid"
+    return _gather(
+        problem, sets, lambda members: region.grid(members, n), count, "points of the grid"
     )
 
 
@@ -312,11 +309,12 @@ def fill_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
 
     There are fewer of a set where the user-defined function rejects nearly all that were tried.
     """
+    count = n * len(sets)
     if problem.is_box:
-        return spread(problem.graph.nodes, sets, problem.domains, sobol(n), n * len(sets))
-    require_few(n * len(sets), len(sets))
-    found = ((members, fill_set(problem, members, n)) for members in sets)
-    return gather(problem, found, "Sobol points")
+        return spread(problem.graph.nodes, sets, problem.domains, sobol(n), count)
+    return _gather(
+        problem, sets, lambda members: fill_set(problem, members, n), count, "Sobol points"
+    )
 
 
 def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
@@ -328,7 +326,7 @@ def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
         return problem.feasible(place_points(problem.graph.nodes, [(members, points)]))
 
     found = problem.region.fill(members, n, keep)
-    # Where all points are rejected, `gather` raises the error.
+    # Where all points are rejected, `_gather` raises the error.
     return found if len(found) else problem.region.fill(members, n)
 
 
@@ -341,12 +339,12 @@ def vertices_and_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Qu
     if problem.feasible_rule is None:
         return stack([vertices(problem, sets), fill_points(problem, sets, n)])
     region = problem.region
-    require_few(sum(n + region.count_vertices(members) for members in sets), len(sets))
-    both = (
-        (members, np.concatenate([region.vertices(members), fill_set(problem, members, n)]))
-        for members in sets
-    )
-    return gather(problem, both, "vertices and Sobol points")
+
+    def both(members: Set) -> np.ndarray:
+        return np.concatenate([region.vertices(members), fill_set(problem, members, n)])
+
+    count = sum(n + region.count_vertices(members) for members in sets)
+    return _gather(problem, sets, both, count, "vertices and Sobol points")
 
 
 def fill_boxes(problem: "Problem", sets: tuple[Set, ...]) -> Queries:
@@ -421,10 +419,13 @@ def affine_anchors(problem: "Problem", sets: tuple[Set, ...], queries: Queries |
             "name the queries you mean"
         )
     if problem.is_box:
-        return spread(problem.graph.nodes, sets, problem.domains, simplex(), count)
+
+        def corners(size: int) -> np.ndarray:  # the lowest one and its d neighbours
+            return np.eye(size + 1, size, -1)
+
+        return spread(problem.graph.nodes, sets, problem.domains, corners, count)
     if problem.feasible_rule is None:
-        found = ((members, problem.region.anchors(members)) for members in sets)
-        return gather(problem, found, "vertices")
+        return _gather(problem, sets, problem.region.anchors, count, "vertices")
     points = vertices_and_points(problem, sets, POINTS_PER_SET)
     return stack(_anchors_among(points[indices]) for indices in _indices_by_set(points))
 
