@@ -99,8 +99,23 @@ Neighbours = dict[str, Names]  # of every variable, in the order of the graph
 class CausalGraph:
     """Causes and latent confounding between named variables; immutable, hashable, acyclic.
 
-    nodes: all variables; kept in topological order, ties broken by name.
-    directed: (cause, effect) pairs. bidirected: pairs that share a latent cause.
+    Parameters
+    ----------
+    nodes:
+        All variables; they are kept in topological order, ties broken by name.
+    directed, bidirected:
+        Pairs (cause, effect), and pairs that share a latent cause.
+
+    Raises
+    ------
+    GraphError
+        If a name cannot be used, an edge has an unknown variable, or there is a cycle.
+
+    Examples
+    --------
+    >>> graph = CausalGraph(("Y", "X"), (("X", "Y"),))
+    >>> graph.nodes, graph.ancestors("Y")
+    (('X', 'Y'), ('X',))
     """
 
     nodes: tuple[str, ...]
@@ -193,6 +208,11 @@ class CausalGraph:
         """Build from a DiGraph; pairs in `graph.graph["bidirected"]` are latent confounding.
 
         Nodes with the attribute `observed=False` (or "no") are latent: they are projected out.
+
+        Examples
+        --------
+        >>> CausalGraph.from_networkx(nx.DiGraph([("X", "Y")]))
+        CausalGraph.parse('X -> Y')
         """
         if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
             raise GraphError(
@@ -261,7 +281,13 @@ class CausalGraph:
         return self.require([name, *self._reach(name, self._spouses)])
 
     def do(self, names: str | Iterable[str]) -> "CausalGraph":
-        """Return the graph after surgery: no arrow or arc points at an intervened variable."""
+        """Return the graph after surgery: no arrow or arc points at an intervened variable.
+
+        Examples
+        --------
+        >>> CausalGraph.parse("X -> Z -> Y; X <-> Y").do("Z")
+        CausalGraph.parse('X; Z -> Y; X <-> Y')
+        """
         cut = set(self.require(names))
         return CausalGraph(
             self.nodes,
@@ -282,7 +308,13 @@ class CausalGraph:
         return self.subgraph([*self.require(names), *self.ancestors(names)])
 
     def project(self, keep: str | Iterable[str]) -> "CausalGraph":
-        """Return the latent projection: the ADMG over `keep` when all others are unobserved."""
+        """Return the latent projection: the ADMG over `keep` when all others are unobserved.
+
+        Examples
+        --------
+        >>> CausalGraph.parse("U -> X -> Y; U -> Y").project(["X", "Y"])
+        CausalGraph.parse('X -> Y; X <-> Y')
+        """
         keep = self.require(keep)
         parents, children, spouses = (
             {name: set(others) for name, others in table.items()}
@@ -301,6 +333,25 @@ class CausalGraph:
         """Return whether `given` blocks every path between the two sets.
 
         This is d-separation in the graph in which each latent cause is drawn as a variable.
+
+        Parameters
+        ----------
+        one, other, given:
+            Names, or several names; the three sets must be disjoint.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        GraphError
+            If a name is unknown, or stands in two of the sets.
+
+        Examples
+        --------
+        >>> CausalGraph.parse("X -> Z -> Y").m_separated("X", "Y", "Z")
+        True
         """
         left, right, blocked = (set(self.require(names)) for names in (one, other, given))
         shared = (left & right) | (left & blocked) | (right & blocked)

@@ -262,24 +262,11 @@ class Parameters:
         It is measured at a random point of the model, as the rank of the stacked Jacobians of all
         responses. Without intercepts the model is centred.
         """
-        return self.generic_rank()
-
-    def generic_rank(self, *, centred: bool | None = None) -> int:
-        """Return the rank.
-
-        With `centred=False`, intercepts that are not coordinates are taken as known and not zero.
-        """
         structural = collect(self.explored, "structural", intercepts=self.intercepts)
         edges = [(one.cause, one.effect) for one in structural.coordinates]
-        if not edges:
-            return 0
-        is_centred = not self.intercepts if centred is None else centred
-        if is_centred and self.intercepts:
-            raise ArgumentError(
-                "a centred model has no intercepts; take parameters(..., intercepts=False)"
-            )
         graph, target, sets, _, known = self.explored
-        return generic_rank(graph, target, sets, known, edges, is_centred)
+        is_centred = not self.intercepts
+        return generic_rank(graph, target, sets, known, edges, is_centred) if edges else 0
 
     def sharing(self) -> pd.DataFrame:
         """Return a table of which set (row) uses which coordinate (column)."""

@@ -175,10 +175,25 @@ def check_estimand(
 ) -> Check:
     """Compare an estimand with P(target | do(intervened)) in random models.
 
-    The estimand is a y0 expression in the graph's names. The table of the check has the largest
-    relative error of the slopes, of the intercept and of the variance, of what must be zero (the
-    coefficients of other variables), and of what must be one (the integral over the target). The
-    check also fails where every line passes but arithmetic without rounding shows a difference.
+    Parameters
+    ----------
+    graph, target, intervened:
+        The causal graph, the target and the variables that are set.
+    estimand:
+        A y0 expression in the graph's names.
+
+    Returns
+    -------
+    Check
+        Its table has the largest relative error of the slopes, of the intercept and of the
+        variance, of what must be zero (the coefficients of other variables), and of what must be
+        one (the integral over the target). The check also fails where every line passes but
+        arithmetic without rounding shows a difference.
+
+    Raises
+    ------
+    ArgumentError, DomainError, GraphError
+        If the estimand is no expression in observed variables, or a name cannot be used.
 
     Examples
     --------

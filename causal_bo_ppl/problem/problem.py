@@ -291,6 +291,12 @@ class Problem:
 
         Domains, levels, constraints, named sets and the function `feasible` all count; doing
         nothing is always legal.
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.feasible([{"X": 1.0}, {"X": 9.0}])
+        array([ True, False])
         """
         batch = queries if isinstance(queries, Queries) else self._read(queries)
         return feasibility.find_feasible(self, batch)
@@ -300,7 +306,14 @@ class Problem:
         return members in self._positions
 
     def interventions(self, queries: Queries | Interventions) -> list[dict[str, float]]:
-        """Return the batch as {variable: value} mappings: the inverse of `queries`."""
+        """Return the batch as {variable: value} mappings: the inverse of `queries`.
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.interventions(problem.queries([{"X": 1.0}]))
+        [{'X': 1.0}]
+        """
         return feasibility.write_mappings(self, self.require(queries))
 
     def to_frame(self, queries: Queries | Interventions) -> pd.DataFrame:
@@ -311,7 +324,14 @@ class Problem:
         return pd.DataFrame(values, columns=[self.label(name) for name in self.manipulable])
 
     def cost(self, queries: Queries | Interventions) -> np.ndarray:
-        """Return the cost of each intervention, an array of shape (M,)."""
+        """Return the cost of each intervention, an array of shape (M,).
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.cost([{"X": 1.0}])
+        array([1.])
+        """
         return evaluate_costs(self.costs, self.require(queries))
 
     @property
@@ -404,7 +424,24 @@ class Problem:
         return vertices(self, self.sets, kinks)
 
     def explore(self, sets: Sets) -> "Problem":
-        """Return the same problem with other sets."""
+        """Return the same problem with other sets.
+
+        Parameters
+        ----------
+        sets:
+            "mis", "pomis", a largest size, or the sets themselves.
+
+        Returns
+        -------
+        Problem
+
+        Examples
+        --------
+        >>> graph = CausalGraph.parse("X -> Z -> Y")
+        >>> problem = Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-5, 20)})
+        >>> problem.explore(2).sets
+        (('X',), ('Z',), ('X', 'Z'))
+        """
         return type(self)(
             self.graph,
             self.target,
