@@ -145,7 +145,8 @@ def _descend_in_region(
 
 def _first_step(size: int) -> float:
     """Return half of a cell of the first grid over so many variables, as a share of a domain."""
-    return 0.5 / max(round(DESIGN_POINTS ** (1 / max(size, 1))) - 1, 4)
+    per_variable: int = round(DESIGN_POINTS ** (1 / max(size, 1)))
+    return 0.5 / max(per_variable - 1, 4)
 
 
 def _descend(
@@ -455,7 +456,8 @@ def _descend_in_box(
         return loss(_position(problem, sets, points)).reshape(points.shape[:-1])
 
     def neighbours(points: np.ndarray, length: np.ndarray) -> np.ndarray:
-        return np.clip(points[:, :, None] + length[:, :, None, None] * steps, 0.0, 1.0)
+        moved = points[:, :, None] + length[:, :, None, None] * steps
+        return np.asarray(np.clip(moved, 0.0, 1.0))
 
     return _descend(points, lose(points), _first_step(points.shape[-1]), neighbours, lose)
 

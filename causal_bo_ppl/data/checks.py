@@ -191,7 +191,7 @@ def _require_independent(
     _, sizes, directions = np.linalg.svd(factor / sd, full_matrices=False)
     condition = sizes[0] / sizes[-1] if sizes[-1] > 0 else np.inf
     weights = np.abs(directions[-1])
-    together = [parents[index] for index in np.flatnonzero(weights > 0.1 * weights.max())]
+    together = [parents[index] for index in np.flatnonzero(weights > 0.1 * weights.max()).tolist()]
     # The columns are known to VALUE_ROUNDING only, which standardising divides by their sd.
     if not condition < 1 / (VALUE_ROUNDING * max(count, len(parents)) / sd.min()):
         raise DataError(

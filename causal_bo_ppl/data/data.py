@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -131,7 +131,7 @@ class Data:
         nodes = problem.graph.nodes
         values, marks, unused = read_frame(frame, nodes)
         if intervened is None:
-            return cls(nodes, problem.target, Fresh(values), marks, unused)
+            return cls(nodes, problem.target, Fresh(values), marks, unused)  # type: ignore[arg-type]
         if isinstance(intervened, Mapping):
             raise DataError(
                 "`intervened` names variables; their values are read from the table's columns"
@@ -142,7 +142,7 @@ class Data:
             )
         names = problem.graph.require(intervened)
         mask = np.broadcast_to(np.isin(nodes, names), values.shape)
-        return cls(nodes, problem.target, Fresh(values), mask, unused)
+        return cls(nodes, problem.target, Fresh(values), mask, unused)  # type: ignore[arg-type]
 
     @classmethod
     def from_csv(cls, problem: "Problem", path: str | Path) -> "Data":
@@ -256,7 +256,8 @@ class Data:
         values = np.vstack([self.values, other.values])
         intervened = np.vstack([self.intervened, other.intervened])
         unused = tuple(dict.fromkeys(self.unused + other.unused))
-        return Data(self.nodes, self.target, Fresh(values), intervened, unused)
+        fresh: Any = Fresh(values)
+        return Data(self.nodes, self.target, fresh, intervened, unused)
 
     def __repr__(self) -> str:
         interventional = len(self) - int(self.is_observational.sum())

@@ -32,7 +32,8 @@ def read_arrays(problem: "Problem", queries: object) -> Queries:
         queries = named(Queries(queries.mask, np.asarray(queries.value, float)), queries.names)
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     shape = (len(queries), len(problem.graph.nodes))
-    if (mask.shape, mask.dtype, value.shape, value.dtype) != (shape, bool, shape, np.float64):
+    kinds = (mask.dtype, value.dtype) == (np.dtype(bool), np.dtype(float))
+    if not kinds or mask.shape != shape or value.shape != shape:
         raise DomainError(
             f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got "
             f"{mask.dtype} {mask.shape} and {value.dtype} {value.shape}; "
@@ -72,14 +73,14 @@ def _rules(problem: "Problem", batch: Queries) -> Iterator[tuple[np.ndarray, Cal
     low, high = region.all_bounds
     # A comparison with NaN is false: neither NaN nor what is not manipulable is inside.
     inside = ~mask | ((value >= low) & (value <= high))
-    legal = inside.all(axis=1)
+    legal = np.asarray(inside.all(axis=1))
     yield legal, lambda row: _outside(problem, value[row], inside[row])
     if not region.is_box:
-        on_levels = ~region.find_off_levels(mask, value)
-        yield on_levels.all(axis=1), lambda row: _off_levels(problem, value[row], on_levels[row])
-        kept = region.find_kept(mask, value)
-        yield kept.all(axis=1), lambda row: _broken(problem, mask[row], value[row], kept[row])
-        legal = legal & on_levels.all(axis=1) & kept.all(axis=1)
+        on_levels, kept = ~region.find_off_levels(mask, value), region.find_kept(mask, value)
+        has_levels, keeps_all = np.asarray(on_levels.all(axis=1)), np.asarray(kept.all(axis=1))
+        yield has_levels, lambda row: _off_levels(problem, value[row], on_levels[row])
+        yield keeps_all, lambda row: _broken(problem, mask[row], value[row], kept[row])
+        legal = legal & has_levels & keeps_all
     if problem.sets_are_explicit:
         first, which = distinct_rows(mask)
         members = [_names(problem, row) for row in mask[first]]

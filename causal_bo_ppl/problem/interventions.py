@@ -65,11 +65,9 @@ class Queries:
     def _repr_html_(self) -> str:
         mask = np.asarray(self.mask)
         names = self.names or [f"variable {column + 1}" for column in range(mask.shape[1])]
-        values = np.where(mask, np.asarray(self.value), np.nan)[:, mask.any(axis=0)]
-        columns = [
-            f"do({name})" for name, is_set in zip(names, mask.any(axis=0), strict=True) if is_set
-        ]
-        table = pd.DataFrame(values, columns=columns)
+        values = np.where(mask, np.asarray(self.value), np.nan)
+        table = pd.DataFrame(values, columns=[f"do({name})" for name in names])
+        table = table.dropna(axis="columns", how="all")
         shown = table.to_html(max_rows=60, float_format="{:.6g}".format, na_rep="")
         return f"<p>{html.escape(repr(self))}</p>{shown}"
 
@@ -261,7 +259,7 @@ def _gather(
     is_restricted = problem.feasible_rule is not None
     kept = problem.feasible(queries) if is_restricted else np.ones(len(queries), bool)
     owner = np.repeat(np.arange(len(parts)), [len(each) for _, each in parts])
-    for index in np.flatnonzero(np.bincount(owner, kept, minlength=len(parts)) == 0):
+    for index in np.flatnonzero(np.bincount(owner, kept, minlength=len(parts)) == 0).tolist():
         raise DomainError(_nothing_left(problem, sets[index], len(parts[index][1]), what))
     return queries if kept.all() else queries[kept]
 

@@ -261,7 +261,7 @@ class Region:
         if name in self.levels:
             levels = np.asarray(self.levels[name])
             positions = np.linspace(0, len(levels) - 1, min(n, len(levels))).round().astype(int)
-            return levels[positions]
+            return np.asarray(levels[positions])
         low, high = self.domains[name]
         return between(np.array(low), np.array(high), np.linspace(0, 1, n))
 

@@ -143,8 +143,10 @@ def _read_costs(costs: dict[str, Any] | None, functions: Mapping[str, Any]) -> A
 
 def _find_function(name: str | None, functions: Mapping[str, Any]) -> Any:
     """Return the function of this name, None for no name."""
-    if name is None or name in functions:
-        return functions.get(name)
+    if name is None:
+        return None
+    if name in functions:
+        return functions[name]
     raise DomainError(
         f"the problem has the function {name!r}, which a text cannot hold; give it as "
         f"from_json(text, functions={{{name!r}: function}}) (given: {listed(functions)})"
