@@ -97,8 +97,8 @@ def _conditional(
 def mark(graph: "CausalGraph", sets: Sequence[Collection[str]]) -> np.ndarray:
     """Return which variables stand in which set, a boolean array of shape (M, p)."""
     masks = np.zeros((len(sets), len(graph.nodes)), bool)
-    for mask, members in zip(masks, sets, strict=True):
-        mask[[graph.positions[name] for name in members]] = True
+    columns = [graph.positions[name] for members in sets for name in members]
+    masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
     return masks
 
 

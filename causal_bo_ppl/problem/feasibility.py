@@ -114,16 +114,6 @@ def for_measured(problem: "Problem") -> "Problem":
     return other
 
 
-def write_mappings(problem: "Problem", queries: Queries) -> list[dict[str, float]]:
-    """Return legal interventions as {variable: value} mappings."""
-    nodes = problem.graph.nodes
-    rows = zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
-    return [
-        {nodes[column]: float(value[column]) for column in np.flatnonzero(mask)}
-        for mask, value in rows
-    ]
-
-
 def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
     bad = mask & ~np.isfinite(value)
     bad[:, problem.graph.index(problem.target)] |= mask[:, problem.graph.index(problem.target)]

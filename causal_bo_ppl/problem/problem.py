@@ -314,7 +314,11 @@ class Problem:
         >>> problem.interventions(problem.queries([{"X": 1.0}]))
         [{'X': 1.0}]
         """
-        return feasibility.write_mappings(self, self.require(queries))
+        batch, nodes = self.require(queries), self.graph.nodes
+        return [
+            {nodes[column]: float(value[column]) for column in np.flatnonzero(mask)}
+            for mask, value in zip(np.asarray(batch.mask), np.asarray(batch.value), strict=True)
+        ]
 
     def to_frame(self, queries: Queries | Interventions) -> pd.DataFrame:
         """Return the batch as a table with a column per manipulable variable, NaN where not set."""
