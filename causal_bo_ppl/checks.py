@@ -1,7 +1,6 @@
-"""The record of a check: what was looked at, whether it passed, and what to do about it.
+"""What did a check find, did it pass, and what is to be done about it?
 
-Where many p-values are looked at in one check, Holm's correction says how small the smallest must
-be.
+Where one check has many p-values, they are corrected by the method of Holm.
 """
 
 import html
@@ -26,10 +25,10 @@ class Check:
     name:
         What was checked.
     table:
-        A line for each thing looked at; its column `verdict` says "passed", "failed" or "not
+        A line for each thing checked; its column `verdict` holds "passed", "failed" or "not
         assessed".
     text:
-        What was found, in words.
+        The finding as a sentence.
     advice:
         What to do about it; empty where nothing is to be done.
     details:
@@ -111,7 +110,7 @@ def holm(p_values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
 def run_lines(name: str, lines: Mapping[str, Callable[[], object]], advice: str) -> Check:
     """Run every promise of a contract and return a check with a line for each.
 
-    lines: {promise: function}, which returns "" or None, says what is wrong, or raises.
+    lines: {promise: function}, which returns "" or None, returns the fault, or raises.
     """
     rows = []
     for promise, work in lines.items():

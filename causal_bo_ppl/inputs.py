@@ -5,12 +5,14 @@ size whose squares and ratios float64 can hold, a key must be a JAX key or an in
 be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats.
 """
 
+import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from numbers import Integral
-from typing import Any, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +36,7 @@ def require_float64() -> None:
 
     Importing the package switches 64-bit floats on, and anyone may switch them off again, for the
     whole process or within a context of this thread. Half of the digits would then be lost without
-    a word. The check costs less than a microsecond.
+    a warning. The check costs less than a microsecond.
     """
     if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise NumericalError(
@@ -48,7 +50,7 @@ def require_float64() -> None:
 # is s_j / s_i, at most 1e100, and its variance 1e200. The derivative of an effect in a slope is
 # s_i s_y / s_j, at most 1e150; its square, 1e300, is the largest product that is formed, and 1e-300
 # the smallest. Float64 has all its digits from 2.2e-308 to 1.8e308: a factor of 1e8 is left for
-# sums over rows, variables and queries.
+# sums over observations, variables and queries.
 SMALLEST_MAGNITUDE, LARGEST_MAGNITUDE = 1e-50, 1e50
 LARGEST_SLOPE = LARGEST_MAGNITUDE / SMALLEST_MAGNITUDE  # the largest size of a slope
 
@@ -103,7 +105,7 @@ def as_float(number: SupportsFloat) -> float:
 def size_fault(
     size: float, least: float = SMALLEST_MAGNITUDE, most: float = LARGEST_MAGNITUDE
 ) -> str:
-    """Say what is wrong with a size that is neither 0 nor between `least` and `most`.
+    """Return the fault of a size that is neither 0 nor between `least` and `most`.
 
     The text is empty where nothing is wrong.
     """
@@ -204,6 +206,25 @@ def _fault(name: str) -> str | None:
     if RESERVED_PATTERN.fullmatch(name):
         return "is reserved for a parameter or a table's column; rename the variable"
     return None
+
+
+def read_json(text: str) -> Any:
+    """Return the content of a JSON text; raise ValueError for repeated names and numbers like NaN.
+
+    A RecursionError is raised for a text that is nested too deeply.
+    """
+
+    def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        if len(counts) < len(pairs):
+            repeated = next(name for name, count in counts.items() if count > 1)
+            raise ValueError(f"it gives {repeated!r} more than once")
+        return dict(pairs)
+
+    def refuse_constant(number: str) -> NoReturn:
+        raise ValueError(f"it holds the number {number}; all numbers must be finite")
+
+    return json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
 
 
 def read_list(given: object) -> list[Any] | None:

@@ -1,4 +1,4 @@
-"""Whatever is handed in at the doors, only our own errors come out.
+"""Whatever is passed to the public API, only errors of the package come out.
 
 Run by `make slow`, about a minute.
 """
@@ -164,12 +164,12 @@ def test_rows_from_any_file(chain, tmp_path_factory, content):
 
 @fuzz
 @given(odd, st.one_of(st.none(), odd))
-def test_a_surrogate_is_told_anything(chain, fitted, outcome, noise):
+def test_a_surrogate_is_updated_anything(chain, fitted, outcome, noise):
     with only_our_errors():
-        told = cb.surrogates.couple(fitted).tell(
+        updated = cb.surrogates.couple(fitted).tell(
             chain.problem.queries([{"Z": 1.0}]), outcome, noise
         )
-        predicted = told.predict(chain.problem.vertices())
+        predicted = updated.predict(chain.problem.vertices())
         assert np.isfinite(predicted.mean).all() and np.isfinite(predicted.sd).all()
 
 

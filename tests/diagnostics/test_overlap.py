@@ -342,7 +342,7 @@ def test_many_failing_variables_are_counted_and_not_all_told():
         (
             {"problem": posed(PAIR, A=(0.0, 1.0))},
             DataError,
-            "the rows are of X, Y .* read them for this problem",
+            "the data are of X, Y .* read them for this problem",
         ),
         ({"reach": 0.0}, ModelError, "reach must lie between 0 and inf, got 0"),
         ({"reach": float("nan")}, ModelError, "reach must lie between 0 and inf, got nan"),

@@ -323,8 +323,8 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
         check.verdict == "failed" and "a slightly nonlinear mechanism can cause this" in check.text
     )
     assert check.table["explained"][0] > 0.95
-    straight = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
-    assert straight.verdict == "failed" and "slightly nonlinear" not in straight.text
+    linear = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
+    assert linear.verdict == "failed" and "slightly nonlinear" not in linear.text
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
         (
             {"problem": posed("A -> Y")},
             DataError,
-            "the rows are of A, B, C, Y .* read them for this problem",
+            "the data are of A, B, C, Y .* read them for this problem",
         ),
         ({"alpha": 0}, ArgumentError, "alpha must lie between 0 and 1, got 0"),
         ({"alpha": float("nan")}, ArgumentError, "alpha must lie between 0 and 1, got nan"),

@@ -163,7 +163,7 @@ def test_broken_estimand_is_caught(fault):
 
 
 def test_exact_arithmetic_alone_catches_every_broken_estimand_it_can_evaluate():
-    """That an integral diverges only floats can say.
+    """Only floating point shows that an integral diverges.
 
     All else, a wrong constant included, shows in the field too.
     """

@@ -123,7 +123,7 @@ def test_constant_of_the_synthetic_system_agrees_with_a_shifted_contour():
     wave = (np.exp(0.1j * np.exp(z)) * np.exp(-(z**2) / 4)).sum() * 0.01 / np.sqrt(4 * np.pi)
     ripple, cosine = cos_a_by_quadrature()
     expected = (ripple * wave * np.exp(-0.505)).imag - (cosine + np.e / 10) / 4
-    assert float(synthetic.natural_means(synthetic.Outcome())[1]) == pytest.approx(
+    assert float(synthetic.natural_means(synthetic.TargetEquation())[1]) == pytest.approx(
         expected, abs=1e-9
     )
     assert expected == pytest.approx(0.0684675, abs=1e-7)
@@ -157,7 +157,7 @@ def test_mean_through_d_agrees_with_adaptive_quadrature(b):
     )[0]  # fmt: skip
     expected = np.exp(-0.5) * cosine - np.exp(-mean_c + 0.5) / 50
     assert float(
-        synthetic.mean_through_d(np.float64(mean_c), synthetic.Outcome())
+        synthetic.mean_through_d(np.float64(mean_c), synthetic.TargetEquation())
     ) == pytest.approx(expected, abs=1e-8)
 
 
@@ -247,11 +247,13 @@ def test_observations_and_experiments_refuse_bad_requests():
     system = load("toy")
     assert len(system.observe(0, 0)) == 0
     with pytest.raises(
-        cb.errors.DataError, match="number of rows must be a whole number, at least 0; got -1"
+        cb.errors.DataError,
+        match="number of observations must be .*; got -1",
     ):
         system.observe(-1, 0)
     with pytest.raises(
-        cb.errors.DataError, match="number of rows must be a whole number, at least 0; got 2.7"
+        cb.errors.DataError,
+        match="number of observations must be .*; got 2.7",
     ):
         system.observe(2.7, 0)
     with pytest.raises(TypeError, match="key must be one JAX key or an int seed .*, got 1.5"):

@@ -49,7 +49,7 @@ def test_own_experiments_in_both_directions(make_problem, objective):
         (lambda q: np.ma.masked_array([1.0], [True]), "a masked array"),
         (
             lambda q: Data(("A", "B", "Y"), "Y", np.ones((1, 3)), np.asarray(q.mask)),
-            "the rows are of A, B, Y",
+            "the data are of A, B, Y",
         ),
         (lambda q: [np.nan], "the outcome of {'Z': 5.0} is not finite"),
         (lambda q: [1.0, 2.0], r"returned float64 of shape \(2,\) for 1 interventions"),

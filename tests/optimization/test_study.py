@@ -25,7 +25,7 @@ def test_study_shows_what_was_told_believed_and_surprising(chain, chain_study):
 def test_study_needs_a_problem_rows_settings_and_a_key(chain, chain_data):
     with pytest.raises(cb.errors.DomainError, match="a study needs a Problem, got CausalSystem"):
         cb.Study(chain, chain_data, key=0)
-    with pytest.raises(cb.errors.DataError, match="rows come as a pandas DataFrame, got NoneType"):
+    with pytest.raises(cb.errors.DataError, match="data come as a pandas DataFrame, got NoneType"):
         cb.Study(chain.problem, None, key=0)
     with pytest.raises(cb.errors.SettingsError, match="settings must be cb.Settings"):
         cb.Study(chain.problem, chain_data, {"beta": 1.0}, key=0)

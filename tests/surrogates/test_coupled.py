@@ -94,7 +94,7 @@ def test_outcomes_without_noise_must_repeat(post):
         once.tell(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9
     )
     with pytest.raises(
-        cb.errors.DataError, match="gave 1.5 and 2.5, though outcomes are said to have no noise"
+        cb.errors.DataError, match="gave 1.5 and 2.5, though outcomes have no noise"
     ):
         once.tell(query, 2.5, 0.0)
 
