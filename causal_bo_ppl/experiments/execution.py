@@ -27,7 +27,7 @@ import xarray as xr
 from tqdm import tqdm
 
 import causal_bo_ppl
-from causal_bo_ppl.errors import ModelError, WorkerError
+from causal_bo_ppl.errors import ArgumentError, WorkerError
 from causal_bo_ppl.experiments.units import Unit, UnitStore, run_unit
 from causal_bo_ppl.inputs import PATIENCE, read_count
 
@@ -104,18 +104,18 @@ class UnitRunner:
 
     Raises
     ------
-    ModelError
-        If an argument is not usable.
+    ArgumentError
+        If `workers` is not a positive number, or is given together with `scheduler`.
 
     Examples
     --------
     >>> from causal_bo_ppl.experiments.execution import UnitRunner
-    >>> from causal_bo_ppl.experiments.theory_checks import TheoryCheck
+    >>> from causal_bo_ppl.experiments.paper_checks import TheoryCheck
     >>> from causal_bo_ppl.experiments.units import Loaded
     >>> units = [TheoryCheck("chain", "theory", seed, Loaded("chain")) for seed in (0, 1)]
     >>> with UnitRunner(workers=1) as runner:
-    ...     found = runner.compute(units)
-    >>> [int(result.attrs["seed"]) for result in found.results]
+    ...     computed = runner.compute(units)
+    >>> [int(result.attrs["seed"]) for result in computed.results]
     [0, 1]
     """
 
@@ -129,12 +129,13 @@ class UnitRunner:
     ) -> None:
         self._count = None if workers is None else read_count("workers", workers, 1)
         if scheduler is not None and workers is not None:
-            raise ModelError(
+            raise ArgumentError(
                 f"workers = {workers} is for this machine, but scheduler = {scheduler!r} names a "
                 "cluster, which has its own number of workers; give one of both"
             )
         self.store, self._scheduler, self._progress = UnitStore(folder), scheduler, progress
-        self._stack, self._client = ExitStack(), None
+        self._stack = ExitStack()
+        self._client: Any = None
 
     def __enter__(self) -> "UnitRunner":
         return self
@@ -196,8 +197,8 @@ class UnitRunner:
                 suspects.append(unit)
             else:
                 yield unit, result
-        for unit in suspects:
-            for _, result in _run_on(client, [unit]):
+        for suspect in suspects:
+            for unit, result in _run_on(client, [suspect]):
                 died = Failed("every process that computed this unit died", "")
                 yield unit, died if result is None else result
 

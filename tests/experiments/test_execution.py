@@ -219,10 +219,10 @@ def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkey
 
 
 def test_arguments_that_cannot_be_used_are_refused_before_any_process_starts():
-    with pytest.raises(cb.errors.ModelError, match="workers must be a whole number, at least 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="workers must be a whole number, at least 1"):
         UnitRunner(workers=0)
     with pytest.raises(
-        cb.errors.ModelError, match="workers = 2 is for this machine, but scheduler"
+        cb.errors.ArgumentError, match="workers = 2 is for this machine, but scheduler"
     ):
         UnitRunner(workers=2, scheduler="tcp://127.0.0.1:1")
 
