@@ -147,6 +147,19 @@ def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_compute
     assert "the unit cannot be pickled: " in lost.loc["wait", "error"]
 
 
+def test_unit_is_not_computed_again_when_its_worker_dies_before_the_result_is_fetched(tmp_path):
+    paths = [tmp_path / name for name in ("one", "two", "dying")]
+    methods = ["fail", "fail", "die_at_first"]
+    units = [scripted(method, path=path) for method, path in zip(methods, paths, strict=True)]
+    with UnitRunner(workers=1, progress=False) as runner:
+        running = runner.run(units)
+        finished = [next(running)[0]]
+        time.sleep(1.0)  # the second unit is finished, and its result is not fetched
+        finished += [unit for unit, _ in running]
+    assert finished == units
+    assert [len(noted(path)) for path in paths] == [1, 1, 3]  # `die` notes it too
+
+
 def test_cluster_that_loses_a_worker_computes_every_unit(cluster):
     units = [scripted("draw_slowly", seed) for seed in SEEDS]
     killed = min(worker.pid for worker in cluster.workers.values())
