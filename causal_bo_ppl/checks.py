@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import CheckFailed
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
 
@@ -66,9 +66,9 @@ class Check:
         return self.table[self.table["verdict"] == FAILED]
 
     def require(self) -> "Check":
-        """Return this check if no line failed; raise ModelError with its text otherwise."""
+        """Return this check if no line failed; raise CheckFailed with its text otherwise."""
         if self.verdict == FAILED:
-            raise ModelError(f"{self.name}: {self.text}")
+            raise CheckFailed(f"{self.name}: {self.text}")
         return self
 
     def __repr__(self) -> str:

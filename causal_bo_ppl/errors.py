@@ -24,7 +24,7 @@ class ExplorationError(CausalBOError, ValueError):
 
 
 class DataError(CausalBOError, ValueError):
-    """These rows cannot be used for this graph."""
+    """The observations cannot be used for this graph."""
 
 
 class ModelError(CausalBOError, ValueError):
@@ -53,6 +53,10 @@ class ObservationError(CausalBOError, ValueError):
 
 class PluginError(CausalBOError, ValueError):
     """A user-defined family, method, surrogate or acquisition does not keep its interface."""
+
+
+class CheckFailed(CausalBOError, ValueError):
+    """A check that was required to pass failed."""
 
 
 class NotIdentifiable(CausalBOError, ValueError):
@@ -104,7 +108,7 @@ class NumericalError(CausalBOError, ArithmeticError):
 
 
 class StoreError(CausalBOError, OSError):
-    """A file cannot be read, or may not be believed."""
+    """A file cannot be read, or its content cannot be trusted."""
 
 
 class WorkerError(CausalBOError, RuntimeError):

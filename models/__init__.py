@@ -8,7 +8,7 @@ from importlib import import_module
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.errors import ArgumentError, listed, unknown
 
 if TYPE_CHECKING:
     from causal_bo_ppl.models.networks import gaussian_network as gaussian_network
@@ -63,7 +63,7 @@ def load(
 
     require_float64()
     if name not in _SYSTEMS:
-        raise ModelError(unknown("system", name, _SYSTEMS))
+        raise ArgumentError(unknown("system", name, _SYSTEMS))
     for option, value, kinds in (
         ("variant", variant, str | None),
         ("target", target, str | None),
@@ -71,7 +71,9 @@ def load(
         ("max_size", max_size, Integral | None),
     ):
         if not isinstance(value, kinds):
-            raise ModelError(f"{option} cannot be {value!r}; see help(causal_bo_ppl.models.load)")
+            raise ArgumentError(
+                f"{option} cannot be {value!r}; see help(causal_bo_ppl.models.load)"
+            )
     build = getattr(import_module(f"{__name__}.{name}"), name)
     given = {
         "variant": variant,
@@ -85,7 +87,7 @@ def load(
     accepted = inspect.signature(build).parameters
     for option, value in chosen.items():
         if option not in accepted:
-            raise ModelError(
+            raise ArgumentError(
                 f"{name!r} has no option {option!r} (given: {value!r}); "
                 f"its options: {listed(accepted)}"
             )

@@ -22,7 +22,7 @@ import numpyro
 import numpyro.distributions as dist
 from scipy.special import jv
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
@@ -174,7 +174,7 @@ def funnel(variant: str = "linear", max_size: int | None = None, seed: int = 0) 
     All single variables and all pairs of sources are explored.
     """
     if variant not in ("linear", "nonlinear"):
-        raise ModelError(f"funnel has no variant {variant!r}; use 'linear' or 'nonlinear'")
+        raise ArgumentError(f"funnel has no variant {variant!r}; use 'linear' or 'nonlinear'")
     is_linear, coefficients = variant == "linear", draw_coefficients(seed)
     if is_linear:
         sem = linear_sem(coefficients)

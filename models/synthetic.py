@@ -20,7 +20,7 @@ import numpyro
 import numpyro.distributions as dist
 from scipy.special import jv
 
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.models.quadrature import lognormal_wave, normal_mean
 from causal_bo_ppl.problem import Problem, Queries
@@ -141,7 +141,7 @@ def _response(queries: Queries, outcome: Outcome) -> jax.Array:
 def synthetic(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
     """Build the synthetic system; the variant names its domains or its target's equation."""
     if variant not in VARIANTS:
-        raise ModelError(
+        raise ArgumentError(
             f"synthetic has no variant {variant!r}; leave it out or use one of "
             f"{listed(filter(None, VARIANTS))}"
         )

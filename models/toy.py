@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.models.quadrature import lognormal_wave, normal_mean
 from causal_bo_ppl.problem import Problem, Queries
@@ -84,7 +84,7 @@ def _response(queries: Queries, sd_of_x: float) -> jax.Array:
 def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
     """Build the nonlinear chain, with or without a latent cause of X and Y."""
     if variant not in GRAPHS:
-        raise ModelError(f"toy has no variant {variant!r}; leave it out or use 'confounded'")
+        raise ArgumentError(f"toy has no variant {variant!r}; leave it out or use 'confounded'")
     problem = Problem(
         GRAPHS[variant], "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size
     )

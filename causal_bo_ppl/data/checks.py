@@ -14,7 +14,7 @@ import numpy as np
 from causal_bo_ppl.data.data import Data, Posed, require_data_of
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.inputs import LEAST, MOST, size_fault
+from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, SMALLEST_MAGNITUDE, size_fault
 from causal_bo_ppl.linalg import triangular_factor
 
 ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
@@ -36,13 +36,16 @@ def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
     largest = np.maximum(np.abs(low), np.abs(high))
     if (
         earlier
-        and (((0 < largest) & (largest < LEAST)) | ((low < high) & (high < low + LEAST))).any()
+        and (
+            ((0 < largest) & (largest < SMALLEST_MAGNITUDE))
+            | ((low < high) & (high < low + SMALLEST_MAGNITUDE))
+        ).any()
     ):
         low, high = _ends([*earlier, data])
         largest = np.maximum(np.abs(low), np.abs(high))
-    _require_size(data.nodes, "has values up to", largest, MOST)
+    _require_size(data.nodes, "has values up to", largest, LARGEST_MAGNITUDE)
     spread = np.where(high - low > ROUNDING * largest, high - low, 0.0)
-    _require_size(data.nodes, "varies by", spread, 2 * MOST)
+    _require_size(data.nodes, "varies by", spread, 2 * LARGEST_MAGNITUDE)
 
 
 def require_more_observations(problem: Posed, rows: object, earlier: Sequence[Data]) -> None:

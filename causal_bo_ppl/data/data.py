@@ -114,7 +114,7 @@ class Data:
         >>> problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (0, 1)})
         >>> frame = pd.DataFrame({"X": [0.1, 0.9], "Y": [2.0, 3.0], "do(X)": [False, True]})
         >>> cb.Data.from_frame(problem, frame)
-        Data(1 observational and 1 interventional rows of X, Y)
+        Data(2 observations of X, Y; 1 interventional)
         """
         if not hasattr(problem, "graph") or not hasattr(problem, "target"):
             raise DataError(
@@ -158,7 +158,7 @@ class Data:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     pd.DataFrame({"X": [0, 1], "Y": [2, 3]}).to_csv(f"{folder}/rows.csv", index=False)
         ...     cb.Data.from_csv(problem, f"{folder}/rows.csv")
-        Data(2 observational and 0 interventional rows of X, Y)
+        Data(2 observations of X, Y; 0 interventional)
         """
         return cls.from_frame(problem, read_csv(path))
 
@@ -183,7 +183,7 @@ class Data:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     pd.DataFrame({"X": [0.1], "Y": [2.0]}).to_parquet(f"{folder}/rows.parquet")
         ...     cb.Data.from_parquet(problem, f"{folder}/rows.parquet")
-        Data(1 observational and 0 interventional rows of X, Y)
+        Data(1 observations of X, Y; 0 interventional)
         """
         return cls.from_frame(problem, read_parquet(path))
 
@@ -249,10 +249,12 @@ class Data:
         return _of_fresh(self.nodes, self.target, values, intervened, unused)
 
     def __repr__(self) -> str:
-        observed = int(self.is_observational.sum())
+        interventional = len(self) - int(self.is_observational.sum())
         ignored = f"; ignored columns: {listed(self.unused)}" if self.unused else ""
-        rows = f"{observed} observational and {len(self) - observed} interventional rows"
-        return f"Data({rows} of {listed(self.nodes)}{ignored})"
+        return (
+            f"Data({len(self)} observations of {listed(self.nodes)}; "
+            f"{interventional} interventional{ignored})"
+        )
 
     def summary(self) -> pd.DataFrame:
         """Return the mean, sd and range of every variable, and in how many rows it was set."""

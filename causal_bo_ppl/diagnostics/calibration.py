@@ -29,7 +29,7 @@ from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method, ObservationModel
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
 from causal_bo_ppl.inference.fitting import read_method, trait
-from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count, read_share
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, read_count, read_share
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered
 from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior
@@ -238,7 +238,7 @@ def _position(
         total=len(positions),
         desc="calibrate",
         unit="fit",
-        delay=PATIENCE,
+        delay=PROGRESS_DELAY,
         leave=False,
         disable=not progress,
     )

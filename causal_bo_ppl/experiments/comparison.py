@@ -260,6 +260,7 @@ def _summarize(result: xr.Dataset) -> dict[str, object]:
     last = result.isel(experiment=-1)
     sign = 1.0 if result.attrs["objective"] == "min" else -1.0
     tried = float(last["tried"])
+    noise = json.loads(result.attrs["unit"])["settings"]["noise"]
     return {
         "system": result.attrs["case"],
         "method": result.attrs["method"],
@@ -271,7 +272,7 @@ def _summarize(result: xr.Dataset) -> dict[str, object]:
         "effect": result.attrs["optimum"] + sign * tried,
         "recommended_effect": float(last["recommended_effect"]),
         "optimum": float(result.attrs["optimum"]),
-        "outcomes": json.loads(result.attrs["unit"])["settings"]["outcomes"],
+        "outcomes": "exact" if noise == 0 else "noisy",
         "seconds": float(result.attrs["seconds"]),
         "warnings": str(result.attrs["warnings"]),
     }

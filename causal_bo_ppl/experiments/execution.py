@@ -30,7 +30,7 @@ from tqdm import tqdm
 import causal_bo_ppl
 from causal_bo_ppl.errors import ArgumentError, WorkerError
 from causal_bo_ppl.experiments.units import Unit, UnitStore, run_unit
-from causal_bo_ppl.inputs import PATIENCE, read_count
+from causal_bo_ppl.inputs import PROGRESS_DELAY, read_count
 
 ANSWER_SECONDS = 20.0  # until a scheduler must have answered
 WORKER_SECONDS = 120.0  # until a cluster must have a worker; it may be starting its first one
@@ -164,7 +164,7 @@ class UnitRunner:
             initial=total - len(missing),
             desc="units",
             unit="unit",
-            delay=PATIENCE,
+            delay=PROGRESS_DELAY,
             disable=not self._progress,
         )
         with bar, closing(self.run(missing)) as running:

@@ -33,7 +33,7 @@ from causal_bo_ppl.systems import CausalSystem
 
 OPTIMIZE, NO_EXPERIMENT, MORE = "optimize", "no experiment", "more observations"
 SETTING_NAMES = tuple(each.name for each in fields(Settings))
-LEARNING_SETTINGS = "mechanisms inference prior accept outcomes observations".split()
+LEARNING_SETTINGS = "mechanisms inference prior accept noise observations".split()
 DEFAULT_ROUNDS = 10  # of a sweep that gives neither rounds nor a budget
 System = CausalSystem | str | Loaded
 SystemReference = Loaded | UserSystem
@@ -298,9 +298,7 @@ def _read_method(name: object, given: object) -> SweepMethod:
         usual = Settings()
         own = {key: getattr(given, key) for key in SETTING_NAMES}
         given = {key: value for key, value in own.items() if value != getattr(usual, key)}
-        given["method"] = own["method"]
-        for key in PRESETS[str(own["method"])]:
-            given.pop(key, None)
+        given["preset"] = "gc-cbo"
     if not isinstance(given, Mapping):
         raise ArgumentError(
             f"the method {name!r} needs keywords of cb.Settings as a dictionary, or cb.Settings; "
@@ -312,7 +310,7 @@ def _read_method(name: object, given: object) -> SweepMethod:
     if not keywords and label not in PRESETS:
         raise ArgumentError(unknown("method", name, [*PRESETS, NO_EXPERIMENT, MORE]))
     if label in PRESETS:
-        keywords.setdefault("method", label)
+        keywords.setdefault("preset", label)
     return SweepMethod(label, keywords, OPTIMIZE, label)
 
 
@@ -343,12 +341,13 @@ def cross(methods: Sequence[SweepMethod], settings: Mapping[str, Any] | None) ->
 
 def make_settings(name: str, keywords: Mapping[str, Any]) -> Settings:
     """Return the settings of a method; ten rounds where neither rounds nor a budget are given."""
-    if extra := sorted(set(keywords) - set(SETTING_NAMES)):
+    if extra := sorted(set(keywords) - {"preset", *SETTING_NAMES}):
         raise SettingsError(
-            f"the method {name!r} has the unknown settings {listed(extra)}; cb.Settings takes "
+            f"the method {name!r} has the unknown settings {listed(extra)}; known are preset and "
             f"{listed(SETTING_NAMES)}"
         )
-    made = Settings(**keywords)
+    changes = {key: value for key, value in keywords.items() if key != "preset"}
+    made = Settings.preset(keywords.get("preset", "gc-cbo"), **changes)
     if made.rounds is None and made.budget is None:
         made = replace(made, rounds=DEFAULT_ROUNDS)
     return made

@@ -75,7 +75,7 @@ from causal_bo_ppl.identification.y0_adapter import (
     total,
     variable,
 )
-from causal_bo_ppl.inputs import PATIENCE
+from causal_bo_ppl.inputs import PROGRESS_DELAY
 from causal_bo_ppl.problem import Problem, validation
 
 NUMBERS = 2**24  # loads that are held at once
@@ -367,7 +367,7 @@ def _assemble_all(
         _of_factors(graph, target, others, factors, trials),
     )
     ordered = zip([*simple, *others], answered, strict=True)
-    bar = {"desc": "verifying", "unit": "effect", "delay": PATIENCE, "leave": False}
+    bar = {"desc": "verifying", "unit": "effect", "delay": PROGRESS_DELAY, "leave": False}
     answers = {}
     for reduction, answer in tqdm(ordered, total=len(effects), disable=not progress, **bar):
         if answer.estimand is not None and not answer.error <= TOLERANCE:

@@ -27,7 +27,7 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.finite_field import PRIME, draw_residues, eliminate, invert, times
 from causal_bo_ppl.identification.parameters import Reduction, closure, moved
 from causal_bo_ppl.identification.verification import SEED, draw_trials
-from causal_bo_ppl.inputs import PATIENCE
+from causal_bo_ppl.inputs import PROGRESS_DELAY
 
 
 @lru_cache(maxsize=16)
@@ -177,7 +177,7 @@ def _search(
     """
     draws, counts = np.random.default_rng(SEED), []
     for model in tqdm(
-        models, desc="looking for a second effect", unit="model", delay=PATIENCE, leave=False
+        models, desc="looking for a second effect", unit="model", delay=PROGRESS_DELAY, leave=False
     ):
         truth = _slopes(graph, target, reduction, model.weights)
         gaps = [

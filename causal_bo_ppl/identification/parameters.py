@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.finite_field import (
     PRIME,
@@ -275,7 +275,7 @@ class Parameters:
             return 0
         is_centred = not self.intercepts if centred is None else centred
         if is_centred and self.intercepts:
-            raise ModelError(
+            raise ArgumentError(
                 "a centred model has no intercepts; take parameters(..., intercepts=False)"
             )
         graph, target, sets, _, known = self.explored
@@ -311,7 +311,7 @@ class Parameters:
 def require_kind(kind: object) -> None:
     """Refuse what is no name of a parameterization."""
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ModelError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
+        raise ArgumentError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
 
 
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:

@@ -22,7 +22,7 @@ from causal_bo_ppl.identification.parameters import (
 )
 from causal_bo_ppl.identification.verification import TOLERANCE
 from causal_bo_ppl.identification.y0_adapter import latex_name, to_latex, to_text
-from causal_bo_ppl.inputs import PATIENCE
+from causal_bo_ppl.inputs import PROGRESS_DELAY
 from causal_bo_ppl.problem.interventions import set_label
 
 DROP = (
@@ -285,7 +285,11 @@ class Identifications(Mapping[Any, Identification]):
     def usable(self) -> tuple[Names, ...]:
         """Sets whose effects can be learned; with `linear`, also by linearity alone."""
         shown = tqdm(
-            self._found.items(), desc="judging linearity", unit="set", delay=PATIENCE, leave=False
+            self._found.items(),
+            desc="judging linearity",
+            unit="set",
+            delay=PROGRESS_DELAY,
+            leave=False,
         )
         return tuple(
             members

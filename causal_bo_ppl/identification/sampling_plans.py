@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError, UnverifiedEstimand, listed
+from causal_bo_ppl.errors import MechanismError, UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.algorithm import HedgeFound, ancestors_within, identify
 from causal_bo_ppl.identification.parameters import Reduction, district_within, reduce_effect
@@ -135,7 +135,7 @@ def plan_sampling(problem: Problem) -> SamplingPlans:
     ------
     NotIdentifiable
         If an effect cannot be learned at all.
-    ModelError
+    MechanismError
         If an effect is a ratio of averages.
     """
     ids: Identifications = identify(problem)
@@ -159,7 +159,7 @@ def plan_sampling(problem: Problem) -> SamplingPlans:
             plans.plan(members)
         return plans
     members = sets[districts[ratios[0]]]
-    raise ModelError(
+    raise MechanismError(
         f"the effect of do({', '.join(members)}) on {problem.target!r} needs a ratio of averages, "
         f"for the distribution of {listed(ratios[0])} whatever else is set, and regressions cannot "
         'be divided by each other; drop this set, or take mechanisms="linear" with '

@@ -13,7 +13,7 @@ import pandas as pd
 from y0.dsl import Expression, Variable
 
 from causal_bo_ppl.checks import FAILED, PASSED, Check, judge
-from causal_bo_ppl.errors import DomainError, ModelError
+from causal_bo_ppl.errors import ArgumentError, DomainError
 from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.evaluation import (
     LOG_TWO_PI,
@@ -181,10 +181,10 @@ def check_estimand(
             "it cannot be set"
         )
     if not isinstance(estimand, Expression):
-        raise ModelError(f"an estimand is a y0 expression, got {estimand!r}")
+        raise ArgumentError(f"an estimand is a y0 expression, got {estimand!r}")
     graph.require(all_names(estimand))
     if any(type(one) is not Variable or one.star is not None for one in estimand.get_variables()):
-        raise ModelError(
+        raise ArgumentError(
             f"an estimand speaks of observed variables alone, without do() and stars: {estimand}"
         )
     query = f"P({target} | do({', '.join(members)}))" if members else f"P({target})"

@@ -30,7 +30,7 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
-from causal_bo_ppl.errors import CausalBOError, ModelError, StoreError, listed
+from causal_bo_ppl.errors import CausalBOError, MechanismError, ModelError, StoreError, listed
 from causal_bo_ppl.inference.base import (
     ObservationModel,
     Recipe,
@@ -287,7 +287,7 @@ def _write_recipe(post: "Posterior") -> str:
     mechanisms, method, task, key = post.recipe
     try:
         prior = None if task.prior is None else serialization.write_prior(task.prior)
-    except ModelError:  # user-defined
+    except (MechanismError, ModelError):  # user-defined
         prior = {"name": type(task.prior).__name__}
     record = {
         "mechanisms": serialization.write_mechanisms(mechanisms),

@@ -43,7 +43,7 @@ from causal_bo_ppl.inference.potentials import (
     value_and_gradient,
     weigh,
 )
-from causal_bo_ppl.inputs import PATIENCE, host_generator
+from causal_bo_ppl.inputs import PROGRESS_DELAY, host_generator
 from causal_bo_ppl.mechanisms.base import (
     Density,
     Mechanisms,
@@ -241,9 +241,9 @@ def _progress(wanted: bool) -> Iterator[tqdm]:
 
     The bar also appears while the first evaluation is still being compiled.
     """
-    options = {"desc": "laplace", "unit": "evaluation", "delay": PATIENCE, "leave": False}
+    options = {"desc": "laplace", "unit": "evaluation", "delay": PROGRESS_DELAY, "leave": False}
     with tqdm(disable=not wanted, **options) as bar:
-        first = Timer(PATIENCE, bar.refresh)
+        first = Timer(PROGRESS_DELAY, bar.refresh)
         first.daemon = True
         first.start()
         try:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inference.sampled import SampledDistribution
-from causal_bo_ppl.inputs import PATIENCE, read_count
+from causal_bo_ppl.inputs import PROGRESS_DELAY, read_count
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
 
 BLOCK = 250  # transitions between two movements of the bar
@@ -193,7 +193,7 @@ def run_chains(model: Model, method: NUTS, key: jax.Array) -> Chains:
     states = [made.begin(each, jnp.asarray(start), density) for each, start in pairs]
     made.advance(states[0], 0, density)  # no step: compiled once, before threads ask for it
     total = method.chains * (method.warmup + method.draws)
-    options = {"desc": "nuts", "unit": "step", "delay": PATIENCE, "leave": False}
+    options = {"desc": "nuts", "unit": "step", "delay": PROGRESS_DELAY, "leave": False}
     stop = Event()
     with (
         tqdm(total=total, disable=not method.progress, **options) as bar,

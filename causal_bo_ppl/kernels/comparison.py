@@ -17,7 +17,7 @@ from tqdm import tqdm
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, read_count
 from causal_bo_ppl.kernels.exact import (
     exact_gram,
     independent_coefficients,
@@ -97,7 +97,7 @@ def compare_sets(kernels: Kernels, sets: Sets, progress: bool) -> dict[tuple[int
     pairs = [
         (left, right) for left in range(len(sets.rows)) for right in range(left, len(sets.rows))
     ]
-    bar = {"desc": "comparing kernels", "unit": "pair", "delay": PATIENCE, "leave": False}
+    bar = {"desc": "comparing kernels", "unit": "pair", "delay": PROGRESS_DELAY, "leave": False}
     shown = tqdm(pairs, disable=not progress, **bar)
     return {
         (left, right): compare_pair(kernels, sets.rows[left], sets.rows[right])

@@ -32,7 +32,7 @@ from tqdm import tqdm
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import PATIENCE
+from causal_bo_ppl.inputs import PROGRESS_DELAY
 from causal_bo_ppl.kernels.jacobian import KernelEstimate, no_error
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import Coefficients, offered
@@ -217,7 +217,7 @@ def _left_out(
     symmetric = left is right
     step = max(1, PAIRS // max(1, len(other.masks)))
     starts = range(0, len(one.masks), step)
-    bar = {"desc": "exact kernel", "unit": "block", "delay": PATIENCE, "leave": False}
+    bar = {"desc": "exact kernel", "unit": "block", "delay": PROGRESS_DELAY, "leave": False}
     for start in tqdm(starts, disable=not progress, **bar):
         sets, beside = one.masks[start : start + step], other.masks[start if symmetric else 0 :]
         pairs = np.repeat(sets, len(beside), axis=0), np.tile(beside, (len(sets), 1))

@@ -35,7 +35,7 @@ from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.effect_estimates.moments import target_moments
 from causal_bo_ppl.errors import DataError, DomainError, ExplorationError, listed, unknown
 from causal_bo_ppl.inputs import (
-    MOST,
+    LARGEST_MAGNITUDE,
     read_list,
     read_number,
     require_float64,
@@ -225,8 +225,8 @@ def read_outcomes_told(
             f"where nothing was set, the outcome alone teaches nothing: tell the whole row, "
             f"tell({{}}, {{...}}), with all of {', '.join(state.problem.graph.nodes)}"
         )
-    if state.settings.update == "full":
-        raise DataError('update="full" needs whole rows; tell the whole row of the experiment')
+    if state.settings.learn_from == "rows":
+        raise DataError('learn_from="rows" needs whole rows; tell the whole row of the experiment')
     variances = _read_variances(variance, len(values))
     return [
         base._replace(outcome=value, variance=each)
@@ -366,7 +366,7 @@ def _read_variances(variance: object, count: int) -> list[float | None]:
                 f"the variance of an outcome is {number:g}; it must be 0 or more (a variance, not "
                 "an sd)"
             )
-        if fault := size_fault(number, 0.0, MOST**2):
+        if fault := size_fault(number, 0.0, LARGEST_MAGNITUDE**2):
             raise DataError(f"the variance of an outcome is {fault}")
     return [*numbers] * (count if len(numbers) == 1 else 1)
 

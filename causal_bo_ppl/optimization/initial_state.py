@@ -56,7 +56,7 @@ def begin_from_rows(
         post, settings, experiments, takes_observations=takes_observations, stacklevel=level
     )
     checks = check(state, jax.random.fold_in(key, 2))
-    doubtful = settings.doubting(contradicts_graph(checks))
+    doubtful = settings.with_discrepancy(contradicts_graph(checks))
     if doubtful is not settings:
         state = begin(
             post, doubtful, experiments, takes_observations=takes_observations, stacklevel=None
@@ -103,14 +103,14 @@ def learn(
     if trait(method, "takes_experiments") and is_taught:
         post = replace(fit(problem, data, **options), chosen=choice)
         return post, data.select(slice(0, 0)), True
-    if settings.update == "full":
+    if settings.learn_from == "rows":
         why = (
             f"{method.name}, the default here, learns from observational rows only"
             if is_taught
             else f"latent causes join {problem.target!r} to what is set"
         )
         raise ModelError(
-            f'{why}, so whole rows of experiments cannot be used; take update="target"'
+            f'{why}, so whole rows of experiments cannot be used; take learn_from="target"'
         )
     observed = data.select(data.is_observational)
     post = replace(fit(problem, observed, **options), chosen=choice)

@@ -53,7 +53,14 @@ from scipy.stats import t as student
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
 from causal_bo_ppl.diagnostics import check_graph, check_overlap, check_predictive
-from causal_bo_ppl.errors import CausalBOWarning, DataError, ModelError, listed
+from causal_bo_ppl.errors import (
+    CausalBOWarning,
+    DataError,
+    MechanismError,
+    ModelError,
+    PosteriorError,
+    listed,
+)
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.base import offered
@@ -569,7 +576,7 @@ class Surprise:
             f"bends ({names}): cb.diagnostics.check_predictive(post), or cb.diagnostics.check_linearity of a fit with "
             'mechanisms="gp"; if so, optimize with mechanisms="gp". See whether an arrow or a '
             "latent cause is missing: cb.diagnostics.check_graph(problem, data). Until then let outcomes "
-            'correct the model: residual="auto"; do not trust the intervals.'
+            'correct the model: discrepancy="auto"; do not trust the intervals.'
         )
 
     @property
@@ -697,7 +704,12 @@ def _assessed(look: Callable[[], Check]) -> Check | None:
     """Return a check, or None where these rows or this posterior do not allow it."""
     try:
         return look()
-    except (DataError, ModelError):  # too few rows, or no draws of whole models
+    except (
+        DataError,
+        MechanismError,
+        ModelError,
+        PosteriorError,
+    ):  # too few rows, or no draws of whole models
         return None
 
 
@@ -706,9 +718,7 @@ def _check_graph(post: Posterior) -> Check:
     found = check_graph(post, alpha=RARELY)
     if found.verdict != FAILED:
         return found
-    advice = (
-        f'{found.advice} With residual="auto" every set has a residual from the first outcome on.'
-    )
+    advice = f'{found.advice} With discrepancy="auto" every set has a residual from the first outcome on.'
     return replace(found, advice=advice)
 
 
@@ -745,7 +755,7 @@ def check_bends(post: Posterior, key: jax.Array | int = 0) -> Check:
     text = f"{len(bent)} of {len(table)} mechanisms bend: {'; '.join(words)}{more}."
     advice = (
         f"A line misleads experiments far from the rows: optimize with mechanisms={{{chosen}}}, "
-        'compare with cb.diagnostics.check_linearity, or keep residual="auto".'
+        'compare with cb.diagnostics.check_linearity, or keep discrepancy="auto".'
     )
     return Check("mechanisms", table, text, advice)
 
@@ -822,7 +832,7 @@ def warn_of_contradictions(
     warned, switched = said
     learned = getattr(state.surrogate, "learned", None)
     residual = getattr(learned, "residual", None)
-    is_auto, log_factor = settings.residual == "auto", getattr(learned, "log_factor", -np.inf)
+    is_auto, log_factor = settings.discrepancy == "auto", getattr(learned, "log_factor", -np.inf)
     if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
         message = (
             f"The outcomes of experiments are better explained with a residual of "

@@ -209,7 +209,7 @@ class State:
 
     def noises(self, queries: Queries) -> np.ndarray:
         """Return the variances of outcomes of M queries, (M,): given, or what the model implies."""
-        given = self.settings.known_noise
+        given = self.settings.noise
         if given is None:
             return self.posterior.outcome_variances(queries)
         return np.full(len(queries), float(given))
@@ -326,11 +326,11 @@ def choose(
             noise=state.noises,
             key=None if key is None else jax.random.fold_in(key, first + at),
             rows=state.expects_observations,
-            exact=state.settings.known_noise == 0,
+            exact=state.settings.noise == 0,
         )
         rule = prepare(state.settings.rule, context)
         limit = None if state.settings.budget is None else pays
-        known = tried if state.settings.known_noise == 0 else None  # asking again teaches nothing
+        known = tried if state.settings.noise == 0 else None  # asking again teaches nothing
         search = partial(
             find_best, candidates.space, surrogate, affordable=limit, tried=tried, known=known
         )
@@ -339,7 +339,7 @@ def choose(
         else:
             rule, found = search_beyond(search, rule, context, state.tried)
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
-        bound = found.worth if objective == "max" else -found.worth
+        bound = found.value if objective == "max" else -found.value
         why = f"{rule.name}: the best of {found.how}"
         suggestion = Suggestion(found.query, mean, sd, bound, found.cost, why)
         chosen.append(Choice(suggestion, context, rule, pays))
@@ -393,7 +393,7 @@ def _believe(state: State) -> tuple[Posterior, Surrogate]:
     is_row = is_row & ~is_apart
     observed = _with_rows(state.base, _rows(state, is_apart))
     is_alone, alone = _rows_of_target(state, ~is_apart & ~is_row)
-    if (is_row | is_alone).any() and state.settings.residual == "auto":
+    if (is_row | is_alone).any() and state.settings.discrepancy == "auto":
         surrogate = _tell(state, observed, ~is_apart)
         if getattr(surrogate, "residual", None) is not None:
             return observed, _relinearize(state, surrogate)
@@ -450,7 +450,7 @@ def _tell(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
 def _relinearize(state: State, surrogate: Surrogate) -> Surrogate:
     """Return the surrogate linearized where outcomes have moved theta, if the kernel adapts."""
     relinearize = offered(surrogate, "relinearize")
-    if relinearize is None or state.settings.kernel != "adaptive":
+    if relinearize is None or not state.settings.relinearize:
         return surrogate
     found: Surrogate = relinearize()
     return found
@@ -483,7 +483,7 @@ def recommend(state: State) -> Best:
     predicted = state.surrogate.predict(among)
     if not np.isfinite(predicted.mean).all():
         raise ModelError("the surrogate's predictions are not finite; nothing can be recommended")
-    is_exact = state.settings.known_noise == 0 and state.settings.report != "model"
+    is_exact = state.settings.noise == 0 and state.settings.report != "model"
     is_observed = (is_exact or state.settings.report == "observed") and len(tried.means) > 0
     at = first_best(tried.means if is_observed else predicted.mean, state.problem.objective)
     return Best(among[at], float(predicted.mean[at]), float(predicted.sd[at]))

@@ -31,7 +31,7 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.effect_estimates.table import effects
-from causal_bo_ppl.errors import DataError, DomainError, ModelError, StoreError
+from causal_bo_ppl.errors import DataError, DomainError, StoreError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_key, write_key
 from causal_bo_ppl.optimization.explain import Suggestion, Suggestions
@@ -52,7 +52,7 @@ from causal_bo_ppl.optimization.monitor import (
     warn_of_contradictions,
 )
 from causal_bo_ppl.optimization.run import CHOSEN, Recommendation, recommendation
-from causal_bo_ppl.optimization.settings import Settings
+from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.optimization.suggest import (
     add_losses,
@@ -294,7 +294,7 @@ class Study:
         The rows there are: Data, or a pandas table with a column for every variable. Rows of
         earlier experiments belong here too, with columns `do(X)`.
     settings:
-        `cb.Settings(...)`, as the keywords of `cb.optimize`; `rounds` and `observations` do not
+        `cb.Settings(...)` or the name of a preset; `rounds` and `observations` do not
         matter here. A study does not end by itself: with `stop` it says in `stopped` that it would
         be enough.
     key:
@@ -329,7 +329,7 @@ class Study:
         self,
         problem: Problem,
         data: Data | pd.DataFrame,
-        settings: Settings | None = None,
+        settings: Settings | str | None = None,
         *,
         key: jax.Array | int,
     ) -> None:
@@ -343,9 +343,7 @@ class Study:
                 f"a study needs a Problem, got {type(problem).__name__}; of a system take its "
                 ".problem"
             )
-        if settings is not None and not isinstance(settings, Settings):
-            raise ModelError(f"settings must be cb.Settings(...), got {settings!r}")
-        given, chosen = as_key(key), settings or Settings()
+        given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
         rows = data if isinstance(data, Data) else Data.from_frame(problem, data)  # type: ignore[arg-type]
         require_data_of(problem, rows)
         for_rows, _ = jax.random.split(given)

@@ -53,7 +53,7 @@ def open_for(state: State, records: Sequence[Record]) -> State:
 
 def believe(start: State, records: Sequence[Record]) -> State:
     """Return what is believed after all records, given the state before any of them."""
-    state, noise = open_for(start, records), start.settings.known_noise
+    state, noise = open_for(start, records), start.settings.noise
     entries = [each.entry(noise) for each in records if not each.failed]
     return add_losses(tell(state, entries) if entries else state, records)
 
@@ -66,7 +66,7 @@ def learn(state: State, records: Sequence[Record]) -> tuple[State, list[Record]]
     DataError
         If an outcome of an intervention that may not be proposed cannot be learned from.
     """
-    told, noise = list[Record](), state.settings.known_noise
+    told, noise = list[Record](), state.settings.noise
     try:
         for start in range(0, len(records), BLOCK):
             part = predict_records(state, list(records[start : start + BLOCK]))
@@ -118,7 +118,7 @@ def find_round_ends(told: Sequence[Record], settings: Settings) -> list[int]:
     Rounds are counted as the loop of `optimize` counts them; rows that were observed without being
     asked for make none, and are known at the end of the last.
     """
-    rows = 0 if settings.observe is None else settings.observe.rows
+    rows = 0 if settings.observe is None else settings.observe.batch
     passive = np.cumsum([0, *(each.is_passive for each in told)])
     active = np.arange(len(told) + 1) - passive
     rounds = active // settings.batch + (passive // rows if rows else 0)
@@ -146,7 +146,7 @@ def find_turn(state: State) -> Turn:
     passive = sum(each.is_passive for each in own)
     policy, batch = state.settings.observe, state.settings.batch
     active = len(own) - passive
-    rounds = active // batch + (0 if policy is None else passive // policy.rows)
+    rounds = active // batch + (0 if policy is None else passive // policy.batch)
     return Turn(len(own), active % batch, rounds + 1)
 
 
@@ -217,7 +217,7 @@ def _observation(study: "Study", number: int) -> Suggestion:
     policy, nothing = study.settings.observe, study.problem.baseline()
     assert policy is not None  # noqa: S101  (asked before)
     [line] = effects(study, nothing).to_dict("records")
-    cost = policy.rows * policy.cost
+    cost = policy.batch * policy.cost
     rule = (
         "the expected gain per unit of cost"
         if policy.probability is None
@@ -225,10 +225,10 @@ def _observation(study: "Study", number: int) -> Suggestion:
     )
 
     def why() -> Reasons:
-        title = f"Observe {policy.rows} rows without setting anything."
+        title = f"Observe {policy.batch} rows without setting anything."
         return Reasons(title, rule, None, None, cost, note=_note(study, nothing))
 
     return Suggestion(
-        {}, line["mean"], line["sd"], cost, number, line["mean"], policy.rows, nothing,
+        {}, line["mean"], line["sd"], cost, number, line["mean"], policy.batch, nothing,
         study.fingerprint, np.inf, why,
     )  # fmt: skip

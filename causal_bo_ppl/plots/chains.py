@@ -15,7 +15,8 @@ import pandas as pd
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.plots.style import COLOURS, GREY, SMALL_LEGEND, distinct, panel_axes
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import COLOURS, GREY
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -48,7 +49,7 @@ def draw_trace(post: Posterior) -> np.ndarray:
     hidden = dict.fromkeys(("label", "xlabel_trace"), False)
     options = {"compact": False, "rows": ["coordinate"], "cols": ["column"], "visuals": hidden}
     panels = _draw(plot_trace_dist, sampled, shown, 1.1 * len(shown) + 0.7, options)
-    names = distinct([str(name) for name in shown.index], 40)
+    names = style.distinct([str(name) for name in shown.index], 40)
     for (density, trace), name, (_, line) in zip(panels, names, shown.iterrows(), strict=True):
         density.set_title(name, fontsize="medium", loc="left")
         density.locator_params(axis="x", nbins=4)
@@ -91,9 +92,9 @@ def draw_rank(post: Posterior) -> np.ndarray:
     at = [list(sampled.summary.index).index(name) for name in shown.index]
     draws = sampled.draws[:, :: _thinning(sampled, shown), at]
     curves, bound = rank_departures(draws), rank_bound(chains, draws.shape[1])
-    names = distinct([str(name) for name in shown.index], 28)
+    names = style.distinct([str(name) for name in shown.index], 28)
     size: dict[str, Any] = {"most_columns": 4, "panel": (2.6, 2.1), "below": 0.9}
-    panels = panel_axes("draw_rank", None, names, sharex=True, sharey=True, **size)
+    panels = style.panel_axes("draw_rank", None, names, sharex=True, sharey=True, **size)
     ranks = np.linspace(0, 1, curves.shape[1])
     for position, (ax, name) in enumerate(zip(panels, names, strict=True)):
         ax.axhspan(-bound, bound, color=GREY, alpha=0.25, lw=0, label="99 % band")
@@ -108,7 +109,7 @@ def draw_rank(post: Posterior) -> np.ndarray:
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel("ECDF of ranks\nminus uniform", fontsize="small")
     keys = panels[0].get_legend_handles_labels()
-    panels[0].figure.legend(*keys, loc="outside lower center", ncols=5, **SMALL_LEGEND)
+    panels[0].figure.legend(*keys, loc="outside lower center", ncols=5, **style.SMALL_LEGEND)
     return _entitle(panels, sampled, shown)
 
 
@@ -176,7 +177,7 @@ def draw_energy(post: Posterior) -> np.ndarray:
     chains.set_xlabel(f"below {limit:g}: too slow", fontsize="small")
     energy.set_title("energy", fontsize="medium")
     energy.set_xlabel("difference from its mean", fontsize="small")
-    energy.legend(energy.lines, ["marginal", "transitions"], **SMALL_LEGEND)
+    energy.legend(energy.lines, ["marginal", "transitions"], **style.SMALL_LEGEND)
     energy.figure.suptitle(f"{sampled.size}: does the sampler reach the tails?", fontsize="medium")
     return panels
 

@@ -15,28 +15,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from causal_bo_ppl.errors import DataError, listed
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    COLOURS,
-    GREY,
-    INK,
-    LETTER,
-    LINE,
-    LONG_LABEL,
-    SHORT_LABEL,
-    SMALL_LEGEND,
-    distinct,
-    entitle,
-    equal_runs,
-    folded,
-    legend_below,
-    list_axes,
-    name_decades,
-    new_axes,
-    panel_axes,
-    plain,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, COLOURS, GREY, INK
 
 QUARTILES = ["lower", "median", "upper"]
 GAPS = {"recommended": "of the recommended intervention", "tried": "of the best tried"}
@@ -133,7 +113,7 @@ def draw_transfer(
         middle, drawn = own["median"].to_numpy(), own[QUARTILES].to_numpy()
         if drawn.min() > ZERO and middle.max() > LINEAR_ERRORS * middle.min():
             ax.set_yscale("log")
-            name_decades(ax.yaxis, *ax.get_ylim())
+            style.name_decades(ax.yaxis, *ax.get_ylim())
         else:
             _scale_gaps(ax, middle, drawn)
     labels = "outcomes of interventions", "error of held-out effects"
@@ -164,8 +144,8 @@ def draw_sizes(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     table = _read("draw_sizes", table, ["method"], ["size", *numbers])
     looks, sizes = _method_looks(table["method"]), np.unique(table["size"])
     width = max(6.4, 0.16 * len(looks) * len(sizes) + 1.5)
-    columns = _legend_columns(looks, width if ax is None else SHORT_LABEL * LETTER)
-    ax = ax or new_axes(width, 3.6 + LINE * -(-(len(looks) + 1) // columns))
+    columns = _legend_columns(looks, width if ax is None else style.SHORT_LABEL * style.LETTER)
+    ax = ax or style.new_axes(width, 3.6 + style.LINE * -(-(len(looks) + 1) // columns))
     step = 0.8 / len(looks)
     for position, (method, look) in enumerate(looks.items()):
         own, colour = table[table["method"] == method], look["color"]
@@ -182,8 +162,8 @@ def draw_sizes(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     _scale_gaps(ax, table[["mean", "median"]].to_numpy(), table[numbers].to_numpy())
     ax.set_ylabel(_gap_label(table))
     what = table.attrs.get("interval", "interval")
-    entitle(ax, f"mean, {what} and median{_of_seeds(table)}")
-    legend_below(ax, columns)
+    style.entitle(ax, f"mean, {what} and median{_of_seeds(table)}")
+    style.legend_below(ax, columns)
     return ax
 
 
@@ -212,17 +192,19 @@ def draw_differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     pairs = zip(table["method"], table["against"], table["seeds"], strict=True)
     names = [f"{method} against {against}, {seeds:g} seeds" for method, against, seeds in pairs]
     systems = [str(name) for name in table["system"]]
-    starts, ends = equal_runs(systems)
+    starts, ends = style.equal_runs(systems)
     above = np.repeat(np.arange(1, len(starts) + 1), ends - starts)  # lines with names of systems
     positions = np.arange(len(names)) + above
-    ax = list_axes(ax, names, 5.4, 0.27 * (len(names) + len(starts)) + 1.5, positions)
+    ax = style.list_axes(ax, names, 5.4, 0.27 * (len(names) + len(starts)) + 1.5, positions)
     ax.set_ylim(top=-1.4)
     mean, low, high = (table[name].to_numpy() for name in numbers[:3])
     colours = np.where(high < -ZERO, BLUE, np.where(low > ZERO, AMBER, GREY))
     bold: dict[str, Any] = {"fontsize": "small", "fontweight": "bold", "va": "center"}
     for turn, (start, end) in enumerate(zip(starts, ends, strict=True)):
         header, last = positions[start] - 1, positions[end - 1]
-        ax.text(0.01, header, plain(systems[start]), transform=ax.get_yaxis_transform(), **bold)
+        ax.text(
+            0.01, header, style.plain(systems[start]), transform=ax.get_yaxis_transform(), **bold
+        )
         if turn % 2 == 0:
             ax.axhspan(header - 0.5, last + 0.5, color=GREY, alpha=0.12, lw=0, zorder=0)
     ax.axvline(0, color=INK, lw=1, zorder=1)
@@ -240,7 +222,7 @@ def draw_differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.annotate("the second is better →", (0, -0.95), (6, 0), color=AMBER, **side)
     gaps = f"gaps {GAPS.get(str(table.attrs.get('of', '')), '')}".strip()
     what = table.attrs.get("interval", "bootstrap interval")
-    ax.set_xlabel(folded(f"paired difference of {gaps}: mean and {what}", 50))
+    ax.set_xlabel(style.folded(f"paired difference of {gaps}: mean and {what}", 50))
     return ax
 
 
@@ -295,14 +277,14 @@ def _method_looks(methods: Iterable[str], dotted: Collection[str] = ()) -> Looks
         looks[name] = {"color": colour, "ls": dashes, "marker": marker, "ms": 4.0, "lw": width}
     for name, (dots, colour) in zip(still, cycle(DOTTED)):  # noqa: B905
         looks[name] = {"color": colour, "ls": dots, "lw": 1.8}
-    labels = dict(zip(names, distinct(names, LONG_LABEL), strict=True))
+    labels = dict(zip(names, style.distinct(names, style.LONG_LABEL), strict=True))
     return {name: look | {"label": labels[name]} for name, look in looks.items()}
 
 
 def _legend_columns(looks: Looks, width: float) -> int:
     """Return how many columns of a legend fit into a width in inches, all about equally long."""
     longest = max(len(look["label"]) for look in looks.values())
-    most = int(np.clip(width // (0.9 * LETTER * longest + 0.65), 1, 5))
+    most = int(np.clip(width // (0.9 * style.LETTER * longest + 0.65), 1, 5))
     return -(-len(looks) // -(-len(looks) // most))
 
 
@@ -360,9 +342,9 @@ def _panels(
     """Return Axes with titles, given ones or of a new figure with room for a legend below."""
     lines = -(-len(looks) // _legend_columns(looks, PANEL[0] * min(len(titles), MOST_COLUMNS)))
     size: dict[str, Any] = {"most_columns": MOST_COLUMNS, "panel": PANEL}
-    panels = panel_axes(who, given, titles, below=0.5 + LINE * lines, **size)
+    panels = style.panel_axes(who, given, titles, below=0.5 + style.LINE * lines, **size)
     for ax, title in zip(panels, titles, strict=True):
-        entitle(ax, title)
+        style.entitle(ax, title)
     return panels
 
 
@@ -387,10 +369,10 @@ def _finish(
     options["handlelength"] = 3.2
     if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         columns = _legend_columns(looks, figure.bbox.width / figure.dpi)
-        look = SMALL_LEGEND | {"ncols": columns}
+        look = style.SMALL_LEGEND | {"ncols": columns}
         figure.legend(loc="outside lower center", **look, **options)
     else:
-        legend_below(panels[-1], 1, **options)
+        style.legend_below(panels[-1], 1, **options)
 
 
 def _of_seeds(table: pd.DataFrame) -> str:

@@ -20,19 +20,8 @@ from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import PROPOSALS
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    SMALL_LEGEND,
-    entitle,
-    folded,
-    half_width,
-    legend_below,
-    list_axes,
-    new_axes,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import evaluate_rule, rule_name
 
@@ -83,13 +72,13 @@ def draw_mahalanobis(
         The Axes that were drawn on.
     """
     require_posterior("draw_mahalanobis", post)
-    half_width(level)  # refuses a level such as 99
+    style.half_width(level)  # refuses a level such as 99
     squares, degrees, effective = _squares(post, as_key(key))
     band = quantile_band(effective, level)
     quantiles = np.quantile(squares, band.share, method="hazen")
     expected, low, high = (chi2.ppf(each, degrees) for each in band)
     outside = (quantiles < low) | (quantiles > high)
-    ax = ax or new_axes(4.8, 4.2)
+    ax = ax or style.new_axes(4.8, 4.2)
     shade: dict[str, Any] = {"color": GREY, "alpha": 0.3, "lw": 0}
     ax.fill_between(expected, low, high, label=f"{100 * level:g} % band", **shade)
     ax.plot(expected, expected, color=INK, lw=0.8, label="a Gaussian")
@@ -99,8 +88,8 @@ def draw_mahalanobis(
             ax.plot(expected[chosen], quantiles[chosen], "o", **look)
     ax.set_xlabel(f"quantile of chi-square, {degrees} degrees of freedom")
     ax.set_ylabel("squared Mahalanobis distance")
-    entitle(ax, f"is theta Gaussian? {post.method}, {post.n_observations} observations")
-    ax.legend(loc="upper left", **SMALL_LEGEND)
+    style.entitle(ax, f"is theta Gaussian? {post.method}, {post.n_observations} observations")
+    ax.legend(loc="upper left", **style.SMALL_LEGEND)
     return ax
 
 
@@ -167,7 +156,7 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     scaled = _scaled(details)
     order = _largest_errors(scaled).sort_values(ascending=False, kind="stable").index
     shown = scaled.loc[order].head(MOST_EFFECTS)
-    ax = list_axes(ax, [str(name) for name in shown.index], 4.8, 0.4 * len(shown) + 1.5)
+    ax = style.list_axes(ax, [str(name) for name in shown.index], 4.8, 0.4 * len(shown) + 1.5)
     for position, (kind, label, colour) in enumerate(
         (
             ("", "posterior", BLUE),
@@ -180,8 +169,8 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
         ax.plot(shown[f"{kind}mean"], at, "o", ms=3.5, color=colour, label=label)
     ax.set_xlabel("posterior sds from the posterior mean;\n90 % intervals")
     which = f"the worst {len(shown)} of" if len(shown) < len(details) else "all"
-    entitle(ax, f"{which} {len(details)} effects, largest error first")
-    legend_below(ax, 3, columnspacing=1.0, handletextpad=0.4)
+    style.entitle(ax, f"{which} {len(details)} effects, largest error first")
+    style.legend_below(ax, 3, columnspacing=1.0, handletextpad=0.4)
     return ax
 
 
@@ -190,7 +179,7 @@ def _scaled(details: pd.DataFrame) -> pd.DataFrame:
 
     An effect without an sd stays in its own units.
     """
-    half, middle = half_width(0.9) * details["linear_sd"], details["linear_mean"]
+    half, middle = style.half_width(0.9) * details["linear_sd"], details["linear_mean"]
     ends = details.assign(linear_low=middle - half, linear_high=middle + half)
     names = [name for name in ends.columns if not name.endswith("sd")]
     unit = details["sd"].where(details["sd"] > 0, 1.0)
@@ -238,10 +227,10 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
         The Axes that were drawn on.
     """
     ranks = require_details("draw_calibration", check, "calibration", "cb.diagnostics.calibrate")
-    half_width(level)  # refuses a level such as 99
+    style.half_width(level)  # refuses a level such as 99
     count, effects = ranks.shape
     bound = kstwo.isf((1 - level) / effects, count)
-    ax = ax or new_axes(5.6, 3.8)
+    ax = ax or style.new_axes(5.6, 3.8)
     ax.axhspan(-bound, bound, color=GREY, alpha=0.3, lw=0, label=f"{100 * level:g} % band")
     ax.axhline(0, color=INK, lw=0.8)
     failed = (check.table["verdict"] == FAILED).to_numpy()
@@ -254,8 +243,10 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
     ax.set(xlabel="rank of the true effect in its posterior", xlim=(0, 1))
     ax.set_ylabel("ECDF of ranks minus uniform")
     low, high = check.table["coverage"].min(), check.table["coverage"].max()
-    entitle(ax, f"{count} data sets: 90 % intervals cover the truth in {low:.0%} to {high:.0%}")
-    legend_below(ax, 2)
+    style.entitle(
+        ax, f"{count} data sets: 90 % intervals cover the truth in {low:.0%} to {high:.0%}"
+    )
+    style.legend_below(ax, 2)
     return ax
 
 
@@ -289,7 +280,7 @@ def draw_overlap(
     pair = _require_pair(problem, data, names)
     values = np.stack([data.column(name) for name in pair], axis=1)
     is_set = data.intervened[:, [problem.graph.index(name) for name in pair]].any(axis=1)
-    ax = ax or new_axes(5.6, 4.4)
+    ax = ax or style.new_axes(5.6, 4.4)
     for chosen, colour, label in (
         (~is_set, GREY, "observations"),
         (is_set, AMBER, "one of the two was intervened on"),
@@ -299,10 +290,12 @@ def draw_overlap(
     low, high = np.array([problem.domains[name] for name in pair]).T
     box: dict[str, Any] = {"fill": False, "ec": BLUE, "lw": 1.4, "label": "domains of do()"}
     ax.add_patch(Rectangle((low[0], low[1]), *(high - low), **box))
-    entitle(ax, _surround(ax, values, _restrict(ax, problem, pair)))
+    style.entitle(ax, _surround(ax, values, _restrict(ax, problem, pair)))
     ax.margins(0.08)
-    ax.set(xlabel=folded(problem.label(pair[0]), 44), ylabel=folded(problem.label(pair[1])))
-    legend_below(ax)
+    ax.set(
+        xlabel=style.folded(problem.label(pair[0]), 44), ylabel=style.folded(problem.label(pair[1]))
+    )
+    style.legend_below(ax)
     return ax
 
 
@@ -341,7 +334,7 @@ def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
         ax.contourf(*ticks, allowed.astype(float), zorder=0, **shade)
         rules = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
         rules += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
-        label = folded(f"forbidden by {'; '.join(rules)}")
+        label = style.folded(f"forbidden by {'; '.join(rules)}")
         key: dict[str, Any] = {"color": AMBER, "alpha": 0.2, "lw": 0, "label": label}
         ax.add_patch(Rectangle((ends[0, 0], ends[1, 0]), 0, 0, **key))
     members = tuple(sorted(pair, key=problem.graph.index))

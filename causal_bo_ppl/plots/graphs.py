@@ -20,19 +20,8 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, Sketch, sketch
 from causal_bo_ppl.graph.layout import GREY as OUTLINE
 from causal_bo_ppl.identification import Identification, Parameters
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    draw_matrix,
-    entitle,
-    folded,
-    legend_below,
-    new_axes,
-    plain,
-    short,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.problem import COLOURS
 
@@ -107,8 +96,8 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
     causes = problem.graph.ancestral(problem.target)
     fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"])
     ax = draw_graph(causes, ax, fills=fills | {problem.target: COLOURS["target"]})
-    entitle(ax, f"{problem.objective} {problem.label(problem.target)}")
-    legend_below(ax, 3, handles=_legend_keys(COLOURS, causes))
+    style.entitle(ax, f"{problem.objective} {problem.label(problem.target)}")
+    style.legend_below(ax, 3, handles=_legend_keys(COLOURS, causes))
     return ax
 
 
@@ -126,7 +115,7 @@ def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
     """Return the given Axes, or new ones, without a frame and in the units of the sketch."""
     left, top, right, bottom = drawn.extent()
     width, height = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
-    ax = ax or new_axes(max(width, 4.0), max(height + 0.3, 1.5))
+    ax = ax or style.new_axes(max(width, 4.0), max(height + 0.3, 1.5))
     ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     ax.set_axis_off()
     return ax
@@ -152,7 +141,7 @@ def _draw_box(
     look: dict[str, Any] = {"fc": fill, "ec": edge, "lw": wide, "zorder": 3}
     look["boxstyle"] = f"round,pad=0,rounding_size={HEIGHT / 2}"
     ax.add_patch(FancyBboxPatch((x - width / 2, y - HEIGHT / 2), width, HEIGHT, **look))
-    text = TextPath((0, 0), plain(name), size=13)
+    text = TextPath((0, 0), style.plain(name), size=13)
     box = text.get_extents()
     position = Affine2D().translate(-(box.x0 + box.x1) / 2, -4.5).scale(1, -1).translate(x, y)
     ax.add_patch(PathPatch(position.transform_path(text), color=INK, lw=0.2, zorder=4))
@@ -178,11 +167,11 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     table = parameters.sharing()
     sets, names = ([str(name) for name in each] for each in (table.index, table.columns))
     look: dict[str, Any] = {"cmap": ListedColormap([PLAIN, BLUE]), "vmin": 0, "vmax": 1}
-    ax = draw_matrix(table.to_numpy(), sets, ax, columns=names, **look)
+    ax = style.draw_matrix(table.to_numpy(), sets, ax, columns=names, **look)
     ax.set_xlabel(f"coordinates of theta ({parameters.kind})")
     ax.set_ylabel(f"intervention set ({len(sets)})")
     size = f"dimension {parameters.dimension}, generic rank {parameters.rank}"
-    entitle(ax, f"blue: the set uses it; {size}", 60)
+    style.entitle(ax, f"blue: the set uses it; {size}", 60)
     return ax
 
 
@@ -212,9 +201,9 @@ def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
     keys = _legend_keys(colours, found.graph)
     if hedge:
         keys.append(Patch(facecolor=HEDGE, edgecolor=AMBER, lw=2, label="hedge (confounded)"))
-    legend_below(ax, handles=keys)
+    style.legend_below(ax, handles=keys)
     verdict = f"identifiable ({found.route})" if found.identifiable else "not identifiable"
-    entitle(ax, f"{found.query}: {verdict}")
+    style.entitle(ax, f"{found.query}: {verdict}")
     return ax
 
 
@@ -263,10 +252,10 @@ def draw_effect(
     x, y = (found.graph.index(name) for name in names)
     mean, covariance = seen.mean(axis=0), np.cov(seen.T)
     ends = np.array([seen[:, x].min(), seen[:, x].max()])
-    ax = ax or new_axes(5.2, 4.0)
+    ax = ax or style.new_axes(5.2, 4.0)
     ax.plot(seen[:, x], seen[:, y], ".", color=GREY, ms=3, alpha=0.5, label="observations")
     regression = mean[y] + covariance[x, y] / covariance[x, x] * (ends - mean[x])
-    x_name, y_name = (short(name, 18) for name in names)
+    x_name, y_name = (style.short(name, 18) for name in names)
     wide: dict[str, Any] = {"lw": 4.0, "alpha": 0.7}  # seen also where both lines are the same
     ax.plot(ends, regression, color=AMBER, label=f"regression E[{y_name} | {x_name}]", **wide)
     effects = [found.evaluate(covariance, mean, {names[0]: float(end)}) for end in ends]
@@ -275,7 +264,7 @@ def draw_effect(
         fine = np.linspace(ends[0], ends[1], 100)
         ax.plot(fine, truth(fine), "--", color=INK, label="truth")
     labels = names if problem is None else [problem.label(name) for name in names]
-    ax.set(xlabel=folded(labels[0], 44), ylabel=folded(labels[1]))
-    entitle(ax, f"effect of {names[0]} on {names[1]}, {len(seen)} observations", 50)
-    legend_below(ax, 1 if len(x_name + y_name) > 24 else 2)
+    ax.set(xlabel=style.folded(labels[0], 44), ylabel=style.folded(labels[1]))
+    style.entitle(ax, f"effect of {names[0]} on {names[1]}, {len(seen)} observations", 50)
+    style.legend_below(ax, 1 if len(x_name + y_name) > 24 else 2)
     return ax

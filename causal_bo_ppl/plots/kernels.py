@@ -14,20 +14,8 @@ from matplotlib.ticker import NullLocator
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.kernels.comparison import COMPARED, TERMS
 from causal_bo_ppl.kernels.monte_carlo import MEASURES
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    draw_matrix,
-    entitle,
-    equal_runs,
-    folded,
-    legend_below,
-    list_axes,
-    name_decades,
-    new_axes,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -91,12 +79,12 @@ def draw_kernel_errors(
     norm = LogNorm(*_decades(cells)) if (cells > 0).any() else None
     units = "" if measure == "frobenius" else f" ({_target(found)} squared)"
     sets = [str(each) for each in found.left.values]
-    ax = draw_matrix(cells, sets, ax, label=MEASURE_LABELS[measure] + units, norm=norm)
+    ax = style.draw_matrix(cells, sets, ax, label=MEASURE_LABELS[measure] + units, norm=norm)
     scores = found[f"{measure}_z"].sel(comparison=chosen).values
     rows, columns = np.nonzero(scores < CLEAR_SDS)
     ax.plot(columns + 0.85, rows + 0.15, ".", color="white", ms=4, mec=INK, mew=0.3)
     noise = "\ndots: within Monte-Carlo error" if len(rows) else ""
-    entitle(ax, f"{chosen}\n{int(found.rows)} observations{noise}", 40)
+    style.entitle(ax, f"{chosen}\n{int(found.rows)} observations{noise}", 40)
     return ax
 
 
@@ -121,7 +109,7 @@ def draw_errors_by_observations(found: "xr.Dataset", ax: Axes | None = None) -> 
     _require_comparison("draw_errors_by_observations", found, stacked=True)
     found = found.sortby("rows")
     counts, errors = np.asarray(found.rows.values, float), found.overall_frobenius
-    ax = ax or new_axes(5.6, 4.2)
+    ax = ax or style.new_axes(5.6, 4.2)
     noise = found.overall_frobenius_se.max("comparison").values
     floor = 0.5 * float(np.nanmin(errors.where(errors > 0).values))
     shade: dict[str, Any] = {"color": GREY, "alpha": 0.25, "lw": 0}
@@ -138,9 +126,9 @@ def draw_errors_by_observations(found: "xr.Dataset", ax: Axes | None = None) -> 
     ax.set(ylabel="relative Frobenius error, all sets", ylim=(floor, None))
     ax.set_xticks(counts, [f"{count:,.0f}" for count in counts])
     ax.xaxis.set_minor_locator(NullLocator())
-    name_decades(ax.yaxis, *ax.get_ylim())
-    entitle(ax, f"how far kernels are apart, effects on {found.attrs['target']}", 48)
-    legend_below(ax)
+    style.name_decades(ax.yaxis, *ax.get_ylim())
+    style.entitle(ax, f"how far kernels are apart, effects on {found.attrs['target']}", 48)
+    style.legend_below(ax)
     return ax
 
 
@@ -169,7 +157,7 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
     for each in named.values():
         _require_comparison("draw_terms", each)
     labels = [str(name) or f"{int(each.rows)} observations" for name, each in named.items()]
-    ax = ax or new_axes(1.6 * len(named) + 3.6, 4.0)
+    ax = ax or style.new_axes(1.6 * len(named) + 3.6, 4.0)
     positions, bottom = np.arange(len(named)), ax.get_xaxis_transform()
     known = np.array([each.attrs["reference"] == "exact" for each in named.values()])
     scale = [float(each.overall_drawn.sel(term="leading")) for each in named.values()]
@@ -188,16 +176,16 @@ def draw_terms(found: "Mapping[str, xr.Dataset] | xr.Dataset", ax: Axes | None =
     if known.any():
         ax.plot([], [], "x", color=GREY, ms=9, label="exact")
     room = max(ALL_LETTERS // len(named), 10)
-    ax.set_xticks(positions, [folded(label, room) for label in labels])
+    ax.set_xticks(positions, [style.folded(label, room) for label in labels])
     ax.set(yscale="log", xlim=(-0.6, len(named) - 0.4))
-    ax.set_ylabel(folded("Frobenius norm, relative to the leading term"))
+    ax.set_ylabel(style.folded("Frobenius norm, relative to the leading term"))
     low, high = ax.get_ylim()
     low, high = min(low, 0.05), max(high, 2.0)  # a leading term alone, which is 1, is seen too
     ax.set_ylim(low, high)
-    name_decades(ax.yaxis, low, high)
+    style.name_decades(ax.yaxis, low, high)
     target = next(iter(named.values())).attrs["target"]
-    entitle(ax, f"parts of the covariances of effects on {target}", 44)
-    legend_below(ax, 3)
+    style.entitle(ax, f"parts of the covariances of effects on {target}", 44)
+    style.legend_below(ax, 3)
     return ax
 
 
@@ -259,15 +247,15 @@ def draw_coupling(found: "xr.Dataset", ax: Axes | None = None, *, of: str = "bet
     signed = of == "correlation"
     names = _effects(found) if signed else [str(each) for each in found.left.values]
     colours = {"cmap": "RdBu_r" if signed else "viridis", "vmin": -1 if signed else 0, "vmax": 1}
-    ax = draw_matrix(found[of].values, names, ax, label=COUPLING_LABELS[of], **colours)
-    starts = equal_runs([str(each) for each in found.set.values])[0][1:].tolist()
+    ax = style.draw_matrix(found[of].values, names, ax, label=COUPLING_LABELS[of], **colours)
+    starts = style.equal_runs([str(each) for each in found.set.values])[0][1:].tolist()
     for start in starts if signed and len(starts) < MOST_BARS else ():  # more would hide the cells
         ax.axhline(start, color=INK, lw=0.6)
         ax.axvline(start, color=INK, lw=0.6)
     what = "effect" if signed and found.sizes["effect"] <= MOST_NAMED else "set"
     across, down = ("explained set", "known set") if of == "explained" else (what, what)
     ax.set(xlabel=across, ylabel=down)
-    entitle(ax, f"effects on {found.attrs['target']}, {found.attrs['rows']} observations", 44)
+    style.entitle(ax, f"effects on {found.attrs['target']}, {found.attrs['rows']} observations", 44)
     return ax
 
 
@@ -289,17 +277,19 @@ def draw_variance_reduction(found: "xr.Dataset", ax: Axes | None = None) -> Axes
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    _require_result("draw_variance_reduction", found, {"reduction", "sd_after"}, "cb.teaching")
+    _require_result(
+        "draw_variance_reduction", found, {"reduction", "sd_after"}, "cb.kernels.variance_reduction"
+    )
     experiments = [str(each) for each in found["experiment"].values]
     if len(experiments) == 1:
         return _draw_one(found, experiments[0], ax)
     label = "share of variance removed"
-    ax = draw_matrix(
+    ax = style.draw_matrix(
         found.reduction.values, experiments, ax, label=label, columns=_effects(found), vmin=0
     )
     by = "" if found.sizes["effect"] <= MOST_NAMED else ", by set"
     ax.set(xlabel=f"effect{by}", ylabel="experiment")
-    entitle(ax, f"variance reduction by one outcome, effects on {found.attrs['target']}", 50)
+    style.entitle(ax, f"variance reduction by one outcome, effects on {found.attrs['target']}", 50)
     return ax
 
 
@@ -314,7 +304,7 @@ def _draw_one(found: "xr.Dataset", experiment: str, ax: Axes | None) -> Axes:
     total, shares = found.sizes["effect"], found.reduction.values[0]
     shown = np.sort(np.argsort(-np.nan_to_num(shares), kind="stable")[:MOST_BARS])
     names = [str(each) for each in found["effect"].values[shown]]
-    ax = list_axes(ax, names, 4.8, min(0.26 * len(shown) + 1.8, 12.0))
+    ax = style.list_axes(ax, names, 4.8, min(0.26 * len(shown) + 1.8, 12.0))
     positions = np.arange(len(shown))
     before, after = found.sd.values[shown], found.sd_after.values[0][shown]
     ax.barh(positions, before, height=0.72, color=GREY, alpha=0.35, label="before")
@@ -325,8 +315,8 @@ def _draw_one(found: "xr.Dataset", experiment: str, ax: Axes | None) -> Axes:
         text = " known" if np.isnan(share) else f" -{percent} % of variance"
         ax.text(sd, position, text, va="center", fontsize="x-small", color=INK)
     ax.set_xlim(0, 1.35 * max(float(before.max(initial=0.0)), 1e-300))
-    ax.set_xlabel(folded(f"posterior sd of the effect on {_target(found)}", 44))
+    ax.set_xlabel(style.folded(f"posterior sd of the effect on {_target(found)}", 44))
     which = f"\n{len(shown)} of {total} effects, the most reduced" if len(shown) < total else ""
-    entitle(ax, f"variance reduction by {experiment}{which}", 50)
-    legend_below(ax)
+    style.entitle(ax, f"variance reduction by {experiment}{which}", 50)
+    style.legend_below(ax)
     return ax

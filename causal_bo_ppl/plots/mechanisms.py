@@ -18,17 +18,8 @@ from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.plots.style import (
-    BLUE,
-    INK,
-    SMALL_LEGEND,
-    folded,
-    half_width,
-    mark_data,
-    panel_axes,
-    set_heights,
-    short,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import BLUE, INK
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.paths import learned_variables
 
@@ -93,7 +84,7 @@ def draw_mechanisms(
         The Axes, one for each panel.
     """
     mechanism = _require_mechanisms("draw_mechanisms", post)
-    half_width(level)  # refuses a level such as 90
+    style.half_width(level)  # refuses a level such as 90
     chosen, which = _choose(post, edges)
     theta = post.draws(read_count("draws", draws, 2), as_key(key))
     theta = theta[np.isfinite(theta).all(axis=1)]
@@ -235,11 +226,11 @@ def _moved(post: Posterior, mechanism: Callable[..., Any], panel: Panel) -> np.n
 def _panels(who: str, given: Any, chosen: list[Edge], title: str) -> np.ndarray:
     """Return an Axes for each mechanism; those of a new figure have a title above them."""
     names = [" -> ".join(edge) for edge in chosen]
-    panels = panel_axes(who, given, names, most_columns=MOST_COLUMNS, panel=(3.1, 2.7))
+    panels = style.panel_axes(who, given, names, most_columns=MOST_COLUMNS, panel=(3.1, 2.7))
     if given is None:
         figure = panels[0].figure
         figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
-        figure.suptitle(folded(title, int(figure.get_figwidth() / 0.09)), fontsize="medium")
+        figure.suptitle(style.folded(title, int(figure.get_figwidth() / 0.09)), fontsize="medium")
     return panels
 
 
@@ -253,12 +244,16 @@ def _finish(
     problem = post.problem
     seen = panel.rows[:, problem.graph.index(panel.cause)]
     ax.plot(seen, heights, ".", color=INK, ms=3, alpha=0.5, zorder=3, label="observations")
-    mark_data(ax, seen, (panel.positions[0], panel.positions[-1]), problem.domains.get(panel.cause))
+    style.mark_data(
+        ax, seen, (panel.positions[0], panel.positions[-1]), problem.domains.get(panel.cause)
+    )
     shown = np.append(heights, line)
-    set_heights(ax, shown if len(shown) else np.ravel(band), band)
-    ax.set_xlabel(folded(problem.label(panel.cause), PANEL_LETTERS))
-    ax.set_ylabel(folded(problem.label(panel.effect), PANEL_LETTERS))
-    cause, effect = (short(each, PANEL_LETTERS // 2 - 3) for each in (panel.cause, panel.effect))
+    style.set_heights(ax, shown if len(shown) else np.ravel(band), band)
+    ax.set_xlabel(style.folded(problem.label(panel.cause), PANEL_LETTERS))
+    ax.set_ylabel(style.folded(problem.label(panel.effect), PANEL_LETTERS))
+    cause, effect = (
+        style.short(each, PANEL_LETTERS // 2 - 3) for each in (panel.cause, panel.effect)
+    )
     ax.set_title(f"{cause} → {effect}", fontsize="medium")
 
 
@@ -268,7 +263,7 @@ def _explain(panels: np.ndarray, is_new: bool) -> np.ndarray:
     shown: dict[str, Any] = {label: handle for handle, label in found}
     if is_new:
         position = {"loc": "outside lower center", "ncols": 3 if len(panels) < 3 else 6}
-        panels[0].figure.legend(shown.values(), shown.keys(), **position, **SMALL_LEGEND)
+        panels[0].figure.legend(shown.values(), shown.keys(), **position, **style.SMALL_LEGEND)
     else:
-        panels[0].legend(shown.values(), shown.keys(), **SMALL_LEGEND)
+        panels[0].legend(shown.values(), shown.keys(), **style.SMALL_LEGEND)
     return panels

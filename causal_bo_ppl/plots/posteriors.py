@@ -10,21 +10,8 @@ from matplotlib.axes import Axes
 from causal_bo_ppl.errors import DataError, DomainError, ModelError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import as_key, read_count
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    SMALL_LEGEND,
-    entitle,
-    folded,
-    half_width,
-    legend_below,
-    list_axes,
-    mark_data,
-    new_axes,
-    set_heights,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Coupled, couple
@@ -70,12 +57,12 @@ def draw_posterior(
     >>> cb.plots.draw_posterior(post).get_title()
     'theta of Y: conjugate, 50 observations'
     """
-    half, names = half_width(level) * post.sd, [str(name) for name in post.names]
+    half, names = style.half_width(level) * post.sd, [str(name) for name in post.names]
     far = np.abs(post.mean) + half
     if scale not in (None, *SCALES):
         raise ModelError(unknown("scale", str(scale), SCALES))
     mixed = bool((half < NARROW * far.max()).any()) if scale is None else scale == "own"
-    ax = list_axes(ax, names, 5.6 if mixed else 4.4, 0.24 * len(names) + 1.2)
+    ax = style.list_axes(ax, names, 5.6 if mixed else 4.4, 0.24 * len(names) + 1.2)
     unit = np.where(far > 0, far, 1.0) if mixed else 1.0
     bars: dict[str, Any] = {"fmt": "o", "ms": 3.5, "color": BLUE, "elinewidth": 1.4}
     ax.errorbar(post.mean / unit, np.arange(len(names)), xerr=half / unit, **bars)
@@ -88,7 +75,7 @@ def draw_posterior(
             ax.text(1.02, row, text, va="center", **side)
     each = "\nof each coordinate on its own scale, 0 to 1" if mixed else ""
     ax.set_xlabel(f"posterior mean and {level:.0%} interval{each}")
-    entitle(
+    style.entitle(
         ax, f"theta of {post.problem.target}: {post.method}, {post.n_observations} observations", 56
     )
     return ax
@@ -136,7 +123,7 @@ def draw_response(
         The Axes that were drawn on.
     """
     surrogate = couple(model) if isinstance(model, Posterior) else model
-    post, width, others = surrogate.post, half_width(level), dict(at or {})
+    post, width, others = surrogate.post, style.half_width(level), dict(at or {})
     problem = post.problem
     if name not in problem.domains or name in others:
         free = [each for each in problem.manipulable if each not in others]
@@ -147,7 +134,7 @@ def draw_response(
         positions[legal] if legal.any() else positions
     )  # where none is legal, the next line says why
     queries = problem.queries([{name: float(position), **others} for position in positions])
-    ax = ax or new_axes(5.6, 3.8)
+    ax = ax or style.new_axes(5.6, 3.8)
     seen, outcomes = post.data.column(name), post.data.outcomes
     faint: dict[str, Any] = {"color": GREY, "ms": 3, "alpha": 0.6, "zorder": 1}
     ax.plot(seen, outcomes, ".", label="observations", **faint)
@@ -178,13 +165,13 @@ def draw_response(
         shown = np.append(shown, effects)
     rug: dict[str, Any] = {"color": INK, "lw": 0.6, "alpha": 0.5, "label": "observed values"}
     ax.vlines(seen, 0.0, 0.03, transform=ax.get_xaxis_transform(), **rug)
-    mark_data(ax, seen, (float(positions[0]), float(positions[-1])), None)
-    set_heights(ax, shown, [low, high])
+    style.mark_data(ax, seen, (float(positions[0]), float(positions[-1])), None)
+    style.set_heights(ax, shown, [low, high])
     given = "".join(f", {problem.label(other)} = {value:.4g}" for other, value in others.items())
-    ax.set_xlabel(folded(f"do({problem.label(name)}{given})", 50))
-    ax.set_ylabel(folded(f"E[{problem.label(problem.target)}]"))
-    entitle(ax, f"{post.method}, {post.n_observations} observations{count}")
-    legend_below(ax, 3)
+    ax.set_xlabel(style.folded(f"do({problem.label(name)}{given})", 50))
+    ax.set_ylabel(style.folded(f"E[{problem.label(problem.target)}]"))
+    style.entitle(ax, f"{post.method}, {post.n_observations} observations{count}")
+    style.legend_below(ax, 3)
     return ax
 
 
@@ -213,7 +200,7 @@ def draw_coverage(
     matplotlib.axes.Axes
         The Axes that were drawn on.
     """
-    ax = ax or new_axes(6.4, 3.8)
+    ax = ax or style.new_axes(6.4, 3.8)
     start, ticks, room = 0, {}, max(ALL_LETTERS // len(intervals), 12)
     for label, given in intervals.items():
         ends = np.asarray(given, float)
@@ -224,14 +211,14 @@ def draw_coverage(
         positions = start + np.arange(len(ends))
         ax.vlines(positions, *ends.T, color=np.where(covers, BLUE, AMBER), lw=0.9)
         share = f"{covers.mean():.0%} of {len(ends)} cover the truth"
-        ticks[positions.mean()] = f"{folded(label, room)}\n{folded(share, room)}"
+        ticks[positions.mean()] = f"{style.folded(label, room)}\n{style.folded(share, room)}"
         start += len(ends) + max(4, len(ends) // 12)
     ax.axhline(truth, color=INK, lw=1, ls="--", label=f"truth, {truth:.4g}")
     ax.set_xticks(list(ticks), list(ticks.values()))
     ax.tick_params(axis="x", length=0)
-    ax.set_ylabel(folded(quantity))
+    ax.set_ylabel(style.folded(quantity))
     for colour, label in ((BLUE, "interval covers it"), (AMBER, "interval misses it")):
         ax.plot([], [], color=colour, lw=1.4, label=label)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, **SMALL_LEGEND)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, **style.SMALL_LEGEND)
     ax.spines[["top", "right"]].set_visible(False)
     return ax

@@ -20,26 +20,8 @@ from causal_bo_ppl.linalg import first_smallest
 from causal_bo_ppl.optimization import Run
 from causal_bo_ppl.optimization.monitor import Surprise
 from causal_bo_ppl.optimization.run import restart
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    COLOURS,
-    GREY,
-    INK,
-    LINE,
-    LONG_LABEL,
-    SHORT_LABEL,
-    distinct,
-    entitle,
-    equal_runs,
-    folded,
-    half_width,
-    legend_below,
-    list_axes,
-    new_axes,
-    plain,
-    short,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, COLOURS, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import set_label, split_by_set
 
@@ -80,10 +62,10 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     'experiment'
     """
     require_runs("draw_run", (run,))
-    trace, width = run.trace, half_width(level)
+    trace, width = run.trace, style.half_width(level)
     groups = _tried(run)
-    columns = 1 if max(len(label) for label, _ in groups) > SHORT_LABEL else 2
-    ax = ax or new_axes(6.4, 3.4 + LINE * (len(groups) + 3) / columns)
+    columns = 1 if max(len(label) for label, _ in groups) > style.SHORT_LABEL else 2
+    ax = ax or style.new_axes(6.4, 3.4 + style.LINE * (len(groups) + 3) / columns)
     at = trace["experiment"].to_numpy()
     mean, half = trace["best_mean"].to_numpy(), width * trace["best_sd"].to_numpy()
     ax.fill_between(at, mean - half, mean + half, color=BLUE, alpha=0.2, lw=0, step="mid")
@@ -95,10 +77,12 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
         look = {"ms": 10, "mew": 2, "color": AMBER, "label": "best so far: true effect"}
         ax.plot(at, trace["best_effect"], "_", **look)
         ax.axhline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
-    ax.set_ylabel(folded(run.problem.label(run.problem.target)))
+    ax.set_ylabel(style.folded(run.problem.label(run.problem.target)))
     _number_experiments(ax, len(at))
-    legend_below(ax, columns)
-    entitle(ax, f"{run.settings.method}: {run.problem.objective} {run.problem.target}\n{CHOICE}")
+    style.legend_below(ax, columns)
+    style.entitle(
+        ax, f"{run.settings.name}: {run.problem.objective} {run.problem.target}\n{CHOICE}"
+    )
     return ax
 
 
@@ -125,7 +109,7 @@ def _tried(run: Run) -> list[tuple[str, np.ndarray]]:
         names = [set_label(tuple(each)) if each else _written(each) for each in tried]
     counted = Counter(names).most_common()  # equal counts stay in the order of the experiments
     kept, found = [name for name, _ in counted[:MOST_TRIED]], []
-    for label, name in zip(distinct(kept, LONG_LABEL), kept, strict=True):
+    for label, name in zip(style.distinct(kept, style.LONG_LABEL), kept, strict=True):
         chosen = np.array([each == name for each in names])
         found.append((f"outcome, {label} ({chosen.sum()})", chosen))
     rest = np.array([name not in kept for name in names])
@@ -184,12 +168,12 @@ def draw_progress(
     else:
         several = [runs] if isinstance(runs, Run) else list(runs)
     require_runs("draw_progress", several)
-    half_width(level)  # refuses a level such as 99
+    style.half_width(level)  # refuses a level such as 99
     first, problem, system = several[0], several[0].problem, several[0].system
-    ax = ax or new_axes(6.4, 3.8)
+    ax = ax or style.new_axes(6.4, 3.8)
     if not groups and len(several) > 1:
-        methods = dict.fromkeys(run.settings.method for run in several)
-        groups = {name: [run for run in several if run.settings.method == name] for name in methods}
+        methods = dict.fromkeys(run.settings.name for run in several)
+        groups = {name: [run for run in several if run.settings.name == name] for name in methods}
     if groups:
         _draw_groups(ax, groups)
     elif system is not None:
@@ -197,31 +181,31 @@ def draw_progress(
     else:
         _draw_recommended(ax, first, level)
     target, title = problem.label(problem.target), f"{problem.objective} {problem.target}"
-    which = first.settings.method if len(several) == 1 else f"{len(several)} runs"
+    which = first.settings.name if len(several) == 1 else f"{len(several)} runs"
     if system is None:
-        entitle(ax, f"{which}: {title}\n{CHOICE}")
-        ax.set_ylabel(folded(target))
+        style.entitle(ax, f"{which}: {title}\n{CHOICE}")
+        ax.set_ylabel(style.folded(target))
     else:
-        entitle(ax, f"{which}: {title}, optimum {system.optimum.value:.4g}")
-        ax.set_ylabel(folded(f"gap to the optimum, {target}"))
+        style.entitle(ax, f"{which}: {title}, optimum {system.optimum.value:.4g}")
+        ax.set_ylabel(style.folded(f"gap to the optimum, {target}"))
         highest = max(float(np.max(line.get_ydata())) for line in ax.lines)
         top = ax.get_ylim()[1] if highest > 0 else 1.0
         ax.set_ylim(-0.04 * top, top)  # a gap of 0 is seen
     ax.set_xlabel("cumulative cost")
     ax.set_xlim(left=0)
-    legend_below(ax, 1 if len(several) > 1 else 2)
+    style.legend_below(ax, 1 if len(several) > 1 else 2)
     return ax
 
 
 def _draw_gaps(ax: Axes, run: Run) -> None:
     """Draw both gaps of one run."""
     costs = run.trace["total_cost"].to_numpy()
-    for of, colour, style, label, width in (
+    for of, colour, dashes, label, width in (
         ("recommended", BLUE, "-", "recommended", 3.0),
         ("tried", AMBER, "--", "best tried, known to an oracle only", 1.5),
     ):
         gaps = run.regret(of)
-        look: dict[str, Any] = {"color": colour, "ls": style, "lw": width, "marker": "o"}
+        look: dict[str, Any] = {"color": colour, "ls": dashes, "lw": width, "marker": "o"}
         look["label"] = f"{label}: {gaps[-1]:.3g} at the end"
         ax.step(costs, gaps, where="post", ms=2 * width, **look)
 
@@ -230,7 +214,7 @@ def _draw_recommended(ax: Axes, run: Run, level: float) -> None:
     """Draw the effect of the recommended intervention with its interval, and every outcome."""
     trace = run.trace
     costs, mean = trace["total_cost"].to_numpy(), trace["best_mean"].to_numpy()
-    half = half_width(level) * trace["best_sd"].to_numpy()
+    half = style.half_width(level) * trace["best_sd"].to_numpy()
     ax.fill_between(costs, mean - half, mean + half, color=BLUE, alpha=0.2, lw=0, step="post")
     ax.step(costs, mean, where="post", color=BLUE, label=f"recommended: mean, {level:.0%} interval")
     ax.plot(costs, trace["outcome"], "o", ms=4, color=GREY, label="outcome")
@@ -253,7 +237,7 @@ def _draw_groups(ax: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
         low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75), axis=0)
         colour = COLOURS[position % len(COLOURS)]
         ax.fill_between(costs, low, high, color=colour, alpha=0.15, lw=0, step="post")
-        label = plain(f"{name}, {len(own)} runs: {middle[-1]:.3g} at cost {costs[-1]:.4g}")
+        label = style.plain(f"{name}, {len(own)} runs: {middle[-1]:.3g} at cost {costs[-1]:.4g}")
         ax.step(costs, middle, where="post", color=colour, lw=1.8, label=label)
 
 
@@ -284,7 +268,7 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
     best = _best_of_sets(run)
     shown, found = best[: read_count("most", most, 1)], len(best)
     names = [_written(each) for each in problem.interventions(shown)]
-    ax = list_axes(ax, names, 5.4, 0.44 * len(names) + 1.9)
+    ax = style.list_axes(ax, names, 5.4, 0.44 * len(names) + 1.9)
     positions = np.arange(len(names))
     for surrogate, offset, colour, label in (
         (restart(run).surrogate, -0.15, GREY, f"before: mean, {share:.0%} interval"),
@@ -299,12 +283,14 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
         truth = run.system.effect(shown)
         ax.plot(truth, positions, "|", ms=13, mew=2, color=AMBER, label="true effect")
         ax.axvline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
-    ax.set_xlabel(folded(problem.label(problem.target), 50))
+    ax.set_xlabel(style.folded(problem.label(problem.target), 50))
     which = "the set tried" if found == 1 else f"all {found} sets tried, the best first"
     if found > len(names):
         which = f"{len(names)} of {found} sets tried, {found - len(names)} worse ones omitted"
-    entitle(ax, f"{run.settings.method}, {problem.objective} {problem.target}: {which}\n{CHOICE}")
-    legend_below(ax)
+    style.entitle(
+        ax, f"{run.settings.name}, {problem.objective} {problem.target}: {which}\n{CHOICE}"
+    )
+    style.legend_below(ax)
     return ax
 
 
@@ -340,9 +326,9 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     names = list(problem.manipulable)
     used = [name for name in names if mask[:, problem.graph.index(name)].any()]
     shown = names if len(names) <= MOST_VARIABLES else used
-    labels = distinct([problem.label(name) for name in shown], SHORT_LABEL)
+    labels = style.distinct([problem.label(name) for name in shown], style.SHORT_LABEL)
     wide = min(4.2 + 0.22 * len(run.steps), 12.0) + 0.06 * max(map(len, labels))
-    ax = ax or new_axes(wide, max(0.62 * len(shown) + 1.9, 3.6))
+    ax = ax or style.new_axes(wide, max(0.62 * len(shown) + 1.9, 3.6))
     _draw_domains(ax, problem, shown, labels)
     heights, outcomes = _heights(problem, run.queries, shown), run.trace["outcome"].to_numpy()
     at = np.arange(1, len(run.steps) + 1)
@@ -354,20 +340,20 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
         at.repeat(repeats), heights.ravel(), c=outcomes.repeat(repeats), s=34, zorder=3, **colours
     )
     bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.9)
-    bar.set_label(folded(f"outcome, {problem.label(problem.target)}; better is darker", 28))
+    bar.set_label(style.folded(f"outcome, {problem.label(problem.target)}; better is darker", 28))
     ax.set_ylim(len(shown) - 0.5, -0.5)
     _number_experiments(ax, len(at))
     sets = len(list(split_by_set(run.queries)))
     left = f", {len(names) - len(shown)} variables never set" if len(names) > len(shown) else ""
-    title = f"{run.settings.method}, {problem.objective} {problem.target}: "
-    entitle(ax, f"{title}{sets} of {len(problem.sets)} sets tried{left}")
+    title = f"{run.settings.name}, {problem.objective} {problem.target}: "
+    style.entitle(ax, f"{title}{sets} of {len(problem.sets)} sets tried{left}")
     tried = problem.interventions(run.queries)
     best = np.array([each == run.best.intervention for each in tried])
     if best.any():
         ring: dict[str, Any] = {"s": 95, "facecolors": "none", "edgecolors": AMBER, "lw": 1.8}
         rings = at[best].repeat(repeats)
         ax.scatter(rings, heights[best].ravel(), zorder=4, label="recommended", **ring)
-        legend_below(ax, markerscale=0.7)
+        style.legend_below(ax, markerscale=0.7)
     return ax
 
 
@@ -421,8 +407,8 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
         raise DataError(f"draw_surprise needs a Surprise or a run, got {type(surprise).__name__}")
     if not found.told:
         raise DataError("there is no outcome yet, so that nothing can be drawn")
-    width, table = half_width(level), found.table
-    ax = ax or new_axes(6.4, 3.8)
+    width, table = style.half_width(level), found.table
+    ax = ax or style.new_axes(6.4, 3.8)
     at, score = table.index.to_numpy(), table["score"].to_numpy()
     ax.axhspan(-width, width, color=GREY, alpha=0.2, lw=0, label=f"{level:.0%} of outcomes")
     ax.axhline(0.0, color=GREY, lw=0.8)
@@ -438,19 +424,19 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
     ends = [*score, *table["signed"], -width, width]
     ax.set(ylabel="standardized residual", ylim=(min(ends) - 0.9, max(ends) + 0.5))
     _number_experiments(ax, len(at))
-    legend_below(ax)
+    style.legend_below(ax)
     verdict = f"outcomes agree with their predictions (p = {found.p:.2g})"
     if found.alarm is not None:
         how = "scatter more than predicted" if found.is_scatter else "contradict their predictions"
         verdict = f"outcomes {how} (p = {found.p:.1g})"
-    entitle(ax, f"{found.problem.label(found.problem.target)}: {verdict}")
+    style.entitle(ax, f"{found.problem.label(found.problem.target)}: {verdict}")
     return ax
 
 
 def _name_sets(ax: Axes, sets: list[str]) -> None:
     """Name the set of every run of experiments at the bottom, where there are few runs."""
-    starts, ends = equal_runs(sets)
+    starts, ends = style.equal_runs(sets)
     look: dict[str, Any] = {"ha": "center", "fontsize": "x-small", "color": INK}
     for start, end in zip(starts, ends, strict=True) if len(starts) <= MOST_RUNS_OF_SETS else ():
-        name = short(sets[start], max(int(60 * (end - start) / len(sets)), 5))
+        name = style.short(sets[start], max(int(60 * (end - start) / len(sets)), 5))
         ax.text((start + end + 1) / 2, 0.02, name, transform=ax.get_xaxis_transform(), **look)

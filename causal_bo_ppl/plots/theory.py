@@ -9,18 +9,8 @@ from matplotlib.axes import Axes
 
 from causal_bo_ppl.errors import DataError, ModelError, listed
 from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    entitle,
-    folded,
-    legend_below,
-    name_decades,
-    new_axes,
-    panel_axes,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.theory.constants import leading
 from causal_bo_ppl.theory.information_gains import spectrum
 from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
@@ -58,16 +48,16 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
         raise ModelError(
             f"draw_gains needs the result of cb.theory.gain_curves, got {type(curves).__name__}"
         )
-    ax = ax or new_axes(5.8, 4.2)
+    ax = ax or style.new_axes(5.8, 4.2)
     facts = curves.attrs
-    for name, style in GAIN_LINES.items():
+    for name, look in GAIN_LINES.items():
         label = f"{name} (lengthscale {facts['lengthscale']:g})" if name == RBF else name
-        ax.plot(curves.index, curves[name], label=label, **style)
+        ax.plot(curves.index, curves[name], label=label, **look)
     ax.set(xlabel="outcomes", ylabel="information gain (nats)")
     ax.set(xlim=(0, curves.index[-1]), ylim=(0, None))
     size = f"rank {facts['rank']} of {facts['dimension']}, {facts['sets']} sets"
-    entitle(ax, f"{size}, kappa² / noise = {facts['kappa2'] / facts['noise']:.3g}")
-    legend_below(ax)
+    style.entitle(ax, f"{size}, kappa² / noise = {facts['kappa2'] / facts['noise']:.3g}")
+    style.legend_below(ax)
     return ax
 
 
@@ -97,7 +87,7 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
         raise ModelError("this gram is zero: all effects are known, there is no spectrum to draw")
     shown, count = np.maximum(sizes / sizes[0], DRAWN_ZERO), len(sizes)
     at = np.arange(1, count + 1)
-    ax = ax or new_axes(5.4, 3.8)
+    ax = ax or style.new_axes(5.4, 3.8)
     ax.plot(at, shown, "o-", color=GREY, ms=3.5, lw=0.8, label="eigenvalues of K")
     label = f"the {kept} that make up {100 * share:.4g} % of the trace"
     ax.plot(at[:kept], shown[:kept], "o", color=BLUE, ms=5, label=label)
@@ -108,9 +98,9 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
     steps = (size * 10**power for power in range(12) for size in (1, 2, 5))
     step = next(each for each in steps if count / each <= 7)
     ax.set_xticks(np.unique([1, *range(step, count + 1, step)]))
-    name_decades(ax.yaxis, *ax.get_ylim())
-    entitle(ax, f"spectrum of K over {count} effects")
-    legend_below(ax)
+    style.name_decades(ax.yaxis, *ax.get_ylim())
+    style.entitle(ax, f"spectrum of K over {count} effects")
+    style.legend_below(ax)
     return ax
 
 
@@ -137,7 +127,7 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
             "draw_concentration needs the result of cb.theory.concentration, "
             f"got {type(table).__name__}"
         )
-    ax = ax or new_axes(5.6, 4.2)
+    ax = ax or style.new_axes(5.6, 4.2)
     counts = np.asarray(table.index, float)
     level = f"{100 * (1 - table.attrs.get('delta', 0.05)):g} %"
     target = str(table.attrs.get("target", "target"))
@@ -147,17 +137,17 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ("error", "distance of theta from the truth, in units of theta", GREY),
     ):
         if name in table.columns:
-            ax.plot(counts, table[name], "o-", color=colour, ms=4, label=folded(label, 60))
-    for name, power, style in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
+            ax.plot(counts, table[name], "o-", color=colour, ms=4, label=style.folded(label, 60))
+    for name, power, dashes in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
         if name in table.columns:
             guide = table[name].iloc[0] * (counts[0] / counts) ** power
-            ax.plot(counts, guide, style, color=INK, lw=0.9, label=f"like N^-{power:g}")
+            ax.plot(counts, guide, dashes, color=INK, lw=0.9, label=f"like N^-{power:g}")
     ax.set(xscale="log", yscale="log", xlabel="observations N", ylabel="size, in the units below")
     ax.set_xticks(counts, [f"{count:,.0f}" for count in counts])
     ax.minorticks_off()
-    name_decades(ax.yaxis, *ax.get_ylim())
-    entitle(ax, "how uncertainty falls with the number of observations")
-    legend_below(ax, 1)
+    style.name_decades(ax.yaxis, *ax.get_ylim())
+    style.entitle(ax, "how uncertainty falls with the number of observations")
+    style.legend_below(ax, 1)
     return ax
 
 
@@ -192,7 +182,7 @@ def draw_theory(
         raise DataError(f"draw_theory needs {listed(DIAGNOSTICS)}; missing: {listed(missing)}")
     titles = ["spectrum", "covariances", "gains", "concentration"]
     size: dict[str, Any] = {"most_columns": 2, "panel": (5.5, 4.2), "below": 0.0}
-    panels = panel_axes("draw_theory", axes, titles, **size)
+    panels = style.panel_axes("draw_theory", axes, titles, **size)
     _draw_rank(panels[0], diagnostics["eigenvalues"], int(diagnostics["dimension"]))
     _draw_covariances(panels[1], diagnostics["covariances"])
     draw_gains(diagnostics["gains"], panels[2])
@@ -208,8 +198,8 @@ def _draw_rank(ax: Axes, eigenvalues: Any, dimension: int) -> None:
     draw_spectrum(np.diag(sizes), ax)
     rank, label = int((sizes > ROUNDING * sizes.max()).sum()), f"dimension of theta, {dimension}"
     ax.axvline(dimension + 0.5, color=AMBER, ls="--", lw=1.2, label=label)
-    entitle(ax, f"rank {rank} of K over {len(sizes)} effects, dimension of theta {dimension}")
-    legend_below(ax)
+    style.entitle(ax, f"rank {rank} of K over {len(sizes)} effects, dimension of theta {dimension}")
+    style.legend_below(ax)
 
 
 def _draw_covariances(ax: Axes, covariances: Any) -> None:
@@ -223,8 +213,8 @@ def _draw_covariances(ax: Axes, covariances: Any) -> None:
     ax.plot(analytic, numerical, "o", color=BLUE, ms=4, alpha=0.6, mew=0, label="pairs of effects")
     ax.set(xlim=ends, ylim=ends, xlabel="analytic covariance", ylabel="numerical covariance")
     largest = float(np.abs(numerical - analytic).max())
-    entitle(ax, f"covariances of {len(pairs)} pairs, largest difference {largest:.2g}")
-    legend_below(ax)
+    style.entitle(ax, f"covariances of {len(pairs)} pairs, largest difference {largest:.2g}")
+    style.legend_below(ax)
 
 
 def _numbers(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -20,7 +20,7 @@ from causal_bo_ppl.errors import (
 )
 from causal_bo_ppl.graph import CausalGraph, mis, pomis
 from causal_bo_ppl.graph.intervention_sets import MOST_SETS, in_order, narrow_domains, subsets
-from causal_bo_ppl.inputs import STEEPEST, read_list, read_number, size_fault
+from causal_bo_ppl.inputs import LARGEST_SLOPE, read_list, read_number, size_fault
 from causal_bo_ppl.problem.constraints import LinearConstraint
 from causal_bo_ppl.problem.domains import Levels
 
@@ -203,7 +203,7 @@ def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, fl
                 f"the known coefficient of {' -> '.join(edge)} is 0: no cause; "
                 "drop that edge instead"
             )
-        if fault := size_fault(abs(float(value)), 0.0, STEEPEST):
+        if fault := size_fault(abs(float(value)), 0.0, LARGEST_SLOPE):
             raise DomainError(f"the known coefficient of {' -> '.join(edge)} has the size {fault}")
     return {edge: float(known[edge]) for edge in graph.directed if edge in known}
 

@@ -12,7 +12,7 @@ from causal_bo_ppl.data.outcomes import Replicates
 from causal_bo_ppl.effect_estimates.moments import Prediction
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
+from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, read_number, require_outcomes, size_fault
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
 
@@ -109,7 +109,7 @@ def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
             "not negative"
         )
     require_outcomes(values)
-    if fault := size_fault(float(variances.max()), 0.0, MOST**2):
+    if fault := size_fault(float(variances.max()), 0.0, LARGEST_MAGNITUDE**2):
         raise DataError(f"the variance of the outcome's noise is {fault}")
     return Told(queries, values, variances)
 

@@ -400,11 +400,11 @@ def check_acquisition(
     post = surrogate.post
     queries = _some_queries(post.problem, post.distribution.response, 8)
     rule = prepare(given, Context(surrogate, objective, queries, queries, key=jax.random.key(0)))
-    worth = rule.worth(surrogate, queries, objective)
+    worth = rule.value(surrogate, queries, objective)
 
     def alone() -> str:
         each = [
-            rule.worth(surrogate, queries[row], objective)[0] for row in range(0, len(queries), 3)
+            rule.value(surrogate, queries[row], objective)[0] for row in range(0, len(queries), 3)
         ]
         gap = np.abs(np.array(each) - worth[::3]).max()
         return (

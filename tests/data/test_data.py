@@ -242,7 +242,7 @@ def test_rows_can_be_joined_and_selected(problem, frame):
     both = seen.join(tried)
     assert len(both) == 11 and both.is_observational.sum() == 8
     assert np.array_equal(both.select(~both.is_observational).values, tried.values)
-    assert repr(both).startswith("Data(8 observational and 3 interventional rows of X, Z, Y")
+    assert repr(both).startswith("Data(11 observations of X, Z, Y; 3 interventional")
     assert both.summary().loc["X", "set_in"] == 3 and "<table" in both._repr_html_()
     with pytest.raises(DataError, match="cannot join rows of X, Z, Y with rows of Y, X"):
         seen.join(cb.Data(("Y", "X"), "Y", np.zeros((1, 2)), np.zeros((1, 2), bool)))

@@ -110,7 +110,7 @@ def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy
     monkeypatch.setattr(WeightedResponse, "_compute", record)
     search = partial(find_best, candidates.space, surrogate, tried=tried, known=tried)
     rule, found = search_beyond(search, ConfidenceBound(1e-6), context, outcomes)
-    assert rule.beta > 1e-6 and found.worth > -best
+    assert rule.beta > 1e-6 and found.value > -best
     assert evaluated and len(evaluated) == len(set(evaluated))
     count = len(evaluated)
     surrogate.predict(stack([found.query, tried]))
@@ -141,10 +141,10 @@ def test_every_second_round_asks_for_a_gain_that_is_worth_the_name(toy):
             surrogate, "min", candidates.queries, candidates.queries, round=number, exact=True
         )
         chosen[number] = search_beyond(search, rule, context, outcomes)
-    assert chosen[7][0] is rule and chosen[7][1].worth > -best
+    assert chosen[7][0] is rule and chosen[7][1].value > -best
     assert chosen[8][0].beta > 2.0 and "instead of 2: no candidate promised" in chosen[8][1].how
     assert "instead of" not in chosen[7][1].how
-    assert chosen[8][1].worth > -best + widening.WORTHWHILE * 10.0
+    assert chosen[8][1].value > -best + widening.WORTHWHILE * 10.0
     few = replace(context, surrogate=Straight(surrogate))
     assert search_beyond(search, rule, few, outcomes)[0] is rule
 

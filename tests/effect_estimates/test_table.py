@@ -135,7 +135,7 @@ def test_study_is_compared_with_doing_nothing(chain_study):
     told = chain_study.tell({"Z": 2.0}, -2.4)
     line = told.effects({"Z": 2.0}, against={})
     assert line["by"].tolist() == ["rows"] and line["upper"][0] < 0
-    flat = cb.Study(told.problem, told.data, cb.Settings(method="cbo-noprior"), key=0)
+    flat = cb.Study(told.problem, told.data, cb.Settings.preset("cbo-noprior"), key=0)
     rows = told.data.outcomes
     line = flat.effects([{}])
     assert line["by"].tolist() == ["rows"] and line["mean"][0] == pytest.approx(rows.mean())

@@ -40,7 +40,7 @@ def trace(method, seed, costs, tried, recommended=None, case="one", objective="m
             "warnings": "",
             "versions": "",
             "identity": f"{method}{seed}",
-            "unit": '{"settings": {"outcomes": "exact"}}',
+            "unit": '{"settings": {"noise": 0.0}}',
         },
     )
 

@@ -13,11 +13,12 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
+from helpers.runs import optimize
 from helpers.scripted_units import soon
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments import Case, sweep
-from causal_bo_ppl.experiments.sweeping import _observe_more, cross, read_methods
+from causal_bo_ppl.experiments.sweeping import _observe_more, cross, make_settings, read_methods
 from causal_bo_ppl.experiments.units import (
     Loaded,
     NoExperiment,
@@ -77,7 +78,7 @@ def z(x):
 
 class Rule:
     name = "mine"
-    def worth(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, objective):
         return surrogate.predict(queries).mean * {sd}
 """
 
@@ -186,7 +187,7 @@ def test_user_defined_system_is_recognized_by_its_observations_and_its_effects()
 @pytest.mark.heavy
 def test_unit_is_the_run_that_optimize_makes(swept):
     """Gaps, costs and outcomes are those of `cb.optimize` with the same settings and key."""
-    run = cb.optimize(cb.models.load("chain"), **SHORT, key=1, progress=False)
+    run = optimize(cb.models.load("chain"), **SHORT, key=1, progress=False)
     [found] = [each for each in swept.results if each.attrs["seed"] == 1][:1]
     assert found.attrs["method"] == "gc-cbo"
     np.testing.assert_allclose(found["outcome"], run.trace["outcome"], rtol=1e-9)
@@ -316,12 +317,14 @@ def test_several_settings_are_combined_with_every_method():
         "gc-cbo, many",
         "cbo, many",
     ]
-    assert made[1].keywords == {"observations": 20, "method": "cbo"}
+    assert made[1].keywords == {"observations": 20, "preset": "cbo"}
 
 
 def test_settings_object_is_read_as_its_keywords():
-    [one] = read_methods({"mine": cb.Settings(method="cbo", rounds=7)})
-    assert one.keywords == {"rounds": 7, "method": "cbo"}
+    settings = cb.Settings.preset("cbo", rounds=7)
+    [method] = read_methods({"mine": settings})
+    assert method.keywords["rounds"] == 7 and "observations" not in method.keywords
+    assert make_settings("mine", method.keywords) == settings
 
 
 @pytest.mark.parametrize(
@@ -342,7 +345,7 @@ def test_settings_object_is_read_as_its_keywords():
         ({"systems": {"1": "chain", 1: "toy"}}, "two systems are called"),
         ({"settings": {"round": 3}}, "unknown settings round"),
         ({"settings": 3}, "settings are keywords"),
-        ({"settings": {"update": "full", "outcomes": "exact"}}, "have no noise and no rows"),
+        ({"settings": {"learn_from": "rows", "noise": 0.0}}, "learns the noise from whole"),
         ({"seeds": 0}, "seeds"),
         ({"seeds": [1, 1]}, "all different"),
         ({"seeds": "many"}, "a seed"),

@@ -12,7 +12,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics import graph_tests as implications
 from causal_bo_ppl.diagnostics.graph_tests import check_graph, separated_pairs, separator
-from causal_bo_ppl.errors import DataError, DomainError, ModelError
+from causal_bo_ppl.errors import ArgumentError, CausalBOError, DataError, DomainError
 
 DIAMOND = "A -> B -> Y; A -> C -> Y"
 
@@ -332,7 +332,7 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
     [
         (
             {"problem": cb.CausalGraph.parse(DIAMOND)},
-            ModelError,
+            CausalBOError,
             "check_graph needs a Problem, got CausalGraph",
         ),
         ({"data": np.zeros((3, 4))}, DataError, "check_graph needs Data, got ndarray"),
@@ -341,11 +341,11 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
             DataError,
             "the rows are of A, B, C, Y .* read them for this problem",
         ),
-        ({"alpha": 0}, ModelError, "alpha must lie between 0 and 1, got 0"),
-        ({"alpha": float("nan")}, ModelError, "alpha must lie between 0 and 1, got nan"),
+        ({"alpha": 0}, ArgumentError, "alpha must lie between 0 and 1, got 0"),
+        ({"alpha": float("nan")}, ArgumentError, "alpha must lie between 0 and 1, got nan"),
         (
             {"least_correlation": 1.5},
-            ModelError,
+            ArgumentError,
             "least_correlation must lie between 0 and 1, got 1.5",
         ),
         (

@@ -216,10 +216,10 @@ def test_names_of_coordinates_never_collide():
 def test_unknown_kind_and_centred_intercepts_are_refused():
     ids = cb.identify(cb.CausalGraph.parse("X -> Y"), "Y", ["X"])
     with pytest.raises(
-        cb.errors.ModelError, match="structural, total_effect, estimand; got 'slopes'"
+        cb.errors.ArgumentError, match="structural, total_effect, estimand; got 'slopes'"
     ):
         ids.parameters("slopes")
-    with pytest.raises(cb.errors.ModelError, match="a centred model has no intercepts"):
+    with pytest.raises(cb.errors.ArgumentError, match="a centred model has no intercepts"):
         ids.parameters("structural", intercepts=True).generic_rank(centred=True)
 
 

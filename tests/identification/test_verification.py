@@ -231,9 +231,9 @@ def test_check_refuses_what_is_no_estimand_of_the_graph():
     graph = cb.CausalGraph.parse("X -> Y")
     with pytest.raises(cb.errors.GraphError, match="unknown variable 'Z'"):
         cb.diagnostics.check_estimand(graph, "Y", "X", P(Y | Z))
-    with pytest.raises(cb.errors.ModelError, match="observed variables alone"):
+    with pytest.raises(cb.errors.ArgumentError, match="observed variables alone"):
         cb.diagnostics.check_estimand(graph, "Y", "X", P(Y @ X | X))
-    with pytest.raises(cb.errors.ModelError, match="an estimand is a y0 expression"):
+    with pytest.raises(cb.errors.ArgumentError, match="an estimand is a y0 expression"):
         cb.diagnostics.check_estimand(graph, "Y", "X", "P(Y | X)")
     with pytest.raises(cb.errors.DomainError, match="stands among the intervened"):
         cb.diagnostics.check_estimand(graph, "Y", "Y", P(Y))

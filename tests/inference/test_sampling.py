@@ -13,6 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from helpers.fitted_cases import random_problem, simulate
+from helpers.runs import optimize
 from scipy import stats
 
 import causal_bo_ppl as cb
@@ -337,7 +338,7 @@ def test_update_is_a_fit_of_all_rows(chain):
 
 @pytest.mark.parametrize("inference", ["laplace", "nuts"])
 def test_a_run_starts_from_either_posterior(chain, inference):
-    run = cb.optimize(chain, rounds=2, observations=40, inference=inference, key=0)
+    run = optimize(chain, rounds=2, observations=40, inference=inference, key=0)
     assert run.settings.inference == inference and run.surrogate.post.method == inference
     assert run.best.intervention == {"Z": 5.0}
 
@@ -410,7 +411,7 @@ def test_laplace_shows_how_far_it_is_after_a_few_seconds_and_only_then(chain, mo
     rows = chain.observe(40, 0)
     cb.fit(chain.problem, rows, method="laplace")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(laplace, "PATIENCE", 0.0)
+    monkeypatch.setattr(laplace, "PROGRESS_DELAY", 0.0)
     cb.fit(chain.problem, rows, method=cb.Laplace(progress=False))
     assert capsys.readouterr().err == ""
     post = cb.fit(chain.problem, rows, method="laplace")
@@ -419,7 +420,7 @@ def test_laplace_shows_how_far_it_is_after_a_few_seconds_and_only_then(chain, mo
 
 
 def test_bar_of_laplace_appears_while_the_first_evaluation_is_compiled(monkeypatch, capsys):
-    monkeypatch.setattr(laplace, "PATIENCE", 0.02)
+    monkeypatch.setattr(laplace, "PROGRESS_DELAY", 0.02)
     with laplace._progress(True) as bar:
         deadline = monotonic() + 20
         while "laplace: 0evaluation" not in (shown := capsys.readouterr().err):

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from helpers.runs import optimize
 from jax.nn import sigmoid
 
 import causal_bo_ppl as cb
@@ -90,9 +91,9 @@ def test_the_diagnosis_warns_of_missing_overlap(system, post):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_optimum_is_found_at_cost_66(system, seed):
-    options = {"outcomes": "exact", "observations": 100, "rounds": 66, "budget": 66.0}
+    options = {"noise": 0.0, "observations": 100, "rounds": 66, "budget": 66.0}
     with pytest.warns(cb.CausalBOWarning, match="aspirin is nearly a function of age, bmi"):
-        run = cb.optimize(system, mechanisms=LOGISTIC, key=seed, progress=False, **options)
+        run = optimize(system, mechanisms=LOGISTIC, key=seed, progress=False, **options)
     queries = system.problem.queries([run.best.intervention])
     assert abs(float(system.effect(queries)[0]) - system.optimum.value) < 0.002
 

@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from helpers.custom_cases import CHAIN, DOMAINS, PROBLEM, decay, observe, saturate, simulate, whole
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 
@@ -220,7 +221,7 @@ def test_functions_are_written_by_name_and_given_back():
 def test_optimization_and_studies_follow_the_analysts_curve(data):
     """Y = 1 + 2 exp(-Z) is least where Z is largest; X reaches about 2.5 only."""
     mechanisms = {"Z": saturate, "Y": decay}
-    run = cb.optimize(
+    run = optimize(
         PROBLEM,
         experiment=lambda queries: simulate(queries, 5),
         data=data,

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.runs import optimize
 from numpy.polynomial.hermite_e import hermegauss
 
 import causal_bo_ppl as cb
@@ -205,8 +206,8 @@ def test_campaigns_run_on_regressions(post, rows):
     mean = bands(post, AT_X, 2_000)[0]
     np.testing.assert_allclose(prior.mean, mean, atol=0.1)
     for method in ("gc-cbo", "cbo"):
-        options = {"mechanisms": FEW, "outcomes": "exact", "rounds": 2, "key": 0}
-        run = cb.optimize(DOOR, method=method, data=rows, experiment=experiment, **options)
+        options = {"mechanisms": FEW, "noise": 0.0, "rounds": 2, "key": 0}
+        run = optimize(DOOR, preset=method, data=rows, experiment=experiment, **options)
         assert run.best.mean < 0
 
 
@@ -239,12 +240,12 @@ def test_what_regressions_cannot_do_is_refused_by_name(post, rows):
     with pytest.raises(cb.errors.ModelError, match="none of its causes"):
         cb.fit(DOOR, rows, mechanisms={"Z": cb.GP(groups=[("X", "Y")])})
     with pytest.raises(cb.errors.ModelError, match="latent causes join 'Y' to what is set"):
-        cb.optimize(
+        optimize(
             DOOR,
             data=rows,
             mechanisms=FEW,
             experiment=lambda queries: np.zeros(len(queries)),
-            update="full",
+            learn_from="rows",
             rounds=1,
             key=0,
         )

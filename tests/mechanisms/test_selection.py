@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
@@ -59,7 +60,7 @@ def test_a_run_and_a_study_go_on_with_what_the_rows_chose():
     assert study.ask().intervention == by_hand.ask().intervention
     again = cb.Study.from_json(study.to_json(), data)
     assert again.ask().intervention == study.ask().intervention
-    run = cb.optimize(
+    run = optimize(
         problem, data=data, mechanisms="auto", experiment=lambda q: np.zeros(len(q)), rounds=1,
         key=0, progress=False,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from scipy import integrate, optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import DomainError, ExplorationError, ModelError
+from causal_bo_ppl.errors import ArgumentError, DomainError, ExplorationError
 from causal_bo_ppl.models import healthcare, synthetic
 
 load = cb.models.load
@@ -223,23 +223,23 @@ def test_system_can_be_sent_to_another_process(name):
 
 def test_system_or_option_that_does_not_exist_is_refused():
     assert cb.models.names() == ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
-    with pytest.raises(ModelError, match="unknown system 'ecoli'; did you mean 'ecoli70'"):
+    with pytest.raises(ArgumentError, match="unknown system 'ecoli'; did you mean 'ecoli70'"):
         load("ecoli")
-    with pytest.raises(ModelError, match="'chain' has no option 'variant'"):
+    with pytest.raises(ArgumentError, match="'chain' has no option 'variant'"):
         load("chain", variant="x")
-    with pytest.raises(ModelError, match="'toy' has no option 'target'"):
+    with pytest.raises(ArgumentError, match="'toy' has no option 'target'"):
         load("toy", target="Z")
-    with pytest.raises(ModelError, match="'synthetic' has no option 'seed'"):
+    with pytest.raises(ArgumentError, match="'synthetic' has no option 'seed'"):
         load("synthetic", seed=3)
     for strange in ({"parents": "no"}, {"max_size": "pomis"}, {"variant": ["a"]}, {"target": 3}):
-        with pytest.raises(ModelError, match="cannot be"):
+        with pytest.raises(ArgumentError, match="cannot be"):
             load("ecoli70", **strange)
     for name, message in [
         ("toy", "confounded"),
         ("synthetic", "daggp, paper"),
         ("funnel", "linear"),
     ]:
-        with pytest.raises(ModelError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             load(name, variant="no such")
 
 
@@ -275,7 +275,7 @@ def test_observations_and_experiments_refuse_bad_requests():
         with pytest.raises(cb.errors.SeedError, match="key must be one JAX key"):
             system.observe(1, strange)
     with pytest.raises(
-        ModelError, match="seed of the funnel must be a whole number, at least 0; got -1"
+        ArgumentError, match="seed of the funnel must be a whole number, at least 0; got -1"
     ):
         load("funnel", seed=-1)
     assert np.array_equal(system.observe(5, 3).values, system.observe(5, jax.random.key(3)).values)

@@ -9,7 +9,7 @@ from helpers import oracles
 from scipy import optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import GraphError, ModelError
+from causal_bo_ppl.errors import ArgumentError, GraphError, ModelError
 from causal_bo_ppl.models import ecoli70
 
 load = cb.models.load
@@ -83,9 +83,9 @@ def test_any_gene_with_causes_may_be_the_target():
             system = load("ecoli70", target=target, max_size=1)
             assert set(system.problem.manipulable) == set(graph.ancestors(target))
     assert load("ecoli70", target="ftsJ", parents=False, max_size=2).problem.target == "ftsJ"
-    with pytest.raises(ModelError, match="no causes besides its parents"):
+    with pytest.raises(ArgumentError, match="no causes besides its parents"):
         load("ecoli70", target="cspA", parents=False)
-    with pytest.raises(ModelError, match="'b1191' has no causes to set"):
+    with pytest.raises(ArgumentError, match="'b1191' has no causes to set"):
         load("ecoli70", target="b1191")
     with pytest.raises(GraphError, match="unknown target 'yaem'; did you mean 'yaeM'"):
         load("ecoli70", target="yaem")

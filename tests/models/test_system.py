@@ -9,7 +9,13 @@ import numpyro.distributions as dist
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import CausalBOWarning, ModelError
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    CausalBOError,
+    CausalBOWarning,
+    CheckFailed,
+    ModelError,
+)
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.systems import BOX_POINTS
 
@@ -163,15 +169,15 @@ def careless(queries):
     ],
 )
 def test_system_that_contradicts_itself_is_caught(changes, message):
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(CheckFailed, match=message):
         check_system(broken(**changes), draws=20_000)
 
 
 def test_check_says_what_it_needs():
     for options in ({"draws": 1}, {"per_set": 0}, {"per_set": 1.5}):
-        with pytest.raises(ModelError, match="must be a whole number, at least"):
+        with pytest.raises(ArgumentError, match="must be a whole number, at least"):
             check_system(load("chain"), **options)
-    with pytest.raises(ModelError, match="checks a CausalSystem, got Problem"):
+    with pytest.raises(CausalBOError, match="checks a CausalSystem, got Problem"):
         check_system(load("chain").problem)
     for response in (
         lambda queries: None,
@@ -305,7 +311,7 @@ def test_optimum_that_is_none_is_caught():
 
     problem = cb.Problem(graph, "Y", domains={"X": (-1.0, 2.0)})
     check_system(cb.CausalSystem("bowl", problem, model, response, False, "test"), draws=20_000)
-    with pytest.raises(ModelError, match="a query reaches .*, the optimum only 1"):
+    with pytest.raises(CheckFailed, match="a query reaches .*, the optimum only 1"):
         check_system(cb.CausalSystem("bowl", problem, model, response, True, "test"), draws=20_000)
 
 

@@ -33,16 +33,16 @@ def test_number_of_a_set_that_is_not_explored_teaches_what_the_sets_share(
     assert told.best.by == "model"
     asked = [{"Z": 2.0}]
     assert told.effects(asked)["sd"][0] < chain_study.effects(asked)["sd"][0]
-    whole = cb.Study(chain.problem, chain_data, cb.Settings(method="bo"), key=0)
+    whole = cb.Study(chain.problem, chain_data, cb.Settings.preset("bo"), key=0)
     with pytest.raises(
         cb.errors.DataError, match="cannot be learned from here: .*Tell the whole row"
     ):
         whole.tell({"X": 1.0}, -1.5)
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "gc-cbo-nocoupling"}, {"update": "target"}])
+@pytest.mark.parametrize("options", [{}, {"surrogate": "uncoupled"}, {"learn_from": "target"}])
 def test_number_beyond_its_domain_teaches_as_if_the_domain_were_wider(chain, chain_data, options):
-    settings, graph = cb.Settings(residual=False, **options), chain.problem.graph
+    settings, graph = cb.Settings(discrepancy=False, **options), chain.problem.graph
     problem, wide = (
         cb.Problem(graph, "Y", domains={"X": (-1.0, 1.0), "Z": (-1.0, high)}) for high in (1.0, 4.0)
     )
@@ -102,7 +102,7 @@ def test_number_of_a_variable_without_a_domain_teaches_what_the_sets_share(chain
 
 
 def test_residual_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
-    settings = cb.Settings(residual=True, noise=0.1)
+    settings = cb.Settings(discrepancy=True, noise=0.1)
     study = cb.Study(chain.problem, chain_data, settings, key=0)
     told = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)
     residual, both = told.surrogate.residual, for_measured(chain.problem)

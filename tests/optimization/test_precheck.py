@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.monitor import (
@@ -76,13 +77,15 @@ def test_rows_that_contradict_the_graph_are_named_and_begin_with_a_residual():
     )
     data = cb.Data.from_frame(problem, table)
     options = {"data": data, "experiment": lambda queries: [0.3], "rounds": 1, "key": 0}
-    with pytest.warns(cb.CausalBOWarning, match="A and Y should be independent given M.*residual="):
-        run = cb.optimize(problem, progress=False, **options)
-    assert contradicts_graph(run.checks) and run.trace["residual"].values[0] > 0
-    assert run.settings.residual == "auto"
+    with pytest.warns(
+        cb.CausalBOWarning, match="A and Y should be independent given M.*discrepancy="
+    ):
+        run = optimize(problem, progress=False, **options)
+    assert contradicts_graph(run.checks) and run.trace["discrepancy"].values[0] > 0
+    assert run.settings.discrepancy == "auto"
     *_, last = retrace(run)
     assert last.state.surrogate.residual.amplitude == run.surrogate.residual.amplitude
-    assert cb.optimize(problem, progress=False, method="cbo", **options).steps  # has no residual
+    assert optimize(problem, progress=False, preset="cbo", **options).steps  # has no residual
 
 
 @pytest.mark.heavy

@@ -27,14 +27,14 @@ def test_study_needs_a_problem_rows_settings_and_a_key(chain, chain_data):
         cb.Study(chain, chain_data, key=0)
     with pytest.raises(cb.errors.DataError, match="rows come as a pandas DataFrame, got NoneType"):
         cb.Study(chain.problem, None, key=0)
-    with pytest.raises(cb.errors.ModelError, match="settings must be cb.Settings"):
+    with pytest.raises(cb.errors.SettingsError, match="settings must be cb.Settings"):
         cb.Study(chain.problem, chain_data, {"beta": 1.0}, key=0)
     with pytest.raises(cb.errors.SeedError, match="key must be"):
         cb.Study(chain.problem, chain_data, key="seed")
     with pytest.raises(cb.errors.DataError, match="read them for this problem"):
         cb.Study(chain.problem, cb.models.load("healthcare").observe(9, 0), key=0)
-    with pytest.raises(cb.errors.DataError, match='update="full" needs whole rows'):
-        full = cb.Study(chain.problem, chain_data, cb.Settings(update="full"), key=0)
+    with pytest.raises(cb.errors.DataError, match='learn_from="rows" needs whole rows'):
+        full = cb.Study(chain.problem, chain_data, cb.Settings(learn_from="rows"), key=0)
         full.tell({"X": 1.0}, -1.0)
 
 

@@ -6,6 +6,7 @@ Posteriors and marginal likelihoods are compared with scikit-learn's.
 import numpy as np
 import pytest
 from helpers import fitted_cases as cases
+from helpers.runs import optimize
 from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern
@@ -394,7 +395,7 @@ def test_an_optimization_runs_with_every_baseline():
     system = cb.models.load("chain")
     options = {"rounds": 4, "key": 0, "progress": False}
     for maker in (CBO, NOPRIOR, UncoupledMaker()):
-        run = cb.optimize(system, surrogate=maker, **options)
+        run = optimize(system, surrogate=maker, **options)
         assert len(run.steps) == 4 and np.isfinite(run.best.mean)
 
 

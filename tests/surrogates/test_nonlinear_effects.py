@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.runs import optimize
 from scipy import stats
 
 import causal_bo_ppl as cb
@@ -220,9 +221,7 @@ def test_rounds_with_bent_mechanisms_reach_the_optimum_of_toy_and_compile_nothin
     def watch(run):
         seen.append(compiled())
 
-    run = cb.optimize(
-        toy, mechanisms=FEW, outcomes="exact", rounds=24, key=0, callback=watch, progress=False
-    )
+    run = optimize(toy, mechanisms=FEW, noise=0.0, rounds=24, key=0, callback=watch, progress=False)
     assert run.regret()[-1] < 0.005 and run.regret("tried")[-1] < 0.005
     assert seen[-1] == seen[3]
     assert run.extrapolation.verdict == "failed" and "beyond the data" in repr(run)
@@ -285,7 +284,7 @@ def test_rows_of_experiments_far_away_do_not_change_where_variables_usually_lie(
 
 def test_noisy_outcomes_under_set_causes_of_the_target_are_rows_of_its_mechanism(post, toy):
     """The same as whole rows in which all else was set; other outcomes go to the surrogate."""
-    settings = cb.Settings(mechanisms=FEW, update="target", residual=False)
+    settings = cb.Settings(mechanisms=FEW, learn_from="target", discrepancy=False)
     problem, start = toy.problem, begin(post, settings)
     values = np.linspace(-4.0, 18.0, 12)
     effects = np.asarray(toy.effect([{"Z": float(z)} for z in values]))
@@ -309,12 +308,12 @@ def test_noisy_outcomes_under_set_causes_of_the_target_are_rows_of_its_mechanism
 def test_outcomes_whose_noise_is_not_the_mechanisms_stay_with_the_surrogate(post, toy):
     query = toy.problem.queries([{"Z": 1.0}])
     for options, noise in (
-        ({"outcomes": "exact"}, 0.0),
+        ({"noise": 0.0}, 0.0),
         ({}, 0.25),
-        ({"kernel": "fixed"}, None),
+        ({"relinearize": False}, None),
         ({"coupling": False}, None),
     ):
-        settings = cb.Settings(mechanisms=FEW, update="target", residual=False, **options)
+        settings = cb.Settings(mechanisms=FEW, learn_from="target", discrepancy=False, **options)
         state = tell(begin(post, settings), [Entry(query, -0.4, noise)])
         assert state.posterior is post
 

@@ -15,7 +15,13 @@ import numpy as np
 
 from causal_bo_ppl.errors import ModelError, unknown
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.inputs import LEAST, MOST, STEEPEST, as_float, size_fault
+from causal_bo_ppl.inputs import (
+    LARGEST_MAGNITUDE,
+    LARGEST_SLOPE,
+    SMALLEST_MAGNITUDE,
+    as_float,
+    size_fault,
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,10 @@ class FixedPrior:
     def __post_init__(self) -> None:
         for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
             object.__setattr__(self, name, _read_positive(name, getattr(self, name)))
-        if not (2 < _number("noise_rows", self.noise_rows) <= MOST or self.noise_rows == math.inf):
+        if not (
+            2 < _number("noise_rows", self.noise_rows) <= LARGEST_MAGNITUDE
+            or self.noise_rows == math.inf
+        ):
             raise ModelError(
                 "noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got "
                 f"{self.noise_rows!r}"
@@ -216,7 +225,7 @@ class MomentPrior:
                 f"{scale.shape}"
             )
         _read_positive("kappa", self.kappa)
-        if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
+        if not len(centre) + 1 < _number("nu", self.nu) <= LARGEST_MAGNITUDE:
             raise ModelError(
                 f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}"
             )
@@ -286,9 +295,9 @@ def _read_slope(edge: object, distribution: object) -> tuple[float, float]:
         raise ModelError(
             f"the prior of the slope {edge!r} is a pair (mean, sd), got {distribution!r}"
         )
-    mean = _read_finite(f"the prior mean of the slope {edge!r}", distribution[0], STEEPEST)
+    mean = _read_finite(f"the prior mean of the slope {edge!r}", distribution[0], LARGEST_SLOPE)
     return mean, _read_positive(
-        f"the prior sd of the slope {edge!r}", distribution[1], 1 / STEEPEST, STEEPEST
+        f"the prior sd of the slope {edge!r}", distribution[1], 1 / LARGEST_SLOPE, LARGEST_SLOPE
     )
 
 
@@ -305,7 +314,7 @@ def _number(name: str, value: object) -> float:
     return as_float(value)
 
 
-def _read_finite(name: str, value: object, most: float = MOST) -> float:
+def _read_finite(name: str, value: object, most: float = LARGEST_MAGNITUDE) -> float:
     number = _number(name, value)
     if not math.isfinite(number):
         raise ModelError(f"{name} must be finite, got {value!r}")
@@ -313,7 +322,9 @@ def _read_finite(name: str, value: object, most: float = MOST) -> float:
     return number
 
 
-def _read_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> float:
+def _read_positive(
+    name: str, value: object, least: float = SMALLEST_MAGNITUDE, most: float = LARGEST_MAGNITUDE
+) -> float:
     number = _number(name, value)
     if not 0 < number < math.inf:
         raise ModelError(f"{name} must be a positive number, got {value!r}")
@@ -321,7 +332,9 @@ def _read_positive(name: str, value: object, least: float = LEAST, most: float =
     return number
 
 
-def _require_size(name: str, size: float, least: float = LEAST, most: float = MOST) -> None:
+def _require_size(
+    name: str, size: float, least: float = SMALLEST_MAGNITUDE, most: float = LARGEST_MAGNITUDE
+) -> None:
     """Refuse a size whose squares, in ratios with those of other columns, overflow or underflow."""
     fault = size_fault(size, least, most)
     if fault:
