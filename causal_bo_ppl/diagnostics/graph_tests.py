@@ -34,8 +34,9 @@ from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem
 
-COLUMNS = (
-    "left right given correlation low high p_value p_corrected explained rows verdict reason"
+GRAPH_COLUMNS = (
+    "left right given correlation low high p_value p_corrected explained observations verdict "
+    "reason"
 ).split()
 NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the standard normal
 NOISE_DRAWS = 200  # of models, over which the noise is averaged
@@ -112,7 +113,7 @@ def check_graph(
         else _test(graph, rows, left, right, given)
         for left, right, given in pairs
     ]
-    table = _judge_all(pd.DataFrame(tested, columns=COLUMNS), alpha, least_correlation)
+    table = _judge_all(pd.DataFrame(tested, columns=GRAPH_COLUMNS), alpha, least_correlation)
     text = _describe(table, len(observed))
     if used := [name for name in changed if any(right == name for _, right, _ in pairs)]:
         text += f" The noise was tested in place of {listed(used, most=6)}."
@@ -200,7 +201,12 @@ def _test(
     graph: CausalGraph, rows: Rows, left: str, right: str, given: tuple[str, ...]
 ) -> dict[str, object]:
     """Return one row of the table, without the columns that need the other rows."""
-    line = {"left": left, "right": right, "given": ", ".join(given), "rows": len(rows.scaled)}
+    line = {
+        "left": left,
+        "right": right,
+        "given": ", ".join(given),
+        "observations": len(rows.scaled),
+    }
     columns = [graph.index(name) for name in given]
     fits = {name: regress(rows, graph.index(name), columns) for name in (left, right)}
     degrees = len(rows.scaled) - 2 - fits[left].rank

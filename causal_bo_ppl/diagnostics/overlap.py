@@ -188,7 +188,7 @@ def check_overlap(
     Check
         A row for every set, failed ones first: `reach`; `covered`, the share of the box that 99 %
         of the observations surround; `explained`, the largest share, of which `member`, `by` what;
-        `own_rows`, the equivalent number of observations with unconfounded variation.
+        `effective_observations`, the equivalent number of observations with unconfounded variation.
 
     Raises
     ------
@@ -350,7 +350,7 @@ def _line(
         "explained": share,
         "member": member,
         "by": by,
-        "own_rows": count * (1 - share),
+        "effective_observations": count * (1 - share),
         "verdict": verdict,
         "reason": view.reason if verdict == UNKNOWN else "",
     }

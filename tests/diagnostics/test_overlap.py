@@ -70,7 +70,7 @@ def test_reach_and_explained_are_those_of_plain_formulas():
         assert line["explained"] == pytest.approx(
             max(0, dense_share(data, line["member"], by)), abs=1e-12
         )
-        assert line["own_rows"] == pytest.approx(60 * (1 - line["explained"]))
+        assert line["effective_observations"] == pytest.approx(60 * (1 - line["explained"]))
     assert (table["explained"] > 0.1).any()
 
 
