@@ -18,7 +18,7 @@ from causal_bo_ppl.experiments.sweeping import (
     MORE,
     NO_EXPERIMENT,
     Case,
-    Method,
+    SweepMethod,
     compare,
     read_methods,
 )
@@ -167,7 +167,7 @@ def run_noise(seeds: Sequence[int], runner: UnitRunner, quick: bool) -> Tabulate
     return comparison, lay_out(comparison, lambda system, method: None)
 
 
-def _methods(names: Sequence[str]) -> list[Method]:
+def _methods(names: Sequence[str]) -> list[SweepMethod]:
     return read_methods({name: METHODS[name] for name in names})
 
 

@@ -123,9 +123,9 @@ def test_traces_hold_every_seed_padded(found):
 @pytest.mark.parametrize("call", ["curves", "differences"])
 def test_unknown_gaps_and_methods_are_refused(found, call):
     arguments = ("a",) if call == "differences" else ()
-    with pytest.raises(cb.errors.ModelError, match='"recommended" or "tried"'):
+    with pytest.raises(cb.errors.ArgumentError, match='"recommended" or "tried"'):
         getattr(found, call)(*arguments, "best")
-    with pytest.raises(cb.errors.ModelError, match="unknown method 'c'"):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown method 'c'"):
         found.differences("c")
 
 
@@ -159,7 +159,7 @@ def test_comparison_is_written_with_its_figures(found, tmp_path):
     assert len(pd.read_csv(tmp_path / "new" / "mine.csv")) == 3
     with xr.open_dataset(tmp_path / "new" / "mine.nc") as kept:
         xr.testing.assert_equal(kept.load(), found.traces)
-    with pytest.raises(cb.errors.ModelError, match="a name without folders"):
+    with pytest.raises(cb.errors.ArgumentError, match="a name without folders"):
         found.write(tmp_path, "in/side")
 
 

@@ -147,6 +147,19 @@ def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_compute
     assert "the unit cannot be pickled: " in lost.loc["wait", "error"]
 
 
+def test_unit_is_not_computed_again_when_its_worker_dies_before_the_result_is_fetched(tmp_path):
+    paths = [tmp_path / name for name in ("one", "two", "dying")]
+    methods = ["fail", "fail", "die_at_first"]
+    units = [scripted(method, path=path) for method, path in zip(methods, paths, strict=True)]
+    with UnitRunner(workers=1, progress=False) as runner:
+        running = runner.run(units)
+        finished = [next(running)[0]]
+        time.sleep(1.0)  # the second unit is finished, and its result is not fetched
+        finished += [unit for unit, _ in running]
+    assert finished == units
+    assert [len(noted(path)) for path in paths] == [1, 1, 3]  # `die` notes it too
+
+
 def test_cluster_that_loses_a_worker_computes_every_unit(cluster):
     units = [scripted("draw_slowly", seed) for seed in SEEDS]
     killed = min(worker.pid for worker in cluster.workers.values())
@@ -219,10 +232,10 @@ def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkey
 
 
 def test_arguments_that_cannot_be_used_are_refused_before_any_process_starts():
-    with pytest.raises(cb.errors.ModelError, match="workers must be a whole number, at least 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="workers must be a whole number, at least 1"):
         UnitRunner(workers=0)
     with pytest.raises(
-        cb.errors.ModelError, match="workers = 2 is for this machine, but scheduler"
+        cb.errors.ArgumentError, match="workers = 2 is for this machine, but scheduler"
     ):
         UnitRunner(workers=2, scheduler="tcp://127.0.0.1:1")
 

@@ -62,7 +62,7 @@ def test_what_cannot_be_checked_is_left_out():
     system = cb.models.load("chain")
     few = cb.fit(system.problem, system.observe(6, 0))
     assert [check.name for check in precheck(few)] == ["causal graph", "overlap"]
-    with pytest.raises(cb.errors.DataError, match="6 rows are too few"):
+    with pytest.raises(cb.errors.DataError, match="6 observations are too few"):
         check_bends(few)
 
 
