@@ -11,7 +11,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import Drawn, Limits, drawn_before
 from causal_bo_ppl.inference.potentials import Importance
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Prior, ResponseMap, Task, offered
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem import Queries
 
 
 class ObservationModel(Protocol):
@@ -153,15 +153,6 @@ def learned_entries(
     if usable is not None:
         return np.asarray(usable(data) & learned)
     return np.asarray(~data.intervened[:, [data.nodes.index(name) for name in nodes]] & learned)
-
-
-def learned_observations(
-    problem: Problem, distribution: ThetaDistribution, data: Data
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return values (n, p) of the target and its causes, and which of them inform a density."""
-    nodes = problem.graph.ancestral(problem.target).nodes
-    values = data.values[:, [data.nodes.index(name) for name in nodes]]
-    return values, learned_entries(distribution.model, distribution.learned, data, nodes)
 
 
 class Method(Protocol):

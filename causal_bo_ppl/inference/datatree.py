@@ -31,12 +31,7 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
 from causal_bo_ppl.errors import ArgumentError, CausalBOError, MechanismError, StoreError, listed
-from causal_bo_ppl.inference.base import (
-    ObservationModel,
-    Recipe,
-    ThetaDistribution,
-    learned_observations,
-)
+from causal_bo_ppl.inference.base import ObservationModel, Recipe, ThetaDistribution
 from causal_bo_ppl.inference.draws import Drawn, effects_of_draws
 from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
 from causal_bo_ppl.inputs import read_count, read_key, write_key
@@ -94,69 +89,43 @@ THETA_TOLERANCE = 1e-9  # by which theta of the same draws may differ on another
 SAVE_AGAIN = "fit and save it again with post.save(path)"
 
 
-class Contents(NamedTuple):
-    """The contents of a tree.
+def to_datatree(
+    post: "Posterior", draws: object, key: jax.Array, observations: object, effects: object
+) -> "xr.DataTree":
+    """Return the tree of a posterior with all that `Posterior.load` needs to restore it.
 
-    draws: about how many; None for all. pointwise: the groups with a number for every observation.
-    effects: the interventions whose effects are a variable of the posterior, or None.
+    The arguments are those of `Posterior.to_datatree`, which are checked before anything is drawn.
     """
+    import xarray as xr
 
-    draws: int | None
-    pointwise: tuple[str, ...] = ()
-    effects: Queries | None = None
-
-
-def read_contents(
-    post: "Posterior", draws: object, observations: object, effects: object
-) -> Contents:
-    """Return the contents of a tree that the arguments of `Posterior.to_datatree` ask for."""
-    by_flag: dict[object, object] = {True: POINTWISE_GROUPS, False: ()}
-    groups = by_flag[observations] if isinstance(observations, bool) else observations
-    groups = (groups,) if isinstance(groups, str) else groups
-    if not isinstance(groups, list | tuple) or not all(each in POINTWISE_GROUPS for each in groups):
-        raise ArgumentError(
-            "observations must be True, False or some of the groups "
-            f"{listed(POINTWISE_GROUPS)}; got {observations!r}"
-        )
     count = None if draws is None else read_count("draws", draws, 4)
+    wanted = _read_groups(observations)
     queries = None if effects is None else read_interventions(post.problem, effects)
     if queries is not None:
         if not len(queries):
             raise ArgumentError("effects names no intervention; give some, such as [{'X': 1.0}]")
-        post.distribution.response.batch(queries)  # refused before anything is drawn
-    return Contents(count, tuple(each for each in POINTWISE_GROUPS if each in groups), queries)
-
-
-def draw_tree(
-    problem: Problem,
-    distribution: ThetaDistribution,
-    data: Data,
-    contents: Contents,
-    key: jax.Array,
-) -> "xr.DataTree":
-    """Return draws, densities and statistics of a posterior as a tree."""
-    import xarray as xr
-
+        post.distribution.response.batch(queries)
+    problem, distribution = post.problem, post.distribution
     for_draws, for_observations, for_prior = jax.random.split(key, 3)
-    names: dict[str, Any] = _parameter_names(problem, distribution)
-    drawn = distribution.drawn(contents.draws, for_draws)
+    names: dict[str, Any] = _parameter_names(post)
+    drawn = distribution.drawn(count, for_draws)
     pointwise: dict[str, dict[str, np.ndarray]] = {}
-    if contents.pointwise:
-        values, free = learned_observations(problem, distribution, data)
+    if wanted:
+        values, free = post.learned_observations
         nodes = problem.graph.ancestral(problem.target).nodes
         indices = map(np.flatnonzero, free.T)
         names |= {f"observation[{name}]": each for name, each in zip(nodes, indices, strict=True)}
         drawn = drawn.thinned(max(4, MOST_NUMBERS // free.size) if free.size else None)
         if len(values) and distribution.model is not None:
-            asked = for_observations, contents.pointwise
-            pointwise = _draw_pointwise(drawn, distribution.model, values, free, *asked)
-        if drawn.told is not None and "log_likelihood" in contents.pointwise:
+            parts = values, free, for_observations, wanted
+            pointwise = _draw_pointwise(drawn, distribution.model, *parts)
+        if drawn.told is not None and "log_likelihood" in wanted:
             outcomes = {f"do({problem.target})": _split(drawn, drawn.told)}
             pointwise["log_likelihood"] = pointwise.get("log_likelihood", {}) | outcomes
     groups = {"posterior": _parameters(drawn, distribution)}
-    if contents.effects is not None:
-        groups["posterior"]["effect"] = _effects(drawn, distribution, contents.effects)
-        names["intervention"] = labels(problem, contents.effects)
+    if queries is not None:
+        groups["posterior"]["effect"] = _effects(drawn, distribution, queries)
+        names["intervention"] = labels(problem, queries)
     if drawn.log_prior is not None:
         groups["log_prior"] = {"prior": _split(drawn, drawn.log_prior)}
     groups |= {"sample_stats": drawn.stats} | pointwise
@@ -167,18 +136,52 @@ def draw_tree(
     if psi is not None and psi.shape[0] * psi.shape[1] == len(drawn.theta):  # all draws are kept
         groups["unconstrained_posterior"] = {"psi": psi}
         names["unconstrained"] = distribution.model.coordinates  # type: ignore[union-attr]
-    return xr.DataTree.from_dict(
+    tree = xr.DataTree.from_dict(
         {group: _dataset(group, arrays, names) for group, arrays in groups.items() if arrays}
     )
+    if kept := _observations(post):
+        tree["constant_data"] = _dataset("constant_data", kept, {"node": post.data.nodes})
+    tree.attrs = _attributes(post)
+    return tree
 
 
-def _parameter_names(
-    problem: Problem, distribution: ThetaDistribution
-) -> dict[str, tuple[str, ...]]:
+def _read_groups(observations: object) -> tuple[str, ...]:
+    """Return the pointwise groups that `observations` asks for."""
+    if isinstance(observations, bool):
+        return POINTWISE_GROUPS if observations else ()
+    names = [observations] if isinstance(observations, str) else observations
+    if not isinstance(names, list | tuple) or not all(name in POINTWISE_GROUPS for name in names):
+        raise ArgumentError(
+            "observations must be True, False or some of the groups "
+            f"{listed(POINTWISE_GROUPS)}; got {observations!r}"
+        )
+    return tuple(names)
+
+
+def _attributes(post: "Posterior") -> dict[str, str]:
+    """Return the attributes of a tree, by which `Posterior.load` restores and checks it."""
+    import causal_bo_ppl
+
+    attributes = offered(post.distribution.response, "attributes")
+    return {
+        "causal_bo_ppl": causal_bo_ppl.__version__,
+        "format": FORMAT,
+        "problem": post.problem.fingerprint,
+        "posterior": post.fingerprint,
+        "method": post.method,
+        "mechanisms": post.mechanisms,
+        "verdict": post.verdict,
+        "accepted": post.accepted,
+        "draws": "independent" if post.distribution.chains is None else "as sampled in chains",
+        "recipe": _write_recipe(post),
+    } | ({} if attributes is None else attributes())
+
+
+def _parameter_names(post: "Posterior") -> dict[str, tuple[str, ...]]:
     """Return the names along the dimensions of theta and of the sds."""
-    nodes = problem.graph.ancestral(problem.target).nodes
-    learned = tuple(name for name, each in zip(nodes, distribution.learned, strict=True) if each)
-    return {"coordinate": distribution.response.names, "node": learned}
+    nodes = post.problem.graph.ancestral(post.problem.target).nodes
+    pairs = zip(nodes, post.distribution.learned, strict=True)
+    return {"coordinate": post.names, "node": tuple(name for name, learned in pairs if learned)}
 
 
 def _field(group: str, name: str) -> Field:
@@ -247,31 +250,6 @@ def _draw_pointwise(
     if "observed_data" in wanted:
         groups["observed_data"] = {name: values[chosen, k] for k, name, chosen in learned}
     return groups
-
-
-def to_datatree(post: "Posterior", contents: Contents, key: jax.Array) -> "xr.DataTree":
-    """Return the tree of a posterior with all that `Posterior.load` needs to restore it."""
-    import causal_bo_ppl
-
-    tree = draw_tree(post.problem, post.distribution, post.data, contents, key)
-    if kept := _observations(post):
-        tree["constant_data"] = _dataset("constant_data", kept, {"node": post.data.nodes})
-    tree.attrs = {
-        "causal_bo_ppl": causal_bo_ppl.__version__,
-        "format": FORMAT,
-        "problem": post.problem.fingerprint,
-        "posterior": post.fingerprint,
-        "method": post.method,
-        "mechanisms": post.mechanisms,
-        "verdict": post.verdict,
-        "accepted": post.accepted,
-        "draws": "independent" if post.distribution.chains is None else "as sampled in chains",
-        "recipe": _write_recipe(post),
-    }
-    attributes = offered(post.distribution.response, "attributes")
-    if attributes is not None:
-        tree.attrs |= {str(name): str(value) for name, value in attributes().items()}
-    return tree
 
 
 def _observations(post: "Posterior") -> dict[str, np.ndarray]:
@@ -612,13 +590,11 @@ def require_same(tree: Any, post: "Posterior") -> None:
             f"{SAVE_AGAIN} without draws="
         )
     for group in [each for each in ("posterior", "prior") if each in tree.children]:
-        for dim, names in _parameter_names(post.problem, post.distribution).items():
+        for dim, names in _parameter_names(post).items():
             _require_names(tree, group, dim, names)
         sd = tree[group].data_vars.get("sd", np.ones(1))
         if not ((sd > 0) & (np.isfinite(sd) | (group == "prior"))).all():
-            raise StoreError(
-                f"has standard deviations in {group!r} that are not positive; {SAVE_AGAIN}"
-            )
+            raise StoreError(f"has sds in {group!r} that are not positive; {SAVE_AGAIN}")
     theta = tree["posterior"]["theta"].values
     is_moments = post.recipe is not None and trait(post.recipe.method, "learns_moments")
     # a ratio of moments whose denominator passes zero has no value: NaN

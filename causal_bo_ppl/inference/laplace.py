@@ -22,6 +22,7 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, NumericalError, listed
+from causal_bo_ppl.inference import potentials
 from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
     NOMINAL_CHAINS,
@@ -30,18 +31,6 @@ from causal_bo_ppl.inference.draws import (
     draw_count,
     drawn_at,
     overall,
-)
-from causal_bo_ppl.inference.potentials import (
-    PROPOSALS,
-    WHOLE,
-    Importance,
-    derivatives,
-    explain,
-    hessian,
-    potentials,
-    resample,
-    value_and_gradient,
-    weigh,
 )
 from causal_bo_ppl.inputs import PATIENCE, host_generator
 from causal_bo_ppl.mechanisms.base import Density, Mechanisms, Model, Task, offered
@@ -126,12 +115,6 @@ class GaussianDistribution(ModelDistribution):
         return overall(self.lines(Limits()))
 
     @cached_property
-    def width(self) -> float | None:
-        """The sd at the mode relative to the exact one; None where the model does not know it."""
-        narrowness = offered(self.model, "narrowness")
-        return None if narrowness is None else float(narrowness())
-
-    @cached_property
     def coverage(self) -> float | None:
         """The exact probability of 90 % intervals; None where it is not known."""
         coverage = offered(self.model, "mode_coverage")
@@ -174,21 +157,22 @@ class GaussianDistribution(ModelDistribution):
         psi = self._coordinates(draw_count(n), key)
         return drawn_at(self.model, psi, NOMINAL_CHAINS, {})
 
-    def importance(self, draws: int, key: jax.Array) -> Importance:
+    def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return weights of the Gaussian for the density that it approximates."""
         return self.resampled(draws, key)[1]
 
-    def resampled(self, draws: int, key: jax.Array) -> tuple[np.ndarray, Importance]:
+    def resampled(self, draws: int, key: jax.Array) -> tuple[np.ndarray, potentials.Importance]:
         """Draw theta (n, d) from the density that the Gaussian approximates, with the weights.
 
         Gaussian draws in all coordinates of the model, weighted, then chosen systematically in
         proportion to their weights.
         """
         generator = host_generator(key)
-        z = generator.standard_normal((PROPOSALS * draws, len(self.mode)))
+        z = generator.standard_normal((potentials.PROPOSALS * draws, len(self.mode)))
         psi = self.mode + z @ self.factor.T
-        weights = weigh(0.5 * (z**2).sum(axis=1) - potentials(self.model, psi), WHOLE)
-        chosen = resample(weights.weights, draws, generator)
+        ratios = 0.5 * (z**2).sum(axis=1) - potentials.potentials(self.model, psi)
+        weights = potentials.weigh(ratios, potentials.WHOLE)
+        chosen = potentials.resample(weights.weights, draws, generator)
         return self.model.theta(self.model.draws(psi[chosen])), weights
 
     def lines(self, limits: Limits) -> pd.DataFrame:
@@ -210,12 +194,10 @@ class GaussianDistribution(ModelDistribution):
             "The mode was found and its curvature is positive definite, condition number "
             f"{self.condition:.3g}."
         )
-        if self.width is None or self.coverage is None:
+        if self.coverage is None:
             return text
-        return (
-            f"{text} Its sds are about {self.width:.0%} of the exact ones, and its "
-            f"{COVERAGE_LEVEL:.0%} intervals hold about {self.coverage:.0%} of the exact posterior."
-        )
+        share = f"{self.coverage:.0%} of the exact posterior"
+        return f"{text} Its {COVERAGE_LEVEL:.0%} intervals hold about {share}."
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mode."""
@@ -229,7 +211,7 @@ class GaussianDistribution(ModelDistribution):
 @jax.jit
 def _linearize_theta(density: Density, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return theta (d,) and its derivatives (d, k) at psi (k,)."""
-    return density.theta(psi), derivatives(density, density.theta, psi)
+    return density.theta(psi), potentials.derivatives(density, density.theta, psi)
 
 
 @contextmanager
@@ -266,17 +248,17 @@ def _search(model: Model, bar: tqdm) -> GaussianDistribution:
     density = jax.tree.map(jnp.asarray, model.density)
 
     def evaluate(psi: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = value_and_gradient(density, psi)
+        value, gradient = potentials.value_and_gradient(density, psi)
         bar.update()
         return float(value), np.asarray(gradient)
 
     start = np.zeros(len(model.coordinates))
     if not np.isfinite(evaluate(start)[0]):
-        raise NumericalError(explain(model))
+        raise NumericalError(potentials.explain(model))
     mode = minimize(evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": 1_000}).x
     for _ in range(MOST_NEWTON_STEPS):
         value, gradient = evaluate(mode)
-        root = _factor(model, np.asarray(hessian(density, mode)))
+        root = _factor(model, np.asarray(potentials.hessian(density, mode)))
         half = solve_triangular(root, gradient, lower=True)
         step = solve_triangular(root, half, lower=True, trans="T")
         decrement = float(gradient @ step) / 2

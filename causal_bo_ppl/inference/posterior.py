@@ -19,20 +19,9 @@ from causal_bo_ppl.data.data import digest, read_data
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ArgumentError, NumericalError, PosteriorError
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_observations
+from causal_bo_ppl.inference import datatree
+from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_entries
 from causal_bo_ppl.inference.conjugate import Conjugate
-from causal_bo_ppl.inference.datatree import (
-    GIVEN_DRAWS,
-    LARGEST_FILE,
-    Saved,
-    UserDefined,
-    read_contents,
-    read_saved,
-    reading,
-    require_same,
-    save_tree,
-    to_datatree,
-)
 from causal_bo_ppl.inference.draws import find_quantiles, read_levels
 from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
 from causal_bo_ppl.inputs import as_key, read_count, require_float64
@@ -218,7 +207,11 @@ class Posterior:
     @cached_property
     def learned_observations(self) -> tuple[np.ndarray, np.ndarray]:
         """Values (n, p) of the target and its causes, and which of them inform a density."""
-        return learned_observations(self.problem, self.distribution, self.data)
+        nodes = self.problem.graph.ancestral(self.problem.target).nodes
+        learned = learned_entries(
+            self.distribution.model, self.distribution.learned, self.data, nodes
+        )
+        return self.data.values[:, self._columns], learned
 
     @cached_property
     def fingerprint(self) -> str:
@@ -368,7 +361,7 @@ class Posterior:
         >>> tree["posterior"]["effect"].coords["intervention"].values.tolist()
         ['do(X = 1)']
         """
-        return to_datatree(self, read_contents(self, draws, observations, effects), as_key(key))
+        return datatree.to_datatree(self, draws, as_key(key), observations, effects)
 
     def save(
         self,
@@ -412,8 +405,8 @@ class Posterior:
         ...     post.save(f"{folder}/posterior.nc", draws=40).name
         'posterior.nc'
         """
-        contents = read_contents(self, draws, observations, effects)
-        return save_tree(to_datatree(self, contents, as_key(key)), path)
+        tree = self.to_datatree(draws=draws, key=key, observations=observations, effects=effects)
+        return datatree.save_tree(tree, path)
 
     @classmethod
     def load(
@@ -424,7 +417,7 @@ class Posterior:
         mechanisms: Choice | None = None,
         method: Any = None,
         prior: Prior | None = None,
-        largest: int = LARGEST_FILE,
+        largest: int = datatree.LARGEST_FILE,
     ) -> "Posterior":
         """Return the posterior that `save` wrote, or whose tree `to_datatree` made.
 
@@ -469,15 +462,16 @@ class Posterior:
         True
         """
         require_float64()
-        with reading(source):
-            saved = read_saved(source, problem, UserDefined(mechanisms, method, prior), largest)
+        user = datatree.UserDefined(mechanisms, method, prior)
+        with datatree.reading(source):
+            saved = datatree.read_saved(source, problem, user, largest)
             post = cls._restore(saved, problem, mechanisms)
-            require_same(saved.tree, post)
+            datatree.require_same(saved.tree, post)
         accepted = str(saved.tree.attrs.get("accepted", ""))
         return post.accept(accepted) if accepted else post
 
     @classmethod
-    def _restore(cls, saved: Saved, problem: Problem, mechanisms: Any) -> "Posterior":
+    def _restore(cls, saved: datatree.Saved, problem: Problem, mechanisms: Any) -> "Posterior":
         attributes = saved.tree.attrs
         if saved.recipe is None:
             return cls.from_draws(
@@ -495,7 +489,7 @@ class Posterior:
         return post
 
     @classmethod
-    def infer(cls, recipe: Recipe, saved: Saved | None = None) -> "Posterior":
+    def infer(cls, recipe: Recipe, saved: datatree.Saved | None = None) -> "Posterior":
         """Return the posterior of a recipe, with the draws of a saved one where it is given."""
         task = recipe.task
         family, choice = choose_family(task, read_mechanisms(recipe.mechanisms))
@@ -604,7 +598,7 @@ class Posterior:
         name, response = read_response(mechanisms, task)
         size = len(problem.graph.ancestral(problem.target).nodes)
         distribution = GivenDraws(response, read_draws(draws, response.names), size)
-        return cls(problem, GIVEN_DRAWS, distribution, (none,), 0, "", name)
+        return cls(problem, datatree.GIVEN_DRAWS, distribution, (none,), 0, "", name)
 
 
 def require_trusted(post: Posterior) -> Posterior:

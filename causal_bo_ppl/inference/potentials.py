@@ -69,26 +69,20 @@ def hessian(density: Density, psi: jax.Array) -> jax.Array:
     return found
 
 
-@jax.jit
-def _potentials(density: Density, psi: jax.Array) -> jax.Array:
-    found: jax.Array = for_each(density, partial(potential, density), psi)
-    return found
-
-
-@jax.jit
-def _log_priors(density: Density, psi: jax.Array) -> jax.Array:
-    found: jax.Array = for_each(density, density.log_prior, psi)
-    return found
+@partial(jax.jit, static_argnums=0)
+def _evaluate(function: Callable[..., jax.Array], density: Density, psi: jax.Array) -> Any:
+    return for_each(density, partial(function, density), psi)
 
 
 def potentials(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the potential at many coordinates (n, k), of shape (n,)."""
-    return np.asarray(in_pieces(partial(_potentials, model.density), psi, len(psi)))
+    return np.asarray(in_pieces(partial(_evaluate, potential, model.density), psi, len(psi)))
 
 
 def log_priors(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the log prior at many coordinates (n, k), of shape (n,)."""
-    return np.asarray(in_pieces(partial(_log_priors, model.density), psi, len(psi)))
+    work = partial(_evaluate, type(model.density).log_prior, model.density)
+    return np.asarray(in_pieces(work, psi, len(psi)))
 
 
 def find_starts(model: Model, count: int, key: jax.Array) -> np.ndarray:

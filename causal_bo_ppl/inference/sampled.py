@@ -12,6 +12,7 @@ import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed, unknown
+from causal_bo_ppl.inference import potentials
 from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
     Drawn,
@@ -23,16 +24,6 @@ from causal_bo_ppl.inference.draws import (
     overall,
     summarise,
     worth_of_chains,
-)
-from causal_bo_ppl.inference.potentials import (
-    COEFFICIENTS,
-    FEWEST_DRAWS_PER_DIMENSION,
-    TOO_FEW,
-    WHOLE,
-    Importance,
-    not_assessed,
-    ratios_of_model,
-    weigh,
 )
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
@@ -136,23 +127,25 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
     def _all(self) -> Drawn:
         return drawn_at(self.model, self._flat, len(self.psi), self.stats)
 
-    def importance(self, draws: int, key: jax.Array) -> Importance:
+    def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return weights of the Gaussian with the moments of the draws.
 
         The weights are of the coefficients alone, where their density is known; otherwise of the
         whole model, in coordinates in which theta is linear where the model offers them.
         """
         size = len(self.model.coordinates)
-        if len(self._flat) < FEWEST_DRAWS_PER_DIMENSION * size:
-            return not_assessed(draws, TOO_FEW)
+        if len(self._flat) < potentials.FEWEST_DRAWS_PER_DIMENSION * size:
+            return potentials.not_assessed(draws, potentials.TOO_FEW)
         generator = host_generator(key)
         coefficient_ratio = offered(self.model, "coefficient_ratio")
         known = coefficient_ratio and coefficient_ratio(self.models, draws, generator)
         if known is not None:
-            return weigh(known, COEFFICIENTS)
+            return potentials.weigh(known, potentials.COEFFICIENTS)
         convert = offered(self.model, "with_linear_theta")
         model, psi = convert(self._flat) if convert else (self.model, self._flat)
-        return weigh(ratios_of_model(model, psi, generator.standard_normal((draws, size))), WHOLE)
+        standard = generator.standard_normal((draws, size))
+        ratios = potentials.ratios_of_model(model, psi, standard)
+        return potentials.weigh(ratios, potentials.WHOLE)
 
     def describe(self, lines: pd.DataFrame) -> str:
         """Return a sentence on the number and the quality of the draws."""
@@ -213,9 +206,9 @@ class GivenDraws(ThetaDraws):
         """Return None: the prior is not known."""
         return None
 
-    def importance(self, draws: int, key: jax.Array) -> Importance:
+    def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return equal weights: the density is not known."""
-        return not_assessed(draws, NO_DENSITY)
+        return potentials.not_assessed(draws, NO_DENSITY)
 
     def describe(self, lines: pd.DataFrame) -> str:
         """Return a sentence on the number and the quality of the draws."""

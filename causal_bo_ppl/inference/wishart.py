@@ -237,8 +237,9 @@ class Wishart:
         identifications = identified(task.problem, False)
         chosen = [identifications[members] for members in parameters.explored.sets]
         effects = {each.effective: each.estimand for each in chosen if each.estimand is not None}
-        parts = task.problem, graph, effects, parameters, prior, summarise_moments(values)
-        return MomentDistribution(*parts).require_finite()
+        empty = summarise_moments(values[:0])
+        before = MomentDistribution(task.problem, graph, effects, parameters, prior, empty)
+        return before.update(task.data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,18 +393,16 @@ class MomentDistribution:
     def update(self, data: Data) -> "MomentDistribution":
         """Return the posterior after more observational data."""
         more = summarise_moments(observed(data, self.graph))
-        return replace(self, statistics=merge_statistics(self.statistics, more)).require_finite()
-
-    def require_finite(self) -> "MomentDistribution":
-        """Return this distribution if its moments are finite; nothing is exact otherwise."""
-        finite = np.isfinite(self.posterior.centre) & np.isfinite(self.posterior.scale).all(axis=1)
+        updated = replace(self, statistics=merge_statistics(self.statistics, more))
+        centre, _, scale, _ = updated.posterior
+        finite = np.isfinite(centre) & np.isfinite(scale).all(axis=1)
         if not finite.all():
             where = self.graph.nodes[int(finite.argmin())]
             raise NumericalError(
                 f"the moments of {where!r} are not finite, so the posterior is not exact; change "
                 "its units, or look for values that cannot be"
             )
-        return self
+        return updated
 
 
 def observed(data: Data, graph: CausalGraph) -> np.ndarray:

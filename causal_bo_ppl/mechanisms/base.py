@@ -213,7 +213,6 @@ class Model(Protocol):
     - `moments(mode, factor)`: mean and a factor of the covariance of theta, for a Gaussian psi.
     - `given_hyperparameters()`: the model with its hyperparameters at the mode of their evidence.
     - `with_linear_theta(psi)`: the same model and psi in coordinates in which theta is linear.
-    - `narrowness()`: the sd of a Gaussian at the mode, relative to the exact one.
     - `mode_coverage(level)`: the share of the exact posterior in its central intervals of `level`.
     - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
       to the Gaussian with the moments of the draws; None where that density is not known.

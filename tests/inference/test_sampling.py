@@ -256,10 +256,10 @@ def test_laplace_reports_how_narrow_it_is_with_few_observations(chain):
     data = chain.observe(30, 0).select(np.arange(30) < 8)
     with pytest.warns(cb.CausalBOWarning, match="90% intervals hold only about 80%"):
         few = cb.fit(chain.problem, data, method="laplace")
-    exact = cb.fit(chain.problem, data)
-    assert few.distribution.width == pytest.approx((few.sd / exact.sd).min(), rel=0.02)
     assert few.verdict == "failed" and not cb.diagnostics.check_posterior(few).passed
-    assert cb.fit(chain.problem, chain.observe(60, 0), method="laplace").distribution.width > 0.95
+    assert (
+        cb.fit(chain.problem, chain.observe(60, 0), method="laplace").distribution.coverage > 0.88
+    )
 
 
 @pytest.mark.parametrize(

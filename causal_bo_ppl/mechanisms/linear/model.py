@@ -168,9 +168,7 @@ class Linear:
                 "a MomentPrior is for method='wishart'; this method takes a ScaledPrior or a "
                 "FixedPrior"
             )
-        if isinstance(prior, FixedPrior):
-            prior.require_no_known(known)
-        else:
+        if isinstance(prior, ScaledPrior):
             needed = np.array(graph.nodes)[needed_equations(parameters, graph)].tolist()
             spare = 3 + task.intercepts
             require_learnable(task.data, problem.graph, problem.known, nodes=needed, spare=spare)
@@ -327,17 +325,6 @@ class LinearModel(sem.LinearObservations):
         factor = np.exp(logs)[:, np.nonzero(self.spec.used)[0]]
         return model, np.concatenate([psi[:, :count] * factor, psi[:, count:]], axis=1)
 
-    def narrowness(self) -> float:
-        """Return the sd that a Gaussian at the mode gives, relative to the exact one.
-
-        It is that of the worst regression: the mode of (coefficients, log sd) underestimates the
-        sd of the noise.
-        """
-        if self.spec.known_noise:
-            return 1.0
-        degrees, used = self._degrees
-        return float(np.sqrt((np.maximum(degrees - 2, 0) / (degrees + used)).min()))
-
     def mode_coverage(self, level: float) -> float:
         """Return the exact posterior probability of an interval of the Gaussian at the mode.
 
@@ -347,15 +334,10 @@ class LinearModel(sem.LinearObservations):
         """
         if self.spec.known_noise:
             return level
-        degrees, used = self._degrees
+        used = (self.equations.causes >= 0).sum(axis=1)[self.learned]
+        degrees = 2 * self.equations.posterior.shape[self.learned]
         half = norm.ppf((1 + level) / 2) * np.sqrt(degrees / (degrees + used))
         return float(np.min(1 - 2 * student.sf(half, degrees)))
-
-    @property
-    def _degrees(self) -> tuple[np.ndarray, np.ndarray]:
-        """Degrees of freedom (E,) of every regression, and its number of coefficients."""
-        used = (self.equations.causes >= 0).sum(axis=1)[self.learned]
-        return 2 * self.equations.posterior.shape[self.learned], used
 
     def coefficient_ratio(
         self, draws: Models, n: int, generator: np.random.Generator

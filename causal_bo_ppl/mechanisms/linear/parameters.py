@@ -40,7 +40,7 @@ def read_prior(task: Task) -> ScaledPrior | FixedPrior | MomentPrior:
             f"prior must be a ScaledPrior, a FixedPrior or a MomentPrior, got {prior!r}"
         )
     if isinstance(prior, FixedPrior):
-        prior.require_names(task.problem.graph)
+        prior.require_fit(task.problem.graph, task.problem.known)
     return deepcopy(prior) or ScaledPrior()
 
 

@@ -96,7 +96,7 @@ class ScaledPrior(LinearPrior):
     rows: float = 0.01
 
     def __post_init__(self) -> None:
-        _read_positive("rows", self.rows)
+        _read_size("rows", self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +144,7 @@ class FixedPrior(LinearPrior):
 
     def __post_init__(self) -> None:
         for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
-            object.__setattr__(self, name, _read_positive(name, getattr(self, name)))
+            object.__setattr__(self, name, _read_size(name, getattr(self, name)))
         if not (2 < _number("noise_rows", self.noise_rows) <= MOST or self.noise_rows == math.inf):
             raise MechanismError(
                 "noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got "
@@ -152,8 +152,8 @@ class FixedPrior(LinearPrior):
             )
         object.__setattr__(self, "noise_rows", float(self.noise_rows))
         read = {
-            "scales": lambda name, scale: _read_positive(f"the scale of {name!r}", scale),
-            "centres": lambda name, centre: _read_finite(f"the centre of {name!r}", centre),
+            "scales": lambda name, scale: _read_size(f"the scale of {name!r}", scale),
+            "centres": lambda name, centre: _read_size(f"the centre of {name!r}", centre, 0.0),
             "slopes": _read_slope,
         }
         for field_name, reader in read.items():
@@ -165,8 +165,8 @@ class FixedPrior(LinearPrior):
             values = {name: reader(name, value) for name, value in given.items()}
             object.__setattr__(self, field_name, values)
 
-    def require_names(self, graph: CausalGraph) -> None:
-        """Refuse names that the graph does not have."""
+    def require_fit(self, graph: CausalGraph, known: Mapping[Edge, float]) -> None:
+        """Refuse names that the graph does not have, and slopes that are known."""
         for name in (*self.scales, *self.centres):
             if name not in graph.nodes:
                 raise MechanismError(f"the prior names an {unknown('variable', name, graph.nodes)}")
@@ -175,10 +175,6 @@ class FixedPrior(LinearPrior):
                 raise MechanismError(
                     f"the prior has a slope for {edge!r}, which is no edge of the graph"
                 )
-
-    def require_no_known(self, known: Mapping[Edge, float]) -> None:
-        """Refuse a prior for a coefficient that is known."""
-        for edge in self.slopes:
             if edge in known:
                 raise MechanismError(
                     f"the coefficient of {' -> '.join(edge)} is known; it has no prior"
@@ -249,7 +245,7 @@ class MomentPrior(LinearPrior):
                 f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and "
                 f"{scale.shape}"
             )
-        _read_positive("kappa", self.kappa)
+        _read_size("kappa", self.kappa)
         if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
             raise MechanismError(
                 f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}"
@@ -259,8 +255,8 @@ class MomentPrior(LinearPrior):
         if not (np.isfinite(centre).all() and is_symmetric):
             raise MechanismError("centre must be finite, scale symmetric and positive definite")
         for k, (middle, size) in enumerate(zip(np.abs(centre).tolist(), sd.tolist(), strict=True)):
-            _require_size(f"centre[{k}]", middle, least=0.0)
-            _require_size(f"the root of scale[{k}, {k}]", size)
+            _read_size(f"centre[{k}]", middle, 0.0)
+            _read_size(f"the root of scale[{k}, {k}]", size)
         if not (np.linalg.eigvalsh(scale / np.outer(sd, sd)) > 0).all():
             raise MechanismError("centre must be finite, scale symmetric and positive definite")
         for name, array in (("centre", centre), ("scale", (scale + scale.T) / 2)):
@@ -271,19 +267,15 @@ class MomentPrior(LinearPrior):
 PRIORS = {kind.__name__: kind for kind in (ScaledPrior, FixedPrior, MomentPrior)}
 
 
-def _read_slope(edge: object, distribution: object) -> tuple[float, float]:
-    if (
-        isinstance(distribution, str | bytes)
-        or not isinstance(distribution, Sequence)
-        or len(distribution) != 2
-    ):
+def _read_slope(edge: object, distribution: Any) -> tuple[float, float]:
+    try:
+        mean, sd = distribution
+    except (TypeError, ValueError):
         raise MechanismError(
             f"the prior of the slope {edge!r} is a pair (mean, sd), got {distribution!r}"
-        )
-    mean = _read_finite(f"the prior mean of the slope {edge!r}", distribution[0], STEEPEST)
-    return mean, _read_positive(
-        f"the prior sd of the slope {edge!r}", distribution[1], 1 / STEEPEST, STEEPEST
-    )
+        ) from None
+    mean = _read_size(f"the prior mean of the slope {edge!r}", mean, 0.0, STEEPEST)
+    return mean, _read_size(f"the prior sd of the slope {edge!r}", sd, 1 / STEEPEST, STEEPEST)
 
 
 def _array(name: str, given: object) -> np.ndarray:
@@ -299,27 +291,19 @@ def _number(name: str, value: object) -> float:
     return as_float(value)
 
 
-def _read_finite(name: str, value: object, most: float = MOST) -> float:
+def _read_size(name: str, value: object, least: float = LEAST, most: float = MOST) -> float:
+    """Return a finite number of a size whose squares neither overflow nor underflow.
+
+    It must be positive unless `least` is 0.
+    """
     number = _number(name, value)
-    if not math.isfinite(number):
-        raise MechanismError(f"{name} must be finite, got {value!r}")
-    _require_size(name, abs(number), 0.0, most)
-    return number
-
-
-def _read_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> float:
-    number = _number(name, value)
-    if not 0 < number < math.inf:
-        raise MechanismError(f"{name} must be a positive number, got {value!r}")
-    _require_size(name, number, least, most)
-    return number
-
-
-def _require_size(name: str, size: float, least: float = LEAST, most: float = MOST) -> None:
-    """Refuse a size whose squares, in ratios with those of other columns, overflow or underflow."""
-    fault = size_fault(size, least, most)
+    if not math.isfinite(number) or (least > 0 and number <= 0):
+        wanted = "a positive number" if least > 0 else "finite"
+        raise MechanismError(f"{name} must be {wanted}, got {value!r}")
+    fault = size_fault(abs(number), least, most)
     if fault:
         raise MechanismError(f"{name} has the size {fault}")
+    return number
 
 
 def prior_to_record(prior: object) -> dict[str, object]:

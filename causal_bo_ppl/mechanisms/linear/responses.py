@@ -25,16 +25,8 @@ from causal_bo_ppl.errors import MechanismError, unknown
 from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import HessianBounds
+from causal_bo_ppl.mechanisms.linear import sem
 from causal_bo_ppl.mechanisms.linear.parameters import LinearParameters, open_variables
-from causal_bo_ppl.mechanisms.linear.sem import (
-    MODELS_AT_ONCE,
-    LinearSEM,
-    ThetaReader,
-    known_matrix,
-    query_means,
-    read_theta,
-    total_effects,
-)
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import distinct_rows, split_by_set
 
@@ -79,17 +71,17 @@ class EffectResponse(LinearParameters):
     program = EffectProgram()
 
     @cached_property
-    def reader(self) -> ThetaReader:
+    def reader(self) -> sem.ThetaReader:
         """The query for every coordinate, to which it is the response."""
         coordinates = self.parameters.coordinates
         mask = np.array([[name in each.given for name in self.nodes] for each in coordinates])
         value = np.array([[name == each.cause for name in self.nodes] for each in coordinates])
         is_intercept = np.array([not each.cause for each in coordinates], bool)
-        return ThetaReader(None, Queries(mask, value.astype(float)), is_intercept)
+        return sem.ThetaReader(None, Queries(mask, value.astype(float)), is_intercept)
 
     def read(self, matrices: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models (n, p + 1, p)."""
-        blocks = np.split(matrices, range(MODELS_AT_ONCE, len(matrices), MODELS_AT_ONCE))
+        blocks = np.split(matrices, range(sem.MODELS_AT_ONCE, len(matrices), sem.MODELS_AT_ONCE))
         return np.concatenate([np.asarray(_read_many(self.reader, block)) for block in blocks])
 
     def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
@@ -113,7 +105,7 @@ class EffectResponse(LinearParameters):
             for each in coordinates:
                 columns[row, causes.index(each.cause)] = position[each.name]
         mask, known = np.asarray(upstream.mask), np.zeros((len(which), len(causes)))
-        weights = known_matrix(self.graph, self.parameters.explored.known)[:-1]
+        weights = sem.known_matrix(self.graph, self.parameters.explored.known)[:-1]
         if weights.any():
             loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
             is_missing = mask & (columns[which, :-1] == len(position))
@@ -129,7 +121,7 @@ class EffectResponse(LinearParameters):
         return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
 
 
-_read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
+_read_many = jax.jit(jax.vmap(sem.read_theta, (None, 0)))
 
 
 @jax.jit
@@ -138,7 +130,7 @@ def _gradients(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> 
 
     The constant has m = 1, or 0 where centred.
     """
-    means = query_means(jnp.asarray(matrix), queries, is_intercept)
+    means = sem.query_means(jnp.asarray(matrix), queries, is_intercept)
     mask = jnp.asarray(queries.mask).T
     loads: jax.Array = adjoint_sweep(jnp.asarray(matrix)[:-1], mask, matrix.shape[1] - 1)
     return means.T[:, :, None] * loads.T[:, None, :]
@@ -184,8 +176,8 @@ class StructuralProgram:
         """Return the second derivatives, of shape (M, d, d)."""
         matrix = self.matrix(theta)
         means, loads = self._means(theta, batch).T, self._loads(theta, batch.mask).T
-        sem = LinearSEM(matrix[:-1], matrix[-1], jnp.zeros(self.fixed[:-1].shape))
-        onward = jnp.pad(total_effects(sem, batch.mask), ((0, 0), (0, 0), (0, 1)))
+        model = sem.LinearSEM(matrix[:-1], matrix[-1], jnp.zeros(self.fixed[:-1].shape))
+        onward = jnp.pad(sem.total_effects(model, batch.mask), ((0, 0), (0, 0), (0, 1)))
         between = onward[:, self.effects_of][:, :, self.causes]  # nothing moves the constant
         half = means[:, self.causes][:, :, None] * between * loads[:, self.effects_of][:, None, :]
         return half + jnp.matrix_transpose(half)
@@ -226,15 +218,15 @@ class StructuralResponse(LinearParameters):
         coordinates = self.parameters.coordinates
         causes = [position[each.cause] for each in coordinates]
         effects = [position[each.effect] for each in coordinates]
-        fixed = known_matrix(self.graph, self.parameters.explored.known)
+        fixed = sem.known_matrix(self.graph, self.parameters.explored.known)
         with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
             arrays = jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed)
         return StructuralProgram(*arrays)
 
     @cached_property
-    def reader(self) -> ThetaReader:
+    def reader(self) -> sem.ThetaReader:
         """The positions of theta among the coefficients."""
-        return ThetaReader(self._positions, None, None)
+        return sem.ThetaReader(self._positions, None, None)
 
     @cached_property
     def _positions(self) -> tuple[np.ndarray, np.ndarray]:
@@ -262,8 +254,8 @@ class StructuralResponse(LinearParameters):
         first, _ = distinct_rows(mask)
         points = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
         effects = np.empty((len(theta), len(mask)))
-        cells = MODELS_AT_ONCE * max(len(first), 1) * points.shape[1]
-        step = MODELS_AT_ONCE * max(1, MOST_SLOPES_IN_MEMORY // cells)
+        cells = sem.MODELS_AT_ONCE * max(len(first), 1) * points.shape[1]
+        step = sem.MODELS_AT_ONCE * max(1, MOST_SLOPES_IN_MEMORY // cells)
         groups = [members for _, members in split_by_set(batch)]
         for start in range(0, len(theta), step):
             slopes = self._slopes(theta[start : start + step], mask[first])
@@ -280,7 +272,7 @@ class StructuralResponse(LinearParameters):
             work = partial(_slopes_of_many, self.program, jnp.asarray(block))
             return np.asarray(in_pieces(work, masks, len(masks), 1))
 
-        return np.asarray(in_pieces(slopes_of, theta, len(theta), 0, MODELS_AT_ONCE))
+        return np.asarray(in_pieces(slopes_of, theta, len(theta), 0, sem.MODELS_AT_ONCE))
 
     def hessian_bounds(
         self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
