@@ -133,7 +133,7 @@ class ExactDistribution(ModelDistribution):
         root = np.sqrt(np.where(needed, solved.variance, 0.0))[:, None, None] * solved.root
         z = host_generator(key).standard_normal((draws, *causes.shape)) * used
         proposed = solved.mean + np.einsum("ekl,nel->nek", root, z)
-        squares = z[:, *np.nonzero(used & needed[:, None])] ** 2
+        squares = z[:, used & needed[:, None]] ** 2
         ratios = self.equations.log_student(proposed) + 0.5 * squares.sum(axis=1)
         return weigh(ratios, COEFFICIENTS)
 

@@ -14,9 +14,8 @@ import pandas as pd
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, judge
-from causal_bo_ppl.errors import ArgumentError, listed
+from causal_bo_ppl.errors import listed
 from causal_bo_ppl.inference.potentials import log_priors
-from causal_bo_ppl.inputs import read_number
 from causal_bo_ppl.mechanisms.base import Model, ResponseMap, ResponseProgram, offered
 from causal_bo_ppl.problem import Queries
 
@@ -86,12 +85,6 @@ class Drawn(NamedTuple):
         )
         stats = {name: value[:, ::step] for name, value in self.stats.items()}
         return Drawn(self.chains, self.theta[kept], models, log_prior, stats, told)
-
-
-def choose_draws(draws: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:
-    """Choose n of the draws (m, d) at random: each at most once, as long as there are enough."""
-    order = generator.permutation(len(draws))
-    return np.asarray(draws[np.resize(order, n) if n > len(draws) else order[:n]])
 
 
 def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
@@ -173,12 +166,6 @@ def effective_sizes(draws: np.ndarray) -> np.ndarray:
     return np.asarray(np.clip(sizes, chains, chains * length))
 
 
-def worth_of_chains(draws: np.ndarray) -> float:
-    """Return the effective sample size of the covariance of draws (chains, n, d)."""
-    centre = draws.reshape(-1, draws.shape[-1]).mean(axis=0)
-    return float(effective_sizes((draws - centre) ** 2).min(initial=np.inf))
-
-
 def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limits) -> pd.DataFrame:
     """Return a row for each diagnostic of draws: value, limit and verdict. NaN fails.
 
@@ -239,21 +226,3 @@ def exact_lines(how: str) -> pd.DataFrame:
         {"value": [0.0], "limit": ["= 0"], "verdict": [PASSED]},
         index=pd.Index([f"closed form: {how}"], name="line"),
     )
-
-
-def read_levels(levels: object) -> list[float]:
-    """Return probabilities of quantiles, one or several."""
-    given = np.atleast_1d(np.asarray(levels, dtype=object))
-    read = [read_number("level", level) for level in given]
-    if not all(0 < level < 1 for level in read):
-        raise ArgumentError(f"levels must lie between 0 and 1, got {read}")
-    return read
-
-
-def find_quantiles(theta: np.ndarray, levels: list[float]) -> dict[float, np.ndarray]:
-    """Return quantiles (d,) of draws (n, d) by level; a draw that is not finite lies at the end."""
-    ends = [np.nan_to_num(theta, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
-    return {
-        level: np.quantile(end, level, axis=0, method="inverted_cdf")
-        for level, end in zip(levels, ends, strict=True)
-    }

@@ -237,7 +237,8 @@ def approximate(model: Model, *, progress: bool = True) -> GaussianDistribution:
     known_mode = offered(model, "mode")
     known = None if known_mode is None else known_mode()
     if known is not None:
-        return GaussianDistribution(model, *known, condition=1.0)
+        mode, factor, decrement = known
+        return GaussianDistribution(model, mode, factor, decrement, 1.0)
     with_linear_theta = offered(model, "with_linear_theta")
     with _progress(progress) as bar:
         return _search(model if with_linear_theta is None else with_linear_theta()[0], bar)

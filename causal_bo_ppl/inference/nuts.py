@@ -24,6 +24,8 @@ from causal_bo_ppl.inference.sampled import SampledDistribution
 from causal_bo_ppl.inputs import PATIENCE, read_count
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
 
+# psi, (chains, draws, k), and statistics of each draw, {name: (chains, draws)}
+Chains = tuple[np.ndarray, dict[str, np.ndarray]]
 TRANSITIONS_PER_BLOCK = 250  # between two movements of the progress bar
 SHORT_CHAIN = 500  # steps of warm-up, and draws, of a chain that is one of many fits
 FIELDS = {  # statistics of a draw: ArviZ's names, and NumPyro's
@@ -114,21 +116,11 @@ class NUTS:
             )
         for size in sizes[1:]:
             key = jax.random.fold_in(key, size)
-        return _distribution(model, self, key, Chains(psi, stats))
+        return _distribution(model, self, key, (psi, stats))
 
     def shortened(self) -> "NUTS":
         """Return shorter chains without a progress bar, for many fits."""
         return replace(self, warmup=SHORT_CHAIN, draws=SHORT_CHAIN, progress=False)
-
-
-class Chains(NamedTuple):
-    """The draws of all chains.
-
-    psi: (chains, draws, k) coordinates. stats: {name: (chains, draws)} of each draw.
-    """
-
-    psi: np.ndarray
-    stats: dict[str, np.ndarray]
 
 
 class CompiledSampler(NamedTuple):
@@ -151,11 +143,8 @@ def program(
         return lambda sites: potential(density, sites["psi"])
 
     initialize, step = hmc(potential_fn_gen=make_potential, algo="NUTS")
-    options = {
-        "dense_mass": is_correlated,
-        "target_accept_prob": target_accept,
-        "max_tree_depth": depth,
-    }
+    options = {"target_accept_prob": target_accept, "max_tree_depth": depth}
+    options |= {"dense_mass": is_correlated}
 
     @jax.jit
     def begin(key: jax.Array, start: jax.Array, density: Any) -> Any:
@@ -182,7 +171,7 @@ def program(
 
 
 def run_chains(model: Model, method: NUTS, key: jax.Array) -> Chains:
-    """Run all chains, as many at a time as there are cores."""
+    """Run all chains, as many at a time as there are cores, and return psi and statistics."""
     density = jax.tree.map(jnp.asarray, model.density)
     is_correlated = bool(getattr(model, "is_correlated", False))
     options = method.warmup, method.target_accept, method.depth
@@ -212,7 +201,7 @@ def run_chains(model: Model, method: NUTS, key: jax.Array) -> Chains:
     stacked = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
     stats = {name: stacked[name] for name in FIELDS} | {"lp": -stacked["lp"]}
     stats["tree_depth"] = np.ceil(np.log2(stacked["n_steps"] + 1)).astype(int)
-    return Chains(stacked["psi"], stats)
+    return stacked["psi"], stats
 
 
 def _run_chain(
@@ -249,4 +238,4 @@ def _distribution(
     def again(longer: Model) -> SampledDistribution:
         return sample(longer, method, jax.random.fold_in(key, len(longer.data)))
 
-    return SampledDistribution(model, chains.psi, chains.stats, "NUTS", size, settings, again)
+    return SampledDistribution(model, *chains, "NUTS", size, settings, again)

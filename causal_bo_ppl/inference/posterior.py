@@ -22,9 +22,8 @@ from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import datatree
 from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_entries
 from causal_bo_ppl.inference.conjugate import Conjugate
-from causal_bo_ppl.inference.draws import find_quantiles, read_levels
 from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
-from causal_bo_ppl.inputs import as_key, read_count, require_float64
+from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
 from causal_bo_ppl.mechanisms.base import (
     ExpectedInformation,
@@ -271,7 +270,11 @@ class Posterior:
         >>> post.quantiles([0.05, 0.95], key=0).shape
         (2, 2)
         """
-        columns = find_quantiles(self.draws(draws, key), read_levels(levels))
+        given = np.atleast_1d(np.asarray(levels, dtype=object))
+        theta, columns = self.draws(draws, key), {}
+        for level in [read_share("level", each) for each in given]:
+            values = np.nan_to_num(theta, nan=np.inf if level >= 0.5 else -np.inf)
+            columns[level] = np.quantile(values, level, axis=0, method="inverted_cdf")
         return pd.DataFrame(columns, index=pd.Index(self.names, name="coordinate"))
 
     def update(self, data: Data | pd.DataFrame) -> "Posterior":
@@ -493,10 +496,11 @@ class Posterior:
         """Return the posterior of a recipe, with the draws of a saved one where it is given."""
         task = recipe.task
         family, choice = choose_family(task, read_mechanisms(recipe.mechanisms))
+        parts = (task.data,) if saved is None else saved.parts
         if saved is None:
-            parts, distribution = (task.data,), recipe.method.infer(task, family, recipe.key)
+            distribution = recipe.method.infer(task, family, recipe.key)
         else:
-            parts, distribution = saved.parts, saved.resume(family.bind(task))
+            distribution = saved.resume(family.bind(task))
         total = (sum(map(digest, parts)) + task.outcomes.digest()) % 2**256
         common = recipe.method.name, distribution, parts, total
         return cls(task.problem, *common, "", family.name, choice, recipe)

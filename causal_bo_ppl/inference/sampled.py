@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,13 +17,12 @@ from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
     Drawn,
     Limits,
-    choose_draws,
     describe_chains,
     drawn_at,
+    effective_sizes,
     judge_chains,
     overall,
     summarise,
-    worth_of_chains,
 )
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
@@ -58,11 +57,13 @@ class ThetaDraws:
     @cached_property
     def worth(self) -> float:
         """The effective sample size of the covariance of theta."""
-        return worth_of_chains(self.chains)
+        squares = (self.chains - self._theta.mean(axis=0)) ** 2
+        return float(effective_sizes(squares).min(initial=np.inf))
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """Choose n of the draws of theta (n, d) at random."""
-        return choose_draws(self._theta, n, host_generator(key))
+        """Choose n of the draws of theta at random, each at most once while there are enough."""
+        order = host_generator(key).permutation(len(self._theta))
+        return self._theta[np.resize(order, n) if n > len(order) else order[:n]]
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -181,7 +182,7 @@ class GivenDraws(ThetaDraws):
 
     model = None
     prior = UnknownPrior()
-    stats: ClassVar[Mapping[str, np.ndarray]] = MappingProxyType({})
+    stats = MappingProxyType[str, np.ndarray]({})
 
     @property
     def settings(self) -> str:

@@ -44,7 +44,7 @@ from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear.parameters import identified, read_parameters, read_prior
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear.priors import MomentPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.responses import EffectResponse
 from causal_bo_ppl.mechanisms.linear.sem import LinearObservations, Models
 from causal_bo_ppl.problem import Problem, Queries
@@ -60,7 +60,7 @@ DRAWS_AT_ONCE = 1_024  # pushed through the estimands
 class MomentStatistics(NamedTuple):
     """The number of observations of k variables, their mean (k,), and scatter about it (k, k)."""
 
-    count: int
+    n: int
     mean: np.ndarray
     scatter: np.ndarray
 
@@ -91,12 +91,12 @@ def summarise_moments(values: np.ndarray) -> MomentStatistics:
 
 def merge_statistics(one: MomentStatistics, other: MomentStatistics) -> MomentStatistics:
     """Return the statistics of both sets of observations together."""
-    count = one.count + other.count
-    if not count:
+    n = one.n + other.n
+    if not n:
         return one
     gap = other.mean - one.mean
-    scatter = one.scatter + other.scatter + one.count * other.count / count * np.outer(gap, gap)
-    return MomentStatistics(count, one.mean + other.count / count * gap, scatter)
+    scatter = one.scatter + other.scatter + one.n * other.n / n * np.outer(gap, gap)
+    return MomentStatistics(n, one.mean + other.n / n * gap, scatter)
 
 
 def prior_moments(
@@ -105,7 +105,7 @@ def prior_moments(
     """Return the prior of mean and covariance; a scaled one takes its scale from the data."""
     if isinstance(prior, MomentPrior):
         return NormalInverseWishart(prior.centre, prior.kappa, prior.scale, prior.nu)
-    scale = np.diag(np.diagonal(statistics.scatter)) * prior.rows / statistics.count
+    scale = np.diag(np.diagonal(statistics.scatter)) * prior.rows / statistics.n
     return NormalInverseWishart(statistics.mean, prior.rows, scale, prior.rows - 1)
 
 
@@ -126,7 +126,7 @@ def solve_moments(
     statistics: MomentStatistics, prior: ScaledPrior | MomentPrior
 ) -> NormalInverseWishart:
     """Return the posterior of mean and covariance."""
-    (centre, kappa, scale, nu), n = prior_moments(statistics, prior), statistics.count
+    (centre, kappa, scale, nu), n = prior_moments(statistics, prior), statistics.n
     gap = statistics.mean - centre
     after = scale + statistics.scatter + kappa * n / (kappa + n) * np.outer(gap, gap)
     mean = (kappa * centre + n * statistics.mean) / (kappa + n)
@@ -209,7 +209,8 @@ class Wishart:
                 f"mechanisms={mechanisms.name!r}"
             )
         require_no_outcomes(task, self.name)
-        parameters, prior = read_parameters(task, default="estimand"), read_prior(task)
+        prior: ScaledPrior | MomentPrior = read_prior(task, ScaledPrior, MomentPrior)
+        parameters = read_parameters(task, default="estimand")
         if parameters.kind != "estimand":
             raise ArgumentError(
                 'wishart learns effects, not mechanisms: take parameters="estimand", not '
@@ -219,11 +220,6 @@ class Wishart:
             raise MechanismError(
                 "wishart cannot use known coefficients; leave `known` out of the problem, or use "
                 "another method"
-            )
-        if isinstance(prior, FixedPrior):
-            raise MechanismError(
-                "a FixedPrior is for method='conjugate'; wishart takes a ScaledPrior or a "
-                "MomentPrior"
             )
         graph = task.problem.graph.ancestral(task.problem.target)
         if isinstance(prior, MomentPrior) and len(prior.centre) != len(graph.nodes):
@@ -372,7 +368,7 @@ class MomentDistribution:
         """Return the variance of one outcome under each query, at the mean covariance."""
         mask = np.asarray(queries.mask)
         first, which = distinct_rows(mask)
-        return np.array([self._variance(row) for row in mask[first]])[which]
+        return np.asarray(np.array([self._variance(row) for row in mask[first]])[which])
 
     def _variance(self, mask: np.ndarray) -> float:
         """Return the variance of one outcome where the variables of a mask (k,) are set."""

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import fitted_cases as cases
 
@@ -210,6 +211,24 @@ def test_observations_of_one_pattern_are_compressed_without_loss():
         kept = whole[(patterns == pattern).all(axis=1)]
         np.testing.assert_allclose(kept.T @ kept, rows.T @ rows, rtol=1e-12, atol=1e-9)
     assert regressions.compress_data(data.select(slice(0, 0)), [0, 1, 2])[0].shape == (0, 4)
+
+
+def test_fit_and_update_take_a_data_frame(chain):
+    data = chain.observe(30, 0)
+    more = chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -2.0}]), 1)
+    from_data, from_frame = (cb.fit(chain.problem, each) for each in (data, data.to_frame()))
+    assert from_frame.fingerprint == from_data.fingerprint
+    assert np.array_equal(from_frame.mean, from_data.mean)
+    plain = pd.DataFrame(data.values, columns=list(data.nodes))
+    assert cb.fit(chain.problem, plain).fingerprint == from_data.fingerprint
+    updated = from_frame.update(more.to_frame())
+    assert updated.fingerprint == from_data.update(more).fingerprint
+    assert updated.data.intervened[-2:, data.nodes.index("Z")].all()
+    for work in (lambda given: cb.fit(chain.problem, given), from_data.update):
+        with pytest.raises(cb.errors.DataError, match="must be cb.Data or a pandas DataFrame"):
+            work(data.values)
+        with pytest.raises(cb.errors.DataError, match="Z"):
+            work(plain.drop(columns="Z"))
 
 
 def test_draws_have_the_posterior_moments_and_student_tails():

@@ -108,7 +108,7 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
         ({"method": "nuts"}, "give a key, such as key=0"),
         (
             {"method": "laplace", "prior": cb.priors.MomentPrior(np.zeros(3), 1, np.eye(3), 9)},
-            "MomentPrior is for",
+            "prior must be a ScaledPrior or a FixedPrior",
         ),
         ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
         ({"method": 3}, "or an object with a name and a method `infer`; got 3"),

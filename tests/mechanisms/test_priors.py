@@ -170,7 +170,7 @@ def test_a_prior_of_another_problem_or_method_is_refused(make_problem):
         (cb.priors.FixedPrior(slopes={("Z", "Y"): (0.0, 1.0)}), "is known; it has no prior"),
         (
             cb.priors.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0),
-            "a MomentPrior is for method='wishart'",
+            "prior must be a ScaledPrior or a FixedPrior for this method",
         ),
         ("weak", "prior must be a ScaledPrior"),
     ):

@@ -46,7 +46,7 @@ from causal_bo_ppl.mechanisms.linear.parameters import (
     read_prior,
     require_learned,
 )
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.regressions import Equations, learn_equations
 from causal_bo_ppl.mechanisms.linear.responses import EffectResponse, StructuralResponse
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, Models
@@ -92,7 +92,7 @@ def linear_program(
         for position, node in enumerate(graph.nodes):
             sd = jnp.sqrt(variance(node))
             sds = sds.at[position].set(sd)
-            at_centres = 0.0
+            at_centres: Any = 0.0
             for cause in graph.parents(node):
                 b = slope(cause, node, sd)
                 weights = weights.at[graph.index(cause), position].set(b)
@@ -160,14 +160,10 @@ class Linear:
 
     def bind(self, task: Task) -> "LinearModel":
         """Return the model of a problem with its prior and observations."""
-        parameters, prior = read_parameters(task, default="structural"), read_prior(task)
+        prior: ScaledPrior | FixedPrior = read_prior(task, ScaledPrior, FixedPrior)
+        parameters = read_parameters(task, default="structural")
         problem, known = task.problem, parameters.explored.known
         graph = problem.graph.ancestral(problem.target)
-        if isinstance(prior, MomentPrior):
-            raise MechanismError(
-                "a MomentPrior is for method='wishart'; this method takes a ScaledPrior or a "
-                "FixedPrior"
-            )
         if isinstance(prior, ScaledPrior):
             needed = np.array(graph.nodes)[needed_equations(parameters, graph)].tolist()
             spare = 3 + task.intercepts

@@ -7,6 +7,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Coordinate, Identifications, Parameters, identify
 from causal_bo_ppl.identification.parameters import Explored, collect, reduce_effect
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, LinearPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -32,16 +33,18 @@ Set = tuple[str, ...]
 MOST_STANDARD_ERRORS = 5.0  # of a mean from 0: the mean of centred data is 0 but for rounding
 
 
-def read_prior(task: Task) -> ScaledPrior | FixedPrior | MomentPrior:
-    """Return a copy of the prior of a task, by default one that is scaled to the data."""
-    prior = task.prior
-    if prior is not None and not isinstance(prior, ScaledPrior | FixedPrior | MomentPrior):
-        raise MechanismError(
-            f"prior must be a ScaledPrior, a FixedPrior or a MomentPrior, got {prior!r}"
-        )
+def read_prior(task: Task, *kinds: type[LinearPrior]) -> Any:
+    """Return a copy of the prior of a task, by default one that is scaled to the data.
+
+    kinds: the classes of priors that the method of inference takes.
+    """
+    prior = ScaledPrior() if task.prior is None else deepcopy(task.prior)
+    if not isinstance(prior, kinds):
+        names = " or a ".join(kind.__name__ for kind in kinds)
+        raise MechanismError(f"prior must be a {names} for this method, got {prior!r}")
     if isinstance(prior, FixedPrior):
         prior.require_fit(task.problem.graph, task.problem.known)
-    return deepcopy(prior) or ScaledPrior()
+    return prior
 
 
 def read_parameters(task: Task, default: str) -> Parameters:
@@ -188,12 +191,11 @@ class LinearParameters:
 
         Raises ExplorationError where theta lacks a coordinate that a query needs.
         """
-        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-        upstream = Queries(mask[:, self.columns], value[:, self.columns])
-        first, which = distinct_rows(upstream.mask)
+        mask = np.asarray(queries.mask)[:, self.columns]
+        first, which = distinct_rows(mask)
         names = np.array(self.nodes)
-        used = [self._require(tuple(names[row].tolist())) for row in upstream.mask[first]]
-        return upstream, used, which
+        used = [self._require(tuple(names[row].tolist())) for row in mask[first]]
+        return Queries(mask, np.asarray(queries.value)[:, self.columns]), used, which
 
     def _require(self, members: Set) -> tuple[Coordinate, ...]:
         """Return the coordinates that a set uses, all of which theta must hold."""

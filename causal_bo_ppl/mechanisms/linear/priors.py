@@ -239,7 +239,10 @@ class MomentPrior(LinearPrior):
     nu: float
 
     def __post_init__(self) -> None:
-        centre, scale = (_array(name, getattr(self, name)) for name in ("centre", "scale"))
+        try:
+            centre, scale = np.array(self.centre, float), np.array(self.scale, float)
+        except (TypeError, ValueError):
+            raise MechanismError("centre and scale must be arrays of numbers") from None
         if centre.ndim != 1 or scale.shape != (len(centre), len(centre)):
             raise MechanismError(
                 f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and "
@@ -276,13 +279,6 @@ def _read_slope(edge: object, distribution: Any) -> tuple[float, float]:
         ) from None
     mean = _read_size(f"the prior mean of the slope {edge!r}", mean, 0.0, STEEPEST)
     return mean, _read_size(f"the prior sd of the slope {edge!r}", sd, 1 / STEEPEST, STEEPEST)
-
-
-def _array(name: str, given: object) -> np.ndarray:
-    try:
-        return np.array(given, float)
-    except (TypeError, ValueError):
-        raise MechanismError(f"{name} must be an array of numbers, got {given!r}") from None
 
 
 def _number(name: str, value: object) -> float:
@@ -329,12 +325,14 @@ def prior_from_record(record: object) -> LinearPrior:
     """Return the prior of such a dictionary; raises MechanismError for anything else."""
     if not isinstance(record, dict) or record.get("prior") not in PRIORS:
         raise MechanismError(f"a prior is one of {', '.join(PRIORS)}; got {record!r}")
-    kind, parts = PRIORS[record["prior"]], {k: v for k, v in record.items() if k != "prior"}
+    kind: type[LinearPrior] = PRIORS[record["prior"]]
+    parts = {name: part for name, part in record.items() if name != "prior"}
     try:
         for name in {"scales", "centres", "slopes"} & set(parts):
             pairs = [(tuple(key) if isinstance(key, list) else key, v) for key, v in parts[name]]
             parts[name] = {key: tuple(v) if isinstance(v, list) else v for key, v in pairs}
-        return kind(**{name: math.inf if part == "inf" else part for name, part in parts.items()})
+        parts |= {name: math.inf for name, part in parts.items() if part == "inf"}
+        return kind(**parts)
     except (TypeError, ValueError) as error:
         if isinstance(error, MechanismError):
             raise

@@ -382,7 +382,14 @@ class Equations:
 
     def update(self, data: Data) -> "Equations":
         """Return the equations after more observations: exactly those of all together."""
-        updated = replace(self, statistics=self._absorb(self.statistics, data))
+        columns = [data.nodes.index(name) for name in self.graph.nodes]
+        whole, free = compress_data(data, columns)
+        padded = np.column_stack([whole, np.zeros(len(whole))])  # causes p, the constant, and -1
+        responses = whole[:, :-1] - whole[:, :-1] @ self.fixed[:-1]
+        vectors = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1)
+        vectors = vectors * (free & self.needed)[..., None]
+        counts = len(data) - data.intervened.sum(axis=0)[columns]
+        updated = replace(self, statistics=absorb(self.statistics, vectors, counts))
         parts = (updated.posterior.mean, updated.posterior.root, updated.posterior.variance)
         for position in np.flatnonzero(self.needed).tolist():
             if not all(np.isfinite(part[position]).all() for part in parts):
@@ -392,16 +399,6 @@ class Equations:
                     "values that cannot be"
                 )
         return updated
-
-    def _absorb(self, statistics: RegressionStatistics, data: Data) -> RegressionStatistics:
-        columns = [data.nodes.index(name) for name in self.graph.nodes]
-        whole, free = compress_data(data, columns)
-        values, free = whole[:, :-1], free & self.needed
-        padded = np.column_stack([whole, np.zeros(len(whole))])  # causes p, the constant, and -1
-        responses = values - values @ self.fixed[:-1]
-        vectors = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1)
-        counts = len(data) - data.intervened.sum(axis=0)[columns]
-        return absorb(statistics, vectors * free[..., None], counts)
 
     def pseudo_observations(self, prior: FixedPrior) -> np.ndarray:
         """Return vectors (D, p, D + 1) that are equivalent to a fixed prior."""
