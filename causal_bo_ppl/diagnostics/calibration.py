@@ -28,7 +28,7 @@ from causal_bo_ppl.errors import ArgumentError, MechanismError, PosteriorError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method, ObservationModel
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
-from causal_bo_ppl.inference.fitting import read_method, trait
+from causal_bo_ppl.inference.methods import read_method, trait
 from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, read_count, read_share
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from causal_bo_ppl.errors import SettingsError, listed
-from causal_bo_ppl.inference.fitting import read_method, read_written_method, trait, write_method
+from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
 from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, as_float, read_count, read_share, read_size
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import offered, read_record

@@ -19,7 +19,7 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method, learned_entries
 from causal_bo_ppl.inference.draws import Limits
-from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.methods import read_method
 from causal_bo_ppl.inference.potentials import potential, value_and_gradient
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms

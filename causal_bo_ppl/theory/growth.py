@@ -18,7 +18,7 @@ from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method
-from causal_bo_ppl.inference.fitting import read_method, trait
+from causal_bo_ppl.inference.methods import read_method, trait
 from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.mechanisms.base import Prior
 from causal_bo_ppl.problem import Problem

@@ -115,7 +115,7 @@ def test_fit_finds_the_truth_and_all_that_follows_runs(problem, posts, method):
         cb.diagnostics.check_posterior(post).passed
         and cb.diagnostics.check_loo(post).table["elpd"].notna().all()
     )
-    tree = post.to_datatree(draws=100, rows=True)
+    tree = post.to_datatree(draws=100, observations=True)
     assert {"posterior", "log_likelihood", "posterior_predictive"} <= set(tree.children)
     with pytest.raises(cb.errors.ModelError, match="the exact kernel needs independent equations"):
         cb.exact_gram(post, queries)
