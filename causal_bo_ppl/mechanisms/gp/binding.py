@@ -167,8 +167,8 @@ def _form(name: str, choice: GP | None, causes: list[str]) -> Form:
     grouped = [cause for group in choice.groups for cause in group]
     if unknown := [cause for cause in grouped if cause not in causes]:
         raise MechanismError(
-            f"{unknown[0]!r} is in a group of {name!r} but is none of its causes ({listed(causes)}) "
-            f"whose influence is learned; give groups by variable, such as "
+            f"{unknown[0]!r} is in a group of {name!r} but is none of its causes "
+            f"({listed(causes)}) whose influence is learned; give groups by variable, such as "
             f"mechanisms={{{name!r}: cb.GP(...)}}"
         )
     share = MOST_FUNCTIONS_OF_A_VARIABLE // len(causes) // 8 * 8

@@ -263,13 +263,11 @@ class PointProgram(AveragingProgram):
         columns: list[Any] = [blank + value[position] for position in range(self.size)]
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
         for index, (equation, setting, (coefficients, log_sd)) in enumerate(parts):
-            mean, position = (
-                natural(equation, setting, coefficients, columns, fast),
-                equation.position,
-            )
+            position = equation.position
+            centre = natural(equation, setting, coefficients, columns, fast)
             if position == self.size - 1:
-                return [*columns[:-1], mean + blank]
-            drawn = mean + jnp.exp(log_sd) * self.points[:, index]
+                return [*columns[:-1], centre + blank]
+            drawn = centre + jnp.exp(log_sd) * self.points[:, index]
             columns[position] = jnp.where(mask[position], value[position], drawn)
         raise AssertionError("the target's equation is always learned")
 
