@@ -26,6 +26,7 @@ from causal_bo_ppl.mechanisms.custom.sites import (
     ParameterDiscovery,
     ProgramBlock,
     Site,
+    first_line,
     log_probability,
     perform,
     traced,
@@ -75,10 +76,6 @@ class CheckedBlock(NamedTuple):
         """Return a few parameters that are nowhere 0."""
         return 0.5 * np.random.default_rng(0).standard_normal((CHECKED_THETAS, self.block.size))
 
-    def numbers(self, theta: Any, values: Any) -> tuple[Any, dict[str, list[Any]]]:
-        """Return the log prior, and all numbers in the distribution of each variable."""
-        return _numbers(self.block, self.nodes, theta, values)
-
 
 def _check_values(values: np.ndarray) -> np.ndarray:
     """Return a few observations (n, p); random numbers where there are none."""
@@ -106,11 +103,12 @@ def _require_block(block: Block, problem: Problem, data: Data) -> Kinds:
     )
     for name, kind in kinds.items():
         _require_kind(name, name == target, *kind)
+    parents = {name: problem.graph.parents(name) for name in nodes}
     if isinstance(block, ProgramBlock):
-        parents = {name: problem.graph.parents(name) for name in nodes}
-        _require_arrows(checked._replace(block=block._replace(variables=nodes)), parents)
+        whole = checked._replace(block=block._replace(variables=nodes))
+        _require_arrows(whole, parents, nodes)
     else:
-        _require_prior(checked, block)
+        _require_arrows(checked, parents, block.causes)
     _require_independence(checked)
     exact = tuple(name for name, (_, is_formula, *_) in kinds.items() if is_formula)
     require_formulas([block], data, exact)
@@ -160,7 +158,7 @@ def _fault(checked: CheckedBlock, name: str) -> str:
     try:
         jax.eval_shape(jax.grad(total), *_example(checked))
     except Exception as error:  # user-defined distributions may raise anything
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return first_line(error) or type(error).__name__
     return ""
 
 
@@ -221,14 +219,23 @@ def _with_other_values(values: np.ndarray, position: int) -> np.ndarray:
     return other
 
 
-def _require_arrows(checked: CheckedBlock, parents: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a program in which a variable depends on one that is no parent of it in the graph."""
+def _require_arrows(
+    checked: CheckedBlock, parents: Mapping[str, Sequence[str]], causes: Sequence[str]
+) -> None:
+    """Refuse priors that depend on variables, and dependences that are no arrows of the graph.
+
+    causes: the variables that are changed.
+    """
     for theta in checked.thetas():
-        before = checked.numbers(theta, checked.values)
-        for position, cause in enumerate(checked.nodes):
-            after = checked.numbers(theta, _with_other_values(checked.values, position))
+        before = _numbers(*checked[:2], theta, checked.values)
+        for cause in causes:
+            moved = _with_other_values(checked.values, checked.nodes.index(cause))
+            after = _numbers(*checked[:2], theta, moved)
             if not _same(before[0], after[0]):
-                raise MechanismError(f"a prior of the program depends on {cause!r}; it must not")
+                raise MechanismError(
+                    f"a prior in {checked.block.owner} depends on the values of {cause!r}; priors "
+                    "are the same for all observations"
+                )
             for name in checked.block.variables:
                 if cause not in (*parents[name], name) and not _same(
                     before[1][name], after[1][name]
@@ -240,19 +247,6 @@ def _require_arrows(checked: CheckedBlock, parents: Mapping[str, Sequence[str]])
                     )
 
 
-def _require_prior(checked: CheckedBlock, block: FunctionBlock) -> None:
-    """Refuse a function whose priors depend on the causes."""
-    theta = checked.thetas()[0]
-    before = checked.numbers(theta, checked.values)[0]
-    for cause in block.causes:
-        values = _with_other_values(checked.values, checked.nodes.index(cause))
-        if not _same(before, checked.numbers(theta, values)[0]):
-            raise MechanismError(
-                f"a prior in {block.owner} depends on the values of {cause!r}; priors are the same "
-                "for all observations"
-            )
-
-
 def _require_independence(checked: CheckedBlock) -> None:
     """Refuse a mechanism in which an observation depends on others, such as on their mean."""
     count, theta = len(checked.values), checked.thetas()[0]
@@ -260,7 +254,7 @@ def _require_independence(checked: CheckedBlock) -> None:
         return
     moved = checked.values.copy()
     moved[0] = moved[1] + 0.1 * (np.ptp(checked.values, axis=0) + 1.0)
-    before, after = (checked.numbers(theta, values)[1] for values in (checked.values, moved))
+    before, after = (_numbers(*checked[:2], theta, values)[1] for values in (checked.values, moved))
     for name in checked.block.variables:
         one, other = (
             [each[1:] if np.shape(each)[:1] == (count,) else each for each in numbers[name]]
@@ -344,14 +338,11 @@ def read_program(
     nodes: all variables of the graph. learned: those whose mechanisms are needed.
     """
     owner, sites = "the program", []
-    try:
-        needs = [
-            name
-            for name, each in inspect.signature(program).parameters.items()
-            if each.default is each.empty and each.kind in (*KEYWORD_KINDS, each.POSITIONAL_ONLY)
-        ]
-    except (TypeError, ValueError):
-        needs = []
+    needs = [
+        name
+        for name, each in _parameters(program, owner).items()
+        if each.default is each.empty and each.kind in (*KEYWORD_KINDS, each.POSITIONAL_ONLY)
+    ]
     if needs:
         raise MechanismError(
             f"{owner} takes {listed(needs)}; a whole program takes no arguments, and a function of "
@@ -375,13 +366,17 @@ def read_program(
     return ProgramBlock(program, tuple(learned), tuple(nodes), sites[0])
 
 
-def _takes_mapping(function: Callable[..., Any], owner: str, causes: Sequence[str]) -> bool:
-    """Return whether all causes are passed as one mapping; refuse a function that lacks one."""
+def _parameters(function: Callable[..., Any], owner: str) -> Mapping[str, inspect.Parameter]:
     try:
         hash(function)
-        parameters = inspect.signature(function).parameters
+        return inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
         raise MechanismError(f"{owner} cannot be called by keywords: {error}") from None
+
+
+def _takes_mapping(function: Callable[..., Any], owner: str, causes: Sequence[str]) -> bool:
+    """Return whether all causes are passed as one mapping; refuse a function that lacks one."""
+    parameters = _parameters(function, owner)
     if list(parameters) == [MAPPING_PARAMETER] and MAPPING_PARAMETER not in causes:
         return True
     has_keywords = any(each.kind is VAR_KEYWORD for each in parameters.values())

@@ -161,6 +161,11 @@ def perform(work: Callable[[], Any], messenger: Messenger) -> Any:
         return work()
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of the message of an error."""
+    return str(error).strip().partition("\n")[0]
+
+
 def traced(owner: str, run: Callable[..., None], *arguments: Any) -> None:
     """Trace a user-defined function without running it; name its owner where it fails."""
     try:
@@ -168,9 +173,8 @@ def traced(owner: str, run: Callable[..., None], *arguments: Any) -> None:
     except CausalBOError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()
         raise MechanismError(
-            f"{owner} failed with {type(error).__name__}: {first[0] if first else ''}; it is "
+            f"{owner} failed with {type(error).__name__}: {first_line(error)}; it is "
             "called with arrays of many observations, so compute with jax.numpy"
         ) from error
 

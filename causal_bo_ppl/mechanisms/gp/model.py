@@ -253,8 +253,8 @@ class GPModel:
 
         for position in map(int, np.flatnonzero(~self.learned & ~mask.all(axis=0))):
             name = self.nodes[position]
-            spread = read_spread(self.prior, name, self.data.column(name))
-            fill(name, spread.draw(samples.shape[:2], generator))
+            centre, scale, *_ = read_spread(self.prior, name, self.data.column(name))
+            fill(name, centre + scale * generator.standard_normal(samples.shape[:2]))
 
         def draw(name: str, inputs: np.ndarray) -> np.ndarray:
             sd = np.exp(split(self.equations, draws)[indices[name]][1])[:, None]

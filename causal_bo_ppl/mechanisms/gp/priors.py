@@ -10,7 +10,7 @@ and samples under do() are drawn along the plan of the intervention set.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -107,7 +107,7 @@ class GP:
             object.__setattr__(self, "functions", functions)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class GPPrior:
     """Prior of nonlinear mechanisms, and of linear ones beside them.
 
@@ -167,7 +167,7 @@ class GPPrior:
             if not 1e-6 <= value <= 1e6:
                 raise MechanismError(f"{each.name} must be positive, 1e-6 to 1e6, got {value!r}")
             object.__setattr__(self, each.name, value)
-        readers = {"scales": _read_scale, "centres": _read_centre, "ranges": _read_range}
+        readers = {"scales": _read_scale, "centres": read_number, "ranges": _read_range}
         for name, read in readers.items():
             given = getattr(self, name)
             if not isinstance(given, Mapping):
@@ -178,20 +178,14 @@ class GPPrior:
 
     def canonical(self) -> str:
         """Return a text that is the same for equal priors only."""
-        return f"GPPrior {json.dumps(self._values(), sort_keys=True)}"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.canonical() == other.canonical()
+        return f"GPPrior {json.dumps(asdict(self), sort_keys=True)}"
 
     def __hash__(self) -> int:
         return hash(self.canonical())
 
     def to_json(self) -> str:
         """Return a JSON text that `from_json` reads back."""
-        return json.dumps(self._values())
-
-    def _values(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> "GPPrior":
@@ -213,10 +207,6 @@ def _read_scale(name: str, value: object) -> float:
     return scale
 
 
-def _read_centre(name: str, value: object) -> float:
-    return read_number(f"the centre of {name!r}", value)
-
-
 def _read_range(name: str, value: Any) -> tuple[float, float]:
     ends = tuple(value) if isinstance(value, Sequence) else ()
     numbers = [read_number(f"the range of {name!r}", end) for end in ends]
@@ -232,10 +222,6 @@ class Spread(NamedTuple):
     scale: float
     low: float
     high: float
-
-    def draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-        """Draw values of this mean and sd from a Gaussian."""
-        return self.centre + self.scale * generator.standard_normal(shape)
 
 
 def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:

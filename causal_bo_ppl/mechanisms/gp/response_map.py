@@ -275,18 +275,14 @@ def upstream_queries(problem: Problem, queries: Queries, learned: Sequence[str])
         members = _members(graph, mask[row])
         needed = needed_variables(graph, problem.target, [members])
         lacking = [name for name in needed if name not in learned]
-        if lacking and not members:
-            raise ExplorationError(
-                f"the mean of {problem.target!r} without any intervention depends on the "
-                f"mechanisms of {listed(lacking)}, which no set of the problem needs, so that they "
-                "were not learned; take the mean of the observations for it, or compare "
-                "interventions with each other"
-            )
         if lacking:
+            what, advice = f"effect of {set_label(members)}", "add it to the sets"
+            if not members:
+                what = f"mean of {problem.target!r} without any intervention"
+                advice = "take the mean of the observations for it, or compare interventions"
             raise ExplorationError(
-                f"the effect of {set_label(members)} depends on the mechanisms of "
-                f"{listed(lacking)}, which no set of the problem needs, so that they were not "
-                "learned; add it to the sets"
+                f"the {what} depends on the mechanisms of {listed(lacking)}, which no set of the "
+                f"problem needs, so that they were not learned; {advice}"
             )
     return Queries(mask, np.asarray(queries.value)[:, columns])
 
