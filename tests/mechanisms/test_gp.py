@@ -270,7 +270,7 @@ def test_the_order_of_names_in_a_group_does_not_matter(joined):
 
 
 def test_too_few_or_collinear_observations_are_refused(toy, data):
-    with pytest.raises(cb.errors.DataError, match="but only 2"):
+    with pytest.raises(cb.errors.DataError, match="only 2"):
         cb.fit(toy.problem, data.select(slice(0, 2)), mechanisms="gp")
     graph = cb.CausalGraph.parse("A -> Y; B -> Y")
     problem = cb.Problem(graph, "Y", domains={"A": (-1.0, 1.0), "B": (-1.0, 1.0)})

@@ -91,7 +91,7 @@ def test_evidence_of_unstretched_data_is_their_density():
     moved = (eta - known.prior.centre) / known.prior.width
     expected = density - 0.5 * (moved**2).sum() + np.linalg.slogdet(mode.root)[1]
     expected -= 0.5 * float(known.statistics.rounding) * np.exp(-2 * eta[0])
-    sample = binding.MechanismSample(cause[:, None], effect)
+    sample = binding.MechanismSample(cause[:, None], effect, np.zeros(100))
     same, means = binding._stretched(form, known, sample, 0, lambda u: u)
     assert same == pytest.approx(expected, abs=1e-5)
     assert np.allclose(means, binding._fit(form, known, mode, sample)[0], atol=1e-4)

@@ -63,13 +63,10 @@ class CheckedBlock(NamedTuple):
     nodes: tuple[str, ...]
     values: np.ndarray
 
-    def columns(self, values: Any) -> dict[str, Any]:
-        """Return the columns of observations by name."""
-        return {name: values[:, position] for position, name in enumerate(self.nodes)}
-
     def distributions(self, theta: Any, values: Any) -> dict[str, Any]:
         """Return the distribution of every variable of the block."""
-        every = self.block.run(theta, UNIT_NOISE, self.columns(values))[1]
+        columns = dict(zip(self.nodes, values.T, strict=True))
+        every = self.block.run(theta, UNIT_NOISE, columns)[1]
         return {name: every[name] for name in self.block.variables}
 
     def thetas(self) -> np.ndarray:
@@ -193,7 +190,7 @@ def _numbers(
 
     The numbers include the log density of each observation, where it is defined.
     """
-    columns = {name: values[:, position] for position, name in enumerate(nodes)}
+    columns = dict(zip(nodes, values.T, strict=True))
     log_prior, distributions = block.run(theta, UNIT_NOISE, columns)
     numbers = {}
     for name in block.variables:

@@ -178,7 +178,7 @@ class BlockMode(NamedTuple):
 class LossTerms(NamedTuple):
     """The loss at a point, its gradient (k,) and its Hessian (k, k)."""
 
-    value: float
+    value: np.ndarray
     slope: np.ndarray
     curve: np.ndarray
 
@@ -234,8 +234,7 @@ def find_block_mode(
 
     def evaluate(theta: np.ndarray) -> LossTerms:
         terms = _loss_terms(block, nodes, setting, typical, observations, theta)
-        value, slope, curve = map(np.asarray, terms)
-        return LossTerms(float(value), slope, curve)
+        return LossTerms(*map(np.asarray, terms))
 
     starts = [(start, evaluate(start)) for start in _starts(block, nodes, setting, typical)]
     usable = [start for start in starts if _is_usable(start[1])]

@@ -229,17 +229,13 @@ class CustomModel:
             modes.append(mode)
         return tuple(modes)
 
-    @property
-    def _equations(self) -> tuple[Equation, ...]:
-        return tuple(each.equation for each in self.bound)
-
     @cached_property
     def density(self) -> CustomDensity:
         """Prior and likelihood; new observations change its arrays only."""
         charts = tuple(AffineChart(mode.eta, mode.root) for mode in self.modes)
         known = tuple(each.known for each in self.bound)
         none = TargetOutcomes(*no_outcomes(len(self.nodes)).padded())
-        program, equations = self.response.program, self._equations
+        program, equations = self.response.program, tuple(each.equation for each in self.bound)
         gp = GPDensity(known, charts, program, none, equations)
         size = len(whitened_names(self.nodes, equations, charts))
         blocks = tuple(AffineChart(mode.centre, mode.root) for mode in self.block_modes)
@@ -249,7 +245,7 @@ class CustomModel:
     @cached_property
     def coordinates(self) -> tuple[str, ...]:
         """Names of the coordinates of psi."""
-        names = whitened_names(self.nodes, self._equations, self.density.gp.charts)
+        names = whitened_names(self.nodes, self.density.gp.equations, self.density.gp.charts)
         return (*names, *(label for block, _ in self._custom for label, _, _ in block.labels))
 
     @property

@@ -103,13 +103,8 @@ class CustomResponse:
 
     def _program(self, points: AveragingPoints) -> PathProgram:
         with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
-            fixed, points, typical = jax.tree.map(
-                jnp.asarray, (self.settings, points, self.typical)
-            )
-        nodes = self.graph.nodes
-        return PathProgram(
-            fixed, points, typical, self.parts, self.steps, nodes, is_drawn=self.is_drawn
-        )
+            arrays = jax.tree.map(jnp.asarray, (self.settings, points, self.typical))
+        return PathProgram(*arrays, self.parts, self.steps, self.graph.nodes, self.is_drawn)
 
     def roughly(self) -> "CustomResponse":
         """Return the same map with averages over fewer points."""
@@ -165,16 +160,11 @@ class CustomResponse:
         Functions are identified by names, parameters and byte code, not by what they call.
         """
         arrays = [np.asarray(part).tolist() for part in jax.tree.leaves(self.settings)]
-        return f"custom|{self.functions}|{self.points}|{arrays}"
-
-    @property
-    def functions(self) -> str:
-        """The names and parameters of all parts as a JSON text."""
-        return json.dumps([_describe(part) for part in self.parts])
+        return f"custom|{self.attributes()['functions']}|{self.points}|{arrays}"
 
     def attributes(self) -> dict[str, str]:
         """Return the texts that a file stores; functions themselves are not written."""
-        return {"parameters": "custom", "functions": self.functions}
+        return {"parameters": "custom", "functions": json.dumps(list(map(_describe, self.parts)))}
 
 
 def _describe(part: Part) -> list[object]:

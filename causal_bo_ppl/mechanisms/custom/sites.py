@@ -7,7 +7,6 @@ coordinates, with the volume of that map. A *block* is a function of the causes 
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -155,9 +154,7 @@ class ParameterSampler(SiteHandler):
 
 def perform(work: Callable[[], Any], messenger: Messenger) -> Any:
     """Run a user-defined function, isolated from all outer handlers."""
-    with ExitStack() as stack:
-        for each in (HANDLER_LOCK, numpyro.handlers.block(), messenger):
-            stack.enter_context(each)
+    with HANDLER_LOCK, numpyro.handlers.block(), messenger:
         return work()
 
 
@@ -258,23 +255,15 @@ class ProgramBlock(NamedTuple):
     """All mechanisms, written as one program with a site for every variable; hashable.
 
     variables: those whose mechanisms are learned. nodes: all; a variable without a value is 0,
-    since no learned mechanism depends on it.
+    since no learned mechanism depends on it. adds_noise: a program has distributions, never means.
     """
 
     program: Callable[[], Any]
     variables: tuple[str, ...]
     nodes: tuple[str, ...]
     sites: tuple[Site, ...]
-
-    @property
-    def owner(self) -> str:
-        """The name of the block in messages."""
-        return "the program"
-
-    @property
-    def adds_noise(self) -> bool:
-        """Whether noise is added to means; a program has distributions."""
-        return False
+    owner: str = "the program"
+    adds_noise: bool = False
 
     @property
     def size(self) -> int:

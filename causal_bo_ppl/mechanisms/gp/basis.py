@@ -10,7 +10,7 @@ change the slope; their prior is the uncertainty of the extrapolation.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ UNROLLED = 8  # terms of a series that are summed in one pass
 TAYLOR_ORDER = 8  # (pi / 4)^18 / 18! is less than the last digit of 1
 SLOPE_GRID_SIZES = {1: 2_048, 2: 64, 3: 16}  # grid points of each cause, by the size of a group
 INSIDE_BOX = 1 - 1e-9  # of the half-width of a box
+
+Inputs = Sequence[Any] | Mapping[int, Any]  # values of the causes, by their position
 
 
 class Group(NamedTuple):
@@ -89,7 +91,7 @@ class Frame(NamedTuple):
     high: Any
 
 
-def angles(group: Group, frame: Frame, inputs: Sequence[Any]) -> list[Any]:
+def angles(group: Group, frame: Frame, inputs: Inputs) -> list[Any]:
     """Return pi (x + L) / 2L of each cause in a group, clipped at the box."""
     result = []
     for column in group.columns:
@@ -105,7 +107,7 @@ def heights(group: Group, frame: Frame) -> jax.Array:
     return jnp.prod(1 / jnp.sqrt(BOUNDARY_FACTOR * half))
 
 
-def sines(group: Group, frame: Frame, inputs: Sequence[Any]) -> jax.Array:
+def sines(group: Group, frame: Frame, inputs: Inputs) -> jax.Array:
     """Return the basis functions of a group at inputs of any shape, with a last axis for them."""
     first, *others = angles(group, frame, inputs)
     product = heights(group, frame) * _waves(first, group.functions[0])
@@ -133,8 +135,7 @@ def features(form: Form, frame: Frame, inputs: Sequence[Any]) -> jax.Array:
 
 
 def _hinges(frame: Frame, value: Any, cause: int) -> tuple[jax.Array, jax.Array]:
-    low, high = frame.low[cause], frame.high[cause]
-    return jnp.maximum(low - value, 0.0), jnp.maximum(value - high, 0.0)
+    return jnp.maximum(frame.low[cause] - value, 0.0), jnp.maximum(value - frame.high[cause], 0.0)
 
 
 def mean(
@@ -346,9 +347,7 @@ def kernel_error(group: Group, frame: Frame, scales: np.ndarray) -> float:
     columns = np.array(group.columns)
     middle, half = (np.asarray(part)[columns] for part in (frame.middle, frame.half))
     points = middle + half * (2 * qmc.Sobol(len(columns), scramble=False).random(KERNEL_PROBES) - 1)
-    inputs: list[Any] = [None] * (max(group.columns) + 1)
-    for position, column in enumerate(group.columns):
-        inputs[column] = jnp.asarray(points[:, position])
+    inputs = dict(zip(group.columns, jnp.asarray(points).T, strict=True))
     waves = np.asarray(sines(group, frame, inputs))
     unit = jnp.asarray(np.append(0.0, scales[1:]))
     variances = np.exp(np.asarray(log_spectrum(group, frame, unit)))

@@ -251,10 +251,11 @@ def summarize(columns: np.ndarray) -> SufficientStatistics:
 
 
 class MechanismSample(NamedTuple):
-    """Observations of one mechanism: inputs (n, C), and values (n,) less their known part."""
+    """Observations of one mechanism: inputs (n, C), and values (n,) less their known part (n,)."""
 
     inputs: np.ndarray
     outcome: np.ndarray
+    known_part: np.ndarray
 
 
 def uneven_mechanisms(
@@ -274,31 +275,25 @@ def uneven_mechanisms(
         equation = bound.equation
         values = data.values[usable[:, equation.position]][:, columns]
         known_part = values[:, list(equation.known)] @ np.asarray(bound.setting.slopes, float)
-        outcome = values[:, equation.position] - known_part
-        sample = MechanismSample(values[:, list(equation.causes)], outcome)
-        varying = np.flatnonzero(np.ptp(sample.inputs, axis=0) > 0)
-        if equation.form.is_nonlinear and len(varying):
+        inputs, outcome = values[:, list(equation.causes)], values[:, equation.position]
+        sample = MechanismSample(inputs, outcome - known_part, known_part)
+        if equation.form.is_nonlinear and np.ptp(inputs, axis=0).any():
             names = [nodes[position] for position in (equation.position, *equation.causes)]
-            result.append(_compare_stretches(bound, mode, sample, varying, known_part, names))
+            result.append(_compare_stretches(bound, mode, sample, names))
     return result
 
 
 def _compare_stretches(
-    bound: BoundEquation,
-    mode: Mode,
-    sample: MechanismSample,
-    varying: np.ndarray,
-    known_part: np.ndarray,
-    names: Sequence[str],
+    bound: BoundEquation, mode: Mode, sample: MechanismSample, names: Sequence[str]
 ) -> Unevenness:
-    """Return how stretching the causes at the indices `varying` changes the fit of one mechanism.
+    """Return how stretching one cause changes the fit of one mechanism.
 
     names: of the variable and of its causes.
     """
-    form, known = bound.equation.form, bound.known
+    form, known, known_part = bound.equation.form, bound.known, sample.known_part
     fitted, sd = _fit(form, known, mode, sample)
     gains, fits = [], []
-    for cause in varying:
+    for cause in np.flatnonzero(np.ptp(sample.inputs, axis=0)):
         unchanged, _ = _stretched(form, known, sample, cause, lambda u: u)
         for stretch in _stretches():
             score, means = _stretched(form, known, sample, cause, stretch)

@@ -132,11 +132,6 @@ class GPModel:
         return tuple(each.equation for each in self.bound)
 
     @cached_property
-    def known(self) -> tuple[KnownTerms, ...]:
-        """The known terms of each of them."""
-        return tuple(each.known for each in self.bound)
-
-    @cached_property
     def modes(self) -> tuple[Mode, ...]:
         """The hyperparameters of every equation at the mode of their evidence."""
         return bound_modes(self.bound)
@@ -160,8 +155,9 @@ class GPModel:
             AffineChart(mode.eta, _noise_direction(mode) if self.fixed else mode.root)
             for mode in self.modes
         )
+        known = tuple(each.known for each in self.bound)
         outcomes = TargetOutcomes(*self.outcomes.padded())
-        return GPDensity(self.known, charts, self.response.program, outcomes, self.equations)
+        return GPDensity(known, charts, self.response.program, outcomes, self.equations)
 
     @cached_property
     def coordinates(self) -> tuple[str, ...]:
@@ -185,7 +181,7 @@ class GPModel:
         if self.mode() is None:
             theta = self.draws(mode + normal_points(MOMENT_DRAWS, len(mode)) @ factor.T)
             return theta.mean(axis=0), factor_draws(theta)
-        terms = zip(self.equations, self.known, self.density.charts, strict=True)
+        terms = zip(self.equations, self.density.known, self.density.charts, strict=True)
         means, factors = zip(*(mixture_moments(*each) for each in terms), strict=True)
         return np.concatenate(means), block_diag(*factors)
 

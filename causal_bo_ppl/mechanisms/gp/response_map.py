@@ -359,15 +359,13 @@ class GPResponse:
                 jax.tree.map(jnp.asarray, setting._replace(terms=self._terms(index)))
                 for index, setting in enumerate(self.settings)
             )
-            points = jnp.asarray(
-                normal_points(self.points, self._free)
-                if self.propagation == "qmc"
-                else sigma_points(self._free)
-            )
+            points, free = self.points, self._free
+            is_qmc = self.propagation == "qmc"
+            noise = jnp.asarray(normal_points(points, free) if is_qmc else sigma_points(free))
             if self._layout is None:
-                return PointProgram(settings, points, self.equations, size)
+                return PointProgram(settings, noise, self.equations, size)
             slots, *tables = self._layout
-            arrays = (settings, points, *map(jnp.asarray, tables))
+            arrays = (settings, noise, *map(jnp.asarray, tables))
             return CopyProgram(*arrays, self.equations, slots, size)
 
     def propagate(self, propagation: str) -> "GPResponse":
@@ -462,25 +460,21 @@ class GPResponse:
         """
         batch, nodes = self.batch(queries), self.graph.nodes
         work = partial(_beyond, self.propagate("qmc").program, jnp.asarray(theta))
-        outside, shares, distances = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
-        inputs = tuple(
-            (nodes[equation.position], nodes[cause])
-            for equation in self.equations
-            for cause in equation.causes
-        )
+        parts = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
+        pairs = zip(self._learned, self.equations, strict=True)
+        inputs = tuple((name, nodes[cause]) for name, each in pairs for cause in each.causes)
         is_hinge = np.array([name.startswith(("low[", "high[")) for name in self.names])
-        return Extrapolation(inputs, outside, shares, distances, is_hinge)
+        return Extrapolation(inputs, *parts, is_hinge)
 
     def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
         """Return the mean (s, n) of a variable given its causes, for thetas (s, d).
 
         values: (n, p), all variables of the problem's graph.
         """
-        if variable not in self._learned:
-            raise MechanismError(
-                unknown("variable with a learned mechanism", variable, self._learned)
-            )
-        index = self._learned.index(variable)
+        learned = self._learned
+        if variable not in learned:
+            raise MechanismError(unknown("variable with a learned mechanism", variable, learned))
+        index = learned.index(variable)
         self._require_mechanisms([self.equations[index]])
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
         coefficients = split(self.equations, np.asarray(theta))[index][0]
