@@ -1,4 +1,4 @@
-"""What do we believe about every effect after k experiments?"""
+"""Which posterior do all effects have after k experiments?"""
 
 from causal_bo_ppl.effect_estimates.moments import Prediction as Prediction
 from causal_bo_ppl.surrogates.base import Surrogate as Surrogate
