@@ -60,7 +60,7 @@ def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
     theta = post.draws(REMAINDER_DRAWS, jax.random.key(0))
     line = r(post.mean, queries) + (theta - post.mean) @ r.jacobian(post.mean, queries).T
     missed = (r(theta, queries) - line).T / np.sqrt(REMAINDER_DRAWS)
-    found = weighted.remainders(queries)
+    found = weighted.remainder_features(queries)
     expected = missed @ missed.T
     assert np.abs(found @ found.T - expected).max() < 0.02 * np.abs(expected).max()
     near = slice(8, 18)  # where they are small
@@ -71,12 +71,12 @@ def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
 def test_remainders_without_weights_count_as_noise(post, toy, monkeypatch):
     """All that the draws show is in the weights or in the noise."""
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 9)])
-    whole = (weigh_response(post)._missed(queries) ** 2).sum(axis=1)
+    whole = (weigh_response(post)._changes(queries)[1] ** 2).sum(axis=1)
     for most, least in ((24, -1.0), (4, 1e-3)):
-        monkeypatch.setattr(moments, "ALL", most)
+        monkeypatch.setattr(moments, "MOST_DIRECTIONS", most)
         fresh = weigh_response(replace(post))
         noises = fresh.noises(queries)
-        both = (fresh.remainders(queries) ** 2).sum(axis=1) + noises
+        both = (fresh.remainder_features(queries) ** 2).sum(axis=1) + noises
         np.testing.assert_allclose(both, whole, rtol=0.1, atol=1e-3 * whole.max())
         assert noises.max() > least * whole.max()
 
@@ -94,7 +94,7 @@ def test_smooth_moments_of_effects_are_those_of_draws(post, toy):
 
 
 def test_sets_share_no_weights_of_remainders(post, toy):
-    one, other = (weigh_response(post).remainders(q) for q in toy.problem.sobol(2)[::2])
+    one, other = (weigh_response(post).remainder_features(q) for q in toy.problem.sobol(2)[::2])
     assert np.abs(one @ other.T).max() == 0
 
 
@@ -109,7 +109,7 @@ def test_the_sd_before_any_outcome_is_that_of_many_draws(post, toy):
 
 def test_effects_that_are_linear_in_theta_have_no_remainders(post, toy):
     queries = toy.problem.queries([{"Z": z} for z in (-4.0, 3.0, 18.0)])
-    assert np.abs(weigh_response(post).remainders(queries)).max() < 1e-9
+    assert np.abs(weigh_response(post).remainder_features(queries)).max() < 1e-9
     chain = cb.models.load("chain")
     linear = cb.fit(chain.problem, chain.observe(50, 0))
     assert weigh_response(linear).thetas.shape == (0, len(linear.mean))
