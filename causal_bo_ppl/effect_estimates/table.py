@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from causal_bo_ppl.effect_estimates.moments import Prediction, effect_moments
+from causal_bo_ppl.effect_estimates.moments import effect_moments
 from causal_bo_ppl.errors import (
     ArgumentError,
     DataError,
@@ -34,22 +34,12 @@ MOST_PAIRS_AT_ONCE = 256  # whose joint covariance is formed
 BY_MOMENTS, BY_DRAWS, BY_OBSERVATIONS = "moments", "draws", "observations"
 
 
-class Predictor(Protocol):
-    """A joint Gaussian model of effects, as every surrogate is."""
-
-    def predict(self, queries: Queries) -> Prediction:
-        """Return mean and standard deviation of the effects of M queries."""
-
-    def covariance(self, queries: Queries) -> np.ndarray:
-        """Return the covariance (M, M) of the effects of M queries."""
-
-
 class HasSurrogate(Protocol):
     """A run or a study."""
 
     @property
-    def surrogate(self) -> Predictor:
-        """The surrogate after all outcomes."""
+    def surrogate(self) -> Any:
+        """The surrogate after all outcomes, a joint Gaussian model of effects."""
 
 
 class EffectSummary(NamedTuple):
@@ -121,7 +111,7 @@ def effects(
     True
     """
     require_float64()
-    post = of if isinstance(of, Posterior) else _post_of(of)
+    post = _post_of(of)
     problem, level = getattr(of, "problem", post.problem), read_share("level", level)
     queries = read_interventions(problem, interventions)
     others = None if against is None else _read_against(problem, against, len(queries))
@@ -146,8 +136,7 @@ def effects(
 
 
 def _post_of(of: Any) -> Posterior:
-    surrogate = getattr(of, "surrogate", None)
-    post = getattr(surrogate if surrogate is not None else of, "post", None)
+    post = of if isinstance(of, Posterior) else getattr(_surrogate_of(of), "post", None)
     if not isinstance(post, Posterior):
         raise ArgumentError(
             f"effects are of a posterior, a study or a run; got {type(of).__name__}. For a system "
@@ -156,9 +145,8 @@ def _post_of(of: Any) -> Posterior:
     return post
 
 
-def _surrogate_of(of: Any) -> Predictor:
-    found: Predictor = getattr(of, "surrogate", of)
-    return found
+def _surrogate_of(of: Any) -> Any:
+    return getattr(of, "surrogate", None) or of
 
 
 def _read_against(problem: Problem, against: object, count: int) -> Queries:
@@ -247,7 +235,7 @@ def _contrast_moments(
 
 
 def _of_surrogate(
-    surrogate: Predictor, queries: Queries, others: Queries | None, level: float
+    surrogate: Any, queries: Queries, others: Queries | None, level: float
 ) -> EffectSummary:
     mean, sd = surrogate.predict(queries)
     if others is not None:
@@ -308,7 +296,7 @@ def _with_baseline(
 
 def _observed_mean(of: Any, level: float) -> tuple[float, float, float, float]:
     """Return mean, sd and interval ends of the target's mean in the observational data."""
-    post = of if isinstance(of, Posterior) else _post_of(of)
+    post = _post_of(of)
     values = post.data.outcomes[post.data.is_observational]
     if len(values) < 2:
         raise DataError(

@@ -42,7 +42,7 @@ from causal_bo_ppl.kernels.monte_carlo import (
     warn_of_tails,
 )
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import Sets, split_sets
+from causal_bo_ppl.problem.interventions import split_sets
 from causal_bo_ppl.responses import response
 
 if TYPE_CHECKING:
@@ -93,21 +93,6 @@ class PairComparison(NamedTuple):
     known: np.ndarray
     largest: float
     noise: dict[str, np.ndarray]
-
-
-def compare_sets(
-    kernels: ComparedKernels, sets: Sets, progress: bool
-) -> dict[tuple[int, int], PairComparison]:
-    """Compare the kernels for every pair of sets, the earlier one first.
-
-    Covariances are symmetric, so no pair is needed in the other order.
-    """
-    pairs = list(combinations_with_replacement(range(len(sets.rows)), 2))
-    bar = {"desc": "comparing kernels", "unit": "pair", "delay": PATIENCE, "leave": False}
-    return {
-        (left, right): compare_pair(kernels, sets.rows[left], sets.rows[right])
-        for left, right in tqdm(pairs, disable=not progress, **bar)
-    }
 
 
 def compare_pair(kernels: ComparedKernels, left: np.ndarray, right: np.ndarray) -> PairComparison:
@@ -242,20 +227,27 @@ def compare_kernels(
     sets = split_sets(post.problem, queries)
     if not len(queries):
         raise ArgumentError("there is nothing to compare: give at least one query")
-    bounds = remainder_bounds(post, queries, sets, level)
+    bounds, kinds = remainder_bounds(post, queries, sets, level)
     kernels = _kernels(post, queries, draws, as_key(key))
     warn_of_tails(post)
-    pairs = compare_sets(kernels, sets, progress)
-    variables = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
-    variables |= {"bound": (SETS, bounds.bounds), "bound_kind": (SETS, bounds.kinds)}
-    labels = list(sets.labels)
-    coordinates = {
-        "left": labels,
-        "right": labels,
-        "comparison": list(COMPARED),
-        "term": list(TERMS),
+    bar = {"desc": "comparing kernels", "unit": "pair", "delay": PATIENCE, "leave": False}
+    both = list(combinations_with_replacement(range(len(sets.rows)), 2))  # the others by symmetry
+    pairs = {
+        (left, right): compare_pair(kernels, sets.rows[left], sets.rows[right])
+        for left, right in tqdm(both, disable=not progress, **bar)
     }
-    attributes = _attributes(post, kernels, level)
+    variables = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
+    variables |= {"bound": (SETS, bounds), "bound_kind": (SETS, kinds)}
+    labels = list(sets.labels)
+    coordinates = {"left": labels, "right": labels, "comparison": list(COMPARED)}
+    coordinates["term"] = list(TERMS)
+    attributes = posterior_attributes(post) | {
+        "parameters": post.kind,
+        "moments_by": post.moments_by,
+        "reference": "exact" if "exact" in kernels.grams else "monte_carlo",
+        "batches": len(kernels.batches.linear),
+        "level": level,
+    }
     return xr.Dataset(variables, coordinates | {"rows": post.n_observations}, attributes)
 
 
@@ -348,13 +340,3 @@ def _overall(kernels: ComparedKernels, pairs: dict[tuple[int, int], PairComparis
         found[f"overall_frobenius{part}"] = (("comparison",), errors[:, position])
         found[f"overall_drawn{part}"] = (("term",), scored[:, position])
     return found
-
-
-def _attributes(post: Posterior, kernels: ComparedKernels, level: float) -> dict[str, Any]:
-    return posterior_attributes(post) | {
-        "parameters": post.kind,
-        "moments_by": post.moments_by,
-        "reference": "exact" if "exact" in kernels.grams else "monte_carlo",
-        "batches": len(kernels.batches.linear),
-        "level": level,
-    }

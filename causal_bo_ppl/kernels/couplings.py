@@ -12,10 +12,9 @@ import numpy as np
 from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import read_count, read_size
+from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.kernels.jacobian import (
-    KernelEstimate,
     jacobian_features,
     jacobian_gram,
     posterior_attributes,
@@ -29,13 +28,8 @@ if TYPE_CHECKING:
 LEAST_EIGENVALUE = 1e-9  # of the largest eigenvalue of a set's covariances
 
 
-def coupling(
-    post: Posterior,
-    queries: Queries | None = None,
-    *,
-    kernel: KernelEstimate | None = None,
-) -> "xr.Dataset":
-    """Return the correlations between the effects of all sets, in the order of the graph.
+def coupling(post: Posterior, queries: Queries | None = None) -> "xr.Dataset":
+    """Return the correlations between the effects of all sets under the Jacobian kernel.
 
     Parameters
     ----------
@@ -44,8 +38,6 @@ def coupling(
     queries:
         The effects to correlate. By default so many vertices of every set that its effects follow
         from them, which is its size + 1.
-    kernel:
-        The kernel of these queries; by default the Jacobian kernel.
 
     Returns
     -------
@@ -59,7 +51,7 @@ def coupling(
     Raises
     ------
     ArgumentError
-        If there is no query, or the kernel is not of these queries.
+        If there is no query.
 
     Examples
     --------
@@ -75,8 +67,8 @@ def coupling(
     asked = affine_anchors(post.problem, post.sets, queries)
     if not len(asked):
         raise ArgumentError("there are no effects to couple: give at least one query")
-    kernel = jacobian_gram(post, asked) if kernel is None else kernel
-    gram = _read_gram(asked, kernel)
+    kernel = jacobian_gram(post, asked)
+    gram = np.asarray(kernel.gram)
     sets = split_sets(post.problem, asked)
     order, correlations = sets.order, _correlations(gram)
     variables = {
@@ -97,17 +89,6 @@ def _effect_coordinates(post: Posterior, queries: Queries, sets: Sets) -> dict[s
     names = labels(post.problem, queries)
     which = [label for label, rows in zip(sets.labels, sets.rows, strict=True) for _ in rows]
     return {"effect": [names[index] for index in sets.order], "set": (("effect",), which)}
-
-
-def _read_gram(queries: Queries, kernel: KernelEstimate) -> np.ndarray:
-    if not isinstance(kernel, KernelEstimate) or kernel.gram.shape != (len(queries), len(queries)):
-        is_kernel = isinstance(kernel, KernelEstimate)
-        got = f"{kernel.gram.shape}" if is_kernel else type(kernel).__name__
-        raise ArgumentError(
-            f"the kernel must be of these {len(queries)} queries, as cb.exact_gram gives it; "
-            f"got {got}"
-        )
-    return np.asarray(kernel.gram)
 
 
 def _correlations(gram: np.ndarray) -> np.ndarray:
@@ -154,7 +135,6 @@ def variance_reduction(
     queries: Queries | None = None,
     *,
     noise: float | None = None,
-    replicates: int = 1,
 ) -> "xr.Dataset":
     """Return how much one outcome of each experiment would reduce the variance of every effect.
 
@@ -170,22 +150,20 @@ def variance_reduction(
         The effects to learn about. By default so many vertices of every set that its effects follow
         from them, which is its size + 1.
     noise:
-        The variance of one outcome; by default as the model implies it.
-    replicates:
-        How many outcomes of the same experiment are averaged.
+        The variance of one outcome, or of the mean of several; by default as the model implies it.
 
     Returns
     -------
     xr.Dataset
         Over `experiment` and `effect`, the effects by sets in the order of the graph: `reduction`,
         the share of the effect's variance that is removed, NaN where it is known already;
-        `sd_after` and `sd`, after and before the experiment; and `noise`, the variance of the mean
-        outcome.
+        `sd_after` and `sd`, after and before the experiment; and `noise`, the variance of the
+        outcome, linearization error included.
 
     Raises
     ------
     ArgumentError
-        If the noise is not a variance, or `replicates` no positive count.
+        If the noise is not a variance.
 
     Examples
     --------
@@ -201,7 +179,11 @@ def variance_reduction(
     post = require_trusted(post)
     tried = post.problem.require(experiments)
     asked = affine_anchors(post.problem, post.sets, queries)
-    variances = _noise(post, tried, noise, replicates)
+    if noise is None:
+        given = post.outcome_variances(tried)
+    else:
+        given = np.full(len(tried), read_size("noise", noise, positive=False))
+    variances = given + remainders(post, tried)
     left, right = (jacobian_features(post, batch) for batch in (tried, asked))
     before, own = (right**2).sum(axis=1), (left**2).sum(axis=1) + variances
     removed = (left @ right.T) ** 2 / np.where(own > 0, own, np.inf)[:, None]
@@ -216,23 +198,5 @@ def variance_reduction(
     }
     coordinates = {"experiment": labels(post.problem, tried)}
     coordinates |= _effect_coordinates(post, asked, sets)
-    attributes = posterior_attributes(post) | {
-        "observations": post.n_observations,
-        "replicates": int(replicates),
-    }
+    attributes = posterior_attributes(post) | {"observations": post.n_observations}
     return xr.Dataset(variables, coordinates, attributes)
-
-
-def _noise(
-    post: Posterior, experiments: Queries, noise: float | None, replicates: int
-) -> np.ndarray:
-    """Return the noise variance of each experiment, an array of shape (E,).
-
-    It is the variance of the mean of the outcomes plus that of the linearization error.
-    """
-    replicates = read_count("replicates", replicates, 1)
-    if noise is None:
-        variances = post.outcome_variances(experiments)
-    else:
-        variances = np.full(len(experiments), read_size("noise", noise, positive=False))
-    return np.asarray(variances / replicates + remainders(post, experiments))

@@ -281,17 +281,10 @@ def remainders(post: Posterior, queries: Queries) -> np.ndarray:
     return np.asarray((missed**2).mean(axis=0))
 
 
-class RemainderBounds(NamedTuple):
-    """Bounds for every pair of sets, of shape (S, S), and a text of what each of them assumes."""
-
-    bounds: np.ndarray
-    kinds: np.ndarray
-
-
 def remainder_bounds(
     post: Posterior, queries: Queries, sets: Sets, level: float
-) -> RemainderBounds:
-    """Return the paper's bound on |Cov(r, r')| for all effects of every two sets.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the paper's bound on |Cov(r, r')| for all effects of every two sets, and its kind.
 
     It is rigorous where effects have degree 2 at most and theta is Gaussian, and where one of the
     two is linear. Elsewhere Hessians are unbounded: then H is taken within the credible ellipsoid
@@ -308,6 +301,4 @@ def remainder_bounds(
     reach = largest * np.trace(post.covariance)
     with np.errstate(over="ignore", invalid="ignore"):  # different units are added: may be infinite
         bounds = 0.75 * np.outer(reach, reach)
-    return RemainderBounds(
-        np.where((reach[:, None] == 0) | (reach[None, :] == 0), 0.0, bounds), kinds
-    )
+    return np.where((reach[:, None] == 0) | (reach[None, :] == 0), 0.0, bounds), kinds

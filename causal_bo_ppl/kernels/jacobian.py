@@ -79,9 +79,7 @@ def jacobian_features(post: Posterior, queries: Queries) -> np.ndarray:
 
 
 def jacobian_gram(
-    post: Posterior,
-    queries: Queries,
-    others: Queries | None = None,
+    post: Posterior, queries: Queries, others: Queries | None = None
 ) -> KernelEstimate:
     """Return the covariances of all effects of a batch, or between two batches, to first order.
 

@@ -111,11 +111,7 @@ def monte_carlo_gram(
 
 
 def monte_carlo_features(
-    post: Posterior,
-    queries: Queries,
-    *,
-    draws: int = DEFAULT_DRAWS,
-    key: jax.Array | int,
+    post: Posterior, queries: Queries, *, draws: int = DEFAULT_DRAWS, key: jax.Array | int
 ) -> np.ndarray:
     """Return features whose products are the kernel: centred effects of draws / sqrt(S - 1).
 

@@ -324,12 +324,7 @@ class Coupled:
         after = replace(self, options=options)._join(new)
         if len(new.values) != 1 or not self.options.learns_theta_alone:
             return after._judge()
-        offsets, features = self._linearize(new.queries)
-        index = _position_of(after.outcomes, new.queries)
-        (before, old), (now, more) = (
-            each._information(index, offsets[0], features[0]) for each in (self, after)
-        )
-        return replace(after, weights=self.weights.update(features[0], now - before, more - old))
+        return replace(after, weights=self.weights.update(*self._gain(after, new.queries)))
 
     def _read(
         self, queries: Queries, outcomes: float | np.ndarray, noise: float | np.ndarray | None
@@ -382,13 +377,18 @@ class Coupled:
         predicted = here.predict(new.queries).mean
         variances = np.maximum(new.variances, np.finfo(float).tiny)
         after = here._join(Told(new.queries, predicted, variances))
-        offsets, features = here._linearize(new.queries)
-        index = _position_of(after.outcomes, new.queries)
-        before, now = (
-            each._information(index, offsets[0], features[0])[0] for each in (here, after)
+        feature, precision, _ = here._gain(after, new.queries)
+        information = precision * float(feature @ here.weights.mean)
+        return replace(after, weights=here.weights.update(feature, precision, information))
+
+    def _gain(self, after: "Coupled", query: Queries) -> tuple[np.ndarray, float, float]:
+        """Return the feature of a query, and the precision and information that it gained."""
+        [offset], [feature] = self._linearize(query)
+        index = _position_of(after.outcomes, query)
+        (before, old), (now, more) = (
+            each._information(index, offset, feature) for each in (self, after)
         )
-        information = (now - before) * float(features[0] @ here.weights.mean)
-        return replace(after, weights=here.weights.update(features[0], now - before, information))
+        return feature, now - before, more - old
 
     def _extend_basis(self, queries: Queries) -> "Coupled":
         """Return the same surrogate, with weights for the discrepancies of more sets."""

@@ -129,10 +129,7 @@ class Discrepancy:
                 part = self._set_features(members, np.asarray(queries.value)[own])
                 size = 1 << (len(own) - 1).bit_length()
                 padding = (0, size - len(own))
-                padded = (
-                    np.pad(own, padding, constant_values=-1),
-                    np.pad(part, (padding, (0, 0))),
-                )
+                padded = (np.pad(own, padding, constant_values=-1), np.pad(part, (padding, (0, 0))))
                 groups.setdefault((size, part.shape[1]), []).append(padded)
         return [
             (np.stack([indices for indices, _ in group]), np.stack([part for _, part in group]))

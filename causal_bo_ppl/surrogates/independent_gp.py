@@ -31,7 +31,7 @@ lengthscale for each variable.
 
 It models the one set of all manipulable variables. Problems whose sets were found by a rule ("mis",
 "pomis", a largest size) accept that set in any query; for a problem with explicit sets that lack
-it, see `all_at_once`.
+it, take `problem.explore([problem.manipulable])`.
 """
 
 import hashlib
@@ -94,11 +94,7 @@ class Hyperprior:
         """Return the medians and the sds of the logarithms of all hyperparameters."""
         lengthscale = math.log(self.lengthscale) + math.log(max(variables, 1)) / 2
         medians = [math.log(self.amplitude), *[lengthscale] * variables, 0.0]
-        spreads = [
-            self.amplitude_spread,
-            *[self.lengthscale_spread] * variables,
-            self.noise_spread,
-        ]
+        spreads = [self.amplitude_spread, *[self.lengthscale_spread] * variables, self.noise_spread]
         used = slice(None if has_noise else -1)
         return np.array(medians[used]), np.array(spreads[used])
 
@@ -145,24 +141,20 @@ class SetOutcomes(NamedTuple):
         return hashlib.sha256(text.encode() + joined).digest()
 
 
-class Correlation(NamedTuple):
-    """Correlations (n, k), and their factor (n, k): d c / d log l_j = factor * u_j^2."""
+def rbf(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return exp(-r^2 / 2) at squared distances r^2 in lengthscales, (n, k), and its factor.
 
-    values: np.ndarray
-    slopes: np.ndarray
-
-
-def rbf(squares: np.ndarray) -> Correlation:
-    """Return exp(-r^2 / 2) at squared distances r^2 in lengthscales."""
+    With the factor, d c / d log l_j = factor * u_j^2.
+    """
     values = np.exp(-squares / 2)
-    return Correlation(values, values)
+    return values, values
 
 
-def matern52(squares: np.ndarray) -> Correlation:
-    """Return (1 + q + q^2 / 3) exp(-q) with q = sqrt(5) r, at squared distances r^2."""
+def matern52(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (1 + q + q^2 / 3) exp(-q) with q = sqrt(5) r, at squared distances r^2; see `rbf`."""
     far = np.sqrt(5 * squares)
     decay = np.exp(-far)
-    return Correlation((1 + far + far**2 / 3) * decay, 5 / 3 * (1 + far) * decay)
+    return (1 + far + far**2 / 3) * decay, 5 / 3 * (1 + far) * decay
 
 
 CORRELATIONS = {"rbf": rbf, "matern52": matern52}
@@ -186,7 +178,7 @@ def prior_covariance(
 ) -> np.ndarray:
     """Return k(x, x') of two batches before any outcome, of shape (n, k)."""
     squares = _squares(inputs.x, others.x, hyper.lengthscales).sum(axis=0)
-    values = CORRELATIONS[kernel](squares).values
+    values, _ = CORRELATIONS[kernel](squares)
     return np.asarray(hyper.amplitude**2 * values + inputs.basis @ others.basis.T)
 
 
@@ -286,9 +278,9 @@ def negative_log_posterior(
     variables, count, has_noise = inputs.x.shape[1], len(outcomes.values), outcomes.has_noise
     hyper = read_logs(logs, variables)
     squares = _squares(inputs.x, inputs.x, hyper.lengthscales)
-    correlation = CORRELATIONS[kernel](squares.sum(axis=0))
+    correlations, factors = CORRELATIONS[kernel](squares.sum(axis=0))
     power, noise = hyper.amplitude**2, hyper.noise_scale * outcomes.implied
-    covariance = power * correlation.values + inputs.basis @ inputs.basis.T
+    covariance = power * correlations + inputs.basis @ inputs.basis.T
     covariance += np.diag(outcomes.given + noise)
     root, jitter = factorise(covariance, prior_variances(hyper, inputs))
     residuals = outcomes.values - inputs.mean
@@ -297,8 +289,8 @@ def negative_log_posterior(
     log_determinant = 2 * np.log(np.diagonal(root)).sum()
     loss = (residuals @ weights + log_determinant + count * math.log(2 * math.pi)) / 2
     inner = (inverse - np.outer(weights, weights)) / 2  # d loss = sum of inner * dK
-    slopes = [2 * power * ((inner * correlation.values).sum() + jitter * np.trace(inner))]
-    slopes.extend(power * np.einsum("ij,kij->k", inner * correlation.slopes, squares))
+    slopes = [2 * power * ((inner * correlations).sum() + jitter * np.trace(inner))]
+    slopes.extend(power * np.einsum("ij,kij->k", inner * factors, squares))
     if has_noise:
         loss += (outcomes.freedom * logs[-1] + outcomes.squares / hyper.noise_scale) / 2
         own = (outcomes.freedom - outcomes.squares / hyper.noise_scale) / 2
@@ -373,10 +365,7 @@ class Independent:
     sets: Mapping[bytes, ConditionedGP]
     _fitted: dict[bytes, ConditionedGP] = field(default_factory=dict, repr=False)
 
-    @property
-    def is_affine(self) -> bool:
-        """Whether means are affine and sds convex in the values, so that a vertex is optimal."""
-        return False
+    is_affine = False  # a vertex need not be optimal
 
     @property
     def begins_flat(self) -> bool:
@@ -687,19 +676,7 @@ class PlainMaker:
         if problem.sets_are_explicit and members not in problem.sets:
             raise ExplorationError(
                 f"plain optimization sets {listed(members)} together, which is not among the "
-                "explicit sets of this problem; add that set, or take the problem that "
-                "cb.surrogates.all_at_once(problem) returns"
+                "explicit sets of this problem; add that set, or take "
+                "problem.explore([problem.manipulable])"
             )
         return begin(post, self.kernel, self.amplitude, causal_prior=False, members=members)
-
-
-def all_at_once(problem: Problem) -> Problem:
-    """Return the same problem with one set, that of all manipulable variables.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> all_at_once(cb.models.load("toy").problem).sets
-    (('X', 'Z'),)
-    """
-    return problem.explore([problem.manipulable])

@@ -237,10 +237,7 @@ def exploration_error(system: CausalSystem) -> Unexplored:
 
 
 def causal_rank(
-    post: Posterior,
-    queries: Queries | None = None,
-    *,
-    known: str | Iterable[str] = (),
+    post: Posterior, queries: Queries | None = None, *, known: str | Iterable[str] = ()
 ) -> int:
     """Compute r_causal, the rank of the Jacobian kernel over these queries.
 

@@ -87,12 +87,7 @@ def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=COLUMNS, index=pd.RangeIndex(1, len(posts), name="step"))
 
 
-def worst_gain(
-    posts: Sequence[Posterior],
-    queries: Queries,
-    noise: Any,
-    rounds: int,
-) -> float:
+def worst_gain(posts: Sequence[Posterior], queries: Queries, noise: Any, rounds: int) -> float:
     """Compute sup_t gamma_T(k_t) by greedy choices among the queries.
 
     The true supremum is at most 1/(1 - 1/e) times it. noise: a variance, or one for every query.
@@ -105,11 +100,7 @@ def worst_gain(
 
 
 def variance_sum_ratio(
-    posts: Sequence[Posterior],
-    queries: Queries,
-    noise: float,
-    *,
-    candidates: Queries | None = None,
+    posts: Sequence[Posterior], queries: Queries, noise: float, *, candidates: Queries | None = None
 ) -> float:
     """Compute sum_t (sigma_{t-1}^(t)(z_t))^2 / sup_t gamma_T(k_t).
 
@@ -147,16 +138,12 @@ def variance_sum_ceiling(kappa2: float, noise: float) -> float:
 
 def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
     """Return the largest |A B' - C D'| for two pairs of (M, r) matrices, computed tile by tile."""
-    starts = range(0, len(one[0]), TILE_SIZE)
+    tiles = [slice(start, start + TILE_SIZE) for start in range(0, len(one[0]), TILE_SIZE)]
     return max(
-        float(np.abs(_tile(one, row, column) - _tile(other, row, column)).max())
-        for row in starts
-        for column in starts
+        float(np.abs(one[0][row] @ one[1][column].T - other[0][row] @ other[1][column].T).max())
+        for row in tiles
+        for column in tiles
     )
-
-
-def _tile(pair: tuple[np.ndarray, np.ndarray], row: int, column: int) -> np.ndarray:
-    return np.asarray(pair[0][row : row + TILE_SIZE] @ pair[1][column : column + TILE_SIZE].T)
 
 
 def drift_step(before: Linearized, after: Linearized) -> tuple[float, ...]:

@@ -334,11 +334,7 @@ def set_labels(problem: Problem, queries: Queries) -> np.ndarray:
 
 
 def rbf_features(
-    problem: Problem,
-    queries: Queries,
-    *,
-    lengthscale: float,
-    variances: Mapping[str, float],
+    problem: Problem, queries: Queries, *, lengthscale: float, variances: Mapping[str, float]
 ) -> BlockFeatures:
     """Return features of an independent RBF kernel for every set.
 
