@@ -290,7 +290,7 @@ class Loop:
         predicted = predict_outcomes(progress.state, Told(queries, outcomes, noises))
         is_known = self.settings.noise is not None
         state = tell(progress.state, [trial.entry(is_known) for trial in trials])
-        best, residual = recommend(state), getattr(state.surrogate, "residual", None)
+        best, residual = recommend(state), getattr(state.surrogate, "discrepancy", None)
         amplitude = 0.0 if residual is None else float(residual.amplitude)
         steps = [
             Step(

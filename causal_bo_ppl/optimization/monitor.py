@@ -70,7 +70,7 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.base import Told
-from causal_bo_ppl.surrogates.discrepancy import ENOUGH
+from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR
 from causal_bo_ppl.surrogates.discrepancy import noise_degrees as noise_degrees
 
 SHIFT = 2.0  # sd of the shifts looked for, in sds of an outcome
@@ -831,9 +831,14 @@ def warn_of_contradictions(
         return said
     warned, switched = said
     learned = getattr(state.surrogate, "learned", None)
-    residual = getattr(learned, "residual", None)
+    residual = getattr(learned, "discrepancy", None)
     is_auto, log_factor = settings.discrepancy == "auto", getattr(learned, "log_factor", -np.inf)
-    if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
+    if (
+        log_factor > np.log(DECISIVE_BAYES_FACTOR)
+        and is_auto
+        and residual is not None
+        and not switched
+    ):
         message = (
             f"The outcomes of experiments are better explained with a residual of "
             f"{residual.amplitude:.3g} for every set (Bayes factor "

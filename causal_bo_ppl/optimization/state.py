@@ -395,7 +395,7 @@ def _believe(state: State) -> tuple[Posterior, Surrogate]:
     is_alone, alone = _rows_of_target(state, ~is_apart & ~is_row)
     if (is_row | is_alone).any() and state.settings.discrepancy == "auto":
         surrogate = _tell(state, observed, ~is_apart)
-        if getattr(surrogate, "residual", None) is not None:
+        if getattr(surrogate, "discrepancy", None) is not None:
             return observed, _relinearize(state, surrogate)
     posterior = _with_rows(observed, _rows(state, is_row) + alone)
     told = _tell(state, posterior, ~is_apart & ~is_row & ~is_alone)

@@ -191,7 +191,7 @@ def test_what_is_kept_is_what_the_good_outcomes_alone_would_teach(optimize):
         optimize([[1.0, np.nan, 3.0]], batch=3)
     kept = caught.value.run.surrogate
     good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
-    again = cb.surrogates.couple(kept.post, residual="auto", learns_noise=True)
+    again = cb.surrogates.couple(kept.post, discrepancy="auto", learns_noise=True)
     tried = stack(step.suggestion.query for step in good)
     again = again.tell(tried, np.array([step.outcome for step in good]))
     queries = kept.post.problem.vertices()

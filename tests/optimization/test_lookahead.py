@@ -207,7 +207,7 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
     queries = post.problem.vertices()
     own = [rule.value(context.surrogate, queries, "min") for rule in (plain, rows)]
     assert (own[1] >= 0).all() and own[1].max() > own[0].max()
-    with_residual = cb.surrogates.couple(post, residual=True).tell(
+    with_residual = cb.surrogates.couple(post, discrepancy=True).tell(
         queries[:4], np.arange(4.0), np.ones(4)
     )
     after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))

@@ -105,7 +105,7 @@ def test_residual_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
     settings = cb.Settings(discrepancy=True, noise=0.1)
     study = cb.Study(chain.problem, chain_data, settings, key=0)
     told = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)
-    residual, both = told.surrogate.residual, for_measured(chain.problem)
+    residual, both = told.surrogate.discrepancy, for_measured(chain.problem)
     inside, outside = residual.features(both.require(both.queries([{"X": 5.0}, {"X": 9.0}])))
     assert np.array_equal(inside, outside) and np.abs(inside).max() > 0.1
     means = [each.effects([{"X": 5.0}])["mean"][0] for each in (study, told)]

@@ -84,7 +84,7 @@ def test_rows_that_contradict_the_graph_are_named_and_begin_with_a_residual():
     assert contradicts_graph(run.checks) and run.trace["discrepancy"].values[0] > 0
     assert run.settings.discrepancy == "auto"
     *_, last = retrace(run)
-    assert last.state.surrogate.residual.amplitude == run.surrogate.residual.amplitude
+    assert last.state.surrogate.discrepancy.amplitude == run.surrogate.discrepancy.amplitude
     assert optimize(problem, progress=False, preset="cbo", **options).steps  # has no residual
 
 

@@ -111,7 +111,7 @@ def test_belief_does_not_depend_on_the_order_of_telling(bowl):
     apart = state
     for entry in reversed(entries):
         apart = tell(apart, [entry])
-    assert together.surrogate.residual is not None
+    assert together.surrogate.discrepancy is not None
     at = bowl.problem.sobol(4)
     for one, two in zip(together.surrogate.predict(at), apart.surrogate.predict(at), strict=True):
         np.testing.assert_array_equal(one, two)

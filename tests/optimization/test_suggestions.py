@@ -79,7 +79,7 @@ def test_rows_that_contradict_the_graph_begin_with_a_residual_as_in_optimize():
         again = cb.Study.from_json(study.to_json(), data)
     assert len(caught) == told == 2  # once by the run, once by the study, not when it is read
     assert all("should be independent given M" in str(each.message) for each in caught)
-    assert again.ask().mean == study.ask().mean and study.surrogate.residual is not None
+    assert again.ask().mean == study.ask().mean and study.surrogate.discrepancy is not None
 
 
 def test_surprise_is_that_of_the_run(chain, chain_data):
