@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-LARGE, MIDDLE, SMALL = 4_096, 256, 16  # rows
+PIECE_SIZES = 16, 256, 4_096  # rows
 
 
 def in_pieces(
@@ -21,10 +21,9 @@ def in_pieces(
     each: int | None = None,
     side_by_side: bool = False,
 ) -> Any:
-    """Do the work on pieces of a batch, and join the results.
+    """Apply a function to pieces of a batch, and join the results.
 
-    A piece is filled up with rows of zeros to one of three sizes; what comes of them is cut off
-    again.
+    A piece is padded with rows of zeros to one of three sizes; their results are cut off again.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ def in_pieces(
 
 
 def _processors() -> int:
-    """Return how many processors this process has; NPROC says so to XLA too."""
+    """Return how many processors this process has; NPROC sets the number for XLA too."""
     given = os.environ.get("NPROC", "")
     if given.isdecimal():
         return max(int(given), 1)
@@ -63,10 +62,10 @@ def _threads() -> ThreadPoolExecutor:
 
 def _cuts(rows: int, each: int | None) -> Iterator[tuple[int, int, int]]:
     """Yield the start, end and size of each piece; for no rows one empty piece."""
-    start = 0
+    start, (small, middle, large) = 0, PIECE_SIZES
     while start < rows or start == 0:
         left = rows - start
-        size = each or (SMALL if left <= SMALL else MIDDLE if left <= 8 * MIDDLE else LARGE)
+        size = each or (small if left <= small else middle if left <= 8 * middle else large)
         yield start, min(start + size, rows), size
         start += size
 

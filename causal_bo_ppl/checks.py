@@ -1,7 +1,6 @@
-"""The record of a check: what was looked at, whether it passed, and what to do about it.
+"""What did a check find, did it pass, and what is to be done about it?
 
-Where many p-values are looked at in one check, Holm's correction says how small the smallest must
-be.
+Where one check has many p-values, they are corrected by the method of Holm.
 """
 
 import html
@@ -12,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import CheckFailed
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not assessed"
 
@@ -26,10 +25,10 @@ class Check:
     name:
         What was checked.
     table:
-        A line for each thing looked at; its column `verdict` says "passed", "failed" or "not
+        A line for each thing checked; its column `verdict` holds "passed", "failed" or "not
         assessed".
     text:
-        What was found, in words.
+        The finding as a sentence.
     advice:
         What to do about it; empty where nothing is to be done.
     details:
@@ -66,9 +65,9 @@ class Check:
         return self.table[self.table["verdict"] == FAILED]
 
     def require(self) -> "Check":
-        """Return this check if no line failed; raise ModelError with its text otherwise."""
+        """Return this check if no line failed; raise CheckFailed with its text otherwise."""
         if self.verdict == FAILED:
-            raise ModelError(f"{self.name}: {self.text}")
+            raise CheckFailed(f"{self.name}: {self.text}")
         return self
 
     def __repr__(self) -> str:
@@ -111,7 +110,7 @@ def holm(p_values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
 def run_lines(name: str, lines: Mapping[str, Callable[[], object]], advice: str) -> Check:
     """Run every promise of a contract and return a check with a line for each.
 
-    lines: {promise: function}, which returns "" or None, says what is wrong, or raises.
+    lines: {promise: function}, which returns "" or None, returns the fault, or raises.
     """
     rows = []
     for promise, work in lines.items():

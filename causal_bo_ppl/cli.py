@@ -1,8 +1,10 @@
-"""What does the analyst see on the command line?
+"""Which commands does `causal-bo` have, and what do they print?
 
-What computes is imported where it is used: a list of names must not wait for JAX.
+Modules that compute are imported where they are used: a list of names must not wait for JAX.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,32 +15,42 @@ from rich.table import Table
 
 import causal_bo_ppl
 from causal_bo_ppl import models
-from causal_bo_ppl.errors import CausalBOError, ModelError
+from causal_bo_ppl.errors import ArgumentError, CausalBOError
 
 if TYPE_CHECKING:
     from causal_bo_ppl.experiments import Reproduction
     from causal_bo_ppl.optimization import Run
-    from causal_bo_ppl.problem import Problem, Queries
+    from causal_bo_ppl.problem import Problem
     from causal_bo_ppl.systems import CausalSystem
 
 app = typer.Typer(
     help="Graph-coupled causal Bayesian optimization.", no_args_is_help=True, add_completion=False
 )
 console = Console(highlight=False)
-MOST_SETS = 4
+MOST_SETS_SHOWN = 4  # of one size
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         console.print(causal_bo_ppl.__version__)
         raise typer.Exit
+
+
+@contextmanager
+def _errors_printed() -> Iterator[None]:
+    """Print an error of the package without its traceback, and exit."""
+    try:
+        yield
+    except CausalBOError as error:
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
+        raise typer.Exit(1) from None
 
 
 @app.callback()
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Graph-coupled causal Bayesian optimization."""
@@ -62,42 +74,35 @@ def demo(
     ] = True,
     seed: Annotated[int, typer.Option(help="Which coefficients are drawn (funnel).")] = 0,
     observations: Annotated[
-        int, typer.Option(help="Rows to observe before the first experiment.")
+        int, typer.Option(help="Observations before the first experiment.")
     ] = 100,
     rounds: Annotated[int, typer.Option(help="Experiments.")] = 10,
     key: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
 ) -> None:
-    """Show a system and, if it is linear, look for its best intervention.
+    """Show a system and, if it is linear, optimize it.
 
     The effects are identified, then learned from observations and from experiments.
 
     Without a name: ecoli70, the gene b1583 without its parents, sets of up to five genes.
     """
-    try:
+    with _errors_printed():
         given = (variant, target, max_size, parents, seed) != (None, None, None, True, 0)
         if name is None and given:
-            raise ModelError(
+            raise ArgumentError(
                 "options need the name of a system, for example: "
                 "causal-bo demo ecoli70 --max-size 2"
             )
         if name is None:
-            system = models.load("ecoli70", target="b1583", parents=False, max_size=5)
-        else:
-            system = models.load(
-                name, variant=variant, target=target, parents=parents, max_size=max_size, seed=seed
-            )
+            name, target, parents, max_size = "ecoli70", "b1583", False, 5
+        system = models.load(
+            name, variant=variant, target=target, parents=parents, max_size=max_size, seed=seed
+        )
         show(system)
         if system.is_affine:
-            optimize_aloud(system, observations, rounds, key)
+            show_optimization(system, observations, rounds, key)
         else:
-            console.print(
-                "\nNot linear: nothing is learned here, for the closed forms are for linear "
-                "mechanisms."
-            )
-        say_optimum(system)
-    except CausalBOError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
-        raise typer.Exit(1) from None
+            console.print("\nNot linear: this demonstration optimizes linear systems only.")
+        _show_optimum(system)
 
 
 @app.command()
@@ -126,18 +131,18 @@ def reproduce(
     A call that was interrupted is resumed when it is repeated with the same folder.
     """
     from causal_bo_ppl.experiments.execution import UnitRunner
-    from causal_bo_ppl.experiments.reproduction import read_names, reproduce_each
+    from causal_bo_ppl.experiments.reproduction import NAMES, reproduce_each, require_known
 
     lost = 0
     try:
-        names = read_names(name)
-        with UnitRunner(folder, workers=workers, scheduler=scheduler) as runner:
-            for found in reproduce_each(names, runner, folder, seeds=seeds, quick=quick):
-                lost += len(found.failed)
-                _print_reproduction(found, folder)
-    except CausalBOError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
-        raise typer.Exit(1) from None
+        with _errors_printed():
+            if name != "all":
+                require_known(name)
+            names = NAMES if name == "all" else [name]
+            with UnitRunner(folder, workers=workers, scheduler=scheduler) as runner:
+                for result in reproduce_each(names, runner, folder, seeds=seeds, quick=quick):
+                    lost += len(result.failed)
+                    _print_reproduction(result, folder)
     except KeyboardInterrupt:
         console.print(
             escape(f"Interrupted. Finished units are in {folder}; the same command resumes.")
@@ -147,27 +152,27 @@ def reproduce(
         raise typer.Exit(2)
 
 
-def _print_reproduction(found: "Reproduction", folder: Path) -> None:
-    console.rule(escape(found.name))
-    console.print(_figures(found))
-    for _, unit in found.failed.iterrows():
-        failed = f"{unit['method']} on {unit['system']}, seed {unit['seed']}: {unit['error']}"
-        console.print(escape(f"Failed: {failed}"), soft_wrap=True)
-    if found.origin:
-        console.print(escape(found.origin), soft_wrap=True)
-    written = ", ".join(path.name for path in found.files)
-    console.print(escape(f"{found.pace}.\nWritten to {folder}: {written}"), soft_wrap=True)
-
-
-def _figures(found: "Reproduction") -> Table:
-    """Return the table of a reproduction with the columns that a screen has room for."""
+def _print_reproduction(result: "Reproduction", folder: Path) -> None:
+    """Print the table of a reproduction with the columns that fit on a screen, and its files."""
     from causal_bo_ppl.experiments.tables import for_screen
 
-    title, shown = for_screen(found.table)
+    console.rule(escape(result.name))
+    title, shown = for_screen(result.table)
     table = Table(*map(str, shown.columns), title=title)
     for row in shown.itertuples(index=False, name=None):
         table.add_row(*(escape(str(cell)) for cell in row))
-    return table
+    console.print(table)
+    for _, unit in result.failed.iterrows():
+        failed = f"{unit['method']} on {unit['system']}, seed {unit['seed']}: {unit['error']}"
+        _print_text(f"Failed: {failed}")
+    if result.origin:
+        _print_text(result.origin)
+    written = ", ".join(path.name for path in result.files)
+    _print_text(f"{result.pace}.\nWritten to {folder}: {written}")
+
+
+def _print_text(text: str) -> None:
+    console.print(escape(text), soft_wrap=True)
 
 
 def show(system: "CausalSystem") -> None:
@@ -175,20 +180,16 @@ def show(system: "CausalSystem") -> None:
     problem = system.problem
     console.rule(escape(f"{system.name}: {system.source}"))
     causes = problem.graph.ancestral(problem.target)
-    left_out = len(problem.graph.nodes) - len(causes.nodes)
-    note = (
-        f" ({left_out} variables that cannot affect {problem.target} are left out)"
-        if left_out
-        else ""
-    )
+    omitted = len(problem.graph.nodes) - len(causes.nodes)
+    note = f" (without {omitted} variables that cannot affect {problem.target})" if omitted else ""
     console.print(escape(f"Graph{note}:\n{causes}\n"))
     console.print(_variables(problem))
-    say_limits(problem)
+    _show_constraints(problem)
     console.print(_sets(problem))
 
 
-def optimize_aloud(system: "CausalSystem", observations: int, rounds: int, key: int) -> None:
-    """Identify, learn and experiment, saying what comes of each step."""
+def show_optimization(system: "CausalSystem", observations: int, rounds: int, key: int) -> None:
+    """Identify, learn and experiment, and print the result of every step."""
     from causal_bo_ppl.identification import identify
     from causal_bo_ppl.optimization import optimize
     from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
@@ -197,34 +198,27 @@ def optimize_aloud(system: "CausalSystem", observations: int, rounds: int, key: 
     from causal_bo_ppl.theory import causal_rank
 
     problem = system.problem
-    console.print(escape(f"\n1  Identified: {identify(problem)!r}"), soft_wrap=True)
+    _print_text(f"\n1  Identified: {identify(problem)!r}")
     run = optimize(system, rounds=rounds, observations=observations, key=key)
     post = run.surrogate.post if run.base is None else run.base
-    console.print(escape(f"2  Learned: {post!r}; moments by {post.moments_by}"), soft_wrap=True)
-    corners = vertices(problem, post.sets)
-    before, after = (
-        each.predict(corners).sd for each in (couple(post), couple(post).fantasize(*_first(run)))
-    )
-    share = (after < 0.99 * before).mean()
-    taught = f"the first experiment lowers the sd of {share:.0%} of their effects by over 1 %"
-    seen = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
-    console.print(f"3  Kernel: {seen}; {taught}", soft_wrap=True)
+    _print_text(f"2  Learned: {post!r}; moments by {post.moments_by}")
+    corners, prior, first = vertices(problem, post.sets), couple(post), run.steps[0]
+    after = prior.fantasize(first.suggestion.query, first.noise).predict(corners).sd
+    share = (after < 0.99 * prior.predict(corners).sd).mean()
+    reduced = f"the first experiment lowers the sd of {share:.0%} of their effects by over 1 %"
+    rank = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
+    _print_text(f"3  Kernel: {rank}; {reduced}")
     console.print(_rounds(run))
-    console.print(escape(f"\nHow to read what follows: {CHOSEN}"), soft_wrap=True)
-    best = ", ".join(
-        f"{problem.label(name)} = {value:.6g}" for name, value in run.best.intervention.items()
-    )
+    _print_text(f"\nHow to read what follows: {CHOSEN}")
     low, high = run.best.interval(0.9)
-    believed = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}] ({UNADJUSTED})"
-    found = f"{believed}, at do({best})"
+    predicted = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}] ({UNADJUSTED})"
+    best = f"{predicted}, at do({_assignments(problem, run.best.intervention)})"
     effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
-    console.print(
-        escape(f"\nBest after {len(run.steps)} experiments: {found}; {effect}"), soft_wrap=True
-    )
+    _print_text(f"\nBest after {len(run.steps)} experiments: {best}; {effect}")
 
 
-def _first(run: "Run") -> "tuple[Queries, float]":
-    return run.steps[0].suggestion.query, run.steps[0].noise
+def _assignments(problem: "Problem", intervention: dict[str, float]) -> str:
+    return ", ".join(f"{problem.label(name)} = {value:.6g}" for name, value in intervention.items())
 
 
 def _rounds(run: "Run") -> Table:
@@ -236,18 +230,14 @@ def _rounds(run: "Run") -> Table:
     return table
 
 
-def say_optimum(system: "CausalSystem") -> None:
+def _show_optimum(system: "CausalSystem") -> None:
     """Print the exact optimum of a system and the effect of doing nothing."""
     problem, optimum = system.problem, system.optimum
-    best = ", ".join(
-        f"{problem.label(name)} = {value:.6g}" for name, value in optimum.intervention.items()
-    )
     baseline = float(system.effect(problem.baseline())[0])
     goal = f"{problem.objective} E[{problem.label(problem.target)}]"
-    console.print(
-        escape(f"Exact optimum ({goal}): {optimum.value:.6f} at do({best})"), soft_wrap=True
-    )
-    console.print(escape(f"Doing nothing: {baseline:.6f}. How: {optimum.how}."), soft_wrap=True)
+    best = _assignments(problem, optimum.intervention)
+    _print_text(f"Exact optimum ({goal}): {optimum.value:.6f} at do({best})")
+    _print_text(f"Doing nothing: {baseline:.6f}. How: {optimum.how}.")
 
 
 def _variables(problem: "Problem") -> Table:
@@ -262,25 +252,24 @@ def _variables(problem: "Problem") -> Table:
     return table
 
 
-def say_limits(problem: "Problem") -> None:
+def _show_constraints(problem: "Problem") -> None:
     """Print the linear constraints and the function that restrict interventions, if there are."""
     from causal_bo_ppl.problem.feasibility import rule_name
 
     for constraint in problem.constraints:
         when = "whenever one of them is set" if constraint.when == "any" else "where all are set"
-        console.print(escape(f"Constraint: {constraint}, {when}"), soft_wrap=True)
+        _print_text(f"Constraint: {constraint}, {when}")
     if problem.feasible_rule is not None:
-        console.print(escape(f"Only where {rule_name(problem.feasible_rule)}(queries) is true"))
+        _print_text(f"Only where {rule_name(problem.feasible_rule)}(queries) is true")
 
 
 def _sets(problem: "Problem") -> Table:
     table = Table("size", "sets", "for example", title=f"{len(problem.sets)} intervention sets")
     for size in sorted({len(members) for members in problem.sets}):
-        found = [members for members in problem.sets if len(members) == size]
-        shown = "  ".join("{" + ", ".join(members) + "}" for members in found[:MOST_SETS])
-        table.add_row(
-            str(size), str(len(found)), escape(shown) + (" ..." if len(found) > MOST_SETS else "")
-        )
+        sets = [members for members in problem.sets if len(members) == size]
+        shown = "  ".join("{" + ", ".join(members) + "}" for members in sets[:MOST_SETS_SHOWN])
+        more = " ..." if len(sets) > MOST_SETS_SHOWN else ""
+        table.add_row(str(size), str(len(sets)), escape(shown) + more)
     return table
 
 

@@ -1,6 +1,6 @@
-"""What do we refuse, and how do we say so?
+"""Which errors does the package raise?
 
-Every error says what was wrong, with which value, and what to do about it.
+Every error states what was wrong, with which value, and what to do about it.
 """
 
 import difflib
@@ -24,7 +24,7 @@ class ExplorationError(CausalBOError, ValueError):
 
 
 class DataError(CausalBOError, ValueError):
-    """These rows cannot be used for this graph."""
+    """The observations cannot be used for this graph."""
 
 
 class ModelError(CausalBOError, ValueError):
@@ -55,12 +55,16 @@ class PluginError(CausalBOError, ValueError):
     """A user-defined family, method, surrogate or acquisition does not keep its interface."""
 
 
+class CheckFailed(CausalBOError, ValueError):
+    """A check that was required to pass failed."""
+
+
 class NotIdentifiable(CausalBOError, ValueError):
     """An effect cannot be learned from observational data, however many there are.
 
     target, intervened: the variable affected and the variables set.
     districts: the hedge, a confounded component and the part of it whose effect on the target
-        cannot be told from the confounding.
+        cannot be separated from the confounding.
     """
 
     def __init__(
@@ -72,15 +76,16 @@ class NotIdentifiable(CausalBOError, ValueError):
     ) -> None:
         self.target, self.intervened = target, tuple(intervened)
         self.districts = tuple(tuple(district) for district in districts)
+        self.advice = advice
         outer, inner = (f"{{{listed(district)}}}" for district in self.districts)
         super().__init__(
             f"E[{target} | do({listed(self.intervened)})] cannot be learned from observational "
-            f"data: latent causes join {outer}, and within it the effect on {inner} cannot be told "
-            f"from that confounding; {advice}"
+            f"data: latent causes join {outer}, and within it the effect on {inner} cannot be "
+            f"separated from that confounding; {advice}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), self.__dict__, self.args)
+        return type(self), (self.target, self.intervened, self.districts, self.advice)
 
 
 class UnverifiedEstimand(CausalBOError, RuntimeError):
@@ -90,8 +95,8 @@ class UnverifiedEstimand(CausalBOError, RuntimeError):
 class ExperimentFailed(CausalBOError, RuntimeError):
     """An experiment raised, or gave no usable outcome.
 
-    run: all that was measured until then, a `Run`, or None where nothing was.
-    returned: what the experiment gave back, unchanged, where it could not be read as outcomes.
+    run: the `Run` until then, or None where nothing was measured.
+    returned: the value that the experiment returned, where it could not be read as outcomes.
     """
 
     def __init__(self, message: str, run: object = None, returned: object = None) -> None:
@@ -104,7 +109,7 @@ class NumericalError(CausalBOError, ArithmeticError):
 
 
 class StoreError(CausalBOError, OSError):
-    """A file cannot be read, or may not be believed."""
+    """A file cannot be read, or its content cannot be trusted."""
 
 
 class WorkerError(CausalBOError, RuntimeError):
@@ -117,16 +122,6 @@ class SeedError(CausalBOError, TypeError):
 
 class CausalBOWarning(UserWarning):
     """Something works, but the analyst should look at it."""
-
-
-def _restore(
-    kind: type[Exception], state: dict[str, object], args: tuple[object, ...]
-) -> Exception:
-    """Rebuild an error whose constructor takes more than its message, for another process."""
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
 
 
 def shown(error: BaseException) -> str:
@@ -158,7 +153,7 @@ def closest(name: object, known: Iterable[str]) -> str | None:
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Return the words that a name is not known, which are, and which may have been meant."""
+    """Return a message that a name is not known, with the known names and a close one."""
     known = list(known)
     close = closest(name, known)
     hint = f"; did you mean {close!r}?" if close is not None else ""

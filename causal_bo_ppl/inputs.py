@@ -5,27 +5,30 @@ size whose squares and ratios float64 can hold, a key must be a JAX key or an in
 be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats.
 """
 
+import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from numbers import Integral
-from typing import Any, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.errors import (
+    ArgumentError,
     CausalBOError,
     DataError,
     DomainError,
     GraphError,
-    ModelError,
+    NumericalError,
     SeedError,
 )
 
-PATIENCE = 3.0  # seconds without a progress bar
+PROGRESS_DELAY = 3.0  # seconds without a progress bar
 
 
 def require_float64() -> None:
@@ -33,10 +36,10 @@ def require_float64() -> None:
 
     Importing the package switches 64-bit floats on, and anyone may switch them off again, for the
     whole process or within a context of this thread. Half of the digits would then be lost without
-    a word. The check costs less than a microsecond.
+    a warning. The check costs less than a microsecond.
     """
     if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise ModelError(
+        raise NumericalError(
             "JAX was switched back to 32-bit floats, in which results lose half of their digits; "
             'switch 64-bit floats on again with jax.config.update("jax_enable_x64", True), or '
             "leave the context jax.enable_x64(False)"
@@ -47,9 +50,9 @@ def require_float64() -> None:
 # is s_j / s_i, at most 1e100, and its variance 1e200. The derivative of an effect in a slope is
 # s_i s_y / s_j, at most 1e150; its square, 1e300, is the largest product that is formed, and 1e-300
 # the smallest. Float64 has all its digits from 2.2e-308 to 1.8e308: a factor of 1e8 is left for
-# sums over rows, variables and queries.
-LEAST, MOST = 1e-50, 1e50
-STEEPEST = MOST / LEAST  # the largest size of a slope
+# sums over observations, variables and queries.
+SMALLEST_MAGNITUDE, LARGEST_MAGNITUDE = 1e-50, 1e50
+LARGEST_SLOPE = LARGEST_MAGNITUDE / SMALLEST_MAGNITUDE  # the largest size of a slope
 
 
 def read_number(name: object, number: object) -> float:
@@ -66,7 +69,7 @@ def read_number(name: object, number: object) -> float:
 
 
 def read_count(
-    name: str, number: object, least: int, error: type[CausalBOError] = ModelError
+    name: str, number: object, least: int, error: type[CausalBOError] = ArgumentError
 ) -> int:
     """Return a whole number that is at least `least`, as a Python int; raise `error` otherwise."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
@@ -75,19 +78,19 @@ def read_count(
 
 
 def read_share(name: str, number: object) -> float:
-    """Return a number strictly between 0 and 1; raise ModelError otherwise."""
+    """Return a number strictly between 0 and 1; raise ArgumentError otherwise."""
     share = read_number(name, number)
     if not 0 < share < 1:
-        raise ModelError(f"{name} must lie between 0 and 1, got {share:g}")
+        raise ArgumentError(f"{name} must lie between 0 and 1, got {share:g}")
     return share
 
 
 def read_size(name: str, number: object, *, positive: bool = True) -> float:
-    """Return a finite number above 0, or one that may be 0 too; raise ModelError otherwise."""
+    """Return a finite number above 0, or one that may be 0 too; raise ArgumentError otherwise."""
     size = read_number(name, number)
     if not (0 < size < math.inf or (size == 0 and not positive)):
         wanted = "positive" if positive else "0 or more"
-        raise ModelError(f"{name} must be finite and {wanted}, got {size:g}")
+        raise ArgumentError(f"{name} must be finite and {wanted}, got {size:g}")
     return size
 
 
@@ -99,8 +102,10 @@ def as_float(number: SupportsFloat) -> float:
         return math.copysign(math.inf, number > 0 or -1)  # type: ignore[operator]
 
 
-def size_fault(size: float, least: float = LEAST, most: float = MOST) -> str:
-    """Say what is wrong with a size that is neither 0 nor between `least` and `most`.
+def size_fault(
+    size: float, least: float = SMALLEST_MAGNITUDE, most: float = LARGEST_MAGNITUDE
+) -> str:
+    """Return the fault of a size that is neither 0 nor between `least` and `most`.
 
     The text is empty where nothing is wrong.
     """
@@ -165,10 +170,12 @@ def read_key(written: Mapping[str, Any]) -> jax.Array:
     return found
 
 
-RESERVED = frozenset({"chain", "draw"})  # a posterior group silently drops variables of these names
+RESERVED_NAMES = frozenset(
+    {"chain", "draw"}
+)  # a posterior group silently drops variables of these names
 # Names of parameters, and of columns of a table.
-SITE = re.compile(r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)")
-LONGEST = 200  # bytes; netCDF fails at 256, after sampling
+RESERVED_PATTERN = re.compile(r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)")
+LONGEST_NAME = 200  # bytes; netCDF fails at 256, after sampling
 
 
 def require_name(name: object) -> str:
@@ -192,13 +199,32 @@ def _fault(name: str) -> str | None:
         return "holds a control or invisible character; remove it"
     if "/" in name:
         return "holds '/', which divides groups in files; use another character"
-    if len(name.encode()) > LONGEST:
-        return f"is {len(name.encode())} bytes long; at most {LONGEST} can be stored"
-    if name in RESERVED:
+    if len(name.encode()) > LONGEST_NAME:
+        return f"is {len(name.encode())} bytes long; at most {LONGEST_NAME} can be stored"
+    if name in RESERVED_NAMES:
         return "is reserved for the dimensions of a posterior; rename the variable"
-    if SITE.fullmatch(name):
+    if RESERVED_PATTERN.fullmatch(name):
         return "is reserved for a parameter or a table's column; rename the variable"
     return None
+
+
+def read_json(text: str) -> Any:
+    """Return the content of a JSON text; raise ValueError for repeated names and numbers like NaN.
+
+    A RecursionError is raised for a text that is nested too deeply.
+    """
+
+    def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        if len(counts) < len(pairs):
+            repeated = next(name for name, count in counts.items() if count > 1)
+            raise ValueError(f"it gives {repeated!r} more than once")
+        return dict(pairs)
+
+    def refuse_constant(number: str) -> NoReturn:
+        raise ValueError(f"it holds the number {number}; all numbers must be finite")
+
+    return json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
 
 
 def read_list(given: object) -> list[Any] | None:

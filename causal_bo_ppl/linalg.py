@@ -2,14 +2,12 @@
 
 Sums differ in their last digits between processors. Numbers that differ by no more than that are
 equal here, and of equal ones the first is taken: the same choice on every machine. A matrix that is
-not definite, and a variance that is negative beyond rounding, never pass unnoticed.
+not definite, and a variance that is negative beyond rounding, are reported or refused.
 
-Means and sensitivities of a linear system under interventions, by one pass over its variables.
-
-V = a + W'V + e with W strictly upper triangular. Under do(s) the means follow in causal order, and
-the sensitivity of a target to each equation follows in the opposite order. Both passes work on
-NumPy arrays, on JAX arrays (compiled as one loop), and over a finite field with its own matrix
-product.
+Means and sensitivities of a linear system V = a + W'V + e, with W strictly upper triangular, are
+computed by one pass over its variables. Under do(s) the means follow in causal order, and the
+sensitivity of a target to each equation follows in the opposite order. Both passes work on NumPy
+arrays, on JAX arrays (compiled as one loop), and over a finite field with another matrix product.
 """
 
 import operator
@@ -45,9 +43,7 @@ def first_largest(numbers: np.ndarray) -> int:
     return first_smallest(-numbers)
 
 
-ROUNDING = 1e-9  # of what a variance was computed from
-# Of a number: equal ones may differ by this after a few operations.
-FEW_DIGITS = 8 * np.finfo(float).eps
+VARIANCE_ROUNDING = 1e-9  # of the terms from which a variance was computed
 
 
 def invert_definite(block: Any) -> tuple[Any, Any]:
@@ -98,12 +94,12 @@ def factor_draws(draws: np.ndarray) -> np.ndarray:
 
     r is the numerical rank of the covariance. F comes from the singular values of the standardised
     draws: no covariance is formed, so directions far narrower than others are kept. Directions
-    without variance are left out.
+    without variance are dropped.
     """
     moved = draws - draws[0]  # first: the mean of equal numbers is not always that number
     centred = moved - moved.mean(axis=0)
     sd = np.sqrt((centred**2).sum(axis=0) / (len(draws) - 1))
-    moves = sd > FEW_DIGITS * np.abs(draws).max(axis=0)
+    moves = sd > TIE_ROUNDING * np.abs(draws).max(axis=0)
     scale = np.where(moves, sd, 1.0)
     standardised = np.where(moves, centred / scale, 0.0) / np.sqrt(len(draws) - 1)
     _, sizes, directions = np.linalg.svd(standardised, full_matrices=False)
@@ -123,12 +119,12 @@ def factor_covariance(covariance: np.ndarray) -> np.ndarray:
 
 
 def clip_rounding(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the variances with 0 for the negative ones that rounding makes of zeros.
+    """Return the variances with 0 for the negative ones that are rounded zeros.
 
     sizes: the sizes of the terms from which each was computed. A variance that is negative beyond
     their rounding is refused.
     """
-    if not (variances >= -ROUNDING * sizes).all():
+    if not (variances >= -VARIANCE_ROUNDING * sizes).all():
         worst = int(np.nanargmin(np.where(np.isfinite(variances), variances, -np.inf)))
         raise NumericalError(
             f"a variance came out as {variances[worst]:.3g}, from terms of {sizes[worst]:.3g}"
@@ -142,7 +138,7 @@ Product = Callable[[Any, Any], Any]
 def forward_sweep(
     matrix: Any, mask: Any, value: Any, disturbances: Any = None, product: Product = operator.matmul
 ) -> Any:
-    """Return what every variable is under each of M interventions, with a last row of ones.
+    """Return the value of every variable under each of M interventions, with a last row of ones.
 
     m_j is the value where j is set, and a_j + e_j + sum_i W_ij m_i elsewhere.
 
@@ -153,7 +149,7 @@ def forward_sweep(
     mask, value:
         Which variables are set, and to what, of shape (p, M).
     disturbances:
-        e of shape (..., p, M); none by default.
+        The noise e, of shape (..., p, M); none by default.
     product:
         The matrix product.
 
@@ -188,7 +184,7 @@ def adjoint_sweep(weights: Any, mask: Any, target: int, product: Product = opera
     mask:
         Which variables are set, of shape (p, M).
     target:
-        The place of the target among the variables.
+        The position of the target among the variables.
     product:
         The matrix product.
 
@@ -212,7 +208,7 @@ def _is_numpy(array: Any) -> bool:
 
 
 def _loop(count: int, visit: Callable[[Any, Any], Any], state: Any) -> Any:
-    """Apply `visit` to the places 0 to count - 1, in Python or as one compiled loop of JAX."""
+    """Apply `visit` to the positions 0 to count - 1, in Python or as one compiled loop of JAX."""
     if not _is_numpy(state):
         return jax.lax.fori_loop(0, count, visit, state)
     for position in range(count):
@@ -221,7 +217,7 @@ def _loop(count: int, visit: Callable[[Any, Any], Any], state: Any) -> Any:
 
 
 def _put(array: Any, position: Any, row: Any) -> Any:
-    """Return the array with one row set; a NumPy array is changed, for it is our own."""
+    """Return the array with one row set; a NumPy array is changed in place."""
     if not _is_numpy(array):
         return array.at[..., position, :].set(row)
     array[..., position, :] = row
@@ -229,8 +225,4 @@ def _put(array: Any, position: Any, row: Any) -> Any:
 
 
 def _where(condition: Any, chosen: Any, other: Any) -> Any:
-    return (
-        np.where(condition, chosen, other)
-        if _is_numpy(other)
-        else jnp.where(condition, chosen, other)
-    )
+    return (np if _is_numpy(other) else jnp).where(condition, chosen, other)

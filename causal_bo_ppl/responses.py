@@ -12,16 +12,11 @@ import pandas as pd
 from jax.typing import ArrayLike
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws, how_many
 from causal_bo_ppl.inputs import read_share, require_float64
-from causal_bo_ppl.mechanisms.base import (
-    HessianBounds,
-    ResponseMap,
-    ResponseProgram,
-    offered,
-)
+from causal_bo_ppl.mechanisms.base import HessianBounds, ResponseMap, ResponseProgram, offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels
 
@@ -50,17 +45,17 @@ class Response:
 
     post: Posterior
     propagation: str | None = None
-    is_rough: bool = False  # whether averages over fewer points will do
-    is_lean: bool = False  # whether coordinates of theta with negligible influence are left out
+    is_rough: bool = False  # whether averages over fewer points suffice
+    is_lean: bool = False  # whether coordinates of theta with negligible influence are dropped
 
     @cached_property
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
-        found = propagated(self.post, self.propagation)
-        roughly = offered(found, "roughly") if self.is_rough else None
-        found = found if roughly is None else cast(ResponseMap, roughly())
-        cut = offered(found, "without_small") if self.is_lean else None
-        return found if cut is None else cast(ResponseMap, cut(self.post.mean, self.post.sd))
+        whole = propagated(self.post, self.propagation)
+        roughly = offered(whole, "roughly") if self.is_rough else None
+        rough = whole if roughly is None else cast(ResponseMap, roughly())
+        reduce = offered(rough, "without_small") if self.is_lean else None
+        return rough if reduce is None else cast(ResponseMap, reduce(self.post.mean, self.post.sd))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,14 +64,14 @@ class Response:
 
     def __call__(self, theta: ArrayLike, queries: Queries) -> Any:
         """Return effects (M,) at theta (d,), or (s, M) at several thetas (s, d)."""
-        at, queries = self._read(theta, (1, 2)), self.post.problem.require(queries)
-        if at.ndim == 1:
-            return _like(theta, self._apply(_effects, at, queries))
-        if not len(at):
+        point, queries = self._read(theta, (1, 2)), self.post.problem.require(queries)
+        if point.ndim == 1:
+            return _like(theta, self._apply(_effects, point, queries))
+        if not len(point):
             return _like(theta, np.zeros((0, len(queries))))
-        if isinstance(at, jax.core.Tracer):
-            return self._apply(apply_to_many, at, queries)
-        return _like(theta, effects_of_draws(self.map, np.asarray(at), queries))
+        if isinstance(point, jax.core.Tracer):
+            return self._apply(apply_to_many, point, queries)
+        return _like(theta, effects_of_draws(self.map, np.asarray(point), queries))
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> Any:
         """Return derivatives (M, d) of the effects in theta, at theta (d,)."""
@@ -84,12 +79,12 @@ class Response:
 
     def linearize(self, theta: ArrayLike, queries: Queries) -> tuple[Any, Any]:
         """Return effects (M,) and their derivatives (M, d) at theta (d,)."""
-        at, queries = self._read(theta, (1,)), self.post.problem.require(queries)
-        values, jacobian = self._apply(_linearize, at, queries)
+        point, queries = self._read(theta, (1,)), self.post.problem.require(queries)
+        values, jacobian = self._apply(_linearize, point, queries)
         return _like(theta, values), _like(theta, jacobian)
 
     def require(self, queries: Queries) -> Queries:
-        """Return the queries cut to the target and its causes; refuse what theta does not hold."""
+        """Return the queries restricted to the target's ancestors; refuse unlearned effects."""
         queries = self.post.problem.require(queries)
         self.map.batch(queries)
         return self.post.upstream(queries)
@@ -97,21 +92,21 @@ class Response:
     def standard_errors(self, theta: ArrayLike, queries: Queries) -> np.ndarray:
         """Return the numerical error of each effect at theta (d,), an array of shape (M,).
 
-        It is that of an average over points, found from other points; 0 where effects are known in
-        closed form.
+        It is that of an average over points, estimated from other points; 0 where effects are known
+        in closed form.
         """
-        at, queries = self._read(theta, (1,)), self.post.problem.require(queries)
+        point, queries = self._read(theta, (1,)), self.post.problem.require(queries)
         errors = offered(self.map, "standard_errors")
         if errors is None:
             self.map.batch(queries)
             return np.zeros(len(queries))
-        return np.asarray(errors(np.asarray(at), queries))
+        return np.asarray(errors(np.asarray(point), queries))
 
     def hessian_bounds(self, queries: Queries, *, level: float = 0.95) -> HessianBounds:
         """Bound the curvature of each effect in theta, as the operator norm of its Hessian.
 
         Global where the effect's degree in theta is 2 at most, local within the credible ellipsoid
-        of `level` otherwise; NaN where the mechanisms know no bound.
+        of `level` otherwise; NaN where the mechanisms have no bound.
         """
         level, queries = read_share("level", level), self.post.problem.require(queries)
         bounds = offered(self.map, "hessian_bounds")
@@ -119,52 +114,49 @@ class Response:
             self.map.batch(queries)
             unknown = np.full(len(queries), np.nan)
             return HessianBounds(unknown, np.zeros(len(queries), bool), level)
-        found: HessianBounds = bounds(self.post.mean, self.post.sd, queries, level)
-        return found
+        return cast(HessianBounds, bounds(self.post.mean, self.post.sd, queries, level))
 
     def _read(self, theta: ArrayLike, dimensions: tuple[int, ...]) -> jax.Array:
         require_float64()
         try:
-            at = jnp.asarray(theta, float)
+            point = jnp.asarray(theta, float)
         except (TypeError, ValueError):
-            raise ModelError(f"theta must be an array of numbers, got {theta!r}") from None
+            raise ArgumentError(f"theta must be an array of numbers, got {theta!r}") from None
         size = len(self.names)
-        if at.ndim not in dimensions or at.shape[-1] != size:
+        if point.ndim not in dimensions or point.shape[-1] != size:
             shapes = {1: f"({size},)", 2: f"(s, {size})"}
             wanted = " or ".join(shapes[n] for n in dimensions)
-            raise ModelError(
-                f"theta needs the shape {wanted} for {listed(self.names, most=6)}; got {at.shape}"
-            )
-        if not isinstance(at, jax.core.Tracer) and not np.isfinite(np.asarray(at)).all():
-            raise ModelError("theta must be finite; it holds NaN or infinity")
-        return at
+            names = listed(self.names, most=6)
+            raise ArgumentError(f"theta needs the shape {wanted} for {names}; got {point.shape}")
+        if not isinstance(point, jax.core.Tracer) and not np.isfinite(np.asarray(point)).all():
+            raise ArgumentError("theta must be finite; it holds NaN or infinity")
+        return point
 
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
         batch = self.map.batch(queries)
         bound = partial(work, self.map.program, theta)
-        if isinstance(theta, jax.core.Tracer):
-            return in_pieces(bound, batch, len(queries), theta.ndim - 1)
-        return in_pieces(bound, batch, len(queries), theta.ndim - 1, *how_many(self.map.program))
+        is_traced = isinstance(theta, jax.core.Tracer)
+        pieces = () if is_traced else how_many(self.map.program)
+        return in_pieces(bound, batch, len(queries), theta.ndim - 1, *pieces)
 
 
-def _like(theta: ArrayLike, found: Any) -> Any:
+def _like(theta: ArrayLike, array: Any) -> Any:
     """Return a JAX array where theta is one, NumPy otherwise."""
-    return jnp.asarray(found) if isinstance(theta, jax.Array) else np.asarray(found)
+    return jnp.asarray(array) if isinstance(theta, jax.Array) else np.asarray(array)
 
 
 def propagated(post: Posterior, propagation: str | None) -> ResponseMap:
-    """Return the response map of a posterior, with disturbances averaged in a named way."""
-    found = post.distribution.response
+    """Return the response map of a posterior, with noise averaged by a named method."""
+    whole = post.distribution.response
     if propagation is None:
-        return found
-    propagate = offered(found, "propagate")
+        return whole
+    propagate = offered(whole, "propagate")
     if propagate is None:
-        raise ModelError(
-            f"effects of {post.mechanisms} mechanisms are not averaged over disturbances; leave "
-            f"out propagation={propagation!r}"
+        raise ArgumentError(
+            f"effects of {post.mechanisms} mechanisms are not averaged over noise; omit "
+            f"propagation={propagation!r}"
         )
-    other: ResponseMap = propagate(propagation)
-    return other
+    return cast(ResponseMap, propagate(propagation))
 
 
 def response(post: Posterior, *, propagation: str | None = None) -> Response:
@@ -175,15 +167,21 @@ def response(post: Posterior, *, propagation: str | None = None) -> Response:
     post:
         The posterior whose parameters theta are.
     propagation:
-        How effects of mechanisms that bend are averaged over disturbances: "qmc" (the default),
-        over quasi-Monte-Carlo points; "sigma", over two points for each disturbance; "moments", by
-        Gaussians with matched moments. `cb.diagnostics.compare_propagations` shows their errors.
+        How effects of nonlinear mechanisms are averaged over noise: "qmc" (the default), over
+        quasi-Monte-Carlo points; "sigma", over two points for the noise of each variable;
+        "moments", by Gaussians with matched moments. `cb.diagnostics.compare_propagations` reports
+        their errors.
 
     Returns
     -------
     Response
         `r(theta, queries)` and `r.jacobian(theta, queries)`, compiled once for each shape of
         problem.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior, or its effects are not averaged over noise.
 
     Examples
     --------
@@ -197,22 +195,19 @@ def response(post: Posterior, *, propagation: str | None = None) -> Response:
     """
     require_float64()
     if not isinstance(post, Posterior):
-        raise ModelError(
+        raise ArgumentError(
             f"a response needs a Posterior, got {type(post).__name__}; make one with "
             "cb.fit(problem, data)"
         )
     if propagation is not None:
         propagated(post, propagation)  # refused at once
         return Response(post, propagation)
-    kept = post.__dict__.get("_response")  # kept with the posterior, which is immutable
-    if isinstance(kept, Response):
-        return kept
-    made: Response = post.__dict__.setdefault("_response", Response(post))
-    return made
+    # Cached with the posterior, which is immutable.
+    return cast(Response, post.__dict__.setdefault("_response", Response(post)))
 
 
 def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
-    """Compare the ways in which effects are averaged over disturbances, on the same queries.
+    """Compare the methods that average effects over noise, on the same queries.
 
     Parameters
     ----------
@@ -227,9 +222,14 @@ def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
         A row for every query: the effect at the posterior mean by "qmc", its `standard_error`, the
         effect by each other propagation with its `error` against "qmc", and the `sd` of the effect
         under the posterior, which errors are to be compared with.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior, or its effects are not averaged over noise.
     """
     if not isinstance(post, Posterior):
-        raise ModelError(f"propagations are compared for a Posterior, got {type(post).__name__}")
+        raise ArgumentError(f"propagations are compared for a Posterior, got {type(post).__name__}")
     base = response(post, propagation="qmc")
     queries = post.problem.require(queries)
     values, jacobian = base.linearize(post.mean, queries)

@@ -1,19 +1,14 @@
-"""Where in the region of a set is a function of the values smallest?
+"""What is a causal system whose truth is known, and which of its interventions is best?
 
-Vertices, a grid and Sobol points give places to start from, the best few of every slice of levels.
-From these a pattern search goes down: its steps go along the edges of all planes that bound the
-region, so that it can slide along any face, and to the next levels. A region of levels alone is
-searched completely. What is found is as good as the grid is fine: a basin narrower than a cell can
-be missed.
+A system has a problem, a simulator of observations and exact effects. Over the region of a set an
+affine response is best at a vertex. For others a grid (or Sobol points, for many variables) finds
+the basins, and a pattern search descends from the best few of every set, all sets of one size as
+one batch. A basin narrower than a cell of the grid can be missed.
 
-What is a causal system whose truth is known, and which of its interventions is best?
-
-A system has a problem, a generator of rows and exact effects. Over the region of a set an affine
-response is best at a vertex. For others a grid (or Sobol points, for many variables) finds the
-basins, and a pattern search goes down the best few of every set, all sets of one size as one batch.
-What it finds is as good as the grid is fine: a basin narrower than a cell can be missed. Sets whose
-values are restricted, by levels, constraints or a function, are searched one by one: the steps of
-their search go along all planes that bound the region, and to the next levels.
+Sets whose values are restricted, by levels, constraints or a function, are searched one by one.
+Vertices, a grid and Sobol points are the starts, the best few of every slice of levels. The steps
+of the search go along the edges of all planes that bound the region, so that it can slide along any
+face, and to the next levels. A region of levels alone is searched completely.
 """
 
 import html
@@ -22,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby, product
 from math import comb, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -35,7 +30,7 @@ from causal_bo_ppl.linalg import first_smallest, tie_width
 from causal_bo_ppl.mechanisms.simulation import Conditionals, conditionals, simulate
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import (
-    MOST_ROWS,
+    MOST_QUERIES,
     Interventions,
     between,
     fill_set,
@@ -48,24 +43,23 @@ from causal_bo_ppl.problem.interventions import (
 )
 from causal_bo_ppl.problem.regions import Region, Set
 
-if TYPE_CHECKING:
-    from causal_bo_ppl.problem import Problem
-
 Loss = Callable[[np.ndarray], np.ndarray]  # of points (k, d): (k,), infinite where not legal
-REGION_POINTS = 4_096  # points of the first design, and as many vertices
-FILL = 256  # Sobol points of the first design
-STARTS, SLICES = 6, 24  # local minima, and slices of levels, from which the search goes down
+Effect = Callable[[Queries], jax.Array | np.ndarray]
+DESIGN_POINTS = 4_096  # points of the first design, and as many vertices
+SOBOL_STARTS = 256  # Sobol points of the first design of a restricted set
+MOST_STARTS, MOST_SLICES = 6, 24  # local minima, and slices of levels, from which to descend
+BASINS_PER_SET = 5  # from which to descend in a set that is not restricted
 SHORTEST_STEP = 1e-9  # of a domain's width: the last step
 MOST_EDGES = 600  # directions of edges
 
 
 def best_of_restricted_set(
-    problem: "Problem", loss: Callable[[Queries], np.ndarray], members: Set
+    problem: Problem, loss: Callable[[Queries], np.ndarray], members: Set
 ) -> Queries:
-    """Return the query on this set with the smallest loss that was found, in one row.
+    """Return the query on this set with the smallest loss that was found.
 
-    loss: from legal queries to (M,) numbers. Of equally good queries the one with the lowest values
-    is taken. A set of which no legal point is found is refused.
+    loss: a function of legal queries that returns (M,) numbers. Of equally good queries the one
+    with the lowest values is taken. A set of which no legal point is found is refused.
     """
 
     def lose(points: np.ndarray) -> np.ndarray:
@@ -80,7 +74,7 @@ def best_of_restricted_set(
     region = problem.region
     smooth = [position for position, name in enumerate(members) if name not in region.levels]
     combinations_of_levels = prod(len(region.levels.get(name, (0,))) for name in members)
-    if not smooth and combinations_of_levels <= MOST_ROWS:
+    if not smooth and combinations_of_levels <= MOST_QUERIES:
         points = region.grid(members, combinations_of_levels)
         losses = lose(points)
     else:
@@ -89,17 +83,15 @@ def best_of_restricted_set(
         )
     if not np.isfinite(losses).any():
         raise DomainError(
-            f"no legal intervention on {{{listed(members)}}} was found; leave the set out"
+            f"no legal intervention on {{{listed(members)}}} was found; remove the set"
         )
-    equal = np.flatnonzero(losses <= losses.min() + tie_width(losses))
-    lowest = equal[np.lexsort(points[equal].T[::-1])[0]]
-    return place_points(problem.graph.nodes, [(members, points[[lowest]])])
+    return place_points(problem.graph.nodes, [(members, points[[_best(points, losses)]])])
 
 
-def _find_starts(problem: "Problem", members: Set, lose: Loss) -> tuple[np.ndarray, np.ndarray]:
-    """Return places to start from and their losses, of shapes (k, d) and (k,)."""
-    region, points = problem.region, [fill_set(problem, members, FILL)]
-    if region.count_vertices(members) <= REGION_POINTS:
+def _find_starts(problem: Problem, members: Set, lose: Loss) -> tuple[np.ndarray, np.ndarray]:
+    """Return points to start from and their losses, of shapes (k, d) and (k,)."""
+    region, points = problem.region, [fill_set(problem, members, SOBOL_STARTS)]
+    if region.count_vertices(members) <= DESIGN_POINTS:
         points.append(region.vertices(members))
     others = np.concatenate(points)
     positions, losses = _local_minima(region, members, lose)
@@ -109,7 +101,7 @@ def _find_starts(problem: "Problem", members: Set, lose: Loss) -> tuple[np.ndarr
     order = np.argsort(losses, kind="stable")
     order = order[np.isfinite(losses[order])]
     _, first = np.unique(positions[order][:, steps], axis=0, return_index=True)
-    chosen = np.union1d(np.sort(first)[:SLICES], np.arange(min(STARTS, len(order))))
+    chosen = np.union1d(np.sort(first)[:MOST_SLICES], np.arange(min(MOST_STARTS, len(order))))
     return positions[order[chosen]], losses[order[chosen]]
 
 
@@ -117,7 +109,7 @@ def _local_minima(region: Region, members: Set, lose: Loss) -> tuple[np.ndarray,
     """Return the points of a grid that no neighbour within their slice of levels beats."""
     slices = prod(len(region.levels.get(name, (0,))) for name in members)
     free = sum(name not in region.levels for name in members)
-    n = round(max(REGION_POINTS / slices, 1.0) ** (1 / max(free, 1)))
+    n = round(max(DESIGN_POINTS / slices, 1.0) ** (1 / max(free, 1)))
     if n < 3:
         return np.zeros((0, len(members))), np.zeros(0)
     ticks = [region.ticks(name, len(region.levels.get(name, range(n)))) for name in members]
@@ -131,39 +123,67 @@ def _local_minima(region: Region, members: Set, lose: Loss) -> tuple[np.ndarray,
 
 
 def _descend_in_region(
-    region: Region, members: Set, lose: Loss, at: np.ndarray, value: np.ndarray
+    region: Region, members: Set, lose: Loss, points: np.ndarray, losses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search downhill by patterns from some places; return the last places and their losses."""
-    if not len(at):
-        return at, value
+    """Descend from some points of the region of a set; return the last points and their losses."""
+    if not len(points):
+        return points, losses
     low, high = region.bounds(members)
     smooth = np.array([name not in region.levels for name in members])
     edges = _edges(region, members, smooth) * (high - low)
-    start = 0.5 / max(round(REGION_POINTS ** (1 / max(int(smooth.sum()), 1))) - 1, 4)
-    length = np.full(len(at), start)
-    while (length > SHORTEST_STEP).any():
-        along = at[:, None] + length[:, None, None] * edges
+
+    def neighbours(points: np.ndarray, length: np.ndarray) -> np.ndarray:
+        along = points[:, None] + length[:, None, None] * edges
         along[:, :, smooth] = np.clip(along[:, :, smooth], low[smooth], high[smooth])
-        around = np.concatenate([along, _next_levels(region, members, at)], axis=1)
-        losses = lose(around.reshape(-1, len(members))).reshape(around.shape[:2])
-        best, better = losses.argmin(axis=1), losses.min(axis=1) < value
-        at = np.where(better[:, None], around[np.arange(len(at)), best], at)
-        value = np.where(better, losses.min(axis=1), value)
+        return np.concatenate([along, _next_levels(region, members, points)], axis=1)
+
+    def lose_all(points: np.ndarray) -> np.ndarray:
+        return lose(points.reshape(-1, len(members))).reshape(points.shape[:-1])
+
+    return _descend(points, losses, _first_step(int(smooth.sum())), neighbours, lose_all)
+
+
+def _first_step(size: int) -> float:
+    """Return half of a cell of the first grid over so many variables, as a share of a domain."""
+    per_variable: int = round(DESIGN_POINTS ** (1 / max(size, 1)))
+    return 0.5 / max(per_variable - 1, 4)
+
+
+def _descend(
+    points: np.ndarray,
+    losses: np.ndarray,
+    step: float,
+    neighbours: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    lose: Loss,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Search downhill by patterns from points (..., d) with losses (...); return the last ones.
+
+    neighbours: from points and lengths of steps (...) to points (..., n, d). A step that finds
+    nothing better is cut to a quarter.
+    """
+    length = np.full(losses.shape, step)
+    while (length > SHORTEST_STEP).any():
+        around = neighbours(points, length)
+        found = lose(around)
+        best, better = found.argmin(axis=-1), found.min(axis=-1) < losses
+        moved = np.take_along_axis(around, best[..., None, None], axis=-2)[..., 0, :]
+        points = np.where(better[..., None], moved, points)
+        losses = np.where(better, found.min(axis=-1), losses)
         length = np.where(better, length, length / 4)
-    return at, value
+    return points, losses
 
 
-def _next_levels(region: Region, members: Set, at: np.ndarray) -> np.ndarray:
-    """Return the places (k, n, d) with one variable moved to its next lower or higher level."""
-    moved = []
+def _next_levels(region: Region, members: Set, points: np.ndarray) -> np.ndarray:
+    """Return the points (k, n, d) with one variable moved to its next lower or higher level."""
+    around = []
     for position, name in enumerate(members):
         levels = np.asarray(region.levels.get(name, ()))
         for step in (-1, 1) if len(levels) else ():
-            there = at.copy()
-            where = np.searchsorted(levels, at[:, position]) + step
-            there[:, position] = levels[np.clip(where, 0, len(levels) - 1)]
-            moved.append(there)
-    return np.stack(moved, axis=1) if moved else np.zeros((len(at), 0, at.shape[1]))
+            moved = points.copy()
+            rank = np.searchsorted(levels, points[:, position]) + step
+            moved[:, position] = levels[np.clip(rank, 0, len(levels) - 1)]
+            around.append(moved)
+    return np.stack(around, axis=1) if around else np.zeros((len(points), 0, points.shape[1]))
 
 
 def _edges(region: Region, members: Set, smooth: np.ndarray) -> np.ndarray:
@@ -201,12 +221,6 @@ def _edges(region: Region, members: Set, smooth: np.ndarray) -> np.ndarray:
     return whole
 
 
-Effect = Callable[[Queries], jax.Array | np.ndarray]
-BOX_POINTS = 4_096  # points of the first design, whatever the number of variables
-BASINS = 5  # of every set, from which the search goes down
-SHORTEST_STEP_OF_BOX = 1e-9  # of a domain's width: the last step
-
-
 class Optimum(NamedTuple):
     """The best intervention of a problem, its exact effect, and how it was found."""
 
@@ -220,7 +234,7 @@ class CausalSystem:
     """A causal system with known truth.
 
     model: NumPyro program of the truth; every variable of the graph is a site of its name. It runs
-        once for a whole batch, inside a plate: each site holds one number per row, shape (M,).
+        once for a whole batch, inside a plate: each site holds one number per query, shape (M,).
         Several threads may simulate; their programs run one after the other.
     response: returns the exact E[Y | do(...)] of a batch of legal queries, an array of shape (M,);
         `effect` calls it and checks what goes in and comes out.
@@ -237,27 +251,63 @@ class CausalSystem:
     source: str
 
     def observe(self, n: int, key: jax.Array | int) -> Data:
-        """Draw n observational rows."""
-        rows = read_count("the number of rows", n, 0, DataError)
-        return self._rows(self.problem.baseline().repeat(rows), key)
+        """Draw n observations of all variables with nothing set.
+
+        Parameters
+        ----------
+        n, key:
+            The number of observations, and a JAX key or an int seed.
+
+        Returns
+        -------
+        Data
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> cb.models.load("chain").observe(3, key=0)
+        Data(3 observations of X, Z, Y; 0 interventional)
+        """
+        count = read_count("the number of observations", n, 0, DataError)
+        return self._simulate(self.problem.baseline().repeat(count), key)
 
     def experiment(self, queries: Queries | Interventions, key: jax.Array | int) -> Data:
-        """Draw one row under each intervention."""
-        return self._rows(self.problem.require(queries), key)
+        """Draw one observation of all variables under each intervention.
 
-    def _rows(self, queries: Queries, key: jax.Array | int) -> Data:
+        Parameters
+        ----------
+        queries, key:
+            The interventions, and a JAX key or an int seed.
+
+        Returns
+        -------
+        Data
+            One observation for each intervention, in their order.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> cb.models.load("chain").experiment([{"X": 1.0}, {"Z": 2.0}], key=0)
+        Data(2 observations of X, Z, Y; 2 interventional)
+        """
+        return self._simulate(self.problem.require(queries), key)
+
+    def _simulate(self, queries: Queries, key: jax.Array | int) -> Data:
         nodes = self.problem.graph.nodes
-        values = (
-            simulate(self.model, nodes, queries, as_key(key))
-            if len(queries)
-            else np.empty((0, len(nodes)))
-        )
+        key = as_key(key)
+        values = simulate(self.model, nodes, queries, key) if len(queries) else queries.value
         return Data(nodes, self.problem.target, np.asarray(values), np.asarray(queries.mask))
 
     def effect(self, queries: Queries | Interventions) -> np.ndarray:
         """Return the exact effects E[Y | do(...)], an array of shape (M,).
 
         The effect of a query that sets nothing is the observational mean.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> cb.models.load("chain").effect([{"Z": 2.0}])
+        array([-2.6])
         """
         require_float64()
         queries = self.problem.require(queries)
@@ -280,8 +330,8 @@ class CausalSystem:
     def mechanisms(self, values: np.ndarray) -> Conditionals:
         """Return the true means and sds (n, p) of every variable given its causes.
 
-        values: (n, p), in the order of the graph's nodes. Every variable must be drawn from a
-        Normal; where latent causes join two, their means hold the latent causes of one draw.
+        values: (n, p), in the order of the graph's nodes. Every variable must have a normal
+        distribution; where latent causes join two, their means hold the latent causes of one draw.
         """
         return conditionals(self.model, self.problem.graph.nodes, values)
 
@@ -321,14 +371,13 @@ def best_vertices(problem: Problem, effect: Effect) -> Queries:
     for (size, is_cut), group in groupby(problem.sets, key=lambda each: (len(each), each in cut)):
         sets = list(group)
         if is_cut:
-            parts += [_first_of_best(vertices(problem, (each,)), effect, sign) for each in sets]
+            for members in sets:
+                corners = vertices(problem, (members,))
+                parts.append(corners[first_smallest(sign * np.asarray(effect(corners)))])
             continue
-        corners = np.broadcast_to(
-            np.concatenate([np.zeros((1, size)), np.eye(size)]), (len(sets), size + 1, size)
-        )
-        losses = sign * np.asarray(effect(_position(problem, sets, corners))).reshape(
-            len(sets), size + 1
-        )
+        anchors = np.tile(np.eye(size + 1, size, -1), (len(sets), 1, 1))
+        effects = np.asarray(effect(_position(problem, sets, anchors)))
+        losses = sign * effects.reshape(len(sets), size + 1)
         # A value that does not matter stays low.
         near = np.array([[tie_width(row)] for row in losses])
         parts.append(_position(problem, sets, (losses[:, 1:] < losses[:, :1] - near).astype(float)))
@@ -342,53 +391,43 @@ def best_of_each_set(problem: Problem, effect: Effect) -> Queries:
     def loss(queries: Queries) -> np.ndarray:
         return sign * np.asarray(effect(queries))
 
-    parts = []
-
     def kind(members: tuple[str, ...]) -> tuple[int, bool]:
         is_free = problem.feasible_rule is None and problem.region.is_plain(members)
         return len(members), is_free
 
+    parts = []
     for (_, is_free), group in groupby(problem.sets, key=kind):  # sets come smallest first
         sets = list(group)
         if not is_free:
             parts += [best_of_restricted_set(problem, loss, members) for members in sets]
             continue
         starts = np.stack([_basins(problem, loss, members) for members in sets])
-        positions, losses = _descend_in_box(problem, loss, sets, starts)
-        parts.append(
-            _position(problem, sets, positions[np.arange(len(sets)), _best(positions, losses)])
-        )
+        points, losses = _descend_in_box(problem, loss, sets, starts)
+        best = [cube[_best(cube, each)] for cube, each in zip(points, losses, strict=True)]
+        parts.append(_position(problem, sets, np.array(best)))
     return stack(parts)
 
 
-def _first_of_best(queries: Queries, effect: Effect, sign: float) -> Queries:
-    """Return the query with the smallest sign * effect, the first of equally good ones."""
-    return queries[first_smallest(sign * np.asarray(effect(queries)))]
+def _best(points: np.ndarray, losses: np.ndarray) -> int:
+    """Return the index of the best of n points (n, d) with losses (n,).
 
-
-def _best(positions: np.ndarray, losses: np.ndarray) -> list[int]:
-    """Return for each set the index of its best point.
-
-    Of places (sets, n, d) whose losses (sets, n) are equal up to rounding it is the one with the
-    lowest values, whatever the order in which they were found.
+    Of points whose losses are equal up to rounding it is the one with the lowest values, whatever
+    their order.
     """
-    best = []
-    for cube, row in zip(positions, losses, strict=True):
-        equal = np.flatnonzero(row <= row.min() + tie_width(row))
-        best.append(int(equal[np.lexsort(cube[equal].T[::-1])[0]]))
-    return best
+    equal = np.flatnonzero(losses <= losses.min() + tie_width(losses))
+    return int(equal[np.lexsort(points[equal].T[::-1])[0]])
 
 
 def _basins(
     problem: Problem, loss: Callable[[Queries], np.ndarray], members: tuple[str, ...]
 ) -> np.ndarray:
-    """Return the best local minima of the first design, an array of shape (BASINS, d).
+    """Return the best local minima of the first design, an array of shape (BASINS_PER_SET, d).
 
-    They are places in the unit cube; where there are fewer minima, the best is repeated.
+    They are points of the unit cube; where there are fewer minima, the best is repeated.
     """
     size = len(members)
-    ticks = round(BOX_POINTS ** (1 / size))
-    unit = lattice(ticks) if ticks >= 5 else sobol(BOX_POINTS)
+    ticks = round(DESIGN_POINTS ** (1 / size))
+    unit = lattice(ticks) if ticks >= 5 else sobol(DESIGN_POINTS)
     cube = unit(size)
     losses = loss(spread(problem.graph.nodes, [members], problem.domains, unit, len(cube)))
     if ticks >= 5:
@@ -396,7 +435,7 @@ def _basins(
         losses = np.where(
             table <= minimum_filter(table, size=3, mode="nearest"), table, np.inf
         ).ravel()
-    order = np.argsort(losses, kind="stable")[:BASINS]
+    order = np.argsort(losses, kind="stable")[:BASINS_PER_SET]
     return cube[np.where(np.isfinite(losses[order]), order, order[0])]
 
 
@@ -404,25 +443,23 @@ def _descend_in_box(
     problem: Problem,
     loss: Callable[[Queries], np.ndarray],
     sets: Sequence[tuple[str, ...]],
-    at: np.ndarray,
+    points: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search downhill by patterns from places of the unit cube, of shape (sets, BASINS, d).
+    """Descend from points (sets, BASINS_PER_SET, d) of the unit cube.
 
-    Return the last places and their losses, arrays of shapes (sets, BASINS, d) and (sets, BASINS).
+    Return the last points and their losses, arrays of the shapes (sets, BASINS_PER_SET, d) and
+    (sets, BASINS_PER_SET).
     """
-    size = at.shape[-1]
-    steps = np.array(_steps(size))
-    length = np.full(at.shape[:2], 0.5 / max(round(BOX_POINTS ** (1 / size)) - 1, 4))
-    value = loss(_position(problem, sets, at)).reshape(at.shape[:2])
-    while (length > SHORTEST_STEP_OF_BOX).any():
-        around = np.clip(at[:, :, None] + length[:, :, None, None] * steps, 0.0, 1.0)
-        losses = loss(_position(problem, sets, around)).reshape(around.shape[:3])
-        best, better = losses.argmin(axis=2), losses.min(axis=2) < value
-        moved = np.take_along_axis(around, best[:, :, None, None], axis=2)[:, :, 0]
-        at = np.where(better[..., None], moved, at)
-        value = np.where(better, losses.min(axis=2), value)
-        length = np.where(better, length, length / 4)
-    return at, value
+    steps = np.array(_steps(points.shape[-1]))
+
+    def lose(points: np.ndarray) -> np.ndarray:
+        return loss(_position(problem, sets, points)).reshape(points.shape[:-1])
+
+    def neighbours(points: np.ndarray, length: np.ndarray) -> np.ndarray:
+        moved = points[:, :, None] + length[:, :, None, None] * steps
+        return np.asarray(np.clip(moved, 0.0, 1.0))
+
+    return _descend(points, lose(points), _first_step(points.shape[-1]), neighbours, lose)
 
 
 def _steps(size: int) -> list[tuple[float, ...]]:
@@ -433,20 +470,8 @@ def _steps(size: int) -> list[tuple[float, ...]]:
 
 
 def _position(problem: Problem, sets: Sequence[tuple[str, ...]], cube: np.ndarray) -> Queries:
-    """Return places of the unit cube, of shape (sets, ..., d), as queries, set after set."""
-    shape = (cube.size // cube.shape[-1], len(problem.graph.nodes))
-    mask, value = np.zeros(shape, bool), np.zeros(shape)
-    low, high = (
-        np.array([[problem.domains[name][end] for name in members] for members in sets])
-        for end in (0, 1)
-    )
-    low, high = (np.expand_dims(bound, tuple(range(1, cube.ndim - 1))) for bound in (low, high))
-    values = between(low, high, cube).reshape(len(mask), -1)
-    columns = np.repeat(
-        [[problem.graph.index(name) for name in members] for members in sets],
-        len(mask) // len(sets),
-        axis=0,
-    )
-    np.put_along_axis(mask, columns, True, axis=1)
-    np.put_along_axis(value, columns, values, axis=1)
-    return Queries(mask, value)
+    """Return points of the unit cube, of shape (sets, ..., d), as queries, set after set."""
+    parts = []
+    for members, points in zip(sets, cube.reshape(len(sets), -1, cube.shape[-1]), strict=True):
+        parts.append((members, between(*problem.region.bounds(members), points)))
+    return place_points(problem.graph.nodes, parts)

@@ -8,7 +8,7 @@ from importlib import import_module
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.errors import ArgumentError, listed, unknown
 
 if TYPE_CHECKING:
     from causal_bo_ppl.models.networks import gaussian_network as gaussian_network
@@ -52,6 +52,11 @@ def load(
         It has a `problem`, `observe(n, key)`, `experiment(queries, key)`, the exact
         `effect(queries)` and the `optimum`.
 
+    Raises
+    ------
+    ArgumentError
+        If there is no such system, or it does not have an option that was given.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -63,32 +68,29 @@ def load(
 
     require_float64()
     if name not in _SYSTEMS:
-        raise ModelError(unknown("system", name, _SYSTEMS))
-    for option, value, kinds in (
-        ("variant", variant, str | None),
-        ("target", target, str | None),
-        ("parents", parents, bool),
-        ("max_size", max_size, Integral | None),
-    ):
-        if not isinstance(value, kinds):
-            raise ModelError(f"{option} cannot be {value!r}; see help(causal_bo_ppl.models.load)")
+        raise ArgumentError(unknown("system", name, _SYSTEMS))
     build = getattr(import_module(f"{__name__}.{name}"), name)
-    given = {
-        "variant": variant,
-        "target": target,
-        "parents": parents,
-        "max_size": max_size,
-        "seed": seed,
-    }
-    defaults = {key: option.default for key, option in inspect.signature(load).parameters.items()}
-    chosen = {option: value for option, value in given.items() if value != defaults[option]}
     accepted = inspect.signature(build).parameters
-    for option, value in chosen.items():
+    chosen = {}
+    for option, value, default, kinds in (
+        ("variant", variant, None, str),
+        ("target", target, None, str),
+        ("parents", parents, True, bool),
+        ("max_size", max_size, None, Integral),
+        ("seed", seed, 0, object),
+    ):
+        if value is default or value == default:
+            continue
+        if not isinstance(value, kinds):
+            raise ArgumentError(
+                f"{option} cannot be {value!r}; see help(causal_bo_ppl.models.load)"
+            )
         if option not in accepted:
-            raise ModelError(
+            raise ArgumentError(
                 f"{name!r} has no option {option!r} (given: {value!r}); "
                 f"its options: {listed(accepted)}"
             )
+        chosen[option] = value
     system: CausalSystem = build(**chosen)
     return system
 

@@ -1,4 +1,4 @@
-"""X -> Z -> Y, linear: the smallest system in which one experiment teaches about another.
+"""X -> Z -> Y, linear: the smallest system in which one experiment is informative about another.
 
     Z = 0.8 X + e,  Y = -1.3 Z + e,  all noise N(0, 1).
 
@@ -22,7 +22,7 @@ A, B = 0.8, -1.3
 
 
 def model() -> None:
-    """Draw one row of the true system, a site for each variable."""
+    """Draw one observation of the true system, a site for each variable."""
     x = numpyro.sample("X", dist.Normal(0, 1))
     z = numpyro.sample("Z", dist.Normal(A * x, 1))
     numpyro.sample("Y", dist.Normal(B * z, 1))

@@ -9,7 +9,7 @@ to five genes, 0.336196 at {asnA, cspG, eutG, fixC, lacY}.
 
 from pathlib import Path
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.models.networks import gaussian_network, read_network
 from causal_bo_ppl.systems import CausalSystem
 
@@ -27,7 +27,7 @@ def ecoli70(
     names = [name for name in graph.ancestors(target) if name not in barred]
     if not names:
         causes = "causes" if parents else "causes besides its parents"
-        raise ModelError(f"the gene {target!r} has no {causes} to set; choose another target")
+        raise ArgumentError(f"the gene {target!r} has no {causes} to set; choose another target")
     name = f"ecoli70-{target}" + ("" if parents else "-without-parents")
     source = "bnlearn network ecoli70 (Schaefer and Strimmer 2005)"
     return gaussian_network(

@@ -22,7 +22,7 @@ import numpyro
 import numpyro.distributions as dist
 from scipy.special import jv
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
@@ -45,7 +45,7 @@ TRAINING = (("X1",), ("X3",), ("M1",), ("M2",))
 HELD_OUT = (("X2",), ("X5",), ("M3",), ("H",), *combinations(SOURCES, 2))
 SETS = (*((name,) for name in (*SOURCES, *FEEDS, "H")), *combinations(SOURCES, 2))
 # Step of the rule for tanh: its poles are 0.49 sd or more away, so the error is exp(-2 pi 4.9).
-COARSE = 0.1
+TANH_STEP = 0.1
 Coefficients = Mapping[tuple[str, str], float]
 
 
@@ -58,7 +58,7 @@ def draw_coefficients(seed: int) -> dict[tuple[str, str], float]:
 
 
 def linear_sem(coefficients: Coefficients) -> LinearSEM:
-    """Return the linear funnel, its latent causes in the covariance of the disturbances."""
+    """Return the linear funnel, its latent causes in the covariance of the noise."""
     size = len(GRAPH.nodes)
     weights, noise = np.zeros((size, size)), np.eye(size)
     for (cause, effect), weight in coefficients.items():
@@ -82,7 +82,7 @@ def _target_mean(h: jax.Array, coefficients: Coefficients, is_linear: bool) -> j
 
 
 def model(coefficients: Coefficients, is_linear: bool) -> None:
-    """Draw one row of the true system, a site for each variable."""
+    """Draw one observation of the true system, a site for each variable."""
     u = {name: numpyro.sample(f"U{name[1:]}", dist.Normal(0, 1)) for name in SOURCES}
     x = {name: numpyro.sample(name, dist.Normal(u[name], 1)) for name in SOURCES}
     m = {}
@@ -124,7 +124,7 @@ def hub_moments(
     """
     (m1, v1), (m2, v2), (m3, v3) = (m[name] for name in FEEDS)
     tanh, tanh2, real, imaginary = (
-        normal_mean(lambda x: part(jnp.tanh(x)), m1, jnp.sqrt(v1), COARSE)  # noqa: B023 (used at once)
+        normal_mean(lambda x: part(jnp.tanh(x)), m1, jnp.sqrt(v1), TANH_STEP)  # noqa: B023 (used at once)
         for part in (jnp.array, jnp.square, jnp.cos, jnp.sin)
     )
     tanh_wave = real + 1j * imaginary
@@ -139,13 +139,12 @@ def hub_moments(
 
 def nonlinear_response(coefficients: Coefficients, queries: Queries) -> jax.Array:
     """Return the exact effects E[2 sin H + 0.3 H^2]: the latent causes have mean zero."""
-    means: jax.Array = _nonlinear_response(coefficients, queries)
+    means: jax.Array = _nonlinear_response(coefficients, queries)  # it cannot be pickled itself
     return means
 
 
 @jax.jit
 def _nonlinear_response(coefficients: Coefficients, queries: Queries) -> jax.Array:
-
     def one(query: Queries) -> jax.Array:
         mean, variance, wave = hub_moments(mediators(query, coefficients))
         is_set, h = query.mask[GRAPH.index("H")], query.value[GRAPH.index("H")]
@@ -174,7 +173,7 @@ def funnel(variant: str = "linear", max_size: int | None = None, seed: int = 0) 
     All single variables and all pairs of sources are explored.
     """
     if variant not in ("linear", "nonlinear"):
-        raise ModelError(f"funnel has no variant {variant!r}; use 'linear' or 'nonlinear'")
+        raise ArgumentError(f"funnel has no variant {variant!r}; use 'linear' or 'nonlinear'")
     is_linear, coefficients = variant == "linear", draw_coefficients(seed)
     if is_linear:
         sem = linear_sem(coefficients)

@@ -9,7 +9,7 @@
     PSA ~ N(6.8 + 0.04 age - 0.15 bmi - 0.60 statin + 0.55 aspirin + cancer, 0.4^2)
 
 with s the logistic function. Source: Ferro et al. 2015 as used by Aglietti et al. 2020. Aspirin and
-statin are functions of age and bmi: observed alone, their effects cannot be told apart (there is no
+statin are functions of age and bmi: observed alone, their effects cannot be separated (there is no
 overlap). Optimum by quadrature: 5.155287 at aspirin 0, statin 1.
 """
 
@@ -70,7 +70,7 @@ def mean_psa(
 
 
 def model() -> None:
-    """Draw one row of the true system, a site for each variable."""
+    """Draw one observation of the true system, a site for each variable."""
     age = numpyro.sample("age", dist.Uniform(YOUNGEST, OLDEST))
     bmi = numpyro.sample("bmi", dist.Normal(mean_bmi(age), BMI_SD))
     aspirin = numpyro.deterministic("aspirin", natural_aspirin(age, bmi))
@@ -100,7 +100,7 @@ def population(
 
 def response(queries: Queries) -> jax.Array:
     """Return the mean PSA over the population, aspirin and statin natural where not set."""
-    means: jax.Array = _response(queries)
+    means: jax.Array = _response(queries)  # a compiled function cannot be pickled
     return means
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-STEP, REACH = 0.05, 9.0  # the density beyond 9 standard deviations is 1e-18
+DEFAULT_STEP = 0.05
+REACH = 9.0  # the density beyond 9 standard deviations is 1e-18
 
 
-def normal_rule(step: float = STEP) -> tuple[jax.Array, jax.Array]:
+def normal_rule(step: float = DEFAULT_STEP) -> tuple[jax.Array, jax.Array]:
     """Return nodes and weights, arrays of shape (k,), for the mean under N(0, 1)."""
     nodes = jnp.arange(-REACH, REACH + step / 2, step)
     density = jnp.exp(-(nodes**2) / 2)
@@ -23,7 +24,7 @@ def normal_mean(
     function: Callable[[jax.Array], jax.Array],
     mean: jax.Array | float = 0.0,
     sd: jax.Array | float = 1.0,
-    step: float = STEP,
+    step: float = DEFAULT_STEP,
 ) -> jax.Array:
     """Return E f(N(mean, sd^2)) for every entry of `mean` and `sd`, broadcast together.
 
@@ -31,8 +32,8 @@ def normal_mean(
     """
     nodes, weights = normal_rule(step)
     mean, sd = jnp.broadcast_arrays(jnp.asarray(mean, float), jnp.asarray(sd, float))
-    spots = jnp.expand_dims(nodes, tuple(range(mean.ndim)))
-    return function(mean[..., None] + sd[..., None] * spots) @ weights
+    nodes = jnp.expand_dims(nodes, tuple(range(mean.ndim)))
+    return function(mean[..., None] + sd[..., None] * nodes) @ weights
 
 
 def lognormal_wave(frequency: float, sd: float) -> jax.Array:
@@ -41,6 +42,6 @@ def lognormal_wave(frequency: float, sd: float) -> jax.Array:
     On the real line the wave oscillates ever faster; on the line Im Z = 0.7 it decays instead, and
     the integral over both is the same.
     """
-    z = jnp.arange(-REACH * sd, REACH * sd, STEP * sd / 5) + 0.7j
-    density = jnp.exp(-((z / sd) ** 2) / 2) * (STEP / 5) / jnp.sqrt(2 * jnp.pi)
+    z = jnp.arange(-REACH * sd, REACH * sd, DEFAULT_STEP * sd / 5) + 0.7j
+    density = jnp.exp(-((z / sd) ** 2) / 2) * (DEFAULT_STEP / 5) / jnp.sqrt(2 * jnp.pi)
     return (jnp.exp(1j * frequency * jnp.exp(z)) * density).sum()

@@ -20,7 +20,7 @@ import numpyro
 import numpyro.distributions as dist
 from scipy.special import jv
 
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.models.quadrature import lognormal_wave, normal_mean
 from causal_bo_ppl.problem import Problem, Queries
@@ -32,7 +32,7 @@ DAGGP_DOMAINS = {"B": (-3.0, 4.0), "D": (-3.0, 3.0), "E": (-3.0, 3.0)}
 HALF_VARIANCE = 0.505  # of e_E + e_C / 10, which damps the waves through E
 
 
-class Outcome(NamedTuple):
+class TargetEquation(NamedTuple):
     """The target's equation: Y = cos D - d D + sin E - e E + U1 + (exp(-U2) or U2) + noise."""
 
     d: float = 0.2
@@ -41,9 +41,9 @@ class Outcome(NamedTuple):
 
 
 VARIANTS = {
-    None: (DOMAINS, Outcome()),
-    "daggp": (DAGGP_DOMAINS, Outcome()),
-    "paper": (DOMAINS, Outcome(0, 0, False)),
+    None: (DOMAINS, TargetEquation()),
+    "daggp": (DAGGP_DOMAINS, TargetEquation()),
+    "paper": (DOMAINS, TargetEquation(0, 0, False)),
 }
 NOTES = {
     None: "",
@@ -52,8 +52,8 @@ NOTES = {
 }
 
 
-def model(outcome: Outcome) -> None:
-    """Draw one row of the true system, a site for each variable."""
+def model(outcome: TargetEquation) -> None:
+    """Draw one observation of the true system, a site for each variable."""
     u1 = numpyro.sample("U1", dist.Normal(0, 1))
     u2 = numpyro.sample("U2", dist.Normal(0, 1))
     f = numpyro.sample("F", dist.Normal(0, 1))
@@ -66,12 +66,12 @@ def model(outcome: Outcome) -> None:
     numpyro.sample("Y", dist.Normal(through_d(d, outcome) + through_e(e, outcome) + latent, 1))
 
 
-def through_d(d: jax.Array, outcome: Outcome) -> jax.Array:
+def through_d(d: jax.Array, outcome: TargetEquation) -> jax.Array:
     """Return what D adds to Y."""
     return jnp.cos(d) - outcome.d * d
 
 
-def through_e(e: jax.Array, outcome: Outcome) -> jax.Array:
+def through_e(e: jax.Array, outcome: TargetEquation) -> jax.Array:
     """Return what E adds to Y."""
     return jnp.sin(e) - outcome.e * e
 
@@ -87,20 +87,20 @@ def moments_of_cos_a() -> tuple[complex, float]:
     return complex(jv(0, 1) + 2 * sum(1j**n * jv(n, 1) * waves[n] for n in orders)), waves[1]
 
 
-def mean_through_d(mean_c: jax.Array, outcome: Outcome) -> jax.Array:
+def mean_through_d(mean_c: jax.Array, outcome: TargetEquation) -> jax.Array:
     """Return the mean of what D adds to Y while D is free, given the mean of C."""
     cosine = normal_mean(lambda c: jnp.cos(jnp.exp(-c) / 10), mean_c)
     return jnp.exp(-0.5) * cosine - outcome.d * jnp.exp(-mean_c + 0.5) / 10
 
 
-def mean_through_e(mean_c: jax.Array, outcome: Outcome) -> jax.Array:
+def mean_through_e(mean_c: jax.Array, outcome: TargetEquation) -> jax.Array:
     """Return the mean of what E adds to Y while E is free, given the mean of C."""
     wave, cosine = moments_of_cos_a()
     sine = jnp.imag(wave * jnp.exp(1j * mean_c / 10 - HALF_VARIANCE))
     return sine - outcome.e * (cosine + mean_c / 10)
 
 
-def natural_means(outcome: Outcome) -> tuple[jax.Array, jax.Array]:
+def natural_means(outcome: TargetEquation) -> tuple[jax.Array, jax.Array]:
     """Return the means of what D and E add to Y while B is free too.
 
     C then has the mean exp(-B) with B ~ N(0, 2).
@@ -112,17 +112,17 @@ def natural_means(outcome: Outcome) -> tuple[jax.Array, jax.Array]:
     return by_d, sine - outcome.e * (cosine + math.e / 10)
 
 
-def response(queries: Queries, outcome: Outcome) -> jax.Array:
-    """Return E Y: what D and E add, each set, or following a set B, or natural; and the rest.
+def response(queries: Queries, outcome: TargetEquation) -> jax.Array:
+    """Return E Y: the terms of D and E, each set, or following a set B, or natural, and the rest.
 
-    The rest is the mean of what the latent causes add.
+    The rest is the mean of the terms of the latent causes.
     """
-    means: jax.Array = _response(queries, outcome)
+    means: jax.Array = _response(queries, outcome)  # a compiled function cannot be pickled
     return means
 
 
 @partial(jax.jit, static_argnames="outcome")
-def _response(queries: Queries, outcome: Outcome) -> jax.Array:
+def _response(queries: Queries, outcome: TargetEquation) -> jax.Array:
     columns = [GRAPH.index(name) for name in "BDE"]
     natural = natural_means(outcome)
 
@@ -141,8 +141,8 @@ def _response(queries: Queries, outcome: Outcome) -> jax.Array:
 def synthetic(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
     """Build the synthetic system; the variant names its domains or its target's equation."""
     if variant not in VARIANTS:
-        raise ModelError(
-            f"synthetic has no variant {variant!r}; leave it out or use one of "
+        raise ArgumentError(
+            f"synthetic has no variant {variant!r}; omit it or use one of "
             f"{listed(filter(None, VARIANTS))}"
         )
     domains, outcome = VARIANTS[variant]

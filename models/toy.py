@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.models.quadrature import lognormal_wave, normal_mean
 from causal_bo_ppl.problem import Problem, Queries
@@ -29,14 +29,14 @@ DOMAINS = {"X": (-5.0, 5.0), "Z": (-5.0, 20.0)}
 
 
 def model() -> None:
-    """Draw one row of the true system without confounding."""
+    """Draw one observation of the true system without confounding."""
     x = numpyro.sample("X", dist.Normal(0, 1))
     z = numpyro.sample("Z", dist.Normal(mean_of_z(x), 1))
     numpyro.sample("Y", dist.Normal(effect_of_z(z), 1))
 
 
 def confounded_model() -> None:
-    """Draw one row of the true system with a latent cause of X and Y."""
+    """Draw one observation of the true system with a latent cause of X and Y."""
     u = numpyro.sample("U", dist.Normal(0, 1))
     x = numpyro.sample("X", dist.Normal(u, 1))
     z = numpyro.sample("Z", dist.Normal(mean_of_z(x), 1))
@@ -69,7 +69,7 @@ def natural_mean(sd_of_x: float) -> jax.Array:
 
 def response(queries: Queries, sd_of_x: float) -> jax.Array:
     """Return f_Z where Z is set, else f_X where X is set, else the mean of Y."""
-    means: jax.Array = _response(queries, sd_of_x)
+    means: jax.Array = _response(queries, sd_of_x)  # a compiled function cannot be pickled
     return means
 
 
@@ -84,7 +84,7 @@ def _response(queries: Queries, sd_of_x: float) -> jax.Array:
 def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem:
     """Build the nonlinear chain, with or without a latent cause of X and Y."""
     if variant not in GRAPHS:
-        raise ModelError(f"toy has no variant {variant!r}; leave it out or use 'confounded'")
+        raise ArgumentError(f"toy has no variant {variant!r}; omit it or use 'confounded'")
     problem = Problem(
         GRAPHS[variant], "Y", domains=DOMAINS, sets="mis" if max_size is None else max_size
     )

@@ -5,6 +5,7 @@ import os
 import jax
 import jax.numpy as jnp
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -35,6 +36,13 @@ def other_trajectories():
 
             patch.setattr(sampled, "run_chains", run_others)
         yield
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """Close the figures that a test opened; matplotlib warns of more than twenty."""
+    yield
+    plt.close("all")
 
 
 @pytest.fixture(scope="session")

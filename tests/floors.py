@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FLOOR = re.compile(r"([A-Za-z0-9._-]+)>=([0-9.]+)")
+FLOOR = re.compile(r"([A-Za-z0-9._-]+)>=([0-9.]+)(?:,<[0-9.]+)?(?:;.*)?")
 
 
 def floors():

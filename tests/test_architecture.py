@@ -1,8 +1,9 @@
-"""The rooms, their order, and the doors of heavy dependencies, read from the imports."""
+"""The packages, their order, and who may import heavy dependencies, read from the imports."""
 
 import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from helpers.import_graph import (
     cycles,
     import_graph,
     imported_names,
+    longest_chain,
     module_files,
     single_importer,
 )
@@ -28,6 +30,7 @@ LAYERS = [
     "data",
     "identification",
     "mechanisms",
+    "priors",
     "systems",
     "models",
     "inference",
@@ -37,12 +40,13 @@ LAYERS = [
     "diagnostics",
     "theory surrogates",
     "optimization",
+    "acquisition",
     "plots",
     "experiments",
     "cli",
 ]
-DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer.split()}
-DOORS = {
+DEPTH = {package: depth for depth, layer in enumerate(LAYERS) for package in layer.split()}
+USERS = {  # the packages that may import a dependency
     "y0": {"identification"},
     "networkx": {"graph", "identification"},
     "numpyro": {"mechanisms", "models", "inference"},
@@ -53,38 +57,40 @@ DOORS = {
     "matplotlib": {"plots"},
     "dask": {"experiments"},
     "distributed": {"experiments"},
-    "cloudpickle": {"experiments"},
     "typer": {"cli"},
     "rich": {"cli"},
 }
+MOST_MODULES, MOST_SINGLE_IMPORTERS, LONGEST_CHAIN = 150, 20, 30
 PUBLIC_INTERFACES = {"causal_bo_ppl.diagnostics.extrapolation"}
 FILES = sorted(
     [*PACKAGE.glob("*.py"), *(p for d in PACKAGE.iterdir() if d.is_dir() for p in d.rglob("*.py"))]
 )
 
 
-def room(path):
+def package_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def our_rooms(path):
+def imported_packages(path):
     return {
         name.split(".")[1] for name in imported_names(path) if name.startswith("causal_bo_ppl.")
     }
 
 
-def test_every_file_has_a_place_in_the_pipeline():
+def test_every_package_has_a_position_in_the_pipeline():
     assert len(FILES) > 25
-    assert {room(path) for path in FILES} - {"__init__", "testing"} <= set(DEPTH)
+    assert {package_of(path) for path in FILES} - {"__init__", "testing"} <= set(DEPTH)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_module_imports_nothing_to_its_right(path):
-    here = room(path)
+    here = package_of(path)
     if here in ("__init__", "testing"):
         return
     uphill = {
-        name for name in our_rooms(path) - {here} if DEPTH.get(name, len(LAYERS)) >= DEPTH[here]
+        name
+        for name in imported_packages(path) - {here}
+        if DEPTH.get(name, len(LAYERS)) >= DEPTH[here]
     }
     assert not uphill, f"{here} reaches up the pipeline: {sorted(uphill)}"
 
@@ -110,13 +116,43 @@ def test_small_modules_with_a_single_importer_are_public_interfaces():
     assert small <= PUBLIC_INTERFACES, f"merge them into their importers: {sorted(small)}"
 
 
+def test_the_package_stays_as_small_as_it_is():
+    graph = import_graph()
+    assert len(module_files()) <= MOST_MODULES
+    assert len(single_importer(graph)) <= MOST_SINGLE_IMPORTERS
+    assert len(longest_chain(graph)) <= LONGEST_CHAIN
+
+
+def test_a_class_name_exists_once():
+    names = Counter(
+        node.name
+        for path in module_files().values()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_a_constant_of_one_word_exists_once():
+    """A limit is named for what it limits; `DRAWS` in two modules means two things."""
+    names = Counter(
+        target.id
+        for path in module_files().values()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and re.fullmatch("[A-Z]+", target.id)
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_dependency_is_used_behind_its_door_only(path):
+def test_dependency_is_imported_by_its_packages_only(path):
     for name in imported_names(path):
-        for library, doors in DOORS.items():
+        for library, users in USERS.items():
             if name == library or name.startswith(f"{library}."):
-                assert room(path) in doors, (
-                    f"{name} is used in {room(path)}, its doors are {sorted(doors)}"
+                assert package_of(path) in users, (
+                    f"{name} is used in {package_of(path)}, not in one of {sorted(users)}"
                 )
 
 
@@ -133,7 +169,7 @@ def test_architecture_test_notices_a_wrong_import(tmp_path, monkeypatch):
     with pytest.raises(AssertionError, match="graph reaches up the pipeline: \\['problem'\\]"):
         test_module_imports_nothing_to_its_right(tmp_path / "graph.py")
     with pytest.raises(AssertionError, match="matplotlib.pyplot is used in graph"):
-        test_dependency_is_used_behind_its_door_only(tmp_path / "graph.py")
+        test_dependency_is_imported_by_its_packages_only(tmp_path / "graph.py")
 
 
 def test_no_module_bears_the_name_of_an_exported_function():

@@ -26,7 +26,7 @@ def test_demo_shows_graph_sets_and_exact_optimum():
         "3,488 vertices",
         "lacY = 4.67912",
         "218 of 218 sets identifiable and verified",
-        "31 structural parameters of b1583, conjugate, 100 rows, exact",
+        "31 structural parameters of b1583, conjugate, 100 observations, exact",
         "3,488 vertices see 22 directions",
         "Best after 10 experiments",
     ):
@@ -44,7 +44,7 @@ def test_demo_shows_any_system_and_optimizes_linear_ones(name):
 @pytest.mark.heavy
 def test_demo_learns_under_latent_confounding():
     result = run("demo", "funnel", "--rounds", "2")
-    assert result.exit_code == 0 and "wishart, 100 rows, exact" in result.output
+    assert result.exit_code == 0 and "wishart, 100 observations, exact" in result.output
 
 
 def test_too_few_observations_are_an_error_without_a_traceback():

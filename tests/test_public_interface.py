@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 
@@ -79,22 +80,20 @@ def test_an_acquisition_that_gives_no_numbers_is_named():
     class Odd:
         name = "odd"
 
-        def worth(self, surrogate, queries, objective):
+        def value(self, surrogate, queries, objective):
             return np.full(len(queries), np.nan)
 
     class Short(Odd):
-        def worth(self, surrogate, queries, objective):
+        def value(self, surrogate, queries, objective):
             return np.zeros(2)
 
     for rule in (Odd(), Short()):
         with pytest.raises(
             cb.errors.ModelError, match="the acquisition 'odd' gave an array of shape"
         ):
-            cb.optimize(cb.models.load("chain"), acquisition=rule, rounds=1, key=0)
-    with pytest.raises(cb.errors.ModelError, match="beta belongs to acquisition='ucb'"):
-        cb.Settings(acquisition=Odd(), beta=3.0)
+            optimize(cb.models.load("chain"), acquisition=rule, rounds=1, key=0)
     with pytest.raises(
-        cb.errors.ModelError, match=r"prior must be a prior such as cb.priors.FixedPrior\(\)"
+        cb.errors.SettingsError, match=r"prior must be a prior such as cb.priors.FixedPrior\(\)"
     ):
         cb.Settings(prior=3)
 
@@ -102,7 +101,7 @@ def test_an_acquisition_that_gives_no_numbers_is_named():
 def test_whole_rows_and_outcomes_alone_may_be_mixed_in_the_ledger(post):
     from causal_bo_ppl.optimization.state import Entry, begin, tell
 
-    system, state = cb.models.load("chain"), begin(post, cb.Settings(update="full"))
+    system, state = cb.models.load("chain"), begin(post, cb.Settings(learn_from="rows"))
     query = post.problem.queries([{"Z": 1.0}])
     row = system.experiment(query, 5)
     entries = [Entry(query, float(row.outcomes[0]), 1.0, row), Entry(query, -1.0, 0.3)]

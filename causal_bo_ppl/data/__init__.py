@@ -1,3 +1,3 @@
-"""Are these rows usable for this problem, and what can be learned from them?"""
+"""Are these data usable for this problem, and what can be learned from them?"""
 
 from causal_bo_ppl.data.data import Data as Data

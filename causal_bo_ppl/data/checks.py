@@ -1,24 +1,27 @@
-"""Which equations can be learned from these rows, and what is left of a variable after others?
+"""Which equations can be learned from these data, and what is the residual of a regression?
 
-An equation is learned from the rows in which its variable was not set. Rows are refused whose
-squares cannot be formed. Regressions of one column on others hold whatever the units, means and
-collinearities.
+An equation is learned from the observations in which its variable was not set. Columns are refused
+whose squares cannot be formed. Regressions of one column on others hold whatever the units, means
+and collinearities.
 """
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.data.data import Data, Posed, require_data_of
+from causal_bo_ppl.data.data import Data, require_data_of
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.inputs import LEAST, MOST, size_fault
+from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, SMALLEST_MAGNITUDE, size_fault
 from causal_bo_ppl.linalg import triangular_factor
 
-ROUNDING = 4 * np.finfo(float).eps  # of a measured value: a few operations' worth
-BLOCK = 16_384  # rows that are copied at once
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem import Problem
+
+VALUE_ROUNDING = 4 * np.finfo(float).eps  # of a measured value: the error of a few operations
+ROWS_PER_BLOCK = 16_384  # rows that are copied at once
 ILL_CONDITIONED = 1e8  # of the standardised parents: about half of float64's digits are lost
 
 
@@ -27,32 +30,30 @@ def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
 
     Squares overflow or underflow outside the sizes of `inputs.size_fault`. A column of zeros and
     one that is constant up to rounding pass: `require_learnable` refuses them where they must vary.
-    earlier: rows that were learned from before; a column that is tiny in a few rows need not be so
-    in all of them.
+    earlier: data of earlier updates; a column that is tiny in a few rows need not be so in all.
     """
     if not len(data):
         return
     low, high = _ends([data])
     largest = np.maximum(np.abs(low), np.abs(high))
-    if (
-        earlier
-        and (((0 < largest) & (largest < LEAST)) | ((low < high) & (high < low + LEAST))).any()
-    ):
+    is_tiny = (0 < largest) & (largest < SMALLEST_MAGNITUDE)
+    is_tiny |= (low < high) & (high < low + SMALLEST_MAGNITUDE)
+    if earlier and is_tiny.any():
         low, high = _ends([*earlier, data])
         largest = np.maximum(np.abs(low), np.abs(high))
-    _require_size(data.nodes, "has values up to", largest, MOST)
-    spread = np.where(high - low > ROUNDING * largest, high - low, 0.0)
-    _require_size(data.nodes, "varies by", spread, 2 * MOST)
+    _require_size(data.nodes, "has values up to", largest, LARGEST_MAGNITUDE)
+    spread = np.where(high - low > VALUE_ROUNDING * largest, high - low, 0.0)
+    _require_size(data.nodes, "varies by", spread, 2 * LARGEST_MAGNITUDE)
 
 
-def require_more_observations(problem: Posed, rows: object, earlier: Sequence[Data]) -> None:
-    """Refuse what are no rows of this problem, or rows whose sizes do not fit the earlier ones."""
-    if not isinstance(rows, Data):
+def require_more_observations(problem: "Problem", data: object, earlier: Sequence[Data]) -> None:
+    """Refuse what is no Data of this problem, or Data whose sizes do not fit the earlier ones."""
+    if not isinstance(data, Data):
         raise DataError(
-            f"a posterior learns from Data, got {type(rows).__name__}; read it with Data.from_frame"
+            f"a posterior learns from Data, got {type(data).__name__}; read it with Data.from_frame"
         )
-    require_data_of(problem, rows)
-    require_sizes(rows, earlier)
+    require_data_of(problem, data)
+    require_sizes(data, earlier)
 
 
 def _ends(parts: Sequence[Data]) -> tuple[np.ndarray, np.ndarray]:
@@ -78,23 +79,23 @@ def require_learnable(
     given: Mapping[str, Sequence[str]] | None = None,
     usable: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Refuse rows from which an equation upstream of the target, or its own, cannot be learned.
+    """Refuse data from which an equation upstream of the target, or its own, cannot be learned.
 
     Raises DataError for too few rows, a constant parent or target and exactly collinear parents;
     warns of nearly collinear ones. Meant for priors scaled by the data: a fixed proper prior needs
-    no rows at all.
+    no data at all.
 
     Parameters
     ----------
     known: edges whose coefficients need not be learned.
     nodes: variables whose equations are needed, by default the target and all its causes.
     spare: rows needed beyond the number of parents.
-    given, usable: what variables are regressed on, and which rows (n,) teach each regression, where
-        regressions take the place of mechanisms.
+    given, usable: the regressors of each variable, and the rows (n,) that inform its regression,
+        where regressions take the place of mechanisms.
     """
     if data.nodes != graph.nodes:
         raise DataError(
-            f"the rows are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; "
+            f"the data are of {listed(data.nodes)}, the graph has {listed(graph.nodes)}; "
             "read them for this graph"
         )
     ends = dict(zip(data.nodes, zip(*_ends([data]), strict=True), strict=True)) if len(data) else {}
@@ -131,7 +132,7 @@ def _require_rows(
     if is_regression:
         raise DataError(
             f"latent causes ask for the regression of {node!r} on {listed(parents)}: {count} "
-            f"regressors, but only {rows} rows say something about it; at least {count + spare} "
+            f"regressors, but only {rows} rows inform it; at least {count + spare} "
             "are needed: add rows, or drop the sets that need it"
         )
     raise DataError(
@@ -146,7 +147,7 @@ def require_spread(column: np.ndarray, fault: str) -> None:
 
 
 def _require_ends(low: float, high: float, count: int, fault: str) -> None:
-    if high - low <= ROUNDING * max(abs(low), abs(high)):
+    if high - low <= VALUE_ROUNDING * max(abs(low), abs(high)):
         raise DataError(f"{fault} (value {low:g} in all {count} rows)")
 
 
@@ -179,8 +180,8 @@ def _require_independent(
     positions = [data.nodes.index(parent) for parent in parents]
 
     def blocks() -> Iterator[np.ndarray]:
-        for start in range(0, len(rows), BLOCK):
-            block = slice(start, start + BLOCK)
+        for start in range(0, len(rows), ROWS_PER_BLOCK):
+            block = slice(start, start + ROWS_PER_BLOCK)
             yield data.values[block][:, positions][rows[block]]
 
     count = int(rows.sum())
@@ -190,9 +191,9 @@ def _require_independent(
     _, sizes, directions = np.linalg.svd(factor / sd, full_matrices=False)
     condition = sizes[0] / sizes[-1] if sizes[-1] > 0 else np.inf
     weights = np.abs(directions[-1])
-    together = [parents[at] for at in np.flatnonzero(weights > 0.1 * weights.max()).tolist()]
-    # The columns are known to ROUNDING only, which standardising divides by their sd.
-    if not condition < 1 / (ROUNDING * max(count, len(parents)) / sd.min()):
+    together = [parents[index] for index in np.flatnonzero(weights > 0.1 * weights.max()).tolist()]
+    # The columns are known to VALUE_ROUNDING only, which standardising divides by their sd.
+    if not condition < 1 / (VALUE_ROUNDING * max(count, len(parents)) / sd.min()):
         raise DataError(
             f"the parents {listed(together)} of {node!r} are exactly collinear in these rows; only "
             "a combination of their coefficients can be learned: drop one, or add rows in which "
@@ -208,9 +209,9 @@ def _require_independent(
 
 
 class Rows(NamedTuple):
-    """Rows in units of standard deviations, a constant column as zeros.
+    """Values in units of standard deviations, a constant column as zeros.
 
-    scaled: the rows, (n, p). root: a factor (r, p) with root' root = scaled' scaled, in which
+    scaled: the values, (n, p). root: a factor (r, p) with root' root = scaled' scaled, in which
     regressions are cheap. rounding: by how much rounding, of values and sums, may change a scaled
     value, (p,). is_constant: (p,). centre, unit, size: (p,) each, with
     values = size * (centre + unit * scaled); size keeps this from overflowing.
@@ -234,12 +235,12 @@ def scale_rows(values: np.ndarray) -> Rows:
     size = np.where(largest > 0, largest, 1.0)
     shares = values / size
     centre = shares.mean(axis=0)
-    is_constant = np.ptp(shares, axis=0) <= ROUNDING
+    is_constant = np.ptp(shares, axis=0) <= VALUE_ROUNDING
     unit = np.where(is_constant, 1.0, shares.std(axis=0))
     scaled = np.where(is_constant, 0.0, (shares - centre) / unit)
-    scaled -= scaled.mean(axis=0)  # what the rounding of the first mean left
+    scaled -= scaled.mean(axis=0)  # the rounding error of the first mean
     summing = len(values) * np.finfo(float).eps  # over the rows, in the root
-    rounding = np.where(is_constant, 0.0, ROUNDING / unit + summing)
+    rounding = np.where(is_constant, 0.0, VALUE_ROUNDING / unit + summing)
     return Rows(
         scaled,
         np.asarray(np.linalg.qr(scaled, mode="r")),
@@ -254,8 +255,8 @@ def scale_rows(values: np.ndarray) -> Rows:
 class Fit(NamedTuple):
     """A column regressed on others.
 
-    residual: what is left of it, in the space of `root`. rank: how many directions of the others
-    count. is_exact: whether what is left is no more than the rounding of the values.
+    residual: the residuals, in the space of `root`. rank: how many directions of the others count.
+    is_exact: whether the residuals are no more than the rounding of the values.
     """
 
     residual: np.ndarray
@@ -263,15 +264,15 @@ class Fit(NamedTuple):
     is_exact: bool
 
 
-def regress(rows: Rows, response: int, given: list[int]) -> Fit:
+def regress(data: Rows, response: int, given: list[int]) -> Fit:
     """Regress a column on others, by singular values.
 
-    Directions of `given` that rounding alone can make are left out.
+    Directions of `given` that rounding alone can cause are dropped.
     """
-    left, sizes, right = np.linalg.svd(rows.root[:, given], full_matrices=False)
-    kept = sizes > np.sqrt(len(rows.scaled)) * np.linalg.norm(rows.rounding[given])
-    weights = (right[kept].T / sizes[kept]) @ (left[:, kept].T @ rows.root[:, response])
-    residual = rows.root[:, response] - rows.root[:, given] @ weights
-    noise = rows.rounding[response] + np.abs(weights) @ rows.rounding[given]
-    is_exact = bool(np.linalg.norm(residual) <= np.sqrt(len(rows.scaled)) * noise)
+    left, sizes, right = np.linalg.svd(data.root[:, given], full_matrices=False)
+    kept = sizes > np.sqrt(len(data.scaled)) * np.linalg.norm(data.rounding[given])
+    weights = (right[kept].T / sizes[kept]) @ (left[:, kept].T @ data.root[:, response])
+    residual = data.root[:, response] - data.root[:, given] @ weights
+    noise = data.rounding[response] + np.abs(weights) @ data.rounding[given]
+    is_exact = bool(np.linalg.norm(residual) <= np.sqrt(len(data.scaled)) * noise)
     return Fit(residual, int(kept.sum()), is_exact)

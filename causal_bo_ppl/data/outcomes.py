@@ -2,29 +2,32 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.inputs import require_outcomes
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import Queries
 
-LEAST = 16  # outcomes that a program is compiled for, where there are any
-SAME = 1e-9  # of the largest outcome: two outcomes without noise are equal
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem import Problem
+
+FEWEST_COMPILED = 16  # outcomes that a program is compiled for, where there are any
+EQUAL_OUTCOMES = 1e-9  # of the largest outcome: two outcomes without noise are equal
 
 
 class Outcomes(NamedTuple):
-    """Interventions, and what the target came out as.
+    """Interventions, and the outcomes of the target.
 
-    queries: what was set, in m rows over some variables. values: the target's outcomes, (m,).
+    queries: m interventions on some variables. values: the target's outcomes, (m,).
     """
 
     queries: Queries
     values: np.ndarray
 
     def columns(self, chosen: Sequence[int]) -> "Outcomes":
-        """Return the same outcomes with queries cut to the variables at some places."""
+        """Return the same outcomes with queries restricted to some variables."""
         mask, value = np.asarray(self.queries.mask), np.asarray(self.queries.value)
         return Outcomes(Queries(mask[:, list(chosen)], value[:, list(chosen)]), self.values)
 
@@ -34,7 +37,7 @@ class Outcomes(NamedTuple):
         Returns queries and values with the same number of rows, and weights: 1, or 0 for padding.
         """
         count = len(self.values)
-        size = max(LEAST, 1 << (count - 1).bit_length()) if count else 0
+        size = max(FEWEST_COMPILED, 1 << (count - 1).bit_length()) if count else 0
         mask, value = np.asarray(self.queries.mask), np.asarray(self.queries.value)
         fill = ((0, size - count), (0, 0))
         queries = Queries(np.pad(mask, fill, mode="edge") if count else mask, np.pad(value, fill))
@@ -45,7 +48,7 @@ class Outcomes(NamedTuple):
         mask = np.asarray(self.queries.mask)
         value = np.where(mask, np.asarray(self.queries.value), 0.0)
         rows = zip(mask, value, self.values, strict=True)
-        texts = (b"outcome" + kind.tobytes() + at.tobytes() + y.tobytes() for kind, at, y in rows)
+        texts = (b"outcome" + b"".join(part.tobytes() for part in row) for row in rows)
         return sum(int.from_bytes(hashlib.sha256(text).digest()) for text in texts)
 
 
@@ -56,7 +59,7 @@ def no_outcomes(variables: int) -> Outcomes:
 
 
 def read_outcomes(
-    problem: Problem, given: tuple[Queries, Sequence[float] | np.ndarray] | None
+    problem: "Problem", given: tuple[Queries, Sequence[float] | np.ndarray] | None
 ) -> Outcomes:
     """Check a pair (queries, values) of experiments on a problem; None is no experiment.
 
@@ -74,9 +77,7 @@ def read_outcomes(
         )
     queries, values = problem.require(given[0]), np.array(given[1])
     if values.dtype.kind not in "iuf":
-        raise DataError(
-            f"the outcomes' values must be numbers, one for each intervention; got {values.dtype}"
-        )
+        raise DataError(f"outcomes must be numbers, one for each intervention; got {values.dtype}")
     values = values.astype(float)
     if values.shape != (len(queries),) or not np.isfinite(values).all():
         raise DataError(
@@ -135,12 +136,11 @@ def _group(mask: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     same = (mask[1:] == mask[:-1]).all(axis=1) & (value[1:] == value[:-1]).all(axis=1)
     starts = np.flatnonzero(np.append(True, ~same))[: len(mask)]  # of runs of equal rows
     positions: dict[bytes, int] = {}
-    own = [
-        positions.setdefault(kind.tobytes() + at.tobytes(), len(positions))
-        for kind, at in zip(mask[starts], value[starts], strict=True)
+    kinds = [
+        positions.setdefault(one.tobytes() + values.tobytes(), len(positions))
+        for one, values in zip(mask[starts], value[starts], strict=True)
     ]
-    runs = np.diff(np.append(starts, len(mask)))
-    which = np.repeat(np.array(own, int), runs)
+    which = np.repeat(np.array(kinds, int), np.diff(np.append(starts, len(mask))))
     first = np.full(len(positions), len(mask))
     np.minimum.at(first, which, np.arange(len(mask)))
     return first, which
@@ -153,12 +153,12 @@ def _decided(
     low, high = np.full(size, np.inf), np.full(size, -np.inf)
     np.minimum.at(low, which, values)
     np.maximum.at(high, which, values)
-    differs = np.flatnonzero(high - low > SAME * largest)
+    differs = np.flatnonzero(high - low > EQUAL_OUTCOMES * largest)
     if len(differs):
-        at = int(differs[0])
+        first = differs[0]
         raise DataError(
-            f"the same intervention gave {low[at]:.9g} and {high[at]:.9g}, though outcomes "
-            "are said to have no noise; give its variance as `noise`"
+            f"the same intervention gave {low[first]:.9g} and {high[first]:.9g}, though outcomes "
+            "have no noise; give its variance as `noise`"
         )
     decided = np.zeros(size)
     decided[which[::-1]] = values[::-1]

@@ -1,4 +1,4 @@
-"""How are tables of pandas, CSV and Parquet read into arrays, and rows written as tables?"""
+"""How are tables of pandas, CSV and Parquet read into arrays?"""
 
 import csv
 import re
@@ -12,7 +12,7 @@ import pandas as pd
 
 from causal_bo_ppl.errors import CausalBOWarning, DataError, closest, listed, unknown
 
-SHORT = (np.float32, np.float16)
+SHORT_FLOATS = (np.float32, np.float16)
 # pandas reads the last digits of numbers as they were written from 3.1 on, and before on request.
 IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
 EXACT: dict[str, Any] = {} if IS_EXACT else {"float_precision": "round_trip"}
@@ -24,19 +24,16 @@ class Fresh(NamedTuple):
     values: np.ndarray
 
 
-class Table(NamedTuple):
-    """Arrays in graph order, and the columns that no variable claims."""
+def read_frame(
+    frame: pd.DataFrame, nodes: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return the values and what was set, (n, p) each in graph order, and the unused columns.
 
-    values: np.ndarray
-    intervened: np.ndarray
-    unused: tuple[str, ...]
-
-
-def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
-    """Take the graph's columns out of a table, with the `do(X)` columns that say what was set."""
+    A column `do(X)` marks the rows in which X was set.
+    """
     if not isinstance(frame, pd.DataFrame):
         kind = type(frame).__name__
-        raise DataError(f"rows come as a pandas DataFrame, got {kind}; read a file by pd.read_csv")
+        raise DataError(f"data come as a pandas DataFrame, got {kind}; read a file by pd.read_csv")
     _require_distinct("column", frame.columns)
     _require_distinct("row label", frame.index)
     marks = {f"do({name})": name for name in nodes}
@@ -50,7 +47,7 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
         raise DataError(
             f"the table lacks the columns {listed(missing)}; its unused columns are: "
             + listed(unused)
-            + ("; say by pd.read_csv(path, sep=...) what separates them" if is_cut_wrong else "")
+            + ("; name their separator by pd.read_csv(path, sep=...)" if is_cut_wrong else "")
             + _hint(missing, unused)
         )
     names = "|".join(re.escape(name) for name in nodes)
@@ -59,10 +56,10 @@ def read_frame(frame: pd.DataFrame, nodes: Sequence[str]) -> Table:
             raise DataError(f"the table marks an {unknown('intervention', column, marks)}")
     columns = [_read_column(frame[name], name) for name in nodes] if len(frame) else []
     values = np.column_stack(columns) if columns else np.empty((0, len(nodes)))
-    _warn_of_short_floats([name for name in nodes if frame[name].dtype in SHORT])
+    _warn_of_short_floats([name for name in nodes if frame[name].dtype in SHORT_FLOATS])
     _require_finite(values, nodes, frame.index)
     intervened = np.column_stack([_read_mark(frame, f"do({name})") for name in nodes])
-    return Table(values, intervened, unused)
+    return values, intervened, unused
 
 
 def _hint(missing: Sequence[str], unused: Sequence[str]) -> str:
@@ -76,20 +73,20 @@ def _hint(missing: Sequence[str], unused: Sequence[str]) -> str:
 
 
 def read_array(values: object, nodes: Sequence[str]) -> np.ndarray:
-    """Copy rows into a read-only float64 array of shape (n, p), all finite."""
+    """Return a read-only float64 copy of shape (n, p), all finite."""
     if isinstance(values, np.ma.MaskedArray):
-        raise DataError("the rows are a masked array; drop or repair the masked values")
+        raise DataError("the values are a masked array; drop or repair the masked ones")
     try:
         rows = values.values if isinstance(values, Fresh) else np.array(values)
     except ValueError:
         raise DataError(
-            "the rows have ragged lengths; every row needs one value for each variable"
+            "the rows have different lengths; every row needs one value for each variable"
         ) from None
     if rows.ndim != 2 or rows.shape[1] != len(nodes):
         raise DataError(
-            f"rows need the shape (n, {len(nodes)}) for {listed(nodes)}, got {rows.shape}"
+            f"values need the shape (n, {len(nodes)}) for {listed(nodes)}, got {rows.shape}"
         )
-    if rows.dtype in SHORT:
+    if rows.dtype in SHORT_FLOATS:
         _warn_of_short_floats(nodes)
     rows = _to_float(rows, listed(nodes))
     _require_finite(rows, nodes, range(len(rows)))
@@ -167,17 +164,11 @@ def read_csv(path: str | Path) -> pd.DataFrame:
             rows = csv.reader(file)
             header = next(rows, [])
             _require_distinct("column", pd.Index(header))
-            ragged = next(
-                (line for line, row in enumerate(rows, start=2) if row and len(row) != len(header)),
-                None,
-            )
-        if not header or ragged:
-            fault = (
-                f"line {ragged} has another number of fields than the header"
-                if ragged
-                else "it is empty"
-            )
-            raise DataError(f"{path} is not a CSV table with a header line: {fault}")
+            if not header:
+                raise csv.Error("it is empty")
+            for line, row in enumerate(rows, start=2):
+                if row and len(row) != len(header):
+                    raise csv.Error(f"line {line} has another number of fields than the header")
         frame: pd.DataFrame = pd.read_csv(Path(path), index_col=False, **EXACT)
         return frame.rename(columns=lambda name: name[1:] if _is_quoted(name) else name)
     except OSError as error:
@@ -187,7 +178,7 @@ def read_csv(path: str | Path) -> pd.DataFrame:
 
 
 def read_parquet(path: str | Path) -> pd.DataFrame:
-    """Read a Parquet file; where pyarrow is missing, say what to install."""
+    """Read a Parquet file, which needs pyarrow."""
     try:
         return pd.read_parquet(Path(path), engine="pyarrow")
     except OSError as error:
@@ -199,7 +190,7 @@ def read_parquet(path: str | Path) -> pd.DataFrame:
         raise DataError(f"{path} is not a Parquet file: {error}") from None
 
 
-FORMULA = ("=", "+", "-", "@")  # with these a cell is a formula for a spreadsheet
+FORMULA_STARTS = ("=", "+", "-", "@")  # with these a cell is a formula for a spreadsheet
 
 
 def write_csv(frame: pd.DataFrame, path: str | Path) -> None:
@@ -208,24 +199,11 @@ def write_csv(frame: pd.DataFrame, path: str | Path) -> None:
     A name that a spreadsheet would take as a formula gets an apostrophe before it, which `read_csv`
     takes away again.
     """
-    quoted = frame.rename(columns=lambda name: f"'{name}" if name.startswith(FORMULA) else name)
+    quoted = frame.rename(
+        columns=lambda name: f"'{name}" if name.startswith(FORMULA_STARTS) else name
+    )
     quoted.to_csv(path, index=False)
 
 
 def _is_quoted(name: str) -> bool:
-    return name.startswith(tuple(f"'{mark}" for mark in FORMULA))
-
-
-def write_frame(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:
-    """Return rows as a table with a boolean column `do(X)` for every variable set in some row."""
-    frame = pd.DataFrame(values, columns=list(nodes), copy=True)  # ours is read-only
-    for column in np.flatnonzero(intervened.any(axis=0)).tolist():
-        frame[f"do({nodes[column]})"] = intervened[:, column]
-    return frame
-
-
-def summarise(values: np.ndarray, intervened: np.ndarray, nodes: Sequence[str]) -> pd.DataFrame:
-    """Return a table with a row for every variable: how it varies, and how often it was set."""
-    frame = pd.DataFrame(values, columns=list(nodes))
-    summary = frame.agg(["mean", "std", "min", "max"]).T.rename(columns={"std": "sd"})
-    return summary.assign(set_in=intervened.sum(axis=0))
+    return name.startswith(tuple(f"'{mark}" for mark in FORMULA_STARTS))

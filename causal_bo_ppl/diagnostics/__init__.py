@@ -1,4 +1,4 @@
-"""May we believe that posterior, its Gaussian approximation, and the graph?"""
+"""Can a posterior, its Gaussian approximation, and the causal graph be trusted?"""
 
 from causal_bo_ppl.checks import Check as Check
 from causal_bo_ppl.diagnostics.calibration import calibrate as calibrate

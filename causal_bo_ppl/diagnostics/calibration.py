@@ -1,35 +1,35 @@
-"""Are posteriors right as often as they say?
+"""Do posterior intervals have the coverage that they state?
 
 Simulation-based calibration over effects (Talts et al. 2018): models are drawn from a proper prior,
-rows from each model, and each data set is fitted. The true effect's place among the posterior's
-draws is then uniform, if prior, likelihood and computation agree. Three things follow for s data
-sets: the largest distance of their places u from uniformity is Kolmogorov's, which sees shifts;
-the sum of squares of normal scores is chi-square with s degrees of freedom, which sees posteriors
-that are too narrow or too wide; and the number of 90 % intervals that hold the truth is binomial.
-All three are exact for any number of draws, since ties are broken at random.
+observations from each model, and each data set is fitted. The rank of the true effect among the
+posterior's draws is then uniform, if prior, likelihood and computation agree. Three tests follow
+for s data sets: the largest distance of their scaled ranks u from uniformity is Kolmogorov's, which
+is sensitive to shifts; the sum of squares of normal scores is chi-square with s degrees of freedom,
+which is sensitive to posteriors that are too narrow or too wide; and the number of 90 % intervals
+that hold the truth is binomial. All three are exact for any number of draws, since ties are broken
+at random.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import pandas as pd
-from scipy.stats import binom, chi2, kstwo, norm
+from scipy.stats import binom, chi2, ks_1samp, norm, uniform
 from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, Check, holm, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.diagnostics.convergence import require_posterior
-from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.errors import ArgumentError, MechanismError, PosteriorError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method, ObservationModel
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
-from causal_bo_ppl.inference.fitting import read_method, trait
-from causal_bo_ppl.inputs import PATIENCE, as_key, host_generator, read_count, read_share
+from causal_bo_ppl.inference.methods import read_method, trait
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, read_count, read_share
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered
 from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior
@@ -37,21 +37,21 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import default_vertices, labels
 from causal_bo_ppl.responses import response
 
-CLEARLY = 0.03  # lack of coverage by which intervals are called too narrow
-LEVEL = 0.9  # level of the intervals whose coverage is counted
-EFFECTS = 16  # effects that are looked at where none are named
+LEAST_UNDERCOVERAGE = 0.03  # lack of coverage by which intervals are called too narrow
+INTERVAL_LEVEL = 0.9  # of the intervals whose coverage is counted
+MOST_EFFECTS = 16  # that are checked where none are named
 
 Fitting = Callable[[Data, jax.Array], Posterior]
 
 
-class Truths(NamedTuple):
-    """What s simulated models say: their effects (s, M), and rows (s, n, p) drawn from them.
+class SimulatedModels(NamedTuple):
+    """The effects (s, M) of s simulated models, and observations (s, n, p) drawn from them.
 
-    The rows are of the p variables of the target's ancestral graph.
+    The observations are of the p variables of the target's ancestral graph.
     """
 
     effects: np.ndarray
-    rows: np.ndarray
+    observations: np.ndarray
 
 
 def calibrate(
@@ -71,26 +71,26 @@ def calibrate(
     progress: bool = True,
     key: jax.Array | int,
 ) -> Check:
-    """Fit many simulated data sets and look where the true effects fall.
+    """Fit many simulated data sets and compare the true effects with their posteriors.
 
     Parameters
     ----------
     problem:
-        The problem whose effects are looked at.
+        The problem whose effects are checked.
     method, mechanisms, prior, intercepts:
         As in `fit`; "nuts" means `cb.NUTS(warmup=500, draws=500)` here. The prior must be proper: a
         `FixedPrior` (the default), a `MomentPrior` for wishart, or a `GPPrior` whose centres,
         scales and ranges are given.
     rows, simulations:
-        Rows of each data set, and how many data sets.
+        The number of observations of each data set, and the number of data sets.
     queries:
-        Effects to look at; by default up to 16 vertices.
+        Effects to check; by default up to 16 vertices.
     posterior_draws:
-        Among how many draws of each posterior the true effect is placed.
+        The number of draws of each posterior among which the true effect is ranked.
     coverage_tolerance:
         Laplace is an approximation, and so is "conjugate" for mechanisms with hyperparameters: they
         are judged by the coverage of their 90 % intervals alone, which may be off by this. Exact
-        methods are judged by the distance of places from uniformity, by their spread and by the
+        methods are judged by the distance of ranks from uniformity, by their spread and by the
         coverage together.
     alpha:
         How often a calibrated posterior may fail at all, over all effects and tests: p-values are
@@ -98,7 +98,8 @@ def calibrate(
         effects). Of 200 simulations posterior sds that are 0.71 times the right ones are found
         practically always.
     fitting:
-        From rows and key to a `Posterior`, to calibrate a posterior of your own under this prior.
+        A function of data and key that returns a `Posterior`, to calibrate a user-defined method
+        under this prior.
     progress:
         Whether a progress bar is shown when the fits take more than a few seconds.
     key:
@@ -107,58 +108,65 @@ def calibrate(
     Returns
     -------
     Check
-        A line for every effect: the `distance` of its places from uniformity; the `spread` of their
+        A row for every effect: the `distance` of its ranks from uniformity; the `spread` of their
         normal scores, which is 1 for right posteriors and more for those that are too narrow; the
         `coverage` of 90 % intervals; a p-value of each; and one for all that is judged, raw and
-        corrected. `details` has the place of every true effect (simulations x effects), between 0
-        and 1.
+        corrected. `details` has the scaled rank of every true effect (simulations x effects),
+        between 0 and 1.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is too small, or the prior is not proper.
+    MechanismError
+        If no models can be drawn from the prior of these mechanisms.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> problem = cb.models.load("chain").problem
+    >>> check = cb.diagnostics.calibrate(problem, rows=20, simulations=20, progress=False, key=0)
+    >>> check.details.shape
+    (20, 8)
     """
     counts = {"rows": rows, "simulations": simulations, "posterior_draws": posterior_draws}
-    rows, simulations, posterior_draws = (read_count(*each, 20) for each in counts.items())
+    rows, simulations, posterior_draws = (read_count(*count, 20) for count in counts.items())
     alpha, key = read_share("alpha", alpha), as_key(key)
-    chosen, family = _shortened(method), read_mechanisms(mechanisms)
+    chosen, family = read_method(method), read_mechanisms(mechanisms)
+    shortened = offered(chosen, "shortened")
+    if isinstance(method, str) and shortened is not None:
+        chosen = shortened()  # as many fits need it
     if trait(chosen, "learns_moments") and not intercepts:
-        raise ModelError(f"{chosen.name} always learns means; calibrate it with intercepts=True")
-    prior = _proper_prior(problem, chosen, family) if prior is None else prior
+        raise ArgumentError(f"{chosen.name} always learns means; calibrate it with intercepts=True")
+    proper = offered(chosen, "proper_prior") or offered(family, "proper_prior")
+    if prior is None and proper is not None:
+        prior = proper(problem)
     if isinstance(prior, ScaledPrior):
-        raise ModelError(
+        raise ArgumentError(
             f"calibration draws models from the prior, which must be proper; got {prior!r}"
         )
-    for_truth, for_fits = jax.random.split(key)
-    before = _before(problem, chosen, family, prior, intercepts)
-    asked = default_vertices(problem, before.sets, queries, EFFECTS)
-    truths = _simulate(before, asked, (simulations, rows), for_truth)
+    simulation_key, fit_key = jax.random.split(key)
+    before = _bind_without_data(problem, chosen, family, prior, intercepts)
+    asked = default_vertices(problem, before.sets, queries, MOST_EFFECTS)
+    simulated = _simulate(before, asked, (simulations, rows), simulation_key)
 
-    def learn(data: Data, each: jax.Array) -> Posterior:
+    def learn(data: Data, key: jax.Array) -> Posterior:
         options = {"mechanisms": family, "prior": prior, "intercepts": intercepts}
-        return fit(problem, data, method=chosen, key=each, **options)  # type: ignore[arg-type]
+        return fit(problem, data, method=chosen, key=key, **options)  # type: ignore[arg-type]
 
-    positions, untrusted, is_approximate = _position(
-        problem, fitting or learn, truths, asked, posterior_draws, for_fits, progress
+    ranks, untrusted, is_approximate = _rank(
+        problem, fitting or learn, simulated, asked, posterior_draws, fit_key, progress
     )
     is_exact = fitting is not None or not (is_approximate or trait(chosen, "is_approximate"))
     tolerance = None if is_exact else coverage_tolerance
-    table = _judge(positions, labels(problem, asked), tolerance, alpha)
-    details = pd.DataFrame(positions, columns=table.index)
-    text = _tell(table, simulations, untrusted)
+    table = _judge(ranks, labels(problem, asked), tolerance, alpha)
+    details = pd.DataFrame(ranks, columns=table.index)
+    text = _describe(table, simulations, untrusted)
     return Check("calibration", table, text, _advise(table), details)
 
 
-def _shortened(method: str | Method) -> Method:
-    """Return the method; one that is given by its name is as short as many fits need."""
-    chosen = read_method(method)
-    shortened = offered(chosen, "shortened") if isinstance(method, str) else None
-    return chosen if shortened is None else shortened()
-
-
-def _proper_prior(problem: Problem, method: Method, family: Mechanisms) -> Prior | None:
-    """Return a prior that can be drawn from, the method's or else the family's."""
-    proper = offered(method, "proper_prior") or offered(family, "proper_prior")
-    return None if proper is None else proper(problem)
-
-
-class Before(NamedTuple):
-    """What is believed before any row: models that can be drawn, their effects and their rows."""
+class PriorPredictive(NamedTuple):
+    """A model without data: models can be drawn from its prior, with effects and observations."""
 
     sets: tuple[tuple[str, ...], ...]
     model: ObservationModel
@@ -167,35 +175,32 @@ class Before(NamedTuple):
     problem: Problem
 
 
-def _before(
+def _bind_without_data(
     problem: Problem, method: Method, family: Mechanisms, prior: Prior | None, intercepts: bool
-) -> Before:
-    """Bind the mechanisms, or the moments of the variables, to no rows at all."""
-    nothing = np.zeros((0, len(problem.graph.nodes)))
-    data = Data(problem.graph.nodes, problem.target, nothing, nothing.astype(bool))
+) -> PriorPredictive:
+    """Bind the mechanisms, or the moments of the variables, to no observations at all."""
+    empty = np.zeros((0, len(problem.graph.nodes)))
+    data = Data(problem.graph.nodes, problem.target, empty, empty.astype(bool))
     if trait(method, "learns_moments"):
-        distribution = fit(problem, data, method=method, prior=prior).distribution
-        if distribution.model is None:
-            raise ModelError(f"{method.name} knows no rows before any are seen")
-        return Before(
-            distribution.response.sets,
-            distribution.model,
-            distribution.draw_prior,
-            distribution.response,
-            problem,
-        )
+        known = fit(problem, data, method=method, prior=prior).distribution
+        if known.model is None:
+            raise PosteriorError(f"{method.name} predicts no observations without data")
+        sets = known.response.sets
+        return PriorPredictive(sets, known.model, known.draw_prior, known.response, problem)
     task = Task(problem, data, read_outcomes(problem, None), prior, None, intercepts)
     model = family.bind(task)
     draw = partial(drawn_before, model)
-    return Before(model.response.sets, model, draw, model.response, problem)
+    return PriorPredictive(model.response.sets, model, draw, model.response, problem)
 
 
-def _simulate(before: Before, queries: Queries, counts: tuple[int, int], key: jax.Array) -> Truths:
-    """Draw models from the prior, their effects, and rows of each."""
-    (simulations, rows), (for_models, for_rows) = counts, jax.random.split(key)
-    drawn = before.draw(simulations, for_models)
+def _simulate(
+    before: PriorPredictive, queries: Queries, counts: tuple[int, int], key: jax.Array
+) -> SimulatedModels:
+    """Draw models from the prior, their effects, and observations of each."""
+    (simulations, size), (model_key, data_key) = counts, jax.random.split(key)
+    drawn = before.draw(simulations, model_key)
     if drawn is None:
-        raise ModelError(
+        raise MechanismError(
             "calibration draws models from the prior, and these mechanisms cannot; their model "
             "must offer draw_prior(n, key)"
         )
@@ -203,96 +208,78 @@ def _simulate(before: Before, queries: Queries, counts: tuple[int, int], key: ja
     models = jax.tree.map(lambda part: part[:simulations], drawn.models)
     given = Posterior.from_draws(before.problem, theta, mechanisms=before.response)
     effects = np.asarray(response(given)(theta, queries))
-    blank = np.zeros((rows, len(before.model.nodes)))
-    values = before.model.replicate(models, Queries(blank.astype(bool), blank), for_rows)
-    return Truths(effects, values)
+    unset = np.zeros((size, len(before.model.nodes)))
+    values = before.model.replicate(models, Queries(unset.astype(bool), unset), data_key)
+    return SimulatedModels(effects, values)
 
 
-def _table(problem: Problem, graph: CausalGraph, values: np.ndarray) -> Data:
-    """Return rows (n, k) of the ancestral graph as data of the problem; other variables are 0."""
+def _as_data(problem: Problem, values: np.ndarray) -> Data:
+    """Return observations (n, k) of the ancestral graph as data; other variables are 0."""
+    nodes = problem.graph.ancestral(problem.target).nodes
     whole = np.zeros((len(values), len(problem.graph.nodes)))
-    whole[:, [problem.graph.index(name) for name in graph.nodes]] = values
+    whole[:, [problem.graph.index(name) for name in nodes]] = values
     return Data(problem.graph.nodes, problem.target, whole, np.zeros(whole.shape, bool))
 
 
-def _position(
+def _rank(
     problem: Problem,
     learn: Fitting,
-    truths: Truths,
+    simulated: SimulatedModels,
     queries: Queries,
     draws: int,
     key: jax.Array,
     progress: bool,
 ) -> tuple[np.ndarray, int, bool]:
-    """Fit every data set, and place the true effects among the posterior's draws.
+    """Fit every data set, and rank the true effects among the posterior's draws.
 
-    Returns the places (s, M), how many posteriors did not pass their own check, and whether they
-    were approximations: neither sampled nor exact.
+    Returns the scaled ranks (s, M), how many posteriors did not pass their own check, and whether
+    they were approximations: neither sampled nor exact.
     """
-    graph = problem.graph.ancestral(problem.target)
-    positions, untrusted, is_approximate = np.empty(truths.effects.shape), 0, False
-    ties = host_generator(key).uniform(size=positions.shape)
-    pairs = zip(truths.rows, truths.effects, jax.random.split(key, len(positions)), strict=True)
+    ranks, untrusted, is_approximate = np.empty(simulated.effects.shape), 0, False
+    ties = host_generator(key).uniform(size=ranks.shape)
+    keys = jax.random.split(key, len(ranks))
     bar = tqdm(
-        pairs,
-        total=len(positions),
-        desc="calibrate",
-        unit="fit",
-        delay=PATIENCE,
-        leave=False,
-        disable=not progress,
+        keys, "calibrate", unit="fit", delay=PROGRESS_DELAY, leave=False, disable=not progress
     )
-    for at, (values, true, each) in enumerate(bar):
-        for_fit, for_draws = jax.random.split(each)
-        post = learn(_table(problem, graph, values), for_fit)
+    for index, subkey in enumerate(bar):
+        fit_key, draw_key = jax.random.split(subkey)
+        post = learn(_as_data(problem, simulated.observations[index]), fit_key)
         require_posterior("calibrate", post)
         untrusted += post.verdict not in ("exact", "passed")
         is_approximate |= post.verdict != "exact" and post.distribution.chains is None
-        effects = np.asarray(response(post)(post.draws(draws, for_draws), queries))
-        positions[at] = ((effects < true).sum(axis=0) + ties[at]) / (draws + 1)
-    return positions, untrusted, is_approximate
+        effects = np.asarray(response(post)(post.draws(draws, draw_key), queries))
+        smaller = (effects < simulated.effects[index]).sum(axis=0)
+        ranks[index] = (smaller + ties[index]) / (draws + 1)
+    return ranks, untrusted, is_approximate
 
 
 def _judge(
-    positions: np.ndarray, names: list[str], tolerance: float | None, alpha: float
+    ranks: np.ndarray, names: list[str], tolerance: float | None, alpha: float
 ) -> pd.DataFrame:
-    """Return a line for each effect, from its places (s,) in every simulation.
+    """Return a row for each effect, from its scaled ranks (s,) in every simulation.
 
     tolerance: how far the coverage may be off where only that is judged; None where all is.
     """
-    inside = ((positions >= (1 - LEVEL) / 2) & (positions <= (1 + LEVEL) / 2)).sum(axis=0)
-    scores = norm.ppf(positions)
+    count, low, high = len(ranks), (1 - INTERVAL_LEVEL) / 2, (1 + INTERVAL_LEVEL) / 2
+    inside = ((ranks >= low) & (ranks <= high)).sum(axis=0)
+    squares, uniformity = norm.ppf(ranks) ** 2, ks_1samp(ranks, uniform.cdf, method="exact")
+    total, null = squares.sum(axis=0), chi2(count)
     table = pd.DataFrame(
         {
-            "distance": _distances(positions),
-            "spread": np.sqrt((scores**2).mean(axis=0)),
-            "coverage": inside / len(positions),
+            "distance": uniformity.statistic,
+            "spread": np.sqrt(squares.mean(axis=0)),
+            "coverage": inside / count,
+            "p_ranks": uniformity.pvalue,
+            "p_spread": np.minimum(2 * np.minimum(null.sf(total), null.cdf(total)), 1.0),
+            "p_coverage": _coverage_p_values(inside, count, tolerance or 0.0),
         },
         index=pd.Index(names, name="effect"),
     )
-    ours = {
-        "p_ranks": kstwo.sf(table["distance"], len(positions)),
-        "p_spread": _two_sided(chi2(len(positions)), (scores**2).sum(axis=0)),
-        "p_coverage": _coverage_p_values(inside, len(positions), tolerance or 0.0),
-    }
-    judged = list(ours) if tolerance is None else ["p_coverage"]
-    table = table.assign(**ours)
+    judged = ["p_ranks", "p_spread", "p_coverage"] if tolerance is None else ["p_coverage"]
     table["p_value"] = np.minimum(len(judged) * table[judged].min(axis=1), 1.0)
     table["p_corrected"] = holm(table["p_value"].to_numpy())
-    table["verdict"] = [judge(bool(each)) for each in table["p_corrected"] >= alpha]
+    table["verdict"] = [judge(bool(holds)) for holds in table["p_corrected"] >= alpha]
     return table
-
-
-def _distances(positions: np.ndarray) -> np.ndarray:
-    """Return the largest distances (M,) between the distributions of places (s, M) and uniform."""
-    count = len(positions)
-    steps, ordered = np.arange(count + 1)[:, None] / count, np.sort(positions, axis=0)
-    gaps = np.maximum(np.abs(ordered - steps[:-1]), np.abs(ordered - steps[1:]))
-    return np.asarray(gaps.max(axis=0))
-
-
-def _two_sided(null: Any, values: np.ndarray) -> np.ndarray:
-    return np.asarray(np.minimum(2 * np.minimum(null.sf(values), null.cdf(values)), 1.0))
 
 
 def _coverage_p_values(inside: np.ndarray, count: int, tolerance: float) -> np.ndarray:
@@ -300,31 +287,28 @@ def _coverage_p_values(inside: np.ndarray, count: int, tolerance: float) -> np.n
 
     inside: (M,) how many of `count` intervals hold the truth.
     """
-    low, high = np.clip([LEVEL - tolerance, LEVEL + tolerance], 0.0, 1.0)
+    low, high = np.clip([INTERVAL_LEVEL - tolerance, INTERVAL_LEVEL + tolerance], 0.0, 1.0)
     few, many = binom.cdf(inside, count, low), binom.sf(inside - 1, count, high)
     return np.asarray(np.minimum(2 * np.minimum(few, many), 1.0))
 
 
-def _tell(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
+def _describe(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
     low, high = table["coverage"].min(), table["coverage"].max()
-    text = (
+    failed = f" {untrusted} of these posteriors did not pass their own check." if untrusted else ""
+    return (
         f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the "
         f"truth in {low:.0%} to {high:.0%}; the smallest corrected p-value is "
-        f"{table['p_corrected'].min():.2g}."
-    )
-    return text + (
-        f" {untrusted} of these posteriors did not pass their own check." if untrusted else ""
+        f"{table['p_corrected'].min():.2g}.{failed}"
     )
 
 
 def _advise(table: pd.DataFrame) -> str:
     if FAILED not in set(table["verdict"]):
         return ""
-    failed = table[table["verdict"] == FAILED]
-    narrow = failed["coverage"].mean() < LEVEL - CLEARLY
+    coverage = table.loc[table["verdict"] == FAILED, "coverage"].mean()
+    if coverage < INTERVAL_LEVEL - LEAST_UNDERCOVERAGE:
+        return "The posterior is over-confident: its intervals are too narrow to act upon."
     return (
-        "The posterior is over-confident: its intervals are too narrow to act upon."
-        if narrow
-        else "The posterior is shifted or too wide: look at where `details` pile up, at one end or "
-        "in the middle."
+        "The posterior is shifted or too wide: look at whether the ranks in `details` pile up at "
+        "one end or in the middle."
     )

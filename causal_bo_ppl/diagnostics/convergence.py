@@ -1,9 +1,9 @@
-"""What can be checked at all, and did the computation of a posterior work?"""
+"""Did the computation of a posterior work? Also the checks of arguments that others share."""
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge, sentence
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import require_data_of
-from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError
 from causal_bo_ppl.inference import Limits, Posterior
 from causal_bo_ppl.inference.base import ObservationModel
 from causal_bo_ppl.inference.draws import overall
@@ -12,11 +12,12 @@ from causal_bo_ppl.problem import Problem
 
 REMEDIES = {
     "divergences": (
-        "raise target_accept towards 0.99, or give a stronger prior such as cb.priors.FixedPrior(...), as "
-        "for a weak instrument: divergences mean places never visited"
+        "raise target_accept towards 0.99, or give a stronger prior such as "
+        "cb.priors.FixedPrior(...), as for a weak instrument: divergences mean regions that were "
+        "never visited"
     ),
     "r_hat": (
-        "draw longer (warmup, draws); where chains keep apart the data do not tell parameters apart"
+        "draw longer (warmup, draws); where chains do not mix the data do not identify parameters"
     ),
     "ess_bulk": "draw longer",
     "ess_tail": "draw longer",
@@ -27,16 +28,13 @@ REMEDIES = {
 def require_inputs(
     who: str, problem: Problem | Posterior, data: Data | None
 ) -> tuple[Problem, Data]:
-    """Return a problem and its rows, or those of a posterior.
-
-    What is neither is refused, and so are rows of another problem.
-    """
+    """Return a problem and its data, or those of a posterior; refuse data of another problem."""
     require_float64()
     if isinstance(problem, Posterior):
         data = problem.data if data is None else data
         problem = problem.problem
     if not isinstance(problem, Problem):
-        raise ModelError(
+        raise ArgumentError(
             f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem"
         )
     if not isinstance(data, Data):
@@ -52,7 +50,7 @@ def require_between(name: str, number: float, low: float, high: float) -> float:
     """Return a threshold if it is a number strictly between two others."""
     threshold = read_number(name, number)
     if not low < threshold < high:
-        raise ModelError(f"{name} must lie between {low:g} and {high:g}, got {threshold:g}")
+        raise ArgumentError(f"{name} must lie between {low:g} and {high:g}, got {threshold:g}")
     return threshold
 
 
@@ -60,7 +58,7 @@ def require_posterior(who: str, post: Posterior) -> None:
     """Refuse what is not a posterior."""
     require_float64()
     if not isinstance(post, Posterior):
-        raise ModelError(
+        raise ArgumentError(
             f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit"
         )
 
@@ -70,7 +68,7 @@ def require_draws(who: str, draws: object, post: Posterior, least: int = 100) ->
     count = read_count("draws", draws, least)
     chains = post.distribution.chains
     if chains is not None and chains[..., 0].size < least:
-        raise ModelError(
+        raise PosteriorError(
             f"{who} needs at least {least} draws, the posterior has {chains[..., 0].size}; "
             "draw longer"
         )
@@ -78,9 +76,9 @@ def require_draws(who: str, draws: object, post: Posterior, least: int = 100) ->
 
 
 def require_observations_known(who: str, post: Posterior) -> ObservationModel:
-    """Return what draws of a posterior say about rows; refuse one that knows theta alone."""
+    """Return the model of observations of a posterior; refuse one of theta alone."""
     if post.distribution.model is None:
-        raise ModelError(f"{who} needs whole models, and these draws are of theta alone")
+        raise PosteriorError(f"{who} needs whole models, and these draws are of theta alone")
     return post.distribution.model
 
 
@@ -95,13 +93,18 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     post:
         A posterior by any method.
     limits:
-        What a sampled posterior must keep; by default `cb.diagnostics.Limits()`.
+        The limits for a sampled posterior; by default `cb.diagnostics.Limits()`.
 
     Returns
     -------
     Check
         The table judges the whole; `details` has mean and sd of every parameter, and for draws
         their Monte-Carlo errors, effective sample sizes and R-hat.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no posterior, or the limits are no `Limits`.
 
     Examples
     --------
@@ -113,20 +116,20 @@ def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:
     require_posterior("check_posterior", post)
     limits = Limits() if limits is None else limits
     if not isinstance(limits, Limits):
-        raise ModelError(
+        raise ArgumentError(
             f"limits must be cb.diagnostics.Limits(r_hat=..., ess=..., bfmi=...), got {limits!r}"
         )
     lines, summary = post.distribution.lines(limits), post.distribution.summary
     text = post.distribution.describe(lines)
     if summary is None:
-        todo = "" if post.verdict in ("exact", PASSED) else 'Use method="nuts", or add rows.'
-        return Check("posterior", lines, text, todo, post.to_frame()[["mean", "sd"]])
+        is_good = post.verdict in ("exact", PASSED)
+        advice = "" if is_good else 'Use method="nuts", or add observations.'
+        return Check("posterior", lines, text, advice, post.to_frame()[["mean", "sd"]])
     enough = (summary[["ess_bulk", "ess_tail"]] >= limits.ess).all(axis=1)
     good, alone = (summary["r_hat"] <= limits.r_hat) & enough, bool(summary["r_hat"].isna().all())
-    details = summary.assign(verdict=[UNKNOWN if alone else judge(bool(each)) for each in good])
+    details = summary.assign(verdict=[UNKNOWN if alone else judge(bool(holds)) for holds in good])
     failed = [str(name) for name in lines.index[lines["verdict"] == FAILED]]
-    advice = list(dict.fromkeys(REMEDIES[name] for name in failed))
+    remedies = list(dict.fromkeys(REMEDIES[name] for name in failed))
     if alone:
-        chains = "run at least two chains: agreement between them cannot be assessed otherwise"
-        advice = [chains, *advice]
-    return Check("posterior", lines, text, sentence(advice), details, overall(lines))
+        remedies.insert(0, "run at least two chains: agreement cannot be assessed otherwise")
+    return Check("posterior", lines, text, sentence(remedies), details, overall(lines))

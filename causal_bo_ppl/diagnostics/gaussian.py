@@ -1,11 +1,8 @@
-"""Which coordinates of theta, and which directions, does any effect depend on?
+"""How far is a posterior from the Gaussian by which the kernel approximates it?
 
-Some parameterizations hold more than effects can show: coefficients of high frequencies, or the sd
-of the target's disturbance. Their shape says nothing about an answer.
-
-How far is a posterior from the Gaussian that the kernel takes it for?
-
-The distance is measured in theta and in the effects, and compared with Monte-Carlo error.
+The distance is measured in theta and in the effects, and compared with Monte-Carlo error. Some
+parameterizations hold coordinates on which no effect depends, such as coefficients of high
+frequencies or the sd of the target's noise: `find_relevance` finds those on which effects depend.
 """
 
 from typing import NamedTuple
@@ -13,11 +10,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pandas as pd
-from scipy.stats import chi2, kstwo, norm
+from scipy.stats import chi2, ks_1samp, kstwo, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
 from causal_bo_ppl.diagnostics.convergence import require_draws, require_posterior
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import (
@@ -33,14 +30,20 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import default_design, default_vertices, labels, stack
 from causal_bo_ppl.responses import response
 
-QUERIES = 64  # vertices, and as many points inside the boxes, beside the queries that were asked
-LITTLE = 0.01  # share of an effect's sd up to which a coordinate hardly moves it
-NOTHING = 1e-9  # the same for one that does not move it at all
-WEAK = 0.01  # size of a direction, relative to the largest, below which effects do not show it
+DESIGN_QUERIES = 64  # vertices, and as many points inside the boxes, beside the given queries
+SMALL_SHARE = 0.01  # of an effect's sd, up to which a coordinate hardly moves it
+ZERO_SHARE = 1e-9  # the same for one that does not move it at all
+SMALLEST_DIRECTION = 0.01  # relative to the largest; effects hardly depend on smaller ones
+MOST_NOISE = 3.0  # Monte-Carlo error in tolerances, above which a row is not assessed
+SIGNIFICANT_ERRORS = 3.3  # standard errors: 1 in 1,000
+SIGNIFICANT_LARGEST = 4.0  # the same for the largest of many
+GAUSSIAN_DRAWS = 16_000
+# Ends of intervals, and how far around them a density is estimated.
+INTERVAL_ENDS, DENSITY_WINDOW = (0.05, 0.95), 0.02
 
 
 class Relevance(NamedTuple):
-    """What of theta moves some effect, by linearization at the posterior mean.
+    """Coordinates of theta that move some effect, by linearization at the posterior mean.
 
     is_whole: whether every coordinate that varies moves some effect, however little. moves: (d,)
     whether a coordinate moves an effect by more than 1 % of that effect's sd; all do where theta
@@ -52,29 +55,22 @@ class Relevance(NamedTuple):
     scaled: np.ndarray
 
     def directions(self, post: Posterior, theta: np.ndarray) -> np.ndarray:
-        """Return draws (n, d) along the k directions that effects show, standardized, (n, k)."""
+        """Return draws (n, d) along the k directions that move effects, standardized, (n, k)."""
         effects, sizes, _ = np.linalg.svd(self.scaled @ post.factor, full_matrices=False)
-        kept = sizes > WEAK * sizes[0]
+        kept = sizes > SMALLEST_DIRECTION * sizes[0]
         return np.asarray((theta - post.mean) @ self.scaled.T @ (effects[:, kept] / sizes[kept]))
 
 
 def find_relevance(post: Posterior, asked: Queries) -> Relevance:
-    """Return what moves the effects of the queries asked, and of a design over all sets."""
-    design = stack([asked, default_design(post.problem, post.sets, None, QUERIES)])
+    """Return which coordinates move effects of the queries, and of a design over all sets."""
+    design = stack([asked, default_design(post.problem, post.sets, None, DESIGN_QUERIES)])
     jacobian = np.asarray(response(post).jacobian(post.mean, design))
     sd = np.linalg.norm(jacobian @ post.factor, axis=1)
     varies = np.isfinite(sd) & (sd > 0)
     scaled = jacobian[varies] / sd[varies, None]
     shares = np.abs(scaled * post.sd).max(axis=0, initial=0.0)
-    is_whole = not varies.any() or bool(((shares > NOTHING) | ~(post.sd > 0)).all())
-    return Relevance(is_whole, (shares > LITTLE) | is_whole, scaled)
-
-
-NOISY = 3.0  # a Monte-Carlo error of so many tolerances says nothing
-SURE = 3.3  # standard errors: 1 in 1,000
-LARGEST = 4.0  # the same for the largest of many
-PROPOSED = 16_000  # draws from the Gaussian
-LEVELS, NEAR = (0.05, 0.95), 0.02  # ends of intervals, and how far around them a density is taken
+    is_whole = not varies.any() or bool(((shares > ZERO_SHARE) | ~(post.sd > 0)).all())
+    return Relevance(is_whole, (shares > SMALL_SHARE) | is_whole, scaled)
 
 
 class Tolerances(NamedTuple):
@@ -123,20 +119,27 @@ def gaussian_error(
     draws:
         How many draws of the posterior are used, at least 1,000.
     tolerances:
-        What is good enough; by default `cb.diagnostics.Tolerances()`.
+        By default `cb.diagnostics.Tolerances()`.
     key:
         A JAX key or an int seed.
 
     Returns
     -------
     Check
-        Lines about theta: Pareto k and efficiency of the Gaussian as a proposal, Mahalanobis
+        Rows about theta: Pareto k and efficiency of the Gaussian as a proposal, Mahalanobis
         distances against chi-square, marginals with Holm's correction, Mardia's skewness and
-        kurtosis. Lines about the effects: the largest error in any effect's mean, sd and 90 %
-        interval. `details` has every effect, with what linearization makes of it. Where theta has
-        coordinates that move no effect, as those of mechanisms that bend have, these are left out
-        of the lines about theta, its directions are those that effects show, and the verdict is
-        that of the lines about effects alone.
+        kurtosis. Rows about the effects: the largest error in any effect's mean, sd and 90 %
+        interval. `details` has every effect, also as linearization predicts it. Where theta has
+        coordinates that move no effect, as that of nonlinear mechanisms has, these are omitted from
+        the rows about theta, its directions are those that move effects, and the verdict is that of
+        the rows about effects alone.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no query, or `tolerances` is no `Tolerances`.
+    PosteriorError
+        If the posterior has too few draws.
 
     Examples
     --------
@@ -150,32 +153,33 @@ def gaussian_error(
     draws = require_draws("gaussian_error", draws, post)
     tolerances = Tolerances() if tolerances is None else tolerances
     if not isinstance(tolerances, Tolerances):
-        raise ModelError(
-            f"tolerances must be cb.diagnostics.Tolerances(distance=..., mean=..., ...), got {tolerances!r}"
+        raise ArgumentError(
+            "tolerances must be cb.diagnostics.Tolerances(distance=..., mean=..., ...), got "
+            f"{tolerances!r}"
         )
-    for_draws, for_gaussian = jax.random.split(as_key(key))
-    drawn, independent, weights = _draw(post, draws, for_draws)
+    draw_key, gaussian_key = jax.random.split(as_key(key))
+    drawn, independent, weights = _draw(post, draws, draw_key)
     theta = drawn[np.isfinite(drawn).all(axis=1)]
-    standard = host_generator(for_gaussian).standard_normal((PROPOSED, post.factor.shape[1]))
+    standard = host_generator(gaussian_key).standard_normal((GAUSSIAN_DRAWS, post.factor.shape[1]))
     asked = default_vertices(post.problem, post.sets, queries)
     if not len(asked):
-        raise ModelError("there is no effect to compare: give at least one query")
+        raise ArgumentError("there is no effect to compare: give at least one query")
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)
     relevance = find_relevance(post, asked)
-    lines = [
-        _pareto_line(weights, tolerances.pareto_k),
-        _line("lost to importance weights", weights.lost, 0.0, tolerances.lost, weights.over),
-        *_shape_lines(post, relevance, theta, independent, tolerances),
-        *_effect_lines(effects, independent, tolerances),
+    pareto = _row("Pareto k", weights.pareto_k, 0.0, tolerances.pareto_k, weights.over)
+    if weights.lost < EQUAL:  # the tail of weights that are practically equal passes
+        pareto = pareto | {"verdict": PASSED}
+    rows = [
+        pareto,
+        _row("lost to importance weights", weights.lost, 0.0, tolerances.lost, weights.over),
+        *_shape_rows(post, relevance, theta, independent, tolerances),
+        *_effect_rows(effects, independent, tolerances),
     ]
     if len(theta) < len(drawn):
         share = 1 - len(theta) / len(drawn)
-        lines.append(_line("undefined draws", share, 0.0, 0.0, "share of draws without a value"))
-    table = pd.DataFrame(
-        lines, columns=["line", "value", "noise", "tolerance", "verdict", "where"]
-    ).set_index("line")
-    failed = [str(name) for name in table.index[table["verdict"] == FAILED]]
-    text = _tell(table, failed, len(asked))
+        rows.append(_row("undefined draws", share, 0.0, 0.0, "share of draws without a value"))
+    table = pd.DataFrame(rows).set_index("line")
+    text = _describe(table, len(asked))
     if relevance.is_whole:
         return Check("Gaussian error", table, text, _advise(table), effects)
     about = table[[str(name).startswith(("effect", "undefined")) for name in table.index]]
@@ -199,120 +203,74 @@ def standardized(post: Posterior, theta: np.ndarray) -> np.ndarray:
 
 
 def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, float, Importance]:
-    """Return draws (n, d) of the posterior itself, their worth, and weights for the Gaussian.
-
-    The worth is the number of independent draws that would say as much.
-    """
-    for_draws, for_weights = jax.random.split(key)
+    """Return draws (n, d) of the posterior, their effective number, and importance weights."""
+    draw_key, weight_key = jax.random.split(key)
     resampled = offered(post.distribution, "resampled")
     if resampled is not None:
-        theta, weights = resampled(draws, for_draws)
+        theta, weights = resampled(draws, draw_key)
         return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
-    drawn = post.distribution.drawn(draws, for_draws)
-    weights = post.distribution.importance(PROPOSED, for_weights)
-    independent = (
-        _independent(drawn.theta, drawn.chains, post)
-        if post.distribution.chains is not None
-        else float(len(drawn.theta))
-    )
-    return drawn.theta, independent, weights
+    drawn = post.distribution.drawn(draws, draw_key)
+    theta, weights = drawn.theta, post.distribution.importance(GAUSSIAN_DRAWS, weight_key)
+    if post.distribution.chains is None:
+        return theta, float(len(theta)), weights
+    summary = summarise(theta.reshape(drawn.chains, -1, theta.shape[1]), post.names)
+    smallest = summary[["ess_bulk", "ess_sd"]].to_numpy().min()  # of the worst coordinate
+    return theta, float(min(smallest, len(theta))), weights
 
 
-def _independent(theta: np.ndarray, chains: int, post: Posterior) -> float:
-    """Return how many independent draws these (n, d) are worth, by the worst coordinate."""
-    summary = summarise(theta.reshape(chains, -1, theta.shape[1]), post.names)
-    return float(min(summary[["ess_bulk", "ess_sd"]].to_numpy().min(), len(theta)))
-
-
-def _line(
-    name: str, value: float, noise: float, tolerance: float, where: str
-) -> tuple[object, ...]:
+def _row(name: str, value: float, noise: float, tolerance: float, where: str) -> dict[str, object]:
     verdict = judge(value - noise <= tolerance)
     if where in (UNKNOWN_DENSITY, TOO_FEW) or (
-        verdict == PASSED and noise > NOISY * abs(tolerance)
+        verdict == PASSED and noise > MOST_NOISE * abs(tolerance)
     ):
         verdict = UNKNOWN
-    return name, value, noise, tolerance, verdict, where
+    numbers = {"value": value, "noise": noise, "tolerance": tolerance}
+    return {"line": name, **numbers, "verdict": verdict, "where": where}
 
 
-def _pareto_line(weights: Importance, tolerance: float) -> tuple[object, ...]:
-    """Return the line of Pareto k; the tail of weights that are practically equal passes."""
-    name, value, noise, limit, verdict, where = _line(
-        "Pareto k", weights.pareto_k, 0.0, tolerance, weights.over
-    )
-    return name, value, noise, limit, judge(True) if weights.lost < EQUAL else verdict, where
-
-
-def _shape_lines(
+def _shape_rows(
     post: Posterior, relevance: Relevance, theta: np.ndarray, n: float, tolerances: Tolerances
-) -> list[tuple[object, ...]]:
-    """Return the lines about theta, of what effects show of it."""
+) -> list[dict[str, object]]:
+    """Return the rows about theta, or about those directions of it that move effects."""
     whole = relevance.is_whole
     z = standardized(post, theta) if whole else relevance.directions(post, theta)
     size, squares = z.shape[1], np.sort((z**2).sum(axis=1))
-    distance = _distance(chi2.cdf(squares, size))
+    distance = ks_1samp(squares, chi2(size).cdf, method="asymp").statistic
     moves = np.flatnonzero((post.sd > 0) & relevance.moves)
-    scaled = np.sort((theta[:, moves] - post.mean[moves]) / post.sd[moves], axis=0)
-    marginals = [_distance(column) for column in norm.cdf(scaled).T]
+    scaled = (theta[:, moves] - post.mean[moves]) / post.sd[moves]
+    marginals = ks_1samp(scaled, norm.cdf, method="asymp").statistic
     worst = int(np.argmax(marginals))
-    p_values = kstwo.sf(marginals, int(n))
-    corrected = holm(np.asarray(p_values))
-    skewness = (mardia_skewness(z) - size * (size + 1) * (size + 2) / n) / size
-    skewness_noise = SURE * 6 / n * np.sqrt(size * (size + 1) * (size + 2) / 3) / size
-    kurtosis = (squares**2).mean() / (size * (size + 2)) - 1
-    kurtosis_noise = SURE * np.sqrt(8 / (n * size * (size + 2)))
+    corrected = holm(np.asarray(kstwo.sf(marginals, int(n))))
     where = f"{post.names[moves[worst]]}, corrected p = {corrected[worst]:.2g}"
+    # 999 of 1,000 times the largest distance of n Gaussian draws stays below these.
+    noise, largest_noise = kstwo.isf([1e-3, 1e-3 / len(marginals)], int(n)).tolist()
+    skewness = (mardia_skewness(z) - size * (size + 1) * (size + 2) / n) / size
+    skewness_noise = SIGNIFICANT_ERRORS * 6 / n * np.sqrt(size * (size + 1) * (size + 2) / 3) / size
+    kurtosis = (squares**2).mean() / (size * (size + 2)) - 1
+    kurtosis_noise = SIGNIFICANT_ERRORS * np.sqrt(8 / (n * size * (size + 2)))
+    tails = "heavier tails" if kurtosis > 0 else "lighter tails"
+    limits = tolerances
     return [
-        _line(
-            "Mahalanobis distances",
-            distance,
-            float(kstwo.isf(1e-3, int(n))),
-            tolerances.distance,
-            "chi-square",
+        _row("Mahalanobis distances", float(distance), noise, limits.distance, "chi-square"),
+        _row("marginals", float(marginals[worst]), largest_noise, limits.distance, where),
+        _row(
+            "Mardia skewness", max(skewness, 0.0), skewness_noise, limits.skewness, "per dimension"
         ),
-        _line("marginals", marginals[worst], _band(len(marginals), n), tolerances.distance, where),
-        _line(
-            "Mardia skewness",
-            max(skewness, 0.0),
-            skewness_noise,
-            tolerances.skewness,
-            "per dimension",
-        ),
-        _line(
-            "Mardia kurtosis", abs(kurtosis), kurtosis_noise, tolerances.kurtosis, _tails(kurtosis)
-        ),
+        _row("Mardia kurtosis", abs(kurtosis), kurtosis_noise, limits.kurtosis, tails),
     ]
-
-
-def _tails(kurtosis: float) -> str:
-    return "heavier tails" if kurtosis > 0 else "lighter tails"
-
-
-def _distance(cumulative: np.ndarray) -> float:
-    """Return the Kolmogorov-Smirnov distance of sorted probabilities from uniformity."""
-    steps = np.arange(len(cumulative) + 1) / len(cumulative)
-    return float(np.maximum(np.abs(cumulative - steps[:-1]), np.abs(cumulative - steps[1:])).max())
-
-
-def _band(marginals: int, n: float) -> float:
-    """Return what the largest of several distances of n Gaussian draws stays below.
-
-    It does so 999 times of 1,000.
-    """
-    return float(kstwo.isf(1e-3 / marginals, int(n)))
 
 
 def mardia_skewness(z: np.ndarray) -> float:
     """Return the mean of (z_i'z_j)^3 over all pairs of standardized draws (n, r)."""
     blocks = np.array_split(z, max(1, len(z) // 500))
     products = (block @ z.T for block in blocks)
-    return float(sum(np.vdot(each * each, each) for each in products) / len(z) ** 2)
+    return float(sum(np.vdot(product * product, product) for product in products) / len(z) ** 2)
 
 
 def compare_effects(
     post: Posterior, queries: Queries, theta: np.ndarray, gaussian: np.ndarray
 ) -> pd.DataFrame:
-    """Return a table with a line for each effect.
+    """Return a table with a row for each effect.
 
     It has the moments and interval of the effect by the posterior's draws `theta`, those by draws
     of the `gaussian`, and mean and sd of the linearized effect.
@@ -336,57 +294,54 @@ def _summary(name: str, effects: np.ndarray) -> dict[str, np.ndarray]:
     sd = np.where(varies, effects.std(axis=0, ddof=1), 0.0)
     scale = np.where(varies, sd, 1.0)
     fourth = (((effects - effects.mean(axis=0)) / scale) ** 4).mean(axis=0)
-    low, high = np.quantile(effects, LEVELS, axis=0)
-    around = [np.quantile(effects, (level - NEAR, level + NEAR), axis=0) for level in LEVELS]
-    slowest = np.max([np.ptp(each, axis=0) / (2 * NEAR) for each in around], axis=0)  # 1 / density
-    errors = {
+    low, high = np.quantile(effects, INTERVAL_ENDS, axis=0)
+    window = np.array([-DENSITY_WINDOW, DENSITY_WINDOW])
+    around = [np.ptp(np.quantile(effects, end + window, axis=0), axis=0) for end in INTERVAL_ENDS]
+    slowest = np.max(around, axis=0) / (2 * DENSITY_WINDOW)  # 1 / density
+    parts = {
+        "mean": effects.mean(axis=0),
+        "sd": sd,
+        "low": low,
+        "high": high,
         "sd_error": np.sqrt(np.maximum(fourth - 1, 0) / 4),
-        "end_error": np.sqrt(LEVELS[0] * LEVELS[1]) * slowest,
+        "end_error": np.sqrt(INTERVAL_ENDS[0] * INTERVAL_ENDS[1]) * slowest,
     }
-    parts = {"mean": effects.mean(axis=0), "sd": sd, "low": low, "high": high} | errors
     return {f"{name}{part}": value for part, value in parts.items()}
 
 
-def _effect_lines(
+def _effect_rows(
     effects: pd.DataFrame, n: float, tolerances: Tolerances
-) -> list[tuple[object, ...]]:
-    """Return a line for each kind of error, of the effect where it most exceeds its noise."""
+) -> list[dict[str, object]]:
+    """Return a row for each kind of error, of the effect where it most exceeds its noise."""
     column = {str(name): effects[name].to_numpy() for name in effects}
     known = (column["sd"] == 0) & (column["gaussian_sd"] == 0)  # such an effect has no error
     sd = np.where(known, 1.0, column["sd"])
 
     def noise(error: str, scale: np.ndarray) -> np.ndarray:
         ours, theirs = (column[f"{who}{error}"] / scale for who in ("", "gaussian_"))
-        return np.asarray(LARGEST * np.sqrt(ours**2 / n + theirs**2 / PROPOSED))
+        return np.asarray(SIGNIFICANT_LARGEST * np.sqrt(ours**2 / n + theirs**2 / GAUSSIAN_DRAWS))
 
     low, high = (np.abs(column[f"gaussian_{end}"] - column[end]) / sd for end in ("low", "high"))
-    same = np.full(len(sd), LARGEST * np.sqrt(1 / n + 1 / PROPOSED))
-    lines = {
-        "effect: mean": (
-            np.abs(column["gaussian_mean"] - column["mean"]) / sd,
-            same,
-            tolerances.mean,
-        ),
-        "effect: sd": (
-            np.where(known, 0.0, np.abs(column["gaussian_sd"] / sd - 1)),
-            noise("sd_error", np.ones(len(sd))),
-            tolerances.sd,
-        ),
-        "effect: 90 % interval": (
-            np.maximum(low, high),
-            noise("end_error", sd),
-            tolerances.interval,
-        ),
+    mean_noise = np.full(len(sd), SIGNIFICANT_LARGEST * np.sqrt(1 / n + 1 / GAUSSIAN_DRAWS))
+    mean_error = np.abs(column["gaussian_mean"] - column["mean"]) / sd
+    sd_error = np.where(known, 0.0, np.abs(column["gaussian_sd"] / sd - 1))
+    sd_noise, end_noise = noise("sd_error", np.ones(len(sd))), noise("end_error", sd)
+    kinds = {
+        "effect: mean": (mean_error, mean_noise, tolerances.mean),
+        "effect: sd": (sd_error, sd_noise, tolerances.sd),
+        "effect: 90 % interval": (np.maximum(low, high), end_noise, tolerances.interval),
     }
-    worst = []
-    for name, (error, doubt, limit) in lines.items():
-        at = int(np.argmax(np.nan_to_num(error - doubt, nan=np.inf)))
-        worst.append(_line(name, float(error[at]), float(doubt[at]), limit, str(effects.index[at])))
-    return worst
+    rows = []
+    for name, (error, noises, limit) in kinds.items():
+        worst = int(np.argmax(np.nan_to_num(error - noises, nan=np.inf)))
+        where = str(effects.index[worst])
+        rows.append(_row(name, float(error[worst]), float(noises[worst]), limit, where))
+    return rows
 
 
-def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
+def _describe(table: pd.DataFrame, count: int) -> str:
     value, noise = table["value"], table["noise"]
+    failed = table.index[table["verdict"] == FAILED]
     effects = (
         "Taking theta as Gaussian moves the mean of an effect by up to "
         f"{value['effect: mean']:.2f} sd, its sd by {value['effect: sd']:.0%} and its 90 % "
@@ -396,7 +351,7 @@ def _tell(table: pd.DataFrame, failed: list[str], count: int) -> str:
     )
     return effects + (
         f" Too far from a Gaussian: {listed(failed)}."
-        if failed
+        if len(failed)
         else " Beyond that error it is within all tolerances."
     )
 
@@ -411,9 +366,9 @@ def _advise(table: pd.DataFrame) -> str:
     if any(name.startswith("effect") for name in failed):
         return (
             "Do not act on the Gaussian's intervals: take quantiles of effects from draws, and add "
-            "rows."
+            "observations."
         )
     return (
-        "Theta is not Gaussian, but effects are hardly touched: look at `details`, and add rows "
-        "where you can."
+        "Theta is not Gaussian, but effects are hardly changed: see `details`, and add "
+        "observations where possible."
     )

@@ -1,8 +1,8 @@
-"""Does the intervention domain lie where data are, and did the variables vary on their own there?
+"""Do the data overlap with the domains of interventions, and do the variables vary by themselves?
 
-Every set is judged by two numbers: how far the corners of its box lie from the rows (Mahalanobis
-distance, in units of the rows' own 99 % quantile), and how much of a member is explained by what
-would confound its effect (adjusted R^2).
+Every set is judged by two numbers: how far the corners of its box lie from the observations
+(Mahalanobis distance, in units of the 99 % quantile of the observations), and how much of a member
+is explained by what would confound its effect (adjusted R^2).
 """
 
 from collections.abc import Sequence
@@ -25,17 +25,22 @@ from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import between, lattice, sobol
 
-SHOWN = 3  # variables named in the text; the table has all sets
+MOST_VARIABLES_NAMED = 3  # in the text; the table has all sets
 HIGH_CORRELATION = 0.9  # correlation of two members that the text mentions
+INNER_SHARE = 0.99  # of the observations, which lie inside the ellipsoid that counts as covered
+SOBOL_POINTS = 512  # a share of them is known to about 0.02
+# So many members have all their 2^12 corners tried; of more, two for every principal direction are.
+MOST_MEMBERS_WITH_ALL_CORNERS = 12
+ORDER_OF_VERDICTS = {FAILED: 0, PASSED: 1, UNKNOWN: 2}
 
 
-class View(NamedTuple):
-    """What the rows say about one set.
+class SetOverlap(NamedTuple):
+    """The overlap of one set with the data.
 
     acting: members that still affect the target when all are set. reach: how far the farthest
-    corner of their box lies from the rows. covered: the share of the box that the rows surround.
-    corner: the farthest corner. explained: for each member R^2 on `by`; NaN where rows are too few
-    or it is constant. reason: why nothing could be assessed.
+    corner of their box lies from the observations. covered: the share of the box that the
+    observations surround. corner: the farthest corner. explained: for each member R^2 on `by`; NaN
+    where observations are too few or it is constant. reason: why nothing could be assessed.
     """
 
     acting: tuple[str, ...]
@@ -46,11 +51,6 @@ class View(NamedTuple):
     by: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
 
-    @property
-    def worst(self) -> int:
-        """Place of the member that is most explained by others."""
-        return first_largest(np.nan_to_num(self.explained, nan=-1.0))
-
     def verdict(self, reach: float, most_explained: float) -> str:
         """Return "failed" if one of the two numbers is too large, "passed" if both are known."""
         if self.reach > reach or any(share > most_explained for share in self.explained):
@@ -59,7 +59,7 @@ class View(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """What the failed sets have in common.
+    """The faults that failed sets have in common.
 
     entangled: {variable: (R^2, by what)} of those nearly explained. outside: variables whose own
     domain is too wide. far: the set with the farthest corner, or None where none lies too far.
@@ -67,52 +67,49 @@ class Faults(NamedTuple):
 
     entangled: dict[str, tuple[float, tuple[str, ...]]]
     outside: list[str]
-    far: View | None
+    far: SetOverlap | None
 
 
-def describe(problem: Problem, data: Data, table: pd.DataFrame, faults: Faults) -> str:
-    """Say what was found, with names and numbers."""
+def _describe(problem: Problem, data: Data, table: pd.DataFrame, faults: Faults) -> str:
+    """Return the findings as text, with names and numbers."""
     counts = table["verdict"].value_counts().reindex([PASSED, FAILED, UNKNOWN], fill_value=0)
     parts = [
-        f"Intervention sets looked at, with {len(data)} rows: {len(table)}",
+        f"Intervention sets checked, with {len(data)} observations: {len(table)}",
         f"without overlap: {counts[FAILED]}",
-        *(
-            [f"not assessed: {counts[UNKNOWN]} (such as: {table['reason'].iloc[-1]})"]
-            if counts[UNKNOWN]
-            else []
-        ),
     ]
-    sentences = [*_tell_entangled(data, faults), *_tell_outside(problem, data, faults)]
+    if counts[UNKNOWN]:
+        parts.append(f"not assessed: {counts[UNKNOWN]} (such as: {table['reason'].iloc[-1]})")
+    sentences = [*_describe_entangled(data, faults), *_describe_outside(problem, data, faults)]
     if counts[PASSED] and not counts[FAILED]:
         known = table[table["verdict"] == PASSED]
         sentences = [
             f"The farthest corner of a box lies {known['reach'].max():.1f} times as far out as "
-            f"99 % of the rows; at most {known['explained'].max():.0%} of a variable's variance is "
-            "explained by what would confound it."
+            f"99 % of the observations; at most {known['explained'].max():.0%} of a variable's "
+            "variance is explained by what would confound it."
         ]
     return " ".join(["; ".join(parts) + ".", *sentences])
 
 
-def _tell_entangled(data: Data, faults: Faults) -> list[str]:
-    """Say which variables are nearly functions of others, so that their effects are hardly seen."""
+def _describe_entangled(data: Data, faults: Faults) -> list[str]:
+    """Return sentences about variables that are nearly functions of others."""
     if not faults.entangled:
         return []
     parts = [
-        f"{name} is nearly a function of {listed(by, most=6)} (R^2 {share:.3f}: its own variation "
-        f"is worth {len(data) * (1 - share):.2g} of {len(data)} rows)"
+        f"{name} is nearly a function of {listed(by, most=6)} (R^2 {share:.3f}: its independent "
+        f"variation equals {len(data) * (1 - share):.2g} of {len(data)} observations)"
         for name, (share, by) in faults.entangled.items()
     ]
     names = listed(faults.entangled, most=6)
     return [
         f"{_first(parts)}.",
-        *_tell_correlation(data, list(faults.entangled)),
-        f"The data say little about setting {names} apart from these; estimates there rest on the "
-        "model's form.",
+        *_describe_correlation(data, list(faults.entangled)),
+        f"The data hardly inform effects of setting {names} apart from these; estimates there "
+        "depend on the form of the model.",
     ]
 
 
-def _tell_correlation(data: Data, names: Sequence[str]) -> list[str]:
-    """Say which two of the variables are most closely correlated, if any two are."""
+def _describe_correlation(data: Data, names: Sequence[str]) -> list[str]:
+    """Return a sentence about the two variables that are most closely correlated."""
     if len(names) < 2:
         return []
     together = np.corrcoef([data.column(name) / np.abs(data.column(name)).max() for name in names])
@@ -123,54 +120,41 @@ def _tell_correlation(data: Data, names: Sequence[str]) -> list[str]:
     return [f"The correlation of {names[one]} and {names[other]} is {together[one, other]:.3f}."]
 
 
-def _tell_outside(problem: Problem, data: Data, faults: Faults) -> list[str]:
-    """Say which domains reach beyond the rows, and which intervention is least like any of them."""
+def _describe_outside(problem: Problem, data: Data, faults: Faults) -> list[str]:
+    """Return sentences about domains beyond the data, and about the farthest intervention."""
     if faults.far is None:
         return []
     parts = [
-        f"{name} may be set in [{low:.4g}, {high:.4g}], but was seen in "
+        f"{name} may be set in [{low:.4g}, {high:.4g}], but was observed in "
         f"[{column.min():.4g}, {column.max():.4g}] only"
         for name in faults.outside
         for (low, high), column in [(problem.domains[name], data.column(name))]
     ]
-    corner = ", ".join(
-        f"{name} = {value:.4g}"
-        for name, value in zip(faults.far.acting, faults.far.corner, strict=True)
-    )
-    far = f"{faults.far.reach:.2g} times as far out as 99 % of the rows"
-    far = (
-        far
-        if np.isfinite(faults.far.reach)
-        else "where these rows cannot reach: they vary in fewer directions"
-    )
-    return [
-        *([f"{_first(parts)}."] if parts else []),
-        f"do({corner}) lies {far}; its effect is extrapolated.",
-    ]
+    values = zip(faults.far.acting, faults.far.corner, strict=True)
+    corner = ", ".join(f"{name} = {value:.4g}" for name, value in values)
+    far = f"{faults.far.reach:.2g} times as far out as 99 % of the observations"
+    if not np.isfinite(faults.far.reach):
+        far = "in a direction in which the observations do not vary"
+    sentences = [f"{_first(parts)}."] if parts else []
+    return [*sentences, f"do({corner}) lies {far}; its effect is extrapolated."]
 
 
 def _first(parts: Sequence[str]) -> str:
-    more = [f"{len(parts) - SHOWN} more variables likewise"] if len(parts) > SHOWN else []
-    return "; ".join([*parts[:SHOWN], *more])
+    more = len(parts) - MOST_VARIABLES_NAMED
+    rest = [f"{more} more variables likewise"] if more > 0 else []
+    return "; ".join([*parts[:MOST_VARIABLES_NAMED], *rest])
 
 
-def advise(faults: Faults) -> str:
-    """Say what to do about a lack of overlap; the text is empty where there is none."""
+def _advise(faults: Faults) -> str:
     names = dict.fromkeys([*faults.entangled, *faults.outside]) or (
         faults.far.acting if faults.far else ()
     )
     if not names:
         return ""
     return (
-        f"Run experiments that set {listed(names, most=6)} to values of their own, narrow the "
-        "domains to what was seen, or widen the priors until the uncertainty there is honest."
+        f"Run experiments that set {listed(names, most=6)} independently, narrow the domains to "
+        "what was observed, or widen the priors, so that intervals there are wide enough."
     )
-
-
-INNER = 0.99  # share of the rows that lie inside the ellipsoid that counts as seen
-POINTS = 512  # of the Sobol sequence; a share of them is known to about 0.02
-# So many members have all their 2^12 corners tried; of more, two for every principal direction are.
-MOST_CORNERS = 12
 
 
 def check_overlap(
@@ -180,31 +164,36 @@ def check_overlap(
     reach: float = 4.0,
     most_explained: float = 0.99,
 ) -> Check:
-    """Look for intervention sets whose effects rest on the model's form more than on the rows.
+    """Find intervention sets whose effects depend on the form of the model more than on the data.
 
-    Members that do nothing once the others are set are left out. All rows count: one that sets a
-    variable shows it at that value, and lets it vary on its own.
+    Members that do nothing once the others are set are omitted. All observations count: one that
+    sets a variable shows it at that value, and varies it independently.
 
     Parameters
     ----------
     problem, data:
-        Sets and domains, and rows of its variables, observational or not; or a posterior, which has
-        both.
+        Sets and domains, and observations of its variables, with or without interventions; or a
+        posterior, which has both.
     reach:
-        How far a corner of a set's box may lie from the mean, in units of the distance that 99 % of
-        the rows keep; beyond, an effect is extrapolation. 4 is about ten standard deviations of a
-        normal variable that is set alone.
+        How far a corner of a set's box may lie from the mean, in units of the distance within which
+        99 % of the observations lie; beyond, an effect is extrapolation. 4 is about ten standard
+        deviations of a normal variable that is set alone.
     most_explained:
         How much of a member's variance may be explained by the other members and by those of their
-        parents that tell about the target by another route. At 0.99 the standard error of its slope
-        is ten times what it could be.
+        parents that are related to the target by another path. At 0.99 the standard error of its
+        slope is ten times what it could be.
 
     Returns
     -------
     Check
-        A line for every set, failed ones first: `reach`; `covered`, the share of the box that 99 %
-        of the rows surround; `explained`, the largest share, of which `member`, `by` what;
-        `own_rows`, how many rows of unconfounded variation that leaves.
+        A row for every set, failed ones first: `reach`; `covered`, the share of the box that 99 %
+        of the observations surround; `explained`, the largest share, of which `member`, `by` what;
+        `effective_observations`, the equivalent number of observations with unconfounded variation.
+
+    Raises
+    ------
+    DataError
+        If there are no observations.
 
     Examples
     --------
@@ -219,14 +208,21 @@ def check_overlap(
         read_share("most_explained", most_explained),
     )
     if not len(data):
-        raise DataError("there are no rows; observe some, then check where they lie")
+        raise DataError("there are no observations; observe some, then check where they lie")
     rows = scale_rows(data.values)
     look = cache(partial(_look, problem, rows))
     upstream = problem.graph.ancestral(problem.target)
     views = [look(_acting(upstream, problem.target, members)) for members in problem.sets]
-    table = _tabulate(problem, views, limits, len(data))
+    lines = [
+        _line(members, view, limits, len(data))
+        for members, view in zip(problem.sets, views, strict=True)
+    ]
+    table = pd.DataFrame(lines).sort_values(
+        "verdict", key=lambda verdicts: verdicts.map(ORDER_OF_VERDICTS), kind="stable"
+    )
+    table = table.reset_index(drop=True)
     faults = _find_faults(problem, rows, views, limits)
-    return Check("overlap", table, describe(problem, data, table, faults), advise(faults))
+    return Check("overlap", table, _describe(problem, data, table, faults), _advise(faults))
 
 
 def _acting(graph: CausalGraph, target: str, members: tuple[str, ...]) -> tuple[str, ...]:
@@ -235,28 +231,27 @@ def _acting(graph: CausalGraph, target: str, members: tuple[str, ...]) -> tuple[
     return tuple(name for name in members if name in causes)
 
 
-def _look(problem: Problem, rows: Rows, acting: tuple[str, ...]) -> View:
-    """Compute what the rows say about one set."""
-    if len(rows.scaled) < len(acting) + 2:
-        return View(
-            acting,
-            reason=f"{len(rows.scaled)} rows are too few; at least {len(acting) + 2} are needed",
-        )
+def _look(problem: Problem, rows: Rows, acting: tuple[str, ...]) -> SetOverlap:
+    """Compute the overlap of one set with the data."""
+    count, fewest = len(rows.scaled), len(acting) + 2
+    if count < fewest:
+        few = f"{count} observations are too few; at least {fewest} are needed"
+        return SetOverlap(acting, reason=few)
     beside = {*acting, *_confounders(problem, acting)}
     by = tuple(problem.graph.require(beside - {name}) for name in acting)
     shares = tuple(
         _explained(problem.graph, rows, name, others)
         for name, others in zip(acting, by, strict=True)
     )
-    unclear = listed(name for name, share in zip(acting, shares, strict=True) if np.isnan(share))
+    unclear = [name for name, share in zip(acting, shares, strict=True) if np.isnan(share)]
     others = listed(problem.graph.require(beside))
-    few = f"{len(rows.scaled)} rows are too few to tell {unclear} from {others}"
-    reason = few if np.isnan(shares).any() else ""
-    return View(acting, *_distance(problem, rows, acting), shares, by, reason)
+    few = f"{count} observations are too few to separate {listed(unclear)} from {others}"
+    reason = few if unclear else ""
+    return SetOverlap(acting, *_distance(problem, rows, acting), shares, by, reason)
 
 
 def _confounders(problem: Problem, acting: tuple[str, ...]) -> list[str]:
-    """Return the parents of the set that tell about the target by another route.
+    """Return the parents of the set that are related to the target by another path.
 
     The others need not be held fixed.
     """
@@ -274,7 +269,7 @@ def _confounders(problem: Problem, acting: tuple[str, ...]) -> list[str]:
 def _explained(graph: CausalGraph, rows: Rows, name: str, by: tuple[str, ...]) -> float:
     """Return the adjusted R^2 of one variable on others.
 
-    It is NaN if the variable is constant or the rows are too few.
+    It is NaN if the variable is constant or the observations are too few.
     """
     column, spare = graph.index(name), len(rows.scaled) - 1
     fit = regress(rows, column, [graph.index(other) for other in by])
@@ -289,7 +284,7 @@ def _distance(
 ) -> tuple[float, float, tuple[float, ...]]:
     """Return reach, covered share and farthest corner of a box.
 
-    The reach is infinite where the rows fill no volume.
+    The reach is infinite where the observations fill no volume.
     """
     columns = [problem.graph.index(name) for name in names]
     low, high = np.array([problem.domains[name] for name in names]).T
@@ -302,15 +297,14 @@ def _distance(
     def lengths(values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):  # a domain of 1e200 is infinitely far
             scaled = (values / rows.size[columns] - rows.centre[columns]) / rows.unit[columns]
-            return np.asarray(
-                np.nan_to_num(np.linalg.norm(scaled @ whiten, axis=1), nan=np.inf, posinf=np.inf)
-            )
+            norms = np.linalg.norm(scaled @ whiten, axis=1)
+        return np.where(np.isnan(norms), np.inf, norms)
 
-    inner = np.quantile(np.linalg.norm(rows.scaled[:, columns] @ whiten, axis=1), INNER)
+    inner = np.quantile(np.linalg.norm(rows.scaled[:, columns] @ whiten, axis=1), INNER_SHARE)
     restricted = np.zeros((0, len(names)))
     if not problem.region.is_plain(names):
         restricted = problem.region.vertices(names)
-    # Members that do not act are left out here, and what is left alone may keep no constraint.
+    # Members that do not act are omitted here, and the others may keep no constraint.
     is_plain = not len(restricted)
     corners = between(low, high, _corners(directions)) if is_plain else restricted
     far = lengths(corners)
@@ -318,7 +312,9 @@ def _distance(
     if not (sizes > least).all():
         return np.inf, 0.0, farthest
     filled = (
-        between(low, high, _sobol(len(names))) if is_plain else problem.region.fill(names, POINTS)
+        between(low, high, _sobol(len(names)))
+        if is_plain
+        else problem.region.fill(names, SOBOL_POINTS)
     )
     inside = lengths(filled) <= inner
     return float(far.max() / inner), float(inside.mean()), farthest
@@ -329,43 +325,23 @@ def _corners(directions: np.ndarray) -> np.ndarray:
 
     The best of these is at least 1 / sqrt(q) as far as the farthest of all.
     """
-    few = directions.shape[1] <= MOST_CORNERS
-    return (
-        _all_corners(len(directions))
-        if few
-        else np.vstack([directions > 0, directions <= 0]).astype(float)
-    )
+    if directions.shape[1] <= MOST_MEMBERS_WITH_ALL_CORNERS:
+        return _all_corners(len(directions))
+    return np.vstack([directions > 0, directions <= 0]).astype(float)
 
 
 # Designs by dimension.
 _all_corners = cache(lattice(2))
-_sobol = cache(lambda size: sobol(POINTS)(size))
-
-
-def _tabulate(
-    problem: Problem, views: Sequence[View], limits: tuple[float, float], rows: int
-) -> pd.DataFrame:
-    lines = [
-        _line(members, view, limits, rows)
-        for members, view in zip(problem.sets, views, strict=True)
-    ]
-    table = pd.DataFrame(lines)
-    order = (
-        table["verdict"].map({FAILED: 0, PASSED: 1, UNKNOWN: 2}).sort_values(kind="stable").index
-    )
-    return table.loc[order].reset_index(drop=True)
+_sobol = cache(lambda size: sobol(SOBOL_POINTS)(size))
 
 
 def _line(
-    members: tuple[str, ...], view: View, limits: tuple[float, float], rows: int
+    members: tuple[str, ...], view: SetOverlap, limits: tuple[float, float], count: int
 ) -> dict[str, object]:
     share, member, by = np.nan, "", ""
     if view.explained:
-        share, member, by = (
-            view.explained[view.worst],
-            view.acting[view.worst],
-            ", ".join(view.by[view.worst]),
-        )
+        worst = first_largest(np.nan_to_num(view.explained, nan=-1.0))
+        share, member, by = view.explained[worst], view.acting[worst], ", ".join(view.by[worst])
     verdict = view.verdict(*limits)
     return {
         "set": ", ".join(members),
@@ -374,16 +350,16 @@ def _line(
         "explained": share,
         "member": member,
         "by": by,
-        "own_rows": rows * (1 - share),
+        "effective_observations": count * (1 - share),
         "verdict": verdict,
         "reason": view.reason if verdict == UNKNOWN else "",
     }
 
 
 def _find_faults(
-    problem: Problem, rows: Rows, views: Sequence[View], limits: tuple[float, float]
+    problem: Problem, rows: Rows, views: Sequence[SetOverlap], limits: tuple[float, float]
 ) -> Faults:
-    """Return what the failed sets have in common, each variable by the smallest set it fails in."""
+    """Return the faults of failed sets, each variable by the smallest set in which it fails."""
     entangled: dict[str, tuple[float, tuple[str, ...]]] = {}
     for view in (view for view in views if view.explained):
         for name, share, by in zip(view.acting, view.explained, view.by, strict=True):

@@ -1,26 +1,22 @@
-"""Are disturbances Gaussian, and independent of the causes? Tests with a known null distribution.
+"""Would the fitted model have produced these data?
 
-Disturbances e of n rows are projected on what is orthogonal to the constant and the causes,
-r = e - Q Q'e, so that wrong coefficients of these do not matter. If e is Gaussian with one sd,
+Mean and sd of every variable are compared with those of observations drawn from the posterior. The
+noise of every mechanism is tested for dependence on its causes (curvature) and for its distribution
+(skewness, kurtosis), with null distributions that are known. The noise e of n observations is
+projected on the complement of the constant and the causes, r = e - Q Q'e, so that wrong
+coefficients of these do not matter. If e is Gaussian with one sd,
 
 - the share of |r|^2 that lies along q powers of a cause, orthogonalized too, is
   Beta(q / 2, (n - k - q) / 2), with k the rank of Q: the F-test of added regressors;
 - skewness and kurtosis of r are nearly those of n independent normals: transformed to normal scores
   by D'Agostino (1970) and by Anscombe and Glynn (1983).
 
-Each draw of a posterior has disturbances of its own. At one draw from an exact posterior they are
-distributed as the true ones, so that each p-value is uniform; twice the average of many is a valid
-p-value however they depend on each other (Meng 1994). Linear mechanisms have the same r at every
-draw, and then there is nothing to double.
+Each draw of a posterior has its own noise. At one draw from an exact posterior it is distributed as
+the true noise, so that each p-value is uniform; twice the average of many is a valid p-value
+however they depend on each other (Meng 1994). Linear mechanisms have the same r at every draw, and
+then there is nothing to double.
 
-Would the model have produced such rows?
-
-Mean and sd of every variable are compared with those of rows drawn from the posterior. The
-disturbances of every mechanism are tested for what causes leave unexplained (curvature) and for
-their distribution (skewness, kurtosis), with null distributions that are known; see
-`disturbance_tests`.
-
-Mechanisms whose Gaussian processes assume that they bend as strongly everywhere are compared with
+Mechanisms whose Gaussian processes assume that they are as nonlinear everywhere are compared with
 the same on a stretched cause: a Bayes factor of 1000 against the assumption counts as a p-value of
 1/1000, which it is at most, by Markov's inequality.
 """
@@ -33,7 +29,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import beta, norm
 
-from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, holm, judge, sentence
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, sentence
 from causal_bo_ppl.diagnostics.convergence import (
     require_draws,
     require_observations_known,
@@ -42,40 +38,31 @@ from causal_bo_ppl.diagnostics.convergence import (
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.base import ObservationModel
 from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.base import Unevenness, offered
 from causal_bo_ppl.problem import Queries
 
-FEWEST = 8  # rows beyond the regressors, for which the normal scores were tried
-POWERS, FEW_POWERS = (2, 3, 4, 5), (2, 3)
-MANY = 24  # rows beyond the regressors from which on four powers are added
-NEW = 1e-6  # share of a column's length that must be new, or it says nothing
+FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the normal scores were tested
+CAUSE_POWERS, FEW_CAUSE_POWERS = (2, 3, 4, 5), (2, 3)
+OBSERVATIONS_FOR_ALL_POWERS = 24  # beyond the regressors, from which on four powers are added
+SMALLEST_NEW_SHARE = 1e-6  # of a column's length, below which the column is dependent on others
 # The normal score of a low kurtosis is too large by up to a factor of 5 in the p-value, and low
 # kurtosis harms least: it gets a small part of the error rate.
-HEAVY, LIGHT = 0.9, 0.02
-TAIL = float(norm.isf(0.05))  # sds on each side that hold 90 % of a Gaussian
+HEAVY_TAIL_SHARE, LIGHT_TAIL_SHARE = 0.9, 0.02
+INTERVAL_SDS = float(norm.isf(0.05))  # on each side, which hold 90 % of a Gaussian
 
 
-class Ends(NamedTuple):
-    """The median of a statistic's null distribution, and the ends of 90 % of it."""
+class NoiseTest(NamedTuple):
+    """One statistic of the noise, with its null distribution.
 
-    middle: float
-    low: float
-    high: float
-
-
-class Tested(NamedTuple):
-    """One statistic of disturbances, with what is expected of it.
-
-    observed: of the rows, on average over the draws. expected: the null distribution. gap: how far
-    the observed one is off, on the scale that is judged. p_values, scores, values: (s,) of each
-    draw, the last two normal scores and values of the statistic. where: the cause that the
-    statistic is about, if it is about one.
+    observed: of the data, on average over the draws. expected: the median of the null distribution
+    and the ends of 90 % of it. gap: how far the observed one is off, on the scale that is judged.
+    p_values, scores, values: (s,) of each draw, the last two normal scores and values of the
+    statistic. where: the cause that the statistic is about, if it is about one.
     """
 
     observed: float
-    expected: Ends
+    expected: tuple[float, ...]
     gap: float
     p_values: np.ndarray
     scores: np.ndarray
@@ -83,38 +70,39 @@ class Tested(NamedTuple):
     where: str = ""
 
 
-class Design(NamedTuple):
-    """What disturbances of a variable are compared with, over the n rows in which it is free.
+class NoiseDesign(NamedTuple):
+    """The regressors of a variable's noise, over the n observations in which it was not set.
 
-    rows: (n,) places of these rows. regressors: (n, k) orthonormal: constant and causes. added:
-    {cause: (n, q)} orthonormal powers of each cause, orthogonal to the regressors; a cause that has
-    two values has none.
+    positions: (n,) of these observations. regressors: (n, k) orthonormal: constant and causes.
+    added: {cause: (n, q)} orthonormal powers of each cause, orthogonal to the regressors; a cause
+    that has two values has none.
     """
 
-    rows: np.ndarray
+    positions: np.ndarray
     regressors: np.ndarray
     added: dict[str, np.ndarray]
 
     @property
     def freedom(self) -> int:
-        """The number of rows beyond the regressors."""
-        return len(self.rows) - int(self.regressors.shape[1])
+        """The number of observations beyond the regressors."""
+        return len(self.positions) - int(self.regressors.shape[1])
 
 
-def make_design(graph: CausalGraph, values: np.ndarray, free: np.ndarray, name: str) -> Design:
-    """Return the regressors of a variable, from rows (n, p) and where they were not set.
+def make_design(graph: CausalGraph, values: np.ndarray, free: np.ndarray, name: str) -> NoiseDesign:
+    """Return the regressors of a variable, from observations (n, p) and where they were not set.
 
     Under latent causes these are also the members of its district before it and their causes, and
-    rows in which such a member was set are left out: given the others, the disturbance is Gaussian
+    observations in which such a member was set are omitted: given the others, the noise is Gaussian
     and independent of all before it, whatever the distribution of roots.
     """
     position, causes = graph.index(name), graph.parents(name)
     joined = joined_before(graph, name)
-    members = {*causes, *joined, *(cause for each in joined for cause in graph.parents(each))}
+    members = {*causes, *joined, *(cause for member in joined for cause in graph.parents(member))}
     chosen = free[:, [position, *map(graph.index, joined)]].all(axis=1)
     linear = values[chosen][:, sorted(map(graph.index, members))]
     basis = _orthonormal(np.empty((len(linear), 0)), [np.ones(len(linear)), *linear.T])
-    powers = POWERS if len(linear) - basis.shape[1] >= MANY else FEW_POWERS
+    is_large = len(linear) - basis.shape[1] >= OBSERVATIONS_FOR_ALL_POWERS
+    powers = CAUSE_POWERS if is_large else FEW_CAUSE_POWERS
     added = {}
     for cause in causes:
         column = values[chosen, graph.index(cause)]
@@ -124,51 +112,46 @@ def make_design(graph: CausalGraph, values: np.ndarray, free: np.ndarray, name: 
         new = _orthonormal(basis, [scaled**power for power in powers])
         if new.shape[1]:
             added[cause] = new
-    return Design(np.flatnonzero(chosen), basis, added)
-
-
-def plain_design(n: int) -> Design:
-    """Return a design of n rows for values themselves: they are centred, and nothing is added."""
-    return Design(np.arange(n), np.full((n, 1), 1 / np.sqrt(n)), {})
+    return NoiseDesign(np.flatnonzero(chosen), basis, added)
 
 
 def joined_before(graph: CausalGraph, name: str) -> tuple[str, ...]:
-    """Return the variables before this one that latent causes join with it, through such ones."""
+    """Return the variables before this one that latent arcs join to it, also through others."""
     last = graph.index(name)
     arcs = [arc for arc in graph.bidirected if max(map(graph.index, arc)) <= last]
-    found = {name}
-    while True:
-        more = {each for arc in arcs if found & {*arc} for each in arc} - found
-        if not more:
-            return tuple(sorted(found - {name}, key=graph.index))
-        found |= more
+    members: set[str] = set()
+    more = {name}
+    while more:
+        members |= more
+        more = {end for arc in arcs if members & {*arc} for end in arc} - members
+    return tuple(sorted(members - {name}, key=graph.index))
 
 
 def _orthonormal(basis: np.ndarray, columns: list[np.ndarray]) -> np.ndarray:
-    """Return an orthonormal basis (n, q) of what columns have beyond an orthonormal one (n, k)."""
+    """Return orthonormal columns (n, q) that extend an orthonormal basis (n, k) to the columns."""
     whole = basis
     for column in columns:
         length = np.linalg.norm(column)
         if not length > 0:
             continue
         rest = column / length
-        for _ in range(2):  # once more, since rounding leaves a part
+        for _ in range(2):  # twice, since rounding leaves a part
             rest = rest - whole @ (whole.T @ rest)
         size = np.linalg.norm(rest)
-        if size > NEW:
+        if size > SMALLEST_NEW_SHARE:
             whole = np.column_stack([whole, rest / size])
     return whole[:, basis.shape[1] :]
 
 
-def assess_disturbances(errors: np.ndarray, design: Design) -> dict[str, Tested]:
-    """Test disturbances (s, n) of s draws for "curvature", "skewness" and "kurtosis".
+def assess_noise(noise: np.ndarray, design: NoiseDesign) -> dict[str, NoiseTest]:
+    """Test the noise (s, n) of s draws for "curvature", "skewness" and "kurtosis".
 
     There is no curvature where no cause has more than two values, and nothing where fewer than 8
-    rows are beyond the regressors or the causes explain all.
+    observations are beyond the regressors or the causes explain all.
     """
-    if design.freedom < FEWEST:
+    if design.freedom < FEWEST_OBSERVATIONS:
         return {}
-    rest = errors - (errors @ design.regressors) @ design.regressors.T
+    rest = noise - (noise @ design.regressors) @ design.regressors.T
     squares = (rest**2).sum(axis=1)
     if not (squares > 0).all():
         return {}
@@ -183,46 +166,43 @@ def combine(p_values: np.ndarray) -> float:
     return mean if is_same else min(1.0, 2 * mean)
 
 
-def _curvature(rest: np.ndarray, squares: np.ndarray, design: Design) -> Tested:
+def _curvature(rest: np.ndarray, squares: np.ndarray, design: NoiseDesign) -> NoiseTest:
     """Return the partial correlation with powers of the cause where it is most significant.
 
     Its p-value is multiplied by the number of causes that were tried.
     """
-    shares = {
-        cause: ((rest @ new) ** 2).sum(axis=1) / squares for cause, new in design.added.items()
-    }
-    halves = {
-        cause: (new.shape[1] / 2, (design.freedom - new.shape[1]) / 2)
-        for cause, new in design.added.items()
-    }
-    tails = np.stack([beta.sf(shares[cause], *halves[cause]) for cause in shares])
-    cause = list(shares)[int(np.log(np.maximum(tails, 1e-300)).mean(axis=1).argmin())]
-    share, (one, other) = float(shares[cause].mean()), halves[cause]
-    middle, low, high = np.sqrt(beta.ppf((0.5, 0.05, 0.95), one, other))
-    gap = np.sqrt(max(share - one / (one + other), 0.0))
+    sizes = np.array([new.shape[1] for new in design.added.values()])
+    ones, others = sizes / 2, (design.freedom - sizes) / 2
+    shares = np.stack([((rest @ new) ** 2).sum(axis=1) for new in design.added.values()]) / squares
+    tails = beta.sf(shares, ones[:, None], others[:, None])
+    best = int(np.log(np.maximum(tails, 1e-300)).mean(axis=1).argmin())
+    share, one, other = float(shares[best].mean()), ones[best], others[best]
+    expected = tuple(np.sqrt(beta.ppf((0.5, 0.05, 0.95), one, other)).tolist())
+    gap = float(np.sqrt(max(share - one / (one + other), 0.0)))
     p_values = np.minimum(len(shares) * tails.min(axis=0), 1.0)
     scores = norm.isf(np.clip(tails.min(axis=0), 1e-300, 1 - 1e-16))
-    ends, values = Ends(float(middle), float(low), float(high)), np.sqrt(shares[cause])
-    return Tested(float(np.sqrt(share)), ends, float(gap), p_values, scores, values, cause)
+    where, values = list(design.added)[best], np.sqrt(shares[best])
+    return NoiseTest(float(np.sqrt(share)), expected, gap, p_values, scores, values, where)
 
 
-def _skewness(rest: np.ndarray, squares: np.ndarray) -> Tested:
+def _skewness(rest: np.ndarray, squares: np.ndarray) -> NoiseTest:
     n = rest.shape[1]
     values = (rest**3).mean(axis=1) / (squares / n) ** 1.5
-    scores = skewness_scores(values, n)
-    ends = Ends(*skewness_at(np.array([0.0, -TAIL, TAIL]), n).tolist())
-    gap = abs(float(values.mean()))
-    return Tested(float(values.mean()), ends, gap, 2 * norm.sf(np.abs(scores)), scores, values)
+    scores, observed = skewness_scores(values, n), float(values.mean())
+    expected = tuple(skewness_at(INTERVAL_SDS * np.array([0.0, -1.0, 1.0]), n).tolist())
+    p_values = 2 * norm.sf(np.abs(scores))
+    return NoiseTest(observed, expected, abs(observed), p_values, scores, values)
 
 
-def _kurtosis(rest: np.ndarray, squares: np.ndarray) -> Tested:
+def _kurtosis(rest: np.ndarray, squares: np.ndarray) -> NoiseTest:
     n = rest.shape[1]
     values = (rest**4).mean(axis=1) / (squares / n) ** 2
-    scores = kurtosis_scores(values, n)
-    ends = Ends(*kurtosis_at(np.array([0.0, -TAIL, TAIL]), n).tolist())
-    p_values = np.minimum(np.minimum(norm.sf(scores) / HEAVY, norm.cdf(scores) / LIGHT), 1.0)
-    gap = abs(float(np.log(values).mean()) - float(np.log(ends.middle)))
-    return Tested(float(np.exp(np.log(values).mean())), ends, gap, p_values, scores, values)
+    scores, observed = kurtosis_scores(values, n), float(np.log(values).mean())
+    expected = tuple(kurtosis_at(INTERVAL_SDS * np.array([0.0, -1.0, 1.0]), n).tolist())
+    heavy, light = norm.sf(scores) / HEAVY_TAIL_SHARE, norm.cdf(scores) / LIGHT_TAIL_SHARE
+    p_values = np.minimum(np.minimum(heavy, light), 1.0)
+    gap = abs(observed - float(np.log(expected[0])))
+    return NoiseTest(float(np.exp(observed)), expected, gap, p_values, scores, values)
 
 
 def skewness_scores(values: np.ndarray, n: int) -> np.ndarray:
@@ -272,32 +252,22 @@ def _kurtosis_constants(n: int) -> tuple[float, float, float]:
     return float(mean), float(sd), float(degrees)
 
 
-CURVATURE = "curvature"
-# The differences that matter, on the scales on which they are compared, and how the error rate is
-# shared: most where power is scarce, least for what a fitted model hardly misses.
-TOLERANCES = {
-    "mean": 0.1,
-    "sd": 0.1,
-    "skewness": 0.2,
-    "kurtosis": 0.2,
-    "residual skewness": 0.2,
-    "residual kurtosis": 0.2,
-    CURVATURE: 0.1,
-    "uneven curvature": 1.0,
-}
-SHARES = {
-    "mean": 0.25,
-    "sd": 0.25,
-    "skewness": 1.5,
-    "kurtosis": 5.0,
-    "residual skewness": 1.5,
-    "residual kurtosis": 5.0,
-    CURVATURE: 3.0,
-    "uneven curvature": 2.0,
+CURVATURE, UNEVEN = "curvature", "uneven curvature"
+# The difference that matters, on the scale on which it is compared, and the share of the error
+# rate: most where power is scarce, least for what a fitted model hardly misses.
+TOLERANCE_AND_SHARE = {
+    "mean": (0.1, 0.25),
+    "sd": (0.1, 0.25),
+    "skewness": (0.2, 1.5),
+    "kurtosis": (0.2, 5.0),
+    "residual skewness": (0.2, 1.5),
+    "residual kurtosis": (0.2, 5.0),
+    CURVATURE: (0.1, 3.0),
+    UNEVEN: (1.0, 2.0),
 }
 
 
-class Line(NamedTuple):
+class PredictiveRow(NamedTuple):
     """One statistic of one variable; `counts`: whether it is judged."""
 
     variable: str
@@ -315,42 +285,42 @@ class Line(NamedTuple):
 def check_predictive(
     post: Posterior, *, draws: int = 400, alpha: float = 0.01, key: jax.Array | int = 0
 ) -> Check:
-    """Compare every variable with what the fitted model predicts for it.
+    """Compare every variable with the predictions of the fitted model.
 
-    A line fails where the difference is significant after Holm's correction and larger than what
+    A row fails where the difference is significant after Holm's correction and larger than what
     matters (a mean by 0.1 sd, an sd by 10 %, a skewness by 0.2, a kurtosis by 20 %, a correlation
     by 0.1).
 
-    The curvature of a mechanism is the correlation of its disturbances with powers of a cause (2 to
-    5, or 2 and 3 where there are few rows), of the cause where it is most significant. Residual
-    skewness and kurtosis are those of the disturbances of a mechanism that has causes. For linear
-    mechanisms the first is the F-test of added regressors, exact for any number of rows; skewness
-    and kurtosis have normal scores that were tried from 8 rows on. For Gaussian processes, and
-    other mechanisms with Gaussian disturbances, twice the average of the p-values over the draws is
-    taken, which is valid on average over the prior. Disturbances of other kinds are compared with
-    those of rows drawn anew.
+    The curvature of a mechanism is the correlation of its noise with powers of a cause (2 to 5, or
+    2 and 3 where there are few observations), of the cause where it is most significant. Residual
+    skewness and kurtosis are those of the noise of a mechanism that has causes. For linear
+    mechanisms the first is the F-test of added regressors, exact for any number of observations;
+    skewness and kurtosis have normal scores that were tested from 8 observations on. For Gaussian
+    processes, and other mechanisms with Gaussian noise, twice the average of the p-values over the
+    draws is taken, which is valid on average over the prior. Noise of other distributions is
+    compared with that of observations drawn anew.
 
-    Of 100 rows with a standard normal cause and disturbances of sd 0.5, sin(2x) and tanh(2x) are
-    found in more than nine of ten data sets; disturbances with 3 degrees of freedom in seven of
-    ten, where the likelihood ratio alone at 1 % finds nearly nine. Interactions of causes, and
-    disturbances that vary in size, are not looked for.
+    Of 100 observations with a standard normal cause and noise of sd 0.5, sin(2x) and tanh(2x) are
+    found in more than nine of ten data sets; noise with 3 degrees of freedom in seven of ten, where
+    the likelihood ratio alone at 1 % finds nearly nine. Interactions of causes, and noise that
+    varies in size, are not tested.
 
-    Where effects are lines, they depend on a root that no latent cause joins to others by its mean
-    alone. Whether such a root (an integer, a sex) is Gaussian is shown, but does no harm, and is
-    not judged.
+    Where effects are linear, they depend on a root that no latent cause joins to others by its mean
+    alone. Whether such a root (an integer, a sex) is Gaussian is shown, but is harmless, and is not
+    judged.
 
-    A Gaussian process bends as strongly everywhere. The "uneven curvature" of such a mechanism
-    fails where the rows would be far likelier (Bayes factor above 1 / `alpha`, corrected) if one
-    part of a cause were stretched against another, and the mechanism's mean would change in some
-    row by more than one of its sds. Then bands are too narrow where rows are sparse: of 100 rows of
-    C = exp(-B) + e, with B of variance 2 and e of variance 1, the 90 % interval of do(B = -3) holds
-    the truth in about half of the data sets in which -3 lies among the rows; nine in ten of those
-    in which it does not are named.
+    A Gaussian process is as nonlinear everywhere. The "uneven curvature" of such a mechanism fails
+    where the data would be far likelier (Bayes factor above 1 / `alpha`, corrected) if one part of
+    a cause were stretched against another, and the mechanism's mean would change at some
+    observation by more than one of its sds. Then bands are too narrow where observations are
+    sparse: of 100 observations of C = exp(-B) + e, with B of variance 2 and e of variance 1, the
+    90 % interval of do(B = -3) holds the truth in about half of the data sets in which -3 lies
+    among the observations; nine in ten of those in which it does not are named.
 
     Parameters
     ----------
     post:
-        A posterior whose draws are of whole models, from at least 8 rows.
+        A posterior whose draws are of whole models, from at least 8 observations.
     draws:
         How many data sets are predicted.
     alpha:
@@ -363,13 +333,21 @@ def check_predictive(
     Returns
     -------
     Check
-        A line for every statistic of every variable: `observed`, `predicted` with 90 % of the
+        A row for every statistic of every variable: `observed`, `predicted` with 90 % of the
         predictions between `low` and `high`, the `gap` on the scale compared, its `tolerance`, and
-        the p-value, raw and corrected; a line that is not judged has no corrected one. Variables
-        that are constant or have fewer than 8 free rows are not assessed, nor are disturbances with
-        fewer than 8 rows beyond the causes. For an uneven curvature, `observed` is the mechanism's
-        mean in the row `where` it would change most if the cause were stretched, `predicted` what
-        was fitted, and the gap is in posterior sds. For a curvature `where` names the cause.
+        the p-value, raw and corrected; a row that is not judged has no corrected one. Variables
+        that are constant or have fewer than 8 observations in which they were not set are not
+        assessed, nor is noise with fewer than 8 observations beyond the causes. For an uneven
+        curvature, `observed` is the mechanism's mean `where` it would change most if the cause were
+        stretched, `predicted` the fitted one, and the gap is in posterior sds. For a curvature
+        `where` names the cause.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than 8 observations.
+    PosteriorError
+        If the draws are of theta alone, or too few.
 
     Examples
     --------
@@ -379,68 +357,67 @@ def check_predictive(
     True
     """
     require_posterior("check_predictive", post)
-    if post.n_observations < FEWEST:
+    if post.n_observations < FEWEST_OBSERVATIONS:
         raise DataError(
-            f"{post.n_observations} rows are too few to compare with predictions; at least {FEWEST} are "
-            "needed"
+            f"{post.n_observations} observations are too few to compare with predictions; at least "
+            f"{FEWEST_OBSERVATIONS} are needed"
         )
     require_draws("check_predictive", draws, post)
     alpha = read_share("alpha", alpha)
-    table = pd.DataFrame(_lines(post, draws, as_key(key)), columns=Line._fields)
-    known, counts = table["statistic"].isin(list(TOLERANCES)), table.pop("counts").to_numpy(bool)
+    table = pd.DataFrame(_rows(post, draws, as_key(key)), columns=PredictiveRow._fields)
+    constants = [TOLERANCE_AND_SHARE.get(name, (np.nan, 1.0)) for name in table["statistic"]]
+    table["tolerance"], shares = np.array(constants).T
+    known, counts = table["tolerance"].notna(), table.pop("counts").to_numpy(bool)
     judged = np.where(counts, table["p_value"].to_numpy(float), np.nan)
-    table["p_corrected"] = holm(judged, table["statistic"].map(SHARES).fillna(1.0).to_numpy())
-    table["tolerance"] = table["statistic"].map(TOLERANCES)
+    table.insert(table.columns.get_loc("tolerance"), "p_corrected", holm(judged, shares))
     bad = counts & ~(table["gap"] <= table["tolerance"]) & ~(table["p_corrected"] >= alpha)
-    table["verdict"] = [
-        judge(not each) if is_known else UNKNOWN for each, is_known in zip(bad, known, strict=True)
-    ]
+    table["verdict"] = np.where(known, np.where(bad, FAILED, PASSED), UNKNOWN)
     harmless = table[known & ~counts & (table["p_value"] < alpha)]
     advice = _advise(table, post.distribution.response.is_affine)
-    text = _tell(table[counts], post.n_observations) + _tell_harmless(harmless)
+    text = _describe(table[counts], post.n_observations) + _describe_harmless(harmless)
     return Check("posterior predictive", table, text, advice)
 
 
-def _lines(post: Posterior, draws: int, key: jax.Array) -> Iterator[Line]:
-    graph, (values, free) = (
-        post.problem.graph.ancestral(post.problem.target),
-        post.learned_observations,
-    )
-    for_draws, for_rows = jax.random.split(key)
+def _rows(post: Posterior, draws: int, key: jax.Array) -> Iterator[PredictiveRow]:
+    graph = post.problem.graph.ancestral(post.problem.target)
+    values, free = post.learned_observations
+    draw_key, data_key = jax.random.split(key)
     model = require_observations_known("check_predictive", post)
-    models = post.distribution.drawn(draws, for_draws).thinned(draws).models
-    rows = model.replicate(models, Queries(~free, np.where(free, 0.0, values)), for_rows)
+    models = post.distribution.drawn(draws, draw_key).thinned(draws).models
+    replicated = model.replicate(models, Queries(~free, np.where(free, 0.0, values)), data_key)
     is_affine = post.distribution.response.is_affine
     for position, name in enumerate(graph.nodes):
         chosen = free[:, position]
-        if chosen.sum() < FEWEST or not np.ptp(values[chosen, position]) > 0:
-            if chosen.any():
-                why = "constant" if chosen.sum() >= FEWEST else f"{chosen.sum()} rows"
-                yield Line(name, why)
+        count = chosen.sum()
+        if count < FEWEST_OBSERVATIONS or not np.ptp(values[chosen, position]) > 0:
+            if count:
+                is_enough = count >= FEWEST_OBSERVATIONS
+                yield PredictiveRow(name, "constant" if is_enough else f"{count} observations")
             continue
-        seen, predicted = values[None, chosen, position], rows[:, chosen, position]
-        yield _compare_means(name, seen, predicted)
-        yield _compare_sds(name, seen, predicted)
-        found, is_own = _assess(post, models, name, (seen, predicted), key)
-        if not found:
-            yield Line(name, f"fewer than {FEWEST} rows beyond its causes")
+        observed, predicted = values[None, chosen, position], replicated[:, chosen, position]
+        yield _compare_means(name, observed, predicted)
+        yield _compare_sds(name, observed, predicted)
+        tests, has_noise = _assess(post, models, name, (observed, predicted), key)
+        if not tests:
+            few = f"fewer than {FEWEST_OBSERVATIONS} observations beyond its causes"
+            yield PredictiveRow(name, few)
         is_root = not graph.parents(name)
         is_harmless = is_root and graph.district(name) == (name,) and is_affine
-        for statistic, each in found.items():
-            is_whole = is_root or statistic == CURVATURE or not is_own
-            line = Line(
+        for statistic, test in tests.items():
+            is_whole = is_root or statistic == CURVATURE or not has_noise
+            yield PredictiveRow(
                 name,
                 statistic if is_whole else f"residual {statistic}",
-                each.observed,
-                *each.expected,
-                each.gap,
-                combine(each.p_values),
-                each.where,
+                test.observed,
+                *test.expected,
+                test.gap,
+                combine(test.p_values),
+                test.where,
+                not is_harmless,
             )
-            yield line._replace(counts=not is_harmless)
-    stretched = offered(model, "unevenness")
-    if stretched is not None:
-        yield from map(_uneven, stretched())
+    unevenness = offered(model, "unevenness")
+    if unevenness is not None:
+        yield from map(_uneven, unevenness())
 
 
 def _assess(
@@ -449,62 +426,54 @@ def _assess(
     name: str,
     whole: tuple[np.ndarray, np.ndarray],
     key: jax.Array,
-) -> tuple[dict[str, Tested], bool]:
-    """Test the disturbances of one variable; return also whether the model has any.
+) -> tuple[dict[str, NoiseTest], bool]:
+    """Test the noise of one variable; return also whether the model has any.
 
     whole: values (1, n) of the variable and predicted ones (s, n), which are compared where the
-    model has no disturbances.
+    model has no noise.
     """
-    graph, (values, free) = (
-        post.problem.graph.ancestral(post.problem.target),
-        post.learned_observations,
-    )
+    graph = post.problem.graph.ancestral(post.problem.target)
+    values, free = post.learned_observations
     model, position = require_observations_known("check_predictive", post), graph.index(name)
-    errors = offered(model, "disturbances")
-    if errors is None:
-        alone = plain_design(whole[0].shape[1])
-        return _compare_scores(*(assess_disturbances(each, alone) for each in whole)), False
+    noise = offered(model, "disturbances")
+    if noise is None:
+        n = whole[0].shape[1]  # the values themselves, centred
+        design = NoiseDesign(np.arange(n), np.full((n, 1), 1 / np.sqrt(n)), {})
+        return _compare_scores(*(assess_noise(part, design) for part in whole)), False
     design = make_design(graph, values, free, name)
-    given = values[design.rows][None]
-    found = assess_disturbances(errors(models, given, position), design)
-    known = getattr(model, "gaussian", None)
-    if known is None or not known[position]:
-        again = _replicate_one(model, models, given[0], position, jax.random.fold_in(key, position))
-        theirs = assess_disturbances(errors(models, again, position), design)
-        found = _compare_scores(found, theirs)
-    return found, True
+    given = values[design.positions]
+    tests = assess_noise(noise(models, given[None], position), design)
+    is_gaussian = getattr(model, "gaussian", None)
+    if is_gaussian is None or not is_gaussian[position]:
+        mask = np.ones(given.shape, bool)
+        mask[:, position] = False  # this variable is drawn anew given the others
+        others = Queries(mask, np.where(mask, given, 0.0))
+        again = model.replicate(models, others, jax.random.fold_in(key, position))
+        tests = _compare_scores(tests, assess_noise(noise(models, again, position), design))
+    return tests, True
 
 
-def _replicate_one(
-    model: ObservationModel, models: Any, values: np.ndarray, position: int, key: jax.Array
-) -> np.ndarray:
-    """Draw one variable anew given the others in rows (n, p), of shape (s, n, p)."""
-    mask = np.ones(values.shape, bool)
-    mask[:, position] = False
-    return model.replicate(models, Queries(mask, np.where(mask, values, 0.0)), key)
+def _compare_scores(
+    observed: dict[str, NoiseTest], again: dict[str, NoiseTest]
+) -> dict[str, NoiseTest]:
+    """Replace the null distributions of a Gaussian by those of observations drawn anew.
 
-
-def _compare_scores(seen: dict[str, Tested], again: dict[str, Tested]) -> dict[str, Tested]:
-    """Replace the null distributions of a Gaussian by those of rows drawn anew.
-
-    Scores are nearly normal where disturbances are not far from it, so that their differences are
-    compared with normal ones.
+    Scores are nearly normal where noise is not far from it, so that their differences are compared
+    with normal ones.
     """
-    return {
-        name: each._replace(
-            expected=Ends(*np.quantile(again[name].values, (0.5, 0.05, 0.95)).tolist()),
-            gap=each.gap if name == CURVATURE else abs(_scaled(name, each, again[name])),
-            p_values=_p_values(each.scores - again[name].scores, name != CURVATURE),
+    compared = {}
+    for name, test in observed.items():
+        if name not in again:
+            continue
+        other, is_curvature = again[name], name == CURVATURE
+        scale = np.log if name == "kurtosis" else float
+        gap = abs(float(scale(test.observed) - scale(other.observed)))
+        compared[name] = test._replace(
+            expected=tuple(np.quantile(other.values, (0.5, 0.05, 0.95)).tolist()),
+            gap=test.gap if is_curvature else gap,
+            p_values=_p_values(test.scores - other.scores, not is_curvature),
         )
-        for name, each in seen.items()
-        if name in again
-    }
-
-
-def _scaled(name: str, one: Tested, other: Tested) -> float:
-    """Return the difference of two statistics on the scale on which they are judged."""
-    scale = np.log if name == "kurtosis" else float
-    return float(scale(one.observed) - scale(other.observed))
+    return compared
 
 
 def _p_values(gaps: np.ndarray, two_sided: bool) -> np.ndarray:
@@ -516,108 +485,109 @@ def _p_values(gaps: np.ndarray, two_sided: bool) -> np.ndarray:
     return np.atleast_1d(2 * norm.sf(abs(score)) if two_sided else norm.sf(score))
 
 
-def _uneven(found: Unevenness) -> Line:
-    """Return the line of a mechanism with one of its causes stretched."""
-    low, high = (found.fitted + sign * TAIL * found.sd for sign in (-1, 1))
+def _uneven(found: Unevenness) -> PredictiveRow:
+    """Return the row of a mechanism with one of its causes stretched."""
+    low, high = (found.fitted + sign * INTERVAL_SDS * found.sd for sign in (-1, 1))
     gap, p_value = abs(found.instead - found.fitted) / found.sd, np.exp(-max(found.log_factor, 0.0))
     means = (found.instead, found.fitted, low, high)
     where = f"{found.cause} = {found.value:.3g}"
-    return Line(found.variable, "uneven curvature", *means, gap, float(p_value), where)
+    return PredictiveRow(found.variable, UNEVEN, *means, gap, float(p_value), where)
 
 
-def _compare_means(name: str, seen: np.ndarray, predicted: np.ndarray) -> Line:
-    """Return the line of the mean, from values (1, n) and predicted ones (s, n)."""
-    mean, means = seen.mean(), predicted.mean(axis=1)
-    gap = abs(mean - means.mean()) / seen.std()
-    return _line(name, "mean", float(mean), means, gap, mean - means)
+def _compare_means(name: str, observed: np.ndarray, predicted: np.ndarray) -> PredictiveRow:
+    """Return the row of the mean, from values (1, n) and predicted ones (s, n)."""
+    mean, means = observed.mean(), predicted.mean(axis=1)
+    gap = abs(mean - means.mean()) / observed.std()
+    return _moment_row(name, "mean", float(mean), means, gap, mean - means)
 
 
-def _compare_sds(name: str, seen: np.ndarray, predicted: np.ndarray) -> Line:
-    """Return the line of the sd; cube roots of variances are nearly Gaussian."""
-    sd, sds = seen.std(), predicted.std(axis=1)
+def _compare_sds(name: str, observed: np.ndarray, predicted: np.ndarray) -> PredictiveRow:
+    """Return the row of the sd; cube roots of variances are nearly Gaussian."""
+    sd, sds = observed.std(), predicted.std(axis=1)
     gap = abs(np.log(sd) - np.log(sds).mean())
-    return _line(name, "sd", float(sd), sds, gap, np.cbrt(sd**2) - np.cbrt(sds**2))
+    return _moment_row(name, "sd", float(sd), sds, gap, np.cbrt(sd**2) - np.cbrt(sds**2))
 
 
-def _line(
-    name: str, statistic: str, seen: float, predicted: np.ndarray, gap: float, gaps: np.ndarray
-) -> Line:
-    low, high = np.quantile(predicted, (0.05, 0.95))
+def _moment_row(
+    name: str, statistic: str, observed: float, predicted: np.ndarray, gap: float, gaps: np.ndarray
+) -> PredictiveRow:
+    ends = (float(predicted.mean()), *np.quantile(predicted, (0.05, 0.95)).tolist())
     p_value = combine(_p_values(gaps, True))
-    middle = float(predicted.mean())
-    return Line(name, statistic, seen, middle, float(low), float(high), float(gap), p_value)
+    return PredictiveRow(name, statistic, observed, *ends, float(gap), p_value)
 
 
-def _tell(table: pd.DataFrame, rows: int) -> str:
+def _describe(table: pd.DataFrame, count: int) -> str:
     failed = table[table["verdict"] == FAILED].sort_values("p_value", kind="stable")
-    assessed = table[table["verdict"] != UNKNOWN]
-    left_out = table.loc[table["verdict"] == UNKNOWN, "variable"]
+    assessed = (table["verdict"] != UNKNOWN).sum()
+    unknown = table.loc[table["verdict"] == UNKNOWN, "variable"].unique()
     rest = (
-        f" Not assessed (constant, or fewer than {FEWEST} free rows beyond its causes): "
-        f"{listed(left_out.unique())}."
-        if len(left_out)
+        f" Not assessed (constant, or fewer than {FEWEST_OBSERVATIONS} observations beyond its "
+        f"causes): {listed(unknown)}."
+        if len(unknown)
         else ""
     )
     if not len(failed):
-        statistics = f"{len(assessed)} statistics of {rows} rows"
+        statistics = f"{assessed} statistics of {count} observations"
         return f"All of {statistics} lie where the model predicts them.{rest}"
-    words = [
-        (
-            f"{line['variable']} bends more in one part of the data than in another: near "
-            f"{line['where']} its mean may be {line['observed']:.3g}, "
-            if line["statistic"] == "uneven curvature"
-            else f"the {line['statistic']} of {line['variable']} is {line['observed']:.3g}, "
+    parts = "; ".join(_describe_row(row) for _, row in failed.head(3).iterrows())
+    share = f"{len(failed)} of {assessed} statistics"
+    return f"The model would not have produced these data ({share}): {parts}.{rest}"
+
+
+def _describe_row(row: pd.Series) -> str:
+    about = f"the {row['statistic']} of {row['variable']} is {row['observed']:.3g}"
+    if row["statistic"] == UNEVEN:
+        about = (
+            f"{row['variable']} is more nonlinear in one part of the data than in another: near "
+            f"{row['where']} its mean may be {row['observed']:.3g}"
         )
-        + f"predicted {line['predicted']:.3g} [{line['low']:.3g}, {line['high']:.3g}]"
-        for _, line in failed.head(3).iterrows()
-    ]
-    count = f"{len(failed)} of {len(assessed)} statistics"
-    return f"The model would not have produced these rows ({count}): {'; '.join(words)}.{rest}"
+    return f"{about}, predicted {row['predicted']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
 
 
-def _tell_harmless(harmless: pd.DataFrame) -> str:
-    """Say which roots are not Gaussian, and that effects do not depend on it."""
+def _describe_harmless(harmless: pd.DataFrame) -> str:
+    """Return a sentence about roots that are not Gaussian, where effects do not depend on it."""
     names = harmless["variable"].unique()
     if not len(names):
         return ""
     verb, their = ("is", "its mean") if len(names) == 1 else ("are", "their means")
     return (
-        f" {listed(names)} {verb} not Gaussian, which is harmless for effects: with straight "
+        f" {listed(names)} {verb} not Gaussian, which is harmless for effects: with linear "
         f"mechanisms they depend on {their} alone."
     )
 
 
 def _advise(table: pd.DataFrame, is_affine: bool) -> str:
-    """Say what to do; is_affine: whether the effects of these mechanisms cannot bend.
+    """Return the advice; is_affine: whether the effects of these mechanisms are linear.
 
-    What a bend leaves in the disturbances is no reason to doubt that these are Gaussian.
+    Curvature that is not modelled makes the noise look other than Gaussian, so that only the
+    curvature is mentioned then.
     """
-    lines = table[table["verdict"] == FAILED]
-    bent = lines.loc[lines["statistic"] == CURVATURE, "variable"]
-    is_left = lines["statistic"].str.startswith("residual") & lines["variable"].isin(bent)
-    failed = set(lines.loc[~is_left, "statistic"])
+    rows = table[table["verdict"] == FAILED]
+    nonlinear = rows.loc[rows["statistic"] == CURVATURE, "variable"]
+    is_left = rows["statistic"].str.startswith("residual") & rows["variable"].isin(nonlinear)
+    failed = set(rows.loc[~is_left, "statistic"])
     advice = []
     if CURVATURE in failed:
         advice.append(
-            'a mechanism bends: take mechanisms="gp" for it, transform the variable, or do not '
-            "trust effects far from the data"
+            'a mechanism is nonlinear: take mechanisms="gp" for it, transform the variable, or do '
+            "not trust effects far from the data"
             if is_affine
-            else "a mechanism bends more than these mechanisms follow: let it bend where it was "
-            "kept linear, give it more functions or a shorter lengthscale, let causes that act "
+            else "a mechanism is more nonlinear than these mechanisms can be: do not keep it "
+            "linear, give it more functions or a shorter lengthscale, let causes that act "
             "together share a group, or look for outliers"
         )
-    elif "uneven curvature" in failed:
+    elif UNEVEN in failed:
         advice.append(
-            "a mechanism bends more in one part of the data than in another, and its bands are too "
-            "narrow where rows are sparse: give it more functions if cb.diagnostics.check_basis fails, "
-            "transform the cause so that it bends evenly (its logarithm or exponential), add rows "
-            "there, or take intervals there for twice as wide; "
-            "disturbances that vary in size look alike"
+            "a mechanism is more nonlinear in one part of the data than in another, and its bands "
+            "are too narrow where observations are sparse: give it more functions if "
+            "cb.diagnostics.check_basis fails, transform the cause so that the curvature is even "
+            "(its logarithm or exponential), add observations there, or take intervals there as "
+            "twice as wide; noise that varies in size looks alike"
         )
     if failed & {"residual skewness", "residual kurtosis"}:
         advice.append(
-            "a disturbance is not Gaussian: look for outliers, bounds or several groups in what "
-            "the causes leave unexplained; averages over it are off where a later mechanism bends"
+            "the noise of a mechanism is not Gaussian: look for outliers, bounds or several groups "
+            "in the residuals; averages over it are off where a later mechanism is nonlinear"
         )
     elif failed & {"skewness", "kurtosis"}:
         advice.append(
@@ -627,6 +597,6 @@ def _advise(table: pd.DataFrame, is_affine: bool) -> str:
     if failed & {"mean", "sd"}:
         advice.append(
             "location or scale is off: look at the prior, known coefficients and what was set in "
-            "which rows"
+            "which observations"
         )
     return sentence(advice)

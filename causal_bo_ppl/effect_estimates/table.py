@@ -1,7 +1,7 @@
 """What is E[Y | do(...)], and how much better is one intervention than another? A table.
 
 A contrast f(z) - f(z') has the variance Var f(z) + Var f(z') - 2 Cov(f(z), f(z')): effects share
-their mechanisms, so that a contrast is often known far better than either effect.
+their mechanisms, so that a contrast is often known far more precisely than either effect.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -11,47 +11,38 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from causal_bo_ppl.effect_estimates.moments import Prediction, effect_moments
+from causal_bo_ppl.effect_estimates.moments import effect_moments
 from causal_bo_ppl.errors import (
+    ArgumentError,
     DataError,
     DomainError,
     ExplorationError,
-    ModelError,
     NumericalError,
+    PosteriorError,
 )
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_share, require_float64
-from causal_bo_ppl.kernels.exact import independent_coefficients, left_out_gram
+from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_gram
 from causal_bo_ppl.linalg import clip_rounding
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions, labels, read_interventions, stack
 from causal_bo_ppl.responses import response
 
-DRAWS = 4_000  # where effects must be drawn anew
-BLOCK = 256  # pairs whose joint covariance is formed at once
-MOMENTS, DRAWN, ROWS = "moments", "draws", "rows"
-
-
-class Predictor(Protocol):
-    """A joint Gaussian model of effects, as every surrogate is."""
-
-    def predict(self, queries: Queries) -> Prediction:
-        """Return mean and standard deviation of the effects of M queries."""
-
-    def covariance(self, queries: Queries) -> np.ndarray:
-        """Return the covariance (M, M) of the effects of M queries."""
+DRAWS_OF_EFFECTS = 4_000  # where effects must be drawn anew
+MOST_PAIRS_AT_ONCE = 256  # whose joint covariance is formed
+BY_MOMENTS, BY_DRAWS, BY_OBSERVATIONS = "moments", "draws", "observations"
 
 
 class HasSurrogate(Protocol):
     """A run or a study."""
 
     @property
-    def surrogate(self) -> Predictor:
-        """The surrogate after all outcomes."""
+    def surrogate(self) -> Any:
+        """The surrogate after all outcomes, a joint Gaussian model of effects."""
 
 
-class _Found(NamedTuple):
+class EffectSummary(NamedTuple):
     """Means, sds and interval ends of effects or contrasts, each (M,), and how they were found."""
 
     mean: np.ndarray
@@ -80,7 +71,7 @@ def effects(
         the observational mean of the target.
     against:
         One intervention, or as many as `interventions`, that are subtracted: the table is then of
-        the contrasts, whose doubt is that of both effects jointly.
+        the contrasts, whose uncertainty is that of both effects jointly.
     level:
         The probability of the intervals.
     key:
@@ -92,18 +83,20 @@ def effects(
     pd.DataFrame
         Columns intervention, against (for contrasts), mean, sd, lower, upper, and `by`: "moments"
         (Student's t or a normal with this mean and sd), "draws" (mean, sd and quantiles of draws),
-        or "rows" (the mean of the observational rows, where the model does not imply that of
-        doing nothing; a contrast with it has the largest sd that any joint doubt allows, the sum
-        of both, and the difference of both intervals).
+        or "observations" (the mean of the observational data, where the model does not imply that
+        of setting nothing; a contrast with it has the largest sd that any joint distribution
+        allows, the sum of both, and the difference of both intervals).
 
     Raises
     ------
     DomainError
         If an intervention is not legal.
-    ModelError
+    ArgumentError
+        If `of` is neither a posterior nor a study nor a run.
+    PosteriorError
         If effects would have to be drawn and there is no key.
     DataError
-        If the mean of doing nothing is needed, which neither the model nor rows tell.
+        If the mean without intervention follows neither from the model nor from the data.
 
     Examples
     --------
@@ -112,13 +105,13 @@ def effects(
     >>> post = cb.fit(system.problem, system.observe(200, 0))
     >>> table = cb.effects(post, [{"X": 1.0}, {"Z": 1.0}, {}])
     >>> table[["intervention", "by"]].values.tolist()
-    [['do(X = 1)', 'moments'], ['do(Z = 1)', 'moments'], ['nothing set', 'rows']]
+    [['do(X = 1)', 'moments'], ['do(Z = 1)', 'moments'], ['nothing set', 'observations']]
     >>> contrast = cb.effects(post, {"Z": 1.0}, against={"Z": 0.0})
     >>> bool(contrast["sd"][0] < table["sd"][1])
     True
     """
     require_float64()
-    post = of if isinstance(of, Posterior) else _post_of(of)
+    post = _post_of(of)
     problem, level = getattr(of, "problem", post.problem), read_share("level", level)
     queries = read_interventions(problem, interventions)
     others = None if against is None else _read_against(problem, against, len(queries))
@@ -126,38 +119,34 @@ def effects(
     columns: dict[str, Any] = {"intervention": labels(problem, queries) if len(queries) else []}
     if others is not None:
         columns["against"] = labels(problem, others) if len(queries) else []
-    lines = {name: np.full(len(queries), np.nan) for name in ("mean", "sd", "lower", "upper")}
-    by = np.full(len(queries), MOMENTS, object)
-    is_nothing = ~np.asarray(asked.mask).any(axis=1).reshape(-1, len(queries) or 1)
-    from_rows = np.asarray(is_nothing.any(axis=0))
-    if from_rows.any() and _knows_nothing(of, problem):
-        from_rows = np.zeros(len(queries), bool)
-    for rows, find in ((~from_rows, _of_model), (from_rows, _of_rows)):
-        if len(queries) and rows.any():
-            chosen = np.flatnonzero(rows)
-            found = find(
-                of, queries[chosen], None if others is None else others[chosen], level, key
-            )
-            for name, values in lines.items():
-                values[rows] = getattr(found, name)
-            by[rows] = found.by
-    return pd.DataFrame(columns | lines | {"by": by})
+    numbers = {name: np.full(len(queries), np.nan) for name in ("mean", "sd", "lower", "upper")}
+    by = np.full(len(queries), BY_MOMENTS, object)
+    sets_nothing = ~np.asarray(asked.mask).any(axis=1).reshape(-1, len(queries) or 1)
+    from_data = np.asarray(sets_nothing.any(axis=0))
+    if from_data.any() and _implies_baseline(of, problem):
+        from_data = np.zeros(len(queries), bool)
+    for chosen, summarize in ((~from_data, _of_model), (from_data, _of_observations)):
+        if len(queries) and chosen.any():
+            compared = None if others is None else others[chosen]
+            summary = summarize(of, queries[chosen], compared, level, key)
+            for name, values in numbers.items():
+                values[chosen] = getattr(summary, name)
+            by[chosen] = summary.by
+    return pd.DataFrame(columns | numbers | {"by": by})
 
 
 def _post_of(of: Any) -> Posterior:
-    surrogate = getattr(of, "surrogate", None)
-    post = getattr(surrogate if surrogate is not None else of, "post", None)
+    post = of if isinstance(of, Posterior) else getattr(_surrogate_of(of), "post", None)
     if not isinstance(post, Posterior):
-        raise ModelError(
-            f"effects are of a posterior, a study or a run; got {type(of).__name__}. Of a system "
+        raise ArgumentError(
+            f"effects are of a posterior, a study or a run; got {type(of).__name__}. For a system "
             "with known truth take system.effect(queries)"
         )
     return post
 
 
-def _surrogate_of(of: Any) -> Predictor:
-    found: Predictor = getattr(of, "surrogate", of)
-    return found
+def _surrogate_of(of: Any) -> Any:
+    return getattr(of, "surrogate", None) or of
 
 
 def _read_against(problem: Problem, against: object, count: int) -> Queries:
@@ -172,7 +161,7 @@ def _read_against(problem: Problem, against: object, count: int) -> Queries:
     return others
 
 
-def _knows_nothing(of: Any, problem: Problem) -> bool:
+def _implies_baseline(of: Any, problem: Problem) -> bool:
     """Return whether the model implies the target's mean without intervention."""
     try:
         if isinstance(of, Posterior):
@@ -186,7 +175,7 @@ def _knows_nothing(of: Any, problem: Problem) -> bool:
 
 def _of_model(
     of: Any, queries: Queries, others: Queries | None, level: float, key: jax.Array | int | None
-) -> _Found:
+) -> EffectSummary:
     if not isinstance(of, Posterior):
         return _of_surrogate(_surrogate_of(of), queries, others, level)
     post, effect = require_trusted(of), response(of)
@@ -195,29 +184,31 @@ def _of_model(
     if key is None and chains is None and is_closed:
         return _of_moments(post, queries, others, level)
     if key is None and chains is None:
-        raise ModelError(
+        raise PosteriorError(
             f"effects under a posterior by {post.method} have no closed form here, so they are "
             "drawn: give key=, such as key=0"
         )
     if key is not None:
-        theta = post.draws(DRAWS, as_key(key))
+        theta = post.draws(DRAWS_OF_EFFECTS, as_key(key))
     else:
         theta = np.asarray(chains).reshape(-1, len(post.names))
     drawn = np.asarray(effect(theta, queries))
     if others is not None:
         drawn = drawn - np.asarray(effect(theta, others))
     if not np.isfinite(drawn).all():
-        row = int(np.flatnonzero(~np.isfinite(drawn).all(axis=0))[0])
-        [intervention] = post.problem.interventions(queries[row])
+        index = int(np.flatnonzero(~np.isfinite(drawn).all(axis=0))[0])
+        [intervention] = post.problem.interventions(queries[index])
         raise NumericalError(
             f"the effect of {intervention} is not finite in some draws; look at "
             "cb.diagnostics.check_posterior(post)"
         )
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return _Found(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), low, high, DRAWN)
+    return EffectSummary(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), low, high, BY_DRAWS)
 
 
-def _of_moments(post: Posterior, queries: Queries, others: Queries | None, level: float) -> _Found:
+def _of_moments(
+    post: Posterior, queries: Queries, others: Queries | None, level: float
+) -> EffectSummary:
     mean, sd = effect_moments(post, queries)
     if others is not None:
         mean, variance = _contrast_moments(post, queries, others)
@@ -232,28 +223,25 @@ def _contrast_moments(
     post: Posterior, queries: Queries, others: Queries
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return means and variances (M,) of the contrasts of M pairs under a posterior."""
-    effect, is_independent = (
-        response(post),
-        independent_coefficients(post) is not None,
-    )
+    effect, is_independent = response(post), independent_coefficients(post) is not None
     left, right = (effect.linearize(post.mean, part) for part in (queries, others))
     variance = (((left[1] - right[1]) @ post.factor) ** 2).sum(axis=1)
-    for start in range(0, len(queries) if is_independent else 0, BLOCK):
-        part = slice(start, start + BLOCK)
+    for start in range(0, len(queries) if is_independent else 0, MOST_PAIRS_AT_ONCE):
+        part = slice(start, start + MOST_PAIRS_AT_ONCE)
         pairs = ((queries, queries), (others, others), (queries, others))
-        own, other, both = (np.diagonal(left_out_gram(post, a[part], b[part])) for a, b in pairs)
+        own, other, both = (np.diagonal(remainder_gram(post, a[part], b[part])) for a, b in pairs)
         variance[part] += clip_rounding(own + other - 2 * both, own + other)
     return left[0] - right[0], variance
 
 
 def _of_surrogate(
-    surrogate: Predictor, queries: Queries, others: Queries | None, level: float
-) -> _Found:
+    surrogate: Any, queries: Queries, others: Queries | None, level: float
+) -> EffectSummary:
     mean, sd = surrogate.predict(queries)
     if others is not None:
         mean, sd = mean - surrogate.predict(others).mean, np.array(sd)
-        for start in range(0, len(queries), BLOCK):
-            part = slice(start, start + BLOCK)
+        for start in range(0, len(queries), MOST_PAIRS_AT_ONCE):
+            part = slice(start, start + MOST_PAIRS_AT_ONCE)
             joint = surrogate.covariance(stack([queries[part], others[part]]))
             count = len(joint) // 2
             own, both = np.diagonal(joint), np.diagonal(joint[:count, count:])
@@ -264,52 +252,56 @@ def _of_surrogate(
 
 def _ends(
     mean: np.ndarray, sd: np.ndarray, scale: np.ndarray, degrees: float, level: float
-) -> _Found:
+) -> EffectSummary:
     width = float(student.ppf((1 + level) / 2, degrees)) * scale
-    return _Found(mean, sd, mean - width, mean + width, MOMENTS)
+    return EffectSummary(mean, sd, mean - width, mean + width, BY_MOMENTS)
 
 
-def _of_rows(
+def _of_observations(
     of: Any, queries: Queries, others: Queries | None, level: float, key: jax.Array | int | None
-) -> _Found:
-    """Return effects and contrasts in which what sets nothing is the mean of the rows.
+) -> EffectSummary:
+    """Return effects and contrasts in which what sets nothing is the mean of the observations.
 
-    How the doubts about that mean and about an effect depend on each other is not known. Their
-    contrast has at most the sum of both sds, and its interval is the difference of the intervals.
+    The joint distribution of that mean and an effect is not known. Their contrast has at most the
+    sum of both sds, and its interval is the difference of the intervals.
     """
-    left = _side_of_rows(of, queries, level, key)
+    left = _with_baseline(of, queries, level, key)
     if others is None:
         return left
-    right = _side_of_rows(of, others, level, key)
-    differs = (np.asarray(queries.mask) | np.asarray(others.mask)).any(axis=1)
-    return _Found(
-        np.where(differs, left.mean - right.mean, 0.0),
-        np.where(differs, left.sd + right.sd, 0.0),
-        np.where(differs, left.lower - right.upper, 0.0),
-        np.where(differs, left.upper - right.lower, 0.0),
-        ROWS,
+    right = _with_baseline(of, others, level, key)
+    contrast = np.stack(
+        [
+            left.mean - right.mean,
+            left.sd + right.sd,
+            left.lower - right.upper,
+            left.upper - right.lower,
+        ]
     )
+    differs = (np.asarray(queries.mask) | np.asarray(others.mask)).any(axis=1)
+    return EffectSummary(*np.where(differs, contrast, 0.0), BY_OBSERVATIONS)
 
 
-def _side_of_rows(of: Any, queries: Queries, level: float, key: jax.Array | int | None) -> _Found:
-    """Return the mean of the observational rows for what sets nothing, effects for the others."""
+def _with_baseline(
+    of: Any, queries: Queries, level: float, key: jax.Array | int | None
+) -> EffectSummary:
+    """Return the mean of the observations for what sets nothing, and effects for the others."""
     is_set = np.asarray(queries.mask).any(axis=1)
-    found = np.empty((4, len(queries)))
-    found[:, ~is_set] = np.array(_mean_of_rows(of, level))[:, None] if not is_set.all() else 0.0
+    numbers = np.empty((4, len(queries)))
+    if not is_set.all():
+        numbers[:, ~is_set] = np.array(_observed_mean(of, level))[:, None]
     if is_set.any():
-        model = _of_model(of, queries[is_set], None, level, key)
-        found[:, is_set] = np.stack(model[:4])
-    return _Found(found[0], found[1], found[2], found[3], ROWS)
+        numbers[:, is_set] = np.stack(_of_model(of, queries[is_set], None, level, key)[:4])
+    return EffectSummary(*numbers, BY_OBSERVATIONS)
 
 
-def _mean_of_rows(of: Any, level: float) -> tuple[float, float, float, float]:
-    """Return mean, sd and interval ends of the target's mean in the observational rows."""
-    post = of if isinstance(of, Posterior) else _post_of(of)
+def _observed_mean(of: Any, level: float) -> tuple[float, float, float, float]:
+    """Return mean, sd and interval ends of the target's mean in the observational data."""
+    post = _post_of(of)
     values = post.data.outcomes[post.data.is_observational]
     if len(values) < 2:
         raise DataError(
             f"the mean of {post.problem.target} without intervention is not implied by the model, "
-            f"and {len(values)} observational rows do not tell it; leave {{}} out"
+            f"and {len(values)} observations do not determine it; omit {{}}"
         )
     mean, sd = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
     width = float(student.ppf((1 + level) / 2, len(values) - 1)) * sd

@@ -18,7 +18,7 @@ from causal_bo_ppl.experiments.sweeping import (
     MORE,
     NO_EXPERIMENT,
     Case,
-    Method,
+    SweepMethod,
     compare,
     read_methods,
 )
@@ -26,24 +26,24 @@ from causal_bo_ppl.experiments.units import Loaded
 from causal_bo_ppl.models.ecoli70 import FILE as NETWORK
 from causal_bo_ppl.models.networks import gaussian_network
 
-OUTCOMES_ONLY: dict[str, Any] = {"update": "target", "residual": False}
-BASELINES = {name: {"method": name} for name in ("bo", "cbo", "cbo-noprior")}
+OUTCOMES_ONLY: dict[str, Any] = {"learn_from": "target", "discrepancy": False}
+BASELINES = {name: {"preset": name} for name in ("bo", "cbo", "cbo-noprior")}
 COUPLED = {
-    name: {"method": name, **OUTCOMES_ONLY}
+    name: {"preset": name, **OUTCOMES_ONLY}
     for name in ("gc-cbo", "gc-cbo-ei", "gc-cbo-nocoupling", "gc-cbo-fixed")
 }
-FULL = {"method": "gc-cbo", "update": "full"}  # learns from all variables, not the target alone
+FULL = {"learn_from": "rows"}  # learns from all variables, not the target alone
 UNPUBLISHED = {
     "gc-cbo, all variables": FULL,
     "gc-cbo, all variables, Thompson": FULL | {"acquisition": "thompson"},
-    "gc-cbo, Thompson": {"method": "gc-cbo", "acquisition": "thompson", **OUTCOMES_ONLY},
-    "gc-cbo, look-ahead": {"method": "gc-cbo", "acquisition": "look-ahead", **OUTCOMES_ONLY},
-    "gc-cbo, discrepancy by evidence": {"method": "gc-cbo", "update": "target", "residual": "auto"},
+    "gc-cbo, Thompson": {"acquisition": "thompson", **OUTCOMES_ONLY},
+    "gc-cbo, look-ahead": {"acquisition": "look-ahead", **OUTCOMES_ONLY},
+    "gc-cbo, discrepancy by evidence": {"learn_from": "target", "discrepancy": "auto"},
 }
 METHODS = BASELINES | COUPLED | UNPUBLISHED | {NO_EXPERIMENT: {}, MORE: {}}
 MAIN = ("bo", "cbo", "gc-cbo", NO_EXPERIMENT, MORE)
-NONLINEAR = {"mechanisms": "gp", "outcomes": "exact", "observations": 100}
-LINEAR = {"outcomes": "noisy", "observations": 100}
+NONLINEAR = {"mechanisms": "gp", "noise": 0.0, "observations": 100}
+LINEAR = {"noise": None, "observations": 100}
 SIZE_COSTS = {2: 30.0, 3: 45.0, 5: 63.0}  # of b1583: about 15 interventions; 63.4 was published
 NOT_BO = tuple(name for name in MAIN if name != "bo")  # where the size of sets is limited
 CAUSES = ("cspG", "lacA", "lacZ")  # of yaeM
@@ -81,7 +81,7 @@ def benchmark_cases() -> dict[str, Case]:
 
 def _costs(bo: float, cbo: float, ours: float, nonlinear: bool = True) -> dict[str, dict[str, Any]]:
     """Return what each method may spend; on a nonlinear system, a discrepancy by evidence."""
-    own = {"budget": float(ours)} | ({"residual": "auto"} if nonlinear else {})
+    own = {"budget": float(ours)} | ({"discrepancy": "auto"} if nonlinear else {})
     return {"bo": {"budget": float(bo)}, "cbo": {"budget": float(cbo)}, "gc-cbo": own}
 
 
@@ -149,25 +149,25 @@ def run_noise(seeds: Sequence[int], runner: UnitRunner, quick: bool) -> Tabulate
 
     The paper does not state which outcomes it has. quick: the chain.
     """
-    toy, noisy = Loaded("toy"), {"outcomes": "noisy"}
+    toy, noisy = Loaded("toy"), {"noise": None}
     costs, network = _costs(46, 46, 46), _costs(63, 63, 63, False)
     linear = {name: own | {"mechanisms": "linear"} for name, own in costs.items()}
     cases = {
         "toy, exact": Case(toy, NONLINEAR, costs),
         "toy, noisy": Case(toy, NONLINEAR | noisy, costs),
         "toy, noisy, linear": Case(toy, NONLINEAR | noisy, linear, ("cbo", "gc-cbo")),
-        "b1583, exact": Case(b1583(5), LINEAR | {"outcomes": "exact"}, network, ("cbo", "gc-cbo")),
+        "b1583, exact": Case(b1583(5), LINEAR | {"noise": 0.0}, network, ("cbo", "gc-cbo")),
         "b1583, noisy": Case(b1583(5), LINEAR, network, ("cbo", "gc-cbo")),
     }
     if quick:
         few = _costs(4, 4, 4, False)
-        modes = {mode: LINEAR | {"outcomes": mode} for mode in ("exact", "noisy")}
+        modes = {"exact": LINEAR | {"noise": 0.0}, "noisy": LINEAR}
         cases = {f"chain, {mode}": Case("chain", own, few) for mode, own in modes.items()}
     comparison = compare(cases, _methods(("gc-cbo", "cbo", "bo")), seeds, runner)
     return comparison, lay_out(comparison, lambda system, method: None)
 
 
-def _methods(names: Sequence[str]) -> list[Method]:
+def _methods(names: Sequence[str]) -> list[SweepMethod]:
     return read_methods({name: METHODS[name] for name in names})
 
 

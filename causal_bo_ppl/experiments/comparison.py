@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from causal_bo_ppl import plots
-from causal_bo_ppl.errors import DataError, ModelError, unknown
+from causal_bo_ppl.errors import ArgumentError, DataError, unknown
 from causal_bo_ppl.experiments.tables import (
     COMPARISON_NOTES,
     Result,
@@ -145,15 +145,14 @@ class Comparison:
         return table
 
     def _curve(self, case: str, method: str, of: str) -> pd.DataFrame:
-        own = [
+        traces = [
             result
             for result in self.results
             if (result.attrs["case"], result.attrs["method"]) == (case, method)
         ]
-        costs = [result["cost"].to_numpy() for result in own]
-        ticks = np.unique(np.concatenate(costs))
+        ticks = np.unique(np.concatenate([trace["cost"].to_numpy() for trace in traces]))
         values = np.array(
-            [_step(cost, each[of].to_numpy(), ticks) for cost, each in zip(costs, own, strict=True)]
+            [_step(trace["cost"].to_numpy(), trace[of].to_numpy(), ticks) for trace in traces]
         )
         begun = ~np.isnan(values).any(axis=0)
         ticks, values = ticks[begun], values[:, begun]
@@ -182,7 +181,7 @@ class Comparison:
         level = read_share("level", level)
         methods = list(dict.fromkeys(self.units["method"]))
         if against not in methods:
-            raise ModelError(unknown("method", against, methods))
+            raise ArgumentError(unknown("method", against, methods))
         rows = []
         for case, method in self.pairs:
             if method == against:
@@ -261,6 +260,7 @@ def _summarize(result: xr.Dataset) -> dict[str, object]:
     last = result.isel(experiment=-1)
     sign = 1.0 if result.attrs["objective"] == "min" else -1.0
     tried = float(last["tried"])
+    noise = json.loads(result.attrs["unit"])["settings"]["noise"]
     return {
         "system": result.attrs["case"],
         "method": result.attrs["method"],
@@ -272,7 +272,7 @@ def _summarize(result: xr.Dataset) -> dict[str, object]:
         "effect": result.attrs["optimum"] + sign * tried,
         "recommended_effect": float(last["recommended_effect"]),
         "optimum": float(result.attrs["optimum"]),
-        "outcomes": json.loads(result.attrs["unit"])["settings"]["outcomes"],
+        "outcomes": "exact" if noise == 0 else "noisy",
         "seconds": float(result.attrs["seconds"]),
         "warnings": str(result.attrs["warnings"]),
     }
@@ -296,7 +296,7 @@ def bootstrap(values: np.ndarray, level: float) -> tuple[float, float, float]:
 
 def _require_gap(of: object) -> None:
     if of not in GAPS:
-        raise ModelError(f'a gap is of what was "recommended" or "tried"; got {of!r}')
+        raise ArgumentError(f'a gap is of what was "recommended" or "tried"; got {of!r}')
 
 
 def require_results(results: Sequence[xr.Dataset], failed: pd.DataFrame) -> None:

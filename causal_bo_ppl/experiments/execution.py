@@ -4,7 +4,8 @@ Units run on a `LocalCluster` of this machine, or on a running cluster given by 
 code is the same. Dask runs a unit again whose worker process died, up to its setting
 `distributed.scheduler.allowed-failures`. It suspects every unit that was assigned to such a
 process, also those that only waited there, so the units that Dask has given up are run once more,
-one at a time, before they count as failed.
+one at a time, before they count as failed. A result stays in its worker until it is fetched, and a
+worker begins no other unit before: a process that dies loses only the unit that it computes.
 """
 
 import logging
@@ -27,9 +28,9 @@ import xarray as xr
 from tqdm import tqdm
 
 import causal_bo_ppl
-from causal_bo_ppl.errors import ModelError, WorkerError
+from causal_bo_ppl.errors import ArgumentError, WorkerError
 from causal_bo_ppl.experiments.units import Unit, UnitStore, run_unit
-from causal_bo_ppl.inputs import PATIENCE, read_count
+from causal_bo_ppl.inputs import PROGRESS_DELAY, read_count
 
 ANSWER_SECONDS = 20.0  # until a scheduler must have answered
 WORKER_SECONDS = 120.0  # until a cluster must have a worker; it may be starting its first one
@@ -44,11 +45,16 @@ JAX_VARIABLES = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # programs of any size are cached
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-SCHEDULING = {
+CONFIGURATION = {
     "distributed.scheduler.worker-saturation": 1.0,  # a worker that dies holds one unit only
     "distributed.scheduler.worker-ttl": None,  # a busy worker need not answer; its end is noticed
+    # By default a worker that is not back 15 s after its process died is dropped for ever: on a
+    # busy machine it takes longer to start, and a unit may kill it again at that very moment.
+    "distributed.deploy.lost-worker-timeout": "365 days",
 }
+FETCH_SECONDS = 60.0  # that a worker waits for its last result to be fetched; its client may hang
 _ONE_UNIT = threading.Lock()  # a worker with several threads computes one unit at a time
+_finished_task = ""  # the last one of this worker process
 
 
 class Failed(NamedTuple):
@@ -101,18 +107,18 @@ class UnitRunner:
 
     Raises
     ------
-    ModelError
-        If an argument is not usable.
+    ArgumentError
+        If `workers` is not a positive number, or is given together with `scheduler`.
 
     Examples
     --------
     >>> from causal_bo_ppl.experiments.execution import UnitRunner
-    >>> from causal_bo_ppl.experiments.theory_checks import TheoryCheck
+    >>> from causal_bo_ppl.experiments.paper_checks import TheoryCheck
     >>> from causal_bo_ppl.experiments.units import Loaded
     >>> units = [TheoryCheck("chain", "theory", seed, Loaded("chain")) for seed in (0, 1)]
     >>> with UnitRunner(workers=1) as runner:
-    ...     found = runner.compute(units)
-    >>> [int(result.attrs["seed"]) for result in found.results]
+    ...     computed = runner.compute(units)
+    >>> [int(result.attrs["seed"]) for result in computed.results]
     [0, 1]
     """
 
@@ -126,12 +132,13 @@ class UnitRunner:
     ) -> None:
         self._count = None if workers is None else read_count("workers", workers, 1)
         if scheduler is not None and workers is not None:
-            raise ModelError(
+            raise ArgumentError(
                 f"workers = {workers} is for this machine, but scheduler = {scheduler!r} names a "
                 "cluster, which has its own number of workers; give one of both"
             )
         self.store, self._scheduler, self._progress = UnitStore(folder), scheduler, progress
-        self._stack, self._client = ExitStack(), None
+        self._stack = ExitStack()
+        self._client: Any = None
 
     def __enter__(self) -> "UnitRunner":
         return self
@@ -157,7 +164,7 @@ class UnitRunner:
             initial=total - len(missing),
             desc="units",
             unit="unit",
-            delay=PATIENCE,
+            delay=PROGRESS_DELAY,
             disable=not self._progress,
         )
         with bar, closing(self.run(missing)) as running:
@@ -193,8 +200,8 @@ class UnitRunner:
                 suspects.append(unit)
             else:
                 yield unit, result
-        for unit in suspects:
-            for _, result in _run_on(client, [unit]):
+        for suspect in suspects:
+            for unit, result in _run_on(client, [suspect]):
                 died = Failed("every process that computed this unit died", "")
                 yield unit, died if result is None else result
 
@@ -236,7 +243,9 @@ def _run_on(client: Any, units: Sequence[Unit]) -> Iterator[tuple[Unit, Any]]:
                         raise OSError("it has dropped them")
                     if future.status in ("finished", "error"):
                         result = _result_of(future)
-                        yield futures.pop(future), result
+                        unit = futures.pop(future)
+                        future.release()  # the worker waits for it, see `compute_packed`
+                        yield unit, result
                     # otherwise the result was lost with its worker, and Dask computes it again
             except distributed.TimeoutError:
                 if not client.nthreads():
@@ -272,17 +281,24 @@ def _pack(unit: Unit) -> bytes | Failed:
 
 
 def compute_packed(packed: bytes) -> xr.Dataset | Failed:
-    """Compute a unit in a worker; an exception becomes a `Failed`, since it would be raised again.
+    """Compute a unit in a worker, after the result of the unit before has been fetched.
 
-    An exception may hold what cannot be pickled, so that its text is returned.
+    An exception becomes a `Failed` with its text: it may hold what cannot be pickled.
     """
+    import distributed
     from distributed.protocol.pickle import loads
 
+    global _finished_task
     with _ONE_UNIT:
+        worker, end = distributed.get_worker(), time.monotonic() + FETCH_SECONDS
+        while _finished_task in worker.data and time.monotonic() < end:
+            time.sleep(0.005)
         try:
             return run_unit(loads(packed))
         except (Exception, SystemExit) as error:  # units run user-defined code
             return _describe(error)
+        finally:
+            _finished_task = worker.get_current_task()
 
 
 def _describe(error: BaseException, during: str = "") -> Failed:
@@ -300,9 +316,10 @@ def _start_workers(stack: ExitStack, count: int) -> Any:
     )
     stack.enter_context(_one_blas_thread())
     stack.enter_context(_script_not_imported())
+    # Dask reads some of these when a worker is lost, so that they hold until the end
+    stack.enter_context(dask.config.set(CONFIGURATION | {"temporary-directory": folder}))
     try:
-        own = SCHEDULING | {"temporary-directory": folder}
-        with dask.config.set(own), _interrupts_blocked():
+        with _interrupts_blocked():
             cluster = stack.enter_context(
                 distributed.LocalCluster(
                     n_workers=count,
@@ -327,7 +344,7 @@ def _start_workers(stack: ExitStack, count: int) -> Any:
 
 async def _end_workers(cluster: Any) -> None:
     """End workers that still compute; without this Dask waits some seconds for each."""
-    for worker in cluster.workers.values():
+    for worker in list(cluster.workers.values()):
         await worker.close(timeout=CLOSE_SECONDS)
 
 

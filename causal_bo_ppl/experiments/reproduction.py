@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, overload
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from causal_bo_ppl import plots
-from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.errors import ArgumentError, unknown
 from causal_bo_ppl.experiments.benchmarks import (
     run_ablation,
     run_benchmarks,
@@ -26,6 +25,13 @@ from causal_bo_ppl.experiments.benchmarks import (
 )
 from causal_bo_ppl.experiments.comparison import Comparison, require_results
 from causal_bo_ppl.experiments.execution import Computed, UnitRunner
+from causal_bo_ppl.experiments.paper_checks import (
+    diagnose,
+    run_theory,
+    run_transfer,
+    tabulate_errors,
+    tabulate_theory,
+)
 from causal_bo_ppl.experiments.tables import (
     COMPARISON_NOTES,
     THEORY_NOTES,
@@ -35,10 +41,6 @@ from causal_bo_ppl.experiments.tables import (
     origin_note,
     write_result,
 )
-from causal_bo_ppl.experiments.theory_checks import diagnose, run_theory
-from causal_bo_ppl.experiments.theory_checks import tabulate as tabulate_theory
-from causal_bo_ppl.experiments.transfers import run_transfer
-from causal_bo_ppl.experiments.transfers import tabulate as tabulate_errors
 from causal_bo_ppl.experiments.units import read_seeds
 from causal_bo_ppl.inputs import require_float64
 
@@ -52,7 +54,6 @@ DEFAULT_SEEDS = {
     "noise": 20,
 }
 QUICK_SEEDS = 2
-ALL = "all"
 REFERENCE = "gc-cbo"  # the method that others are compared with
 NO_TABLE = pd.DataFrame(columns=["system", "method", "of"])
 Reproduced = tuple[Computed | Comparison, Result]
@@ -102,20 +103,6 @@ class Reproduction:
         return as_html(repr(self), self.table, self.failed)
 
 
-@overload
-def reproduce(  # type: ignore[overload-overlap]  # the one name that stands for several tables
-    name: Literal["all"],
-    *,
-    seeds: int | Iterable[int] | None = None,
-    quick: bool = False,
-    folder: str | Path = RESULTS_FOLDER,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    progress: bool = True,
-) -> tuple[Reproduction, ...]: ...
-
-
-@overload
 def reproduce(
     name: str,
     *,
@@ -125,25 +112,13 @@ def reproduce(
     workers: int | None = None,
     scheduler: str | None = None,
     progress: bool = True,
-) -> Reproduction: ...
-
-
-def reproduce(
-    name: str,
-    *,
-    seeds: int | Iterable[int] | None = None,
-    quick: bool = False,
-    folder: str | Path = RESULTS_FOLDER,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    progress: bool = True,
-) -> Reproduction | tuple[Reproduction, ...]:
-    """Compute one of the paper's tables again, or all, and write it with its figures.
+) -> Reproduction:
+    """Compute one of the paper's tables again, and write it with its figures.
 
     Parameters
     ----------
     name:
-        "theory", "transfer", "benchmarks", "sweep", "ablation" or "noise"; or "all".
+        "theory", "transfer", "benchmarks", "sweep", "ablation" or "noise".
     seeds:
         How many, or which; by default 60, for benchmarks and noise 20.
     quick:
@@ -157,13 +132,12 @@ def reproduce(
     Returns
     -------
     Reproduction
-        `table` has the published figures beside ours; `files` are the files that were written. Of
-        "all", a tuple with one for every table.
+        `table` has the published figures beside ours; `files` are the files that were written.
 
     Raises
     ------
-    ModelError
-        If the name or an argument is not usable.
+    ArgumentError
+        If there is no such table, or the seeds or the workers are not usable.
     DataError
         If no unit at all could be computed.
 
@@ -172,24 +146,22 @@ def reproduce(
     >>> import tempfile
     >>> import causal_bo_ppl as cb
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = cb.experiments.reproduce("theory", seeds=1, folder=folder, workers=1)
-    ...     names = sorted(path.name for path in found.files)
+    ...     theory = cb.experiments.reproduce("theory", seeds=1, folder=folder, workers=1)
+    ...     names = sorted(path.name for path in theory.files)
     >>> names
     ['theory.csv', 'theory.md', 'theory.nc', 'theory.png']
-    >>> float(found.table.set_index("quantity").loc["rank", "median"])
+    >>> float(theory.table.set_index("quantity").loc["rank", "median"])
     2.0
     """
-    names = read_names(name)
+    require_known(name)
     with UnitRunner(folder, workers=workers, scheduler=scheduler, progress=progress) as runner:
-        found = tuple(reproduce_each(names, runner, folder, seeds=seeds, quick=quick))
-    return found if name == ALL else found[0]
+        return next(reproduce_each([name], runner, folder, seeds=seeds, quick=quick))
 
 
-def read_names(name: str) -> tuple[str, ...]:
-    """Return the reproductions that a name stands for; refuse a name that is not known."""
-    if name not in (*NAMES, ALL):
-        raise ModelError(unknown("reproduction", name, [*NAMES, ALL]))
-    return NAMES if name == ALL else (name,)
+def require_known(name: str) -> None:
+    """Refuse the name of a table that is not known."""
+    if name not in NAMES:
+        raise ArgumentError(unknown("reproduction", name, NAMES))
 
 
 def reproduce_each(

@@ -15,17 +15,17 @@ import pandas as pd
 import xarray as xr
 
 from causal_bo_ppl import models
-from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.errors import ArgumentError, SettingsError, listed, unknown
 from causal_bo_ppl.experiments.comparison import Comparison, require_results
 from causal_bo_ppl.experiments.execution import UnitRunner
 from causal_bo_ppl.experiments.units import (
-    Given,
     Loaded,
     NoExperiment,
     Optimization,
     Unit,
-    give,
+    UserSystem,
     read_seeds,
+    refer_to,
 )
 from causal_bo_ppl.optimization import Settings
 from causal_bo_ppl.optimization.settings import PRESETS
@@ -33,9 +33,10 @@ from causal_bo_ppl.systems import CausalSystem
 
 OPTIMIZE, NO_EXPERIMENT, MORE = "optimize", "no experiment", "more observations"
 SETTING_NAMES = tuple(each.name for each in fields(Settings))
-LEARNING_SETTINGS = "mechanisms inference prior accept outcomes observations".split()
+LEARNING_SETTINGS = "mechanisms inference prior accept noise observations".split()
 DEFAULT_ROUNDS = 10  # of a sweep that gives neither rounds nor a budget
 System = CausalSystem | str | Loaded
+SystemReference = Loaded | UserSystem
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Case:
     methods: tuple[str, ...] | None = None
 
 
-class Method(NamedTuple):
+class SweepMethod(NamedTuple):
     """A method by its name in tables, with the keywords of its settings.
 
     kind: "optimize", "no experiment" or "more observations". base, group: the name without that of
@@ -95,7 +96,7 @@ def sweep(
     ----------
     systems:
         A system, several, or {label: system}. A system is a `CausalSystem`, the name of one for
-        `cb.models.load`, or a `cb.experiments.Case` with settings of its own.
+        `cb.models.load`, or a `cb.experiments.Case`, which has further settings.
     methods:
         Names of `optimize`'s methods, or {label: keywords of `cb.Settings`}. "no experiment" and
         "more observations" recommend by the posterior mean of the observations, the second after
@@ -123,18 +124,20 @@ def sweep(
 
     Raises
     ------
-    ModelError
-        If a method or a setting is unknown or contradicts another; before anything is computed.
+    ArgumentError
+        If a system, a method or another argument is unknown; before anything is computed.
+    SettingsError
+        If a setting is unknown or contradicts another; before anything is computed.
     DataError
         If no unit at all could be computed. Units that failed are in `failed` otherwise.
 
     Examples
     --------
     >>> import causal_bo_ppl as cb
-    >>> found = cb.experiments.sweep(
+    >>> comparison = cb.experiments.sweep(
     ...     "chain", ["gc-cbo", "no experiment"], settings={"rounds": 3}, seeds=2, workers=1
     ... )
-    >>> found.table()[["system", "method", "seeds", "recommended_mean"]]
+    >>> comparison.table()[["system", "method", "seeds", "recommended_mean"]]
       system         method  seeds  recommended_mean
     0  chain         gc-cbo      2               0.0
     1  chain  no experiment      2               0.0
@@ -147,7 +150,10 @@ def sweep(
 
 
 def compare(
-    cases: Mapping[str, Case], methods: Sequence[Method], seeds: Sequence[int], runner: UnitRunner
+    cases: Mapping[str, Case],
+    methods: Sequence[SweepMethod],
+    seeds: Sequence[int],
+    runner: UnitRunner,
 ) -> Comparison:
     """Plan the units, compute them, and join their results."""
     systems = {label: _refer(case) for label, case in cases.items()}
@@ -158,7 +164,7 @@ def compare(
         if case.methods is None or method.base in case.methods
     ]
     if not plan:
-        raise ModelError("no case has one of the methods; see `methods` of the cases")
+        raise ArgumentError("no case has one of the methods; see `methods` of the cases")
     units = [
         _unit(label, cases[label], systems[label], method, seed)
         for label, method in plan
@@ -178,21 +184,21 @@ def compare(
     return Comparison(tuple(results), failed, wall, max(part.workers for part in parts))
 
 
-def _refer(case: Case) -> Loaded | Given:
+def _refer(case: Case) -> SystemReference:
     system = case.system
     if isinstance(system, CausalSystem):
-        return give(system)
+        return refer_to(system)
     return Loaded(system) if isinstance(system, str) else system
 
 
-def _unit(label: str, case: Case, system: Loaded | Given, method: Method, seed: int) -> Unit:
+def _unit(label: str, case: Case, system: SystemReference, method: SweepMethod, seed: int) -> Unit:
     made = _settings(case, method)
     if method.kind == NO_EXPERIMENT:
         return NoExperiment(label, method.name, seed, system, _for_learning(made))
     return Optimization(label, method.name, seed, system, made)
 
 
-def _settings(case: Case, method: Method) -> Settings:
+def _settings(case: Case, method: SweepMethod) -> Settings:
     """Return the settings of a method on a system: its own, then those of the case."""
     own = case.by_method.get(method.base, {})
     return make_settings(method.name, {**method.keywords, **case.settings, **own})
@@ -204,9 +210,9 @@ def _for_learning(settings: Settings) -> Settings:
 
 
 def _observe_more(
-    plan: Sequence[tuple[str, Method]],
+    plan: Sequence[tuple[str, SweepMethod]],
     cases: Mapping[str, Case],
-    systems: Mapping[str, Loaded | Given],
+    systems: Mapping[str, SystemReference],
     results: Sequence[xr.Dataset],
 ) -> list[Unit]:
     """Return the units with as many more observations as the first method ran experiments."""
@@ -236,7 +242,7 @@ def read_cases(systems: Any) -> dict[str, Case]:
     if isinstance(systems, CausalSystem | str | Loaded | Case):
         systems = [systems]
     if not isinstance(systems, Iterable):
-        raise ModelError(
+        raise ArgumentError(
             "sweep needs a CausalSystem, the name of one, several, or {label: system}; got "
             f"{type(systems).__name__}"
         )
@@ -245,20 +251,22 @@ def read_cases(systems: Any) -> dict[str, Case]:
     for label, given in named:
         case = given if isinstance(given, Case) else Case(given)
         if not isinstance(case.system, CausalSystem | str | Loaded):
-            raise ModelError(
+            raise ArgumentError(
                 f"the system {label!r} must be a CausalSystem, the name of one or a Case; got "
                 f"{type(case.system).__name__}"
             )
         for name in ("settings", "by_method"):
             if not isinstance(getattr(case, name), Mapping):
-                raise ModelError(f"{name} of the system {label!r} must be a dictionary of keywords")
+                raise ArgumentError(
+                    f"{name} of the system {label!r} must be a dictionary of keywords"
+                )
         if str(label) in cases:
-            raise ModelError(f"two systems are called {label!r}; give {{label: system}}")
+            raise ArgumentError(f"two systems are called {label!r}; give {{label: system}}")
         if isinstance(case.system, str):
             models.load(case.system)
         cases[str(label)] = case
     if not cases:
-        raise ModelError("there is no system to compare methods on; give at least one")
+        raise ArgumentError("there is no system to compare methods on; give at least one")
     return cases
 
 
@@ -267,7 +275,7 @@ def _label(given: object) -> str:
     return system if isinstance(system, str) else str(getattr(system, "name", system))
 
 
-def read_methods(methods: Any) -> list[Method]:
+def read_methods(methods: Any) -> list[SweepMethod]:
     """Return methods by name, with the keywords of their settings."""
     if isinstance(methods, str):
         methods = [methods]
@@ -276,58 +284,56 @@ def read_methods(methods: Any) -> list[Method]:
     elif isinstance(methods, Iterable):
         read = [_read_method(name, {}) for name in methods]
     else:
-        raise ModelError(
+        raise ArgumentError(
             f"methods are names, or {{label: keywords of cb.Settings}}; got {methods!r}"
         )
     names = [method.name for method in read]
     if not read or len(set(names)) < len(names):
-        raise ModelError(f"methods must be at least one and all different; got {names}")
+        raise ArgumentError(f"methods must be at least one and all different; got {names}")
     return read
 
 
-def _read_method(name: object, given: object) -> Method:
+def _read_method(name: object, given: object) -> SweepMethod:
     if isinstance(given, Settings):
         usual = Settings()
         own = {key: getattr(given, key) for key in SETTING_NAMES}
         given = {key: value for key, value in own.items() if value != getattr(usual, key)}
-        given["method"] = own["method"]
-        for key in PRESETS[str(own["method"])]:
-            given.pop(key, None)
+        given["preset"] = "gc-cbo"
     if not isinstance(given, Mapping):
-        raise ModelError(
+        raise ArgumentError(
             f"the method {name!r} needs keywords of cb.Settings as a dictionary, or cb.Settings; "
             f"got {given!r}"
         )
     keywords, label = dict(given), str(name)
     if label in (NO_EXPERIMENT, MORE):
-        return Method(label, keywords, label, label)
+        return SweepMethod(label, keywords, label, label)
     if not keywords and label not in PRESETS:
-        raise ModelError(unknown("method", name, [*PRESETS, NO_EXPERIMENT, MORE]))
+        raise ArgumentError(unknown("method", name, [*PRESETS, NO_EXPERIMENT, MORE]))
     if label in PRESETS:
-        keywords.setdefault("method", label)
-    return Method(label, keywords, OPTIMIZE, label)
+        keywords.setdefault("preset", label)
+    return SweepMethod(label, keywords, OPTIMIZE, label)
 
 
-def require_known(cases: Mapping[str, Case], methods: Sequence[Method]) -> None:
+def require_known(cases: Mapping[str, Case], methods: Sequence[SweepMethod]) -> None:
     """Refuse cases that name a method which is not run: it would be ignored silently."""
     names = [method.base for method in methods]
     for label, case in cases.items():
         for name in (*(case.methods or ()), *case.by_method):
             if name not in names:
-                raise ModelError(f"the system {label!r}: {unknown('method', name, names)}")
+                raise ArgumentError(f"the system {label!r}: {unknown('method', name, names)}")
 
 
-def cross(methods: Sequence[Method], settings: Mapping[str, Any] | None) -> list[Method]:
+def cross(methods: Sequence[SweepMethod], settings: Mapping[str, Any] | None) -> list[SweepMethod]:
     """Return every method with every one of several settings."""
     given = {} if settings is None else settings
     if not isinstance(given, Mapping):
-        raise ModelError(f"settings are keywords of cb.Settings as a dictionary; got {given!r}")
+        raise ArgumentError(f"settings are keywords of cb.Settings as a dictionary; got {given!r}")
     several = bool(given) and all(isinstance(each, Mapping) for each in given.values())
     groups = dict(given) if several else {"": given}
     crossed = []
     for (label, common), method in product(groups.items(), methods):
         name = f"{method.name}, {label}" if label else method.name
-        made = Method(name, {**common, **method.keywords}, method.kind, method.base, label)
+        made = SweepMethod(name, {**common, **method.keywords}, method.kind, method.base, label)
         make_settings(name, made.keywords)
         crossed.append(made)
     return crossed
@@ -335,12 +341,13 @@ def cross(methods: Sequence[Method], settings: Mapping[str, Any] | None) -> list
 
 def make_settings(name: str, keywords: Mapping[str, Any]) -> Settings:
     """Return the settings of a method; ten rounds where neither rounds nor a budget are given."""
-    if extra := sorted(set(keywords) - set(SETTING_NAMES)):
-        raise ModelError(
-            f"the method {name!r} has the unknown settings {listed(extra)}; cb.Settings takes "
+    if extra := sorted(set(keywords) - {"preset", *SETTING_NAMES}):
+        raise SettingsError(
+            f"the method {name!r} has the unknown settings {listed(extra)}; known are preset and "
             f"{listed(SETTING_NAMES)}"
         )
-    made = Settings(**keywords)
+    changes = {key: value for key, value in keywords.items() if key != "preset"}
+    made = Settings.preset(keywords.get("preset", "gc-cbo"), **changes)
     if made.rounds is None and made.budget is None:
         made = replace(made, rounds=DEFAULT_ROUNDS)
     return made

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from causal_bo_ppl import plots
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.experiments.units import encode, make_folder
 from causal_bo_ppl.inference.datatree import replace_file
 
@@ -84,7 +84,7 @@ class Result(NamedTuple):
 def write_result(folder: str | Path, name: str, result: Result, command: str) -> tuple[Path, ...]:
     """Write netCDF, CSV, Markdown and PNG files; files of an earlier result are removed."""
     if not isinstance(name, str) or not name or Path(name).name != name:
-        raise ModelError(f"a result needs a name without folders, got {name!r}")
+        raise ArgumentError(f"a result needs a name without folders, got {name!r}")
     folder = make_folder(folder)
     tables = {"": result.table, "-differences": result.differences, "-failed": result.failed}
     files = {

@@ -27,7 +27,7 @@ import numpy as np
 import xarray as xr
 
 from causal_bo_ppl import models
-from causal_bo_ppl.errors import CausalBOWarning, ModelError, StoreError
+from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, StoreError
 from causal_bo_ppl.inference.datatree import checksum_line, replace_file, require_checksum
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.optimization import Settings, Study, optimize
@@ -49,6 +49,7 @@ TRACE_COLUMNS = {
 CODE_SETTINGS = ("mechanisms", "acquisition", "surrogate", "inference", "prior")
 ENGINE: Literal["h5netcdf"] = "h5netcdf"
 PACKAGE = "causal_bo_ppl"
+CODE_TYPES = (types.FunctionType, property, staticmethod, classmethod)
 PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -74,7 +75,7 @@ def _load(name: str, options: str) -> CausalSystem:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class UserSystem:
     """A user-defined system, which is sent with the unit."""
 
     system: CausalSystem
@@ -82,17 +83,17 @@ class Given:
 
     def load(self) -> CausalSystem:
         """Return the system; one object in a process, so that programs are reused."""
-        return _GIVEN.setdefault(self.digest, self.system)
+        return _USER_SYSTEMS.setdefault(self.digest, self.system)
 
     def describe(self) -> dict[str, object]:
         """Return what the system is recognized by."""
         return {"digest": self.digest}
 
 
-_GIVEN: dict[str, CausalSystem] = {}
+_USER_SYSTEMS: dict[str, CausalSystem] = {}
 
 
-def give(system: CausalSystem) -> Given:
+def refer_to(system: CausalSystem) -> UserSystem:
     """Return a user-defined system as units refer to it.
 
     It is recognized by its problem, by observations with and without interventions, and by its
@@ -106,7 +107,7 @@ def give(system: CausalSystem) -> Given:
     )
     texts = [system.name, system.problem.fingerprint, str(system.is_affine)]
     texts += [_digest_rounded(np.asarray(part)) for part in parts]
-    return Given(system, _digest("\n".join(texts)))
+    return UserSystem(system, _digest("\n".join(texts)))
 
 
 def _digest_rounded(values: np.ndarray) -> str:
@@ -130,11 +131,15 @@ class Unit:
     case: str
     method: str
     seed: int
-    system: Loaded | Given
+    system: Loaded | UserSystem
 
     def describe(self) -> dict[str, object]:
-        """Return everything that the numbers depend on."""
-        return {"kind": type(self).__name__, "seed": self.seed, "system": self.system.describe()}
+        """Return everything that the numbers depend on: all but the names in tables."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["case"], values["method"]
+        return {"kind": type(self).__name__} | {
+            name: value.describe() if name == "system" else value for name, value in values.items()
+        }
 
     @functools.cached_property
     def identity(self) -> str:
@@ -172,19 +177,13 @@ class Optimization(Unit):
 
 
 @dataclass(frozen=True, eq=False)
-class NoExperiment(Unit):
-    """What the posterior mean recommends without any experiment.
+class NoExperiment(Optimization):
+    """The recommendation by the posterior mean, without any experiment.
 
     additional: how many more observations are made first, instead of experiments.
     """
 
-    settings: Settings
     additional: int = 0
-
-    def describe(self) -> dict[str, object]:
-        """Return everything that the numbers depend on."""
-        own = {"settings": describe_settings(self.settings), "additional": self.additional}
-        return super().describe() | own
 
     def measure(self) -> xr.Dataset:
         """Fit the observations, and recommend the best intervention by the posterior mean."""
@@ -268,9 +267,9 @@ def read_seeds(seeds: object) -> tuple[int, ...]:
     try:
         result = tuple(read_count("a seed", seed, 0) for seed in seeds)  # type: ignore[attr-defined]
     except TypeError:
-        raise ModelError(f"seeds are a number of seeds or a list of them; got {seeds!r}") from None
+        raise ArgumentError(f"seeds are a number or a list of seeds; got {seeds!r}") from None
     if not result or len(set(result)) < len(result):
-        raise ModelError(f"seeds must be at least one and all different; got {list(result)}")
+        raise ArgumentError(f"seeds must be at least one and all different; got {list(result)}")
     return result
 
 
@@ -360,7 +359,8 @@ def encode(dataset: xr.Dataset) -> bytes:
 def describe_settings(settings: Settings) -> dict[str, object]:
     """Return the settings as text and numbers, with a hash of user-defined code among them."""
     code = digest_code([getattr(settings, name) for name in CODE_SETTINGS])
-    return json.loads(settings.to_json()) | {"code": code}
+    described: dict[str, object] = json.loads(settings.to_json())
+    return described | {"code": code}
 
 
 @functools.cache
@@ -428,14 +428,13 @@ def _content(value: Any) -> list[Any]:
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, types.FunctionType):
-        cells = [_content_of_cell(cell) for cell in value.__closure__ or ()]
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
         return [value.__code__, value.__defaults__, value.__kwdefaults__, cells, _uses(value)]
     if isinstance(value, type):
-        kinds = types.FunctionType | property | staticmethod | classmethod
         members = {
-            name: getattr(each, "fget", None) or getattr(each, "__func__", each)
-            for name, each in vars(value).items()
-            if isinstance(each, kinds)
+            name: getattr(member, "fget", None) or getattr(member, "__func__", member)
+            for name, member in vars(value).items()
+            if isinstance(member, CODE_TYPES)
         }
         return [value.__qualname__, members]
     if is_dataclass(value):  # a cached property is no part of it
@@ -443,19 +442,12 @@ def _content(value: Any) -> list[Any]:
     return [type(value), getattr(value, "__dict__", {})]
 
 
-def _content_of_cell(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is still empty
-        return None
-
-
 def _uses(function: types.FunctionType) -> dict[str, object]:
     """Return the constants and functions of its own module that a function uses, by name."""
     used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     return {
-        name: each
-        for name, each in used.items()
-        if isinstance(each, (*PLAIN_TYPES, tuple))
-        or (isinstance(each, types.FunctionType) and each.__module__ == function.__module__)
+        name: value
+        for name, value in used.items()
+        if isinstance(value, (*PLAIN_TYPES, tuple))
+        or (isinstance(value, types.FunctionType) and value.__module__ == function.__module__)
     }

@@ -1,15 +1,14 @@
-"""How is a graph written as a text?
-
-Statements end at a semicolon or a line end; `#` starts a comment. A statement is a chain of names
-joined by `->`, `<-` or `<->`, or one name alone, which declares a variable. An arc `<->` declares
-nothing: a misspelt name in it is an error, not a new variable.
-
-What causes what? An acyclic directed mixed graph (ADMG) that is always valid.
+"""What causes what? An acyclic directed mixed graph (ADMG) that is always valid.
 
 Directed edges are mechanisms, bidirected edges are latent common causes. `nodes` is a topological
 order that depends on nothing but names and edges; all (p,) and (p, p) arrays follow it.
+
+In a text, statements end at a semicolon or a line end; `#` starts a comment. A statement is a chain
+of names joined by `->`, `<-` or `<->`, or one name alone, which declares a variable. An arc `<->`
+declares nothing: a misspelt name in it is an error, not a new variable.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,17 +18,16 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from causal_bo_ppl.errors import GraphError, unknown
+from causal_bo_ppl.errors import GraphError, listed, unknown
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_list, require_distinct, require_name
 
 ARROW = re.compile(r"(<->|->|<-)")
-# What is left of a mistyped arrow, a list of names, or another notation.
-SLIP = re.compile(
+# Parts of a mistyped arrow, of a list of names, or of another notation.
+NOT_IN_NAMES = re.compile(
     r"""[<>,{}"\[\]→←↔⟶⟵⟷–—−~]|^-|-$|--|=|\s-\s|\S\s*\+\s*\S|\so$|^o\s|:\s*[-\d.]+$"""
 )
 FORMULA = re.compile(r"~|\S\s*\+\s*\S")  # a regression as R and others write it
-TERM = re.compile(r"[^\W\d][\w.]*")
 
 
 class Edges(NamedTuple):
@@ -57,8 +55,7 @@ def _read_statement(statement: str, edges: Edges) -> None:
     if any(FORMULA.search(part) for part in parts[::2]):
         raise GraphError(
             f"cannot read {statement!r}, which looks like a formula; write every cause with an "
-            f"arrow of its own: {_without_formula(statement)!r} (from_edges takes names of any "
-            "spelling)"
+            "arrow: 'x -> y; z -> y' (from_edges takes names of any spelling)"
         )
     names = [_read_name(part, statement) for part in parts[::2]]
     if len(names) == 1 and names[0] not in edges.alone:
@@ -70,31 +67,11 @@ def _read_statement(statement: str, edges: Edges) -> None:
             edges.directed.append((left, right) if arrow == "->" else (right, left))
 
 
-def _without_formula(statement: str) -> str:
-    """Return a formula such as `y ~ x + z` or `x + z -> y` as arrows; an example where it is none.
-
-    `~~` stands for a latent common cause, as in path models.
-    """
-    parts = re.split(r"(~~|~|<->|->|<-)", statement)
-    sides = [[term.strip() for term in part.split("+")] for part in parts[::2]]
-    is_plain = all(TERM.fullmatch(term) for side in sides for term in side)
-    if len(sides) < 2 or not is_plain:
-        return "x -> y; z -> y"
-    edges = []
-    for (left, right), arrow in zip(pairwise(sides), parts[1::2], strict=True):
-        pairs = [(one, other) for one in left for other in right]
-        backwards, joint = arrow in ("~", "<-"), arrow in ("~~", "<->")
-        for one, other in pairs:
-            cause, effect = (other, one) if backwards else (one, other)
-            edges.append(f"{cause} {'<->' if joint else '->'} {effect}")
-    return "; ".join(edges)
-
-
 def _read_name(part: str, statement: str) -> str:
     name = part.strip()
     if not name:
         raise GraphError(f"an arrow in {statement!r} lacks a variable; write for example 'X -> Y'")
-    slip = SLIP.search(name)
+    slip = NOT_IN_NAMES.search(name)
     if slip:
         raise GraphError(
             f"cannot read {name!r} in {statement!r}: {slip.group().strip()!r} is no arrow; "
@@ -107,22 +84,10 @@ def is_writable(name: str) -> bool:
     """Return whether a text with this name in it can be read back."""
     return not (
         ARROW.search(name)
-        or SLIP.search(name)
+        or NOT_IN_NAMES.search(name)
         or set(name) & set("#;")
         or len(name.splitlines()) != 1
     )
-
-
-def write_edges(
-    nodes: tuple[str, ...],
-    directed: tuple[tuple[str, str], ...],
-    bidirected: tuple[tuple[str, str], ...],
-) -> str:
-    """Return the edges as a text, which `read_edges` reads back where every name is writable."""
-    joined = {name for edge in directed for name in edge}
-    alone = [name for name in nodes if name not in joined]
-    arrows = [f"{tail} -> {head}" for tail, head in directed]
-    return "; ".join([*alone, *arrows, *(f"{one} <-> {other}" for one, other in bidirected)])
 
 
 Edge = tuple[str, str]
@@ -134,8 +99,23 @@ Neighbours = dict[str, Names]  # of every variable, in the order of the graph
 class CausalGraph:
     """Causes and latent confounding between named variables; immutable, hashable, acyclic.
 
-    nodes: all variables; kept in topological order, ties broken by name.
-    directed: (cause, effect) pairs. bidirected: pairs that share a latent cause.
+    Parameters
+    ----------
+    nodes:
+        All variables; they are kept in topological order, ties broken by name.
+    directed, bidirected:
+        Pairs (cause, effect), and pairs that share a latent cause.
+
+    Raises
+    ------
+    GraphError
+        If a name cannot be used, an edge has an unknown variable, or there is a cycle.
+
+    Examples
+    --------
+    >>> graph = CausalGraph(("Y", "X"), (("X", "Y"),))
+    >>> graph.nodes, graph.ancestors("Y")
+    (('X', 'Y'), ('X',))
     """
 
     nodes: tuple[str, ...]
@@ -157,9 +137,9 @@ class CausalGraph:
                 )
         order = _causal_order(names, self.directed)
         rank = {name: position for position, name in enumerate(order)}
-        spouses = {
-            (one, other) if rank[one] < rank[other] else (other, one)
-            for one, other in self.bidirected
+        arcs = {
+            (min(arc, key=rank.__getitem__), max(arc, key=rank.__getitem__))
+            for arc in self.bidirected
         }
 
         def by_rank(edge: Edge) -> tuple[int, int]:
@@ -167,7 +147,7 @@ class CausalGraph:
 
         object.__setattr__(self, "nodes", order)
         object.__setattr__(self, "directed", tuple(sorted(set(self.directed), key=by_rank)))
-        object.__setattr__(self, "bidirected", tuple(sorted(spouses, key=by_rank)))
+        object.__setattr__(self, "bidirected", tuple(sorted(arcs, key=by_rank)))
 
     @classmethod
     def parse(cls, text: str) -> "CausalGraph":
@@ -228,20 +208,24 @@ class CausalGraph:
         """Build from a DiGraph; pairs in `graph.graph["bidirected"]` are latent confounding.
 
         Nodes with the attribute `observed=False` (or "no") are latent: they are projected out.
+
+        Examples
+        --------
+        >>> CausalGraph.from_networkx(nx.DiGraph([("X", "Y")]))
+        CausalGraph.parse('X -> Y')
         """
         if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
             raise GraphError(
                 f"a causal graph comes from a networkx.DiGraph, got {type(graph).__name__}"
             )
-        latent = {
-            node
-            for node, mark in graph.nodes(data="observed", default=True)
-            if not _is_observed(node, mark)
-        }
+        observed = []
+        for node, mark in graph.nodes(data="observed", default=True):
+            if not isinstance(mark, bool | str) or mark not in (True, False, "yes", "no"):
+                raise GraphError(f"the node {node!r} has observed={mark!r}; use True or False")
+            if mark in (True, "yes"):
+                observed.append(node)
         whole = cls.from_edges(graph.edges, graph.graph.get("bidirected", ()), nodes=graph.nodes)
-        return (
-            whole.project([node for node in whole.nodes if node not in latent]) if latent else whole
-        )
+        return whole.project(observed) if len(observed) < len(whole.nodes) else whole
 
     def to_networkx(self) -> "nx.DiGraph":
         """Return the directed part as a DiGraph; its attribute `bidirected` holds the arcs."""
@@ -256,15 +240,17 @@ class CausalGraph:
             (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
         )
         for name in wanted:
-            if not isinstance(name, str) or name not in self._rank:
+            if not isinstance(name, str) or name not in self.positions:
                 raise GraphError(unknown(what, name, self.nodes))
-        return tuple(self.nodes[rank] for rank in sorted({self._rank[name] for name in wanted}))
+        return tuple(
+            self.nodes[index] for index in sorted({self.positions[name] for name in wanted})
+        )
 
     def index(self, name: str) -> int:
         """Return the position of a variable in `nodes`."""
-        if isinstance(name, str) and name in self._rank:
-            return self._rank[name]
-        return self._rank[self.require(name)[0]]
+        if isinstance(name, str) and name in self.positions:
+            return self.positions[name]
+        return self.positions[self.require(name)[0]]
 
     def parents(self, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return the direct causes of one or several variables, without these themselves."""
@@ -295,7 +281,13 @@ class CausalGraph:
         return self.require([name, *self._reach(name, self._spouses)])
 
     def do(self, names: str | Iterable[str]) -> "CausalGraph":
-        """Return the graph after surgery: no arrow or arc points at an intervened variable."""
+        """Return the graph after surgery: no arrow or arc points at an intervened variable.
+
+        Examples
+        --------
+        >>> CausalGraph.parse("X -> Z -> Y; X <-> Y").do("Z")
+        CausalGraph.parse('X; Z -> Y; X <-> Y')
+        """
         cut = set(self.require(names))
         return CausalGraph(
             self.nodes,
@@ -316,7 +308,13 @@ class CausalGraph:
         return self.subgraph([*self.require(names), *self.ancestors(names)])
 
     def project(self, keep: str | Iterable[str]) -> "CausalGraph":
-        """Return the latent projection: the ADMG over `keep` when all others are unobserved."""
+        """Return the latent projection: the ADMG over `keep` when all others are unobserved.
+
+        Examples
+        --------
+        >>> CausalGraph.parse("U -> X -> Y; U -> Y").project(["X", "Y"])
+        CausalGraph.parse('X -> Y; X <-> Y')
+        """
         keep = self.require(keep)
         parents, children, spouses = (
             {name: set(others) for name, others in table.items()}
@@ -335,6 +333,25 @@ class CausalGraph:
         """Return whether `given` blocks every path between the two sets.
 
         This is d-separation in the graph in which each latent cause is drawn as a variable.
+
+        Parameters
+        ----------
+        one, other, given:
+            Names, or several names; the three sets must be disjoint.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        GraphError
+            If a name is unknown, or stands in two of the sets.
+
+        Examples
+        --------
+        >>> CausalGraph.parse("X -> Z -> Y").m_separated("X", "Y", "Z")
+        True
         """
         left, right, blocked = (set(self.require(names)) for names in (one, other, given))
         shared = (left & right) | (left & blocked) | (right & blocked)
@@ -348,7 +365,8 @@ class CausalGraph:
         return bool(nx.is_d_separator(canonical, left, right, blocked))
 
     @cached_property
-    def _rank(self) -> dict[str, int]:
+    def positions(self) -> dict[str, int]:
+        """Position of every variable in `nodes`."""
         return {name: position for position, name in enumerate(self.nodes)}
 
     @cached_property
@@ -387,7 +405,10 @@ class CausalGraph:
         return self.require(reached - set(start))
 
     def __str__(self) -> str:
-        return write_edges(self.nodes, self.directed, self.bidirected)
+        joined = {name for edge in self.directed for name in edge}
+        alone = [name for name in self.nodes if name not in joined]
+        arrows = [f"{cause} -> {effect}" for cause, effect in self.directed]
+        return "; ".join([*alone, *arrows, *(f"{a} <-> {b}" for a, b in self.bidirected)])
 
     def __repr__(self) -> str:
         if all(is_writable(name) for name in self.nodes):
@@ -396,13 +417,6 @@ class CausalGraph:
 
     def _repr_html_(self) -> str:
         return draw_svg(self.nodes, self.directed, self.bidirected)
-
-
-def _is_observed(node: str, mark: object) -> bool:
-    marks = {True: True, False: False, "yes": True, "no": False}
-    if not isinstance(mark, bool | str) or mark not in marks:
-        raise GraphError(f"the node {node!r} has observed={mark!r}; use True or False")
-    return marks[mark]
 
 
 def _read_pairs(edges: Iterable[Edge]) -> tuple[Edge, ...]:
@@ -436,6 +450,36 @@ def _causal_order(names: tuple[str, ...], directed: tuple[Edge, ...]) -> tuple[s
     raise GraphError(
         f"the graph has a cycle: {' -> '.join([*loop, loop[0]])}; remove one of its edges"
     )
+
+
+def read_graph(graph: CausalGraph) -> CausalGraph:
+    """Return the graph; refuse anything else, such as its text."""
+    if not isinstance(graph, CausalGraph):
+        raise GraphError(
+            f"a problem needs a CausalGraph, got {graph!r}; write CausalGraph.parse('X -> Y')"
+        )
+    return graph
+
+
+def read_target(graph: CausalGraph, target: str) -> str:
+    """Return the target; refuse one that has no cause in the graph."""
+    graph.require([target], "target")
+    if not graph.ancestors(target):
+        others = listed(name for name in graph.nodes if graph.ancestors(name))
+        raise GraphError(
+            f"the target {target!r} has no causes in the graph; nothing can change it "
+            f"(others have: {others})"
+        )
+    return target
+
+
+def set_label(members: Iterable[str]) -> str:
+    """Return the name of a set for a table; a variable's name that holds a comma is quoted."""
+    quoted = (
+        json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name
+        for name in members
+    )
+    return ", ".join(quoted) or "(nothing)"
 
 
 Table = dict[str, set[str]]

@@ -1,4 +1,4 @@
-"""Which intervention sets are worth trying? All subsets, MIS, or POMIS.
+"""Which intervention sets should be tried? All subsets, MIS, or POMIS.
 
 A set X is a MIS iff X is inside An(Y) in G_do(X). The MUCT is the smallest set in G[An(Y)] that
 holds Y and is closed under c-components and descendants; its border is IB = Pa(MUCT) minus MUCT. X
@@ -22,9 +22,7 @@ MOST_FREE = 12  # manipulable variables whose subsets (4,095) are taken without 
 
 def count_subsets(n: int, max_size: int | None = None) -> int:
     """Return the number of non-empty subsets of n variables with at most `max_size` members."""
-    return sum(
-        comb(n, size) for size in range(1, min(n, max_size if max_size is not None else n) + 1)
-    )
+    return sum(comb(n, size) for size in range(1, n + 1)[:max_size])
 
 
 def subsets(names: Iterable[str], max_size: int | None = None) -> Iterator[Set]:
@@ -49,13 +47,28 @@ def subsets(names: Iterable[str], max_size: int | None = None) -> Iterator[Set]:
 def mis(
     graph: CausalGraph, target: str, manipulable: str | Iterable[str] | None = None
 ) -> tuple[Set, ...]:
-    """Return the minimal intervention sets, the empty one included, smallest first."""
+    """Return the minimal intervention sets, the empty one included, smallest first.
+
+    Parameters
+    ----------
+    graph, target:
+        The causal graph, and the variable to improve.
+    manipulable:
+        The variables that may be set; by default all but the target.
+
+    Returns
+    -------
+    tuple of tuples of names
+
+    Examples
+    --------
+    >>> mis(CausalGraph.parse("X -> Z -> Y"), "Y")
+    ((), ('X',), ('Z',))
+    """
     network = _Network(_manipulable_graph(graph, target, manipulable), target)
-    sure = 2 ** network.parents[network.target].bit_count()  # all subsets of the parents are MIS
-    if sure > MOST_SETS:
-        raise ExplorationError(
-            _too_many(f"at least {sure:,} MIS (all subsets of the target's parents)")
-        )
+    certain = 2 ** network.parents[network.target].bit_count()  # all subsets of the parents are MIS
+    if certain > MOST_SETS:
+        raise _too_many(f"at least {certain:,} MIS (all subsets of the target's parents)")
     return _listed(network.minimal(), network, graph, "MIS")
 
 
@@ -66,7 +79,12 @@ def pomis(
 
     The empty set is among them where it is possibly optimal. Optimality assumes that each domain
     covers the values its variable takes when something upstream is set; `Problem` warns where that
-    is in doubt.
+    is uncertain.
+
+    Examples
+    --------
+    >>> pomis(CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y")
+    ((), ('Z',))
     """
     network = _Network(_manipulable_graph(graph, target, manipulable), target)
     return _listed(network.possibly_optimal(), network, graph, "POMIS")
@@ -139,12 +157,12 @@ def _manipulable_graph(
         [name for name in graph.nodes if name != target] if manipulable is None else manipulable
     )
     if target in names:
-        raise GraphError(f"the target {target!r} cannot be manipulated; leave it out")
+        raise GraphError(f"the target {target!r} cannot be manipulated; remove it")
     return graph.project([*names, target]).ancestral(target)
 
 
-def _too_many(count: str) -> str:
-    return (
+def _too_many(count: str) -> ExplorationError:
+    return ExplorationError(
         f"there are {count}; give a largest size (sets=2), or name the sets (at most {MOST_SETS:,})"
     )
 
@@ -154,7 +172,7 @@ def _listed(
 ) -> tuple[Set, ...]:
     kept = list(islice(sets, MOST_SETS + 1))
     if len(kept) > MOST_SETS:
-        raise ExplorationError(_too_many(f"more than {MOST_SETS:,} {kind}"))
+        raise _too_many(f"more than {MOST_SETS:,} {kind}")
     return in_order(graph, map(network.names, kept))
 
 
@@ -162,8 +180,7 @@ class _Network:
     """A graph of ancestors of the target, which is its last node, as bit masks in causal order."""
 
     def __init__(self, graph: CausalGraph, target: str) -> None:
-        causes = (name for name in graph.nodes if name != target)
-        self.nodes = (*causes, target)
+        self.nodes = (*(name for name in graph.nodes if name != target), target)
         self.target = len(self.nodes) - 1
         self.parents = [self._bits(graph.parents(name)) for name in self.nodes]
         self.onward = [
@@ -204,7 +221,7 @@ class _Network:
         return around & ~territory
 
     def minimal(self, chosen: int = 0, below: int | None = None) -> Iterator[int]:
-        """Yield the minimal sets that contain `chosen` and otherwise places before `below`.
+        """Yield the minimal sets that contain `chosen` and otherwise positions before `below`.
 
         Variables are added against the causal order, so that what is set downstream stays an
         ancestor of Y.
@@ -224,7 +241,7 @@ class _Network:
     def _inside(self, cut: int, order: int, tried: int) -> Iterator[int]:
         """Yield the borders after cutting one variable of `order` after another, last first.
 
-        A border that contains a variable of `tried` was met before, and is left out.
+        A border that contains a variable of `tried` was yielded before, and is skipped.
         """
         while order:
             position = order.bit_length() - 1

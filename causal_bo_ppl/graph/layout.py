@@ -1,7 +1,7 @@
 """Where does each variable lie on the page, and how do its edges run?
 
 Causes stand left of their effects, in layers; a layer's order is improved by the barycentre rule,
-in which an edge over several layers takes a place in each layer that it crosses. Rows then move
+in which an edge over several layers takes a position in each layer that it crosses. Rows then move
 towards their neighbours' as far as the order allows. The sketch is drawn as inline SVG.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 Point = tuple[float, float]
 Edge = tuple[str, str]
-SWEEPS = 12
+LAYOUT_SWEEPS = 12
 HEIGHT, GAP, LETTER = 30.0, 48.0, 8.0  # of a box, between boxes, of a letter
 GREY, DASHED, PLAIN = "#475569", "#b45309", "#f1f5f9"  # mechanisms, latent causes, boxes
 
@@ -48,14 +48,14 @@ def sketch(nodes: Sequence[str], directed: Sequence[Edge], bidirected: Sequence[
     """Lay out a graph whose nodes are given in topological order."""
     width = max(28 + LETTER * max(map(len, nodes)), 56)
     positions, stops = _position(nodes, directed)
-    at = {item: (x * (width + GAP), y * (HEIGHT + 28)) for item, (x, y) in positions.items()}
+    points = {item: (x * (width + GAP), y * (HEIGHT + 28)) for item, (x, y) in positions.items()}
     arrows = []
     for passed in stops.values():
-        (x0, y0), *between, (x1, y1) = (at[stop] for stop in passed)
+        (x0, y0), *between, (x1, y1) = (points[stop] for stop in passed)
         arrows.append([(x0 + width / 2, y0), *between, (x1 - width / 2, y1)])
-    middle = sum(at[node][1] for node in nodes) / len(nodes)
-    arcs = [_arc(at[one], at[other], middle, width) for one, other in bidirected]
-    return Sketch({node: at[node] for node in nodes}, width, arrows, arcs)
+    middle = sum(points[node][1] for node in nodes) / len(nodes)
+    arcs = [_arc(points[one], points[other], middle, width) for one, other in bidirected]
+    return Sketch({node: points[node] for node in nodes}, width, arrows, arcs)
 
 
 def _arc(one: Point, other: Point, middle: float, width: float) -> tuple[Point, Point, Point]:
@@ -93,12 +93,12 @@ def _position(
     row = {
         item: _middle(position, layer) for layer in layers for position, item in enumerate(layer)
     }
-    for sweep in range(SWEEPS):
+    for sweep in range(LAYOUT_SWEEPS):
         for layer in layers if sweep % 2 else reversed(layers):
             # The sort is stable: ties keep their order.
             layer.sort(key=lambda item: _barycentre(item, row, neighbours))
             row |= {item: _middle(position, layer) for position, item in enumerate(layer)}
-    for sweep in range(SWEEPS):
+    for sweep in range(LAYOUT_SWEEPS):
         for layer in layers if sweep % 2 else reversed(layers):
             row |= _settle(layer, row, neighbours)
     positions = {item: (float(x), row[item]) for x, layer in enumerate(layers) for item in layer}
@@ -187,8 +187,8 @@ def draw_svg(
     drawn = sketch(nodes, directed, bidirected)
     left, top, right, bottom = drawn.extent()
     boxes = [
-        _box(name, at, drawn.width, (fills or {}).get(name, PLAIN))
-        for name, at in drawn.centres.items()
+        _box(name, centre, drawn.width, (fills or {}).get(name, PLAIN))
+        for name, centre in drawn.centres.items()
     ]
     body = [*map(_arrow, drawn.arrows), *boxes, *(_arc_path(*points) for points in drawn.arcs)]
     width, height = f"{right - left:.0f}", f"{bottom - top:.0f}"

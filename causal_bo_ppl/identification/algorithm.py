@@ -1,18 +1,4 @@
-"""Effects whose factors are regressions on direct causes: their formula, checked for all sets.
-
-Where no latent cause lies upstream, every district is one variable, Q[{v}] = P(v | parents of v),
-and the effect is the truncated factorization
-
-    P(Y | do(s)) = sum over D minus Y of the product over v in D of P(v | parents of v).
-
-Every factor is verified once, whatever the number of sets that use it: without rounding, and as a
-regression N(v; a + w'parents, s2) in random linear-Gaussian models. The whole of every set is then
-integrated in these models variable by variable, latest first: a variable that enters the mean of Y
-with the load l leaves l w for its parents, l a for the intercept and l^2 s2 for the variance. One
-pass over the variables does that for all sets, in a time that grows with edges times sets; a Schur
-complement for every set takes the third power of the variables times sets.
-
-Can these effects be learned at all, and through which formulas?
+"""Can these effects be learned at all, and through which formulas?
 
 An estimand is the sum, over all free variables but the target, of the product of its c-factors. The
 factors are verified one by one, then the whole is compared with the truth of random models: set by
@@ -27,40 +13,52 @@ of its sums; conditionals of P instead would make the recursion wrong.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
+import pandas as pd
 from tqdm import tqdm
-from y0.dsl import Expression, One, Probability, Product, Sum
+from y0.dsl import Expression, One
 
 from causal_bo_ppl.errors import (
     DomainError,
     ExplorationError,
     GraphError,
+    NotIdentifiable,
     UnverifiedEstimand,
     listed,
 )
-from causal_bo_ppl.graph import CausalGraph, Edge, Names
-from causal_bo_ppl.identification.evaluation import Potential, evaluate
+from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names, read_target, set_label
+from causal_bo_ppl.identification import evaluation
+from causal_bo_ppl.identification.evaluation import Potential, evaluate, mark
 from causal_bo_ppl.identification.finite_field import is_exact_factor
+from causal_bo_ppl.identification.linear_identification import LinearVerdict, judge
 from causal_bo_ppl.identification.parameters import (
+    Explored,
+    HedgeFound,
+    Parameters,
     Reduction,
-    closure,
+    ancestors_within,
+    collect,
     district_within,
     reduce_effects,
+    require_kind,
     surroundings,
 )
-from causal_bo_ppl.identification.results import Answer, Identification, Identifications
 from causal_bo_ppl.identification.verification import (
     TOLERANCE,
     TRIALS,
-    Effects,
+    FactorRegression,
     Trials,
     discrepancy,
     draw_trials,
-    mark,
+    read_regression,
     true_effects,
+    truncated_errors,
+    write_all,
 )
 from causal_bo_ppl.identification.y0_adapter import (
     arranged,
@@ -69,173 +67,348 @@ from causal_bo_ppl.identification.y0_adapter import (
     factors_of,
     free_names,
     joint,
+    latex_name,
     product,
     ratio,
+    to_latex,
     to_text,
     total,
-    variable,
 )
-from causal_bo_ppl.inputs import PATIENCE
-from causal_bo_ppl.problem import Problem, validation
+from causal_bo_ppl.inputs import PROGRESS_DELAY
+from causal_bo_ppl.problem.validation import Sets, expand_sets, read_flag
 
-NUMBERS = 2**24  # loads that are held at once
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem import Problem
+
+DROP = (
+    "drop this set (identifiable_only=True does), measure what confounds them, or ask what linear "
+    "mechanisms identify (linear=True)"
+)
 
 
-class Regression(NamedTuple):
-    """P(v | parents of v) in t trials: coefficients (t, k), intercept (t,) and variance (t,).
+class Answer(NamedTuple):
+    """An estimand with its route and its largest relative error over the trials, or a hedge.
 
-    `error` is the largest relative difference between the factor and the density that these give.
+    `hedge` has the two districts that forbid an estimand; `trials` is the number of models in which
+    the estimand was compared with the truth. `of_regressions` is True where every factor is the
+    regression of a variable on its direct causes, so that the estimand was integrated variable by
+    variable; others are integrated by one Schur complement.
     """
 
-    expression: Expression
-    at: int
-    parents: tuple[int, ...]
-    coefficients: np.ndarray
-    intercept: np.ndarray
-    variance: np.ndarray
+    estimand: Expression | None
+    route: str
+    hedge: tuple[Names, ...]
+    trials: int
     error: float
+    of_regressions: bool = False
 
 
-def read_regression(
-    graph: CausalGraph, name: str, expression: Expression, potential: Potential
-) -> Regression | None:
-    """Return a factor as the regression of a variable on its parents, or None if it is another.
+@dataclass(frozen=True, eq=False)
+class Identification:
+    """What is known about the effect of one intervention set on the target.
 
-    The potential is the value of the expression in every trial.
+    Attributes
+    ----------
+    graph, target, intervened:
+        The question: the effect of the set `intervened`.
+    reduction:
+        The part of the graph that matters under do(intervened).
+    known:
+        Coefficients known in advance, {(cause, effect): value}.
+    estimand:
+        The formula as a y0 expression in the graph's names; None where there is none.
+    route:
+        Where the formula came from: "y0", "rederived" (y0's was wrong), or "none".
+    hedge:
+        The two districts that forbid a formula, the larger first; empty where there is one.
+    trials, error:
+        The number of random models in which the estimand was verified, and its largest relative
+        error in these; 0 and NaN where there is none.
+    of_regressions:
+        Whether every factor is the regression of a variable on its direct causes.
     """
-    parents = graph.parents(name)
-    if not (
-        isinstance(expression, Probability)
-        and tuple(one.name for one in expression.children) == (name,)
-        and tuple(one.name for one in expression.parents) == parents
-    ):
-        return None
-    at, positions = graph.index(name), potential.positions
-    here = positions.index(at)
-    own = potential.precision[:, here, here]
-    row = -potential.precision[:, here] / own[:, None]
-    intercept, variance = potential.information[:, here] / own, 1 / own
-    density = Effects(row[:, None], intercept[:, None], variance[:, None])
-    rebuilt = density.potential(0, range(len(positions)), here)._replace(positions=positions)
-    return Regression(
-        expression,
-        at,
-        positions[:here],
-        row[:, :here],
-        intercept,
-        variance,
-        discrepancy(potential, rebuilt),
-    )
+
+    graph: CausalGraph
+    target: str
+    intervened: Names
+    reduction: Reduction
+    known: Mapping[Edge, float]
+    estimand: Expression | None
+    route: str
+    hedge: tuple[Names, ...]
+    trials: int
+    error: float
+    of_regressions: bool
+
+    @property
+    def identifiable(self) -> bool:
+        """Whether ID gives a formula, whatever the mechanisms."""
+        return self.estimand is not None
+
+    @property
+    def verified(self) -> bool:
+        """Whether the estimand was checked and found right; always so where there is one."""
+        return self.trials > 0 and self.error <= TOLERANCE
+
+    @property
+    def verification(self) -> str:
+        """How the estimand was checked."""
+        if not self.identifiable:
+            return ""
+        factor, whole = "factor", "the whole"
+        if self.of_regressions:
+            factor = "factor, which is the regression of a variable on its direct causes,"
+            whole = "the whole, integrated variable by variable,"
+        return (
+            f"every {factor} without rounding, in random models over a finite field; {whole} in "
+            f"{self.trials} random linear-Gaussian models: slopes, intercept, variance, "
+            f"normalization and no other variable; largest relative error {self.error:.0e}"
+        )
+
+    @property
+    def effective(self) -> Names:
+        """Members that affect the target; these cut the paths from the others to it."""
+        return self.reduction.effective
+
+    @property
+    def query(self) -> str:
+        """The interventional distribution asked for."""
+        given = f" | do({', '.join(self.intervened)})" if self.intervened else ""
+        return f"P({self.target}{given})"
+
+    @property
+    def text(self) -> str:
+        """The estimand as plain text."""
+        return to_text(self._formula())
+
+    @property
+    def latex(self) -> str:
+        """The estimand as LaTeX."""
+        return to_latex(self._formula())
+
+    @cached_property
+    def linearity(self) -> LinearVerdict:
+        """What linear mechanisms identify, whether or not ID does."""
+        if self.identifiable:
+            return LinearVerdict(True, "identified", "ID identifies it, whatever the mechanisms")
+        return judge(self.graph, self.target, self.reduction, tuple(self.known.items()))
+
+    def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Names:
+        """Return the names of the coordinates of theta_Y that this effect uses."""
+        if kind == "estimand":
+            self._formula()
+        explored = Explored(
+            self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known)
+        )
+        return collect(explored, kind, intercepts=intercepts).names
+
+    def evaluate(
+        self, covariance: Any, mean: Any = None, query: Mapping[str, float] | None = None
+    ) -> Any:
+        """Return the exact value of the estimand in a Gaussian model.
+
+        Parameters
+        ----------
+        covariance:
+            An array of shape (..., p, p) in the order of the graph's nodes; leading axes are a
+            batch.
+        mean, query:
+            An array of shape (..., p), and {variable: value}. A value may be an array, for a curve:
+            it is broadcast against the batch.
+
+        Returns
+        -------
+        {variable: slope}, or E[Y | do(query)] where mean and query are given. NumPy arrays give
+        NumPy arrays, without compiling; JAX arrays are computed by JAX, traceable and
+        differentiable.
+        """
+        if (mean is None) != (query is None):
+            raise DomainError(
+                "a response needs both a mean and a query; give both, or neither for the slopes"
+            )
+        values = {} if query is None else evaluation.read_query(query, self.intervened)
+        slopes = evaluation.slopes_of(
+            self._formula(), self.graph, self.target, self.effective, covariance
+        )
+        if query is None:
+            return evaluation.as_dict(slopes, self.effective, self.intervened)
+        centre = evaluation.read_mean(mean, self.graph, slopes.shape[:-1])
+        return evaluation.response(slopes, centre, self.graph, self.target, self.effective, values)
+
+    def not_identifiable(self, advice: str = DROP) -> NotIdentifiable:
+        """Return the error that explains why there is no estimand."""
+        return NotIdentifiable(self.target, self.intervened, self.hedge, advice)
+
+    def _formula(self) -> Expression:
+        if self.estimand is None:
+            raise self.not_identifiable()
+        return self.estimand
+
+    def __repr__(self) -> str:
+        if self.identifiable:
+            return f"{self.query} = {self.text}  [{self.route}, verified]"
+        hedge = " in ".join(map(braces, reversed(self.hedge)))
+        return f"{self.query} is not identifiable: hedge {hedge}"
+
+    def _repr_latex_(self) -> str:
+        members = ", ".join(map(latex_name, self.intervened))
+        given = rf" \mid \mathrm{{do}}({members})" if members else ""
+        right = f"= {self.latex}" if self.identifiable else r"\quad \text{is not identifiable}"
+        return rf"$\displaystyle P({latex_name(self.target)}{given}) {right}$"
 
 
-def write_all(
-    target: str, opened: Iterable[Names], regressions: Mapping[str, Regression]
-) -> Iterator[Expression]:
-    """Yield the truncated factorization of every effect, its factors from the last one back."""
-    variables = {name: variable(name) for name in regressions}
-    for names in opened:
-        parts = tuple(regressions[name].expression for name in reversed(names))
-        bound = frozenset(variables[name] for name in names if name != target)
-        whole = parts[0] if len(parts) == 1 else Product(parts)
-        yield Sum(whole, bound) if bound else whole
+def braces(names: Iterable[str]) -> str:
+    """Return a set of names as text for a message."""
+    return f"{{{', '.join(names)}}}"
 
 
-def truncated_errors(
-    graph: CausalGraph,
-    target: str,
-    members: Sequence[Names],
-    estimands: Sequence[Expression],
-    regressions: Mapping[str, Regression],
-    trials: Trials,
-) -> Iterator[float]:
-    """Yield, for every set, the largest relative error of its estimand over all trials.
+class Identifications(Mapping[Any, Identification]):
+    """The results of all intervention sets, a mapping whose keys are the sets, smallest first.
 
-    What is integrated is read from the estimand itself. The error is infinite where a factor is not
-    one of `regressions`, or where the sum does not run over all variables of the factors but the
-    target.
+    `ids["X", "Z"]` finds a set by its names in any order, and so does `ids["X, Z"]`, the label that
+    the table shows. `unidentified` lists the sets whose effects cannot be learned, `usable` the
+    others.
     """
-    at = graph.index(target)
-    own = np.zeros(len(graph.nodes))
-    for part in regressions.values():
-        own[part.at] = part.error
-    block = max(1, NUMBERS // trials.intercepts.size)
-    for start in range(0, len(estimands), block):
-        masks = mark(graph, members[start : start + block])
-        integrated = [
-            _read_variables(estimand, target, regressions)
-            for estimand in estimands[start : start + block]
-        ]
-        present = mark(graph, [names or () for names in integrated])
-        found = _integrate(regressions, present.T, at)
-        whole = _differences(found, true_effects(trials, at, masks))
-        whole = np.maximum(whole, np.where(present, own, 0.0).max(axis=1))
-        is_read = np.array([names is not None for names in integrated])
-        yield from np.where(is_read & np.isfinite(whole), whole, np.inf).tolist()
+
+    def __init__(
+        self,
+        graph: CausalGraph,
+        target: str,
+        found: Iterable[Identification],
+        *,
+        identifiable_only: bool,
+        linear: bool,
+    ) -> None:
+        self.graph, self.target = graph, target
+        self.identifiable_only, self.linear = identifiable_only, linear
+        self._found = {identification.intervened: identification for identification in found}
+
+    def __getitem__(self, names: str | Iterable[str]) -> Identification:
+        wanted = self.graph.require(self._split(names))
+        if wanted not in self._found:
+            raise ExplorationError(
+                f"{braces(wanted)} is not among the {len(self)} sets that were identified"
+            )
+        return self._found[wanted]
+
+    @cached_property
+    def _labels(self) -> dict[str, Names]:
+        return {set_label(members): members for members in self._found}
+
+    def _split(self, names: Any) -> Any:
+        """Return the names of a label such as "X, Z"; what is no label as it is.
+
+        A variable whose own name has a comma is found by that name.
+        """
+        if not isinstance(names, str) or names in self.graph.nodes:
+            return names
+        parts = [part.strip() for part in names.split(",")] if "," in names else names
+        return self._labels.get(names, parts)
+
+    def __contains__(self, names: object) -> bool:
+        try:
+            return self.graph.require(self._split(names)) in self._found
+        except GraphError:
+            return False
+
+    def get(self, names: Any, default: Any = None) -> Any:
+        """Return the result of a set, or the default where the set was not asked about."""
+        return self[names] if names in self else default
+
+    def __iter__(self) -> Iterator[Names]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @cached_property
+    def usable(self) -> tuple[Names, ...]:
+        """Sets whose effects can be learned; with `linear`, also by linearity alone."""
+        bar = {"desc": "judging linearity", "unit": "set", "delay": PROGRESS_DELAY, "leave": False}
+        shown = tqdm(self._found.items(), **bar)
+        return tuple(
+            members
+            for members, result in shown
+            if result.identifiable or (self.linear and result.linearity.identified)
+        )
+
+    @cached_property
+    def unidentified(self) -> tuple[Names, ...]:
+        """Sets whose effects cannot be learned."""
+        usable = set(self.usable)
+        return tuple(members for members in self._found if members not in usable)
+
+    @property
+    def dropped(self) -> tuple[Names, ...]:
+        """Sets that are not used any further: with `identifiable_only`, the unidentified ones."""
+        return self.unidentified if self.identifiable_only else ()
+
+    def require_usable(self) -> tuple[Names, ...]:
+        """Return the usable sets.
+
+        Raise NotIdentifiable for the first set that is not usable, unless `identifiable_only`
+        drops such sets and some others are left.
+        """
+        if self.unidentified and not (self.identifiable_only and self.usable):
+            rest = f" ({len(self.unidentified)} of {len(self)} sets are like that)"
+            advice = DROP if self.usable else "no other set of this problem can be learned either"
+            raise self._found[self.unidentified[0]].not_identifiable(advice + rest)
+        return self.usable
+
+    def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Parameters:
+        """Return theta_Y, the coordinates that the usable sets share.
+
+        The kinds of parameters are "structural", "total_effect" and "estimand".
+        """
+        require_kind(kind)
+        sets = self.require_usable()
+        if kind == "estimand" and (
+            bare := [members for members in sets if not self._found[members].identifiable]
+        ):
+            raise self._found[bare[0]].not_identifiable(
+                "linearity identifies it, but there is no estimand for it: "
+                "take structural parameters"
+            )
+        results = [self._found[members] for members in sets]
+        reductions = tuple(result.reduction for result in results)
+        explored = Explored(self.graph, self.target, sets, reductions, dict(results[0].known))
+        return collect(explored, kind, intercepts=intercepts)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with a row for every set."""
+        index = pd.Index(map(set_label, self._found), name="set")
+        return pd.DataFrame(
+            [_row(result, self.linear) for result in self._found.values()], index=index
+        )
+
+    def __repr__(self) -> str:
+        learned = sum(result.identifiable for result in self._found.values())
+        again = sum(result.route == "rederived" for result in self._found.values())
+        text = f"{self.target}: {learned} of {len(self)} sets identifiable and verified"
+        text += f", {again} rederived" if again else ""
+        if self.unidentified:
+            fate = "dropped" if self.dropped else "not"
+            text += f"; {fate}: {listed(map(braces, self.unidentified), 5)}"
+        return f"Identifications({text})"
+
+    def _repr_html_(self) -> str:
+        return self.to_frame().to_html(max_rows=60)
 
 
-def _differences(found: Effects, truth: Effects) -> np.ndarray:
-    """Return the largest relative difference of every one of M effects over all trials, (M,).
-
-    Slopes are compared for every variable, and so for those on which an effect must not depend.
-    """
-    slopes = np.abs(found.slopes - truth.slopes).max(axis=2)
-    sizes = np.maximum(np.abs(truth.slopes).max(axis=2), 1.0)
-    shift = np.abs(found.intercepts - truth.intercepts)
-    spread = np.abs(found.variances - truth.variances)
-    parts = (
-        slopes / sizes,
-        shift / np.maximum(np.abs(truth.intercepts), 1.0),
-        spread / truth.variances,
-    )
-    return np.asarray(np.max([part.max(axis=0) for part in parts], axis=0))
-
-
-def _read_variables(
-    estimand: Expression, target: str, regressions: Mapping[str, Regression]
-) -> list[str] | None:
-    """Return the variables whose regressions are the factors of an estimand.
-
-    None where a factor is no verified regression, stands twice, or where the sum does not run over
-    all of these variables but the target.
-    """
-    inner = estimand.expression if isinstance(estimand, Sum) else estimand
-    bound = {one.name for one in estimand.ranges} if isinstance(estimand, Sum) else set()
-    names = []
-    for part in factors_of(inner):
-        name = part.children[0].name if isinstance(part, Probability) else ""
-        if name not in regressions or regressions[name].expression is not part:
-            return None
-        names.append(name)
-    is_whole = target in names and len(set(names)) == len(names) and bound == {*names} - {target}
-    return names if is_whole else None
-
-
-def _integrate(regressions: Mapping[str, Regression], present: np.ndarray, target: int) -> Effects:
-    """Return the distributions of the target that M products of regressions give.
-
-    `present` (p, M) says whose regressions stand in each product; all but the target's variable are
-    integrated. Slopes are the loads of what is left, and 0 for the target itself.
-    """
-    parts = sorted(regressions.values(), key=lambda part: -part.at)
-    trials = len(parts[0].intercept)
-    loads = np.zeros((trials, *present.shape))
-    intercepts, variances = np.zeros((2, trials, present.shape[1]))
-    loads[:, target] = 1.0
-    for part in parts:
-        load = np.where(present[part.at], loads[:, part.at], 0.0)
-        intercepts += load * part.intercept[:, None]
-        variances += load**2 * part.variance[:, None]
-        loads[:, list(part.parents)] += part.coefficients[:, :, None] * load[:, None]
-        loads[:, part.at] -= load
-    return Effects(loads.transpose(0, 2, 1), intercepts, variances)
-
-
-class HedgeFound(Exception):
-    """There is no formula: of the districts (T, C), C inside T, An(C) in G[T] is all of T."""
-
-    def __init__(self, outer: Names, inner: Names) -> None:
-        super().__init__(outer, inner)
-        self.districts = outer, inner
+def _row(result: Identification, linear: bool) -> dict[str, object]:
+    row = {
+        "identifiable": result.identifiable,
+        "estimand": result.text if result.identifiable else "",
+        "route": result.route,
+        "verified": result.verified,
+        "error": result.error,
+        "effective": ", ".join(result.effective),
+        "parameters": ", ".join(result.parameters(intercepts=False)),
+        "hedge": " in ".join(map(braces, reversed(result.hedge))),
+    }
+    if linear:
+        row["linearity"] = f"{result.linearity.verdict} ({result.linearity.evidence})"
+    return row
 
 
 class Factor(NamedTuple):
@@ -252,9 +425,9 @@ class Factor(NamedTuple):
 
 
 def identify(
-    problem: Problem | CausalGraph,
+    problem: Union["Problem", CausalGraph],
     target: str | None = None,
-    sets: validation.Sets | None = None,
+    sets: Sets | None = None,
     *,
     identifiable_only: bool = False,
     linear: bool = False,
@@ -270,7 +443,7 @@ def identify(
         With a graph: the target, and "mis", "pomis", a largest size, or the sets themselves, of
         which the empty one may be one.
     identifiable_only:
-        With a graph: leave sets that cannot be learned out, instead of refusing to go on.
+        With a graph: drop sets whose effects are not identifiable, instead of refusing to go on.
     linear:
         Count sets as usable that linear mechanisms identify though ID does not.
     progress:
@@ -287,32 +460,29 @@ def identify(
     >>> ids["X"].text
     'sum_{Z} [sum_{X} [P(Y | X, Z) P(X)] P(Z | X)]'
     """
-    if isinstance(problem, Problem):
+    if isinstance(problem, CausalGraph):
+        graph, known = problem, {}
+        if target is None or sets is None:
+            raise DomainError("identify needs a Problem, or a graph with its target and sets")
+        target = read_target(graph, target)
+        chosen = expand_sets(graph, target, sets)
+        if not chosen:
+            raise ExplorationError(
+                "there is no intervention set to identify; the empty set is one: [()]"
+            )
+    elif not hasattr(problem, "sets_rule"):
+        raise GraphError(
+            f"identify needs a Problem or a CausalGraph, got {problem!r}; a system has its .problem"
+        )
+    else:
         if target is not None or sets is not None or identifiable_only:
             raise DomainError(
                 "a problem has its own target, sets and identifiable_only; give the problem alone"
             )
         graph, target, chosen, known = problem.graph, problem.target, problem.sets, problem.known
         identifiable_only = problem.identifiable_only
-    else:
-        if not isinstance(problem, CausalGraph):
-            raise GraphError(
-                f"identify needs a Problem or a CausalGraph, got {problem!r}; "
-                "a system has its .problem"
-            )
-        graph, known = problem, {}
-        if target is None or sets is None:
-            raise DomainError("identify needs a Problem, or a graph with its target and sets")
-        target = validation.read_target(graph, target)
-        chosen = validation.expand_sets(graph, target, sets)
-        if not chosen:
-            raise ExplorationError(
-                "there is no intervention set to identify; the empty set is one: [()]"
-            )
-    linear, identifiable_only = (
-        validation.read_flag(name, flag)
-        for name, flag in (("linear", linear), ("identifiable_only", identifiable_only))
-    )
+    linear = read_flag("linear", linear)
+    identifiable_only = read_flag("identifiable_only", identifiable_only)
     results = _identify_all(graph, target, chosen, known, progress)
     return Identifications(
         graph, target, results, identifiable_only=identifiable_only, linear=linear
@@ -337,7 +507,7 @@ def _identify_all(
     factors = {district: identify_factor(causes, district, trials) for district in districts}
     answers = _assemble_all(causes, target, effects, factors, trials, progress)
     return [
-        Identification(graph, target, members, reduction, answers[reduction], known)
+        Identification(graph, target, members, reduction, known, *answers[reduction])
         for members, reduction in reductions.items()
     ]
 
@@ -355,19 +525,19 @@ def _assemble_all(
     Raise UnverifiedEstimand for one that misses the truth of a trial.
     """
     regressions = _regressions(graph, factors)
-    simple: list[Reduction] = []
-    others: list[Reduction] = []
-    for reduction in effects:
-        is_simple = len(reduction.districts) == len(reduction.open) and all(
-            name in regressions for name in reduction.open
-        )
-        (simple if reduction.effective and is_simple else others).append(reduction)
+
+    def is_simple(reduction: Reduction) -> bool:
+        is_split = len(reduction.districts) == len(reduction.open)
+        return bool(reduction.effective) and is_split and regressions.keys() >= {*reduction.open}
+
+    simple = [reduction for reduction in effects if is_simple(reduction)]
+    others = [reduction for reduction in effects if not is_simple(reduction)]
     answered = chain(
         _of_regressions(graph, target, simple, regressions, factors, trials),
         _of_factors(graph, target, others, factors, trials),
     )
     ordered = zip([*simple, *others], answered, strict=True)
-    bar = {"desc": "verifying", "unit": "effect", "delay": PATIENCE, "leave": False}
+    bar = {"desc": "verifying", "unit": "effect", "delay": PROGRESS_DELAY, "leave": False}
     answers = {}
     for reduction, answer in tqdm(ordered, total=len(effects), disable=not progress, **bar):
         if answer.estimand is not None and not answer.error <= TOLERANCE:
@@ -379,7 +549,9 @@ def _assemble_all(
     return answers
 
 
-def _regressions(graph: CausalGraph, factors: Mapping[Names, Factor]) -> dict[str, Regression]:
+def _regressions(
+    graph: CausalGraph, factors: Mapping[Names, Factor]
+) -> dict[str, FactorRegression]:
     """Return the factors that are regressions of one variable on its direct causes, by variable."""
     found = {}
     for district, factor in factors.items():
@@ -395,7 +567,7 @@ def _of_regressions(
     graph: CausalGraph,
     target: str,
     effects: Sequence[Reduction],
-    regressions: Mapping[str, Regression],
+    regressions: Mapping[str, FactorRegression],
     factors: Mapping[Names, Factor],
     trials: Trials,
 ) -> Iterator[Answer]:
@@ -416,9 +588,11 @@ def _of_factors(
     trials: Trials,
 ) -> Iterator[Answer]:
     """Yield the sum of the product of the factors of every effect with its error, or its hedge."""
-    at = graph.index(target)
-    truth = true_effects(trials, at, mark(graph, [reduction.effective for reduction in effects]))
-    for position, reduction in enumerate(effects):
+    position = graph.index(target)
+    truth = true_effects(
+        trials, position, mark(graph, [reduction.effective for reduction in effects])
+    )
+    for index, reduction in enumerate(effects):
         needed = [factors[district] for district in reduction.districts if reduction.effective]
         hedge = next((factor.hedge for factor in needed if factor.hedge), ())
         if hedge:
@@ -426,7 +600,7 @@ def _of_factors(
             continue
         positions = [graph.index(name) for name in graph.require([target, *reduction.effective])]
         estimand = _assemble(graph, target, reduction, needed)
-        error = _error(graph, estimand, needed, trials, truth.potential(position, positions, at))
+        error = _error(graph, estimand, needed, trials, truth.potential(index, positions, position))
         yield Answer(estimand, _route(needed), (), len(trials.weights), error)
 
 
@@ -456,8 +630,7 @@ def _error(
 ) -> float:
     """Return the largest relative error of the whole estimand over all trials."""
     memo = {part: potential for factor in factors for part, potential in factor.potentials.items()}
-    positions = {name: position for position, name in enumerate(graph.nodes)}
-    return discrepancy(evaluate(estimand, trials.moments, positions, memo), truth)
+    return discrepancy(evaluate(estimand, trials.moments, graph.positions, memo), truth)
 
 
 def derive(graph: CausalGraph, wanted: Names) -> Expression:
@@ -474,12 +647,6 @@ def derive(graph: CausalGraph, wanted: Names) -> Expression:
         marginal = total(factor, set(inside) - set(causes))
         inside = district_within(graph, wanted[0], causes)
         factor = _district_factor(marginal, causes, inside)
-
-
-def ancestors_within(graph: CausalGraph, names: Names, inside: Names) -> Names:
-    """Return An(names), themselves included, in the graph over `inside`."""
-    allowed = set(inside)
-    return graph.require(closure(names, lambda name: allowed.intersection(graph.parents(name))))
 
 
 def _blanket_before(graph: CausalGraph, name: str) -> Names:
@@ -543,8 +710,7 @@ def _closed(expression: Expression, graph: CausalGraph, district: Names) -> Expr
 def _verified(
     expression: Expression, route: str, graph: CausalGraph, district: Names, trials: Trials
 ) -> Factor:
-    positions = {name: graph.index(name) for name in graph.nodes}
     potentials = {
-        part: evaluate(part, trials.moments, positions) for part in factors_of(expression)
+        part: evaluate(part, trials.moments, graph.positions) for part in factors_of(expression)
     }
     return Factor(district, expression, route, (), potentials)

@@ -1,4 +1,4 @@
-"""What does an estimand come to in a Gaussian model, and what does it say about given moments?
+"""Which value does an estimand have in a Gaussian model?
 
 Every piece is a potential over its free variables, exp(c + h'v - v'Kv/2): P(A | B) is the potential
 of A and B less that of B, a product adds, a ratio subtracts, a sum is a Schur complement. `Reals`
@@ -10,7 +10,7 @@ Shifting every variable shifts an estimand with it, so its intercept is mean_Y -
 
 import math
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -18,14 +18,16 @@ import pandas as pd
 from y0.dsl import Expression, Fraction, One, Probability, Product, Sum
 
 from causal_bo_ppl.errors import DataError, DomainError, listed, unknown
-from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.inputs import read_number, require_float64
 from causal_bo_ppl.linalg import invert_definite
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.graph import CausalGraph
 
 Positions = tuple[int, ...]
 Piece = TypeVar("Piece")
 LOG_TWO_PI = math.log(2 * math.pi)
-ROUNDING = 1e-8  # largest asymmetry of a covariance, relative to the two standard deviations
+ASYMMETRY = 1e-8  # largest asymmetry of a covariance, relative to the two standard deviations
 Array = Any  # NumPy's or JAX's; traced under jit
 
 
@@ -52,21 +54,20 @@ def evaluate(
     positions: Mapping[str, int],
     memo: MutableMapping[Expression, Piece] | None = None,
 ) -> Piece:
-    """Return the potential of an expression.
+    """Return the potential of an expression over the variables at these positions.
 
-    What stands in `memo` is not computed again, and conditionals are added to it.
+    Expressions in `memo` are not computed again, and conditionals are added to it.
     """
-    if memo and expression in memo:
+    memo = {} if memo is None else memo
+    if expression in memo:
         return memo[expression]
 
     def parts(inner: Iterable[Expression]) -> list[Piece]:
         return [evaluate(part, algebra, positions, memo) for part in inner]
 
     if isinstance(expression, Probability):
-        piece = _conditional(expression, algebra, positions)
-        if memo is not None:
-            memo[expression] = piece
-        return piece
+        memo[expression] = _conditional(expression, algebra, positions)
+        return memo[expression]
     if isinstance(expression, Product):
         return algebra.combine(parts(expression.expressions), [1] * len(expression.expressions))
     if isinstance(expression, Fraction):
@@ -88,20 +89,26 @@ def _conditional(
     if children & given:
         raise Unsound("a variable stands on both sides of a bar")
     whole = algebra.marginal(tuple(sorted(children | given)))
-    return (
-        algebra.combine([whole, algebra.marginal(tuple(sorted(given)))], [1, -1])
-        if given
-        else whole
-    )
+    if not given:
+        return whole
+    return algebra.combine([whole, algebra.marginal(tuple(sorted(given)))], [1, -1])
+
+
+def mark(graph: "CausalGraph", sets: Sequence[Collection[str]]) -> np.ndarray:
+    """Return which variables stand in which set, a boolean array of shape (M, p)."""
+    masks = np.zeros((len(sets), len(graph.nodes)), bool)
+    columns = [graph.positions[name] for members in sets for name in members]
+    masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
+    return masks
 
 
 def placement(positions: Positions, wider: Positions) -> Any:
-    """Return the (k, n) matrix of zeros and ones that puts k variables to their places among n."""
+    """Return the (k, n) matrix of zeros and ones that embeds k variables into n."""
     return (np.array(positions, int)[:, None] == np.array(wider, int)).astype(int)
 
 
 def split(positions: Positions, gone: Collection[int]) -> tuple[Positions, Any, Any]:
-    """Return the places that stay, and the positions of those that go and of those that stay."""
+    """Return the variables that stay, and the indices of those that go and of those that stay."""
     if not set(gone) <= set(positions):
         raise Unsound("a sum runs over a variable that its expression does not hold")
     leaves = np.array([position in gone for position in positions], bool)
@@ -113,7 +120,7 @@ def split(positions: Positions, gone: Collection[int]) -> tuple[Positions, Any, 
 
 
 def union(pieces: Iterable[Positions]) -> Positions:
-    """Return all places of several potentials, in order."""
+    """Return the positions of all variables of several potentials, in order."""
     return tuple(sorted({position for positions in pieces for position in positions}))
 
 
@@ -134,11 +141,11 @@ class Reals(NamedTuple):
 
     def marginal(self, positions: Positions) -> Potential:
         """Return the density N(v; mean, covariance) of some variables."""
-        at = list(positions)
-        mean, block = self.mean[..., at], self.covariance[..., at, :][..., :, at]
+        chosen = list(positions)
+        mean, block = self.mean[..., chosen], self.covariance[..., chosen, :][..., :, chosen]
         inverse, log_determinant = invert_definite(block)
         information = (inverse @ mean[..., None])[..., 0]
-        constant = -(len(at) * LOG_TWO_PI + log_determinant + (mean * information).sum(-1)) / 2
+        constant = -(len(chosen) * LOG_TWO_PI + log_determinant + (mean * information).sum(-1)) / 2
         return Potential(positions, inverse, information, constant)
 
     def combine(self, pieces: Iterable[Potential], signs: Iterable[int]) -> Potential:
@@ -194,15 +201,19 @@ def _add_up(pieces: Sequence[Potential], signs: Sequence[int], positions: Positi
     precision = np.zeros((*batch, len(positions), len(positions)))
     constant = np.zeros(batch)
     for piece, sign in zip(pieces, signs, strict=True):
-        at = np.searchsorted(positions, piece.positions)
-        precision[..., at[:, None], at] += sign * piece.precision
-        information[..., at] += sign * piece.information
+        index = np.searchsorted(positions, piece.positions)
+        precision[..., index[:, None], index] += sign * piece.precision
+        information[..., index] += sign * piece.information
         constant += sign * piece.constant
     return Potential(positions, precision, information, constant)
 
 
 def slopes_of(
-    expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array
+    expression: Expression,
+    graph: "CausalGraph",
+    target: str,
+    effective: tuple[str, ...],
+    covariance: Array,
 ) -> Array:
     """Return the slopes (..., d) of the effective members, at covariances (..., p, p)."""
     covariance = read_covariance(covariance, graph)
@@ -218,7 +229,11 @@ def slopes_of(
 
 
 def _slopes(
-    expression: Expression, graph: CausalGraph, target: str, effective: Names, covariance: Array
+    expression: Expression,
+    graph: "CausalGraph",
+    target: str,
+    effective: tuple[str, ...],
+    covariance: Array,
 ) -> Array:
     return _effect(expression, graph, target, effective, *_standardise(covariance))[0]
 
@@ -236,9 +251,9 @@ def _standardise(covariance: Array) -> tuple[Reals, Array]:
 
 def _effect(
     expression: Expression,
-    graph: CausalGraph,
+    graph: "CausalGraph",
     target: str,
-    effective: Names,
+    effective: tuple[str, ...],
     model: Reals,
     spread: Array,
     memo: dict[Expression, Potential] | None = None,
@@ -247,18 +262,18 @@ def _effect(
 
     With the precision K of the potential they are -K_yx / K_yy and 1 / K_yy, times the units.
     """
-    positions = {name: position for position, name in enumerate(graph.nodes)}
+    positions = graph.positions
     potential = evaluate(expression, model, positions, memo)
     asked = [positions[name] for name in (target, *effective)]
-    at = np.array([potential.positions.index(position) for position in asked])
-    row, sizes = potential.precision[..., at[0], :][..., at], spread[..., asked]
+    index = [potential.positions.index(position) for position in asked]
+    row, sizes = potential.precision[..., index[0], :][..., index], spread[..., asked]
     slopes = -row[..., 1:] / row[..., :1] * sizes[..., :1] / sizes[..., 1:]
     return slopes, sizes[..., 0] ** 2 / row[..., 0]
 
 
 def effects_of(
-    asked: Iterable[tuple[Expression, Names]],
-    graph: CausalGraph,
+    asked: Iterable[tuple[Expression, tuple[str, ...]]],
+    graph: "CausalGraph",
     target: str,
     covariance: np.ndarray,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -282,7 +297,7 @@ def effects_of(
 _compiled = jax.jit(_slopes, static_argnums=(0, 1, 2, 3))
 
 
-def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
+def read_covariance(covariance: Array, graph: "CausalGraph") -> Array:
     """Return a batch of covariances in graph order.
 
     They must be symmetric, finite and positive definite; what JAX traces is not checked.
@@ -299,7 +314,7 @@ def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     values = np.asarray(array)
     spread = np.sqrt(np.abs(np.diagonal(values, axis1=-2, axis2=-1)))
     skew = np.abs(values - np.swapaxes(values, -1, -2))
-    if not (skew <= ROUNDING * spread[..., :, None] * spread[..., None, :]).all():  # NaN fails
+    if not (skew <= ASYMMETRY * spread[..., :, None] * spread[..., None, :]).all():  # NaN fails
         raise DataError("the covariance must be finite and symmetric")
     array = (array + array.swapaxes(-1, -2)) / 2
     scale = np.where(spread > 0, spread, 1.0)
@@ -312,7 +327,7 @@ def read_covariance(covariance: Array, graph: CausalGraph) -> Array:
     return array
 
 
-def read_mean(mean: Array, graph: CausalGraph, batch: tuple[int, ...]) -> Array:
+def read_mean(mean: Array, graph: "CausalGraph", batch: tuple[int, ...]) -> Array:
     """Return a batch of means in graph order, of the shape (*batch, p) or (p,)."""
     array = _read_array(mean, graph, "mean")
     if array.ndim < 1 or array.shape[-1] != len(graph.nodes) or array.shape[:-1] not in (batch, ()):
@@ -326,7 +341,7 @@ def read_mean(mean: Array, graph: CausalGraph, batch: tuple[int, ...]) -> Array:
     return array
 
 
-def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
+def _read_array(given: Array, graph: "CausalGraph", what: str) -> Array:
     """Return a float64 array of NumPy or JAX; the labels of a table put it into graph order."""
     if isinstance(given, jax.Array):
         return given.astype(float)
@@ -348,7 +363,7 @@ def _read_array(given: Array, graph: CausalGraph, what: str) -> Array:
     return array.astype(float)
 
 
-def read_query(query: Mapping[str, Array], intervened: Names) -> dict[str, Array]:
+def read_query(query: Mapping[str, Array], intervened: tuple[str, ...]) -> dict[str, Array]:
     """Return a query as {variable: value}; it must have exactly the variables of the set."""
     if not isinstance(query, Mapping):
         raise DomainError(f"a query is a mapping such as {{'X': 1.0}}, got {query!r}")
@@ -375,7 +390,9 @@ def _read_value(name: str, value: Array) -> Array:
     return number
 
 
-def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Array]:
+def as_dict(
+    slopes: Array, effective: tuple[str, ...], intervened: tuple[str, ...]
+) -> dict[str, Array]:
     """Return {variable: slope}; a member that others cut off from the target has the slope 0."""
     zero = slopes.__array_namespace__().zeros(slopes.shape[:-1])
     by_name = {name: slopes[..., position] for position, name in enumerate(effective)}
@@ -385,9 +402,9 @@ def as_dict(slopes: Array, effective: Names, intervened: Names) -> dict[str, Arr
 def response(
     slopes: Array,
     mean: Array,
-    graph: CausalGraph,
+    graph: "CausalGraph",
     target: str,
-    effective: Names,
+    effective: tuple[str, ...],
     query: Mapping[str, Array],
 ) -> Array:
     """Return E[Y | do(query)] = mean_Y + slopes' (x - mean_s)."""

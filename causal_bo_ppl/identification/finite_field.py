@@ -9,12 +9,11 @@ that it could be overlooked. Arrays are int64 in [0, PRIME).
 from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import reduce
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from y0.dsl import Expression
 
-from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.evaluation import (
     Positions,
     Unsound,
@@ -26,8 +25,11 @@ from causal_bo_ppl.identification.evaluation import (
 from causal_bo_ppl.identification.y0_adapter import all_names
 from causal_bo_ppl.linalg import adjoint_sweep
 
+if TYPE_CHECKING:
+    from causal_bo_ppl.graph import CausalGraph
+
 PRIME = 2**31 - 1
-SEED = 8128
+FIELD_SEED = 8128
 
 
 class Residue(NamedTuple):
@@ -56,13 +58,13 @@ class Residues(NamedTuple):
 
     def marginal(self, positions: Positions) -> Residue:
         """Return the density of some variables."""
-        at = list(positions)
-        inverse, determinant = invert(self.covariance[:, at][:, :, at])
-        centre = self.mean[:, at, None]
+        chosen = list(positions)
+        inverse, determinant = invert(self.covariance[:, chosen][:, :, chosen])
+        centre = self.mean[:, chosen, None]
         information = times(inverse, centre)
         quadratic = times(centre.transpose(0, 2, 1), information)[:, 0, 0]
         return Residue(
-            positions, inverse, information[..., 0], quadratic, reciprocal(determinant), len(at)
+            positions, inverse, information[..., 0], quadratic, reciprocal(determinant), len(chosen)
         )
 
     def combine(self, pieces: Iterable[Residue], signs: Iterable[int]) -> Residue:
@@ -108,22 +110,19 @@ class Residues(NamedTuple):
 
 
 def draw_residues(
-    graph: CausalGraph, count: int, known: Mapping[Edge, float] | None = None
+    graph: "CausalGraph", count: int, known: Mapping[tuple[str, str], float] | None = None
 ) -> Residues:
     """Draw random models of the graph, with known coefficients at their values."""
-    draws = np.random.default_rng(SEED)
+    draws = np.random.default_rng(FIELD_SEED)
     size = len(graph.nodes)
-    weights, noise = (
-        np.zeros((count, size, size), np.int64),
-        np.zeros((count, size, size), np.int64),
-    )
+    weights, noise = np.zeros((2, count, size, size), np.int64)
     for cause, effect in graph.directed:
         value = (known or {}).get((cause, effect))
         drawn = draws.integers(1, PRIME, count) if value is None else as_residue(value)
         weights[:, graph.index(cause), graph.index(effect)] = drawn
     for one, other in (*graph.bidirected, *((name, name) for name in graph.nodes)):
-        at = graph.index(one), graph.index(other)
-        noise[:, *at] = noise[:, *at[::-1]] = draws.integers(1, PRIME, count)
+        pair = graph.index(one), graph.index(other)
+        noise[:, *pair] = noise[:, *pair[::-1]] = draws.integers(1, PRIME, count)
     intercepts = draws.integers(1, PRIME, (count, size))
     solve, _ = invert((np.eye(size, dtype=np.int64) - weights.transpose(0, 2, 1)) % PRIME)
     covariance = times(times(solve, noise), solve.transpose(0, 2, 1))
@@ -199,54 +198,52 @@ def eliminate(rows: np.ndarray) -> np.ndarray:
     return np.array(kept, np.int64).reshape(len(kept), rows.shape[1])
 
 
-MODELS = 2  # each misses a wrong formula with a probability below one in a hundred thousand
+FIELD_MODELS = 2  # each misses a wrong formula with a probability below one in a hundred thousand
 
 
-def is_exact_factor(expression: Expression, graph: CausalGraph, district: Names) -> bool:
+def is_exact_factor(
+    expression: Expression, graph: "CausalGraph", district: tuple[str, ...]
+) -> bool:
     """Return whether the expression equals Q[district], normalization included."""
-    models = draw_residues(graph, MODELS)
+    models = draw_residues(graph, FIELD_MODELS)
     return _is_exact(expression, graph, models, _true_factor(graph, models, district))
 
 
 def is_exact_effect(
-    expression: Expression, graph: CausalGraph, target: str, intervened: Collection[str]
+    expression: Expression, graph: "CausalGraph", target: str, intervened: Collection[str]
 ) -> bool:
     """Return whether the expression equals P(target | do(intervened)), as a function of these."""
-    models = draw_residues(graph, MODELS)
+    models = draw_residues(graph, FIELD_MODELS)
     return _is_exact(expression, graph, models, _true_effect(graph, models, target, intervened))
 
 
-def require_density(expression: Expression, graph: CausalGraph, target: str) -> None:
+def require_density(expression: Expression, graph: "CausalGraph", target: str) -> None:
     """Refuse, with Unsound, an expression that is no density of the target in any model.
 
     In floating point the precision of such an expression is a rounded zero: positive, negative or
     exactly 0, depending on the processor. In the field it is 0.
     """
-    potential = _evaluate(expression, graph, draw_residues(graph, MODELS))
+    potential = evaluate(expression, draw_residues(graph, FIELD_MODELS), graph.positions)
     if graph.index(target) not in potential.positions:
         raise Unsound("it is no density of the target")
-    at = potential.positions.index(graph.index(target))
-    if not potential.precision[:, at, at].any():
+    index = potential.positions.index(graph.index(target))
+    if not potential.precision[:, index, index].any():
         raise Unsound("it is no density of the target, whose precision is 0 in it")
 
 
-def _is_exact(expression: Expression, graph: CausalGraph, models: Residues, truth: Residue) -> bool:
+def _is_exact(
+    expression: Expression, graph: "CausalGraph", models: Residues, truth: Residue
+) -> bool:
     if not all_names(expression) <= set(graph.nodes):
         return False
     try:
-        return are_equal(_evaluate(expression, graph, models), truth)
+        return are_equal(evaluate(expression, models, graph.positions), truth)
     except Unsound:
         return False
 
 
-def _evaluate(expression: Expression, graph: CausalGraph, models: Residues) -> Residue:
-    return evaluate(
-        expression, models, {name: position for position, name in enumerate(graph.nodes)}
-    )
-
-
-def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Residue:
-    """Return the density of the district's disturbances, a potential of it and its parents."""
+def _true_factor(graph: "CausalGraph", models: Residues, district: tuple[str, ...]) -> Residue:
+    """Return the density of the noise of a district, a potential of it and its parents."""
     positions = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
     members = [graph.index(name) for name in district]
     inverse, determinant = invert(models.noise[:, members][:, :, members])
@@ -266,21 +263,24 @@ def _true_factor(graph: CausalGraph, models: Residues, district: Names) -> Resid
 
 
 def _true_effect(
-    graph: CausalGraph, models: Residues, target: str, intervened: Collection[str]
+    graph: "CausalGraph", models: Residues, target: str, intervened: Collection[str]
 ) -> Residue:
     """Return the density N(y; intercept + slopes'x, variance) under do(intervened) = x.
 
     Slopes are l_i of what is set, loads l_i of what is free: l_i = sum over free j of W_ij l_j.
     """
-    at, chosen = graph.index(target), [graph.index(name) for name in graph.require(intervened)]
+    position, chosen = (
+        graph.index(target),
+        [graph.index(name) for name in graph.require(intervened)],
+    )
     mask = np.isin(np.arange(len(graph.nodes)), chosen)[:, None]
-    loads = adjoint_sweep(models.weights, mask, at, times)
+    loads = adjoint_sweep(models.weights, mask, position, times)
     slopes = times(models.weights, loads)
     variance = times(times(loads.transpose(0, 2, 1), models.noise), loads)[:, 0, 0]
     intercept = times(loads.transpose(0, 2, 1), models.intercepts[:, :, None])[:, 0, 0]
-    positions = sorted([at, *chosen])
+    positions = sorted([position, *chosen])
     residual = -slopes[:, positions]
-    residual[:, positions.index(at)] = 1
+    residual[:, positions.index(position)] = 1
     scaled = residual % PRIME * reciprocal(variance)[:, None, None] % PRIME
     return Residue(
         tuple(positions),

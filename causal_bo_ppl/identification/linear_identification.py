@@ -26,8 +26,8 @@ from tqdm import tqdm
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification.finite_field import PRIME, draw_residues, eliminate, invert, times
 from causal_bo_ppl.identification.parameters import Reduction, closure, moved
-from causal_bo_ppl.identification.verification import SEED, draw_trials
-from causal_bo_ppl.inputs import PATIENCE
+from causal_bo_ppl.identification.verification import TRIAL_SEED, draw_trials
+from causal_bo_ppl.inputs import PROGRESS_DELAY
 
 
 @lru_cache(maxsize=16)
@@ -79,18 +79,22 @@ def _is_solvable(
     return bool(allowed) and nx.maximum_flow_value(flow, "source", "sink") == len(parents)
 
 
-MODELS = 12  # random models; a second effect may exist in some and not in others
-STARTS = 50  # starts of the search in each model
-FEWEST = 5  # solutions that every model must have for evidence
-SPREADS = (0.5, 1.0, 2.0, 5.0)  # standard deviations of the starts, by turns
-SOLVED = 1e-9  # largest entry of Omega that counts as zero, relative to the largest variance
-LARGEST = 1e3  # largest coefficient of a solution; beyond it rounding looks like a solution
-APART = 1e-5  # relative difference from which on two values of tau are two
+SEARCHED_MODELS = 12  # random models; a second effect may exist in some and not in others
+STARTS_PER_MODEL = 50  # starts of the search in each model
+FEWEST_SOLUTIONS = 5  # solutions that every model must have for evidence
+START_SDS = (0.5, 1.0, 2.0, 5.0)  # standard deviations of the starts, by turns
+ZERO_COVARIANCE = (
+    1e-9  # largest entry of Omega that counts as zero, relative to the largest variance
+)
+LARGEST_COEFFICIENT = (
+    1e3  # largest coefficient of a solution; beyond it rounding looks like a solution
+)
+DIFFERENT_EFFECT = 1e-5  # relative difference from which on two values of tau are two
 Known = tuple[tuple[Edge, float], ...]
 
 
 class LinearVerdict(NamedTuple):
-    """Whether an effect is identified under linearity, the verdict in words, and its evidence."""
+    """Whether an effect is identified under linearity, the verdict as text, and its evidence."""
 
     identified: bool
     verdict: str
@@ -98,7 +102,7 @@ class LinearVerdict(NamedTuple):
 
 
 class _Equations(NamedTuple):
-    """One random model: its unknown weights, and pairs of disturbances without correlation."""
+    """One random model: its unknown weights, and pairs of variables with uncorrelated noise."""
 
     causes: np.ndarray
     effects: np.ndarray
@@ -118,27 +122,22 @@ def look_for_another(
     counts = _search(
         graph, target, reduction, [_without(model, frozen) for model in _models(graph, known)]
     )
-    local, tried = (
-        "locally identified under linearity (finite-to-one)",
-        f"{MODELS} random models, {STARTS} starts each",
-    )
+    local = "locally identified under linearity (finite-to-one)"
+    tried = f"{SEARCHED_MODELS} random models, {STARTS_PER_MODEL} starts each"
     solved, others = (sum(column) for column in zip(*counts, strict=True))
     if others:
         return LinearVerdict(False, local, f"{others} of {solved} solutions have another effect")
-    if min(count for count, _ in counts) < FEWEST:
-        return LinearVerdict(
-            False, local, f"too few solutions to rule out others: {solved} ({tried})"
-        )
-    evidence = (
-        f"numerical evidence, no proof: {solved} solutions, all with the same effect ({tried})"
-    )
-    return LinearVerdict(True, "identified under linearity", evidence)
+    if min(count for count, _ in counts) < FEWEST_SOLUTIONS:
+        evidence = f"too few solutions to rule out others: {solved} ({tried})"
+        return LinearVerdict(False, local, evidence)
+    evidence = f"numerical evidence, no proof: {solved} solutions, all with the same effect"
+    return LinearVerdict(True, "identified under linearity", f"{evidence} ({tried})")
 
 
 def unknowns(graph: CausalGraph, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the causes and effects of the unknown coefficients, and the pairs without an arc.
 
-    All are places in the graph; the disturbances of such a pair must be uncorrelated.
+    All are positions in the graph; the noise of such a pair must be uncorrelated.
     """
     given = dict(known)
     edges = [tuple(map(graph.index, edge)) for edge in graph.directed if edge not in given]
@@ -150,7 +149,7 @@ def unknowns(graph: CausalGraph, known: Known) -> tuple[np.ndarray, np.ndarray, 
 
 @lru_cache(maxsize=16)
 def _models(graph: CausalGraph, known: Known) -> tuple[_Equations, ...]:
-    trials = draw_trials(graph, MODELS)
+    trials = draw_trials(graph, SEARCHED_MODELS)
     weights = trials.weights.copy()
     for (cause, effect), value in known:
         weights[:, graph.index(cause), graph.index(effect)] = value
@@ -175,16 +174,18 @@ def _search(
     A solution is a start that reaches a model of the same covariance. The search ends with the
     first model that has another effect.
     """
-    draws, counts = np.random.default_rng(SEED), []
+    draws, counts = np.random.default_rng(TRIAL_SEED), []
     for model in tqdm(
-        models, desc="looking for a second effect", unit="model", delay=PATIENCE, leave=False
+        models, desc="looking for a second effect", unit="model", delay=PROGRESS_DELAY, leave=False
     ):
         truth = _slopes(graph, target, reduction, model.weights)
         gaps = [
             np.abs(_slopes(graph, target, reduction, other) - truth).max()
             for other in _solutions(model, draws)
         ]
-        counts.append((len(gaps), int(np.sum(np.array(gaps) > APART * np.abs(truth).max()))))
+        counts.append(
+            (len(gaps), int(np.sum(np.array(gaps) > DIFFERENT_EFFECT * np.abs(truth).max())))
+        )
         if counts[-1][1]:
             break
     return counts
@@ -193,20 +194,26 @@ def _search(
 def _slopes(
     graph: CausalGraph, target: str, reduction: Reduction, weights: np.ndarray
 ) -> np.ndarray:
-    free, members = (
-        [graph.index(name) for name in names] for names in (reduction.open, reduction.effective)
-    )
+    free, members = _indices(graph, reduction)
     onward = np.linalg.inv(np.eye(len(free)) - weights[np.ix_(free, free)])
     return np.asarray(weights[np.ix_(members, free)] @ onward[:, free.index(graph.index(target))])
+
+
+def _indices(graph: CausalGraph, reduction: Reduction) -> tuple[list[int], list[int]]:
+    """Return the positions of the open variables and of the effective members of a set."""
+    free, members = (
+        list(map(graph.index, names)) for names in (reduction.open, reduction.effective)
+    )
+    return free, members
 
 
 def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.ndarray]:
     """Yield weights that give the model's covariance, found from random starts."""
     size = np.abs(np.diagonal(model.covariance)).max()
-    for turn, start in enumerate(draws.normal(size=(STARTS, len(model.causes)))):
+    for turn, start in enumerate(draws.normal(size=(STARTS_PER_MODEL, len(model.causes)))):
         fit = least_squares(
             _residual,
-            start * SPREADS[turn % len(SPREADS)],
+            start * START_SDS[turn % len(START_SDS)],
             _jacobian,
             method="dogbox",  # "lm" diverges along directions that do not change the equations
             args=(model,),
@@ -214,10 +221,8 @@ def _solutions(model: _Equations, draws: np.random.Generator) -> Iterator[np.nda
             ftol=1e-15,
             max_nfev=200,
         )
-        if (
-            np.abs(fit.fun).max(initial=0.0) <= SOLVED * size
-            and np.abs(fit.x).max(initial=0.0) < LARGEST
-        ):
+        is_solution = np.abs(fit.fun).max(initial=0.0) <= ZERO_COVARIANCE * size
+        if is_solution and np.abs(fit.x).max(initial=0.0) < LARGEST_COEFFICIENT:
             yield np.asarray(np.eye(len(model.weights)) - _left(fit.x, model).T)
 
 
@@ -241,18 +246,12 @@ def _left(values: np.ndarray, model: _Equations) -> np.ndarray:
     return np.asarray(np.eye(len(weights)) - weights.T)
 
 
-def judge(
-    graph: CausalGraph, target: str, reduction: Reduction, known: Mapping[Edge, float]
-) -> LinearVerdict:
+@lru_cache(maxsize=100_000)  # sets with equal reductions have one effect
+def judge(graph: CausalGraph, target: str, reduction: Reduction, known: Known) -> LinearVerdict:
     """Return the verdict for one set.
 
     The graph should have variables that are no causes of the target too: they may be instruments.
     """
-    return _judge(graph, target, reduction, tuple(known.items()))
-
-
-@lru_cache(maxsize=100_000)  # sets with equal reductions have one effect
-def _judge(graph: CausalGraph, target: str, reduction: Reduction, known: Known) -> LinearVerdict:
     gradient = _gradient(graph, target, reduction, known)
     if not gradient.any():
         return LinearVerdict(
@@ -289,9 +288,7 @@ def _gradient(graph: CausalGraph, target: str, reduction: Reduction, known: Know
     The derivative is the effect of the member on i, times the effect of j on Y.
     """
     weights = draw_residues(graph, 1, dict(known)).weights
-    free, members = (
-        [graph.index(name) for name in names] for names in (reduction.open, reduction.effective)
-    )
+    free, members = _indices(graph, reduction)
     [inner], _ = invert((np.eye(len(free), dtype=np.int64) - weights[:, free][:, :, free]) % PRIME)
     gets = np.zeros((len(members), len(graph.nodes)), np.int64)
     answers = np.zeros(len(graph.nodes), np.int64)

@@ -30,23 +30,30 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.graph import CausalGraph, Edge, Names
+from causal_bo_ppl.errors import ArgumentError
+from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names, set_label
+from causal_bo_ppl.identification.evaluation import mark
 from causal_bo_ppl.identification.finite_field import (
+    FIELD_SEED,
     PRIME,
-    SEED,
     Residues,
     draw_residues,
     eliminate,
     times,
 )
-from causal_bo_ppl.identification.verification import mark
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
-from causal_bo_ppl.problem.interventions import set_label
 
-MODELS = 2
-ROWS = 20_000  # rows of a Jacobian that are held at once
+RANK_MODELS = 2
+MOST_JACOBIAN_ROWS = 20_000  # rows of a Jacobian that are held at once
 KINDS = ("structural", "total_effect", "estimand")
+
+
+class HedgeFound(Exception):
+    """There is no formula: of the districts (T, C), C inside T, An(C) in G[T] is all of T."""
+
+    def __init__(self, outer: Names, inner: Names) -> None:
+        super().__init__(outer, inner)
+        self.districts = outer, inner
 
 
 class Reduction(NamedTuple):
@@ -67,23 +74,18 @@ class Reduction(NamedTuple):
     districts: tuple[Names, ...]
 
 
-def reduce_effect(graph: CausalGraph, target: str, intervened: Iterable[str]) -> Reduction:
+def reduce_effect(graph: CausalGraph, target: str, intervened: Collection[str]) -> Reduction:
     """Return the part of the graph that matters for the target when a set is intervened on."""
-    cut = set(intervened)
-    upstream = closure(
-        [target], lambda name: [cause for cause in graph.parents(name) if cause not in cut]
-    )
-    free = graph.require(upstream)
-    return Reduction(graph.parents(upstream), free, tuple(_districts(graph, free)))
+    return reduce_effects(graph, target, [intervened])[0]
 
 
 def reduce_effects(
     graph: CausalGraph, target: str, sets: Sequence[Collection[str]]
 ) -> list[Reduction]:
-    """Return what `reduce_effect` says of every set, by one pass over the variables for all sets.
+    """Return the part of the graph that matters for every set, by one pass over the variables.
 
-    A variable is open if it is not set and some child of it is; it still affects the target if it
-    is not open and some child is. Names that the graph does not have are left out.
+    A variable is open if it is not set and some child of it is open; it still affects the target if
+    it is set and some child is open. Names that the graph does not have are ignored.
     """
     known = set(graph.nodes)
     cut = mark(graph, [known.intersection(members) for members in sets])
@@ -92,25 +94,22 @@ def reduce_effects(
     for name in reversed(graph.nodes[: graph.index(target)]):
         position, below = graph.index(name), [graph.index(child) for child in graph.children(name)]
         reaches = opened[:, below].any(axis=1)
-        opened[:, position], effective[:, position] = (
-            reaches & ~cut[:, position],
-            reaches & cut[:, position],
-        )
-    single, found = [(name,) for name in graph.nodes], []
+        opened[:, position] = reaches & ~cut[:, position]
+        effective[:, position] = reaches & cut[:, position]
+    single, reductions = [(name,) for name in graph.nodes], []
     for members, marks in zip(effective.tolist(), opened.tolist(), strict=True):
         inside = tuple(compress(graph.nodes, marks))
         districts = _districts(graph, inside) if graph.bidirected else compress(single, marks)
-        found.append(Reduction(tuple(compress(graph.nodes, members)), inside, tuple(districts)))
-    return found
+        effective_members = tuple(compress(graph.nodes, members))
+        reductions.append(Reduction(effective_members, inside, tuple(districts)))
+    return reductions
 
 
 def moved(graph: CausalGraph, reduction: Reduction) -> set[str]:
-    """Return the free variables that the set moves: those on open paths from it."""
+    """Return the open variables that the set affects: those on open paths from it."""
     inside = set(reduction.open)
-    return (
-        closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
-        & inside
-    )
+    reached = closure(reduction.effective, lambda name: inside.intersection(graph.children(name)))
+    return reached & inside
 
 
 def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
@@ -128,6 +127,12 @@ def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Nam
     """Return the district of a variable in the graph over `inside`."""
     allowed = frozenset(inside)
     return graph.require(closure([name], lambda other: allowed.intersection(graph.spouses(other))))
+
+
+def ancestors_within(graph: CausalGraph, names: Names, inside: Names) -> Names:
+    """Return An(names), themselves included, in the graph over `inside`."""
+    allowed = set(inside)
+    return graph.require(closure(names, lambda name: allowed.intersection(graph.parents(name))))
 
 
 def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:
@@ -168,10 +173,10 @@ def generic_rank(
 
     These are pairs (cause, effect), where the cause is "" for an intercept.
     """
-    models = draw_residues(graph, MODELS, known)
+    models = draw_residues(graph, RANK_MODELS, known)
     if centred:
         models = models._replace(intercepts=np.zeros_like(models.intercepts))
-    spanned = [np.zeros((0, len(coordinates)), np.int64)] * MODELS
+    spanned = [np.zeros((0, len(coordinates)), np.int64)] * RANK_MODELS
     for mask, value in _points(graph, sets):
         jacobian = _jacobian(models, graph, target, mask, value, coordinates)
         spanned = [eliminate(np.vstack(pair)) for pair in zip(spanned, jacobian, strict=True)]
@@ -180,15 +185,10 @@ def generic_rank(
 
 def _points(graph: CausalGraph, sets: Sequence[Names]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of queries (mask, value): d + 1 random points of every set of d variables."""
-    draws = np.random.default_rng(SEED)
-    positions = [
-        [graph.index(name) for name in members] for members in sets for _ in range(len(members) + 1)
-    ]
-    for start in range(0, len(positions), ROWS):
-        rows = positions[start : start + ROWS]
-        mask = np.zeros((len(rows), len(graph.nodes)), bool)
-        for row, columns in enumerate(rows):
-            mask[row, columns] = True
+    draws = np.random.default_rng(FIELD_SEED)
+    points = [members for members in sets for _ in range(len(members) + 1)]
+    for start in range(0, len(points), MOST_JACOBIAN_ROWS):
+        mask = mark(graph, points[start : start + MOST_JACOBIAN_ROWS])
         yield mask, np.where(mask, draws.integers(1, PRIME, mask.shape), 0)
 
 
@@ -262,39 +262,22 @@ class Parameters:
         It is measured at a random point of the model, as the rank of the stacked Jacobians of all
         responses. Without intercepts the model is centred.
         """
-        return self.generic_rank()
-
-    def generic_rank(self, *, centred: bool | None = None) -> int:
-        """Return the rank.
-
-        With `centred=False`, intercepts that are left out are taken as known and not zero.
-        """
         structural = collect(self.explored, "structural", intercepts=self.intercepts)
         edges = [(one.cause, one.effect) for one in structural.coordinates]
-        if not edges:
-            return 0
-        is_centred = not self.intercepts if centred is None else centred
-        if is_centred and self.intercepts:
-            raise ModelError(
-                "a centred model has no intercepts; take parameters(..., intercepts=False)"
-            )
         graph, target, sets, _, known = self.explored
-        return generic_rank(graph, target, sets, known, edges, is_centred)
+        is_centred = not self.intercepts
+        return generic_rank(graph, target, sets, known, edges, is_centred) if edges else 0
 
     def sharing(self) -> pd.DataFrame:
-        """Return a table that says which set (row) uses which coordinate (column)."""
+        """Return a table of which set (row) uses which coordinate (column)."""
         index = pd.Index(map(set_label, self.explored.sets), name="set")
         return pd.DataFrame(self.uses, index=index, columns=list(self.names))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate: cause, effect, what is set, how many sets use it."""
         rows = [(one.cause, one.effect, ", ".join(one.given)) for one in self.coordinates]
-        frame = pd.DataFrame(
-            rows,
-            index=pd.Index(self.names, name="coordinate"),
-            columns=["cause", "effect", "given"],
-        )
-        return frame.assign(used_by=self.uses.sum(axis=0))
+        frame = pd.DataFrame(rows, list(self.names), columns=["cause", "effect", "given"])
+        return frame.rename_axis("coordinate").assign(used_by=self.uses.sum(axis=0))
 
     def __len__(self) -> int:
         return self.dimension
@@ -311,19 +294,17 @@ class Parameters:
 def require_kind(kind: object) -> None:
     """Refuse what is no name of a parameterization."""
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ModelError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
+        raise ArgumentError(f"parameters are one of {', '.join(KINDS)}; got {kind!r}")
 
 
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
-    """Return the coordinates that the sets of `explored` use, known coefficients left out."""
+    """Return the coordinates that the sets of `explored` use, without known coefficients."""
     require_kind(kind)
     if kind == "structural":
         return _structural(explored, intercepts)
     pick = {"total_effect": _total_effect, "estimand": _estimand}[kind]
-    used = [
-        list(pick(explored, members, reduction, intercepts))
-        for members, reduction in zip(explored.sets, explored.reductions, strict=True)
-    ]
+    pairs = zip(explored.sets, explored.reductions, strict=True)
+    used = [list(pick(explored, *pair, intercepts)) for pair in pairs]
     coordinates = list(dict.fromkeys(coordinate for row in used for coordinate in row))
     column = {coordinate: position for position, coordinate in enumerate(coordinates)}
     uses = np.zeros((len(explored.sets), len(coordinates)), bool)

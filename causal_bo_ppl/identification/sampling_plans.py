@@ -7,7 +7,7 @@ a topological order of the graph, with T the district of G that holds C,
                                               with its parents, without v,
 
 and Q[C] = sum over T minus C of Q[T] where C has no other ancestors within G[T] (Tian and Pearl
-2002). Such an effect is a nest of averages, and a *plan* says how to draw from it: a list of draws,
+2002). Such an effect is a nest of averages, and a *plan* is how to draw from it: a list of draws,
 each of one variable by its regression on earlier draws or on values that are set. Members of C and
 all that D holds are drawn once; a member of T minus C is summed within one factor, so that every
 factor has a copy of its own (x' of the front door). What a factor does not depend on, though its
@@ -20,24 +20,33 @@ variable of T minus A comes before them; otherwise they are ratios, and there is
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError, UnverifiedEstimand, listed
+from causal_bo_ppl.errors import MechanismError, UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph, Names
-from causal_bo_ppl.identification.algorithm import HedgeFound, ancestors_within, identify
-from causal_bo_ppl.identification.parameters import Reduction, district_within, reduce_effect
-from causal_bo_ppl.identification.results import Identifications
+from causal_bo_ppl.identification.algorithm import identify
+from causal_bo_ppl.identification.parameters import (
+    HedgeFound,
+    Reduction,
+    ancestors_within,
+    district_within,
+    reduce_effect,
+    reduce_effects,
+)
 from causal_bo_ppl.identification.verification import (
     TOLERANCE,
     TRIALS,
     draw_trials,
+    relative_error,
     true_effects,
 )
-from causal_bo_ppl.problem import Problem
 
-ORDERS, SEED = 64, 20021  # topological orders that are tried
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem import Problem
+
+MOST_ORDERS, ORDER_SEED = 64, 20021  # topological orders that are tried
 NATURAL = -1  # the district of a draw as if nothing were set
 
 
@@ -52,7 +61,7 @@ class RatioNeeded(Exception):
 class Draw(NamedTuple):
     """One draw of a variable by its regression.
 
-    sources: for each regressor the place of an earlier draw, or the name of a variable whose set
+    sources: for each regressor the index of an earlier draw, or the name of a variable whose set
     value is taken. is_own: whether it is the variable itself under do(), not a copy of it.
     """
 
@@ -94,8 +103,7 @@ class SamplingPlans:
 
     def plan(self, intervened: Iterable[str]) -> Plan:
         """Return the plan of one set; members that do not affect the target play no part."""
-        upstream = [name for name in intervened if name in self.graph.nodes]
-        reduction = reduce_effect(self.graph, self.target, upstream)
+        reduction = reduce_effect(self.graph, self.target, tuple(intervened))
         if reduction.effective not in self._kept:
             plan = _make_plan(self.graph, self.given, reduction)
             _verify(self, plan)
@@ -125,7 +133,7 @@ class SamplingPlans:
         return marked.m_separated(variable, switch, self.given[variable])
 
 
-def plan_sampling(problem: Problem) -> SamplingPlans:
+def plan_sampling(problem: "Problem") -> SamplingPlans:
     """Return regressions and plans for the effects of all sets of a problem.
 
     Among topological orders the one is taken whose regressions have the fewest regressors in all.
@@ -135,17 +143,17 @@ def plan_sampling(problem: Problem) -> SamplingPlans:
     ------
     NotIdentifiable
         If an effect cannot be learned at all.
-    ModelError
+    MechanismError
         If an effect is a ratio of averages.
     """
-    ids: Identifications = identify(problem)
-    sets = ids.require_usable()
+    sets = identify(problem).require_usable()
     graph = problem.graph.ancestral(problem.target)
-    reductions = [
-        reduce_effect(graph, problem.target, [name for name in members if name in graph.nodes])
-        for members in sets
-    ]
-    districts = {each: at for at, one in enumerate(reductions) for each in reversed(one.districts)}
+    reductions = reduce_effects(graph, problem.target, sets)
+    districts = {
+        district: index
+        for index, reduction in enumerate(reductions)
+        for district in reversed(reduction.districts)
+    }
     ratios = []
     for given in _candidates(graph):
         try:
@@ -159,7 +167,7 @@ def plan_sampling(problem: Problem) -> SamplingPlans:
             plans.plan(members)
         return plans
     members = sets[districts[ratios[0]]]
-    raise ModelError(
+    raise MechanismError(
         f"the effect of do({', '.join(members)}) on {problem.target!r} needs a ratio of averages, "
         f"for the distribution of {listed(ratios[0])} whatever else is set, and regressions cannot "
         'be divided by each other; drop this set, or take mechanisms="linear" with '
@@ -171,7 +179,7 @@ def _candidates(graph: CausalGraph) -> Iterator[dict[str, Names]]:
     """Yield the regressors of all variables in several orders, the fewest first."""
     found: dict[tuple[tuple[str, Names], ...], None] = {}
     for order in _orders(graph):
-        given = {name: _regressors(graph, order, at) for at, name in enumerate(order)}
+        given = {name: _regressors(graph, order, index) for index, name in enumerate(order)}
         found.setdefault(tuple(given.items()))
     ranked = sorted(found, key=lambda each: sum(len(names) for _, names in each))
     yield from map(dict, ranked)
@@ -180,10 +188,10 @@ def _candidates(graph: CausalGraph) -> Iterator[dict[str, Names]]:
 def _orders(graph: CausalGraph) -> Iterator[Names]:
     """Yield topological orders: that of the graph, then drawn ones from a fixed seed."""
     yield graph.nodes
-    generator = np.random.default_rng(SEED)
+    generator = np.random.default_rng(ORDER_SEED)
     if not graph.bidirected:
         return
-    for _ in range(ORDERS):
+    for _ in range(MOST_ORDERS):
         order: list[str] = []
         waiting = list(graph.nodes)
         while waiting:
@@ -193,10 +201,10 @@ def _orders(graph: CausalGraph) -> Iterator[Names]:
         yield tuple(order)
 
 
-def _regressors(graph: CausalGraph, order: Sequence[str], at: int) -> Names:
-    """Return b(v) of the variable at a place: its district among earlier ones, with parents."""
-    district = district_within(graph, order[at], order[: at + 1])
-    return graph.require({*district, *graph.parents(district)} - {order[at]})
+def _regressors(graph: CausalGraph, order: Sequence[str], index: int) -> Names:
+    """Return b(v) of the variable at an index: its district among earlier ones, with parents."""
+    district = district_within(graph, order[index], order[: index + 1])
+    return graph.require({*district, *graph.parents(district)} - {order[index]})
 
 
 def _factor(graph: CausalGraph, given: Mapping[str, Names], district: Names) -> Names:
@@ -223,26 +231,26 @@ def _factor(graph: CausalGraph, given: Mapping[str, Names], district: Names) -> 
 def _make_plan(graph: CausalGraph, given: Mapping[str, Names], reduction: Reduction) -> Plan:
     """Return the draws of one effect, in the order of the regressions.
 
-    A draw is found by its variable and the place of its factor, or NATURAL.
+    A draw is found by its variable and the index of its factor, or NATURAL.
     """
     factors = [(set(each), set(_factor(graph, given, each))) for each in reduction.districts]
-    own = {name: at for at, (district, _) in enumerate(factors) for name in district}
+    own = {name: index for index, (district, _) in enumerate(factors) for name in district}
     target = graph.nodes[-1]
     found: dict[tuple[str, int], tuple[tuple[str, int] | str, ...]] = {}
 
-    def source(name: str, at: int) -> tuple[str, int] | str:
-        if at != NATURAL and name in factors[at][1]:
-            return name, at
-        if at != NATURAL and name in own:
+    def source(name: str, factor: int) -> tuple[str, int] | str:
+        if factor != NATURAL and name in factors[factor][1]:
+            return name, factor
+        if factor != NATURAL and name in own:
             return name, own[name]
-        return name if at != NATURAL and name in reduction.effective else (name, NATURAL)
+        return name if factor != NATURAL and name in reduction.effective else (name, NATURAL)
 
     waiting = [(target, own[target])]
     while waiting:
-        name, at = waiting.pop()
-        if (name, at) not in found:
-            found[name, at] = tuple(source(each, at) for each in given[name])
-            waiting += [each for each in found[name, at] if isinstance(each, tuple)]
+        name, factor = waiting.pop()
+        if (name, factor) not in found:
+            found[name, factor] = tuple(source(each, factor) for each in given[name])
+            waiting += [each for each in found[name, factor] if isinstance(each, tuple)]
     rank = {name: position for position, name in enumerate(given)}
     keys = sorted(found, key=lambda key: (rank[key[0]], own.get(key[0], NATURAL) != key[1], key[1]))
     positions = {key: position for position, key in enumerate(keys)}
@@ -271,14 +279,14 @@ def linear_effect(
     """
     count, index = len(plan.intervened), plans.graph.index
     rows: list[np.ndarray] = []
-    for at, draw in enumerate(plan.draws):
+    for index_of_draw, draw in enumerate(plan.draws):
         position, given = index(draw.variable), list(map(index, plans.given[draw.variable]))
         cross = covariance[..., given, position]
         slopes = np.linalg.solve(covariance[..., given, :][..., given], cross[..., None])[..., 0]
         row = np.zeros((*mean.shape[:-1], 1 + count + len(plan.draws)))
         row[..., 0] = mean[..., position] - (slopes * mean[..., given]).sum(axis=-1)
         left = covariance[..., position, position] - (slopes * cross).sum(axis=-1)
-        row[..., 1 + count + at] = np.sqrt(left)
+        row[..., 1 + count + index_of_draw] = np.sqrt(left)
         for number, each in enumerate(draw.sources):
             weight = slopes[..., number]
             if isinstance(each, str):
@@ -286,12 +294,8 @@ def linear_effect(
             else:
                 row += weight[..., None] * rows[each]
         rows.append(row)
-    found = rows[-1]
-    return (
-        found[..., 1 : 1 + count],
-        found[..., 0],
-        (found[..., 1 + count :] ** 2).sum(axis=-1),
-    )
+    slopes, weights = rows[-1][..., 1 : 1 + count], rows[-1][..., 1 + count :]
+    return slopes, rows[-1][..., 0], (weights**2).sum(axis=-1)
 
 
 def _verify(plans: SamplingPlans, plan: Plan) -> None:
@@ -299,17 +303,10 @@ def _verify(plans: SamplingPlans, plan: Plan) -> None:
     graph, trials = plans.graph, draw_trials(plans.graph, TRIALS)
     mask = np.array([[name in plan.intervened for name in graph.nodes]])
     truth = true_effects(trials, graph.index(plans.target), mask)
-    moments = np.asarray(trials.moments.mean), np.asarray(trials.moments.covariance)
-    slopes, intercept, variance = linear_effect(plans, plan, *moments)
-    pairs = (
-        (slopes, truth.slopes[:, 0, mask[0]]),
-        (intercept, truth.intercepts[:, 0]),
-        (variance, truth.variances[:, 0]),
-    )
-    error = max(
-        float(np.abs(one - other).max(initial=0.0) / max(1.0, np.abs(other).max(initial=0.0)))
-        for one, other in pairs
-    )
+    slopes, intercept, variance = linear_effect(plans, plan, *trials.moments)
+    true = truth.slopes[:, 0, mask[0]], truth.intercepts[:, 0], truth.variances[:, 0]
+    pairs = zip((slopes, intercept, variance), true, strict=True)
+    error = max(relative_error(one, other, 1.0) for one, other in pairs)
     if not error <= TOLERANCE:
         raise UnverifiedEstimand(
             f"averages of regressions miss the effect of do({', '.join(plan.intervened)}) on "

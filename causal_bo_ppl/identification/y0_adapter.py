@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from copy import copy
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from y0.algorithm.identify import identify_outcomes
 from y0.dsl import (
@@ -24,7 +25,8 @@ from y0.dsl import (
 )
 from y0.graph import NxMixedGraph
 
-from causal_bo_ppl.graph import CausalGraph, Names
+if TYPE_CHECKING:
+    from causal_bo_ppl.graph import CausalGraph
 
 
 def variable(name: str) -> Variable:
@@ -88,7 +90,7 @@ def total(expression: Expression, names: Iterable[str]) -> Expression:
 
 
 def _spent(factors: list[Expression], names: set[str]) -> tuple[int, str] | None:
-    """Return the place of the first factor with a child that is summed and stands nowhere else.
+    """Return the index of the first factor with a child that is summed and stands nowhere else.
 
     The name of that child comes second; None where there is no such factor.
     """
@@ -132,7 +134,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
     )
 
 
-def arranged(expression: Expression, graph: CausalGraph) -> Expression:
+def arranged(expression: Expression, graph: "CausalGraph") -> Expression:
     """Return the same expression, variables in graph order, factors from the last one back."""
 
     def ordered(variables: Iterable[Variable]) -> tuple[Variable, ...]:
@@ -211,7 +213,9 @@ Positions = tuple[int, ...]
 Pairs = tuple[Positions, ...]
 
 
-def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | None:
+def ask(
+    graph: "CausalGraph", outcomes: tuple[str, ...], intervened: tuple[str, ...]
+) -> Expression | None:
     """Return y0's formula for P(outcomes | do(intervened)), or None where y0 finds a hedge.
 
     This is the question of a c-factor: the outcomes must be connected by bidirected edges among
@@ -219,7 +223,7 @@ def ask(graph: CausalGraph, outcomes: Names, intervened: Names) -> Expression | 
     names and order, so its text is the same in every process.
     """
 
-    def positions(names: Names) -> Positions:
+    def positions(names: tuple[str, ...]) -> Positions:
         return tuple(graph.index(name) for name in names)
 
     directed, bidirected = (
@@ -253,7 +257,7 @@ def _ask(
     return identify_outcomes(graph, treatments=treatments, outcomes=targets)
 
 
-def _translated(answer: Expression, graph: CausalGraph, outcomes: Names) -> Expression:
+def _translated(answer: Expression, graph: "CausalGraph", outcomes: tuple[str, ...]) -> Expression:
     """Return y0's answer in the graph's names, with its conditionals in the graph's order.
 
     y0 writes the factor of a district as the product of P(v | all before v) in a topological order

@@ -11,32 +11,33 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import Drawn, Limits, drawn_before
 from causal_bo_ppl.inference.potentials import Importance
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Prior, ResponseMap, Task, offered
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem import Queries
 
 
 class ObservationModel(Protocol):
-    """What n models say about rows of the variables in `nodes`; a part of `interfaces.Model`."""
+    """Density and simulation of observations under n models; a part of `mechanisms.base.Model`."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The variables, the target last."""
 
     def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return the log density of each value given its causes, (n, rows, p)."""
+        """Return the log density of each of m observations of p variables, (n, m, p)."""
 
     def replicate(self, draws: Any, queries: Queries, key: jax.Array) -> np.ndarray:
-        """Draw one row for each model and query, (n, rows, p)."""
+        """Draw one observation of each of n models under each of M queries, (n, M, p)."""
 
 
 class ThetaDistribution(Protocol):
-    """What a method of inference knows about theta.
+    """The posterior distribution of theta as a method of inference returns it.
 
-    Kernels and checks ask a belief these questions through `Posterior`; none of them asks which
-    method it came from. Queries are over the variables of `model.nodes`.
+    Kernels and checks use it through `Posterior`, whatever method it came from. Queries are over
+    the variables of `model.nodes`.
 
     Optional, found by `offered`: `coefficients()`, the `Coefficients` of linear equations that are
-    independent given the rows, and `expected_information(queries)`, the `ExpectedInformation` of one whole
-    row of each query about the weights w of theta = mean + factor w; see `mechanisms.interfaces`.
+    independent given the data, and `expected_information(queries)`, the `ExpectedInformation` of
+    one observation of each query about the weights w of theta = mean + factor w; see
+    `mechanisms.base`.
     """
 
     @property
@@ -45,15 +46,15 @@ class ThetaDistribution(Protocol):
 
     @property
     def model(self) -> ObservationModel | None:
-        """What draws of whole models say about rows; None where only theta is known."""
+        """The model whose parameters were drawn; None where only theta is known."""
 
     @property
     def prior(self) -> Prior:
-        """What was believed before the rows."""
+        """The prior of the parameters."""
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance were found, in words."""
+        """The method by which mean and covariance were computed, for tables and messages."""
 
     @property
     def verdict(self) -> str:
@@ -61,11 +62,11 @@ class ThetaDistribution(Protocol):
 
     @property
     def learned(self) -> np.ndarray:
-        """Whether the density of each variable is known, (p,); the others' rows are given."""
+        """Whether the density of each variable is learned, (p,); the values of others are given."""
 
     @property
     def settings(self) -> str:
-        """What the numbers depend on besides problem, prior and rows; empty if nothing is drawn."""
+        """Options and key that the numbers depend on; empty if nothing is drawn."""
 
     @property
     def chains(self) -> np.ndarray | None:
@@ -97,26 +98,26 @@ class ThetaDistribution(Protocol):
         """Draw theta about n times with the whole models; by default all there are, or 4,000."""
 
     def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where that is impossible."""
+        """Draw about n times from the prior; None where that is impossible."""
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of N(mean, covariance) as a proposal for the posterior."""
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return what the computation's success is judged by: value, limit and verdict."""
+        """Return a table of diagnostics of the computation: value, limit and verdict."""
 
     def describe(self, lines: pd.DataFrame) -> str:
-        """Say in words how the posterior was computed, and how well."""
+        """Return a sentence on how the posterior was computed, and how well."""
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, (M,)."""
 
-    def update(self, rows: Data) -> "ThetaDistribution":
-        """Return the belief after more rows."""
+    def update(self, data: Data) -> "ThetaDistribution":
+        """Return the distribution after more observations."""
 
 
 class ModelDistribution:
-    """The part of a belief about the parameters of a model that the model itself knows."""
+    """The part of a `ThetaDistribution` that follows from its model alone."""
 
     model: Model
 
@@ -127,7 +128,7 @@ class ModelDistribution:
 
     @property
     def prior(self) -> Prior:
-        """What was believed before the rows."""
+        """The prior of the parameters."""
         return self.model.prior
 
     @property
@@ -136,17 +137,17 @@ class ModelDistribution:
         return self.model.learned
 
     def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where the model cannot."""
+        """Draw about n times from the prior; None where the model cannot."""
         return drawn_before(self.model, n, key)
 
 
 def learned_entries(
     model: ObservationModel | None, learned: np.ndarray, data: Data, nodes: Sequence[str]
 ) -> np.ndarray:
-    """Return where rows teach the densities of variables, (rows, p) over `nodes`.
+    """Return which values of n observations inform a density, (n, p) over `nodes`.
 
-    That is where a variable was not set, its density is learned (`learned`, (p,)), and the model
-    does not say that the experiment has changed it.
+    Those are the values of variables that were not set and whose density is learned (`learned`,
+    (p,)), unless the model has it that the experiment has changed the density.
     """
     usable = offered(model, "usable")
     if usable is not None:
@@ -154,24 +155,12 @@ def learned_entries(
     return np.asarray(~data.intervened[:, [data.nodes.index(name) for name in nodes]] & learned)
 
 
-def learned_observations(
-    problem: Problem, distribution: ThetaDistribution, data: Data
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return values (n, p) of the target and its causes, and which of them inform a density."""
-    nodes = problem.graph.ancestral(problem.target).nodes
-    columns = [problem.graph.index(name) for name in nodes]
-    return data.values[:, columns], learned_entries(
-        distribution.model, distribution.learned, data, nodes
-    )
-
-
 class Method(Protocol):
-    """A method of inference: from a task, its mechanisms and a key to a belief about theta.
+    """A method of inference: from a task, its mechanisms and a key to a distribution of theta.
 
-    What else a method may say about itself is found by `methods.trait`, which knows what is taken
-    where it says nothing:
+    It may have these attributes too, which `methods.trait` reads with the defaults in brackets:
 
-    - `takes_experiments` (True): whether it learns from rows in which something was set.
+    - `takes_experiments` (True): whether it learns from observations in which something was set.
     - `uses_linearity` (True): whether it can learn what only linear mechanisms identify.
     - `learns_moments` (False): whether it learns moments of all observed variables, whatever the
       mechanisms. Theta may then have no value in some draws.
@@ -191,14 +180,14 @@ class Method(Protocol):
         """Whether it draws at random."""
 
     def infer(self, task: Task, mechanisms: Mechanisms, key: jax.Array | None) -> ThetaDistribution:
-        """Return the posterior of theta given the rows and outcomes of the task."""
+        """Return the posterior of theta given the data and outcomes of the task."""
 
 
 class Recipe(NamedTuple):
-    """What `fit` was given, so that a posterior can be made again from its rows.
+    """The arguments of `fit`, by which a posterior can be computed again.
 
-    mechanisms: the choice as it was given. task: with the rows of the first fit; a posterior knows
-    those of later updates itself. key: None where none was given.
+    mechanisms: the choice as it was given. task: with the data of the first fit; those of later
+    updates are in the posterior. key: None where none was given.
     """
 
     mechanisms: Any

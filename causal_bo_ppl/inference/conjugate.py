@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError, MechanismError
 from causal_bo_ppl.inference.base import ModelDistribution, ThetaDistribution
-from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
+from causal_bo_ppl.inference.draws import NOMINAL_CHAINS, Drawn, Limits, draw_count, exact_lines
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
@@ -30,10 +30,17 @@ class Conjugate:
     """A normal-inverse-gamma posterior of every equation upstream of the target, in closed form.
 
     For mechanisms with hyperparameters it gives the coefficients in closed form, with the
-    hyperparameters at the mode of their evidence; the doubt about these is ignored.
+    hyperparameters at the mode of their evidence; their uncertainty is ignored.
 
-    It takes observational and interventional rows, and is refused where a latent cause joins two
+    It takes observational and interventional data, and is refused where a latent cause joins two
     equations, and for mechanisms that have no closed form.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.fit(system.problem, system.observe(50, 0), method=cb.Conjugate()).verdict
+    'exact'
     """
 
     name = "conjugate"
@@ -47,30 +54,29 @@ class Conjugate:
         given = offered(model, "given_hyperparameters")
         if given is not None:
             return approximate(given(), progress=False)
-        closed_form = offered(model, "closed_form")
-        if closed_form is None or not isinstance(model, LinearModel):
-            raise ModelError(
+        if not isinstance(model, LinearModel):
+            raise MechanismError(
                 f"{mechanisms.name} mechanisms have no posterior in closed form; use "
                 'method="nuts" or method="laplace"'
             )
-        return ExactDistribution(model, closed_form())
+        return ExactDistribution(model, model.closed_form())
 
 
 def require_no_outcomes(task: Task, method: str) -> None:
     """Refuse outcomes of the target alone."""
     if len(task.outcomes.values):
-        raise ModelError(
-            f"{method} learns from whole rows only; for outcomes of the target alone use "
-            "method='nuts' or 'laplace', or tell them to a surrogate: "
+        raise ArgumentError(
+            f"{method} learns from complete observations only; for outcomes of the target alone "
+            "use method='nuts' or 'laplace', or condition a surrogate on them: "
             "cb.surrogates.couple(post).tell(query, outcome)"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class ExactDistribution(ModelDistribution):
-    """Independent equations as the belief of a posterior; see `interfaces.ThetaDistribution`.
+    """The posterior of independent equations; see `base.ThetaDistribution`.
 
-    model: the mechanisms; its rows are those of the first fit, the equations know all of them.
+    model: the mechanisms, with the data of the first fit. equations: with all data.
     """
 
     model: LinearModel
@@ -88,7 +94,7 @@ class ExactDistribution(ModelDistribution):
         return self.equations.posterior
 
     def coefficients(self) -> Coefficients:
-        """Return the moments of the equations, which are independent given the rows."""
+        """Return the moments of the equations, which are independent given the data."""
         return self.equations.coefficients
 
     @property
@@ -98,12 +104,12 @@ class ExactDistribution(ModelDistribution):
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether theta is Gaussian: coefficients whose disturbances' variances are known."""
+        """Whether theta is Gaussian: coefficients of equations whose noise variance is known."""
         return not self.model.response.is_linear and self.equations.has_known_noise
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance of theta were found."""
+        """The method by which mean and covariance of theta were computed."""
         return "delta method" if self.model.response.is_linear else "closed form"
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -117,8 +123,8 @@ class ExactDistribution(ModelDistribution):
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Draw theta with the whole models, by default 4,000 times."""
-        models, log_prior = self.equations.draw(even(n), key)
-        return Drawn(CHAINS, self.model.theta(models), models, log_prior)
+        models, log_prior = self.equations.draw(draw_count(n), key)
+        return Drawn(NOMINAL_CHAINS, self.model.theta(models), models, log_prior)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of a Gaussian in the coefficients, whose density is known exactly."""
@@ -127,16 +133,16 @@ class ExactDistribution(ModelDistribution):
         root = np.sqrt(np.where(needed, solved.variance, 0.0))[:, None, None] * solved.root
         z = host_generator(key).standard_normal((draws, *causes.shape)) * used
         proposed = solved.mean + np.einsum("ekl,nel->nek", root, z)
-        at = np.nonzero(used & needed[:, None])
-        ratios = self.equations.log_student(proposed) + 0.5 * (z[:, at[0], at[1]] ** 2).sum(axis=1)
+        squares = z[:, used & needed[:, None]] ** 2
+        ratios = self.equations.log_student(proposed) + 0.5 * squares.sum(axis=1)
         return weigh(ratios, COEFFICIENTS)
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return one line that says that nothing can have failed."""
+        """Return the one row of a closed form."""
         return exact_lines("regression of every equation")
 
     def describe(self, lines: pd.DataFrame) -> str:
-        """Say how the posterior was computed."""
+        """Return a sentence on how the posterior was computed."""
         return "conjugate is a closed form: nothing was sampled and nothing can have failed."
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
@@ -144,9 +150,9 @@ class ExactDistribution(ModelDistribution):
         return self.model.outcome_variances(self.equations.at_mean, queries)
 
     def expected_information(self, queries: Queries) -> ExpectedInformation:
-        """Return what one whole row of each query will say about the weights of theta."""
+        """Return the expected information of one observation of each query about theta."""
         return self.equations.expected_information(queries)
 
-    def update(self, rows: Data) -> "ExactDistribution":
-        """Return the belief after more rows: exactly that of all rows together."""
-        return ExactDistribution(self.model, self.equations.update(rows))
+    def update(self, data: Data) -> "ExactDistribution":
+        """Return the posterior after more observations: exactly that of all together."""
+        return ExactDistribution(self.model, self.equations.update(data))

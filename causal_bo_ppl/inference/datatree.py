@@ -3,7 +3,7 @@
 A tree has ArviZ's usual groups with named coordinates; `SCHEMA` lists what they may hold. Groups
 with a number for every draw and observation are made on request only, because they grow with the
 product of both. `constant_data` holds the observations, `unconstrained_posterior` what a sampler
-drew, and the attribute `recipe` what `fit` was given, so that a posterior can be computed again.
+drew, and the attribute `recipe` the arguments of `fit`, so that a posterior can be computed again.
 
 A file is netCDF with the SHA-256 of its bytes in a last line after them, which readers of netCDF
 ignore. The checksum is verified before anything is interpreted. It detects damage and edits but is
@@ -30,13 +30,8 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
-from causal_bo_ppl.errors import CausalBOError, ModelError, StoreError, listed
-from causal_bo_ppl.inference.base import (
-    ObservationModel,
-    Recipe,
-    ThetaDistribution,
-    learned_observations,
-)
+from causal_bo_ppl.errors import ArgumentError, CausalBOError, MechanismError, StoreError, listed
+from causal_bo_ppl.inference.base import ObservationModel, Recipe, ThetaDistribution
 from causal_bo_ppl.inference.draws import Drawn, effects_of_draws
 from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
 from causal_bo_ppl.inputs import read_count, read_key, write_key
@@ -58,102 +53,82 @@ class Field(NamedTuple):
     types: tuple[str, ...] = ("f8",)
 
 
-ANY = "*"  # a variable of any name
-DRAW = ("chain", "draw")
-FLAG = ("b1",)
-NUMBER = ("b1", "i4", "i8", "u4", "f4", "f8")
+ANY_NAME = "*"
+DRAW_DIMS = ("chain", "draw")
+FLAG_TYPES = ("b1",)
+NUMBER_TYPES = ("b1", "i4", "i8", "u4", "f4", "f8")
 PARAMETERS = {
-    "theta": Field((*DRAW, "coordinate")),
-    "sd": Field((*DRAW, "node")),
-    "effect": Field((*DRAW, "intervention")),
+    "theta": Field((*DRAW_DIMS, "coordinate")),
+    "sd": Field((*DRAW_DIMS, "node")),
+    "effect": Field((*DRAW_DIMS, "intervention")),
 }
 SCHEMA: dict[str, dict[str, Field]] = {
     "posterior": PARAMETERS,
     "prior": PARAMETERS,
-    "unconstrained_posterior": {"psi": Field((*DRAW, "unconstrained"))},
-    "log_prior": {"prior": Field(DRAW)},
-    "sample_stats": {ANY: Field(DRAW, NUMBER)},
-    "log_likelihood": {ANY: Field((*DRAW, "row[{}]"))},
-    "posterior_predictive": {ANY: Field((*DRAW, "row[{}]"))},
-    "observed_data": {ANY: Field(("row[{}]",))},
+    "unconstrained_posterior": {"psi": Field((*DRAW_DIMS, "unconstrained"))},
+    "log_prior": {"prior": Field(DRAW_DIMS)},
+    "sample_stats": {ANY_NAME: Field(DRAW_DIMS, NUMBER_TYPES)},
+    "log_likelihood": {ANY_NAME: Field((*DRAW_DIMS, "observation[{}]"))},
+    "posterior_predictive": {ANY_NAME: Field((*DRAW_DIMS, "observation[{}]"))},
+    "observed_data": {ANY_NAME: Field(("observation[{}]",))},
     "constant_data": {
-        "values": Field(("row", "node")),
-        "was_set": Field(("row", "node"), FLAG),
+        "values": Field(("observation", "node")),
+        "was_set": Field(("observation", "node"), FLAG_TYPES),
         "outcome": Field(("experiment",)),
         "experiment_values": Field(("experiment", "node")),
-        "experiment_was_set": Field(("experiment", "node"), FLAG),
+        "experiment_was_set": Field(("experiment", "node"), FLAG_TYPES),
     },
 }
-BY_ROW = ("log_likelihood", "posterior_predictive", "observed_data")
-MOST_NUMBERS = 20_000_000  # in one group: 160 MB
-FORMAT = "3"  # raise it when a reader of the one before would misread a file
+POINTWISE_GROUPS = ("log_likelihood", "posterior_predictive", "observed_data")
+MOST_NUMBERS = 20_000_000  # in one pointwise group: 160 MB
+FORMAT = "4"  # raise it when a reader of the one before would misread a file
 LARGEST_FILE = 4 * 2**30  # bytes that a file may have and declare together
-LABEL = b"\ncausal_bo_ppl sha256 "
-GIVEN = "given draws"  # the method of a posterior made from given draws
-ROUNDING = 1e-9  # by which theta of the same draws may differ on another processor
-AGAIN = "fit and save it again with post.save(path)"
+CHECKSUM_LABEL = b"\ncausal_bo_ppl sha256 "
+GIVEN_DRAWS = "given draws"  # the method of a posterior made from given draws
+THETA_TOLERANCE = 1e-9  # by which theta of the same draws may differ on another processor
+SAVE_AGAIN = "fit and save it again with post.save(path)"
 
 
-class Contents(NamedTuple):
-    """What a tree shall hold.
+def to_datatree(
+    post: "Posterior", draws: object, key: jax.Array, observations: object, effects: object
+) -> "xr.DataTree":
+    """Return the tree of a posterior with all that `Posterior.load` needs to restore it.
 
-    draws: about how many; None for all. rows: the groups with a number for every observation.
-    effects: the interventions whose effects are a variable of the posterior, or None.
+    The arguments are those of `Posterior.to_datatree`, which are checked before anything is drawn.
     """
+    import xarray as xr
 
-    draws: int | None
-    rows: tuple[str, ...] = ()
-    effects: Queries | None = None
-
-
-def read_contents(post: "Posterior", draws: object, rows: object, effects: object) -> Contents:
-    """Return what a tree shall hold, as the arguments of `Posterior.to_datatree` ask for it."""
-    groups = {True: BY_ROW, False: ()}[rows] if isinstance(rows, bool) else rows
-    groups = (groups,) if isinstance(groups, str) else groups
-    if not isinstance(groups, list | tuple) or not all(each in BY_ROW for each in groups):
-        raise ModelError(
-            f"rows must be True, False or some of the groups {listed(BY_ROW)}; got {rows!r}"
-        )
     count = None if draws is None else read_count("draws", draws, 4)
+    wanted = _read_groups(observations)
     queries = None if effects is None else read_interventions(post.problem, effects)
     if queries is not None:
         if not len(queries):
-            raise ModelError("effects names no intervention; give some, such as [{'X': 1.0}]")
-        post.distribution.response.batch(queries)  # refused before anything is drawn
-    return Contents(count, tuple(each for each in BY_ROW if each in groups), queries)
-
-
-def draw_tree(
-    problem: Problem,
-    distribution: ThetaDistribution,
-    data: Data,
-    contents: Contents,
-    key: jax.Array,
-) -> "xr.DataTree":
-    """Return draws, densities and statistics of a posterior as a tree."""
-    import xarray as xr
-
-    for_draws, for_rows, for_prior = jax.random.split(key, 3)
-    names: dict[str, Any] = _parameter_names(problem, distribution)
-    drawn = distribution.drawn(contents.draws, for_draws)
-    by_row: dict[str, dict[str, np.ndarray]] = {}
-    if contents.rows:
-        values, free = learned_observations(problem, distribution, data)
+            raise ArgumentError("effects names no intervention; give some, such as [{'X': 1.0}]")
+        post.distribution.response.batch(queries)
+    problem, distribution = post.problem, post.distribution
+    for_draws, for_observations, for_prior = jax.random.split(key, 3)
+    names: dict[str, Any] = _parameter_names(post)
+    drawn = distribution.drawn(count, for_draws)
+    pointwise: dict[str, dict[str, np.ndarray]] = {}
+    if wanted:
+        values, free = post.learned_observations
         nodes = problem.graph.ancestral(problem.target).nodes
-        names |= {f"row[{name}]": np.flatnonzero(free[:, at]) for at, name in enumerate(nodes)}
+        indices = map(np.flatnonzero, free.T)
+        names |= {f"observation[{name}]": each for name, each in zip(nodes, indices, strict=True)}
         drawn = drawn.thinned(max(4, MOST_NUMBERS // free.size) if free.size else None)
         if len(values) and distribution.model is not None:
-            by_row = _draw_rows(drawn, distribution.model, (values, free), for_rows, contents.rows)
-        if drawn.told is not None and "log_likelihood" in contents.rows:
-            told = {f"do({problem.target})": _split(drawn, drawn.told)}
-            by_row["log_likelihood"] = by_row.get("log_likelihood", {}) | told
+            parts = values, free, for_observations, wanted
+            pointwise = _draw_pointwise(drawn, distribution.model, *parts)
+        if drawn.told is not None and "log_likelihood" in wanted:
+            outcomes = {f"do({problem.target})": _split(drawn, drawn.told)}
+            pointwise["log_likelihood"] = pointwise.get("log_likelihood", {}) | outcomes
     groups = {"posterior": _parameters(drawn, distribution)}
-    if contents.effects is not None:
-        groups["posterior"]["effect"] = _effects(drawn, distribution, contents.effects)
-        names["intervention"] = labels(problem, contents.effects)
+    if queries is not None:
+        groups["posterior"]["effect"] = _effects(drawn, distribution, queries)
+        names["intervention"] = labels(problem, queries)
     if drawn.log_prior is not None:
         groups["log_prior"] = {"prior": _split(drawn, drawn.log_prior)}
-    groups |= {"sample_stats": drawn.stats} | by_row
+    groups |= {"sample_stats": drawn.stats} | pointwise
     before = distribution.draw_prior(len(drawn.theta), for_prior)
     if before is not None:
         groups["prior"] = _parameters(before, distribution)
@@ -161,38 +136,72 @@ def draw_tree(
     if psi is not None and psi.shape[0] * psi.shape[1] == len(drawn.theta):  # all draws are kept
         groups["unconstrained_posterior"] = {"psi": psi}
         names["unconstrained"] = distribution.model.coordinates  # type: ignore[union-attr]
-    return xr.DataTree.from_dict(
+    tree = xr.DataTree.from_dict(
         {group: _dataset(group, arrays, names) for group, arrays in groups.items() if arrays}
     )
+    if kept := _observations(post):
+        tree["constant_data"] = _dataset("constant_data", kept, {"node": post.data.nodes})
+    tree.attrs = _attributes(post)
+    return tree
 
 
-def _parameter_names(
-    problem: Problem, distribution: ThetaDistribution
-) -> dict[str, tuple[str, ...]]:
+def _read_groups(observations: object) -> tuple[str, ...]:
+    """Return the pointwise groups that `observations` asks for."""
+    if isinstance(observations, bool):
+        return POINTWISE_GROUPS if observations else ()
+    names = [observations] if isinstance(observations, str) else observations
+    if not isinstance(names, list | tuple) or not all(name in POINTWISE_GROUPS for name in names):
+        raise ArgumentError(
+            "observations must be True, False or some of the groups "
+            f"{listed(POINTWISE_GROUPS)}; got {observations!r}"
+        )
+    return tuple(names)
+
+
+def _attributes(post: "Posterior") -> dict[str, str]:
+    """Return the attributes of a tree, by which `Posterior.load` restores and checks it."""
+    import causal_bo_ppl
+
+    attributes = offered(post.distribution.response, "attributes")
+    return {
+        "causal_bo_ppl": causal_bo_ppl.__version__,
+        "format": FORMAT,
+        "problem": post.problem.fingerprint,
+        "posterior": post.fingerprint,
+        "method": post.method,
+        "mechanisms": post.mechanisms,
+        "verdict": post.verdict,
+        "accepted": post.accepted,
+        "draws": "independent" if post.distribution.chains is None else "as sampled in chains",
+        "recipe": _write_recipe(post),
+    } | ({} if attributes is None else attributes())
+
+
+def _parameter_names(post: "Posterior") -> dict[str, tuple[str, ...]]:
     """Return the names along the dimensions of theta and of the sds."""
-    nodes = problem.graph.ancestral(problem.target).nodes
-    learned = tuple(name for name, each in zip(nodes, distribution.learned, strict=True) if each)
-    return {"coordinate": distribution.response.names, "node": learned}
+    nodes = post.problem.graph.ancestral(post.problem.target).nodes
+    pairs = zip(nodes, post.distribution.learned, strict=True)
+    return {"coordinate": post.names, "node": tuple(name for name, learned in pairs if learned)}
 
 
 def _field(group: str, name: str) -> Field:
-    """Return what the schema says about a variable of a group; no types where it has none."""
+    """Return the field of a variable in the schema; one without types where it has none."""
     fields = SCHEMA.get(group, {})
-    found = fields.get(name, fields.get(ANY, Field((), ())))
-    return Field(tuple(each.format(name) for each in found.dims), found.types)
+    field = fields.get(name, fields.get(ANY_NAME, Field((), ())))
+    return field._replace(dims=tuple(dim.format(name) for dim in field.dims))
 
 
 def _dataset(group: str, arrays: Mapping[str, Any], names: Mapping[str, Any]) -> "xr.Dataset":
     """Return a group over the dimensions of its schema; dimensions without names are numbered."""
     import xarray as xr
 
-    found, coords = {}, {}
+    variables, coords = {}, {}
     for name, values in arrays.items():
         dims = _field(group, name).dims
-        found[name] = (dims, values)
+        variables[name] = (dims, values)
         for dim, size in zip(dims, np.shape(values), strict=True):
             coords[dim] = list(names[dim]) if dim in names else np.arange(size)
-    return xr.Dataset(found, coords)
+    return xr.Dataset(variables, coords)
 
 
 def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
@@ -218,76 +227,51 @@ def _effects(drawn: Drawn, distribution: ThetaDistribution, queries: Queries) ->
     return _split(drawn, effects)
 
 
-def _draw_rows(
+def _draw_pointwise(
     drawn: Drawn,
     model: ObservationModel,
-    rows: tuple[Any, Any],
+    values: np.ndarray,
+    free: np.ndarray,
     key: jax.Array,
     wanted: tuple[str, ...],
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return the wanted groups with a number for every observation of every learned variable."""
-    values, free = rows
     arrays: dict[str, np.ndarray] = {}
     if "log_likelihood" in wanted:
         arrays["log_likelihood"] = model.log_densities(drawn.models, values, free)
     if "posterior_predictive" in wanted:
         given = Queries(~free, np.where(free, 0.0, values))
         arrays["posterior_predictive"] = model.replicate(drawn.models, given, key)
-    shown = [(at, name) for at, name in enumerate(model.nodes) if free[:, at].any()]
+    learned = [(k, name, free[:, k]) for k, name in enumerate(model.nodes) if free[:, k].any()]
     groups = {
-        group: {name: _split(drawn, array[:, free[:, at], at]) for at, name in shown}
+        group: {name: _split(drawn, array[:, chosen, k]) for k, name, chosen in learned}
         for group, array in arrays.items()
     }
     if "observed_data" in wanted:
-        groups["observed_data"] = {name: values[free[:, at], at] for at, name in shown}
+        groups["observed_data"] = {name: values[chosen, k] for k, name, chosen in learned}
     return groups
-
-
-def to_datatree(post: "Posterior", contents: Contents, key: jax.Array) -> "xr.DataTree":
-    """Return the tree of a posterior with all that `Posterior.load` needs to restore it."""
-    import causal_bo_ppl
-
-    tree = draw_tree(post.problem, post.distribution, post.data, contents, key)
-    if kept := _observations(post):
-        tree["constant_data"] = _dataset("constant_data", kept, {"node": post.data.nodes})
-    tree.attrs = {
-        "causal_bo_ppl": causal_bo_ppl.__version__,
-        "format": FORMAT,
-        "problem": post.problem.fingerprint,
-        "posterior": post.fingerprint,
-        "method": post.method,
-        "mechanisms": post.mechanisms,
-        "verdict": post.verdict,
-        "accepted": post.accepted,
-        "draws": "independent" if post.distribution.chains is None else "as sampled in chains",
-        "recipe": _write_recipe(post),
-    }
-    attributes = offered(post.distribution.response, "attributes")
-    if attributes is not None:
-        tree.attrs |= {str(name): str(value) for name, value in attributes().items()}
-    return tree
 
 
 def _observations(post: "Posterior") -> dict[str, np.ndarray]:
     """Return the observations, and outcomes of which only the target is known, where any are."""
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     if post.n_observations:
-        found |= {"values": post.data.values, "was_set": post.data.intervened}
+        arrays |= {"values": post.data.values, "was_set": post.data.intervened}
     if post.recipe is not None and len(post.recipe.task.outcomes.values):
-        queries, found["outcome"] = post.recipe.task.outcomes
-        found["experiment_values"] = np.asarray(queries.value)
-        found["experiment_was_set"] = np.asarray(queries.mask)
-    return found
+        queries, arrays["outcome"] = post.recipe.task.outcomes
+        arrays["experiment_values"] = np.asarray(queries.value)
+        arrays["experiment_was_set"] = np.asarray(queries.mask)
+    return arrays
 
 
 def _write_recipe(post: "Posterior") -> str:
-    """Return what `fit` was given as JSON; an empty text where nothing was fitted."""
+    """Return the arguments of `fit` as JSON; an empty text where nothing was fitted."""
     if post.recipe is None:
         return ""
     mechanisms, method, task, key = post.recipe
     try:
         prior = None if task.prior is None else serialization.write_prior(task.prior)
-    except ModelError:  # user-defined
+    except MechanismError:  # user-defined
         prior = {"name": type(task.prior).__name__}
     record = {
         "mechanisms": serialization.write_mechanisms(mechanisms),
@@ -320,7 +304,7 @@ def _read_path(path: object) -> Path:
 
 def checksum_line(data: bytes | memoryview) -> bytes:
     """Return the line that ends a file: the checksum of all bytes before it."""
-    return LABEL + hashlib.sha256(data).hexdigest().encode() + b"\n"
+    return CHECKSUM_LABEL + hashlib.sha256(data).hexdigest().encode() + b"\n"
 
 
 def require_checksum(data: bytes) -> None:
@@ -329,7 +313,7 @@ def require_checksum(data: bytes) -> None:
     if data[-length:] != checksum_line(memoryview(data)[:-length]):
         raise StoreError(
             "does not match the checksum at its end: it was damaged, cut off or edited, or another "
-            f"program wrote it; take an intact copy, or {AGAIN}"
+            f"program wrote it; take an intact copy, or {SAVE_AGAIN}"
         )
 
 
@@ -379,7 +363,7 @@ def replace_file(path: Path, *pieces: bytes) -> None:
 
 
 class UserDefined(NamedTuple):
-    """What a file cannot hold and the caller of `Posterior.load` gives; None where not given."""
+    """The arguments of `fit` that a file cannot hold; None where they are not given."""
 
     mechanisms: Any = None
     method: Any = None
@@ -389,8 +373,8 @@ class UserDefined(NamedTuple):
 class Saved(NamedTuple):
     """A saved posterior whose tree passed all checks.
 
-    recipe: what `fit` was given; None for given draws. parts: observations of the first fit and of
-    each update.
+    recipe: the arguments of `fit`; None for given draws. parts: observations of the first fit and
+    of each update.
     """
 
     tree: Any
@@ -412,10 +396,10 @@ class Saved(NamedTuple):
         stats, sizes = {str(name): kept[name].values for name in kept}, map(len, self.parts)
         recipe: Any = self.recipe
         distribution = recipe.method.resume(model, psi, stats, recipe.key, [*accumulate(sizes)])
-        theta, own = self.tree["posterior"]["theta"].values, distribution.chains
-        close = ROUNDING * np.abs(theta).max()
-        if own.shape != theta.shape or not (np.abs(own - theta) <= close).all():
-            raise StoreError(f"has draws of theta that are not those of its chains; {AGAIN}")
+        theta, chains = self.tree["posterior"]["theta"].values, distribution.chains
+        close = THETA_TOLERANCE * np.abs(theta).max()
+        if chains.shape != theta.shape or not (np.abs(chains - theta) <= close).all():
+            raise StoreError(f"has draws of theta that are not those of its chains; {SAVE_AGAIN}")
         return distribution  # type: ignore[no-any-return]
 
 
@@ -429,7 +413,7 @@ def reading(source: object) -> Iterator[None]:
         raise StoreError(f"{where} {error}") from None
     except (CausalBOError, LookupError, TypeError, ValueError) as error:  # a tree may be edited
         raise StoreError(
-            f"{where} cannot be restored, {type(error).__name__}: {error}; {AGAIN}"
+            f"{where} cannot be restored, {type(error).__name__}: {error}; {SAVE_AGAIN}"
         ) from error
 
 
@@ -445,7 +429,7 @@ def read_saved(source: object, problem: Problem, user: UserDefined, largest: int
         tree = source
     else:
         tree = _read_file(_read_path(source), problem, largest)
-    if tree.attrs["method"] == GIVEN:
+    if tree.attrs["method"] == GIVEN_DRAWS:
         return Saved(tree, None, ())
     record, nodes = json.loads(tree.attrs["recipe"]), problem.graph.nodes
     kept = _read_kept(tree, len(nodes))
@@ -463,14 +447,14 @@ def read_saved(source: object, problem: Problem, user: UserDefined, largest: int
 
 def _read_kept(tree: Any, nodes: int) -> dict[str, np.ndarray]:
     """Return the arrays of `constant_data`, empty ones for those that it does not have."""
-    sizes = {"row": 0, "experiment": 0, "node": nodes}
-    found = {
+    sizes = {"observation": 0, "experiment": 0, "node": nodes}
+    arrays = {
         name: np.zeros([sizes[dim] for dim in field.dims], field.types[0])
         for name, field in SCHEMA["constant_data"].items()
     }
     if "constant_data" in tree.children:
-        found |= {str(name): each.values for name, each in tree["constant_data"].data_vars.items()}
-    return found
+        arrays |= {str(name): each.values for name, each in tree["constant_data"].data_vars.items()}
+    return arrays
 
 
 def _read_user_defined(record: Mapping[str, Any], user: UserDefined) -> UserDefined:
@@ -515,7 +499,7 @@ def _read_file(path: Path, problem: Problem, largest: int) -> "xr.DataTree":
     except StoreError:
         raise
     except Exception as error:  # a file of another program can fail anywhere in three libraries
-        raise StoreError(f"cannot be read: {error}; {AGAIN}") from error
+        raise StoreError(f"cannot be read: {error}; {SAVE_AGAIN}") from error
     return xr.DataTree.from_dict(loaded)
 
 
@@ -532,7 +516,7 @@ def _require_version(form: object, version: object) -> None:
     if str(form) != FORMAT or not () < _release(version) <= _release(ours):
         raise StoreError(
             f"was written by version {version} of causal_bo_ppl, in format {form}; this is version "
-            f"{ours}, which reads format {FORMAT}: upgrade the older of the two, or {AGAIN}"
+            f"{ours}, which reads format {FORMAT}: upgrade the older of the two, or {SAVE_AGAIN}"
         )
 
 
@@ -570,7 +554,7 @@ def require_schema(tree: "xr.DataTree", problem: Problem) -> None:
             "load it with the problem it was fitted for"
         )
     if "posterior" not in tree.children or "theta" not in tree["posterior"].data_vars:
-        raise StoreError(f"holds no draws of theta; {AGAIN}")
+        raise StoreError(f"holds no draws of theta; {SAVE_AGAIN}")
     for node in tree.subtree:
         group = node.path.strip("/")
         if group and group not in SCHEMA:
@@ -603,16 +587,16 @@ def require_same(tree: Any, post: "Posterior") -> None:
         raise StoreError(
             "gives another posterior than the one that was saved: observations, prior, method, "
             "functions, verdict or draws differ, or only some draws were kept; "
-            f"{AGAIN} without draws="
+            f"{SAVE_AGAIN} without draws="
         )
     for group in [each for each in ("posterior", "prior") if each in tree.children]:
-        for dim, names in _parameter_names(post.problem, post.distribution).items():
+        for dim, names in _parameter_names(post).items():
             _require_names(tree, group, dim, names)
         sd = tree[group].data_vars.get("sd", np.ones(1))
         if not ((sd > 0) & (np.isfinite(sd) | (group == "prior"))).all():
-            raise StoreError(f"has standard deviations in {group!r} that are not positive; {AGAIN}")
+            raise StoreError(f"has sds in {group!r} that are not positive; {SAVE_AGAIN}")
     theta = tree["posterior"]["theta"].values
     is_moments = post.recipe is not None and trait(post.recipe.method, "learns_moments")
     # a ratio of moments whose denominator passes zero has no value: NaN
     if not (~np.isinf(theta) if is_moments else np.isfinite(theta)).all():
-        raise StoreError(f"has draws of theta that are not finite; {AGAIN}")
+        raise StoreError(f"has draws of theta that are not finite; {SAVE_AGAIN}")

@@ -1,9 +1,7 @@
-"""What are the effects of many draws of theta? A fixed number of draws at once.
+"""Draws of a posterior: their effects, and whether the computation that made them worked.
 
-Draws of a posterior, and whether the computation that made them worked.
-
-Draws are of theta and of whole models, with what the method says about each. They are judged by
-R-hat, effective sample sizes, divergences and energy, with limits.
+Draws are of theta and of the parameters of models. They are judged by R-hat, effective sample
+sizes, divergences and energy, with limits.
 """
 
 from functools import partial
@@ -15,14 +13,15 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, judge
+from causal_bo_ppl.errors import listed
 from causal_bo_ppl.inference.potentials import log_priors
-from causal_bo_ppl.inputs import read_number
 from causal_bo_ppl.mechanisms.base import Model, ResponseMap, ResponseProgram, offered
 from causal_bo_ppl.problem import Queries
 
-THETAS = 64  # models at once
+THETAS_AT_ONCE = 64  # in one compiled program
+NOMINAL_CHAINS = 4  # into which independent draws are divided
+DEFAULT_DRAWS = 4_000
 
 
 @jax.jit
@@ -34,7 +33,7 @@ def apply_to_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax
 
 
 def how_many(program: ResponseProgram) -> tuple[int | None, bool]:
-    """Return how many queries a piece holds, where the program says so; whether threads share."""
+    """Return the number of queries of a piece, None for any, and whether threads share pieces."""
     return getattr(program, "together", None), getattr(program, "side_by_side", False)
 
 
@@ -46,28 +45,24 @@ def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries)
     known = offered(response, "effects_of_many")
     if known is not None:
         return np.asarray(known(theta, queries))
-    filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)), mode="edge")
-    effects, batch = np.empty((len(filled), len(queries))), response.batch(queries)
-    sizes = how_many(response.program)
-    for start in range(0, len(filled), THETAS):
-        block = jnp.asarray(filled[start : start + THETAS])
-        work = partial(apply_to_many, response.program, block)
-        effects[start : start + THETAS] = in_pieces(work, batch, len(queries), 1, *sizes)
-    return effects[: len(theta)]
+    batch, sizes = response.batch(queries), how_many(response.program)
+
+    def effects_of(block: np.ndarray) -> Any:
+        work = partial(apply_to_many, response.program, jnp.asarray(block))
+        return in_pieces(work, batch, len(queries), 1, *sizes)
+
+    return np.asarray(in_pieces(effects_of, theta, len(theta), 0, THETAS_AT_ONCE))
 
 
-CHAINS, DRAWS = 4, 4_000  # of posteriors that are drawn from at once: chains are a mere division
-
-
-def even(n: int | None) -> int:
-    """Return about n, DRAWS by default, as a multiple of CHAINS."""
-    return CHAINS * -(-(n or DRAWS) // CHAINS)
+def draw_count(n: int | None) -> int:
+    """Return about n, DEFAULT_DRAWS by default, as a multiple of NOMINAL_CHAINS."""
+    return NOMINAL_CHAINS * -(-(n or DEFAULT_DRAWS) // NOMINAL_CHAINS)
 
 
 class Drawn(NamedTuple):
     """Draws of a posterior, n in all, in `chains` equal parts one after the other.
 
-    theta: (n, d). models: parameters of n models, as the family makes them; None where only theta
+    theta: (n, d). models: parameters of n models, as the family returns them; None where only theta
     is known. log_prior: (n,) up to a constant, or None. stats: {name: (chains, n / chains)} of the
     sampler. told: (n, m) log densities of outcomes, where there are any.
     """
@@ -92,14 +87,8 @@ class Drawn(NamedTuple):
         return Drawn(self.chains, self.theta[kept], models, log_prior, stats, told)
 
 
-def choose_draws(draws: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:
-    """Choose n of the draws (m, d) at random: each at most once, as long as there are enough."""
-    order = generator.permutation(len(draws))
-    return np.asarray(draws[np.resize(order, n) if n > len(draws) else order[:n]])
-
-
 def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
-    """Return draws at coordinates (n, k) with all that the model says about them."""
+    """Return draws at coordinates (n, k) with their densities."""
     models = model.draws(psi)
     outcomes = offered(model, "outcome_densities")
     told = None if outcomes is None else outcomes(models)
@@ -107,14 +96,14 @@ def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) 
 
 
 def drawn_before(model: Model, n: int, key: jax.Array) -> Drawn | None:
-    """Draw about n models before any row; None where the model cannot."""
+    """Draw about n models from the prior; None where the model cannot."""
     draw_prior = offered(model, "draw_prior")
-    models = None if draw_prior is None else draw_prior(even(n), key)
-    return None if models is None else Drawn(CHAINS, model.theta(models), models)
+    models = None if draw_prior is None else draw_prior(draw_count(n), key)
+    return None if models is None else Drawn(NOMINAL_CHAINS, model.theta(models), models)
 
 
 class Limits(NamedTuple):
-    """What a sampled posterior must keep.
+    """The limits of the diagnostics of a sampled posterior.
 
     Attributes
     ----------
@@ -124,6 +113,12 @@ class Limits(NamedTuple):
         The smallest effective sample size, bulk and tail, of all chains together.
     bfmi:
         The smallest estimated Bayesian fraction of missing information of a chain.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.diagnostics.Limits(ess=1_000.0)
+    Limits(r_hat=1.01, ess=1000.0, bfmi=0.3)
     """
 
     r_hat: float = 1.01
@@ -138,52 +133,41 @@ def summarise(draws: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
     """
     from arviz_stats.base import array_stats
 
-    by_name = np.moveaxis(draws, -1, 0)
-    sd, squares = (
-        draws.std(axis=(0, 1), ddof=1),
-        (by_name - by_name.mean(axis=(1, 2), keepdims=True)) ** 2,
-    )
+    by_name, sd = np.moveaxis(draws, -1, 0), draws.std(axis=(0, 1), ddof=1)
+    squares = (by_name - by_name.mean(axis=(1, 2), keepdims=True)) ** 2
     columns = {
         "mean": draws.mean(axis=(0, 1)),
         "sd": sd,
         "mcse_mean": array_stats.mcse(by_name, method="mean"),
-        "mcse_sd": array_stats.mcse(squares, method="mean")
-        / (2 * sd),  # ArviZ's own takes the mean's sample size
+        # ArviZ's "sd" takes the effective sample size of the mean
+        "mcse_sd": array_stats.mcse(squares, method="mean") / (2 * sd),
         "ess_bulk": array_stats.ess(by_name, method="bulk"),
         "ess_sd": array_stats.ess(squares, method="mean"),
         "ess_tail": array_stats.ess(by_name, method="tail", prob=(0.05, 0.95)),
         "r_hat": array_stats.rhat(by_name) if draws.shape[0] > 1 else np.full(len(names), np.nan),
     }
-    return pd.DataFrame(
-        {name: np.asarray(value) for name, value in columns.items()}, index=pd.Index(names)
-    )
+    columns = {name: np.asarray(value) for name, value in columns.items()}
+    return pd.DataFrame(columns, index=pd.Index(names))
 
 
 def effective_sizes(draws: np.ndarray) -> np.ndarray:
-    """Return how many independent draws the means of draws (chains, n, d) are worth, of shape (d,).
+    """Return the effective sample sizes (d,) of the means of draws (chains, n, d).
 
-    They are computed by ArviZ and at most all; where there are too few to tell, one for each chain.
+    They are computed by ArviZ and at most the number of draws; where ArviZ cannot assess them, the
+    number of chains.
     """
     from arviz_stats.base import array_stats
 
     chains, length, _ = draws.shape
-    found = np.asarray(
-        array_stats.ess(np.ascontiguousarray(np.moveaxis(draws, -1, 0)), method="mean"), float
-    )
-    found = np.where(
-        np.ptp(draws, axis=(0, 1)) > 0, np.where(np.isfinite(found), found, chains), np.inf
-    )
-    return np.asarray(np.clip(found, chains, chains * length))
-
-
-def worth_of_chains(draws: np.ndarray) -> float:
-    """Return how many independent draws the covariance of draws (chains, n, d) is made of."""
-    centre = draws.reshape(-1, draws.shape[-1]).mean(axis=0)
-    return float(effective_sizes((draws - centre) ** 2).min(initial=np.inf))
+    by_name = np.ascontiguousarray(np.moveaxis(draws, -1, 0))
+    sizes = np.asarray(array_stats.ess(by_name, method="mean"), float)
+    sizes = np.where(np.isfinite(sizes), sizes, chains)
+    sizes = np.where(np.ptp(draws, axis=(0, 1)) > 0, sizes, np.inf)
+    return np.asarray(np.clip(sizes, chains, chains * length))
 
 
 def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limits) -> pd.DataFrame:
-    """Judge draws by a line for each thing that can go wrong: value, limit, verdict. NaN fails.
+    """Return a row for each diagnostic of draws: value, limit and verdict. NaN fails.
 
     table: as `summarise` makes it. stats: of the sampler, (chains, draws) each; divergences and
     energy are judged where the sampler has them. R-hat of one chain is not assessed.
@@ -192,27 +176,19 @@ def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limi
         ("r_hat", table["r_hat"].max(skipna=False), f"<= {limits.r_hat:g}", *_r_hat(table, limits))
     ]
     for name in ("ess_bulk", "ess_tail"):
-        passed = bool((table[name] >= limits.ess).all())
-        worst = str(table[name].idxmin())
-        rows.append(
-            (name, table[name].min(skipna=False), f">= {limits.ess:g}", _judge(passed), worst)
-        )
+        verdict, worst = judge(bool((table[name] >= limits.ess).all())), str(table[name].idxmin())
+        rows.append((name, table[name].min(skipna=False), f">= {limits.ess:g}", verdict, worst))
     if "diverging" in stats:
         count = float(stats["diverging"].sum())
-        rows.append(("divergences", count, "= 0", _judge(not stats["diverging"].any()), ""))
+        rows.append(("divergences", count, "= 0", judge(not stats["diverging"].any()), ""))
     if "energy" in stats:
         from arviz_stats.base import array_stats
 
         bfmi = np.asarray(array_stats.bfmi(stats["energy"]))
         passed = bool((bfmi >= limits.bfmi).all())
-        rows.append(("bfmi", float(bfmi.min()), f">= {limits.bfmi:g}", _judge(passed), ""))
-    return pd.DataFrame(rows, columns=["line", "value", "limit", "verdict", "worst"]).set_index(
-        "line"
-    )
-
-
-def _judge(passed: bool) -> str:
-    return PASSED if passed else FAILED
+        rows.append(("bfmi", float(bfmi.min()), f">= {limits.bfmi:g}", judge(passed), ""))
+    columns = ["line", "value", "limit", "verdict", "worst"]
+    return pd.DataFrame(rows, columns=columns).set_index("line")
 
 
 def _r_hat(table: pd.DataFrame, limits: Limits) -> tuple[str, str]:
@@ -220,11 +196,11 @@ def _r_hat(table: pd.DataFrame, limits: Limits) -> tuple[str, str]:
     if table["r_hat"].isna().all():
         return UNKNOWN, ""
     worst = str(table["r_hat"].idxmax()) if table["r_hat"].notna().all() else ""
-    return _judge(bool((table["r_hat"] <= limits.r_hat).all())), worst
+    return judge(bool((table["r_hat"] <= limits.r_hat).all())), worst
 
 
 def describe_chains(size: str, lines: pd.DataFrame) -> str:
-    """Say in words how good draws are; size: how many there are, in words."""
+    """Return a sentence on the quality of draws; size: a text on how many there are."""
     value, verdict = lines["value"], lines["verdict"]
     known = f"up to {value['r_hat']:.4f}" if verdict["r_hat"] != UNKNOWN else "unknown"
     numbers = (
@@ -240,32 +216,13 @@ def describe_chains(size: str, lines: pd.DataFrame) -> str:
 
 
 def overall(lines: pd.DataFrame) -> str:
-    """Return failed if a line failed, "not assessed" if one could not be assessed, else passed."""
-    found = set(lines["verdict"])
-    return FAILED if FAILED in found else UNKNOWN if UNKNOWN in found else PASSED
+    """Return failed if a row failed, "not assessed" if one could not be assessed, else passed."""
+    return next((each for each in (FAILED, UNKNOWN) if each in set(lines["verdict"])), PASSED)
 
 
 def exact_lines(how: str) -> pd.DataFrame:
-    """Return the one line of a closed form."""
+    """Return the table of diagnostics of a closed form, which has one row."""
     return pd.DataFrame(
         {"value": [0.0], "limit": ["= 0"], "verdict": [PASSED]},
         index=pd.Index([f"closed form: {how}"], name="line"),
     )
-
-
-def read_levels(levels: object) -> list[float]:
-    """Return probabilities of quantiles, one or several."""
-    given = np.atleast_1d(np.asarray(levels, dtype=object))
-    read = [read_number("level", level) for level in given]
-    if not all(0 < level < 1 for level in read):
-        raise ModelError(f"levels must lie between 0 and 1, got {read}")
-    return read
-
-
-def find_quantiles(theta: np.ndarray, levels: list[float]) -> dict[float, np.ndarray]:
-    """Return quantiles (d,) of draws (n, d) by level; a draw that is not finite lies at the end."""
-    ends = [np.nan_to_num(theta, nan=np.inf if level >= 0.5 else -np.inf) for level in levels]
-    return {
-        level: np.quantile(end, level, axis=0, method="inverted_cdf")
-        for level, end in zip(levels, ends, strict=True)
-    }

@@ -19,48 +19,32 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from tqdm import tqdm
 
-from causal_bo_ppl.checks import FAILED, PASSED
+from causal_bo_ppl.checks import judge
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import CausalBOWarning, ModelError, NumericalError, listed
+from causal_bo_ppl.errors import CausalBOWarning, NumericalError, listed
+from causal_bo_ppl.inference import potentials
 from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
-    CHAINS,
+    NOMINAL_CHAINS,
     Drawn,
     Limits,
+    draw_count,
     drawn_at,
-    even,
     overall,
 )
-from causal_bo_ppl.inference.potentials import (
-    PROPOSALS,
-    WHOLE,
-    Importance,
-    derivatives,
-    explain,
-    hessian,
-    potentials,
-    resample,
-    value_and_gradient,
-    weigh,
-)
-from causal_bo_ppl.inputs import PATIENCE, host_generator
-from causal_bo_ppl.mechanisms.base import (
-    Density,
-    Mechanisms,
-    Model,
-    Task,
-    offered,
-)
+from causal_bo_ppl.inputs import PROGRESS_DELAY, host_generator
+from causal_bo_ppl.mechanisms.base import Density, Mechanisms, Model, Task, offered
 from causal_bo_ppl.problem import Queries
 
-NEWTON = 50  # steps at most
-CLOSE = 1e-10  # Newton decrement, in log density: the mode is found
-ENOUGH = 1e-5  # decrement that still passes, where rounding or a kink stops the search
-LEVEL = 0.9  # of the intervals whose coverage is judged
-# What these intervals hold of the exact posterior: warned of, and refused. They may be off by 0.05,
-# as `cb.diagnostics.calibrate` allows.
-NARROW, NARROWEST = 0.87, 0.85
-WORST = 1e10  # condition number of the Hessian in whitened coordinates: half of the digits are left
+MOST_NEWTON_STEPS = 50
+CONVERGED_DECREMENT = 1e-10  # Newton decrement, in log density, at which the search ends
+LARGEST_DECREMENT = 1e-5  # that still passes, where rounding or a kink stops the search
+COVERAGE_LEVEL = 0.9  # of the intervals whose coverage is judged
+# The coverage of these intervals by the exact posterior below which a warning is given, and below
+# which they fail. They may be off by 0.05, as `cb.diagnostics.calibrate` allows.
+WARNED_COVERAGE, LEAST_COVERAGE = 0.87, 0.85
+LARGEST_CONDITION = 1e10  # of the Hessian in whitened coordinates: half of the digits are left
+SMALLEST_STEP = 1e-8  # share of a Newton step at which halving it ends
 
 
 @dataclass(frozen=True)
@@ -71,6 +55,13 @@ class Laplace:
     ----------
     progress:
         Whether a progress bar is shown when the search takes more than a few seconds.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.fit(system.problem, system.observe(100, 0), method=cb.Laplace(progress=False)).verdict
+    'passed'
     """
 
     progress: bool = field(default=True, compare=False)
@@ -84,14 +75,14 @@ class Laplace:
     ) -> "GaussianDistribution":
         """Return the Gaussian at the mode; warn where its intervals are too narrow.
 
-        An update with more rows does not warn again.
+        An update with more observations does not warn again.
         """
         distribution = approximate(mechanisms.bind(task), progress=self.progress)
-        if distribution.coverage is not None and distribution.coverage < NARROW:
+        if distribution.coverage is not None and distribution.coverage < WARNED_COVERAGE:
             warnings.warn(
-                f"with so few rows laplace is too narrow: its {LEVEL:.0%} intervals hold only "
-                f"about {distribution.coverage:.0%} of the exact posterior; "
-                'use method="nuts", or add rows',
+                f"with so few observations laplace is too narrow: its {COVERAGE_LEVEL:.0%} "
+                f"intervals hold only about {distribution.coverage:.0%} of the exact posterior; "
+                'use method="nuts", or add observations',
                 CausalBOWarning,
                 stacklevel=3,
             )
@@ -100,7 +91,7 @@ class Laplace:
 
 @dataclass(frozen=True, eq=False)
 class GaussianDistribution(ModelDistribution):
-    """A Gaussian in a model's coordinates as the belief of a posterior; see `interfaces.ThetaDistribution`.
+    """A Gaussian in a model's coordinates; see `base.ThetaDistribution`.
 
     mode: the coordinates at the mode, (k,). factor: a factor of the covariance, (k, k). decrement:
     how far the mode still is. condition: the condition number of the Hessian.
@@ -120,20 +111,14 @@ class GaussianDistribution(ModelDistribution):
 
     @property
     def verdict(self) -> str:
-        """Whether a mode was found, and its curvature says how wide the posterior is."""
+        """Whether a mode was found, and a Gaussian there is wide enough."""
         return overall(self.lines(Limits()))
 
     @cached_property
-    def width(self) -> float | None:
-        """The sd at the mode relative to the exact one; None where the model does not know it."""
-        narrowness = offered(self.model, "narrowness")
-        return None if narrowness is None else float(narrowness())
-
-    @cached_property
     def coverage(self) -> float | None:
-        """The share of the exact posterior in 90 % intervals; None where it is not known."""
-        found = offered(self.model, "mode_coverage")
-        return None if found is None else float(found(LEVEL))
+        """The exact probability of 90 % intervals; None where it is not known."""
+        coverage = offered(self.model, "mode_coverage")
+        return None if coverage is None else float(coverage(COVERAGE_LEVEL))
 
     @property
     def is_gaussian(self) -> bool:
@@ -142,7 +127,7 @@ class GaussianDistribution(ModelDistribution):
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance of theta were found."""
+        """The method by which mean and covariance of theta were computed."""
         if offered(self.model, "moments") is not None:
             return "mode and curvature of the hyperparameters, averaged over them"
         return "mode and curvature" + ("" if self.is_gaussian else ", delta method")
@@ -150,7 +135,7 @@ class GaussianDistribution(ModelDistribution):
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean of theta (d,), and a factor (d, r) of its covariance.
 
-        At the mode and to first order, unless the model offers better.
+        They are those at the mode and to first order, unless the model offers others.
         """
         known = offered(self.model, "moments")
         if known is not None:
@@ -169,70 +154,64 @@ class GaussianDistribution(ModelDistribution):
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Draw theta with the whole models, by default 4,000 times."""
-        psi = self._coordinates(even(n), key)
-        return drawn_at(self.model, psi, CHAINS, {})
+        psi = self._coordinates(draw_count(n), key)
+        return drawn_at(self.model, psi, NOMINAL_CHAINS, {})
 
-    def importance(self, draws: int, key: jax.Array) -> Importance:
-        """Return weights of the Gaussian for the density that it stands for."""
+    def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
+        """Return weights of the Gaussian for the density that it approximates."""
         return self.resampled(draws, key)[1]
 
-    def resampled(self, draws: int, key: jax.Array) -> tuple[np.ndarray, Importance]:
-        """Draw theta (n, d) from the density that the Gaussian stands for, and return the weights.
+    def resampled(self, draws: int, key: jax.Array) -> tuple[np.ndarray, potentials.Importance]:
+        """Draw theta (n, d) from the density that the Gaussian approximates, with the weights.
 
         Gaussian draws in all coordinates of the model, weighted, then chosen systematically in
         proportion to their weights.
         """
         generator = host_generator(key)
-        z = generator.standard_normal((PROPOSALS * draws, len(self.mode)))
+        z = generator.standard_normal((potentials.PROPOSALS * draws, len(self.mode)))
         psi = self.mode + z @ self.factor.T
-        weights = weigh(0.5 * (z**2).sum(axis=1) - potentials(self.model, psi), WHOLE)
-        chosen = resample(weights.weights, draws, generator)
+        ratios = 0.5 * (z**2).sum(axis=1) - potentials.potentials(self.model, psi)
+        weights = potentials.weigh(ratios, potentials.WHOLE)
+        chosen = potentials.resample(weights.weights, draws, generator)
         return self.model.theta(self.model.draws(psi[chosen])), weights
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return what the computation's success is judged by."""
-        rows = [("newton decrement", self.decrement, f"<= {ENOUGH:g}", self.decrement <= ENOUGH)]
+        """Return a table of diagnostics of the computation."""
+        most, verdict = LARGEST_DECREMENT, judge(self.decrement <= LARGEST_DECREMENT)
+        rows = [("newton decrement", self.decrement, f"<= {most:g}", verdict)]
         if self.coverage is not None:
-            is_wide = self.coverage >= NARROWEST
-            rows.append(("coverage", self.coverage, f">= {NARROWEST:g}", is_wide))
-        rows.append(("condition number", self.condition, f"<= {WORST:g}", self.condition <= WORST))
-        table = pd.DataFrame(rows, columns=["line", "value", "limit", "verdict"]).set_index("line")
-        return table.assign(verdict=[PASSED if good else FAILED for good in table["verdict"]])
+            verdict = judge(self.coverage >= LEAST_COVERAGE)
+            rows.append(("coverage", self.coverage, f">= {LEAST_COVERAGE:g}", verdict))
+        most, verdict = LARGEST_CONDITION, judge(self.condition <= LARGEST_CONDITION)
+        rows.append(("condition number", self.condition, f"<= {most:g}", verdict))
+        return pd.DataFrame(rows, columns=["line", "value", "limit", "verdict"]).set_index("line")
 
     def describe(self, lines: pd.DataFrame) -> str:
-        """Say what was found at the mode."""
-        if not self.decrement <= ENOUGH:
+        """Return a sentence on the mode and the curvature there."""
+        if not self.decrement <= LARGEST_DECREMENT:
             return f"The mode was not found: the log density could rise by {self.decrement:.3g}."
         text = (
             "The mode was found and its curvature is positive definite, condition number "
             f"{self.condition:.3g}."
         )
-        if self.width is None or self.coverage is None:
+        if self.coverage is None:
             return text
-        return (
-            f"{text} Its sds are about {self.width:.0%} of the exact ones, and its {LEVEL:.0%} "
-            f"intervals hold about {self.coverage:.0%} of the exact posterior."
-        )
+        share = f"{self.coverage:.0%} of the exact posterior"
+        return f"{text} Its {COVERAGE_LEVEL:.0%} intervals hold about {share}."
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mode."""
         return self.model.outcome_variances(self.model.draws(self.mode[None]), queries)
 
-    def update(self, rows: Data) -> "GaussianDistribution":
-        """Return the Gaussian at the mode of all rows."""
-        return approximate(self.model.with_observations(rows), progress=False)
+    def update(self, data: Data) -> "GaussianDistribution":
+        """Return the Gaussian at the mode of the posterior of all observations."""
+        return approximate(self.model.with_observations(data), progress=False)
 
 
 @jax.jit
 def _linearize_theta(density: Density, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return theta (d,) and its derivatives (d, k) at psi (k,)."""
-    return density.theta(psi), derivatives(density, density.theta, psi)
-
-
-def straight(model: Model) -> Model:
-    """Return the model in coordinates in which theta is linear, where it offers them."""
-    straighten = offered(model, "straighten")
-    return model if straighten is None else straighten()[0]
+    return density.theta(psi), potentials.derivatives(density, density.theta, psi)
 
 
 @contextmanager
@@ -241,9 +220,9 @@ def _progress(wanted: bool) -> Iterator[tqdm]:
 
     The bar also appears while the first evaluation is still being compiled.
     """
-    options = {"desc": "laplace", "unit": "evaluation", "delay": PATIENCE, "leave": False}
+    options = {"desc": "laplace", "unit": "evaluation", "delay": PROGRESS_DELAY, "leave": False}
     with tqdm(disable=not wanted, **options) as bar:
-        first = Timer(PATIENCE, bar.refresh)
+        first = Timer(PROGRESS_DELAY, bar.refresh)
         first.daemon = True
         first.start()
         try:
@@ -255,13 +234,14 @@ def _progress(wanted: bool) -> Iterator[tqdm]:
 
 def approximate(model: Model, *, progress: bool = True) -> GaussianDistribution:
     """Return the Gaussian at the mode of a model, with a progress bar if the search takes long."""
-    known = offered(model, "mode")
-    found = None if known is None else known()
-    if found is not None:
-        mode, factor, decrement = found
+    known_mode = offered(model, "mode")
+    known = None if known_mode is None else known_mode()
+    if known is not None:
+        mode, factor, decrement = known
         return GaussianDistribution(model, mode, factor, decrement, 1.0)
+    with_linear_theta = offered(model, "with_linear_theta")
     with _progress(progress) as bar:
-        return _search(straight(model), bar)
+        return _search(model if with_linear_theta is None else with_linear_theta()[0], bar)
 
 
 def _search(model: Model, bar: tqdm) -> GaussianDistribution:
@@ -269,32 +249,32 @@ def _search(model: Model, bar: tqdm) -> GaussianDistribution:
     density = jax.tree.map(jnp.asarray, model.density)
 
     def evaluate(psi: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = value_and_gradient(density, psi)
+        value, gradient = potentials.value_and_gradient(density, psi)
         bar.update()
         return float(value), np.asarray(gradient)
 
     start = np.zeros(len(model.coordinates))
     if not np.isfinite(evaluate(start)[0]):
-        raise ModelError(explain(model))
+        raise NumericalError(potentials.explain(model))
     mode = minimize(evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": 1_000}).x
-    for _ in range(NEWTON):
+    for _ in range(MOST_NEWTON_STEPS):
         value, gradient = evaluate(mode)
-        root = _factor(model, np.asarray(hessian(density, mode)))
+        root = _factor(model, np.asarray(potentials.hessian(density, mode)))
         half = solve_triangular(root, gradient, lower=True)
         step = solve_triangular(root, half, lower=True, trans="T")
         decrement = float(gradient @ step) / 2
-        if decrement <= CLOSE:
+        if decrement <= CONVERGED_DECREMENT:
             break
         size = 1.0
-        while evaluate(mode - size * step)[0] > value and size > 1e-8:
+        while evaluate(mode - size * step)[0] > value and size > SMALLEST_STEP:
             size /= 2
-        if size <= 1e-8:  # no step leads down: rounding, or a kink of the density
+        if size <= SMALLEST_STEP:  # no step leads down: rounding, or a kink of the density
             break
         mode = mode - size * step
-    if not decrement <= ENOUGH:
+    if not decrement <= LARGEST_DECREMENT:
         raise NumericalError(
-            f"the mode was not found: after {NEWTON} Newton steps the log density could still rise "
-            f'by {decrement:.3g}; use method="nuts", or a stronger prior'
+            f"the mode was not found: after {MOST_NEWTON_STEPS} Newton steps the log density could "
+            f'still rise by {decrement:.3g}; use method="nuts", or a stronger prior'
         )
     sizes = np.linalg.svd(root, compute_uv=False)
     factor = solve_triangular(root, np.eye(len(mode)), lower=True, trans="T")
@@ -309,13 +289,13 @@ def _factor(model: Model, curvature: np.ndarray) -> np.ndarray:
             "the posterior's curvature is not finite at the mode; rescale the data"
         )
     sizes, directions = np.linalg.eigh(curvature)
-    if not sizes[0] > sizes[-1] / WORST:
+    if not sizes[0] > sizes[-1] / LARGEST_CONDITION:
         weights = np.abs(directions[:, 0])
         pairs = zip(model.coordinates, weights, strict=True)
         flat = [name for name, weight in pairs if weight > 0.3 * weights.max()]
         raise NumericalError(
             f"the posterior has no Gaussian around its mode: its curvature along {listed(flat)} is "
-            f"{sizes[0]:.3g} (largest {sizes[-1]:.3g}); the data do not tell these apart: use "
+            f"{sizes[0]:.3g} (largest {sizes[-1]:.3g}); the data do not distinguish these: use "
             'method="nuts", or a stronger prior'
         )
     return np.linalg.cholesky(curvature)

@@ -1,9 +1,9 @@
-"""Which methods of inference are there, and what does each say about itself?"""
+"""Which methods of inference are there, and which properties has each?"""
 
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.inference.base import Method
 from causal_bo_ppl.inference.conjugate import Conjugate
 from causal_bo_ppl.inference.laplace import Laplace
@@ -30,7 +30,7 @@ def read_method(given: object) -> Method:
 
 
 def trait(method: object, name: str) -> Any:
-    """Return what a method says about itself, or the default where it says nothing."""
+    """Return a property of a method, or its default where the method does not have it."""
     return getattr(method, name, TRAITS[name])
 
 
@@ -52,8 +52,8 @@ def read_written_method(record: Any) -> Any:
         return record
     name, options = record.get("name"), record["options"]
     if name not in METHODS or not isinstance(options, dict):
-        raise ModelError(f"inference must be one of {listed(METHODS)}; got {record!r}")
+        raise ArgumentError(f"inference must be one of {listed(METHODS)}; got {record!r}")
     try:
         return type(METHODS[name])(**options)
     except TypeError as error:
-        raise ModelError(f"the options of {name} cannot be read: {error}") from None
+        raise ArgumentError(f"the options of {name} cannot be read: {error}") from None

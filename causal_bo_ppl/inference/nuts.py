@@ -1,7 +1,7 @@
-"""Draws by NUTS: chains side by side, one program for all, with the rows as its argument.
+"""Draws by NUTS: chains in parallel, one program for all, with the data as its argument.
 
-A chain advances in blocks; between blocks the progress bar moves and an interrupt is heard. New
-rows of the same shape compile nothing.
+A chain advances in blocks; between blocks the progress bar moves and an interrupt is noticed. New
+data of the same shape compile nothing.
 """
 
 import os
@@ -18,15 +18,17 @@ import numpy as np
 from numpyro.infer.hmc import hmc
 from tqdm import tqdm
 
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inference.sampled import SampledDistribution
-from causal_bo_ppl.inputs import PATIENCE, read_count
+from causal_bo_ppl.inputs import PROGRESS_DELAY, read_count
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
 
-BLOCK = 250  # transitions between two movements of the bar
-SHORT = 500  # steps of warm-up, and draws, of a chain that is one of many fits
-FIELDS = {  # ArviZ's names of what the sampler says about a draw
+# psi, (chains, draws, k), and statistics of each draw, {name: (chains, draws)}
+Chains = tuple[np.ndarray, dict[str, np.ndarray]]
+TRANSITIONS_PER_BLOCK = 250  # between two movements of the progress bar
+SHORT_CHAIN = 500  # steps of warm-up, and draws, of a chain that is one of many fits
+FIELDS = {  # statistics of a draw: ArviZ's names, and NumPyro's
     "lp": "potential_energy",
     "energy": "energy",
     "n_steps": "num_steps",
@@ -42,7 +44,7 @@ class NUTS:
     Parameters
     ----------
     chains:
-        How many chains; they run side by side.
+        How many chains; they run in parallel.
     warmup, draws:
         Steps of each chain before draws are kept, and draws kept of each.
     target_accept:
@@ -51,6 +53,12 @@ class NUTS:
         Most doublings of a trajectory.
     progress:
         Whether a progress bar is shown when sampling takes more than a few seconds.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.NUTS(chains=2, draws=500).target_accept
+    0.8
     """
 
     chains: int = 4
@@ -67,7 +75,7 @@ class NUTS:
         for name, least in (("chains", 1), ("warmup", 10), ("draws", 4), ("depth", 1)):
             object.__setattr__(self, name, read_count(name, getattr(self, name), least))
         if not isinstance(self.target_accept, float) or not 0.4 <= self.target_accept < 1:
-            raise ModelError(
+            raise ArgumentError(
                 f"target_accept must lie between 0.4 and 1, got {self.target_accept!r}"
             )
 
@@ -75,8 +83,7 @@ class NUTS:
         self, task: Task, mechanisms: Mechanisms, key: jax.Array | None
     ) -> SampledDistribution:
         """Return the draws of all chains."""
-        if key is None:
-            raise ModelError("nuts draws at random: give a key, such as key=0")
+        assert key is not None  # noqa: S101  `fit` requires one, as `needs_key` is set
         return sample(mechanisms.bind(task), self, key)
 
     def resume(
@@ -87,46 +94,36 @@ class NUTS:
         key: jax.Array,
         sizes: Sequence[int],
     ) -> SampledDistribution:
-        """Return the belief of draws that this method made before, as `infer` returned it.
+        """Return the distribution of draws that this method made before, as `infer` returned it.
 
         Parameters
         ----------
         model:
-            With all rows.
+            With all observations.
         psi, stats:
             The draws of all chains, (chains, draws, k), and {name: (chains, draws)}.
         key:
             That of the first fit.
         sizes:
-            How many rows there were at the first fit and after each update.
+            How many observations there were at the first fit and after each update.
         """
         names = {*FIELDS, "tree_depth"}
         if psi.shape != (self.chains, self.draws, len(model.coordinates)) or set(stats) != names:
-            raise ModelError(
+            raise PosteriorError(
                 f"draws by {self} need the shape "
                 f"({self.chains}, {self.draws}, {len(model.coordinates)}) and the statistics "
                 f"{listed(sorted(names))}; got {psi.shape} and {listed(sorted(stats))}"
             )
         for size in sizes[1:]:
             key = jax.random.fold_in(key, size)
-        return _distribution(model, self, key, Chains(psi, stats))
+        return _distribution(model, self, key, (psi, stats))
 
     def shortened(self) -> "NUTS":
         """Return shorter chains without a progress bar, for many fits."""
-        return replace(self, warmup=SHORT, draws=SHORT, progress=False)
+        return replace(self, warmup=SHORT_CHAIN, draws=SHORT_CHAIN, progress=False)
 
 
-class Chains(NamedTuple):
-    """The draws of all chains.
-
-    psi: (chains, draws, k) coordinates. stats: {name: (chains, draws)} of each draw.
-    """
-
-    psi: np.ndarray
-    stats: dict[str, np.ndarray]
-
-
-class Program(NamedTuple):
+class CompiledSampler(NamedTuple):
     """The sampler of models of one structure.
 
     begin(key, start, density) gives a state; advance(state, steps, density) a state and its draws.
@@ -139,93 +136,85 @@ class Program(NamedTuple):
 @lru_cache(maxsize=32)
 def program(
     structure: Any, is_correlated: bool, warmup: int, target_accept: float, depth: int
-) -> Program:
+) -> CompiledSampler:
     """Return the sampler for densities of one pytree structure, compiled when first used."""
 
     def make_potential(density: Any) -> Callable[[dict[str, jax.Array]], jax.Array]:
         return lambda sites: potential(density, sites["psi"])
 
     initialize, step = hmc(potential_fn_gen=make_potential, algo="NUTS")
-    options = {
-        "dense_mass": is_correlated,
-        "target_accept_prob": target_accept,
-        "max_tree_depth": depth,
-    }
+    options = {"target_accept_prob": target_accept, "max_tree_depth": depth}
+    options |= {"dense_mass": is_correlated}
 
     @jax.jit
     def begin(key: jax.Array, start: jax.Array, density: Any) -> Any:
         return initialize({"psi": start}, warmup, model_args=(density,), rng_key=key, **options)
 
-    def keep(state: Any) -> dict[str, jax.Array]:
-        stats = {name: jnp.asarray(getattr(state, each)) for name, each in FIELDS.items()}
+    def record(state: Any) -> dict[str, jax.Array]:
+        stats = {name: jnp.asarray(getattr(state, field)) for name, field in FIELDS.items()}
         return {"psi": state.z["psi"]} | stats
 
     @jax.jit
     def advance(state: Any, steps: jax.Array, density: Any) -> Any:
-        def visit(at: jax.Array, carried: tuple[Any, Any]) -> tuple[Any, Any]:
-            state, kept = carried
+        def visit(index: jax.Array, carried: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, block = carried
             state = step(state, (density,))
-            put = jax.tree.map(lambda block, value: block.at[at].set(value), kept, keep(state))
+            put = jax.tree.map(lambda part, new: part.at[index].set(new), block, record(state))
             return state, put
 
-        blank = jax.tree.map(
-            lambda value: jnp.zeros((BLOCK, *value.shape), value.dtype), keep(state)
-        )
-        return jax.lax.fori_loop(0, steps, visit, (state, blank))
+        def blank(value: jax.Array) -> jax.Array:
+            return jnp.zeros((TRANSITIONS_PER_BLOCK, *value.shape), value.dtype)
 
-    return Program(begin, advance)
+        return jax.lax.fori_loop(0, steps, visit, (state, jax.tree.map(blank, record(state))))
+
+    return CompiledSampler(begin, advance)
 
 
 def run_chains(model: Model, method: NUTS, key: jax.Array) -> Chains:
-    """Run all chains, as many at a time as there are cores."""
+    """Run all chains, as many at a time as there are cores, and return psi and statistics."""
     density = jax.tree.map(jnp.asarray, model.density)
     is_correlated = bool(getattr(model, "is_correlated", False))
-    made = program(
-        jax.tree.structure(density),
-        is_correlated,
-        method.warmup,
-        method.target_accept,
-        method.depth,
-    )
+    options = method.warmup, method.target_accept, method.depth
+    sampler = program(jax.tree.structure(density), is_correlated, *options)
     for_starts, *keys = jax.random.split(key, 1 + method.chains)
     starts = find_starts(model, method.chains, for_starts)
     pairs = zip(keys, starts, strict=True)
-    states = [made.begin(each, jnp.asarray(start), density) for each, start in pairs]
-    made.advance(states[0], 0, density)  # no step: compiled once, before threads ask for it
+    states = [sampler.begin(chain_key, jnp.asarray(start), density) for chain_key, start in pairs]
+    sampler.advance(states[0], 0, density)  # no step: compiled once, before threads ask for it
     total = method.chains * (method.warmup + method.draws)
-    options = {"desc": "nuts", "unit": "step", "delay": PATIENCE, "leave": False}
+    shown = {"desc": "nuts", "unit": "step", "delay": PROGRESS_DELAY, "leave": False}
     stop = Event()
     with (
-        tqdm(total=total, disable=not method.progress, **options) as bar,
+        tqdm(total=total, disable=not method.progress, **shown) as bar,
         ThreadPoolExecutor(min(method.chains, os.cpu_count() or 1)) as pool,
     ):
-        work = partial(_run_chain, made, density, method, bar, stop)
+        work = partial(_run_chain, sampler, density, method, bar, stop)
         running = [pool.submit(work, state) for state in states]
         try:
-            for each in wait(running, return_when=FIRST_EXCEPTION).done:
-                each.result()
-            found = [each.result() for each in running]
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            chains = [future.result() for future in running]
         except BaseException:  # an interrupt, or a failed chain: the others stop after their block
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    stacked = {name: np.stack([chain[name] for chain in found]) for name in found[0]}
+    stacked = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
     stats = {name: stacked[name] for name in FIELDS} | {"lp": -stacked["lp"]}
     stats["tree_depth"] = np.ceil(np.log2(stacked["n_steps"] + 1)).astype(int)
-    return Chains(stacked["psi"], stats)
+    return stacked["psi"], stats
 
 
 def _run_chain(
-    made: Program, density: Any, method: NUTS, bar: Any, stop: Event, state: Any
+    sampler: CompiledSampler, density: Any, method: NUTS, bar: Any, stop: Event, state: Any
 ) -> dict[str, np.ndarray]:
-    """Warm up, then draw; what was kept of the warm-up is thrown away."""
+    """Warm up, then draw; the draws of the warm-up are discarded."""
     blocks = []
     for wanted, is_kept in ((method.warmup, False), (method.draws, True)):
-        for start in range(0, wanted, BLOCK):
+        for start in range(0, wanted, TRANSITIONS_PER_BLOCK):
             if stop.is_set():
                 return {}
-            steps = min(BLOCK, wanted - start)
-            state, block = made.advance(state, steps, density)
+            steps = min(TRANSITIONS_PER_BLOCK, wanted - start)
+            state, block = sampler.advance(state, steps, density)
             state.i.block_until_ready()
             bar.update(steps)
             if is_kept:
@@ -234,14 +223,14 @@ def _run_chain(
 
 
 def sample(model: Model, method: NUTS, key: jax.Array) -> SampledDistribution:
-    """Return the posterior of a model by NUTS; more rows are drawn with a key of their own."""
+    """Return the posterior of a model by NUTS; every update has a key of its own."""
     return _distribution(model, method, key, run_chains(model, method, key))
 
 
 def _distribution(
     model: Model, method: NUTS, key: jax.Array, chains: Chains
 ) -> SampledDistribution:
-    """Return draws that were made with a key as the belief of a posterior."""
+    """Return the distribution of draws that were made with a key."""
     size = f"{method.chains} chains of {method.draws} draws after {method.warmup} of warm-up"
     kept = (method.chains, method.warmup, method.draws, method.target_accept)
     settings = f"{kept} {method.depth} {np.asarray(jax.random.key_data(key)).tolist()}"
@@ -249,4 +238,4 @@ def _distribution(
     def again(longer: Model) -> SampledDistribution:
         return sample(longer, method, jax.random.fold_in(key, len(longer.data)))
 
-    return SampledDistribution(model, chains.psi, chains.stats, "NUTS", size, settings, again)
+    return SampledDistribution(model, *chains, "NUTS", size, settings, again)

@@ -14,31 +14,25 @@ import pandas as pd
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.checks import require_more_observations
-from causal_bo_ppl.data.data import digest
+from causal_bo_ppl.data.checks import require_sizes
+from causal_bo_ppl.data.data import digest, read_data
 from causal_bo_ppl.data.outcomes import no_outcomes
-from causal_bo_ppl.errors import ModelError, NumericalError
+from causal_bo_ppl.errors import ArgumentError, NumericalError, PosteriorError
 from causal_bo_ppl.identification import Parameters
-from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_observations
+from causal_bo_ppl.inference import datatree
+from causal_bo_ppl.inference.base import Recipe, ThetaDistribution, learned_entries
 from causal_bo_ppl.inference.conjugate import Conjugate
-from causal_bo_ppl.inference.datatree import (
-    GIVEN,
-    LARGEST_FILE,
-    Saved,
-    UserDefined,
-    read_contents,
-    read_saved,
-    reading,
-    require_same,
-    save_tree,
-    to_datatree,
+from causal_bo_ppl.inference.sampled import GivenDraws, read_draws
+from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
+from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
+from causal_bo_ppl.mechanisms.base import (
+    ExpectedInformation,
+    Mechanisms,
+    Prior,
+    ResponseMap,
+    Task,
+    offered,
 )
-from causal_bo_ppl.inference.draws import find_quantiles, read_levels
-from causal_bo_ppl.inference.sampled import read_given_draws
-from causal_bo_ppl.inputs import as_key, read_count, require_float64
-from causal_bo_ppl.mechanisms import Choice, read_mechanisms
-from causal_bo_ppl.mechanisms.base import ExpectedInformation as ExpectedInformation
-from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered
 from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions
@@ -46,7 +40,7 @@ from causal_bo_ppl.problem.interventions import Interventions
 if TYPE_CHECKING:
     import xarray as xr
 
-TRUSTED = ("exact", "passed")
+TRUSTED_VERDICTS = ("exact", "passed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,21 +52,29 @@ class Posterior:
     problem:
         The problem whose effects theta_Y determines.
     method:
-        The name of the method that found it.
-    belief:
-        The posterior as the method found it, beyond theta_Y; see `inference.interfaces.ThetaDistribution`.
+        The name of the method of inference.
+    distribution:
+        The result of the method of inference; see `inference.base.ThetaDistribution`.
     parts:
         The observations of the first fit and of each update.
     digest:
         A sum of their hashes, whatever their order.
     accepted:
-        Why the analyst accepted it whatever its verdict; empty where it was not accepted.
+        The reason given to `accept`; empty where it was not called.
     mechanisms:
         The name of the family of mechanisms.
     chosen:
-        How the data chose the mechanisms, for mechanisms="auto"; None where they were given.
+        The check that chose the mechanisms, for mechanisms="auto"; None where they were given.
     recipe:
-        What `fit` was given, so that it can be computed again; None for given draws.
+        The arguments of `fit`, by which it can be computed again; None for given draws.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> post.to_frame()[["mean", "sd"]].round(2).loc["b[X->Z]"].tolist()
+    [0.76, 0.07]
     """
 
     problem: Problem
@@ -102,17 +104,26 @@ class Posterior:
 
     @property
     def status(self) -> str:
-        """The verdict, and why it was accepted where the analyst accepted it."""
+        """The verdict, with the reason for accepting the posterior where there is one."""
         return f"{self.verdict}, accepted: {self.accepted}" if self.accepted else self.verdict
 
     def accept(self, why: str) -> "Posterior":
-        """Return this posterior with the analyst's reason to use it whatever its verdict is.
+        """Return this posterior with a reason to use it whatever its verdict is.
 
         Parameters
         ----------
         why:
             The reason, at least a word. Kernels, comparisons, runs and files that are made from the
             returned posterior record it, and it stays with later updates.
+
+        Returns
+        -------
+        Posterior
+
+        Raises
+        ------
+        ArgumentError
+            If no reason is given.
 
         Examples
         --------
@@ -123,7 +134,7 @@ class Posterior:
         'exact, accepted: a dry run'
         """
         if not isinstance(why, str) or not why.strip():
-            raise ModelError(f"say in words why this posterior is accepted; got {why!r}")
+            raise ArgumentError(f"give the reason why this posterior is accepted; got {why!r}")
         return replace(self, accepted=why.strip())
 
     @property
@@ -139,13 +150,13 @@ class Posterior:
     @property
     def parameters(self) -> Parameters:
         """The coordinates of theta_Y of linear mechanisms, and which set uses which."""
-        found = getattr(self.distribution.response, "parameters", None)
-        if not isinstance(found, Parameters):
-            raise ModelError(
+        parameters = getattr(self.distribution.response, "parameters", None)
+        if not isinstance(parameters, Parameters):
+            raise PosteriorError(
                 f"{self.mechanisms} mechanisms have no such parameters; post.names and "
                 "post.to_frame() list the coordinates of theta"
             )
-        return found
+        return parameters
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -153,7 +164,7 @@ class Posterior:
         mean, factor = self.distribution.moments()
         covariance = factor @ factor.T
         finite = np.isfinite(mean) & np.isfinite(covariance).all(axis=1)
-        if not finite.all() and self.verdict in ("exact", "passed"):
+        if not finite.all() and self.verdict in TRUSTED_VERDICTS:
             raise NumericalError(
                 f"the mean or variance of {self.names[int(finite.argmin())]} is not finite, so the "
                 f"verdict {self.verdict!r} does not hold; change the units of its variables"
@@ -169,7 +180,7 @@ class Posterior:
 
     @property
     def covariance(self) -> np.ndarray:
-        """Posterior covariance of theta_Y, of shape (d, d); `moments_by` says how it was found."""
+        """Posterior covariance of theta_Y, of shape (d, d), computed as `moments_by` names."""
         return self._moments[2]
 
     @property
@@ -184,7 +195,7 @@ class Posterior:
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance were found: by a closed form, the delta method, or draws."""
+        """The method by which mean and covariance were computed, such as "closed form"."""
         return self.distribution.moments_by
 
     @property
@@ -195,31 +206,29 @@ class Posterior:
     @cached_property
     def learned_observations(self) -> tuple[np.ndarray, np.ndarray]:
         """Values (n, p) of the target and its causes, and which of them inform a density."""
-        return learned_observations(self.problem, self.distribution, self.data)
+        nodes = self.problem.graph.ancestral(self.problem.target).nodes
+        learned = learned_entries(
+            self.distribution.model, self.distribution.learned, self.data, nodes
+        )
+        return self.data.values[:, self._columns], learned
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of problem, parameters, method, prior and observations, in any order of these."""
-        parts = [self.problem.fingerprint, self._canonical, self.method]
-        settings = [self.distribution.settings] if self.distribution.settings else []
-        text = "|".join(
-            [
-                *parts,
-                self.prior.canonical(),
-                str(self.n_observations),
-                f"{self.digest:x}",
-                *settings,
-            ]
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
+        parts = [self.problem.fingerprint, self._canonical, self.method, self.prior.canonical()]
+        parts += [str(self.n_observations), f"{self.digest:x}"]
+        parts += [self.distribution.settings] if self.distribution.settings else []
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
     def draws(self, n: int, key: jax.Array | int) -> np.ndarray:
-        """Draw theta_Y n times; draws by a sampler are chosen among those it made.
+        """Draw theta_Y n times; those of a sampled posterior are chosen among its draws.
 
         Parameters
         ----------
-        n, key:
-            How many draws, and a JAX key or an int seed.
+        n:
+            How many draws.
+        key:
+            A JAX key or an int seed.
 
         Returns
         -------
@@ -248,22 +257,45 @@ class Posterior:
             One or several numbers between 0 and 1.
         draws, key:
             How many draws are used, and a JAX key or an int seed.
+
+        Returns
+        -------
+        pd.DataFrame
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> post = cb.fit(system.problem, system.observe(50, 0), intercepts=False)
+        >>> post.quantiles([0.05, 0.95], key=0).shape
+        (2, 2)
         """
-        read = read_levels(levels)
-        columns = find_quantiles(self.draws(draws, key), read)
+        given = np.atleast_1d(np.asarray(levels, dtype=object))
+        theta, columns = self.draws(draws, key), {}
+        for level in [read_share("level", each) for each in given]:
+            values = np.nan_to_num(theta, nan=np.inf if level >= 0.5 else -np.inf)
+            columns[level] = np.quantile(values, level, axis=0, method="inverted_cdf")
         return pd.DataFrame(columns, index=pd.Index(self.names, name="coordinate"))
 
-    def update(self, rows: Data) -> "Posterior":
+    def update(self, data: Data | pd.DataFrame) -> "Posterior":
         """Return the posterior after more observations: the same as fitting all of them at once.
 
         Parameters
         ----------
-        rows:
-            Data of the same problem, observational or interventional.
+        data:
+            Observations of the same problem, observational or interventional: `cb.Data`, or a
+            pandas DataFrame as `cb.Data.from_frame` takes it.
 
         Returns
         -------
         Posterior
+
+        Raises
+        ------
+        DataError
+            If the data are not of this problem, or not such as the method takes.
+        PosteriorError
+            If it was made from given draws.
 
         Examples
         --------
@@ -274,16 +306,17 @@ class Posterior:
         70
         """
         require_float64()
-        require_more_observations(self.problem, rows, self.parts)
+        more = read_data(self.problem, data)
+        require_sizes(more, self.parts)
         return replace(
             self,
-            distribution=self.distribution.update(rows),
-            parts=(*self.parts, rows),
-            digest=(self.digest + digest(rows)) % 2**256,
+            distribution=self.distribution.update(more),
+            parts=(*self.parts, more),
+            digest=(self.digest + digest(more)) % 2**256,
         )
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """Return the variance of one outcome under each query as the model implies it, (M,)."""
+        """Return the model's variance of one outcome under each of M queries, (M,)."""
         return self.distribution.outcome_variances(self.upstream(queries))
 
     def expected_information(self, queries: Queries) -> ExpectedInformation | None:
@@ -291,18 +324,16 @@ class Posterior:
 
         None where it is not known.
         """
-        method = offered(self.distribution, "expected_information")
-        found: ExpectedInformation | None = (
-            None if method is None else method(self.upstream(queries))
-        )
-        return found
+        method = offered(self.distribution, "expected_information") or (lambda _: None)
+        information: ExpectedInformation | None = method(self.upstream(queries))
+        return information
 
     def to_datatree(
         self,
         *,
         draws: int | None = None,
         key: jax.Array | int = 0,
-        rows: bool | str | Sequence[str] = False,
+        observations: bool | str | Sequence[str] = False,
         effects: Queries | Interventions | None = None,
     ) -> "xr.DataTree":
         """Return draws, densities and statistics as ArviZ's DataTree.
@@ -312,12 +343,12 @@ class Posterior:
         draws:
             About how many; by default all there are.
         key:
-            For what is drawn anew. The group `prior` is there for priors that can be drawn from.
-        rows:
+            A JAX key or an int seed, for new draws. The group `prior` exists for priors that can be
+            drawn from.
+        observations:
             True: also the groups with a number for every draw and observation, `log_likelihood`
             (for `loo` and `psense_summary`), `posterior_predictive` and `observed_data`; or the
-            names of some.
-            Beyond 160 MB in one of them, every so-many-th draw is kept.
+            names of some. They are thinned to 160 MB each.
         effects:
             Interventions whose effects are the variable `effect` of `posterior`.
 
@@ -333,7 +364,7 @@ class Posterior:
         >>> tree["posterior"]["effect"].coords["intervention"].values.tolist()
         ['do(X = 1)']
         """
-        return to_datatree(self, read_contents(self, draws, rows, effects), as_key(key))
+        return datatree.to_datatree(self, draws, as_key(key), observations, effects)
 
     def save(
         self,
@@ -341,7 +372,7 @@ class Posterior:
         *,
         draws: int | None = None,
         key: jax.Array | int = 0,
-        rows: bool | str | Sequence[str] = False,
+        observations: bool | str | Sequence[str] = False,
         effects: Queries | Interventions | None = None,
     ) -> Path:
         """Write `to_datatree` to a netCDF file, whole or not at all; `Posterior.load` reads it.
@@ -353,9 +384,9 @@ class Posterior:
         ----------
         path:
             A new or an existing regular file in an existing directory. A symbolic link is followed.
-        draws, key, rows, effects:
-            As in `to_datatree`. Of a sampled posterior with fewer draws than it has, `load` samples
-            again with the same key; given draws must be saved all.
+        draws, key, observations, effects:
+            As in `to_datatree`. Where only some draws of a sampled posterior are saved, `load`
+            samples again with the same key; given draws must all be saved.
 
         Returns
         -------
@@ -377,7 +408,8 @@ class Posterior:
         ...     post.save(f"{folder}/posterior.nc", draws=40).name
         'posterior.nc'
         """
-        return save_tree(self.to_datatree(draws=draws, key=key, rows=rows, effects=effects), path)
+        tree = self.to_datatree(draws=draws, key=key, observations=observations, effects=effects)
+        return datatree.save_tree(tree, path)
 
     @classmethod
     def load(
@@ -388,7 +420,7 @@ class Posterior:
         mechanisms: Choice | None = None,
         method: Any = None,
         prior: Prior | None = None,
-        largest: int = LARGEST_FILE,
+        largest: int = datatree.LARGEST_FILE,
     ) -> "Posterior":
         """Return the posterior that `save` wrote, or whose tree `to_datatree` made.
 
@@ -403,10 +435,10 @@ class Posterior:
         problem:
             The problem that the posterior was fitted for.
         mechanisms, method, prior:
-            What was given to `fit` and a file cannot hold: functions and user-defined objects.
+            The arguments of `fit` that a file cannot hold: functions and user-defined objects.
             Leave them out otherwise.
         largest:
-            Bytes that the file and what it declares may have together.
+            The most bytes that the file and its declared arrays may have together.
 
         Returns
         -------
@@ -416,8 +448,8 @@ class Posterior:
         ------
         StoreError
             If the file is not netCDF, does not match its checksum or comes from a newer version; if
-            it links to other files, declares more than `largest` bytes or holds what no saved
-            posterior has; if it is of another problem, or another posterior is computed from it.
+            it links to other files, declares more than `largest` bytes or does not follow the
+            schema; if it is of another problem, or another posterior is computed from it.
 
         Examples
         --------
@@ -428,20 +460,21 @@ class Posterior:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     again = cb.Posterior.load(post.save(f"{folder}/posterior.nc"), system.problem)
         >>> again
-        Posterior(4 structural parameters of Y, conjugate, 50 rows, exact)
+        Posterior(4 structural parameters of Y, conjugate, 50 observations, exact)
         >>> bool((again.mean == post.mean).all())
         True
         """
         require_float64()
-        with reading(source):
-            saved = read_saved(source, problem, UserDefined(mechanisms, method, prior), largest)
+        user = datatree.UserDefined(mechanisms, method, prior)
+        with datatree.reading(source):
+            saved = datatree.read_saved(source, problem, user, largest)
             post = cls._restore(saved, problem, mechanisms)
-            require_same(saved.tree, post)
+            datatree.require_same(saved.tree, post)
         accepted = str(saved.tree.attrs.get("accepted", ""))
         return post.accept(accepted) if accepted else post
 
     @classmethod
-    def _restore(cls, saved: Saved, problem: Problem, mechanisms: Any) -> "Posterior":
+    def _restore(cls, saved: datatree.Saved, problem: Problem, mechanisms: Any) -> "Posterior":
         attributes = saved.tree.attrs
         if saved.recipe is None:
             return cls.from_draws(
@@ -459,8 +492,8 @@ class Posterior:
         return post
 
     @classmethod
-    def infer(cls, recipe: Recipe, saved: Saved | None = None) -> "Posterior":
-        """Return the posterior by a recipe, with the draws of a saved one where it is given."""
+    def infer(cls, recipe: Recipe, saved: datatree.Saved | None = None) -> "Posterior":
+        """Return the posterior of a recipe, with the draws of a saved one where it is given."""
         task = recipe.task
         family, choice = choose_family(task, read_mechanisms(recipe.mechanisms))
         parts = (task.data,) if saved is None else saved.parts
@@ -468,11 +501,9 @@ class Posterior:
             distribution = recipe.method.infer(task, family, recipe.key)
         else:
             distribution = saved.resume(family.bind(task))
-        digested = (sum(map(digest, parts)) + task.outcomes.digest()) % 2**256
-        name = recipe.method.name
-        return cls(
-            task.problem, name, distribution, parts, digested, "", family.name, choice, recipe
-        )
+        total = (sum(map(digest, parts)) + task.outcomes.digest()) % 2**256
+        common = recipe.method.name, distribution, parts, total
+        return cls(task.problem, *common, "", family.name, choice, recipe)
 
     def upstream(self, queries: Queries) -> Queries:
         """Return the queries cut to the target and its causes, the target last."""
@@ -494,7 +525,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         size = f"{len(self.names)} {self.kind} parameters of {self.problem.target}"
-        return f"Posterior({size}, {self.method}, {self.n_observations} rows, {self.status})"
+        count = f"{self.n_observations} observations"
+        return f"Posterior({size}, {self.method}, {count}, {self.status})"
 
     @property
     def kind(self) -> str:
@@ -508,7 +540,7 @@ class Posterior:
 
     def _repr_html_(self) -> str:
         size = f"{len(self.names)} {self.kind} parameters"
-        title = f"<p>{size}, {self.method} posterior from {self.n_observations} rows"
+        title = f"<p>{size}, {self.method} posterior from {self.n_observations} observations"
         note = html.escape(f"verdict: {self.status}; moments: {self.moments_by}")
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format)
         why = "" if self.chosen is None else f"<p>{html.escape(self.chosen.text)}</p>"
@@ -524,22 +556,31 @@ class Posterior:
         parameters: str | None = None,
         intercepts: bool = True,
     ) -> "Posterior":
-        """Make a posterior of draws of theta that come from elsewhere.
+        """Make a posterior of draws of theta that were made elsewhere.
 
-        Kernels, checks and surrogates take it as any other, once it is judged: draws in at least
-        two chains, (chains, n, d), are; one chain must be accepted by `post.accept("why")`. It
-        cannot learn from more observations, and does not know the noise of outcomes.
+        Kernels, checks and surrogates take it as any other, if its verdict is "passed", which needs
+        at least two chains, (chains, n, d); one chain must be accepted by `post.accept("why")`. It
+        cannot be updated, and does not determine the variance of outcomes.
 
         Parameters
         ----------
         problem:
-            Whose effects theta determines.
+            The problem whose effects theta determines.
         draws:
             An array (n, d) or (chains, n, d) in the order of the coordinates, or {name: array}.
         mechanisms:
             "linear", a family that offers `response(task)`, or a response map.
         parameters, intercepts:
             As in `fit`, for linear mechanisms.
+
+        Returns
+        -------
+        Posterior
+
+        Raises
+        ------
+        ArgumentError
+            If the draws do not have the shape or the names of the coordinates, or are not finite.
 
         Examples
         --------
@@ -550,27 +591,38 @@ class Posterior:
         >>> bool((abs(again.mean - post.mean) < 0.1 * post.sd).all())
         True
         """
-        found = read_given_draws(problem, draws, mechanisms, parameters, intercepts)
-        return cls(problem, GIVEN, found.distribution, (found.rows,), 0, "", found.mechanisms)
+        require_float64()
+        if not isinstance(problem, Problem):
+            kind = type(problem).__name__
+            raise ArgumentError(f"from_draws needs a Problem, got {kind}; of a system .problem")
+        nodes = problem.graph.nodes
+        empty = np.zeros((0, len(nodes)))
+        none = Data(nodes, problem.target, empty, empty.astype(bool))
+        task = Task(problem, none, no_outcomes(len(nodes)), None, parameters, intercepts)
+        name, response = read_response(mechanisms, task)
+        size = len(problem.graph.ancestral(problem.target).nodes)
+        distribution = GivenDraws(response, read_draws(draws, response.names), size)
+        return cls(problem, datatree.GIVEN_DRAWS, distribution, (none,), 0, "", name)
 
 
 def require_trusted(post: Posterior) -> Posterior:
-    """Return the posterior if its computation worked, or if the analyst accepted that it did not.
+    """Return the posterior if its computation worked, or if it was accepted.
 
     Raises
     ------
-    ModelError
+    PosteriorError
         If the verdict is neither "exact" nor "passed" and `post.accept("why")` was not called.
     """
     require_float64()
     if not isinstance(post, Posterior):
-        raise ModelError(
+        raise ArgumentError(
             f"a Posterior is needed here, got {type(post).__name__}; make one with cb.fit"
         )
-    if post.verdict not in TRUSTED and not post.accepted:
-        raise ModelError(
-            f"the posterior's verdict is {post.verdict!r}; look at cb.diagnostics.check_posterior(post), or go "
-            'on with post.accept("why"), which every result made from it will record'
+    if post.verdict not in TRUSTED_VERDICTS and not post.accepted:
+        raise PosteriorError(
+            f"the posterior's verdict is {post.verdict!r}; look at "
+            'cb.diagnostics.check_posterior(post), or go on with post.accept("why"), which every '
+            "result made from it will record"
         )
     return post
 
@@ -582,8 +634,7 @@ def choose_family(task: Task, family: Mechanisms) -> Chosen:
     def fit_conjugate(candidate: Mechanisms, prior: object) -> Posterior:
         alone = Task(problem, data, no_outcomes(len(problem.graph.nodes)), prior)
         distribution = Conjugate().infer(alone, candidate, None)
-        return Posterior(
-            problem, "conjugate", distribution, (data,), digest(data), "", candidate.name
-        )
+        parts = distribution, (data,), digest(data), "", candidate.name
+        return Posterior(problem, "conjugate", *parts)
 
     return choose_mechanisms(problem, data, family, task.prior, fit_conjugate)

@@ -1,4 +1,4 @@
-"""The negative log posterior of any model, and how well a Gaussian stands in for it.
+"""The negative log posterior of any model, and how well a Gaussian approximates it.
 
 It is evaluated with its derivatives, and points are found where it is finite. As a proposal for
 importance sampling a Gaussian is judged by the ratios of the two densities.
@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.mechanisms.base import Density, Model, offered
 
-SPREAD = 2.0  # posterior standard deviations, as Stan starts
-TRIES = 8  # each nearer to the centre
-FLAT = 1e-9  # spread of the log ratios below which the Gaussian is exact
+START_RADIUS = 2.0  # posterior standard deviations, as Stan starts
+MOST_START_ATTEMPTS = 8  # each nearer to the centre
+EXACT_RATIO_RANGE = 1e-9  # range of the log ratios below which the Gaussian is exact
 EQUAL = 0.05  # share lost below which the tail of the weights does not matter
 PROPOSALS = 4  # for each draw resampled
-ENOUGH = 50  # draws for every dimension of a covariance that is estimated from them
+FEWEST_DRAWS_PER_DIMENSION = 50  # of a covariance that is estimated from them
 TOO_FEW = "too few draws for a covariance"
 UNKNOWN_DENSITY = "no density of the estimands is known"
 WHOLE, COEFFICIENTS = "the whole model", "coefficients"
@@ -46,10 +46,10 @@ def value_and_gradient(density: Density, psi: jax.Array) -> tuple[jax.Array, jax
 
 
 def for_each(density: Density, work: Callable[[jax.Array], Any], rows: jax.Array) -> Any:
-    """Return what the work gives for each row, all at once or one after another.
+    """Map a function over the rows of an array, all at once or one after another.
 
-    One after another where the density says `one_by_one`: it calls LAPACK more than once, and XLA
-    may wait for ever when two batches of such calls share its threads.
+    One after another where the density has `one_by_one`: it calls LAPACK more than once, and XLA
+    may deadlock when two batches of such calls share its threads.
     """
     if getattr(density, "one_by_one", False):
         return jax.lax.map(work, rows)
@@ -69,49 +69,43 @@ def hessian(density: Density, psi: jax.Array) -> jax.Array:
     return found
 
 
-@jax.jit
-def _potentials(density: Density, psi: jax.Array) -> jax.Array:
-    found: jax.Array = for_each(density, partial(potential, density), psi)
-    return found
-
-
-@jax.jit
-def _log_priors(density: Density, psi: jax.Array) -> jax.Array:
-    found: jax.Array = for_each(density, density.log_prior, psi)
-    return found
+@partial(jax.jit, static_argnums=0)
+def _evaluate(function: Callable[..., jax.Array], density: Density, psi: jax.Array) -> Any:
+    return for_each(density, partial(function, density), psi)
 
 
 def potentials(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the potential at many coordinates (n, k), of shape (n,)."""
-    return np.asarray(in_pieces(partial(_potentials, model.density), psi, len(psi)))
+    return np.asarray(in_pieces(partial(_evaluate, potential, model.density), psi, len(psi)))
 
 
 def log_priors(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the log prior at many coordinates (n, k), of shape (n,)."""
-    return np.asarray(in_pieces(partial(_log_priors, model.density), psi, len(psi)))
+    work = partial(_evaluate, type(model.density).log_prior, model.density)
+    return np.asarray(in_pieces(work, psi, len(psi)))
 
 
 def find_starts(model: Model, count: int, key: jax.Array) -> np.ndarray:
     """Return coordinates (count, k) with a finite density and gradient, where chains may start."""
     shape = (count, len(model.coordinates))
-    drawn = np.asarray(jax.random.uniform(key, shape, minval=-SPREAD, maxval=SPREAD))
+    drawn = np.asarray(jax.random.uniform(key, shape, minval=-START_RADIUS, maxval=START_RADIUS))
     return np.stack([_nearest_usable(model, start) for start in drawn])
 
 
 def _nearest_usable(model: Model, start: np.ndarray) -> np.ndarray:
-    for attempt in range(TRIES):
+    for attempt in range(MOST_START_ATTEMPTS):
         nearer = start * 0.5**attempt
         value, gradient = value_and_gradient(model.density, nearer)
         if np.isfinite(value) and np.isfinite(gradient).all():
             return nearer
-    raise ModelError(explain(model))
+    raise NumericalError(explain(model))
 
 
 def explain(model: Model) -> str:
-    """Say why the density is not finite where it should be, as far as the model knows."""
-    say = offered(model, "explain")
-    if say is not None:
-        return str(say())
+    """Return why the density is not finite where it should be, as far as the model knows."""
+    reason = offered(model, "explain")
+    if reason is not None:
+        return str(reason())
     return (
         "the model's density is not finite near the coordinates 0, where the search should start; "
         "rescale the data, or give a stronger prior"
@@ -121,8 +115,8 @@ def explain(model: Model) -> str:
 class Importance(NamedTuple):
     """Importance weights of n draws from a Gaussian.
 
-    pareto_k: tail of the density ratios; NaN where they cannot be had. lost: share of the draws
-    that the weights cost. over: what the ratios are densities of. weights: (n,), summing to 1.
+    pareto_k: tail of the density ratios; NaN where there are none. lost: share of the draws that
+    the weights cost. over: what the ratios are densities of. weights: (n,), summing to 1.
     """
 
     pareto_k: float
@@ -138,7 +132,7 @@ def not_assessed(draws: int, reason: str) -> Importance:
 
 def weigh(ratios: np.ndarray, over: str) -> Importance:
     """Smooth the weights of log ratios (n,) by PSIS; over: what the ratios are of."""
-    if np.ptp(ratios) < FLAT:
+    if np.ptp(ratios) < EXACT_RATIO_RANGE:
         equal = np.full(len(ratios), 1 / len(ratios))
         return Importance(-np.inf, 0.0, f"{over}: exactly Gaussian", equal)
     from arviz_stats.base import array_stats
@@ -146,12 +140,12 @@ def weigh(ratios: np.ndarray, over: str) -> Importance:
     logs, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
     weights = np.exp(logs)
     lost = 1 - 1 / (weights**2).sum() / len(ratios)
-    said = f"{over}: weights are practically equal" if lost < EQUAL else over
-    return Importance(float(pareto_k), float(lost), said, weights)
+    remark = f"{over}: weights are practically equal" if lost < EQUAL else over
+    return Importance(float(pareto_k), float(lost), remark, weights)
 
 
 def resample(weights: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """Return places (draws,) chosen systematically in proportion to weights that sum to 1."""
+    """Return indices (draws,) chosen systematically in proportion to weights that sum to 1."""
     positions = (generator.uniform() + np.arange(draws)) / draws
     return np.minimum(np.searchsorted(np.cumsum(weights), positions), len(weights) - 1)
 

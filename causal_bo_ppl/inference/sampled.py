@@ -1,59 +1,46 @@
-"""Draws as the belief of a posterior: of a model's coordinates, or of theta alone.
-
-The former are made here by any method, the latter were made elsewhere.
-"""
+"""Posteriors that are draws: of a model's coordinates, by a sampler, or of theta alone, given."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import jax
 import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.outcomes import no_outcomes
-from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed, unknown
+from causal_bo_ppl.inference import potentials
 from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
     Drawn,
     Limits,
-    choose_draws,
     describe_chains,
     drawn_at,
+    effective_sizes,
     judge_chains,
     overall,
     summarise,
-    worth_of_chains,
 )
-from causal_bo_ppl.inference.potentials import (
-    COEFFICIENTS,
-    ENOUGH,
-    TOO_FEW,
-    WHOLE,
-    Importance,
-    not_assessed,
-    ratios_of_model,
-    weigh,
-)
-from causal_bo_ppl.inputs import host_generator, require_float64
+from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
-from causal_bo_ppl.mechanisms import read_response
-from causal_bo_ppl.mechanisms.base import Model, ResponseMap, Task, offered
-from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.mechanisms.base import Model, ResponseMap, offered
+from causal_bo_ppl.problem import Queries
 
 NO_DENSITY = "the density that given draws come from is not known"
 
 
-class OfDraws:
-    """What beliefs that are draws of theta share; see `interfaces.ThetaDistribution`.
+class ThetaDraws:
+    """The part of a `base.ThetaDistribution` that follows from draws of theta alone.
 
-    chains: draws of theta, (chains, n, d).
+    chains: draws of theta, (chains, n, d). stats: {name: (chains, n)} of the sampler, may be empty.
     """
 
     response: Any
     chains: Any
+    stats: Any
 
     tail_degrees = np.inf
     is_gaussian = False
@@ -69,31 +56,26 @@ class OfDraws:
 
     @cached_property
     def worth(self) -> float:
-        """How many independent draws the covariance of theta is made of."""
-        return worth_of_chains(self.chains)
+        """The effective sample size of the covariance of theta."""
+        squares = (self.chains - self._theta.mean(axis=0)) ** 2
+        return float(effective_sizes(squares).min(initial=np.inf))
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
-        """Choose n of the draws of theta (n, d) at random."""
-        return choose_draws(self._theta, n, host_generator(key))
-
-    @property
-    def recorded(self) -> dict[str, np.ndarray]:
-        """What the sampler recorded of every draw, {name: (chains, n)}."""
-        return {}
+        """Choose n of the draws of theta at random, each at most once while there are enough."""
+        order = host_generator(key).permutation(len(self._theta))
+        return self._theta[np.resize(order, n) if n > len(order) else order[:n]]
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """Convergence of every coordinate of theta, and of the log posterior where it is kept."""
-        if "lp" not in self.recorded:
+        """Convergence of every coordinate of theta, and of the log posterior where it is known."""
+        if "lp" not in self.stats:
             return summarise(self.chains, self.response.names)
-        names = (*self.response.names, "log posterior")
-        return summarise(
-            np.concatenate([self.chains, self.recorded["lp"][..., None]], axis=-1), names
-        )
+        draws = np.concatenate([self.chains, self.stats["lp"][..., None]], axis=-1)
+        return summarise(draws, (*self.response.names, "log posterior"))
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return what the computation's success is judged by."""
-        return judge_chains(self.summary, self.recorded, limits)
+        """Return a table of diagnostics of the chains."""
+        return judge_chains(self.summary, self.stats, limits)
 
     @cached_property
     def verdict(self) -> str:
@@ -102,12 +84,12 @@ class OfDraws:
 
 
 @dataclass(frozen=True, eq=False)
-class SampledDistribution(OfDraws, ModelDistribution):
-    """Draws of a model as the belief of a posterior; see `interfaces.ThetaDistribution`.
+class SampledDistribution(ThetaDraws, ModelDistribution):
+    """Draws of a model's coordinates; see `base.ThetaDistribution`.
 
     psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by:
-    the name of the method. size: how many draws there are, in words. settings: what the draws
-    depend on besides the rows. again: draws for the same model with more rows.
+    the name of the method. size: a text on how many draws there are. settings: options and key that
+    the draws depend on. again: a function that samples the same model with more observations.
     """
 
     model: Model
@@ -120,7 +102,7 @@ class SampledDistribution(OfDraws, ModelDistribution):
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance were found."""
+        """The method by which mean and covariance were computed."""
         return f"{self.psi.shape[0]} x {self.psi.shape[1]} draws by {self.by}"
 
     @property
@@ -138,11 +120,6 @@ class SampledDistribution(OfDraws, ModelDistribution):
         """Draws of theta, of shape (chains, n, d)."""
         return self.model.theta(self.models).reshape(*self.psi.shape[:2], -1)
 
-    @property
-    def recorded(self) -> dict[str, np.ndarray]:
-        """What the sampler recorded of every draw."""
-        return self.stats
-
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Return all draws, or every so-many-th of each chain so that about n remain."""
         return self._all.thinned(n)
@@ -151,48 +128,50 @@ class SampledDistribution(OfDraws, ModelDistribution):
     def _all(self) -> Drawn:
         return drawn_at(self.model, self._flat, len(self.psi), self.stats)
 
-    def importance(self, draws: int, key: jax.Array) -> Importance:
+    def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return weights of the Gaussian with the moments of the draws.
 
-        Of the coefficients alone, where their density is known; otherwise of the whole model, in
-        coordinates in which theta is linear where the model offers them.
+        The weights are of the coefficients alone, where their density is known; otherwise of the
+        whole model, in coordinates in which theta is linear where the model offers them.
         """
         size = len(self.model.coordinates)
-        if len(self._flat) < ENOUGH * size:
-            return not_assessed(draws, TOO_FEW)
+        if len(self._flat) < potentials.FEWEST_DRAWS_PER_DIMENSION * size:
+            return potentials.not_assessed(draws, potentials.TOO_FEW)
         generator = host_generator(key)
         coefficient_ratio = offered(self.model, "coefficient_ratio")
         known = coefficient_ratio and coefficient_ratio(self.models, draws, generator)
         if known is not None:
-            return weigh(known, COEFFICIENTS)
-        straighten = offered(self.model, "straighten")
-        model, psi = straighten(self._flat) if straighten else (self.model, self._flat)
-        return weigh(ratios_of_model(model, psi, generator.standard_normal((draws, size))), WHOLE)
+            return potentials.weigh(known, potentials.COEFFICIENTS)
+        convert = offered(self.model, "with_linear_theta")
+        model, psi = convert(self._flat) if convert else (self.model, self._flat)
+        standard = generator.standard_normal((draws, size))
+        ratios = potentials.ratios_of_model(model, psi, standard)
+        return potentials.weigh(ratios, potentials.WHOLE)
 
     def describe(self, lines: pd.DataFrame) -> str:
-        """Say how many draws there are, and how good they are."""
+        """Return a sentence on the number and the quality of the draws."""
         return describe_chains(self.size, lines)
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the posterior means."""
         return self.model.outcome_variances(self.models, queries)
 
-    def update(self, rows: Data) -> "SampledDistribution":
-        """Return draws after more rows."""
-        return self.again(self.model.with_observations(rows))
+    def update(self, data: Data) -> "SampledDistribution":
+        """Return draws after more observations."""
+        return self.again(self.model.with_observations(data))
 
 
 class UnknownPrior:
     """The prior of draws that were made elsewhere."""
 
     def canonical(self) -> str:
-        """Return a text that says that nothing is known."""
+        """Return "unknown"."""
         return "unknown"
 
 
 @dataclass(frozen=True, eq=False)
-class GivenDraws(OfDraws):
-    """Draws of theta alone; see `interfaces.ThetaDistribution`.
+class GivenDraws(ThetaDraws):
+    """Draws of theta alone; see `base.ThetaDistribution`.
 
     chains: (chains, n, d); draws that are independent may come as one chain or as several.
     """
@@ -203,20 +182,21 @@ class GivenDraws(OfDraws):
 
     model = None
     prior = UnknownPrior()
+    stats = MappingProxyType[str, np.ndarray]({})
 
     @property
     def settings(self) -> str:
-        """The draws themselves are what the numbers depend on."""
+        """The draws themselves, on which the numbers depend."""
         return self.chains.tobytes().hex()
 
     @property
     def learned(self) -> np.ndarray:
-        """Whether the density of each variable is known, (p,): none is."""
+        """Whether the density of each variable is learned, (p,): none is."""
         return np.zeros(self.size, bool)
 
     @property
     def moments_by(self) -> str:
-        """How mean and covariance were found."""
+        """The method by which mean and covariance were computed."""
         return f"{self.chains.shape[0]} x {self.chains.shape[1]} given draws"
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
@@ -227,26 +207,26 @@ class GivenDraws(OfDraws):
         """Return None: the prior is not known."""
         return None
 
-    def importance(self, draws: int, key: jax.Array) -> Importance:
+    def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return equal weights: the density is not known."""
-        return not_assessed(draws, NO_DENSITY)
+        return potentials.not_assessed(draws, NO_DENSITY)
 
     def describe(self, lines: pd.DataFrame) -> str:
-        """Say how many draws there are, and how good they are."""
+        """Return a sentence on the number and the quality of the draws."""
         chains, draws, _ = self.chains.shape
         return describe_chains(f"{chains} chains of {draws} given draws", lines)
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
-        """Refuse: draws of theta do not say how noisy an outcome is."""
-        raise ModelError(
-            "draws of theta alone do not say how noisy an outcome is; give its variance as `noise`"
+        """Raise PosteriorError: draws of theta do not determine the variance of an outcome."""
+        raise PosteriorError(
+            "draws of theta alone do not determine the variance of an outcome; give it as `noise`"
         )
 
-    def update(self, rows: Data) -> "GivenDraws":
-        """Refuse: draws that were made elsewhere cannot learn from more rows here."""
-        raise ModelError(
-            "draws that were made elsewhere cannot be updated; draw again with all rows, or use "
-            "cb.fit"
+    def update(self, data: Data) -> "GivenDraws":
+        """Raise PosteriorError: draws that were made elsewhere cannot be updated."""
+        raise PosteriorError(
+            "draws that were made elsewhere cannot be updated; draw again with all observations, "
+            "or use cb.fit"
         )
 
 
@@ -259,47 +239,21 @@ def read_draws(draws: object, names: tuple[str, ...]) -> np.ndarray:
     if isinstance(draws, Mapping):
         for name in draws:
             if name not in names:
-                raise ModelError(f"the draws hold an {unknown('coordinate', name, names)}")
+                raise ArgumentError(f"the draws hold an {unknown('coordinate', name, names)}")
         missing = [name for name in names if name not in draws]
         if missing:
-            raise ModelError(f"the draws lack the coordinates {listed(missing)}")
+            raise ArgumentError(f"the draws lack the coordinates {listed(missing)}")
         columns = [np.asarray(draws[name]) for name in names]
         if len({column.shape for column in columns}) != 1:
-            raise ModelError("the coordinates have draws of different shapes; give each as many")
+            raise ArgumentError("the coordinates have draws of different shapes; give each as many")
         draws = np.stack(columns, axis=-1)
     array = np.asarray(draws)
     if array.dtype.kind not in "iuf" or array.ndim not in (2, 3) or array.shape[-1] != len(names):
-        raise ModelError(
+        raise ArgumentError(
             f"draws need the shape (n, {len(names)}) or (chains, n, {len(names)}) for "
             f"{listed(names, most=6)}; got {array.dtype} of shape {array.shape}"
         )
     array = array.astype(float).reshape(-1, *array.shape[-2:])
     if array.shape[1] < 4 or not np.isfinite(array).all():
-        raise ModelError("draws must be finite, and at least 4 in each chain")
+        raise ArgumentError("draws must be finite, and at least 4 in each chain")
     return array
-
-
-class ReadDraws(NamedTuple):
-    """The belief of draws from elsewhere, the name of the mechanisms, and Data without rows."""
-
-    distribution: GivenDraws
-    mechanisms: str
-    rows: Data
-
-
-def read_given_draws(
-    problem: Problem, draws: object, mechanisms: object, parameters: str | None, intercepts: bool
-) -> ReadDraws:
-    """Return the belief of draws of theta that come from elsewhere; see `Posterior.from_draws`."""
-    require_float64()
-    if not isinstance(problem, Problem):
-        raise ModelError(
-            f"from_draws needs a Problem, got {type(problem).__name__}; of a system take its "
-            ".problem"
-        )
-    nodes = problem.graph.nodes
-    none = Data(nodes, problem.target, np.zeros((0, len(nodes))), np.zeros((0, len(nodes)), bool))
-    task = Task(problem, none, no_outcomes(len(nodes)), None, parameters, intercepts)
-    name, response = read_response(mechanisms, task)
-    size = len(problem.graph.ancestral(problem.target).nodes)
-    return ReadDraws(GivenDraws(response, read_draws(draws, response.names), size), name, none)

@@ -1,16 +1,14 @@
-"""What is known about the mean and covariance of variables, before and after some rows?
+"""What do the observed moments imply about effects, whatever latent causes there are?
 
-The normal-inverse-Wishart family: covariance ~ IW(nu, scale) and, given it, mean ~ N(centre,
-covariance / kappa). Given n rows with mean m and sum of squares S about it,
+The mean and covariance of the target and its causes have a normal-inverse-Wishart posterior in
+closed form, whatever latent causes there are: covariance ~ IW(nu, scale) and, given it, mean ~
+N(centre, covariance / kappa). Given n observations with mean m and sum of squares S about it,
 
     kappa' = kappa + n,  nu' = nu + n,  centre' = (kappa centre + n m) / kappa',
     scale' = scale + S + (kappa n / kappa') (m - centre)(m - centre)'.
 
-What do the observed moments say about effects, whatever latent causes there are?
-
-The mean and covariance of the target and its causes have a posterior in closed form, whatever
-latent causes there are. The graph's constraints are not used: effects are consistent, not
-efficient, and sets may disagree slightly.
+The graph's constraints are not used: effects are consistent, not efficient, and sets may disagree
+slightly.
 """
 
 import warnings
@@ -27,10 +25,11 @@ from scipy.stats import qmc
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_spread
 from causal_bo_ppl.errors import (
+    ArgumentError,
     CausalBOWarning,
     DataError,
     DomainError,
-    ModelError,
+    MechanismError,
     NumericalError,
     listed,
 )
@@ -39,27 +38,29 @@ from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.identification.evaluation import effects_of
 from causal_bo_ppl.identification.parameters import reduce_effect
 from causal_bo_ppl.inference.conjugate import require_no_outcomes
-from causal_bo_ppl.inference.draws import CHAINS, Drawn, Limits, even, exact_lines
+from causal_bo_ppl.inference.draws import NOMINAL_CHAINS, Drawn, Limits, draw_count, exact_lines
 from causal_bo_ppl.inference.potentials import UNKNOWN_DENSITY, Importance, not_assessed
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task
-from causal_bo_ppl.mechanisms.linear import sem
 from causal_bo_ppl.mechanisms.linear.parameters import identified, read_parameters, read_prior
-from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear.priors import MomentPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.responses import EffectResponse
-from causal_bo_ppl.mechanisms.linear.sem import Models
+from causal_bo_ppl.mechanisms.linear.sem import LinearObservations, Models
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
-POINTS = 512  # draws of one even spread
-TINY = 2.0**-53  # the Sobol points' resolution: no quantile is infinite
+DRAWS_PER_SPREAD = 512
+SPREADS = 8  # independent Sobol sequences of draws by which moments are computed
+SOBOL_RESOLUTION = 2.0**-53  # no quantile is infinite
+OBSERVATIONS_PER_VARIABLE = 5  # 90 % intervals of a regression on all of them then cover 88 %
+DRAWS_AT_ONCE = 1_024  # pushed through the estimands
 
 
-class Statistics(NamedTuple):
-    """Rows of k variables: their number, mean (k,), and sum of squares about the mean (k, k)."""
+class MomentStatistics(NamedTuple):
+    """The number of observations of k variables, their mean (k,), and scatter about it (k, k)."""
 
-    rows: int
+    n: int
     mean: np.ndarray
     scatter: np.ndarray
 
@@ -81,38 +82,38 @@ class NormalInverseWishart(NamedTuple):
         return np.asarray(self.scale / (self.nu - len(self.centre) - 1))
 
 
-def summarise_rows(values: np.ndarray) -> Statistics:
-    """Return the statistics of rows (n, k)."""
+def summarise_moments(values: np.ndarray) -> MomentStatistics:
+    """Return the statistics of observations (n, k)."""
     mean = values.mean(axis=0) if len(values) else np.zeros(values.shape[1])
     centred = values - mean
-    return Statistics(len(values), mean, centred.T @ centred)
+    return MomentStatistics(len(values), mean, centred.T @ centred)
 
 
-def merge_statistics(one: Statistics, other: Statistics) -> Statistics:
-    """Return the statistics of both sets of rows together."""
-    rows = one.rows + other.rows
-    if not rows:
+def merge_statistics(one: MomentStatistics, other: MomentStatistics) -> MomentStatistics:
+    """Return the statistics of both sets of observations together."""
+    n = one.n + other.n
+    if not n:
         return one
     gap = other.mean - one.mean
-    between = one.rows * other.rows / rows * np.outer(gap, gap)
-    return Statistics(
-        rows, one.mean + other.rows / rows * gap, one.scatter + other.scatter + between
-    )
+    scatter = one.scatter + other.scatter + one.n * other.n / n * np.outer(gap, gap)
+    return MomentStatistics(n, one.mean + other.n / n * gap, scatter)
 
 
-def prior_moments(found: Statistics, prior: ScaledPrior | MomentPrior) -> NormalInverseWishart:
-    """Return the prior of mean and covariance; a scaled one takes its scale from the rows."""
+def prior_moments(
+    statistics: MomentStatistics, prior: ScaledPrior | MomentPrior
+) -> NormalInverseWishart:
+    """Return the prior of mean and covariance; a scaled one takes its scale from the data."""
     if isinstance(prior, MomentPrior):
         return NormalInverseWishart(prior.centre, prior.kappa, prior.scale, prior.nu)
-    scale = np.diag(np.diagonal(found.scatter)) * prior.rows / found.rows
-    return NormalInverseWishart(found.mean, prior.rows, scale, prior.rows - 1)
+    scale = np.diag(np.diagonal(statistics.scatter)) * prior.rows / statistics.n
+    return NormalInverseWishart(statistics.mean, prior.rows, scale, prior.rows - 1)
 
 
-def log_prior_moments(
-    found: Statistics, prior: ScaledPrior | MomentPrior, means: np.ndarray, covariances: np.ndarray
+def log_density(
+    distribution: NormalInverseWishart, means: np.ndarray, covariances: np.ndarray
 ) -> np.ndarray:
-    """Return the log prior of means (n, k) and covariances (n, k, k), up to a constant."""
-    centre, kappa, scale, nu = prior_moments(found, prior)
+    """Return the log density of means (n, k) and covariances (n, k, k), up to a constant."""
+    centre, kappa, scale, nu = distribution
     precisions = np.linalg.inv(covariances)
     _, logs = np.linalg.slogdet(covariances)
     gaps = means - centre
@@ -121,14 +122,15 @@ def log_prior_moments(
     return np.asarray(-0.5 * ((nu + len(centre) + 2) * logs + trace + kappa * distance))
 
 
-def solve_moments(found: Statistics, prior: ScaledPrior | MomentPrior) -> NormalInverseWishart:
+def solve_moments(
+    statistics: MomentStatistics, prior: ScaledPrior | MomentPrior
+) -> NormalInverseWishart:
     """Return the posterior of mean and covariance."""
-    (centre, kappa, scale, nu), n = prior_moments(found, prior), found.rows
-    gap = found.mean - centre
-    after = scale + found.scatter + kappa * n / (kappa + n) * np.outer(gap, gap)
-    return NormalInverseWishart(
-        (kappa * centre + n * found.mean) / (kappa + n), kappa + n, after, nu + n
-    )
+    (centre, kappa, scale, nu), n = prior_moments(statistics, prior), statistics.n
+    gap = statistics.mean - centre
+    after = scale + statistics.scatter + kappa * n / (kappa + n) * np.outer(gap, gap)
+    mean = (kappa * centre + n * statistics.mean) / (kappa + n)
+    return NormalInverseWishart(mean, kappa + n, after, nu + n)
 
 
 def draw_moments(
@@ -138,25 +140,27 @@ def draw_moments(
     size = len(posterior.centre)
     generator = host_generator(key)
     chi = 2 * generator.standard_gamma((posterior.nu - np.arange(size)) / 2, (n, size))
-    return _place_moments(posterior, chi, generator.standard_normal((n, size * (size + 1) // 2)))
+    return _moments_from_bartlett(
+        posterior, chi, generator.standard_normal((n, size * (size + 1) // 2))
+    )
 
 
 def spread_moments(posterior: NormalInverseWishart, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return POINTS draws that fill the posterior evenly: means (n, k) and covariances (n, k, k).
+    """Return quasi-random draws: DRAWS_PER_SPREAD means (n, k) and covariances (n, k, k).
 
     They follow a Sobol sequence that the seed scrambles.
     """
     size = len(posterior.centre)
     sequence = qmc.Sobol(size + size * (size + 1) // 2, rng=np.random.default_rng(seed))
-    unit = np.clip(sequence.random(POINTS), TINY, 1 - TINY)
+    unit = np.clip(sequence.random(DRAWS_PER_SPREAD), SOBOL_RESOLUTION, 1 - SOBOL_RESOLUTION)
     chi = 2 * gammaincinv((posterior.nu - np.arange(size)) / 2, unit[:, :size])
-    return _place_moments(posterior, chi, ndtri(unit[:, size:]))
+    return _moments_from_bartlett(posterior, chi, ndtri(unit[:, size:]))
 
 
-def _place_moments(
+def _moments_from_bartlett(
     posterior: NormalInverseWishart, chi: np.ndarray, normals: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Make draws of chi-squares (n, k) and normals (n, k (k + 1) / 2) by Bartlett's factor A.
+    """Return moments by Bartlett's factor A of chi-squares (n, k) and normals (n, k (k + 1) / 2).
 
     precision = U A A' U' with U U' = scale^-1, so covariance = C'C with C = A^-1 U^-1.
     """
@@ -164,23 +168,24 @@ def _place_moments(
     lower = np.zeros((n, size, size))
     lower[:, *np.tril_indices(size, -1)] = normals[:, size:]
     lower[:, range(size), range(size)] = np.sqrt(chi)
-    root = np.linalg.solve(
-        lower, np.broadcast_to(np.linalg.cholesky(posterior.scale).T, lower.shape)
-    )
+    scale_root = np.broadcast_to(np.linalg.cholesky(posterior.scale).T, lower.shape)
+    root = np.linalg.solve(lower, scale_root)
     means = posterior.centre + (normals[:, None, :size] @ root)[:, 0] / np.sqrt(posterior.kappa)
     return means, np.swapaxes(root, 1, 2) @ root
-
-
-SPREADS = 8  # independent even spreads, whose disagreement is the error of the moments
-ENOUGH = 5  # rows per variable: 90 % intervals of a regression on all of them then cover 88 %
-DRAWS = 1_024  # pushed through at once
 
 
 @dataclass(frozen=True)
 class Wishart:
     """A normal-inverse-Wishart posterior of the observed moments, pushed through the estimands.
 
-    It is valid under latent confounding, and takes observational rows only.
+    It is valid under latent confounding, and takes observational data only.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("toy", variant="confounded")
+    >>> cb.fit(system.problem, system.observe(100, 0), method=cb.Wishart()).verdict
+    'exact'
     """
 
     name = "wishart"
@@ -199,81 +204,50 @@ class Wishart:
     ) -> "MomentDistribution":
         """Return the posterior of the verified estimands."""
         if not getattr(mechanisms, "is_linear", False):
-            raise ModelError(
+            raise ArgumentError(
                 "wishart needs no mechanisms: the estimands of a Gaussian are linear; leave out "
                 f"mechanisms={mechanisms.name!r}"
             )
-        if task.linear:
-            raise ModelError(
-                'wishart cannot use what only linearity identifies; take method="nuts" or "laplace"'
-            )
         require_no_outcomes(task, self.name)
-        parameters, prior = read_parameters(task, default="estimand"), read_prior(task)
+        prior: ScaledPrior | MomentPrior = read_prior(task, ScaledPrior, MomentPrior)
+        parameters = read_parameters(task, default="estimand")
         if parameters.kind != "estimand":
-            raise ModelError(
-                'wishart knows effects, not mechanisms: take parameters="estimand", not '
+            raise ArgumentError(
+                'wishart learns effects, not mechanisms: take parameters="estimand", not '
                 f"{parameters.kind!r}"
             )
         if parameters.explored.known:
-            raise ModelError(
+            raise MechanismError(
                 "wishart cannot use known coefficients; leave `known` out of the problem, or use "
                 "another method"
             )
-        if isinstance(prior, FixedPrior):
-            raise ModelError(
-                "a FixedPrior is for method='conjugate'; wishart takes a ScaledPrior or a "
-                "MomentPrior"
-            )
         graph = task.problem.graph.ancestral(task.problem.target)
         if isinstance(prior, MomentPrior) and len(prior.centre) != len(graph.nodes):
-            raise ModelError(
+            raise MechanismError(
                 f"the moment prior has {len(prior.centre)} variables; it needs "
                 f"{listed(graph.nodes)}"
             )
         values = observed(task.data, graph)
         if isinstance(prior, ScaledPrior):
-            _require_rows(values, graph)
-        found = identified(task.problem, False)
-        chosen = [found[members] for members in parameters.explored.sets]
+            _require_observations(values, graph)
+        identifications = identified(task.problem, False)
+        chosen = [identifications[members] for members in parameters.explored.sets]
         effects = {each.effective: each.estimand for each in chosen if each.estimand is not None}
-        statistics = summarise_rows(values)
-        distribution = MomentDistribution(
-            task.problem, graph, effects, parameters, prior, statistics
-        )
-        return distribution.require_finite()
+        empty = summarise_moments(values[:0])
+        before = MomentDistribution(task.problem, graph, effects, parameters, prior, empty)
+        return before.update(task.data)
 
 
-class ObservedMoments:
-    """Rows by their observed moments alone: a model without edges."""
+@dataclass(frozen=True, eq=False)
+class ObservedMoments(LinearObservations):
+    """Observations given their moments alone: a model without edges."""
 
-    def __init__(self, nodes: tuple[str, ...]) -> None:
-        self.nodes = nodes
-
-    def scales(self, draws: Models) -> np.ndarray:
-        """Return the sds of all variables, (n, k)."""
-        return np.asarray(np.sqrt(np.diagonal(draws.noises, axis1=1, axis2=2)))
-
-    def log_densities(self, draws: Models, values: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return the log density of each value given those before it, (n, rows, k)."""
-        return sem.log_densities(draws, values, free)
-
-    def disturbances(self, draws: Models, rows: np.ndarray, position: int) -> np.ndarray:
-        """Return the disturbances (n, rows) of one variable that give rows (n, rows, p)."""
-        return sem.disturbances(draws, rows, position)
-
-    @property
-    def gaussian(self) -> np.ndarray:
-        """Whether each variable is Gaussian given those before it, (k,): all are."""
-        return np.ones(len(self.nodes), bool)
-
-    def replicate(self, draws: Models, queries: Queries, key: jax.Array) -> np.ndarray:
-        """Draw new rows, (n, rows, k)."""
-        return sem.replicate(draws, queries, key)
+    graph: CausalGraph
 
 
 @dataclass(frozen=True, eq=False)
 class MomentDistribution:
-    """Estimands as functionals of an uncertain mean and covariance; see `interfaces.ThetaDistribution`.
+    """Estimands as functionals of an uncertain mean and covariance; see `base.ThetaDistribution`.
 
     graph: the target's ancestral graph, with k nodes. effects: the estimand of every distinct
     effective set.
@@ -284,14 +258,14 @@ class MomentDistribution:
     effects: dict[tuple[str, ...], Any]
     parameters: Parameters
     prior: ScaledPrior | MomentPrior
-    statistics: Statistics
+    statistics: MomentStatistics
 
     settings = ""
     verdict = "exact"
-    moments_by = f"{SPREADS} even spreads of {POINTS} draws"
+    moments_by = f"{SPREADS} even spreads of {DRAWS_PER_SPREAD} draws"
     chains = None
     summary = None
-    worth = float(SPREADS * POINTS)  # even spreads are worth more
+    worth = float(SPREADS * DRAWS_PER_SPREAD)  # at least: even spreads are more exact
     tail_degrees = np.inf
     is_gaussian = False
 
@@ -307,8 +281,8 @@ class MomentDistribution:
 
     @cached_property
     def model(self) -> ObservedMoments:
-        """What the moments say about rows."""
-        return ObservedMoments(self.graph.nodes)
+        """The model of observations given the moments."""
+        return ObservedMoments(self.graph)
 
     @property
     def learned(self) -> np.ndarray:
@@ -322,20 +296,18 @@ class MomentDistribution:
         """
         asked = [(estimand, effective) for effective, estimand in self.effects.items()]
         theta = np.empty((len(means), len(self.parameters)))
-        for start in range(0, len(means), DRAWS):
-            rows = slice(start, start + DRAWS)
-            found = effects_of(asked, self.graph, self.graph.nodes[-1], covariances[rows])
-            slopes = {
-                effective: each for effective, (each, _) in zip(self.effects, found, strict=True)
-            }
+        for start in range(0, len(means), DRAWS_AT_ONCE):
+            block = slice(start, start + DRAWS_AT_ONCE)
+            results = effects_of(asked, self.graph, self.graph.nodes[-1], covariances[block])
+            slopes = dict(zip(self.effects, (each for each, _ in results), strict=True))
             for column, coordinate in enumerate(self.parameters.coordinates):
-                each = slopes[coordinate.given]
+                slope = slopes[coordinate.given]
                 if coordinate.cause:
-                    theta[rows, column] = each[:, coordinate.given.index(coordinate.cause)]
+                    theta[block, column] = slope[:, coordinate.given.index(coordinate.cause)]
                 else:
-                    at = [self.graph.index(name) for name in coordinate.given]
-                    centre = (each * means[rows][:, at]).sum(axis=1)
-                    theta[rows, column] = means[rows, -1] - centre
+                    causes = [self.graph.index(name) for name in coordinate.given]
+                    centre = (slope * means[block][:, causes]).sum(axis=1)
+                    theta[block, column] = means[block, -1] - centre
         return theta
 
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
@@ -344,35 +316,35 @@ class MomentDistribution:
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Draw theta with the moments, by default 4,000 times."""
-        means, covariances = draw_moments(self.posterior, even(n), key)
+        means, covariances = draw_moments(self.posterior, draw_count(n), key)
         matrices = np.zeros((len(means), means.shape[1] + 1, means.shape[1]))
         matrices[:, -1] = means
-        models = Models(matrices, covariances)
-        log_prior = log_prior_moments(self.statistics, self.prior, means, covariances)
-        return Drawn(CHAINS, self._push(means, covariances), models, log_prior)
+        prior = prior_moments(self.statistics, self.prior)
+        log_prior, models = log_density(prior, means, covariances), Models(matrices, covariances)
+        return Drawn(NOMINAL_CHAINS, self._push(means, covariances), models, log_prior)
 
     def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times before any row; None where the prior is scaled to the rows."""
+        """Draw about n times from the prior; None where it is scaled to the data."""
         if not isinstance(self.prior, MomentPrior):
             return None
-        nothing = summarise_rows(np.zeros((0, len(self.graph.nodes))))
-        return replace(self, statistics=nothing).drawn(even(n), key)
+        empty = summarise_moments(np.zeros((0, len(self.graph.nodes))))
+        return replace(self, statistics=empty).drawn(n, key)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return equal weights: no density of the estimands is known."""
         return not_assessed(draws, UNKNOWN_DENSITY)
 
     def lines(self, limits: Limits) -> pd.DataFrame:
-        """Return one line that says that nothing can have failed."""
+        """Return the one row of a closed form."""
         return exact_lines("moments of the observed variables")
 
     def describe(self, lines: pd.DataFrame) -> str:
-        """Say how the posterior was computed."""
+        """Return a sentence on how the posterior was computed."""
         return "wishart is a closed form: nothing was sampled and nothing can have failed."
 
     @cached_property
     def spreads(self) -> np.ndarray:
-        """Even draws of theta, of shape (SPREADS, POINTS, d).
+        """Quasi-random draws of theta, of shape (SPREADS, DRAWS_PER_SPREAD, d).
 
         Raises NumericalError where an estimand is not defined at one of them.
         """
@@ -383,7 +355,7 @@ class MomentDistribution:
             raise NumericalError(
                 f"{self.parameters.names[worst]} has no covariance: its estimand is not defined at "
                 f"{undefined[worst]:.1%} of the posterior's draws, where a denominator passes "
-                "zero. Look at post.quantiles instead, add rows, or drop this set"
+                "zero. Look at post.quantiles instead, add observations, or drop this set"
             )
         return np.stack(spreads)
 
@@ -392,89 +364,77 @@ class MomentDistribution:
         flat = self.spreads.reshape(-1, len(self.parameters))
         return flat.mean(axis=0), factor_draws(flat)
 
-    def standard_errors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the errors of the mean (d,) and of the sd (d,), by how the even spreads differ."""
-        parts = self.spreads.mean(axis=1), self.spreads.std(axis=1, ddof=1)
-        mean, sd = (np.std(part, axis=0, ddof=1) / np.sqrt(SPREADS) for part in parts)
-        return mean, sd
-
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean covariance."""
-        first, which = distinct_rows(np.asarray(queries.mask))
-        sets = [self._effective(kind) for kind in np.asarray(queries.mask)[first]]
-        variances = np.array([self._variance(effective) for effective in sets])
-        return np.asarray(variances[which])
+        mask = np.asarray(queries.mask)
+        first, which = distinct_rows(mask)
+        return np.asarray(np.array([self._variance(row) for row in mask[first]])[which])
 
-    def _variance(self, effective: tuple[str, ...]) -> float:
-        covariance = self.posterior.mean_covariance
+    def _variance(self, mask: np.ndarray) -> float:
+        """Return the variance of one outcome where the variables of a mask (k,) are set."""
+        members = [name for name, is_set in zip(self.graph.nodes, mask, strict=True) if is_set]
+        target, covariance = self.graph.nodes[-1], self.posterior.mean_covariance
+        effective = reduce_effect(self.graph, target, members).effective
         if not effective:
             return float(covariance[-1, -1])
-        asked, target = [(self.effects[effective], effective)], self.graph.nodes[-1]
-        [(_, variance)] = effects_of(asked, self.graph, target, covariance[None])
-        return float(variance[0])
-
-    def _effective(self, mask: np.ndarray) -> tuple[str, ...]:
-        members = [name for name, is_set in zip(self.graph.nodes, mask, strict=True) if is_set]
-        effective = reduce_effect(self.graph, self.graph.nodes[-1], members).effective
-        if effective and effective not in self.effects:
+        if effective not in self.effects:
             raise DomainError(
                 f"the effect of do({listed(members)}) was not fitted: no usable set of the problem "
                 "has it"
             )
-        return effective
+        asked = [(self.effects[effective], effective)]
+        [(_, variance)] = effects_of(asked, self.graph, target, covariance[None])
+        return float(variance[0])
 
-    def update(self, rows: Data) -> "MomentDistribution":
-        """Return the belief after more observational rows."""
-        more = summarise_rows(observed(rows, self.graph))
-        return replace(self, statistics=merge_statistics(self.statistics, more)).require_finite()
-
-    def require_finite(self) -> "MomentDistribution":
-        """Return this belief if its moments are finite; nothing about them is exact otherwise."""
-        finite = np.isfinite(self.posterior.centre) & np.isfinite(self.posterior.scale).all(axis=1)
+    def update(self, data: Data) -> "MomentDistribution":
+        """Return the posterior after more observational data."""
+        more = summarise_moments(observed(data, self.graph))
+        updated = replace(self, statistics=merge_statistics(self.statistics, more))
+        centre, _, scale, _ = updated.posterior
+        finite = np.isfinite(centre) & np.isfinite(scale).all(axis=1)
         if not finite.all():
             where = self.graph.nodes[int(finite.argmin())]
             raise NumericalError(
                 f"the moments of {where!r} are not finite, so the posterior is not exact; change "
                 "its units, or look for values that cannot be"
             )
-        return self
+        return updated
 
 
 def observed(data: Data, graph: CausalGraph) -> np.ndarray:
-    """Return values (n, k) of the target and its causes; refuse rows in which something was set."""
+    """Return values (n, k) of the target and its causes; refuse interventional data."""
     if not data.is_observational.all():
         raise DataError(
-            "wishart learns from observational rows only; "
-            f"{int((~data.is_observational).sum())} of {len(data)} rows have something set: pass "
-            "data.select(data.is_observational), or let cb.Study(problem, data, key=0) take them all"
+            "wishart learns from observational data only; in "
+            f"{int((~data.is_observational).sum())} of {len(data)} observations something was set: "
+            "pass data.select(data.is_observational), or give all to cb.Study(problem, data, key=0)"
         )
     return np.asarray(data.values[:, [data.nodes.index(name) for name in graph.nodes]])
 
 
-def _require_rows(values: np.ndarray, graph: CausalGraph) -> None:
-    """Refuse rows that determine no covariance; warn of few."""
+def _require_observations(values: np.ndarray, graph: CausalGraph) -> None:
+    """Refuse observations that do not determine a covariance; warn of few."""
     size = len(graph.nodes)
     if not len(values) > size + 2:
         raise DataError(
-            f"wishart needs more than {size + 2} observational rows for {size} variables, got "
-            f"{len(values)}; add rows, or give a MomentPrior"
+            f"wishart needs more than {size + 2} observations for {size} variables, got "
+            f"{len(values)}; add observations, or give a MomentPrior"
         )
     for name, column in zip(graph.nodes, values.T, strict=True):
-        require_spread(
-            column,
-            f"{name!r} is constant in these rows; its effect cannot be learned: vary it or drop it",
-        )
+        fault = "is constant in these data; its effect cannot be learned: vary it or drop it"
+        require_spread(column, f"{name!r} {fault}")
     standardised = (values - values.mean(axis=0)) / values.std(axis=0)
     _, sizes, directions = np.linalg.svd(standardised, full_matrices=False)
     if not sizes[-1] > 1e-7 * sizes[0]:
         weights = np.abs(directions[-1])
         pairs = zip(graph.nodes, weights, strict=True)
         together = [name for name, weight in pairs if weight > 0.1 * weights.max()]
-        raise DataError(f"{listed(together)} are exactly collinear in these rows; drop one of them")
-    if len(values) < ENOUGH * size:
+        raise DataError(f"{listed(together)} are exactly collinear in these data; drop one of them")
+    enough = OBSERVATIONS_PER_VARIABLE * size
+    if len(values) < enough:
         warnings.warn(
-            f"{len(values)} rows are few for the moments of {size} variables: intervals by wishart "
-            f"are too narrow below about {ENOUGH * size}; add rows, or give a MomentPrior",
+            f"{len(values)} observations are few for the moments of {size} variables: intervals by "
+            f"wishart are too narrow below about {enough}; add some, or give a MomentPrior",
             CausalBOWarning,
             stacklevel=4,
         )

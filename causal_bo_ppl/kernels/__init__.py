@@ -1,4 +1,4 @@
-"""How does doubt about theta tie effects together?"""
+"""Which covariances do effects have under the posterior of theta?"""
 
 from causal_bo_ppl.kernels.comparison import compare_kernels as compare_kernels
 from causal_bo_ppl.kernels.couplings import coupling as coupling

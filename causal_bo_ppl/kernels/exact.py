@@ -1,4 +1,4 @@
-"""The kernel of effects without linearization, and what linearization leaves out.
+"""The kernel of effects without linearization, and the error of linearization.
 
 The kernel is exact where equations are linear and independent. Reveal the equations one by one, the
 target's first. Equation j then moves the effect of z by lambda_j(z) times the deviation of its
@@ -8,18 +8,18 @@ depends on the equations revealed before. Such steps are uncorrelated, so
     k(z, z') = sum_j E[lambda_j lambda_j'] m(z)'C_j m(z'),
 
 whatever the shape of the posteriors. Linearization puts the product of means for E[lambda_j
-lambda_j']; what it leaves out is the same sum with Cov(lambda_j, lambda_j'), found without a
-difference. The sensitivities depend on the sets alone. They follow backwards, node by node: b_i
-becomes b_i + W_ij b_j where j is not set. With w_j and C_j the mean and covariance of the
-coefficients of equation j, the sensitivities b and b' under two sets have covariances
+lambda_j']; its error is the same sum with Cov(lambda_j, lambda_j'), found without a difference. The
+sensitivities depend on the sets alone. They follow backwards, node by node: b_i becomes b_i + W_ij
+b_j where j is not set. With w_j and C_j the mean and covariance of the coefficients of equation j,
+the sensitivities b and b' under two sets have covariances
 
     Cov(b_i, b'_k) + w_ij Cov(b_j, b'_k) + Cov(b_i, b'_j) w_kj + w_ij w_kj Cov(b_j, b'_j)
         + C_j[i, k] E[b_j b'_j]
 
 after that step. It starts from nothing and adds; no difference is taken.
 
-Elsewhere what linearization leaves out is estimated by draws, or bounded: with r what linearization
-misses and H a bound on the operator norm of the Hessian, the paper's bound is
+Elsewhere the linearization error is estimated by draws, or bounded: with r the remainder of the
+linearization and H a bound on the operator norm of the Hessian, the paper's bound is
 |Cov(r, r')| <= 3/4 H H' (tr Sigma)^2.
 """
 
@@ -29,22 +29,23 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import PosteriorError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import PATIENCE
-from causal_bo_ppl.kernels.jacobian import KernelEstimate, no_error
+from causal_bo_ppl.inputs import PROGRESS_DELAY
+from causal_bo_ppl.kernels.jacobian import KernelEstimate
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import Coefficients, offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import Sets, distinct_rows
 from causal_bo_ppl.responses import response
 
-AT_ONCE = 512  # pairs: their (p, p) covariances stay in the cache
-PAIRS = 4_096  # of sets at once
-ASSUMED = "independent equations, by {method} regressions; no linearization; verdict {verdict}"
-DRAWS = 512  # for what linearization misses
-RIGOROUS, ASSUMES, LOCAL, UNKNOWN = "rigorous", "if theta were Gaussian", "local", "not known"
+PAIRS_IN_CACHE = 512  # of sets: their (p, p) covariances stay in the processor's cache
+MOST_PAIRS_AT_ONCE = 4_096  # of sets, held in memory
+ASSUMPTIONS = "independent equations, by {method} regressions; no linearization; verdict {verdict}"
+REMAINDER_DRAWS = 512  # of theta, for the linearization error
+RIGOROUS, IF_GAUSSIAN, LOCAL = "rigorous", "if theta were Gaussian", "local"
+NO_BOUND = "not known"
 
 
 def exact_gram(
@@ -70,14 +71,19 @@ def exact_gram(
     KernelEstimate
         The gram is (M, M) or (M, K); its standard error is 0.
 
+    Raises
+    ------
+    PosteriorError
+        If the posterior has no independent linear equations.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
     >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
     >>> q = system.problem.queries([{"X": 1.0}, {"Z": 1.0}])
-    >>> left_out = cb.exact_gram(post, q).gram - cb.jacobian_gram(post, q).gram
-    >>> bool(abs(left_out[0, 0] - post.sd[0] ** 2 * post.sd[1] ** 2) < 1e-12), float(left_out[0, 1])
+    >>> error = cb.exact_gram(post, q).gram - cb.jacobian_gram(post, q).gram
+    >>> bool(abs(error[0, 0] - post.sd[0] ** 2 * post.sd[1] ** 2) < 1e-12), float(error[0, 1])
     (True, 0.0)
     """
     coefficients = require_coefficients(require_trusted(post))
@@ -85,25 +91,25 @@ def exact_gram(
     left = require(queries)
     right = left if others is None else require(others)
     gram = _linear(coefficients, left) @ _linear(coefficients, right).T
-    gram += _left_out(coefficients, left, right, progress)
+    gram += _remainder_gram(coefficients, left, right, progress)
     if others is None:
         gram = (gram + gram.T) / 2
-    assumed = ASSUMED.format(method=post.method, verdict=post.status)
-    return KernelEstimate(gram, no_error(), assumed)
+    assumed = ASSUMPTIONS.format(method=post.method, verdict=post.status)
+    return KernelEstimate(gram, np.zeros(()), assumed)
 
 
-def left_out_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:
-    """Return what linearization leaves out of `exact_gram`, of shape (M, M) or (M, K).
+def remainder_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:
+    """Return `exact_gram` less `jacobian_gram`, of shape (M, M) or (M, K).
 
     No difference is taken, so that no digits are lost.
     """
     require = response(post).require
     left = require(queries)
     right = left if others is None else require(others)
-    return _left_out(require_coefficients(post), left, right)
+    return _remainder_gram(require_coefficients(post), left, right)
 
 
-def left_out_variances(coefficients: Coefficients, queries: Queries) -> np.ndarray:
+def remainder_variances(coefficients: Coefficients, queries: Queries) -> np.ndarray:
     """Return exact less Jacobian variances (M,); queries are over the ancestral graph."""
     mask = np.asarray(queries.mask)
     first, which = distinct_rows(mask)
@@ -123,23 +129,21 @@ def require_coefficients(post: Posterior) -> Coefficients:
     found = independent_coefficients(post)
     if found is not None:
         return found
-    together = (
-        "its equations are learned together, so latent causes and outcomes of experiments "
-        "correlate them"
-    )
-    why = {
-        "wishart": "it learns moments of the variables, not equations",
-        "laplace": together,
-        "nuts": together,
-    }
-    reason = why.get(post.method, "its equations are not known to be independent")
     if not response(post).map.is_affine:
-        raise ModelError(
+        raise PosteriorError(
             "the exact kernel needs independent equations that are linear in the causes, and "
-            f"{post.mechanisms} mechanisms bend: second moments of their effects have no closed "
-            "form; use cb.monte_carlo_gram(post, queries, key=...)"
+            f"{post.mechanisms} mechanisms are nonlinear: second moments of their effects have no "
+            "closed form; use cb.monte_carlo_gram(post, queries, key=...)"
         )
-    raise ModelError(
+    reason = "its equations are not known to be independent"
+    if post.method == "wishart":
+        reason = "it learns moments of the variables, not equations"
+    elif post.method in ("laplace", "nuts"):
+        reason = (
+            "its equations are learned together, so latent causes and outcomes of experiments "
+            "correlate them"
+        )
+    raise PosteriorError(
         f"the exact kernel needs independent equations, and {post.method!r} has none: {reason}; "
         "use cb.monte_carlo_gram(post, queries, key=...), or fit with method='conjugate' where no "
         "latent cause lies upstream of the target"
@@ -163,9 +167,9 @@ def adjoint_covariances(
     That of a node is due to the equations after it; it is 0 where the node is set in either set.
     """
     covariances = np.zeros(left.T.shape)
-    for start in range(0, len(left), AT_ONCE):
-        rows = slice(start, start + AT_ONCE)
-        covariances[:, rows] = _covariances(coefficients, left[rows].T, right[rows].T)
+    for start in range(0, len(left), PAIRS_IN_CACHE):
+        part = slice(start, start + PAIRS_IN_CACHE)
+        covariances[:, part] = _covariances(coefficients, left[part].T, right[part].T)
     return np.asarray(covariances.T)
 
 
@@ -188,7 +192,7 @@ def _covariances(coefficients: Coefficients, left: np.ndarray, right: np.ndarray
 
 
 def _moves(coefficients: Coefficients, queries: Queries) -> np.ndarray:
-    """Return how far an sd in each direction of an equation moves its node, root'm, (M, p, D)."""
+    """Return the change of a node per sd in each direction of its equation, root'm, (M, p, D)."""
     mask, value = np.asarray(queries.mask).T, np.asarray(queries.value).T
     causes = forward_sweep(coefficients.mean, mask, value)
     return np.asarray(np.einsum("im,ijd->mjd", causes, coefficients.roots, optimize=True))
@@ -205,7 +209,7 @@ def _flat(moves: np.ndarray) -> np.ndarray:
     return moves.reshape(len(moves), moves.shape[1] * moves.shape[2])
 
 
-def _left_out(
+def _remainder_gram(
     coefficients: Coefficients, left: Queries, right: Queries, progress: bool = False
 ) -> np.ndarray:
     """Return sum_j Cov(lambda_j, lambda_j') m'C_j m', (M, K), set by set.
@@ -215,9 +219,9 @@ def _left_out(
     one, other = _by_set(coefficients, left), _by_set(coefficients, right)
     sorted_gram = np.zeros((len(left), len(right)))
     symmetric = left is right
-    step = max(1, PAIRS // max(1, len(other.masks)))
+    step = max(1, MOST_PAIRS_AT_ONCE // max(1, len(other.masks)))
     starts = range(0, len(one.masks), step)
-    bar = {"desc": "exact kernel", "unit": "block", "delay": PATIENCE, "leave": False}
+    bar = {"desc": "exact kernel", "unit": "block", "delay": PROGRESS_DELAY, "leave": False}
     for start in tqdm(starts, disable=not progress, **bar):
         sets, beside = one.masks[start : start + step], other.masks[start if symmetric else 0 :]
         pairs = np.repeat(sets, len(beside), axis=0), np.tile(beside, (len(sets), 1))
@@ -235,12 +239,12 @@ def _left_out(
     return gram
 
 
-class _Sorted(NamedTuple):
+class QueriesBySet(NamedTuple):
     """Queries sorted by set.
 
-    masks: the variables that each set sets, (S, p). order: rows of the queries in the order of the
-    sets, (M,). which, moves: the set of each row in that order, (M,), and how far its equations
-    move, (M, p, D). ends: where the rows of each set end, (S,).
+    masks: the variables that each set sets, (S, p). order: indices of the queries in the order of
+    the sets, (M,). which, moves: the set of each query in that order, (M,), and the changes by its
+    equations, (M, p, D). ends: where the queries of each set end, (S,).
     """
 
     masks: np.ndarray
@@ -250,57 +254,51 @@ class _Sorted(NamedTuple):
     ends: np.ndarray
 
 
-def _by_set(coefficients: Coefficients, queries: Queries) -> _Sorted:
+def _by_set(coefficients: Coefficients, queries: Queries) -> QueriesBySet:
     mask = np.asarray(queries.mask)
     first, which = distinct_rows(mask)
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=len(first)))
     moves = _moves(coefficients, queries)[order]
-    return _Sorted(mask[first], order, which[order], moves, ends)
+    return QueriesBySet(mask[first], order, which[order], moves, ends)
 
 
 def remainders(post: Posterior, queries: Queries) -> np.ndarray:
-    """Return what linearization leaves out of each effect's variance, an array of shape (M,).
+    """Return the variance of the linearization error of each effect, an array of shape (M,).
 
-    A surrogate that counted on less than this would be falsely certain. It is exact where equations
-    are independent, 0 where effects are linear in theta, and elsewhere the mean square of what
-    linearization misses in draws.
+    It is exact where equations are independent, 0 where effects are linear in theta, and elsewhere
+    the mean square of the remainders of draws.
     """
     effect, queries = response(post), post.problem.require(queries)
     coefficients = independent_coefficients(post)
     if coefficients is not None:
-        return left_out_variances(coefficients, effect.require(queries))
+        return remainder_variances(coefficients, effect.require(queries))
     if effect.map.is_linear:
         return np.zeros(len(queries))
-    theta = post.draws(DRAWS, jax.random.key(0))
+    theta = post.draws(REMAINDER_DRAWS, jax.random.key(0))
     values, jacobian = effect.linearize(post.mean, queries)
     missed = effect(theta, queries) - values - (theta - post.mean) @ jacobian.T
     return np.asarray((missed**2).mean(axis=0))
 
 
-class Bounds(NamedTuple):
-    """Bounds for every pair of sets, of shape (S, S), and what each of them assumes, in words."""
-
-    bounds: np.ndarray
-    kinds: np.ndarray
-
-
-def remainder_bounds(post: Posterior, queries: Queries, sets: Sets, level: float) -> Bounds:
-    """Return the paper's bound on |Cov(r, r')| for all effects of every two sets.
+def remainder_bounds(
+    post: Posterior, queries: Queries, sets: Sets, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the paper's bound on |Cov(r, r')| for all effects of every two sets, and its kind.
 
     It is rigorous where effects have degree 2 at most and theta is Gaussian, and where one of the
     two is linear. Elsewhere Hessians are unbounded: then H is taken within the credible ellipsoid
-    of `level`, and nothing is claimed outside it. It is NaN where the mechanisms know no bound.
+    of `level`, and nothing is claimed outside it. It is NaN where the mechanisms have no bound.
     """
     hessians = response(post).hessian_bounds(queries, level=level)
     largest = np.array([hessians.bounds[rows].max() for rows in sets.rows])
     is_global = np.array([hessians.is_global[rows].all() for rows in sets.rows])
     both = np.outer(is_global, is_global)
-    is_zero = (largest[:, None] == 0) | (largest[None, :] == 0)  # then nothing is left out
-    kinds = np.where(both, RIGOROUS if post.distribution.is_gaussian else ASSUMES, LOCAL)
+    is_zero = (largest[:, None] == 0) | (largest[None, :] == 0)  # then there is no error
+    kinds = np.where(both, RIGOROUS if post.distribution.is_gaussian else IF_GAUSSIAN, LOCAL)
     kinds = np.where(both & is_zero, RIGOROUS, kinds)
-    kinds = np.where(np.isnan(np.add.outer(largest, largest)), UNKNOWN, kinds)
+    kinds = np.where(np.isnan(np.add.outer(largest, largest)), NO_BOUND, kinds)
     reach = largest * np.trace(post.covariance)
     with np.errstate(over="ignore", invalid="ignore"):  # different units are added: may be infinite
         bounds = 0.75 * np.outer(reach, reach)
-    return Bounds(np.where((reach[:, None] == 0) | (reach[None, :] == 0), 0.0, bounds), kinds)
+    return np.where((reach[:, None] == 0) | (reach[None, :] == 0), 0.0, bounds), kinds

@@ -1,4 +1,4 @@
-"""The record in which every kernel is returned, and the kernel of the linearized response.
+"""The result type of every kernel, and the kernel of the linearized response.
 
 k(z, z') = J(z) Sigma J(z')' is exact to first order in the posterior's spread. Its features J(z) F,
 with F F' = Sigma, have at most dim theta_Y columns, and within one intervention set a rank of at
@@ -6,7 +6,7 @@ most its size + 1. Where Sigma is estimated from n draws, an entry's error is ab
 sqrt((k(z, z')^2 + k(z, z) k(z', z')) / n), as it is for Gaussian draws.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ class KernelEstimate(NamedTuple):
     standard_error:
         Monte-Carlo errors of the entries; a zero that broadcasts where there are none.
     assumed:
-        The conditions under which the gram is the covariance, in words.
+        The conditions under which the gram is the covariance, as a text.
     """
 
     gram: np.ndarray
@@ -41,13 +41,18 @@ class KernelEstimate(NamedTuple):
         return f"KernelEstimate({rows} x {columns} covariances of effects, {noise}; {self.assumed})"
 
 
-def no_error() -> np.ndarray:
-    """Return a zero that broadcasts, the standard error of a gram without Monte-Carlo error."""
-    return np.zeros(())
+def posterior_attributes(post: Posterior) -> dict[str, Any]:
+    """Return the attributes by which a dataset names the posterior it was computed from."""
+    return {
+        "target": post.problem.target,
+        "unit": post.problem.units.get(post.problem.target, ""),
+        "method": post.method,
+        "verdict": post.status,
+    }
 
 
-ASSUMED = (
-    "response linearized at the posterior mean; covariance of theta by {by}{worth}; "
+ASSUMPTIONS = (
+    "response linearized at the posterior mean; covariance of theta by {by}{size}; "
     "verdict {verdict}"
 )
 
@@ -74,9 +79,7 @@ def jacobian_features(post: Posterior, queries: Queries) -> np.ndarray:
 
 
 def jacobian_gram(
-    post: Posterior,
-    queries: Queries,
-    others: Queries | None = None,
+    post: Posterior, queries: Queries, others: Queries | None = None
 ) -> KernelEstimate:
     """Return the covariances of all effects of a batch, or between two batches, to first order.
 
@@ -99,25 +102,29 @@ def jacobian_gram(
     >>> system = cb.models.load("chain")
     >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
     >>> q = system.problem.queries([{"X": 1.0}, {"Z": 1.0}])
-    >>> print(cb.jacobian_gram(post, q).gram.round(3))  # an experiment on X teaches about Z
+    >>> print(cb.jacobian_gram(post, q).gram.round(3))  # an experiment on X informs Z
     [[0.011 0.002]
      [0.002 0.002]]
     """
     left = jacobian_features(post, queries)
     right = left if others is None else jacobian_features(post, others)
     gram = left @ np.array(right).T  # a copy: NumPy's product of one array with itself is slower
-    worth = post.distribution.worth
-    said = f", worth {worth:,.0f} independent ones" if np.isfinite(worth) else ""
-    assumed = ASSUMED.format(by=post.moments_by, worth=said, verdict=post.status)
-    return KernelEstimate(gram, _errors(left, right, gram, worth), assumed)
+    size = post.distribution.worth
+    known = f", equivalent to {size:,.0f} independent ones" if np.isfinite(size) else ""
+    assumed = ASSUMPTIONS.format(by=post.moments_by, size=known, verdict=post.status)
+    return KernelEstimate(gram, _errors(left, right, gram, size), assumed)
 
 
-def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, worth: float) -> np.ndarray:
-    if not np.isfinite(worth):
-        return no_error()
+def _errors(left: np.ndarray, right: np.ndarray, gram: np.ndarray, size: float) -> np.ndarray:
+    """Return the errors (M, K) of a gram whose covariance of theta is from draws.
+
+    size: how many independent draws these are equivalent to; infinite where there are none.
+    """
+    if not np.isfinite(size):
+        return np.zeros(())
     errors = np.multiply(
         (left**2).sum(axis=1)[:, None], (right**2).sum(axis=1), out=np.empty(gram.shape)
     )
     errors += gram**2
-    errors /= worth
+    errors /= size
     return np.asarray(np.sqrt(errors, out=errors))

@@ -5,8 +5,8 @@ entry needs the fourth moments mu = E[c_i^2 c_j^2] alone, a product of squares:
 
     Var k_ij = (mu - k_ij^2) / S + (k_ij^2 + k_ii k_jj) / (S (S - 1)).
 
-Draws that depend on each other are worth fewer independent ones: n_i, by the squares of effect i.
-An entry is worth sqrt(n_i n_j), since sums of products of two autocovariances stay below the
+Dependent draws are equivalent to fewer independent ones: n_i, by the squares of effect i. An entry
+counts as sqrt(n_i n_j) draws, since sums of products of two autocovariances stay below the
 geometric mean of the sums of their squares.
 
 The errors of a whole block of entries depend on each other, so they are found by a multiplier
@@ -31,23 +31,23 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels
 from causal_bo_ppl.responses import response
 
-DRAWS = 4_000
-ROWS = 256  # rows of a gram, or columns of draws, that are handled at once
-GOOD = 0.1  # relative error that the advice aims at
-HEAVY = 5.0  # degrees of freedom: with 4 or fewer there is no fourth moment
-ASSUMED = "{draws:,} draws by {method}{worth}; no linearization; verdict {verdict}"
-BATCHES, REPLICATES = 48, 100  # an error is known to 1 / sqrt(2 * 48) = 10 %
+DEFAULT_DRAWS = 4_000
+COLUMNS_AT_ONCE = 256  # of a gram or of draws
+GOOD_RELATIVE_ERROR = 0.1  # that the advice aims at
+LEAST_TAIL_DEGREES = 5.0  # of freedom: with 4 or fewer there is no fourth moment
+ASSUMPTIONS = "{draws:,} draws by {method}{size}; no linearization; verdict {verdict}"
+BATCHES, BOOTSTRAP_REPLICATES = 48, 100  # an error is known to 1 / sqrt(2 * 48) = 10 %
 
 
-class Centred(NamedTuple):
+class CentredEffects(NamedTuple):
     """Effects of S draws, less their means.
 
-    values: the centred effects, (S, M). worth: how many independent draws the mean square of each
-    effect is worth, (M,).
+    values: the centred effects, (S, M). sizes: the effective sample size of the mean square of each
+    effect, (M,).
     """
 
     values: np.ndarray
-    worth: np.ndarray
+    sizes: np.ndarray
 
 
 def monte_carlo_gram(
@@ -55,7 +55,7 @@ def monte_carlo_gram(
     queries: Queries,
     others: Queries | None = None,
     *,
-    draws: int = DRAWS,
+    draws: int = DEFAULT_DRAWS,
     key: jax.Array | int,
 ) -> KernelEstimate:
     """Return the covariances of all effects of a batch, or between two batches, by draws of theta.
@@ -91,9 +91,11 @@ def monte_carlo_gram(
     theta, chains = draw_theta(require_trusted(post), draws, key)
     left = centred_effects(post, theta, queries, chains)
     right = left if others is None else centred_effects(post, theta, others, chains)
-    worth = min(float(side.worth.min(initial=len(theta))) for side in (left, right))
-    said = f", worth {worth:,.0f} independent ones or more" if chains else ""
-    assumed = ASSUMED.format(draws=len(theta), method=post.method, worth=said, verdict=post.status)
+    size = min(float(side.sizes.min(initial=len(theta))) for side in (left, right))
+    known = f", equivalent to {size:,.0f} independent ones or more" if chains else ""
+    assumed = ASSUMPTIONS.format(
+        draws=len(theta), method=post.method, size=known, verdict=post.status
+    )
     scales = tuple(
         np.sqrt((side.values**2).sum(axis=0) / (len(theta) - 1)) for side in (left, right)
     )
@@ -109,11 +111,7 @@ def monte_carlo_gram(
 
 
 def monte_carlo_features(
-    post: Posterior,
-    queries: Queries,
-    *,
-    draws: int = DRAWS,
-    key: jax.Array | int,
+    post: Posterior, queries: Queries, *, draws: int = DEFAULT_DRAWS, key: jax.Array | int
 ) -> np.ndarray:
     """Return features whose products are the kernel: centred effects of draws / sqrt(S - 1).
 
@@ -152,26 +150,28 @@ def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.nd
     if undefined:
         raise NumericalError(
             f"{undefined} of {len(theta)} draws by {post.method} have no value, so effects have no "
-            "covariance; use post.quantiles, or more rows"
+            "covariance; use post.quantiles, or more observations"
         )
     return theta, 0
 
 
-def centred_effects(post: Posterior, theta: np.ndarray, queries: Queries, chains: int) -> Centred:
-    """Return the effects of draws (S, d) less their means, and what the draws are worth."""
+def centred_effects(
+    post: Posterior, theta: np.ndarray, queries: Queries, chains: int
+) -> CentredEffects:
+    """Return the effects of draws (S, d) less their means, and their effective sample sizes."""
     queries = post.problem.require(queries)
     values = np.array(response(post)(theta, queries))
     broken = ~np.isfinite(values).all(axis=0)
     if broken.any():
-        row = int(np.flatnonzero(broken)[0])
+        index = int(np.flatnonzero(broken)[0])
         raise NumericalError(
-            f"the effect of {labels(post.problem, queries[row])[0]} is not finite in "
-            f"{int((~np.isfinite(values[:, row])).sum())} of {len(theta)} draws; narrow its "
-            "domain, or add rows"
+            f"the effect of {labels(post.problem, queries[index])[0]} is not finite in "
+            f"{int((~np.isfinite(values[:, index])).sum())} of {len(theta)} draws; narrow its "
+            "domain, or add observations"
         )
     values -= values[0].copy()  # a known effect becomes 0, not rounding
     values -= values.mean(axis=0)
-    return Centred(values, _worth(values, chains))
+    return CentredEffects(values, _effective_sizes(values, chains))
 
 
 def warn_of_tails(post: Posterior) -> bool:
@@ -179,31 +179,32 @@ def warn_of_tails(post: Posterior) -> bool:
 
     Covariances of such draws have errors that the draws do not show.
     """
-    if post.distribution.tail_degrees > HEAVY:
+    if post.distribution.tail_degrees > LEAST_TAIL_DEGREES:
         return False
     warnings.warn(
         f"theta has the tails of Student's t with {post.distribution.tail_degrees:.3g} degrees of "
         "freedom, too heavy for errors of covariances to be seen in draws (more than "
-        f"{HEAVY:g} are needed); use cb.exact_gram, or add rows",
+        f"{LEAST_TAIL_DEGREES:g} are needed); use cb.exact_gram, or add observations",
         CausalBOWarning,
         stacklevel=3,
     )
     return True
 
 
-def _worth(centred: np.ndarray, chains: int) -> np.ndarray:
+def _effective_sizes(centred: np.ndarray, chains: int) -> np.ndarray:
     draws, count = centred.shape
     if not chains:
         return np.full(count, float(draws))
-    worth = np.zeros(count)
-    for start in range(0, count, ROWS):
-        squares = centred[:, start : start + ROWS] ** 2
-        worth[start : start + ROWS] = effective_sizes(squares.reshape(chains, -1, squares.shape[1]))
-    return worth
+    sizes = np.zeros(count)
+    for start in range(0, count, COLUMNS_AT_ONCE):
+        part = slice(start, start + COLUMNS_AT_ONCE)
+        squares = centred[:, part] ** 2
+        sizes[part] = effective_sizes(squares.reshape(chains, -1, squares.shape[1]))
+    return sizes
 
 
 def standard_errors(
-    left: Centred, right: Centred, gram: np.ndarray, scales: tuple[np.ndarray, ...]
+    left: CentredEffects, right: CentredEffects, gram: np.ndarray, scales: tuple[np.ndarray, ...]
 ) -> np.ndarray:
     """Return the standard errors of a gram (M, K); the effects are overwritten by their squares.
 
@@ -216,9 +217,9 @@ def standard_errors(
     errors = np.empty(gram.shape)
     np.matmul(left.values.T, right.values, out=errors)
     spare = 1 - 1 / count + 1 / (count * (count - 1))  # the entry's square holds its own error
-    loss = np.sqrt(count / left.worth), np.sqrt(count / right.worth)
-    for start in range(0, len(gram), ROWS):
-        rows = slice(start, start + ROWS)
+    loss = np.sqrt(count / left.sizes), np.sqrt(count / right.sizes)
+    for start in range(0, len(gram), COLUMNS_AT_ONCE):
+        rows = slice(start, start + COLUMNS_AT_ONCE)
         fourth, squares = errors[rows], gram[rows] ** 2
         # The centred draws' mean of products, made unbiased for Gaussians.
         fourth *= count / (count - 1) ** 2
@@ -236,72 +237,72 @@ def _warn_of_noise(error: np.ndarray, scales: tuple[np.ndarray, ...], draws: int
     A covariance may be 0, so an error is compared with the product of the two standard deviations.
     """
     worst = 0.0
-    for start in range(0, len(error), ROWS):
-        scale = np.outer(scales[0][start : start + ROWS], scales[1])
-        ratio = np.divide(
-            error[start : start + ROWS], scale, out=np.zeros_like(scale), where=scale > 0
-        )
+    for start in range(0, len(error), COLUMNS_AT_ONCE):
+        rows = slice(start, start + COLUMNS_AT_ONCE)
+        scale = np.outer(scales[0][rows], scales[1])
+        ratio = np.divide(error[rows], scale, out=np.zeros_like(scale), where=scale > 0)
         worst = max(worst, float(ratio.max(initial=0.0)))
     if worst > 1 - 1e-9:
-        needed = int(np.ceil(draws * (worst / GOOD) ** 2))
+        needed = int(np.ceil(draws * (worst / GOOD_RELATIVE_ERROR) ** 2))
         warnings.warn(
             f"with {draws} draws the Monte-Carlo error of a covariance is {worst:.1f} times its "
-            f"scale; about {needed:,} such draws would bring it to {GOOD:.0%}",
+            f"scale; about {needed:,} such draws would reduce it to {GOOD_RELATIVE_ERROR:.0%}",
             CausalBOWarning,
             stacklevel=3,
         )
 
 
-class Parts(NamedTuple):
+class EffectBatches(NamedTuple):
     """Centred draws in B batches, of shape (B, n, M) each.
 
-    linear: of the linearized effects. missed: of what linearization misses.
+    linear: of the linearized effects. remainders: of the linearization errors.
     """
 
     linear: np.ndarray
-    missed: np.ndarray
+    remainders: np.ndarray
 
-    def columns(self, chosen: np.ndarray) -> "Parts":
+    def columns(self, chosen: np.ndarray) -> "EffectBatches":
         """Return the draws of some of the queries."""
-        return Parts(self.linear[:, :, chosen], self.missed[:, :, chosen])
+        return EffectBatches(self.linear[:, :, chosen], self.remainders[:, :, chosen])
 
 
 def cut_batches(draws: np.ndarray, chains: int) -> np.ndarray:
     """Return draws (S, M) in batches of consecutive ones, of shape (B, n, M).
 
     The draws are of `chains` chains one after the other, 0 if they are independent. The last few of
-    each chain may be left out.
+    each chain may be dropped.
     """
-    parts = max(chains, 1)
-    each = max(1, min(BATCHES // parts, len(draws) // parts // 2))
-    length = len(draws) // parts // each
-    kept = draws.reshape(parts, -1, draws.shape[1])[:, : each * length]
-    return kept.reshape(parts * each, length, draws.shape[1])
+    chains = max(chains, 1)
+    batches = max(1, min(BATCHES // chains, len(draws) // chains // 2))
+    length = len(draws) // chains // batches
+    used = draws.reshape(chains, -1, draws.shape[1])[:, : batches * length]
+    return used.reshape(chains * batches, length, draws.shape[1])
 
 
 def bootstrap_weights(batches: int, generator: np.random.Generator) -> np.ndarray:
     """Draw weights (R, B) that turn covariances of batches into errors of their mean."""
-    weights = generator.standard_normal((REPLICATES, batches))
+    weights = generator.standard_normal((BOOTSTRAP_REPLICATES, batches))
     weights -= weights.mean(axis=1, keepdims=True)
     return np.asarray(weights / np.sqrt(batches * (batches - 1)))
 
 
-def batch_covariances(left: Parts, right: Parts) -> dict[str, np.ndarray]:
+def batch_covariances(left: EffectBatches, right: EffectBatches) -> dict[str, np.ndarray]:
     """Return the covariances of I and J effects in every batch by name, of shape (B, I, J) each.
 
-    The names are the terms "leading", "mixed" and "remainder", then "curved", the sum of the last
-    two, and "all".
+    The names are the terms "leading", "mixed" and "remainder", then "nonlinear", the sum of the
+    last two, and "all".
     """
-    turned = Parts(*(np.swapaxes(part, 1, 2) / left.linear.shape[1] for part in left))
-    leading, remainder = turned.linear @ right.linear, turned.missed @ right.missed
-    mixed = turned.linear @ right.missed + turned.missed @ right.linear
-    curved = mixed + remainder
+    turned = EffectBatches(*(np.swapaxes(part, 1, 2) / left.linear.shape[1] for part in left))
+    leading = turned.linear @ right.linear
+    mixed = turned.linear @ right.remainders + turned.remainders @ right.linear
+    remainder = turned.remainders @ right.remainders
+    nonlinear = mixed + remainder
     return {
         "leading": leading,
         "mixed": mixed,
         "remainder": remainder,
-        "curved": curved,
-        "all": leading + curved,
+        "nonlinear": nonlinear,
+        "all": leading + nonlinear,
     }
 
 

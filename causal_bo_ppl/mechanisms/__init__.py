@@ -1,24 +1,15 @@
-"""How is every variable made from its causes? Families of mechanisms, by name or by record."""
+"""How does every variable depend on its causes? Families of mechanisms, by name or object."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from causal_bo_ppl.errors import ModelError
-from causal_bo_ppl.mechanisms.base import (
-    Mechanisms,
-    Model,
-    ResponseMap,
-    Task,
-    offered,
-    read_record,
-)
+from causal_bo_ppl.errors import MechanismError
+from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task, offered, read_record
 from causal_bo_ppl.mechanisms.custom.model import CustomMechanisms, read_functions
 from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses, read_choices
 from causal_bo_ppl.mechanisms.gp.priors import GP as GP
 from causal_bo_ppl.mechanisms.linear.model import Linear
 from causal_bo_ppl.mechanisms.selection import Automatic
-
-__all__ = ["FAMILIES", "Choice", "Mechanisms", "Model", "ResponseMap", "Task", "read_mechanisms"]
 
 # What `mechanisms=` takes.
 Choice = str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
@@ -30,7 +21,7 @@ FAMILIES: dict[str, Mechanisms] = {
 
 
 def read_mechanisms(given: object) -> Mechanisms:
-    """Return a family of mechanisms, given by its name, by variable, or as a record of one's own.
+    """Return a family of mechanisms, given by its name, by variable, or as a user-defined object.
 
     given: "linear", "gp" or "auto"; `cb.GP(...)` for all variables; {variable: "linear", "gp",
     `cb.GP(...)` or a NumPyro function of the causes}; a NumPyro program over all variables; or a
@@ -48,7 +39,7 @@ def read_mechanisms(given: object) -> Mechanisms:
 
 
 def read_response(given: object, task: Task) -> tuple[str, ResponseMap]:
-    """Return the name of a family and its response map, without any rows.
+    """Return the name of a family and its response map, without any data.
 
     given: a name, a family that offers `response(task)`, or a response map itself.
     """
@@ -57,7 +48,7 @@ def read_response(given: object, task: Task) -> tuple[str, ResponseMap]:
     family = read_mechanisms(given)
     response = offered(family, "response")
     if response is None:
-        raise ModelError(
-            f"{family.name} mechanisms offer no response map without rows; give the map itself"
+        raise MechanismError(
+            f"{family.name} mechanisms offer no response map without data; give the map itself"
         )
     return family.name, response(task)

@@ -2,7 +2,7 @@
 
 Each protocol is small, and the docstring of a method is the equation that it must satisfy;
 `causal_bo_ppl.testing` checks them. What is compiled are JAX pytrees: arrays are their leaves, and
-all that a program is compiled for are their static fields, so that new rows compile nothing.
+all that a program is compiled for are their static fields, so that new data compile nothing.
 
 Some families know more in closed form. Such methods are optional; `offered` finds them.
 """
@@ -16,14 +16,14 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.problem import Problem, Queries
 
 Set = tuple[str, ...]
 
 
 class Prior(Protocol):
-    """What is believed about the parameters before any row."""
+    """The prior distribution of the parameters."""
 
     def canonical(self) -> str:
         """Return a text that is the same for equal priors only."""
@@ -32,11 +32,11 @@ class Prior(Protocol):
 class ResponseProgram(Protocol):
     """Effects as pure functions of theta; a JAX pytree with this class as its type.
 
-    `batch` is what `ResponseMap.batch` made of the queries: arrays with one row for each query.
+    `batch` is what `ResponseMap.batch` returned for M queries: arrays with one row for each.
 
-    Optional, where effects are dear: `of_many(theta, batch)`, the effects (s, M) of thetas (s, d);
-    `together`, how many queries a batch should hold; `side_by_side`, whether several batches may be
-    evaluated at once, by threads.
+    Optional, where effects are expensive: `of_many(theta, batch)`, the effects (s, M) of thetas
+    (s, d); `together`, how many queries a batch should hold; `side_by_side`, whether several
+    batches may be evaluated at once, by threads.
     """
 
     def effects(self, theta: jax.Array, batch: Any) -> jax.Array:
@@ -77,12 +77,12 @@ class Extrapolation(NamedTuple):
 
 
 class Unevenness(NamedTuple):
-    """How much better a mechanism would fit if one of its causes were stretched unevenly.
+    """How much better a mechanism would fit if one of its causes were transformed nonlinearly.
 
-    variable, cause: the mechanism, and the cause whose stretching helps most. value: of that cause
-    in the row where the fit would change most, in sds. fitted, sd: the mechanism's mean there and
-    its posterior sd. instead: the mean with the cause stretched. log_factor: the log Bayes factor
-    of all stretches, on average, against none.
+    variable, cause: the mechanism, and the cause whose transformation helps most. value: of that
+    cause in the observation where the fit would change most, in sds. fitted, sd: the mechanism's
+    mean there and its posterior sd. instead: the mean with the cause transformed. log_factor: the
+    log Bayes factor of all transformations, on average, against none.
     """
 
     variable: str
@@ -98,14 +98,14 @@ class ResponseMap(Protocol):
     """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
 
     Optional: `to_frame()`, a table with a row for every coordinate of theta; `canonical()`, a text
-    that tells this parameterization from others of the same problem; `attributes()`, what a file
-    must record for the coordinates to be known again. Where a closed form is known:
+    that differs between parameterizations of the same problem; `attributes()`, what a file must
+    record for the coordinates to be known again. Where a closed form is known:
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
     `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
     points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
     with another kind of average, one of `propagations`; `roughly()`, the same map with fewer
-    points. Where the range of the data is known:
-    `extrapolation(theta, queries)`, see `Extrapolation`.
+    points. Where the range of the data is known: `extrapolation(theta, queries)`, see
+    `Extrapolation`.
 
     Where theta determines the mechanisms themselves, V = g(causes) + e:
 
@@ -113,8 +113,8 @@ class ResponseMap(Protocol):
       many thetas (s, d) and values (n, p) of all variables of the problem's graph.
     - `slopes(theta)`: {(cause, effect): largest |dg/dcause| over all values of the causes} at theta
       (d,), for the mechanisms that effects depend on.
-    - `scales(theta)`: {variable: sd of its disturbance} at theta (d,); not offered where effects do
-      not depend on sds.
+    - `scales(theta)`: {variable: sd of its noise} at theta (d,); not offered where effects do not
+      depend on sds.
     """
 
     @property
@@ -131,7 +131,7 @@ class ResponseMap(Protocol):
 
     @property
     def is_linear(self) -> bool:
-        """Whether every effect is affine in theta, so that linearization leaves nothing out."""
+        """Whether every effect is affine in theta, so that there is no linearization error."""
 
     @property
     def program(self) -> ResponseProgram:
@@ -145,7 +145,7 @@ class ResponseMap(Protocol):
 
 
 class Coefficients(NamedTuple):
-    """Moments of linear equations that are independent of each other given the rows.
+    """Moments of linear equations that are independent of each other given the data.
 
     mean: (p + 1, p) coefficients, intercepts last. roots: (p + 1, p, D) of each equation's
     covariance C_j = root_j root_j'.
@@ -156,10 +156,10 @@ class Coefficients(NamedTuple):
 
 
 class ExpectedInformation(NamedTuple):
-    """What one whole row of each of M queries is expected to say about r standard normal weights.
+    """Expected information of one observation of each of M queries about r standard normal weights.
 
     blocks: (M, E, D, D) information, of E groups of at most D weights that are independent of each
-    other. places: (E, D) of these weights, -1 where a group is filled up with zeros.
+    other. positions: (E, D) of these weights, -1 where a group is filled up with zeros.
     """
 
     blocks: np.ndarray
@@ -167,11 +167,11 @@ class ExpectedInformation(NamedTuple):
 
     def whole(self, size: int) -> np.ndarray:
         """Return the information as matrices (M, r, r); size: r."""
-        found = np.zeros((len(self.blocks), size, size))
+        information = np.zeros((len(self.blocks), size, size))
         for position, block in zip(self.positions, np.moveaxis(self.blocks, 1, 0), strict=True):
             used = position >= 0
-            found[:, position[used][:, None], position[used]] = block[:, used][:, :, used]
-        return found
+            information[:, position[used][:, None], position[used]] = block[:, used][:, :, used]
+        return information
 
 
 class Density(Protocol):
@@ -187,45 +187,44 @@ class Density(Protocol):
         """Return the log density of the prior at psi (k,), up to a constant."""
 
     def log_likelihood(self, psi: jax.Array) -> jax.Array:
-        """Return the log density of all rows and outcomes given psi (k,)."""
+        """Return the log density of all observations and outcomes given psi (k,)."""
 
     def theta(self, psi: jax.Array) -> jax.Array:
         """Return theta (d,), the coordinates of the response map, at psi (k,)."""
 
 
 class Model(Protocol):
-    """A family's mechanisms for one problem, with its prior and its rows.
+    """A family's mechanisms for one problem, with its prior and its data.
 
-    `draws` below stands for whatever the family makes of n coordinates psi: parameters of n models.
-    Arrays of rows have a column for each of the p variables in `nodes`.
+    `draws` below stands for the parameters of n models, as the family returns them for n
+    coordinates psi. Arrays of m observations have a column for each of the p variables in `nodes`.
 
     A model may offer more, which others look up by `offered` and by `getattr`:
 
-    - `scales(draws)`: the sds of all disturbances, (n, p).
-    - `disturbances(draws, rows, position)`: the disturbances (n, rows) of one variable that give rows
-      of shape (n, rows, p), or (1, rows, p) where all models share them.
-    - `gaussian`: whether the disturbance of each variable is Gaussian with one sd for all rows,
-      (p,), where there are disturbances.
+    - `scales(draws)`: the sds of the noise of all variables, (n, p).
+    - `disturbances(draws, rows, position)`: the noise (n, m) of one variable at observations
+      (n, m, p), or (1, m, p) where all models share them.
+    - `gaussian`: whether the noise of each variable is Gaussian with one sd, (p,), where there is
+      additive noise.
     - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
-    - `draw_prior(n, key)`: draws before any row; None under a prior that cannot be drawn from.
-    - `closed_form()`: a posterior of independent linear equations.
+    - `draw_prior(n, key)`: draws of the prior; None under a prior that cannot be drawn from.
     - `mode()`: the mode of psi, a factor of the covariance there, and the Newton decrement; None
       where they must be searched for.
     - `moments(mode, factor)`: mean and a factor of the covariance of theta, for a Gaussian psi.
     - `given_hyperparameters()`: the model with its hyperparameters at the mode of their evidence.
-    - `straighten(psi)`: the same model and psi in coordinates in which theta is linear.
-    - `narrowness()`: the sd of a Gaussian at the mode, relative to the exact one.
+    - `with_linear_theta(psi)`: the same model and psi in coordinates in which theta is linear.
     - `mode_coverage(level)`: the share of the exact posterior in its central intervals of `level`.
     - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
       to the Gaussian with the moments of the draws; None where that density is not known.
-    - `basis()`: a table of finite bases with their errors, a line for each.
-    - `unevenness()`: a list of `Unevenness`, one for each mechanism that bends, where these are
-      assumed to bend as strongly everywhere.
-    - `usable(data)`: which rows say something about the density of each variable, (rows, p), where
-      that is not all in which it was not set.
-    - `target_observations(queries, outcomes)`: which outcomes of the target alone are rows of its mechanism
-      by themselves, (M,), and these rows, where they teach more than coefficients.
-    - `explain()`: a sentence that says why the density is not finite.
+    - `basis()`: a table of finite bases with their errors, a row for each.
+    - `unevenness()`: a list of `Unevenness`, one for each nonlinear mechanism, where these are
+      assumed to be stationary.
+    - `usable(data)`: which observations inform the density of each variable, (m, p), where that is
+      not all in which it was not set.
+    - `target_observations(queries, outcomes)`: which outcomes of the target alone are observations
+      of its mechanism by themselves, (M,), and these observations, where they inform more than
+      coefficients.
+    - `explain()`: a sentence on why the density is not finite.
     - `is_correlated`: whether a sampler should learn a whole covariance of psi.
     - `theta_is_linear`: whether theta is linear in psi.
     """
@@ -236,7 +235,7 @@ class Model(Protocol):
 
     @property
     def data(self) -> Data:
-        """The rows it learns from."""
+        """The observations that it learns from."""
 
     @property
     def learned(self) -> np.ndarray:
@@ -244,7 +243,7 @@ class Model(Protocol):
 
     @property
     def prior(self) -> Prior:
-        """What is believed before the rows."""
+        """The prior of the parameters."""
 
     @property
     def response(self) -> ResponseMap:
@@ -265,27 +264,27 @@ class Model(Protocol):
         """Return theta of n models, of shape (n, d)."""
 
     def log_densities(self, draws: Any, values: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return the log density of each value given its causes, of shape (n, rows, p).
+        """Return the log density of each value given its causes, of shape (n, m, p).
 
-        It is 0 where `free` (rows, p) is False; the sum over all is the rows' log likelihood.
+        It is 0 where `free` (m, p) is False; the sum over all is the log likelihood.
         """
 
     def replicate(self, draws: Any, queries: Queries, key: jax.Array) -> np.ndarray:
-        """Draw one row for each of n models and each query over `nodes`, of shape (n, rows, p)."""
+        """Draw an observation of each of n models under each of M queries, of shape (n, M, p)."""
 
     def outcome_variances(self, draws: Any, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query over `nodes`, of shape (M,).
 
-        It is that of the model which the draws stand for on average.
+        It is that of the mean of the draws.
         """
 
     def with_observations(self, rows: Data) -> "Model":
-        """Return the same model with more rows."""
+        """Return the same model with more observations."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be learned: a problem, its rows and outcomes, and the options of `fit`.
+    """What is to be learned: a problem, its data and outcomes, and the options of `fit`.
 
     parameters, intercepts, linear: options of linear mechanisms, which others refuse: the kind of
     coordinates, whether equations have intercepts, and whether sets count that only linear
@@ -306,13 +305,13 @@ class Mechanisms(Protocol):
 
     A family may offer more, which others look up by `offered` and by `getattr`:
 
-    - `is_linear`: whether every mechanism is linear in the causes; False where it is not said.
+    - `is_linear`: whether every mechanism is linear in the causes; False where it is not offered.
     - `default_method(problem)`: the name of the method of inference that is taken where none is
       named; "laplace" where it is not offered.
     - `proper_prior(problem)`: a prior from which models can be drawn.
-    - `takes_experiments(problem)`: whether whole rows of experiments say all that their outcomes
-      say; True where it is not offered.
-    - `response(task)`: the response map, which needs no rows.
+    - `takes_experiments(problem)`: whether complete observations of experiments are as informative
+      as their outcomes; True where it is not offered.
+    - `response(task)`: the response map, which needs no data.
     """
 
     @property
@@ -320,7 +319,7 @@ class Mechanisms(Protocol):
         """The name of the family, for tables and messages."""
 
     def bind(self, task: Task) -> Model:
-        """Return the model of one problem; refuses, with ModelError, what the family cannot do."""
+        """Return the model of one problem; raises MechanismError for what the family cannot do."""
 
 
 def offered(giver: object, name: str) -> Callable[..., Any] | None:
@@ -330,26 +329,26 @@ def offered(giver: object, name: str) -> Callable[..., Any] | None:
 
 
 def read_record(what: str, given: object, known: Mapping[str, Any], method: str) -> Any:
-    """Return a record that is given by its name or as a record of one's own.
+    """Return a component that is given by its name or as a user-defined object.
 
     Parameters
     ----------
     what:
         What it is, for messages.
     known:
-        {name: record} of those that have names.
+        {name: component} of those that have names.
     method:
-        The method that a record must have, besides a text `name`.
+        The method that a component must have, besides a text `name`.
     """
     if isinstance(given, str) and given in known:
         return known[given]
     if isinstance(given, type):
-        raise ModelError(
-            f"{what} must be a record, got the class {given.__name__}; write {given.__name__}()"
+        raise ArgumentError(
+            f"{what} must be an object, got the class {given.__name__}; write {given.__name__}()"
         )
     if offered(given, method) is None or not isinstance(getattr(given, "name", None), str):
-        raise ModelError(
-            f"{what} must be one of {listed(known)}, or a record with a name and a method "
+        raise ArgumentError(
+            f"{what} must be one of {listed(known)}, or an object with a name and a method "
             f"`{method}`; got {given!r}"
         )
     return given

@@ -19,7 +19,7 @@ import pandas as pd
 
 from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, ModelError, listed
+from causal_bo_ppl.errors import DataError, MechanismError, listed
 from causal_bo_ppl.mechanisms.base import Mechanisms, Task, offered
 from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses
 from causal_bo_ppl.mechanisms.linear.model import Linear
@@ -37,7 +37,9 @@ COLUMNS = "mechanism observations difference se largest_k linear_k finding verdi
 class Diagnosable(Protocol):
     """A posterior whose draws are written as an ArviZ DataTree."""
 
-    def to_datatree(self, *, draws: int, key: jax.Array | int, rows: tuple[str, ...]) -> Any:
+    def to_datatree(
+        self, *, draws: int, key: jax.Array | int, observations: tuple[str, ...]
+    ) -> Any:
         """Return draws with the pointwise groups that are asked for."""
 
 
@@ -89,19 +91,19 @@ def hold_out_each(post: Diagnosable, draws: int, key: jax.Array | int) -> dict[s
     from arviz_stats import loo
 
     wanted = ("log_likelihood", "observed_data")
-    tree, found = post.to_datatree(draws=draws, key=key, rows=wanted), {}
+    tree, held_out = post.to_datatree(draws=draws, key=key, observations=wanted), {}
     for name in map(str, tree["observed_data"].data_vars):
-        indices = np.asarray(tree["log_likelihood"][name].coords[f"row[{name}]"])
+        indices = np.asarray(tree["log_likelihood"][name].coords[f"observation[{name}]"])
         if len(indices) < 2:
             unknown = np.full(len(indices), np.nan)
-            found[name] = HeldOut(indices, unknown, unknown, np.nan, np.nan)
+            held_out[name] = HeldOut(indices, unknown, unknown, np.nan, np.nan)
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of large k: tables report them
-            each = loo(tree, var_name=name, pointwise=True)
-        parts = (np.asarray(each.elpd_i), np.asarray(each.pareto_k))
-        found[name] = HeldOut(indices, *parts, float(each.se), float(each.p))
-    return found
+            result = loo(tree, var_name=name, pointwise=True)
+        parts = (np.asarray(result.elpd_i), np.asarray(result.pareto_k))
+        held_out[name] = HeldOut(indices, *parts, float(result.se), float(result.p))
+    return held_out
 
 
 def compare_with_linear(
@@ -126,13 +128,13 @@ def compare_with_linear(
     """
     names = [name for name in flexible if name in linear and problem.graph.parents(name)]
     if not names:
-        raise ModelError("no mechanism with causes was learned; there is nothing to compare")
-    found = [(name, *_compare(flexible[name], linear[name], margin, least)) for name in names]
-    return pd.DataFrame(found, columns=COLUMNS).set_index("mechanism")
+        raise MechanismError("no mechanism with causes was learned; there is nothing to compare")
+    rows = [(name, *_compare(flexible[name], linear[name], margin, least)) for name in names]
+    return pd.DataFrame(rows, columns=COLUMNS).set_index("mechanism")
 
 
 def _compare(flexible: HeldOut, linear: HeldOut, margin: float, least: float) -> tuple[object, ...]:
-    """Return the line of the table for one mechanism."""
+    """Return the row of the table for one mechanism."""
     gaps, count = flexible.elpd - linear.elpd, len(flexible.observations)
     if count < 2:
         return count, *[np.nan] * 4, UNDECIDED, UNKNOWN
@@ -166,10 +168,8 @@ def describe_comparison(table: pd.DataFrame) -> str:
     ):
         found = table[table["finding"] == finding]
         if len(found):
-            numbers = [
-                f"{name} ({line['difference']:+.1f} +- {line['se']:.1f})"
-                for name, line in found.iterrows()
-            ]
+            columns = zip(found.index, found["difference"], found["se"], strict=True)
+            numbers = [f"{name} ({gap:+.1f} +- {error:.1f})" for name, gap, error in columns]
             parts.append(f"{words}: {listed(numbers, most=6)}.")
     parts.append(
         "In brackets: log density of held-out observations, compared with a linear mechanism."
@@ -179,11 +179,10 @@ def describe_comparison(table: pd.DataFrame) -> str:
 
 def advise_on_comparison(table: pd.DataFrame) -> str:
     """Return what to do about the findings of a comparison."""
-    linear = [str(name) for name in table.index[table["finding"] == LINEAR]]
-    if len(linear) == len(table):
+    others = [str(name) for name in table.index[table["finding"] != LINEAR]]
+    if not others:
         return 'Linear mechanisms predict as well: mechanisms="linear" is simpler and exact.'
-    if linear:
-        others = [str(name) for name in table.index if name not in linear]
+    if len(others) < len(table):
         chosen = ", ".join(f'"{name}": "gp"' for name in others[:6])
         more = ", ..." if len(others) > 6 else ""
         return f"Some may as well be linear: mechanisms={{{chosen}{more}}} keeps the others linear."
@@ -227,7 +226,7 @@ def choose_mechanisms(
     graph = problem.graph.ancestral(problem.target)
     if graph.bidirected:
         one, other = graph.bidirected[0]
-        raise ModelError(
+        raise MechanismError(
             f"a latent cause joins {one!r} and {other!r}, so that their mechanisms cannot be "
             f'compared on held-out observations; use mechanisms="linear" or "gp" instead of '
             f"{family.name!r}"
@@ -239,13 +238,14 @@ def choose_mechanisms(
             'mechanisms="linear" or "gp"'
         )
     flexible, linear = (
-        hold_out_each(fit(each, own), SELECTION_DRAWS, 0)
-        for each, own in ((family, prior), (Linear(), None))
+        hold_out_each(fit(*candidate), SELECTION_DRAWS, 0)
+        for candidate in ((family, prior), (Linear(), None))
     )
     table = compare_with_linear(problem, flexible, linear)
     is_linear = table["finding"] == LINEAR
-    lines, others = (list(map(str, table.index[each])) for each in (is_linear, ~is_linear))
-    chosen = [f"Gaussian processes for {listed(others)}"] if others else []
-    chosen += [f"linear mechanisms for {listed(lines)}"] if lines else []
-    text = f"Held-out observations chose {' and '.join(chosen)}. {describe_comparison(table)}"
-    return Chosen(decide(lines, others, prior), Check("mechanisms chosen", table, text))
+    linear_names, gp_names = (list(map(str, table.index[each])) for each in (is_linear, ~is_linear))
+    parts = [f"Gaussian processes for {listed(gp_names)}"] if gp_names else []
+    parts += [f"linear mechanisms for {listed(linear_names)}"] if linear_names else []
+    text = f"Held-out observations chose {' and '.join(parts)}. {describe_comparison(table)}"
+    chosen = decide(linear_names, gp_names, prior)
+    return Chosen(chosen, Check("mechanisms chosen", table, text))

@@ -1,48 +1,48 @@
-"""Priors and choices of mechanisms as records that JSON can hold, of every family."""
+"""How are priors and choices of mechanisms of every family written to JSON, and read again?"""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import MechanismError, listed
 from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior
 from causal_bo_ppl.mechanisms.linear.priors import prior_from_record, prior_to_record
 
-VARIABLES, OPTIONS = "variables", "gp"  # keys of a dictionary by variable, and of a `cb.GP`
-OWN = "custom"  # name under which an analyst's functions are given back
+VARIABLES_KEY, GP_KEY = "variables", "gp"  # of a dictionary by variable, and of a `cb.GP`
+CUSTOM_NAME = "custom"  # of user-defined functions
 
 
 def write_prior(prior: Any) -> dict[str, object]:
-    """Return a prior as a dictionary that JSON can hold; refuses a prior of one's own."""
+    """Return a prior as a dictionary that JSON can hold; refuses a user-defined prior."""
     if isinstance(prior, GPPrior):
         return {"prior": "GPPrior", **json.loads(prior.to_json())}
     return prior_to_record(prior)
 
 
 def read_prior(record: object) -> Any:
-    """Return the prior of such a dictionary; raises ModelError where it is none."""
+    """Return the prior of such a dictionary; raises MechanismError for anything else."""
     if isinstance(record, dict) and record.get("prior") == "GPPrior":
         return GPPrior.from_json(json.dumps({k: v for k, v in record.items() if k != "prior"}))
     return prior_from_record(record)
 
 
 def write_mechanisms(given: Any) -> object:
-    """Return what `mechanisms=` was given, for JSON; a family of one's own by its name.
+    """Return what `mechanisms=` was given, for JSON; a user-defined family by its name.
 
     Functions are recorded by their names; what holds them is named "custom" as a whole.
     """
     if isinstance(given, str):
         return given
     if isinstance(given, GP):
-        return {OPTIONS: asdict(given)}
+        return {GP_KEY: asdict(given)}
     if isinstance(given, Mapping):
         pairs = {name: _write_choice(choice) for name, choice in given.items()}
         has_functions = any(map(callable, given.values()))
-        return {"name": OWN, VARIABLES: pairs} if has_functions else {VARIABLES: pairs}
+        return ({"name": CUSTOM_NAME} if has_functions else {}) | {VARIABLES_KEY: pairs}
     if isinstance(getattr(given, "name", None), str):
         return {"name": given.name}
-    return {"name": OWN, "program": _function_name(given)}
+    return {"name": CUSTOM_NAME, "program": _function_name(given)}
 
 
 def _write_choice(choice: Any) -> object:
@@ -56,14 +56,16 @@ def _function_name(function: Any) -> str:
 
 
 def read_written_mechanisms(record: Any) -> Any:
-    """Return what `write_mechanisms` was given, but for a family of one's own."""
+    """Return what `write_mechanisms` was given, but for a user-defined family."""
     if not isinstance(record, dict):
         return record
-    if set(record) == {VARIABLES} and isinstance(record[VARIABLES], dict):
-        return {name: read_written_mechanisms(each) for name, each in record[VARIABLES].items()}
-    if set(record) != {OPTIONS} or not isinstance(record[OPTIONS], dict):
-        raise ModelError(f"mechanisms are a name, {VARIABLES} or {OPTIONS}; got {listed(record)}")
+    if set(record) == {VARIABLES_KEY} and isinstance(record[VARIABLES_KEY], dict):
+        return {name: read_written_mechanisms(each) for name, each in record[VARIABLES_KEY].items()}
+    if set(record) != {GP_KEY} or not isinstance(record[GP_KEY], dict):
+        raise MechanismError(
+            f"mechanisms are a name, {VARIABLES_KEY} or {GP_KEY}; got {listed(record)}"
+        )
     try:
-        return GP(**record[OPTIONS])
+        return GP(**record[GP_KEY])
     except TypeError as error:
-        raise ModelError(f"the options of cb.GP cannot be read: {error}") from None
+        raise MechanismError(f"the options of cb.GP cannot be read: {error}") from None

@@ -107,9 +107,9 @@ class PerCost(Wrapped):
         """Whether the worth is never negative."""
         return trait(self._inner, "is_nonnegative")
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the worth of each query per unit of its cost, (M,)."""
-        worth = self._inner.worth(surrogate, queries, objective)
+        worth = self._inner.value(surrogate, queries, objective)
         costs = surrogate.post.problem.cost(queries)
         return np.asarray(worth - np.log(costs) if self.is_log else worth / costs)
 
@@ -139,9 +139,9 @@ class CostSubtracted(Wrapped):
         """The name of the acquisition, for tables and messages."""
         return f"{self._inner.name} less cost"
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the worth of each query less its cost, (M,)."""
-        worth = self._inner.worth(surrogate, queries, objective)
+        worth = self._inner.value(surrogate, queries, objective)
         return np.asarray(worth - self.eta * surrogate.post.problem.cost(queries))
 
 
@@ -176,26 +176,26 @@ class InTurn:
         """Return the acquisition whose turn it is."""
         return prepare(self._inner[(context.round - 1) % len(self._inner)], context)
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Refuse: whose turn it is depends on the round."""
         raise ModelError("whose turn is it? Call prepare(context) first")
 
 
-def read_acquisition(given: object, beta: object) -> Acquisition:
-    """Return an acquisition, given by its name or as a record of one's own.
+def read_acquisition(given: object, beta: float | None = None) -> Acquisition:
+    """Return an acquisition, given by its name or as an object.
 
     beta: of the confidence bounds that are given by name.
     """
     known: dict[str, Acquisition] = {
-        "ucb": ConfidenceBound(beta),  # type: ignore[arg-type]
-        "ucb-regret-safe": RegretSafeBound(beta),  # type: ignore[arg-type]
-        "ucb-pointwise": PointwiseBound(beta),  # type: ignore[arg-type]
+        "ucb": ConfidenceBound(beta),
+        "ucb-regret-safe": RegretSafeBound(beta),
+        "ucb-pointwise": PointwiseBound(beta),
         "ei": ExpectedImprovement(),
         "log-ei": LogExpectedImprovement(),
         "thompson": Thompson(),
         "look-ahead": LookAhead(),
     }
-    rule: Acquisition = read_record("acquisition", given, known, "worth")
+    rule: Acquisition = read_record("acquisition", given, known, "value")
     return rule
 
 
@@ -224,13 +224,13 @@ def write_acquisition(rule: Any) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for each in fields(rule):
         value = getattr(rule, each.name)
-        if offered(value, "worth"):
+        if offered(value, "value"):
             value = write_acquisition(value)
         elif isinstance(value, BetaSchedule):
             value = {"delta": value.delta}
         elif isinstance(value, tuple):
             value = [write_acquisition(part) for part in value]
-        if isinstance(value, bool | int | float | str | dict | list):
+        if value is None or isinstance(value, bool | int | float | str | dict | list):
             options[each.name] = value
     return {"record": kind.__name__, "options": options}
 

@@ -74,7 +74,7 @@ class Acquisition(Protocol):
     def name(self) -> str:
         """The name of the acquisition, for tables and messages."""
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the worth of M queries, (M,); larger is better, whatever the objective.
 
         It must depend on the surrogate and the query alone, not on the other queries of the batch.
@@ -160,7 +160,7 @@ def read_worth(
 
     A log worth may be -inf: the query is worth nothing.
     """
-    worth = np.asarray(rule.worth(surrogate, queries, objective))
+    worth = np.asarray(rule.value(surrogate, queries, objective))
     wrong = ~np.isfinite(worth)
     if trait(rule, "is_log"):
         wrong &= ~np.isneginf(worth)
@@ -351,7 +351,7 @@ class ConfidenceBound(Bound):
 
     name = "ucb"
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
         worth = optimism(surrogate, queries, objective, self.beta)
         if self.causal > 0:
@@ -416,7 +416,7 @@ class RegretSafeBound(Bound):
             eps = parameter_error(context.surrogate.post, delta=self.delta).value
         return replace(super().prepare(context), eps=eps)
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
         eps = self.eps
         if eps is None:
@@ -439,7 +439,7 @@ class PointwiseBound(Bound):
 
     name = "ucb-pointwise"
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
         post = surrogate.post
         quantile = float(chi2.ppf(1 - self.delta, len(post.names)))
@@ -472,7 +472,7 @@ class Thompson:
         fixed = draws_functions(context.surrogate, context.candidates, key)
         return replace(self, key=key, is_one_batch=not fixed)
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the effects of one draw, their sign turned where the target is minimized."""
         if self.key is None:
             raise ModelError("Thompson sampling draws: call prepare(context) with a key first")
@@ -581,7 +581,7 @@ class ExpectedImprovement:
         """Return the acquisition with the effect to improve upon."""
         return self if self.best is not None else replace(self, best=context.incumbent())
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the expected improvements, (M,)."""
         return expected_improvement(*_gains(self.best, surrogate, queries, objective))
 
@@ -607,7 +607,7 @@ class LogExpectedImprovement:
         """Return the acquisition with the effect to improve upon."""
         return self if self.best is not None else replace(self, best=context.incumbent())
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the logarithms of the expected improvements, (M,)."""
         return log_expected_improvement(*_gains(self.best, surrogate, queries, objective))
 

@@ -167,7 +167,7 @@ def best_gain(state: State, *, by_model: bool = False) -> float:
     """
     rule = prepare(PerCost(LookAhead()), state.context(by_model=by_model))
     tried = state.tried.queries
-    return find_best(state.candidates.space, state.surrogate, rule, tried=tried).worth
+    return find_best(state.candidates.space, state.surrogate, rule, tried=tried).value
 
 
 def explain_stop(stop: Stop, gain: float, idle: int) -> str:
@@ -192,12 +192,12 @@ def observes(state: State, key: jax.Array) -> bool:
     policy = state.settings.observe
     if policy is None or sum(each.is_passive for each in state.ledger) >= policy.most:
         return False
-    budget, price = state.settings.budget, policy.rows * policy.cost
+    budget, price = state.settings.budget, policy.batch * policy.cost
     if budget is not None and state.spent + price > budget * (1 + 1e-12):
         return False
     if policy.probability is not None:
         return bool(jax.random.uniform(jax.random.fold_in(key, 1)) < policy.probability)
-    return gain_of_rows(state, policy.rows) / price > best_gain(state, by_model=True)
+    return gain_of_rows(state, policy.batch) / price > best_gain(state, by_model=True)
 
 
 def gain_of_rows(state: State, count: int) -> float:

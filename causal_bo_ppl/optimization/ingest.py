@@ -200,7 +200,7 @@ def read_outcomes(
             "where nothing was set, the outcome alone is not informative: report the whole row, "
             f"tell({{}}, {{...}}), with all of {', '.join(state.problem.graph.nodes)}"
         )
-    if state.settings.update == "full":
+    if state.settings.learn_from == "rows":
         raise ObservationError('learn_from="rows" needs whole rows; report all variables')
     variances = _read_variances(variance, len(values))
     return [
@@ -632,7 +632,7 @@ def _identity(record: StudyRecord) -> tuple[object, ...]:
 
 def condition(start: State, records: Sequence[StudyRecord]) -> State:
     """Return the state after all records, given the state before any of them."""
-    state, noise = _open_for(start, records), start.settings.known_noise
+    state, noise = _open_for(start, records), start.settings.noise
     entries = [each.entry(noise) for each in records if not each.failed]
     return add_losses(tell(state, entries) if entries else state, records)
 
@@ -654,7 +654,7 @@ def learn(
     if not sure:
         require_expected_outcomes(state, records)
         require_expected_rows(state, records)
-    predicted, noise = list[StudyRecord](), state.settings.known_noise
+    predicted, noise = list[StudyRecord](), state.settings.noise
     try:
         for start in range(0, len(records), OUTCOMES_PER_BLOCK):
             part = predict_records(state, list(records[start : start + OUTCOMES_PER_BLOCK]))

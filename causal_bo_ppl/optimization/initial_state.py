@@ -49,7 +49,7 @@ def begin_from_rows(
     post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
     state = begin(post, settings, experiments, takes_observations=takes, stacklevel=level)
     checks = run_checks(state, jax.random.fold_in(key, 2))
-    adjusted = settings.doubting(contradicts_graph(checks))
+    adjusted = settings.with_discrepancy(contradicts_graph(checks))
     if adjusted is not settings:
         state = begin(post, adjusted, experiments, takes_observations=takes, stacklevel=None)
     if level is not None:
@@ -95,7 +95,7 @@ def fit_data(
     if trait(method, "takes_experiments") and can_use:
         post = replace(fit(problem, data, **options), chosen=choice)
         return post, data.select(slice(0, 0)), True
-    if settings.update == "full":
+    if settings.learn_from == "rows":
         why = (
             f"{method.name}, the default here, learns from observational data only"
             if can_use

@@ -122,7 +122,7 @@ class LookAhead:
         noise = context.noise if self.noise is None else self.noise
         return replace(self, points=points, noise=noise)
 
-    def worth(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
+    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the expected improvements of the recommendation, (M,)."""
         if self.points is None or not len(self.points):
             raise ModelError(

@@ -13,14 +13,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 from tqdm import tqdm
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.errors import (
     CausalBOError,
     CausalBOWarning,
@@ -28,9 +30,10 @@ from causal_bo_ppl.errors import (
     DomainError,
     ExperimentFailed,
     ModelError,
+    SettingsError,
     shown,
 )
-from causal_bo_ppl.inputs import PATIENCE, as_key
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.optimization.experiments import (
     Experiment,
@@ -55,7 +58,7 @@ from causal_bo_ppl.optimization.run import (
     recommendation,
     told_by_round,
 )
-from causal_bo_ppl.optimization.settings import Observe, Settings, Stop
+from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import Entry, Proposal, State, ask, recommend, tell
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack
@@ -176,7 +179,8 @@ class Loop:
             number=told[-1][0] if told else 0,
             idle=self._count_idle(start, told),
             warned=self._has_warned(run.steps),
-            switched=self.settings.residual == "auto" and any(each.residual for each in run.steps),
+            switched=self.settings.discrepancy == "auto"
+            and any(each.discrepancy for each in run.steps),
         )
 
     def _count_idle(self, start: State, told: list[tuple[int, tuple[Entry, ...]]]) -> int:
@@ -222,7 +226,7 @@ class Loop:
         """Observe rows, and learn from them."""
         policy, number = self.settings.observe, progress.number
         assert policy is not None  # noqa: S101  (asked before)
-        rows = self.runner.observe(policy.rows, jax.random.fold_in(key, 2))
+        rows = self.runner.observe(policy.batch, jax.random.fold_in(key, 2))
         nothing = self.runner.problem.baseline()
         entries = [
             Entry(nothing, float(row.outcomes[0]), 0.0, row, policy.cost)
@@ -277,14 +281,16 @@ class Loop:
     def _absorb(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
         if not trials:
             return progress
-        if self.settings.update == "full" and any(trial.row is None for trial in trials):
-            raise DataError('update="full" needs whole rows: let the experiment return Data')
+        if self.settings.learn_from == "rows" and any(trial.row is None for trial in trials):
+            raise DataError(
+                'learn_from="rows" needs whole observations: let the experiment return Data'
+            )
         queries = stack(trial.suggestion.query for trial in trials)
         outcomes, noises = (np.array([trial[at] for trial in trials], float) for at in (3, 2))
         predicted = predict_outcomes(progress.state, Told(queries, outcomes, noises))
-        is_known = self.settings.known_noise is not None
+        is_known = self.settings.noise is not None
         state = tell(progress.state, [trial.entry(is_known) for trial in trials])
-        best, residual = recommend(state), getattr(state.surrogate, "residual", None)
+        best, residual = recommend(state), getattr(state.surrogate, "discrepancy", None)
         amplitude = 0.0 if residual is None else float(residual.amplitude)
         steps = [
             Step(
@@ -359,114 +365,41 @@ class Loop:
 
 
 def optimize(
-    problem: CausalSystem | Problem,
+    system_or_problem: CausalSystem | Problem,
+    settings: Settings | str = "gc-cbo",
     *,
-    method: str = "gc-cbo",
-    mechanisms: Any = "linear",
-    data: Data | None = None,
+    data: Data | pd.DataFrame | None = None,
     experiment: Experiment | None = None,
-    outcomes: str = "noisy",
-    noise: float | None = None,
-    acquisition: Any = None,
-    beta: Any = None,
-    kernel: str | None = None,
-    coupling: bool | None = None,
-    residual: bool | str = "auto",
-    update: str = "auto",
-    report: str = "mean",
-    observations: int = 100,
     rounds: int | None = None,
     budget: float | None = None,
-    batch: int = 1,
-    inference: Any = None,
-    prior: Any = None,
-    surrogate: Any = None,
-    accept: str | None = None,
-    observe: Observe | None = None,
-    stop: Stop | None = None,
-    settings: Settings | None = None,
+    observations: int | None = None,
     callback: Callable[[Run], object] | None = None,
     resume: Run | None = None,
     progress: bool = True,
     key: jax.Array | int,
 ) -> Run:
-    """Look for the intervention with the best E[Y | do(...)], experiment by experiment.
+    """Search for the intervention with the best E[Y | do(...)], experiment by experiment.
 
     Parameters
     ----------
-    problem:
+    system_or_problem:
         A system with known truth, which is observed and simulated; or a problem, with `data` and
         `experiment`.
-    method:
-        "gc-cbo", the coupled surrogate. Its variants are "gc-cbo-ei" (expected improvement),
-        "gc-cbo-nocoupling" (coupling=False) and "gc-cbo-fixed" (kernel="fixed"). The baselines are
-        "cbo" (a Gaussian process for every set, with the effect that the rows imply as its prior
-        mean), "cbo-noprior" (without that mean) and "bo" (one process over all manipulable
-        variables), each with log expected improvement per unit of cost.
-    mechanisms, prior:
-        As in `fit`: "linear", "gp", "auto", `cb.GP(...)`, a dictionary by variable of these and of
-        NumPyro functions, a NumPyro program, or a family of your own, with a prior of that family.
-    data, observations:
-        Rows to start from; of a system, how many to observe where none are given.
-    experiment:
-        From Queries to Data or to one outcome for each; a system is simulated without it.
-    outcomes, noise:
-        "noisy" or "exact" (the effect itself). `noise` is the variance of an outcome; by default
-        what the model implies for each set. A simulated system with a given `noise` returns its
-        exact effect plus that noise.
-    acquisition, beta:
-        "ucb", the confidence bound mean +- sqrt(beta) sd, where beta is a number, "schedule" or
-        `cb.acquisition.BetaSchedule(delta)`, by default 2, or 9 where effects bend and outcomes are noisy. With
-        exact outcomes beta grows where no bound beats the best of them, and where effects bend, in
-        every second round, until some bound beats it by 2 % of their range. "ucb-regret-safe",
-        "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead"; `cb.acquisition.PerCost(...)` or
-        `cb.acquisition.CostSubtracted(...)` of these; or a record of your own, see
-        `optimization.interface.Acquisition`.
-    kernel:
-        "adaptive" (the response is linearized anew after each round) or "fixed".
-    coupling:
-        Whether an outcome of one set teaches about others.
-    residual:
-        Whether every set has a smooth function of its own, added to the effect that the mechanisms
-        imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20; from then on
-        all outcomes are told to the surrogate; from the first outcome on where the rows contradict
-        an independence that the graph implies. `run.trace["residual"]` shows when.
-    update:
-        "target": only the outcome is used. "full": the whole row enters the posterior of every
-        equation not set. "auto": whole rows where the experiment gives them and the method can
-        learn from them. With mechanisms="gp" hyperparameters are fitted again with every row that
-        enters. A noisy outcome of an intervention on all causes of the target is a row of its
-        mechanism, whatever `update` says; other outcomes alone, and exact ones, move the
-        coefficients, with hyperparameters as the rows left them.
-    report:
-        What is recommended: of the interventions tried, the best by posterior "mean" or as
-        "observed"; or the best of all by the "model".
-    rounds, budget:
-        When to stop; the budget is in units of the problem's costs. At least one is needed. Where
-        effects are affine in the values, what is tried are vertices of the sets' boxes, the best of
-        which has the best bound of all; a budget pays for vertices only.
-    batch:
-        Experiments per round.
-    inference:
-        Method of `fit`, a name or a record; by default "conjugate", or "wishart" where latent
-        causes join causes of the target, and "laplace" for mechanisms without a closed form.
-    surrogate:
-        "coupled", "independent", "independent-noprior", "plain", or a record of your own, see
-        `surrogates.SurrogateMaker`.
-    accept:
-        Why a posterior whose verdict failed is used all the same, as in `post.accept(why)`; by
-        default such a posterior is refused. It is recorded with the run.
-    observe:
-        `cb.optimization.Observe(...)`: when a round observes rows instead of running an experiment.
-    stop:
-        `cb.optimization.Stop(gain)`: the run ends when no experiment is worth its cost.
     settings:
-        The keywords above, other than `data` and `experiment`, as one record instead.
+        `cb.Settings(...)`, or the name of a preset: "gc-cbo", "gc-cbo-ei", "gc-cbo-nocoupling",
+        "gc-cbo-fixed", "cbo", "cbo-noprior" or "bo"; see `Settings.preset`.
+    data:
+        Observations to begin with, as `cb.Data` or a table; a system is observed without them.
+    experiment:
+        Function of Queries that returns Data, or one outcome for each; a system is simulated
+        without it.
+    rounds, budget, observations:
+        Instead of those of the settings. At least one of `rounds` and `budget` is needed.
     callback:
-        A function that is called with the run so far after every round; it ends when that returns
-        something true.
+        A function that is called with the run so far after every round; the run ends when it
+        returns something true.
     resume:
-        An earlier run, with the same settings (other than `rounds` and `budget`), rows and key,
+        An earlier run, with the same settings (other than `rounds` and `budget`), data and key,
         that is continued as if it had not ended.
     progress:
         Whether a progress bar is shown when the run takes more than a few seconds.
@@ -485,6 +418,8 @@ def optimize(
         interrupt, all that was finished is in its `run`; outcomes that were measured but not
         learned from are in `run.unlearned`. Of a batch with one bad outcome the others are learned
         from first.
+    SettingsError
+        If the settings contradict each other, or neither rounds nor a budget are given.
 
     Examples
     --------
@@ -493,33 +428,28 @@ def optimize(
     >>> run.best.intervention, run.regret().tolist()[-1]
     ({'Z': 5.0}, 0.0)
     """
-    keywords = Settings(
-        method, mechanisms, outcomes, noise, acquisition, beta, kernel, coupling, residual, update,
-        report, observations, rounds, budget, batch, inference, prior, surrogate, accept, observe,
-        stop,
-    )  # fmt: skip
-    chosen = keywords if settings is None else _read_settings(settings, keywords)
+    chosen = read_settings(settings, rounds=rounds, budget=budget, observations=observations)
     if chosen.rounds is None and chosen.budget is None:
-        raise ModelError("when to stop? Give rounds, budget, or both")
-    system = problem if isinstance(problem, CausalSystem) else None
-    posed = problem.problem if isinstance(problem, CausalSystem) else problem
-    if not isinstance(posed, Problem):
+        raise SettingsError("an optimization needs an end: give rounds, budget, or both")
+    system = system_or_problem if isinstance(system_or_problem, CausalSystem) else None
+    problem = system_or_problem if system is None else system.problem
+    if not isinstance(problem, Problem):
         raise DomainError(
             f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}"
         )
     given = as_key(key)
     for_rows, for_rounds = jax.random.split(given)
-    runner = ExperimentRunner(posed, system, experiment, chosen.known_noise)
-    rows = _start(system, data, chosen, for_rows)
-    start, checks = begin_from_rows(posed, rows, chosen, for_rows, stacklevel=2)
+    runner = ExperimentRunner(problem, system, experiment, chosen.noise)
+    rows = _start(problem, system, data, chosen, for_rows)
+    start, checks = begin_from_rows(problem, rows, chosen, for_rows, stacklevel=2)
     loop = Loop(runner, chosen, system, given, rows, find_versions(), checks, callback)
     progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
     try:
         with tqdm(
             total=chosen.rounds,
-            desc=chosen.method,
+            desc=chosen.name,
             unit="round",
-            delay=PATIENCE,
+            delay=PROGRESS_DELAY,
             leave=False,
             disable=not progress,
         ) as bar:
@@ -536,14 +466,6 @@ def optimize(
             f"{cheapest:g}"
         )
     return loop.finish(progressed)
-
-
-def _read_settings(settings: object, keywords: Settings) -> Settings:
-    if not isinstance(settings, Settings):
-        raise ModelError(f"settings must be cb.Settings(...), got {settings!r}")
-    if keywords != Settings():
-        raise ModelError("give `settings`, or the keywords that it holds, not both")
-    return settings
 
 
 def _keep(error: BaseException, run: Run) -> None:
@@ -565,15 +487,19 @@ def _keep(error: BaseException, run: Run) -> None:
 
 
 def _start(
-    system: CausalSystem | None, data: Data | None, settings: Settings, key: jax.Array
+    problem: Problem,
+    system: CausalSystem | None,
+    data: Data | pd.DataFrame | None,
+    settings: Settings,
+    key: jax.Array,
 ) -> Data:
-    """Return the rows to begin with."""
+    """Return the observations to begin with."""
     family = read_mechanisms(settings.mechanisms)
     if system is not None and not system.is_affine and getattr(family, "is_linear", False):
         message = f"{system.name} is not linear; {family.name} mechanisms are fitted to it"
         warnings.warn(message, CausalBOWarning, stacklevel=3)
     if data is not None:
-        return data
+        return read_data(problem, data)
     if system is None:
-        raise DataError("a problem has no rows of its own: give `data`, or optimize a CausalSystem")
+        raise DataError("a problem has no observations: give `data`, or optimize a CausalSystem")
     return system.observe(settings.observations, key)

@@ -711,7 +711,7 @@ class Found(NamedTuple):
     """The best query, its worth and its cost, and in words how it was found."""
 
     query: Queries
-    worth: float
+    value: float
     cost: float
     how: str
 
@@ -789,7 +789,7 @@ class _Search:
             queries = stack([queries, first.queries, climbed])
             costs = np.concatenate([costs, first.costs, self.space.problem.cost(climbed)])
             how = f"{how} of the smaller sets, and larger sets one variable at a time"
-        return self.choose(queries, costs, self.worth(queries), how)
+        return self.choose(queries, costs, self.value(queries), how)
 
     def climb(self, first: Candidates, kind: str) -> Queries:
         starts = self.leading(first.queries, self.masked(first.queries), CLIMBERS)
@@ -805,7 +805,7 @@ class _Search:
         if tried is not None and len(tried):
             kept = self.legal(tried)
             queries, costs = stack([queries, kept]), np.append(costs, self.space.problem.cost(kept))
-        worth, how = self.worth(queries), f"{len(queries):,} points"
+        worth, how = self.value(queries), f"{len(queries):,} points"
         if trait(self.rule, "is_one_batch"):
             return self.choose(queries, costs, worth, how)
         payable = np.where(self.pays(costs), worth, -np.inf)
@@ -843,7 +843,7 @@ class _Search:
         size = max(len(members) for members in self.space.sets)
         reached = starts
         if (high > low).any():
-            reached = ascend(self.worth, self.allows, starts, low, high, size)
+            reached = ascend(self.value, self.allows, starts, low, high, size)
         if not self.space.levels:
             return reached
         names = self.space.problem.graph.nodes
@@ -853,7 +853,7 @@ class _Search:
         ]
         climbed = climb(self.masked, reached, choices)
         if (high > low).any() and not np.array_equal(climbed.value, reached.value):
-            return stack([reached, ascend(self.worth, self.allows, climbed, low, high, size)])
+            return stack([reached, ascend(self.value, self.allows, climbed, low, high, size)])
         return stack([reached, climbed])
 
     def legal(self, tried: Queries) -> Queries:
@@ -868,7 +868,7 @@ class _Search:
         kept = kept[same]
         return kept[self.space.allows(kept)]
 
-    def worth(self, queries: Queries) -> np.ndarray:
+    def value(self, queries: Queries) -> np.ndarray:
         """Return the worths (M,), -inf where a query is not legal."""
         legal, objective = self.space.allows(queries), self.space.problem.objective
         if legal.all():
@@ -894,7 +894,7 @@ class _Search:
 
     def masked(self, queries: Queries) -> np.ndarray:
         """Return the worths (M,), -inf where a query may not be proposed."""
-        return np.asarray(np.where(self.allows(queries), self.worth(queries), -np.inf))
+        return np.asarray(np.where(self.allows(queries), self.value(queries), -np.inf))
 
     def leading(self, queries: Queries, worth: np.ndarray, most: int) -> Queries:
         """Return the best queries, at most `most`, half of them the best ones of their sets."""
@@ -991,7 +991,7 @@ def search_beyond(
         wider: Acquisition = widen(among, best + sign * gain)
         return wider, _say(rule, wider, search(rule=wider))
     found = search(rule=rule)
-    if found.worth > sign * best + HAIR * abs(best):
+    if found.value > sign * best + HAIR * abs(best):
         return rule, found
     wider = widen(among, best)
     return wider, (found if wider is rule else _say(rule, wider, search(rule=wider)))

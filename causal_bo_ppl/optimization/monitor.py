@@ -54,7 +54,7 @@ from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
 from causal_bo_ppl.surrogates.base import Told
-from causal_bo_ppl.surrogates.discrepancy import ENOUGH, noise_degrees
+from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, noise_degrees
 
 SHIFT_SD = 2.0  # of the shifts that are looked for, in sds of an outcome
 INFLATIONS = np.array([2.0, 4.0, 8.0, 16.0, 64.0])  # of variances that are looked for
@@ -749,12 +749,13 @@ def warn_of_contradictions(
         return issued
     warned, switched = issued
     learned = getattr(state.surrogate, "learned", None)
-    residual = getattr(learned, "residual", None)
-    is_auto, log_factor = settings.residual == "auto", getattr(learned, "log_factor", -np.inf)
-    if log_factor > np.log(ENOUGH) and is_auto and residual is not None and not switched:
+    discrepancy = getattr(learned, "discrepancy", None)
+    is_auto, log_factor = settings.discrepancy == "auto", getattr(learned, "log_factor", -np.inf)
+    is_used = log_factor > np.log(DECISIVE_BAYES_FACTOR) and discrepancy is not None
+    if is_used and is_auto and not switched:
         message = (
             f"The outcomes of experiments are better explained with a model discrepancy of "
-            f"{residual.amplitude:.3g} for every set (Bayes factor "
+            f"{discrepancy.amplitude:.3g} for every set (Bayes factor "
             f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they update the surrogate, not "
             "the mechanisms; `surprise` and cb.diagnostics.check_linearity help to find what is "
             "wrong"

@@ -121,7 +121,7 @@ def decompose_regret(
     path = xr.Dataset(
         {name: ("experiment", column) for name, column in columns.items()},
         coords={"experiment": np.arange(1, len(run.steps) + 1)},
-        attrs={"delta": share, "eta": price, "method": run.settings.method},
+        attrs={"delta": share, "eta": price, "method": run.settings.name},
     )
     return RegretDecomposition(path, pd.DataFrame(_terms(run, path)))
 
@@ -258,7 +258,7 @@ def _beta(run: Run, number: int, state: State) -> float:
     beta, among = getattr(run.settings.rule, "beta", np.nan), state.candidates.queries
     if isinstance(beta, float) and np.isnan(beta):
         return beta
-    is_exact = run.settings.known_noise == 0
+    is_exact = run.settings.noise == 0
     objective = state.problem.objective
     context = Context(state.surrogate, objective, among, among, round=number, exact=is_exact)
     return fixed_beta(beta, context)

@@ -93,8 +93,8 @@ class Step(NamedTuple):
     """One experiment: why it was chosen, what came out, and what is best after its round.
 
     noise: variance of the outcome's noise. row: the whole row, where it was measured. predicted:
-    what the mechanisms alone predicted for the outcome. residual: the amplitude of what was added
-    to the mechanisms after the round, 0 where nothing was.
+    what the mechanisms alone predicted for the outcome. discrepancy: the amplitude of the model
+    discrepancy after the round, 0 where there is none.
     """
 
     round: int
@@ -106,7 +106,7 @@ class Step(NamedTuple):
     best_sd: float
     row: Data | None = None
     predicted: PredictedOutcome | None = None
-    residual: float = 0.0
+    discrepancy: float = 0.0
 
 
 class Observed(NamedTuple):
@@ -215,7 +215,7 @@ class Run:
         }
         columns |= {
             name: [getattr(step, name) for step in self.steps]
-            for name in ("outcome", "noise", "best_mean", "best_sd", "residual")
+            for name in ("outcome", "noise", "best_mean", "best_sd", "discrepancy")
         }
         columns["set"] = [
             set_label(tuple(found)) for found in self.problem.interventions(self.queries)
@@ -258,6 +258,7 @@ class Run:
         """Return what the run depends on, as texts."""
         words = {each.name: str(getattr(self.settings, each.name)) for each in fields(Settings)}
         return words | {
+            "name": self.settings.name,
             "key": " ".join(map(str, self.key)),
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions),
             "data_digest": self.data_digest,
@@ -287,7 +288,7 @@ class Run:
         rest = f", {len(self.unlearned)} outcomes not learned from" if self.unlearned else ""
         if self.extrapolation is not None and self.extrapolation.verdict == FAILED:
             rest += ", beyond the data of the mechanisms"
-        return f"Run({self.settings.method}, {len(self.steps)} experiments, {found}{rest})"
+        return f"Run({self.settings.name}, {len(self.steps)} experiments, {found}{rest})"
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")
@@ -306,7 +307,7 @@ class Known(NamedTuple):
 
 def told_by_round(run: Run) -> list[tuple[int, tuple[Entry, ...]]]:
     """Return what each round of a run told: its experiments, or the rows that it observed."""
-    is_known, nothing = run.settings.known_noise is not None, run.problem.baseline()
+    is_known, nothing = run.settings.noise is not None, run.problem.baseline()
     found = [
         (
             each.round,
@@ -339,7 +340,7 @@ def restart(run: Run) -> State:
     """Return the state before the first round of a run, earlier experiments included."""
     if run.base is None:
         raise ModelError("this run does not hold the posterior that it began with; run it again")
-    settings = run.settings.doubting(contradicts_graph(run.checks))
+    settings = run.settings.with_discrepancy(contradicts_graph(run.checks))
     start = begin(run.base, settings, takes_observations=run.takes_observations)
     return tell(start, run.earlier) if run.earlier else start
 

@@ -1,4 +1,4 @@
-"""How is the next experiment chosen, and when is it enough? One record, checked once."""
+"""How are experiments chosen, and when does an optimization end? One checked configuration."""
 
 import json
 import math
@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
 from typing import Any
 
-from causal_bo_ppl.errors import ModelError, listed
-from causal_bo_ppl.inference.fitting import read_method, read_written_method, trait, write_method
-from causal_bo_ppl.inputs import MOST, as_float, read_count, read_share, read_size
+from causal_bo_ppl.errors import SettingsError, listed
+from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
+from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, as_float, read_count, read_share, read_size
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import offered, read_record
 from causal_bo_ppl.mechanisms.serialization import (
@@ -20,13 +20,11 @@ from causal_bo_ppl.mechanisms.serialization import (
 )
 from causal_bo_ppl.optimization.acquisition import (
     Acquisition,
-    BetaSchedule,
     PerCost,
     read_acquisition,
     read_written_acquisition,
     write_acquisition,
 )
-from causal_bo_ppl.optimization.analytic import read_beta
 from causal_bo_ppl.surrogates import (
     CoupledMaker,
     IndependentMaker,
@@ -35,48 +33,58 @@ from causal_bo_ppl.surrogates import (
     UncoupledMaker,
 )
 
-FORMAT = 1
+SETTINGS_FORMAT = 2
 MOST_ROUNDS = 10**9  # of anything that is counted: more would never end
-PER_COST = PerCost("log-ei")
 
 
 @dataclass(frozen=True)
 class Observe:
-    """When a row is observed instead of an experiment.
+    """When a round observes the system instead of running an experiment.
 
     Parameters
     ----------
     probability:
-        The chance with which a round observes; None decides by the expected gain per unit of cost,
-        observing being one of the choices.
+        The probability with which a round observes. None decides by the expected gain per unit of
+        cost, with observing as one of the choices.
     most:
-        How many rows are observed in all, at most.
-    rows:
-        How many at a time.
+        The largest number of observations in all.
+    batch:
+        The number of observations of such a round.
     cost:
-        What one row costs; needed where the gain per cost decides.
+        The cost of one observation; needed where the gain per cost decides.
+
+    Raises
+    ------
+    SettingsError
+        If the gain per cost is to decide and no cost is given.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.Settings(observe=cb.optimization.Observe(0.2, most=50, batch=10)).observe.batch
+    10
     """
 
     probability: float | None = 0.1
     most: int = 100
-    rows: int = 1
+    batch: int = 1
     cost: float = 0.0
 
     def __post_init__(self) -> None:
         if self.probability is not None:
             object.__setattr__(self, "probability", read_share("probability", self.probability))
-        for name in ("most", "rows"):
+        for name in ("most", "batch"):
             object.__setattr__(self, name, read_count(name, getattr(self, name), 1))
         object.__setattr__(self, "cost", read_size("cost", self.cost, positive=False))
         if self.probability is None and not self.cost > 0:
-            raise ModelError(
-                "observing by expected gain per cost needs the cost of a row; give `cost`"
+            raise SettingsError(
+                "observing by expected gain per cost needs the cost of an observation; give `cost`"
             )
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When no experiment is worth its cost.
+    """When an optimization ends since no experiment is expected to gain its cost.
 
     Before each round the expected improvement of the recommendation by one more outcome is computed
     for every experiment (the acquisition "look-ahead"). The run ends when the largest, per unit of
@@ -85,9 +93,15 @@ class Stop:
     Parameters
     ----------
     gain:
-        What a unit of cost must be expected to bring, in units of the target.
+        The least expected improvement per unit of cost, in units of the target.
     patience:
-        In how many rounds, one after another, it must have been less.
+        The number of successive rounds in which it must have been less.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.Settings(stop=cb.optimization.Stop(0.01)).stop.patience
+    2
     """
 
     gain: float
@@ -98,30 +112,28 @@ class Stop:
         object.__setattr__(self, "patience", read_count("patience", self.patience, 1))
 
 
-PRESETS: dict[str, dict[str, object]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     "gc-cbo": {},
     "gc-cbo-ei": {"acquisition": "ei"},
-    "gc-cbo-nocoupling": {"coupling": False},
-    "gc-cbo-fixed": {"kernel": "fixed"},
-    "cbo": {"surrogate": "independent", "acquisition": PER_COST},
-    "cbo-noprior": {"surrogate": "independent-noprior", "acquisition": PER_COST},
-    "bo": {"surrogate": "plain", "acquisition": PER_COST},
+    "gc-cbo-nocoupling": {"surrogate": "uncoupled"},
+    "gc-cbo-fixed": {"relinearize": False},
+    "cbo": {"surrogate": "independent", "acquisition": PerCost("log-ei")},
+    "cbo-noprior": {"surrogate": "independent-noprior", "acquisition": PerCost("log-ei")},
+    "bo": {"surrogate": "plain", "acquisition": PerCost("log-ei")},
 }
-USUAL = {"kernel": "adaptive", "acquisition": "ucb", "surrogate": "coupled", "coupling": True}
+COUPLED = ("coupled", "uncoupled")  # the surrogates whose prior covariance is the kernel
 SURROGATES: dict[str, SurrogateMaker] = {
     "coupled": CoupledMaker(),
+    "uncoupled": UncoupledMaker(),
     "independent": IndependentMaker(),
     "independent-noprior": IndependentMaker(causal_prior=False),
     "plain": PlainMaker(),
 }
 CHOICES: dict[str, tuple[object, ...]] = {
-    "method": tuple(PRESETS),
-    "kernel": ("adaptive", "fixed"),
-    "outcomes": ("noisy", "exact"),
-    "update": ("auto", "target", "full"),
+    "relinearize": (True, False),
+    "discrepancy": ("auto", True, False),
+    "learn_from": ("auto", "target", "rows"),
     "report": ("mean", "observed", "model"),
-    "coupling": (True, False),
-    "residual": ("auto", True, False),
 }
 
 
@@ -129,24 +141,73 @@ CHOICES: dict[str, tuple[object, ...]] = {
 class Settings:
     """How experiments are chosen and learned from, for `cb.Study` and `cb.optimize`.
 
-    A method's name is a preset: "gc-cbo-fixed" is "gc-cbo" with kernel="fixed", and "cbo" is the
-    surrogate "independent" with log expected improvement per unit of cost. Settings that contradict
-    each other are refused. `help(cb.optimize)` explains each in more words.
+    Settings that contradict each other are refused. `Settings.preset` returns those of a named
+    method.
 
     Parameters
     ----------
-    method, surrogate, kernel, coupling, residual:
-        How effects are predicted after some outcomes.
-    mechanisms, inference, prior, accept:
-        How the rows are learned from; see `fit` and `Posterior.accept`.
-    outcomes, noise, update:
-        What an outcome is, its variance, and whether whole rows teach the mechanisms.
-    acquisition, beta, batch, observe:
-        What is tried next, how many at a time, and when rows are observed instead.
+    mechanisms, prior:
+        As in `fit`: "linear", "gp", "auto", `cb.GP(...)`, a dictionary by variable of these and of
+        NumPyro functions, a NumPyro program, or a user-defined family, with a prior of that family.
+    inference:
+        The method of `fit`, a name or a configuration such as `cb.NUTS(chains=2)`. By default
+        "conjugate", "wishart" where latent causes join causes of the target, and "laplace" for
+        mechanisms without a closed form.
+    accept:
+        Why a posterior whose verdict failed is used nevertheless, as in `post.accept(why)`; by
+        default such a posterior is refused. It is recorded with the run.
+    surrogate:
+        "coupled" (one outcome informs the effects of all sets), "uncoupled" (those of its own set),
+        "independent" (a Gaussian process for every set, with the effect that the observations imply
+        as its prior mean), "independent-noprior" (without that mean), "plain" (one process over all
+        manipulable variables), or a user-defined `surrogates.SurrogateMaker`.
+    kernel:
+        The prior covariance of the coupled surrogate: "jacobian".
+    relinearize:
+        Whether the response is linearized again after each round.
+    discrepancy:
+        Whether every set has a smooth function of its own, added to the effect that the mechanisms
+        imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20, and from the
+        first outcome on where the observations contradict an independence that the graph implies.
+        From then on all outcomes inform the surrogate. `run.trace["discrepancy"]` shows when.
+    learn_from:
+        "target": the outcome alone. "rows": the whole observation updates the posterior of every
+        equation that was not intervened on. "auto": whole observations where the experiment returns
+        them and the inference can use them. With mechanisms="gp" hyperparameters are fitted again
+        with every such observation. A noisy outcome of an intervention on all causes of the target
+        is an observation of its mechanism, whatever `learn_from` is; other outcomes alone, and
+        exact ones, update the coefficients at the hyperparameters of the observations.
+    noise:
+        The variance of an outcome. None: what the model implies for each set. 0.0: outcomes are
+        exact. A simulated system with a given noise returns its exact effect plus that noise.
+    acquisition:
+        "ucb", the confidence bound mean +- sqrt(beta) sd, with beta 2, or 9 where effects are
+        nonlinear and outcomes noisy; `cb.acquisition.ConfidenceBound(beta)` for another beta. With
+        exact outcomes beta grows where no bound is better than the best of them, and where effects
+        are nonlinear, in every second round, until some bound is better by 2 % of their range.
+        "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead";
+        `cb.acquisition.PerCost(...)` or `cb.acquisition.CostSubtracted(...)` of these; or a
+        user-defined `cb.acquisition.Acquisition`.
     report:
-        Which intervention is recommended.
-    observations, rounds, budget, stop:
-        How many rows to begin with, and when to end. A study has its own rows and does not end.
+        Which intervention is recommended: of those tried, the best by posterior "mean" or as
+        "observed"; or the best of all by the "model".
+    batch:
+        The number of experiments per round.
+    observations:
+        The number of observations of a system before the first experiment, where no data are given.
+    rounds, budget:
+        When to stop; the budget is in units of the problem's costs. `optimize` needs at least one.
+        Where effects are affine in the values, what is tried are vertices of the sets' boxes, one
+        of which has the best bound of all; a budget pays for vertices only.
+    observe:
+        `cb.optimization.Observe(...)`: when a round observes instead of running an experiment.
+    stop:
+        `cb.optimization.Stop(gain)`: when no experiment is expected to gain its cost.
+
+    Raises
+    ------
+    SettingsError
+        If a value is not allowed, or contradicts another one.
 
     Examples
     --------
@@ -159,235 +220,302 @@ class Settings:
     'matern52'
     """
 
-    method: str = "gc-cbo"
     mechanisms: Any = "linear"
-    outcomes: str = "noisy"
+    inference: Any = None
+    prior: Any = None
+    accept: str | None = None
+    surrogate: Any = "coupled"
+    kernel: str = "jacobian"
+    relinearize: bool = True
+    discrepancy: bool | str = "auto"
+    learn_from: str = "auto"
     noise: float | None = None
-    acquisition: Any = None
-    beta: Any = None
-    kernel: str | None = None
-    coupling: bool | None = None
-    residual: bool | str = "auto"
-    update: str = "auto"
+    acquisition: Any = "ucb"
     report: str = "mean"
+    batch: int = 1
     observations: int = 100
     rounds: int | None = None
     budget: float | None = None
-    batch: int = 1
-    inference: Any = None
-    prior: Any = None
-    surrogate: Any = None
-    accept: str | None = None
     observe: Observe | None = None
     stop: Stop | None = None
 
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> "Settings":
+        """Return the settings of a named method, with changes.
+
+        Parameters
+        ----------
+        name:
+            "gc-cbo", the coupled surrogate with a confidence bound. Its variants are "gc-cbo-ei"
+            (expected improvement), "gc-cbo-nocoupling" (surrogate="uncoupled") and "gc-cbo-fixed"
+            (relinearize=False). The baselines are "cbo" (surrogate="independent"), "cbo-noprior"
+            ("independent-noprior") and "bo" ("plain"), each with log expected improvement per unit
+            of cost.
+        changes:
+            Fields of the settings that differ.
+
+        Returns
+        -------
+        Settings
+            The settings.
+
+        Raises
+        ------
+        SettingsError
+            If there is no such preset or no such field.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> cb.Settings.preset("cbo", mechanisms="gp").surrogate
+        'independent'
+        """
+        _require_one_of("the name of a preset", name, tuple(PRESETS))
+        known = [each.name for each in fields(cls)]
+        if extra := sorted(set(changes) - set(known)):
+            raise SettingsError(
+                f"the settings {listed(extra)} are unknown; cb.Settings takes {listed(known)}"
+            )
+        return cls(**PRESETS[name] | changes)
+
     def __post_init__(self) -> None:
-        preset = PRESETS.get(self.method, {}) if isinstance(self.method, str) else {}
-        for name, usual in USUAL.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, preset.get(name, usual))
+        if self.kernel != "jacobian":
+            raise SettingsError(
+                f'kernel must be "jacobian", the only one that `optimize` can use in this version; '
+                f"got {self.kernel!r}"
+            )
         for name, choices in CHOICES.items():
             _require_one_of(name, getattr(self, name), choices)
-        for name, value in preset.items():
-            if getattr(self, name) != value:
-                raise ModelError(
-                    f"{name} must be one of {value!r} for method={self.method!r}; got "
-                    f"{getattr(self, name)!r}"
-                )
         read_mechanisms(self.mechanisms)
-        object.__setattr__(self, "beta", read_beta(self.beta))
-        read_acquisition(self.acquisition, self.beta)
+        read_acquisition(self.acquisition)
         read_surrogate(self.surrogate)
         if self.inference is not None:
             read_method(self.inference)
         for name, least in (("observations", 0), ("batch", 1), ("rounds", 1)):
             if getattr(self, name) is not None or name != "rounds":
-                object.__setattr__(self, name, _whole(name, getattr(self, name), least))
+                object.__setattr__(self, name, _read_whole(name, getattr(self, name), least))
         for name in ("noise", "budget"):
             if getattr(self, name) is not None:
-                self._number(name, getattr(self, name))
+                object.__setattr__(self, name, _read_amount(name, getattr(self, name)))
         for name, kind in (("observe", Observe), ("stop", Stop)):
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
-                raise ModelError(f"{name} must be cb.{kind.__name__}(...), got {given!r}")
+                raise SettingsError(
+                    f"{name} must be cb.optimization.{kind.__name__}(...), got {given!r}"
+                )
         if self.accept is not None and not (isinstance(self.accept, str) and self.accept.strip()):
-            raise ModelError(f"accept says in words why a posterior is used; got {self.accept!r}")
+            raise SettingsError(f"accept is a text why a posterior is used; got {self.accept!r}")
         if self.prior is not None and offered(self.prior, "canonical") is None:
-            raise ModelError(
+            raise SettingsError(
                 f"prior must be a prior such as cb.priors.FixedPrior(), got {self.prior!r}"
             )
-        is_bound = isinstance(self.acquisition, str) and self.acquisition.startswith("ucb")
-        if not is_bound and self.beta != Settings.beta:
-            raise ModelError("beta belongs to acquisition='ucb'; your own acquisition has its own")
         self._require_consistent()
 
-    def _number(self, name: str, value: object) -> float:
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        number = as_float(value) if is_number else math.nan  # type: ignore[arg-type]
-        if not 0 <= number <= MOST:
-            limit = f"at most {MOST:g}" if number > MOST else "at least 0"
-            raise ModelError(f"{name} must be a finite number, {limit}; got {value!r}")
-        object.__setattr__(self, name, number)
-        return number
-
     def _require_consistent(self) -> None:
-        if self.outcomes == "exact" and (self.noise or self.update == "full"):
-            raise ModelError(
-                'outcomes="exact" have no noise and no rows; leave out `noise`, and take '
-                'update="target"'
-            )
-        if self.surrogate != "coupled":
-            for name, refused in (("residual", True), ("update", "full"), ("coupling", False)):
+        if self.surrogate not in COUPLED:
+            for name, refused in (("discrepancy", True), ("learn_from", "rows")):
                 if getattr(self, name) == refused:
-                    raise ModelError(
+                    raise SettingsError(
                         f"{name}={refused!r} belongs to the coupled surrogate, not to "
                         f"{read_surrogate(self.surrogate).name!r}"
                     )
-        if self.update != "full":
+        if self.learn_from != "rows":
             return
-        if self.residual is True or not self.coupling:
-            raise ModelError(
-                'update="full" teaches the mechanisms that all sets share; residual=True and '
-                'coupling=False need update="target"'
+        if self.discrepancy is True or self.surrogate == "uncoupled":
+            raise SettingsError(
+                'learn_from="rows" updates the mechanisms that all sets share; discrepancy=True '
+                'and surrogate="uncoupled" need learn_from="target"'
             )
         if self.noise is not None:
-            raise ModelError('update="full" learns the noise from whole rows; leave `noise` out')
-        if self.kernel == "fixed":
-            raise ModelError(
-                'update="full" moves the posterior, so its kernel cannot be fixed; take '
-                'update="target"'
+            raise SettingsError(
+                'learn_from="rows" learns the noise from whole observations; do not give `noise`'
+            )
+        if not self.relinearize:
+            raise SettingsError(
+                'learn_from="rows" changes the posterior, so its kernel cannot be fixed; take '
+                'learn_from="target"'
             )
         method = None if self.inference is None else read_method(self.inference)
         if method is not None and not trait(method, "takes_experiments"):
-            raise ModelError(
-                f'{method.name} learns from observational rows only; take update="target"'
+            raise SettingsError(
+                f'{method.name} learns from observational data only; take learn_from="target"'
             )
 
     @property
-    def known_noise(self) -> float | None:
-        """Variance of an outcome; None where the model implies it."""
-        return 0.0 if self.outcomes == "exact" else self.noise
+    def name(self) -> str:
+        """The preset with the same surrogate and acquisition, otherwise the names of both."""
+        for name, changes in PRESETS.items():
+            preset = Settings(**changes)
+            if (
+                self.surrogate == preset.surrogate
+                and self.relinearize == preset.relinearize
+                and self.rule.name == preset.rule.name
+            ):
+                return name
+        return f"{read_surrogate(self.surrogate).name}, {self.rule.name}"
 
     @property
     def rule(self) -> Acquisition:
-        """The acquisition as a record."""
-        return read_acquisition(self.acquisition, self.beta)
+        """The acquisition, also where it was given by its name."""
+        return read_acquisition(self.acquisition)
 
-    def doubting(self, contradicted: bool) -> "Settings":
-        """Return the settings with a residual from the first outcome on, where rows ask for it.
+    def with_discrepancy(self, contradicted: bool) -> "Settings":
+        """Return the settings with a discrepancy from the first outcome on, where data suggest it.
 
-        contradicted: whether the rows contradict the graph before any outcome does.
+        contradicted: whether the observations contradict the graph before any outcome does.
         """
-        is_auto = self.residual == "auto" and self.surrogate == "coupled"
-        if contradicted and is_auto and self.update != "full":
-            return replace(self, residual=True)
+        is_auto = self.discrepancy == "auto" and self.surrogate in COUPLED
+        if contradicted and is_auto and self.learn_from != "rows":
+            return replace(self, discrepancy=True)
         return self
 
     @property
     def uses_observations(self) -> bool:
-        """Whether whole rows of experiments may teach the mechanisms."""
-        return self.update == "full" or (self.update == "auto" and self.informs_mechanisms)
+        """Whether whole observations of experiments may update the mechanisms."""
+        return self.learn_from == "rows" or (self.learn_from == "auto" and self.informs_mechanisms)
 
     @property
     def informs_mechanisms(self) -> bool:
-        """Whether experiments may teach the mechanisms, instead of the surrogate alone."""
-        is_free = self.surrogate == "coupled" and self.coupling and self.residual is not True
-        return bool(is_free and self.kernel == "adaptive")
+        """Whether experiments may update the mechanisms, instead of the surrogate alone."""
+        is_shared = self.surrogate == "coupled" and self.discrepancy is not True
+        return bool(is_shared and self.relinearize)
 
     @property
     def maker(self) -> SurrogateMaker:
-        """The surrogate as a record that makes it."""
-        if self.surrogate != "coupled":
+        """The object that makes the surrogate."""
+        if self.surrogate not in COUPLED:
             return read_surrogate(self.surrogate)
-        made = CoupledMaker(self.residual, self.known_noise is None)
-        return made if self.coupling else UncoupledMaker(made)
+        coupled = CoupledMaker(self.discrepancy, self.noise is None)
+        return coupled if self.surrogate == "coupled" else UncoupledMaker(coupled)
 
     def to_json(self) -> str:
         """Return a JSON text without code, which `from_json` reads back.
 
-        Records of your own (families of mechanisms, methods, surrogates, acquisitions) are written
+        User-defined objects (families of mechanisms, methods, surrogates, acquisitions) are written
         by their names, and must be given to `from_json` again; mechanisms that hold functions are
-        given back as a whole, under the name "custom".
+        given again as a whole, under the name "custom".
         """
         record = {each.name: getattr(self, each.name) for each in fields(self)}
         record["prior"] = None if self.prior is None else write_prior(self.prior)
         record["inference"] = write_method(self.inference)
         record["mechanisms"] = write_mechanisms(self.mechanisms)
-        for name in ("acquisition", "surrogate"):
-            if not isinstance(record[name], str):
-                record[name] = _write_record(record[name])
+        if not isinstance(self.acquisition, str):
+            record["acquisition"] = write_acquisition(self.acquisition)
+        if not isinstance(self.surrogate, str):
+            record["surrogate"] = {"name": self.surrogate.name}
         for name in ("observe", "stop"):
             record[name] = None if record[name] is None else asdict(record[name])
-        if isinstance(self.beta, BetaSchedule):
-            record["beta"] = {"delta": self.beta.delta}
-        return json.dumps({"format": FORMAT, **record}, allow_nan=False)
+        return json.dumps({"format": SETTINGS_FORMAT, **record}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, functions: Mapping[str, object] | None = None) -> "Settings":
-        """Read what `to_json` wrote; functions: {name: record} of records of your own."""
+        """Read what `to_json` wrote.
+
+        Parameters
+        ----------
+        text:
+            The JSON text.
+        functions:
+            {name: object} of the user-defined objects that the text names.
+
+        Returns
+        -------
+        Settings
+            Settings that are equal to those that were written.
+
+        Raises
+        ------
+        SettingsError
+            If the text has another format, or names an object that is not given.
+        """
         try:
             record = json.loads(text)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"settings are read from a JSON text: {error}") from None
-        if not isinstance(record, dict) or record.pop("format", None) != FORMAT:
-            raise ModelError(f"this is no text of settings in format {FORMAT}; write it again")
+            raise SettingsError(f"settings are read from a JSON text: {error}") from None
+        version = record.pop("format", None) if isinstance(record, dict) else None
+        if version != SETTINGS_FORMAT:
+            raise SettingsError(
+                f"these settings were written in format {version}, and this version reads format "
+                f"{SETTINGS_FORMAT}; make them again with cb.Settings(...)"
+            )
         known = {each.name for each in fields(cls)}
         if set(record) != known:
             missing, extra = sorted(known - set(record)), sorted(set(record) - known)
-            raise ModelError(
+            raise SettingsError(
                 f"the settings lack {listed(missing)} and have the unknown {listed(extra)}; write "
                 "them again"
             )
         given = dict(functions or {})
         for name in ("mechanisms", "acquisition", "surrogate"):
             if isinstance(record[name], dict) and (name != "mechanisms" or "name" in record[name]):
-                record[name] = _read_record_text(record[name], given, name)
+                record[name] = _read_written(record[name], given, name)
             elif name == "mechanisms":
                 record[name] = read_written_mechanisms(record[name])
         for name, kind in (("observe", Observe), ("stop", Stop)):
             record[name] = None if record[name] is None else kind(**record[name])
-        if isinstance(record["beta"], dict):
-            record["beta"] = BetaSchedule(**record["beta"])
         record["inference"] = read_written_method(record["inference"])
-        if isinstance(record["inference"], dict):  # a method of one's own
+        if isinstance(record["inference"], dict):  # a user-defined method
             record["inference"] = _find(record["inference"].get("name"), given, "inference")
         if record["prior"] is not None:
             record["prior"] = read_prior(record["prior"])
         return cls(**record)
 
 
+def read_settings(given: object, **changes: object) -> Settings:
+    """Return settings, given as such or by the name of a preset, with changes other than None."""
+    settings = Settings.preset(given) if isinstance(given, str) else given
+    if not isinstance(settings, Settings):
+        raise SettingsError(
+            f"settings must be cb.Settings(...) or the name of a preset, got {given!r}"
+        )
+    changed: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    return replace(settings, **changed) if changed else settings
+
+
 def read_surrogate(given: object) -> SurrogateMaker:
-    """Return the maker of a surrogate, given by its name or as a record of one's own."""
+    """Return the maker of a surrogate, given by its name or user-defined."""
     maker: SurrogateMaker = read_record("surrogate", given, SURROGATES, "begin")
     return maker
 
 
-def _write_record(record: Any) -> object:
-    return write_acquisition(record) if offered(record, "worth") else {"name": record.name}
-
-
-def _read_record_text(record: dict[str, Any], given: Mapping[str, object], name: str) -> object:
-    known = read_written_acquisition(record) if name == "acquisition" else None
-    found = _find(record.get("name"), given, name) if known is None else known
-    written = json.loads(json.dumps(write_mechanisms(found))) if name == "mechanisms" else record
-    if written != record:
-        raise ModelError(f"the settings were made with other mechanisms, {record}, than {written}")
-    return found
+def _read_written(written: dict[str, Any], given: Mapping[str, object], name: str) -> object:
+    known = read_written_acquisition(written) if name == "acquisition" else None
+    if known is not None:
+        return known
+    value = _find(written.get("name"), given, name)
+    if name == "mechanisms":
+        other = json.loads(json.dumps(write_mechanisms(value)))
+        if other != written:
+            raise SettingsError(
+                f"the settings were made with other mechanisms, {written}, than {other}"
+            )
+    return value
 
 
 def _find(name: object, functions: Mapping[str, object], what: str) -> object:
     if not isinstance(name, str) or name not in functions:
-        raise ModelError(
-            f"{what} is the record {name!r}, which a text cannot hold; give it back with "
+        raise SettingsError(
+            f"{what} is the user-defined {name!r}, which a text cannot hold; give it to "
             f"from_json(text, functions={{{name!r}: ...}})"
         )
     return functions[name]
 
 
-def _whole(name: str, value: object, least: int) -> int:
-    number = read_count(name, value, least)
+def _read_whole(name: str, value: object, least: int) -> int:
+    number = read_count(name, value, least, SettingsError)
     if number > MOST_ROUNDS:
-        raise ModelError(f"{name} must be a whole number, at most {MOST_ROUNDS:g}; got {value!r}")
+        raise SettingsError(
+            f"{name} must be a whole number, at most {MOST_ROUNDS:g}; got {value!r}"
+        )
+    return number
+
+
+def _read_amount(name: str, value: object) -> float:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    number = as_float(value) if is_number else math.nan  # type: ignore[arg-type]
+    if not 0 <= number <= LARGEST_MAGNITUDE:
+        limit = f"at most {LARGEST_MAGNITUDE:g}" if number > LARGEST_MAGNITUDE else "at least 0"
+        raise SettingsError(f"{name} must be a finite number, {limit}; got {value!r}")
     return number
 
 
@@ -395,4 +523,4 @@ def _require_one_of(name: str, value: object, choices: tuple[object, ...]) -> No
     if not any(
         value is choice or (isinstance(value, str) and value == choice) for choice in choices
     ):
-        raise ModelError(f"{name} must be one of {listed(map(repr, choices))}; got {value!r}")
+        raise SettingsError(f"{name} must be one of {listed(map(repr, choices))}; got {value!r}")

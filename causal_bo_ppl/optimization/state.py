@@ -213,7 +213,7 @@ class State:
 
     def noises(self, queries: Queries) -> np.ndarray:
         """Return the variances of outcomes of M queries, (M,): given, or what the model implies."""
-        given = self.settings.known_noise
+        given = self.settings.noise
         if given is None:
             return self.posterior.outcome_variances(queries)
         return np.full(len(queries), float(given))
@@ -333,11 +333,11 @@ def choose(
             round=count + index,
             key=None if key is None else jax.random.fold_in(key, first + index),
             rows=state.expects_observations,
-            exact=state.settings.known_noise == 0,
+            exact=state.settings.noise == 0,
         )
         rule = prepare(state.settings.rule, context)
         limit = None if state.settings.budget is None else pays
-        known = tried if state.settings.known_noise == 0 else None  # replicates are not informative
+        known = tried if state.settings.noise == 0 else None  # replicates are not informative
         search = partial(
             find_best, candidates.space, surrogate, affordable=limit, tried=tried, known=known
         )
@@ -346,7 +346,7 @@ def choose(
         else:
             rule, found = search_beyond(search, rule, context, state.tried)
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
-        bound = found.worth if objective == "max" else -found.worth
+        bound = found.value if objective == "max" else -found.value
         why = f"{rule.name}: the best of {found.how}"
         proposal = Proposal(found.query, mean, sd, bound, found.cost, why)
         chosen.append(Choice(proposal, context, rule, pays))
@@ -402,9 +402,9 @@ def _update_models(state: State) -> State:
     is_row = is_row & ~is_apart
     observed = _with_rows(state.base, _rows(state, is_apart))
     is_alone, alone = _rows_of_target(state, ~is_apart & ~is_row)
-    if (is_row | is_alone).any() and state.settings.residual == "auto":
+    if (is_row | is_alone).any() and state.settings.discrepancy == "auto":
         surrogate = _condition(state, observed, ~is_apart)
-        if getattr(surrogate, "residual", None) is not None:
+        if getattr(surrogate, "discrepancy", None) is not None:
             return replace(state, posterior=observed, surrogate=_relinearize(state, surrogate))
     posterior = _with_rows(observed, _rows(state, is_row) + alone)
     surrogate = _condition(state, posterior, ~is_apart & ~is_row & ~is_alone)
@@ -457,7 +457,7 @@ def _condition(state: State, posterior: Posterior, which: np.ndarray) -> Surroga
 def _relinearize(state: State, surrogate: Surrogate) -> Surrogate:
     """Return the surrogate linearized at its present theta, where the settings ask for it."""
     relinearize = offered(surrogate, "relinearize")
-    if relinearize is None or state.settings.kernel != "adaptive":
+    if relinearize is None or not state.settings.relinearize:
         return surrogate
     found: Surrogate = relinearize()
     return found
@@ -479,7 +479,7 @@ def recommend(state: State) -> BestQuery:
         raise NumericalError(
             "the surrogate's predictions are not finite; nothing can be recommended"
         )
-    is_exact = state.settings.known_noise == 0 and state.settings.report != "model"
+    is_exact = state.settings.noise == 0 and state.settings.report != "model"
     is_observed = (is_exact or state.settings.report == "observed") and len(tried.means) > 0
     index = first_best(tried.means if is_observed else predicted.mean, state.problem.objective)
     return BestQuery(among[index], float(predicted.mean[index]), float(predicted.sd[index]))

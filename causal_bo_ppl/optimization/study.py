@@ -33,7 +33,6 @@ from causal_bo_ppl.errors import (
     DataError,
     DomainError,
     ObservationError,
-    SettingsError,
     StoreError,
 )
 from causal_bo_ppl.inference import Posterior
@@ -52,7 +51,7 @@ from causal_bo_ppl.optimization.ingest import OUT_OF_DOMAIN, StudyRecord, write_
 from causal_bo_ppl.optimization.initial_state import begin_from_rows, digest_rows, find_versions
 from causal_bo_ppl.optimization.monitor import PredictedOutcome, Said, Surprise
 from causal_bo_ppl.optimization.run import CHOSEN, Recommendation, recommendation
-from causal_bo_ppl.optimization.settings import Settings
+from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import Choice, State, choose
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions, read_interventions, set_label
@@ -76,8 +75,8 @@ class Study:
         The observations there are: Data, or a pandas DataFrame with a column for every variable.
         Earlier experiments belong here too, with columns `do(X)`.
     settings:
-        `cb.Settings(...)`, as for `cb.optimize`; `rounds` and `observations` do not matter here. A
-        study does not end by itself: with `stop` it reports in `stopped` that it would end.
+        `cb.Settings(...)` or the name of a preset; `rounds` and `observations` do not matter here.
+        A study does not end by itself: with `stop` it reports in `stopped` that it would end.
     key:
         For all that is drawn: a JAX key or an int.
 
@@ -119,7 +118,7 @@ class Study:
         self,
         problem: Problem,
         data: Data | pd.DataFrame,
-        settings: Settings | None = None,
+        settings: Settings | str | None = None,
         *,
         key: jax.Array | int,
     ) -> None:
@@ -133,9 +132,7 @@ class Study:
                 f"a study needs a Problem, got {type(problem).__name__}; of a system take its "
                 ".problem"
             )
-        if settings is not None and not isinstance(settings, Settings):
-            raise SettingsError(f"settings must be cb.Settings(...), got {settings!r}")
-        given, chosen = as_key(key), settings or Settings()
+        given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
         checked = read_data(problem, data)
         for_data, _ = jax.random.split(given)
         level = None if stacklevel is None else stacklevel + 1
@@ -571,7 +568,7 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 def _count_rounds(active: Any, passive: Any, settings: Settings) -> Any:
     """Return the rounds that so many experiments and observations make, as `optimize` counts."""
-    rows = 0 if settings.observe is None else settings.observe.rows
+    rows = 0 if settings.observe is None else settings.observe.batch
     return active // settings.batch + (passive // rows if rows else 0)
 
 
@@ -676,7 +673,7 @@ def _suggest_observing(study: Study, number: int) -> Suggestion:
     policy, baseline = study.settings.observe, study.problem.baseline()
     assert policy is not None  # noqa: S101  (asked before)
     [line] = effects(study, baseline).to_dict("records")
-    cost = policy.rows * policy.cost
+    cost = policy.batch * policy.cost
     rule = (
         "the expected gain per unit of cost"
         if policy.probability is None
@@ -684,10 +681,10 @@ def _suggest_observing(study: Study, number: int) -> Suggestion:
     )
 
     def why() -> Reasons:
-        title = f"Collect {policy.rows} observations without setting anything."
+        title = f"Collect {policy.batch} observations without setting anything."
         return Reasons(title, rule, None, None, cost, note=_note(study, baseline))
 
     return Suggestion(
-        {}, line["mean"], line["sd"], cost, number, line["mean"], policy.rows, baseline,
+        {}, line["mean"], line["sd"], cost, number, line["mean"], policy.batch, baseline,
         study.fingerprint, np.inf, why,
     )  # fmt: skip

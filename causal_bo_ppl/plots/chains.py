@@ -6,24 +6,46 @@ can be.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.diagnostics.convergence import require_posterior
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import PosteriorError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.plots.style import COLOURS, GREY, SMALL_LEGEND, distinct, panel_axes
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import COLOURS, GREY
 
-if TYPE_CHECKING:
-    import xarray as xr
+MOST_PARAMETERS = 12  # parameters that are shown, the largest R-hat first
+SIMULATED_ORDERS = 2_000  # orders of draws that a band is made from
+MOST_NUMBERS_AT_ONCE = 1_000_000  # numbers of simulated orders held in memory
+MOST_TRACE_POINTS = 200  # draws shown in a trace, which cannot show more
+FEWEST_DRAWS = 100  # draws of a chain that thinning keeps
 
-MOST_PARAMETERS = 12  # parameters that are shown, the worst first
-SIMULATED_ORDERS, MOST_AT_ONCE = 2_000, 1_000_000  # for a band, and numbers held in memory
-MOST_TRACE_POINTS = 200  # draws shown in a trace, which has no room for more
-LEAST_DRAWS = 100  # draws of a chain that thinning keeps
+
+class Sampled(NamedTuple):
+    """The chains of the parameters that are shown, the largest R-hat first.
+
+    draws: (chains, n, k), of coordinates of theta and of the log posterior. stats: the sampler's
+    statistics, (chains, n) each. summary: a row for each of the k parameters. total: the number of
+    parameters, shown or not.
+    """
+
+    draws: np.ndarray
+    stats: dict[str, np.ndarray]
+    summary: pd.DataFrame
+    total: int
+
+    @property
+    def size(self) -> str:
+        """The numbers of chains and draws as a text."""
+        return f"{len(self.draws)} x {self.draws.shape[1]} draws"
+
+    def labels(self, most: int) -> list[str]:
+        """Return the names of the parameters in at most `most` letters."""
+        return style.distinct([str(name) for name in self.summary.index], most)
 
 
 def draw_trace(post: Posterior) -> np.ndarray:
@@ -40,28 +62,40 @@ def draw_trace(post: Posterior) -> np.ndarray:
     -------
     numpy.ndarray
         The Axes of the densities and of the traces, an array of shape (k, 2).
+
+    Raises
+    ------
+    PosteriorError
+        If the posterior has no chains.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> nuts = cb.NUTS(chains=2, draws=100, progress=False)
+    >>> post = cb.fit(chain.problem, chain.observe(60, 0), method=nuts, key=0)
+    >>> cb.plots.draw_trace(post).shape
+    (5, 2)
     """
     sampled = _require_sampled("draw_trace", post)
     from arviz_plots import plot_trace_dist
 
-    shown = _worst(sampled)
     hidden = dict.fromkeys(("label", "xlabel_trace"), False)
     options = {"compact": False, "rows": ["coordinate"], "cols": ["column"], "visuals": hidden}
-    panels = _draw(plot_trace_dist, sampled, shown, 1.1 * len(shown) + 0.7, options)
-    names = distinct([str(name) for name in shown.index], 40)
-    for (density, trace), name, (_, line) in zip(panels, names, shown.iterrows(), strict=True):
+    panels = _draw(plot_trace_dist, sampled, 1.1 * len(sampled.summary) + 0.7, options)
+    rows = zip(panels, sampled.labels(40), sampled.summary.to_dict("records"), strict=True)
+    for (density, trace), name, row in rows:
         density.set_title(name, fontsize="medium", loc="left")
         density.locator_params(axis="x", nbins=4)
-        effective = f"{min(line['ess_bulk'], line['ess_tail']):.0f} effective draws"
-        title = f"R-hat {line['r_hat']:.3f}, {effective}"
-        trace.set_title(title, fontsize="medium", loc="left")
+        effective = f"{min(row['ess_bulk'], row['ess_tail']):.0f} effective draws"
+        trace.set_title(f"R-hat {row['r_hat']:.3f}, {effective}", fontsize="medium", loc="left")
         for chain in trace.lines:  # thinned without antialiasing, a file has half the size
             every = -(-len(np.asarray(chain.get_xdata())) // MOST_TRACE_POINTS)
             chain.set(data=[np.asarray(values)[::every] for values in chain.get_data()])
             chain.set(linewidth=0.7, antialiased=False)
     panels[-1, 0].set_xlabel("value")
     panels[-1, 1].set_xlabel("draw")
-    return _entitle(panels, sampled, shown)
+    return _entitle(panels, sampled)
 
 
 def draw_rank(post: Posterior) -> np.ndarray:
@@ -80,20 +114,32 @@ def draw_rank(post: Posterior) -> np.ndarray:
     -------
     numpy.ndarray
         The Axes, an array of shape (k,).
+
+    Raises
+    ------
+    PosteriorError
+        If the posterior has no chains, or only one.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> nuts = cb.NUTS(chains=2, draws=100, progress=False)
+    >>> post = cb.fit(chain.problem, chain.observe(60, 0), method=nuts, key=0)
+    >>> cb.plots.draw_rank(post).shape
+    (5,)
     """
     sampled = _require_sampled("draw_rank", post)
     chains = len(sampled.draws)
     if chains < 2:
-        raise ModelError(
+        raise PosteriorError(
             "ranks compare chains, and there is only one; fit with method=cb.NUTS(chains=4)"
         )
-    shown = _worst(sampled)
-    at = [list(sampled.summary.index).index(name) for name in shown.index]
-    draws = sampled.draws[:, :: _thinning(sampled, shown), at]
+    draws = sampled.draws[:, :: _thinning(sampled)]
     curves, bound = rank_departures(draws), rank_bound(chains, draws.shape[1])
-    names = distinct([str(name) for name in shown.index], 28)
+    names = sampled.labels(28)
     size: dict[str, Any] = {"most_columns": 4, "panel": (2.6, 2.1), "below": 0.9}
-    panels = panel_axes("draw_rank", None, names, sharex=True, sharey=True, **size)
+    panels = style.panel_axes("draw_rank", None, names, sharex=True, sharey=True, **size)
     ranks = np.linspace(0, 1, curves.shape[1])
     for position, (ax, name) in enumerate(zip(panels, names, strict=True)):
         ax.axhspan(-bound, bound, color=GREY, alpha=0.25, lw=0, label="99 % band")
@@ -101,15 +147,14 @@ def draw_rank(post: Posterior) -> np.ndarray:
             colour = COLOURS[chain % len(COLOURS)]
             ax.plot(ranks, curve, color=colour, lw=1.2, label=f"chain {chain}")
         ax.axhline(0, color=GREY, lw=0.8, zorder=0)
-        title = f"{name}\nR-hat {shown['r_hat'].iloc[position]:.3f}"
+        title = f"{name}\nR-hat {sampled.summary['r_hat'].iloc[position]:.3f}"
         ax.set_title(title, fontsize="medium", linespacing=1.4)
         ax.set_xlabel("fractional rank", fontsize="small")
         ax.tick_params(labelsize="small", labelbottom=True)
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel("ECDF of ranks\nminus uniform", fontsize="small")
-    keys = panels[0].get_legend_handles_labels()
-    panels[0].figure.legend(*keys, loc="outside lower center", ncols=5, **SMALL_LEGEND)
-    return _entitle(panels, sampled, shown)
+    style.legend_of_panels(panels, 5)
+    return _entitle(panels, sampled)
 
 
 def rank_departures(draws: np.ndarray) -> np.ndarray:
@@ -125,10 +170,9 @@ def rank_departures(draws: np.ndarray) -> np.ndarray:
 
 def _departures(owners: np.ndarray, chains: int, count: int) -> np.ndarray:
     """Return departures (chains, N + 1, k), given which chain has each rank, (N, k)."""
-    own = owners[None] == np.arange(chains)[:, None, None]
-    below = np.concatenate([np.zeros((chains, 1, owners.shape[1])), own.cumsum(axis=1)], axis=1)
-    total = chains * count
-    return np.asarray(below / count - np.arange(total + 1)[:, None] / total)
+    is_owner = owners[None] == np.arange(chains)[:, None, None]
+    below = np.pad(is_owner.cumsum(axis=1), ((0, 0), (1, 0), (0, 0)))
+    return np.asarray(below / count - np.linspace(0, 1, chains * count + 1)[:, None])
 
 
 @functools.cache
@@ -140,11 +184,11 @@ def rank_bound(chains: int, count: int, level: float = 0.99) -> float:
     """
     random, largest = np.random.default_rng(0), []
     owners = np.repeat(np.arange(chains), count)
-    block = max(1, MOST_AT_ONCE // (chains * owners.size))
+    block = max(1, MOST_NUMBERS_AT_ONCE // (chains * owners.size))
     for start in range(0, SIMULATED_ORDERS, block):
         orders = np.tile(owners, (min(block, SIMULATED_ORDERS - start), 1))
-        found = _departures(random.permuted(orders, axis=1).T, chains, count)
-        largest.append(np.abs(found).max(axis=(0, 1)))
+        departures = _departures(random.permuted(orders, axis=1).T, chains, count)
+        largest.append(np.abs(departures).max(axis=(0, 1)))
     return float(np.quantile(np.concatenate(largest), level))
 
 
@@ -162,6 +206,20 @@ def draw_energy(post: Posterior) -> np.ndarray:
     -------
     numpy.ndarray
         The Axes of E-BFMI and of the energy, an array of shape (2,).
+
+    Raises
+    ------
+    PosteriorError
+        If the posterior has no chains.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> nuts = cb.NUTS(chains=2, draws=100, progress=False)
+    >>> post = cb.fit(chain.problem, chain.observe(60, 0), method=nuts, key=0)
+    >>> cb.plots.draw_energy(post).shape
+    (2,)
     """
     sampled = _require_sampled("draw_energy", post)
     from arviz_plots import plot_energy
@@ -169,91 +227,66 @@ def draw_energy(post: Posterior) -> np.ndarray:
     limit = Limits().bfmi
     hidden = dict.fromkeys(("legend", "title", "ylabel"), False)
     options = {"threshold": limit, "visuals": hidden}
-    chains, energy = panels = _draw(plot_energy, sampled, _worst(sampled), 2.8, options)
+    chains, energy = panels = _draw(plot_energy, sampled, 2.8, options)
     chains.set_title("E-BFMI", fontsize="medium")
     chains.set(ylabel="chain", yticks=range(len(sampled.draws)))
     chains.margins(y=0.2)
     chains.set_xlabel(f"below {limit:g}: too slow", fontsize="small")
     energy.set_title("energy", fontsize="medium")
     energy.set_xlabel("difference from its mean", fontsize="small")
-    energy.legend(energy.lines, ["marginal", "transitions"], **SMALL_LEGEND)
+    energy.legend(energy.lines, ["marginal", "transitions"], **style.SMALL_LEGEND)
     energy.figure.suptitle(f"{sampled.size}: does the sampler reach the tails?", fontsize="medium")
     return panels
 
 
-class Sampled(NamedTuple):
-    """The chains of a posterior.
-
-    draws: (chains, n, d + 1), theta and the log posterior. stats: the sampler's statistics,
-    (chains, n) each. summary: a row for each coordinate of draws.
-    """
-
-    draws: np.ndarray
-    stats: dict[str, np.ndarray]
-    summary: pd.DataFrame
-
-    @property
-    def size(self) -> str:
-        """The numbers of chains and draws in words."""
-        return f"{len(self.draws)} x {self.draws.shape[1]} draws"
-
-
-def _require_sampled(who: str, post: Posterior) -> Sampled:
+def _require_sampled(caller: str, post: Posterior) -> Sampled:
     """Return the chains of a posterior that was sampled; refuse any other."""
-    require_posterior(who, post)
+    require_posterior(caller, post)
     distribution = post.distribution
     stats = {} if distribution.chains is None else distribution.drawn(None, jax.random.key(0)).stats
     if distribution.chains is None or distribution.summary is None or "lp" not in stats:
-        raise ModelError(
-            f"{who} shows chains, but nothing was sampled by {post.method}; "
+        raise PosteriorError(
+            f"{caller} shows chains, but nothing was sampled by {post.method}; "
             "fit with method='nuts', or look at cb.diagnostics.check_posterior(post)"
         )
     draws = np.concatenate([distribution.chains, stats["lp"][..., None]], axis=-1)
-    return Sampled(draws, stats, distribution.summary)
+    r_hat = np.nan_to_num(distribution.summary["r_hat"].to_numpy(), nan=np.inf)
+    worst = np.argsort(-r_hat, kind="stable")[:MOST_PARAMETERS]
+    return Sampled(draws[..., worst], stats, distribution.summary.iloc[worst], draws.shape[-1])
 
 
-def _worst(sampled: Sampled) -> pd.DataFrame:
-    """Return the rows of the summary that are shown, largest R-hat first; NaN is the worst."""
-    order = {"ascending": False, "na_position": "first", "kind": "stable"}
-    return sampled.summary.sort_values("r_hat", **order).head(MOST_PARAMETERS)
-
-
-def _thinning(sampled: Sampled, shown: pd.DataFrame) -> int:
+def _thinning(sampled: Sampled) -> int:
     """Return the step at which draws are nearly independent of the one before."""
     chains, count, _ = sampled.draws.shape
-    effective = shown[["ess_bulk", "ess_tail"]].to_numpy().min()
+    effective = sampled.summary[["ess_bulk", "ess_tail"]].to_numpy().min()
     wanted = np.ceil(chains * count / effective) if effective > 0 else 1
-    return int(max(1, min(wanted, count // LEAST_DRAWS)))
+    return int(max(1, min(wanted, count // FEWEST_DRAWS)))
 
 
-def _tree(sampled: Sampled, shown: pd.DataFrame) -> "xr.DataTree":
-    """Return what ArviZ needs and no more: these draws, and the sampler's statistics."""
-    import xarray as xr
-
-    at = {"chain": range(len(sampled.draws)), "draw": range(sampled.draws.shape[1])}
-    names = [str(name) for name in sampled.summary.index]
-    theta = xr.DataArray(sampled.draws, {**at, "coordinate": names}, (*at, "coordinate"))
-    stats = xr.Dataset({name: (tuple(at), value) for name, value in sampled.stats.items()}, at)
-    posterior = theta.sel(coordinate=[str(name) for name in shown.index]).to_dataset(name="theta")
-    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
-
-
-def _draw(
-    plot: Any, sampled: Sampled, shown: pd.DataFrame, height: float, options: dict[str, Any]
-) -> np.ndarray:
+def _draw(plot: Any, sampled: Sampled, height: float, options: dict[str, Any]) -> np.ndarray:
     """Return the Axes of one of ArviZ's pictures.
 
     Facets are by coordinate alone, which works with every version of ArviZ.
     """
+    import xarray as xr
+
+    index = {"chain": range(len(sampled.draws)), "draw": range(sampled.draws.shape[1])}
+    names = [str(name) for name in sampled.summary.index]
+    theta = xr.DataArray(sampled.draws, {**index, "coordinate": names}, (*index, "coordinate"))
+    stats = xr.Dataset(
+        {name: (tuple(index), value) for name, value in sampled.stats.items()}, index
+    )
+    groups = {"posterior": theta.to_dataset(name="theta"), "sample_stats": stats}
+    tree = xr.DataTree.from_dict(groups)
     figure = {"figsize": (8.0, height), "figsize_units": "inches", "layout": "constrained"}
     colours = [COLOURS[chain % len(COLOURS)] for chain in range(max(3, len(sampled.draws)))]
     look = {"backend": "matplotlib", "figure_kwargs": figure, "color": colours}
-    return np.asarray(plot(_tree(sampled, shown), **look, **options).viz["plot"].values)
+    return np.asarray(plot(tree, **look, **options).viz["plot"].values)
 
 
-def _entitle(panels: np.ndarray, sampled: Sampled, shown: pd.DataFrame) -> np.ndarray:
+def _entitle(panels: np.ndarray, sampled: Sampled) -> np.ndarray:
     """Write how many draws there are, and which parameters are shown."""
-    count, total = len(shown), len(sampled.summary)
+    count, total = len(sampled.summary), sampled.total
     which = f"all {total}" if count == total else f"the worst {count} of {total}"
     order = "largest R-hat first" if len(sampled.draws) > 1 else "one chain has no R-hat"
     title = f"{sampled.size}: {which} parameters, {order}"

@@ -1,7 +1,7 @@
-"""Do intervals hold, is the posterior Gaussian, and are interventions far from the observations?"""
+"""Do intervals cover, is the posterior Gaussian, and are interventions far from the data?"""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,25 +14,14 @@ from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.convergence import require_inputs, require_posterior
 from causal_bo_ppl.diagnostics.gaussian import standardized
-from causal_bo_ppl.errors import DataError, DomainError, ModelError
+from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import PROPOSALS
-from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    SMALL_LEGEND,
-    entitle,
-    folded,
-    half_width,
-    legend_below,
-    list_axes,
-    new_axes,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import evaluate_rule, rule_name
 
@@ -40,21 +29,9 @@ DISTANCE_DRAWS = 4_000  # draws whose distances from the Gaussian are shown
 MOST_EFFECTS = 20  # effects that are shown, the worst first
 EVEN_QUANTILES, LARGEST_QUANTILES = 100, 50  # evenly spaced ones, and all of the largest
 SIMULATED_SAMPLES = 4_000  # samples that a band is made from: its 1 % is known to 0.16 %
-INNER = 0.99  # share of the observations inside the ellipse, as in check_overlap
+INNER_SHARE = 0.99  # of the observations lie inside the ellipse, as in check_overlap
 GRID_TICKS = 121  # values of each variable at which constraints are evaluated
-FLAT = 1e-9  # observations narrower than this, relative to their length, lie on a line
-
-
-class Band(NamedTuple):
-    """Between which probabilities quantiles stay.
-
-    share: the probabilities of the quantiles. low, high: the ends of the band. All have the shape
-    (k,).
-    """
-
-    share: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+NARROWEST_ELLIPSE = 1e-9  # width over length below which observations lie on a line
 
 
 def draw_mahalanobis(
@@ -81,27 +58,37 @@ def draw_mahalanobis(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is not a posterior, or `level` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> cb.plots.draw_mahalanobis(post).get_title()
+    'is theta Gaussian? conjugate, 50 observations'
     """
     require_posterior("draw_mahalanobis", post)
-    half_width(level)  # refuses a level such as 99
     squares, degrees, effective = _squares(post, as_key(key))
-    band = quantile_band(effective, level)
-    quantiles = np.quantile(squares, band.share, method="hazen")
-    expected, low, high = (chi2.ppf(each, degrees) for each in band)
+    shares, *ends = quantile_band(effective, read_share("level", level))
+    quantiles = np.quantile(squares, shares, method="hazen")
+    expected, low, high = (chi2.ppf(each, degrees) for each in (shares, *ends))
     outside = (quantiles < low) | (quantiles > high)
-    ax = ax or new_axes(4.8, 4.2)
-    shade: dict[str, Any] = {"color": GREY, "alpha": 0.3, "lw": 0}
-    ax.fill_between(expected, low, high, label=f"{100 * level:g} % band", **shade)
+    ax = ax or style.new_axes(4.8, 4.6)
+    label = f"{100 * level:g} % band"
+    style.shade(ax, expected, low, high, GREY, alpha=0.3, label=label)
     ax.plot(expected, expected, color=INK, lw=0.8, label="a Gaussian")
     for chosen, colour, where in ((~outside, BLUE, "in the band"), (outside, AMBER, "outside")):
         if chosen.any():
             look: dict[str, Any] = {"ms": 2.5, "color": colour, "label": f"draws, {where}"}
             ax.plot(expected[chosen], quantiles[chosen], "o", **look)
-    ax.set_xlabel(f"quantile of chi-square, {degrees} degrees of freedom")
-    ax.set_ylabel("squared Mahalanobis distance")
-    entitle(ax, f"is theta Gaussian? {post.method}, {post.n_observations} observations")
-    ax.legend(loc="upper left", **SMALL_LEGEND)
-    return ax
+    title = f"is theta Gaussian? {post.method}, {post.n_observations} observations"
+    label = f"quantile of chi-square, {degrees} degrees of freedom"
+    return style.finish(ax, title, label, "squared Mahalanobis distance")
 
 
 def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
@@ -111,7 +98,7 @@ def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
     """
     resampled = offered(post.distribution, "resampled")
     if resampled is not None:
-        # Its own draws are Gaussian; take draws of the density that it approximates.
+        # Draws of an approximation are Gaussian; take those of the density that it approximates.
         theta, weights = resampled(DISTANCE_DRAWS, key)
         z = standardized(post, theta)
         effective = int(DISTANCE_DRAWS * (1 - weights.lost) / (1 + 1 / PROPOSALS))
@@ -126,11 +113,13 @@ def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
     return squares, z.shape[1], max(1, min(effective, len(squares)))
 
 
-def quantile_band(count: int, level: float) -> Band:
-    """Return between which probabilities quantiles of `count` independent draws stay, all at once.
+def quantile_band(count: int, level: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the simultaneous band of quantiles of `count` independent draws.
 
-    They do so with probability `level`. Order statistics of uniform draws are Beta. The level of
-    each is the same, and found by simulation from the gaps between them, which are Gamma.
+    All quantiles together stay between its ends with probability `level`. Order statistics of
+    uniform draws are Beta. The level of each is the same, and found by simulation from the gaps
+    between them, which are Gamma. Returns the probabilities of the quantiles and of the lower and
+    upper ends of the band, (k,) each.
     """
     even = np.linspace(1, count, EVEN_QUANTILES)
     ranks = np.concatenate([even, count - np.arange(LARGEST_QUANTILES)])
@@ -141,7 +130,7 @@ def quantile_band(count: int, level: float) -> Band:
     below = beta.cdf(sums[:, :-1] / sums[:, -1:], ranks, count + 1 - ranks)
     local = np.quantile(np.minimum(below, 1 - below).min(axis=1), 1 - level)
     low, high = (np.asarray(end(local, ranks, count + 1 - ranks)) for end in (beta.ppf, beta.isf))
-    return Band((ranks - 0.5) / count, low, high)
+    return (ranks - 0.5) / count, low, high
 
 
 def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
@@ -160,29 +149,38 @@ def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of that check.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> check = cb.diagnostics.gaussian_error(post, draws=1000, key=0)
+    >>> cb.plots.draw_effect_errors(check).get_title()
+    'all 4 effects, largest error first'
     """
-    details = require_details(
-        "draw_effect_errors", check, "Gaussian error", "cb.diagnostics.gaussian_error"
-    )
+    details = _require_details("draw_effect_errors", check, "Gaussian error", "gaussian_error")
     scaled = _scaled(details)
     order = _largest_errors(scaled).sort_values(ascending=False, kind="stable").index
     shown = scaled.loc[order].head(MOST_EFFECTS)
-    ax = list_axes(ax, [str(name) for name in shown.index], 4.8, 0.4 * len(shown) + 1.5)
-    for position, (kind, label, colour) in enumerate(
-        (
-            ("", "posterior", BLUE),
-            ("gaussian_", "Gaussian theta", AMBER),
-            ("linear_", "linearized effect", INK),
-        )
+    ax = style.list_axes(ax, [str(name) for name in shown.index], 4.8, 0.4 * len(shown) + 1.5)
+    for kind, label, colour, offset in (
+        ("", "posterior", BLUE, -0.24),
+        ("gaussian_", "Gaussian theta", AMBER, 0.0),
+        ("linear_", "linearized effect", INK, 0.24),
     ):
-        at = np.arange(len(shown)) + 0.24 * (position - 1)
-        ax.hlines(at, shown[f"{kind}low"], shown[f"{kind}high"], color=colour, lw=1.6)
-        ax.plot(shown[f"{kind}mean"], at, "o", ms=3.5, color=colour, label=label)
-    ax.set_xlabel("posterior sds from the posterior mean;\n90 % intervals")
+        heights = np.arange(len(shown)) + offset
+        ax.hlines(heights, shown[f"{kind}low"], shown[f"{kind}high"], color=colour, lw=1.6)
+        ax.plot(shown[f"{kind}mean"], heights, "o", ms=3.5, color=colour, label=label)
     which = f"the worst {len(shown)} of" if len(shown) < len(details) else "all"
-    entitle(ax, f"{which} {len(details)} effects, largest error first")
-    legend_below(ax, 3, columnspacing=1.0, handletextpad=0.4)
-    return ax
+    title = f"{which} {len(details)} effects, largest error first"
+    label = "posterior sds from the posterior mean;\n90 % intervals"
+    return style.finish(ax, title, label, columns=3, columnspacing=1.0, handletextpad=0.4)
 
 
 def _scaled(details: pd.DataFrame) -> pd.DataFrame:
@@ -190,7 +188,7 @@ def _scaled(details: pd.DataFrame) -> pd.DataFrame:
 
     An effect without an sd stays in its own units.
     """
-    half, middle = half_width(0.9) * details["linear_sd"], details["linear_mean"]
+    half, middle = style.half_width(0.9) * details["linear_sd"], details["linear_mean"]
     ends = details.assign(linear_low=middle - half, linear_high=middle + half)
     names = [name for name in ends.columns if not name.endswith("sd")]
     unit = details["sd"].where(details["sd"] > 0, 1.0)
@@ -199,19 +197,16 @@ def _scaled(details: pd.DataFrame) -> pd.DataFrame:
 
 def _largest_errors(scaled: pd.DataFrame) -> pd.Series:
     """Return for every effect how far a mean or an interval's end is from the posterior's."""
-    parts = [
-        (scaled[kind + end] - scaled[end]).abs()
-        for kind in ("gaussian_", "linear_")
-        for end in ("mean", "low", "high")
-    ]
-    return pd.concat(parts, axis=1).max(axis=1)
+    ends = ["mean", "low", "high"]
+    errors = [scaled[[kind + end for end in ends]].to_numpy() for kind in ("gaussian_", "linear_")]
+    return pd.Series(np.abs(errors - scaled[ends].to_numpy()).max(axis=(0, 2)), scaled.index)
 
 
-def require_details(who: str, check: Check, name: str, maker: str) -> pd.DataFrame:
+def _require_details(caller: str, check: Check, name: str, maker: str) -> pd.DataFrame:
     """Return the details of a check if it is of the kind that has them; refuse any other."""
     if not isinstance(check, Check) or check.name != name or check.details is None:
         got = f"the check {check.name!r}" if isinstance(check, Check) else type(check).__name__
-        raise ModelError(f"{who} needs the result of {maker}, got {got}")
+        raise ArgumentError(f"{caller} needs the result of cb.diagnostics.{maker}, got {got}")
     return check.details
 
 
@@ -236,27 +231,38 @@ def draw_calibration(check: Check, ax: Axes | None = None, *, level: float = 0.9
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of that check, or `level` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> check = cb.diagnostics.calibrate(chain.problem, simulations=40, key=0)
+    >>> cb.plots.draw_calibration(check).get_xlabel()
+    'rank of the true effect in its posterior'
     """
-    ranks = require_details("draw_calibration", check, "calibration", "cb.diagnostics.calibrate")
-    half_width(level)  # refuses a level such as 99
+    ranks = _require_details("draw_calibration", check, "calibration", "calibrate")
     count, effects = ranks.shape
-    bound = kstwo.isf((1 - level) / effects, count)
-    ax = ax or new_axes(5.6, 3.8)
+    bound = kstwo.isf((1 - read_share("level", level)) / effects, count)
+    ax = ax or style.new_axes(5.6, 3.8)
     ax.axhspan(-bound, bound, color=GREY, alpha=0.3, lw=0, label=f"{100 * level:g} % band")
     ax.axhline(0, color=INK, lw=0.8)
     failed = (check.table["verdict"] == FAILED).to_numpy()
     steps = (np.arange(count + 1) / count).repeat(2)
     for chosen, colour, verdict in ((~failed, BLUE, "passed"), (failed, AMBER, "failed")):
         for order, name in enumerate(ranks.columns[chosen]):
-            at = np.concatenate([[0.0], np.sort(ranks[name].to_numpy()).repeat(2), [1.0]])
+            x = np.concatenate([[0.0], np.sort(ranks[name].to_numpy()).repeat(2), [1.0]])
             label = f"_{name}" if order else f"effects that {verdict}: {chosen.sum()} of {effects}"
-            ax.plot(at, steps - at, color=colour, lw=1, alpha=0.8, label=label)
-    ax.set(xlabel="rank of the true effect in its posterior", xlim=(0, 1))
-    ax.set_ylabel("ECDF of ranks minus uniform")
-    low, high = check.table["coverage"].min(), check.table["coverage"].max()
-    entitle(ax, f"{count} data sets: 90 % intervals cover the truth in {low:.0%} to {high:.0%}")
-    legend_below(ax, 2)
-    return ax
+            ax.plot(x, steps - x, color=colour, lw=1, alpha=0.8, label=label)
+    ax.set_xlim(0, 1)
+    covered = f"{check.table['coverage'].min():.0%} to {check.table['coverage'].max():.0%}"
+    title = f"{count} data sets: 90 % intervals cover the truth in {covered}"
+    label = "rank of the true effect in its posterior"
+    return style.finish(ax, title, label, "ECDF of ranks minus uniform")
 
 
 def draw_overlap(
@@ -265,7 +271,7 @@ def draw_overlap(
     """Draw the observations of two variables, the box of their domains, and an ellipse.
 
     The ellipse is around 99 % of the observations. The corner farthest from them is marked. The
-    title says how far out it lies: the `reach` of `cb.diagnostics.check_overlap` for the set of these two,
+    title has its distance: the `reach` of `cb.diagnostics.check_overlap` for the set of these two,
     where both act on the target. Levels are drawn as dots, or as lines where one of the two has
     levels; where linear constraints or `feasible` forbid setting both so, the box is shaded.
 
@@ -284,12 +290,31 @@ def draw_overlap(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If `names` are not two different variables that can be intervened on.
+    DataError
+        If there are fewer than three observations.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> cb.plots.draw_overlap(chain.problem, chain.observe(50, 0), ["X", "Z"]).get_ylabel()
+    'Z'
     """
     require_inputs("draw_overlap", problem, data)
-    pair = _require_pair(problem, data, names)
+    if isinstance(names, str) or len({*names} & {*problem.domains}) < 2 or len(names) > 2:
+        known = ", ".join(problem.manipulable)
+        raise ArgumentError(f"draw_overlap needs two different variables of {known}; got {names!r}")
+    if len(data) < 3:
+        raise DataError(f"an ellipse needs at least 3 observations, got {len(data)}")
+    pair = names[0], names[1]
     values = np.stack([data.column(name) for name in pair], axis=1)
     is_set = data.intervened[:, [problem.graph.index(name) for name in pair]].any(axis=1)
-    ax = ax or new_axes(5.6, 4.4)
+    ax = ax or style.new_axes(5.6, 4.4)
     for chosen, colour, label in (
         (~is_set, GREY, "observations"),
         (is_set, AMBER, "one of the two was intervened on"),
@@ -299,25 +324,9 @@ def draw_overlap(
     low, high = np.array([problem.domains[name] for name in pair]).T
     box: dict[str, Any] = {"fill": False, "ec": BLUE, "lw": 1.4, "label": "domains of do()"}
     ax.add_patch(Rectangle((low[0], low[1]), *(high - low), **box))
-    entitle(ax, _surround(ax, values, _restrict(ax, problem, pair)))
+    title = _surround(ax, values, _restrict(ax, problem, pair))
     ax.margins(0.08)
-    ax.set(xlabel=folded(problem.label(pair[0]), 44), ylabel=folded(problem.label(pair[1])))
-    legend_below(ax)
-    return ax
-
-
-def _require_pair(problem: Problem, data: Data, names: Sequence[str]) -> tuple[str, str]:
-    """Return two different variables with domains; refuse anything else, and too little data."""
-    pair = tuple(names)
-    if isinstance(names, str) or len(pair) != 2 or pair[0] == pair[1]:
-        raise DomainError(f"draw_overlap needs two variables, such as ('A', 'B'); got {names!r}")
-    for name in pair:
-        if name not in problem.domains:
-            known = ", ".join(problem.manipulable)
-            raise DomainError(f"{name!r} may not be set; choose two of {known}")
-    if len(data) < 3:
-        raise DataError(f"an ellipse needs at least 3 observations, got {len(data)}")
-    return pair
+    return style.finish(ax, title, problem.label(pair[0]), problem.label(pair[1]))
 
 
 def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
@@ -337,13 +346,12 @@ def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
         size = 9 if all(name in problem.levels for name in pair) else 1.5
         ax.plot(*points[allowed].T, ".", ms=size, color=BLUE, zorder=1, label="allowed levels")
     elif not allowed.all():
-        shade: dict[str, Any] = {"levels": [-0.5, 0.5], "colors": [AMBER], "alpha": 0.2}
-        ax.contourf(*ticks, allowed.astype(float), zorder=0, **shade)
+        forbidden: dict[str, Any] = {"levels": [-0.5, 0.5], "colors": [AMBER], "alpha": 0.2}
+        ax.contourf(*ticks, allowed.astype(float), zorder=0, **forbidden)
         rules = [str(each) for each in problem.region.applying(tuple(sorted(pair)))]
         rules += [] if problem.feasible_rule is None else [rule_name(problem.feasible_rule)]
-        label = folded(f"forbidden by {'; '.join(rules)}")
-        key: dict[str, Any] = {"color": AMBER, "alpha": 0.2, "lw": 0, "label": label}
-        ax.add_patch(Rectangle((ends[0, 0], ends[1, 0]), 0, 0, **key))
+        label = style.folded(f"forbidden by {'; '.join(rules)}")
+        style.shade(ax, [], [], [], AMBER, label=label)
     members = tuple(sorted(pair, key=problem.graph.index))
     if not problem.region.is_plain(members):
         corners = problem.region.vertices(members)[:, [members.index(name) for name in pair]]
@@ -351,17 +359,14 @@ def _restrict(ax: Axes, problem: Problem, pair: tuple[str, str]) -> np.ndarray:
 
 
 def _allowed(problem: Problem, pair: tuple[str, str], points: np.ndarray) -> np.ndarray:
-    """Return at which points (k, 2) both variables may be set together, whichever sets there are.
-
-    The points are taken to lie in the box and at levels.
-    """
+    """Return which points (k, 2), all in the box and at levels, satisfy all constraints, (k,)."""
     columns = [problem.graph.index(name) for name in pair]
     mask, value = (np.zeros((len(points), len(problem.graph.nodes)), t) for t in (bool, float))
     mask[:, columns], value[:, columns] = True, points
     allowed = problem.region.contains(pair, points)
     if problem.feasible_rule is not None and allowed.any():
-        rows = np.flatnonzero(allowed)
-        allowed[rows] = evaluate_rule(problem.feasible_rule, Queries(mask, value)[rows])
+        inside = np.flatnonzero(allowed)
+        allowed[inside] = evaluate_rule(problem.feasible_rule, Queries(mask, value)[inside])
     return allowed
 
 
@@ -374,17 +379,16 @@ def _surround(ax: Axes, values: np.ndarray, corners: np.ndarray) -> str:
     unit = np.where(np.ptp(values, axis=0) > 0, values.std(axis=0), 1.0)
     scaled = (values - centre) / unit
     _, sizes, directions = np.linalg.svd(scaled / np.sqrt(len(values)), full_matrices=False)
-    if not sizes[1] > FLAT * sizes[0]:
+    if not sizes[1] > NARROWEST_ELLIPSE * sizes[0]:
         return "the data lie on a line: no box overlaps with them"
     whiten = directions.T / sizes
-    inner = np.quantile(np.linalg.norm(scaled @ whiten, axis=1), INNER)
+    inner = np.quantile(np.linalg.norm(scaled @ whiten, axis=1), INNER_SHARE)
     turn = np.linspace(0, 2 * np.pi, 200)
     circle = inner * np.stack([np.cos(turn), np.sin(turn)], axis=1)
     ellipse = centre + unit * (circle * sizes @ directions)
     ax.plot(*ellipse.T, color=INK, lw=1.2, label="around 99 % of the data")
     if not len(corners):
-        return "no corner of the box may be set"
+        return "no corner of the box is feasible"
     reaches = np.linalg.norm((corners - centre) / unit @ whiten, axis=1) / inner
     ax.plot(*corners[reaches.argmax()], "x", color=BLUE, ms=8, mew=2, label="farthest corner")
-    far = f"{reaches.max():.2g} times as far out"
-    return f"the farthest corner lies {far} as 99 % of the data"
+    return f"the farthest corner lies {reaches.max():.2g} times as far out as 99 % of the data"

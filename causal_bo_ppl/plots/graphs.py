@@ -15,30 +15,19 @@ from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, DomainError, listed
+from causal_bo_ppl.errors import ArgumentError, DataError, listed
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, Sketch, sketch
+from causal_bo_ppl.graph.layout import DASHED, HEIGHT, PLAIN, Point, sketch
 from causal_bo_ppl.graph.layout import GREY as OUTLINE
 from causal_bo_ppl.identification import Identification, Parameters
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    draw_matrix,
-    entitle,
-    folded,
-    legend_below,
-    new_axes,
-    plain,
-    short,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.problem import COLOURS
 
 POINTS_PER_INCH = 90
 DASHES = (0, (4, 3))
-HEDGE = "#fde68a"
+HEDGE_FILL = "#fde68a"
 
 
 def draw_graph(
@@ -65,15 +54,26 @@ def draw_graph(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> ax = cb.plots.draw_graph(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"))
+    >>> ax.axison
+    False
     """
     drawn = sketch(graph.nodes, graph.directed, graph.bidirected)
-    ax = _fit(drawn, ax)
+    left, top, right, bottom = drawn.extent()
+    width, height = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
+    ax = ax or style.new_axes(max(width, 4.0), max(height + 0.3, 1.5))
+    ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+    ax.set_axis_off()
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": OUTLINE}
     arc = arrow | {"arrowstyle": "<|-|>", "color": DASHED, "ls": DASHES, "zorder": 2}
     for points in drawn.arrows:
         ax.add_patch(FancyArrowPatch(path=_smooth(points), **arrow))
-    for points in drawn.arcs:
-        curve = Path(points, [Path.MOVETO, Path.CURVE3, Path.CURVE3])
+    for ends in drawn.arcs:
+        curve = Path(ends, [Path.MOVETO, Path.CURVE3, Path.CURVE3])
         ax.add_patch(FancyArrowPatch(path=curve, **arc))
     for name, centre in drawn.centres.items():
         edge = (AMBER, 2.4) if name in outlined else (OUTLINE, 1.0)
@@ -107,9 +107,8 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
     causes = problem.graph.ancestral(problem.target)
     fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"])
     ax = draw_graph(causes, ax, fills=fills | {problem.target: COLOURS["target"]})
-    entitle(ax, f"{problem.objective} {problem.label(problem.target)}")
-    legend_below(ax, 3, handles=_legend_keys(COLOURS, causes))
-    return ax
+    title = f"{problem.objective} {problem.label(problem.target)}"
+    return style.finish(ax, title, columns=3, handles=_legend_keys(COLOURS, causes))
 
 
 def _legend_keys(colours: Mapping[str, str], graph: CausalGraph) -> list[Artist]:
@@ -120,16 +119,6 @@ def _legend_keys(colours: Mapping[str, str], graph: CausalGraph) -> list[Artist]
     if graph.bidirected:
         keys.append(Line2D([], [], color=DASHED, ls=DASHES, label="latent cause"))
     return keys
-
-
-def _fit(drawn: Sketch, ax: Axes | None) -> Axes:
-    """Return the given Axes, or new ones, without a frame and in the units of the sketch."""
-    left, top, right, bottom = drawn.extent()
-    width, height = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
-    ax = ax or new_axes(max(width, 4.0), max(height + 0.3, 1.5))
-    ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
-    ax.set_axis_off()
-    return ax
 
 
 def _smooth(points: Sequence[Point]) -> Path:
@@ -146,13 +135,13 @@ def _draw_box(
 ) -> None:
     """Draw a box whose text is a path in the same units, so that both scale with the Axes.
 
-    It is drawn above the arcs, which would otherwise strike out the names that they pass.
+    It is drawn above the arcs, which would otherwise strike through the names that they pass.
     """
     x, y = centre
     look: dict[str, Any] = {"fc": fill, "ec": edge, "lw": wide, "zorder": 3}
     look["boxstyle"] = f"round,pad=0,rounding_size={HEIGHT / 2}"
     ax.add_patch(FancyBboxPatch((x - width / 2, y - HEIGHT / 2), width, HEIGHT, **look))
-    text = TextPath((0, 0), plain(name), size=13)
+    text = TextPath((0, 0), style.plain(name), size=13)
     box = text.get_extents()
     position = Affine2D().translate(-(box.x0 + box.x1) / 2, -4.5).scale(1, -1).translate(x, y)
     ax.add_patch(PathPatch(position.transform_path(text), color=INK, lw=0.2, zorder=4))
@@ -174,19 +163,25 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> parameters = cb.identify(chain.problem).parameters("structural")
+    >>> cb.plots.draw_sharing(parameters).get_ylabel()
+    'intervention set (2)'
     """
     table = parameters.sharing()
     sets, names = ([str(name) for name in each] for each in (table.index, table.columns))
     look: dict[str, Any] = {"cmap": ListedColormap([PLAIN, BLUE]), "vmin": 0, "vmax": 1}
-    ax = draw_matrix(table.to_numpy(), sets, ax, columns=names, **look)
-    ax.set_xlabel(f"coordinates of theta ({parameters.kind})")
-    ax.set_ylabel(f"intervention set ({len(sets)})")
+    ax = style.draw_matrix(table.to_numpy(), sets, ax, columns=names, **look)
     size = f"dimension {parameters.dimension}, generic rank {parameters.rank}"
-    entitle(ax, f"blue: the set uses it; {size}", 60)
-    return ax
+    labels = f"coordinates of theta ({parameters.kind})", f"intervention set ({len(sets)})"
+    return style.finish(ax, f"blue: the set uses it; {size}", *labels, columns=0, most=60)
 
 
-def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
+def draw_identification(identification: Identification, ax: Axes | None = None) -> Axes:
     """Draw the graph of an effect, and the hedge that makes it unidentifiable, if there is one.
 
     All variables of the hedge, a confounded component, have a thick outline, also the target and
@@ -194,7 +189,7 @@ def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    found:
+    identification:
         The identification of one set, such as `cb.identify(problem)["X"]`.
     ax:
         Where to draw; by default a new figure.
@@ -203,23 +198,30 @@ def draw_identification(found: Identification, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> cb.plots.draw_identification(cb.identify(chain.problem)["X"]).get_title()
+    'P(Y | do(X)): identifiable (y0)'
     """
-    hedge = [name for district in found.hedge[:1] for name in district]
-    fills = dict.fromkeys(hedge, HEDGE) | dict.fromkeys(found.intervened, COLOURS["manipulable"])
-    fills[found.target] = COLOURS["target"]
-    ax = draw_graph(found.graph, ax, fills=fills, outlined=hedge)
+    hedge = [name for district in identification.hedge[:1] for name in district]
     colours = {"target": COLOURS["target"], "intervened": COLOURS["manipulable"]}
-    keys = _legend_keys(colours, found.graph)
+    fills = dict.fromkeys(hedge, HEDGE_FILL)
+    fills |= dict.fromkeys(identification.intervened, colours["intervened"])
+    fills[identification.target] = colours["target"]
+    ax = draw_graph(identification.graph, ax, fills=fills, outlined=hedge)
+    keys = _legend_keys(colours, identification.graph)
     if hedge:
-        keys.append(Patch(facecolor=HEDGE, edgecolor=AMBER, lw=2, label="hedge (confounded)"))
-    legend_below(ax, handles=keys)
-    verdict = f"identifiable ({found.route})" if found.identifiable else "not identifiable"
-    entitle(ax, f"{found.query}: {verdict}")
-    return ax
+        keys.append(Patch(facecolor=HEDGE_FILL, edgecolor=AMBER, lw=2, label="hedge (confounded)"))
+    found = f"identifiable ({identification.route})"
+    verdict = found if identification.identifiable else "not identifiable"
+    return style.finish(ax, f"{identification.query}: {verdict}", handles=keys)
 
 
 def draw_effect(
-    found: Identification,
+    identification: Identification,
     data: Data,
     ax: Axes | None = None,
     *,
@@ -233,7 +235,7 @@ def draw_effect(
 
     Parameters
     ----------
-    found:
+    identification:
         The identification of a set of one variable.
     data:
         Observations of the same graph.
@@ -248,34 +250,49 @@ def draw_effect(
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If the set does not have exactly one variable.
+    NotIdentifiable
+        If the effect is not identifiable.
+    DataError
+        If the data are of another graph.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> identification = cb.identify(chain.problem)["Z"]
+    >>> cb.plots.draw_effect(identification, chain.observe(50, 0)).get_title()
+    'effect of Z on Y, 50 observations'
     """
-    if len(found.intervened) != 1:
-        given = ", ".join(found.intervened)
-        raise DomainError(f"draw_effect needs a set of one variable, got {{{given}}}")
-    if not found.identifiable:
-        raise found.not_identifiable()
-    if data.nodes != found.graph.nodes:
-        raise DataError(
-            f"the data are of {listed(data.nodes)}, the effect is on {listed(found.graph.nodes)}"
-        )
-    seen = np.asarray(data.values)[~np.asarray(data.intervened).any(axis=1)]
-    names = found.intervened[0], found.target
-    x, y = (found.graph.index(name) for name in names)
-    mean, covariance = seen.mean(axis=0), np.cov(seen.T)
-    ends = np.array([seen[:, x].min(), seen[:, x].max()])
-    ax = ax or new_axes(5.2, 4.0)
-    ax.plot(seen[:, x], seen[:, y], ".", color=GREY, ms=3, alpha=0.5, label="observations")
+    if len(identification.intervened) != 1:
+        given = ", ".join(identification.intervened)
+        raise ArgumentError(f"draw_effect needs a set of one variable, got {{{given}}}")
+    if not identification.identifiable:
+        raise identification.not_identifiable()
+    graph = identification.graph
+    if data.nodes != graph.nodes:
+        raise DataError(f"the data are of {listed(data.nodes)}, the graph of {listed(graph.nodes)}")
+    passive = np.asarray(data.values)[~np.asarray(data.intervened).any(axis=1)]
+    names = identification.intervened[0], identification.target
+    x, y = (graph.index(name) for name in names)
+    mean, covariance = passive.mean(axis=0), np.cov(passive.T)
+    ends = np.array([passive[:, x].min(), passive[:, x].max()])
+    ax = ax or style.new_axes(5.2, 4.0)
+    ax.plot(passive[:, x], passive[:, y], ".", color=GREY, ms=3, alpha=0.5, label="observations")
     regression = mean[y] + covariance[x, y] / covariance[x, x] * (ends - mean[x])
-    x_name, y_name = (short(name, 18) for name in names)
+    x_name, y_name = (style.short(name, 18) for name in names)
     wide: dict[str, Any] = {"lw": 4.0, "alpha": 0.7}  # seen also where both lines are the same
     ax.plot(ends, regression, color=AMBER, label=f"regression E[{y_name} | {x_name}]", **wide)
-    effects = [found.evaluate(covariance, mean, {names[0]: float(end)}) for end in ends]
+    effects = [identification.evaluate(covariance, mean, {names[0]: float(end)}) for end in ends]
     ax.plot(ends, effects, color=BLUE, label=f"estimand E[{y_name} | do({x_name})]")
     if truth is not None:
         fine = np.linspace(ends[0], ends[1], 100)
         ax.plot(fine, truth(fine), "--", color=INK, label="truth")
-    labels = names if problem is None else [problem.label(name) for name in names]
-    ax.set(xlabel=folded(labels[0], 44), ylabel=folded(labels[1]))
-    entitle(ax, f"effect of {names[0]} on {names[1]}, {len(seen)} observations", 50)
-    legend_below(ax, 1 if len(x_name + y_name) > 24 else 2)
-    return ax
+    label = str if problem is None else problem.label
+    title = f"effect of {names[0]} on {names[1]}, {len(passive)} observations"
+    columns = 1 if len(x_name + y_name) > 24 else 2
+    return style.finish(ax, title, label(names[0]), label(names[1]), columns, most=50)

@@ -13,22 +13,13 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from causal_bo_ppl.diagnostics.convergence import require_posterior
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed
 from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key, read_count
+from causal_bo_ppl.inputs import as_key, read_count, read_share
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.plots.style import (
-    BLUE,
-    INK,
-    SMALL_LEGEND,
-    folded,
-    half_width,
-    mark_data,
-    panel_axes,
-    set_heights,
-    short,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import BLUE, INK
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.paths import learned_variables
 
@@ -40,15 +31,15 @@ CURVE_POINTS, CURVE_DRAWS = 120, 400
 class Panel(NamedTuple):
     """One cause of one variable.
 
-    places: (n,) values of the cause. values: (n, p) of all variables, the other causes at their
-    means. rows: (m, p), the observations in which the effect was not intervened on.
+    grid: (n,) values of the cause. values: (n, p) of all variables, the other causes at their
+    means. observations: (m, p), those in which the effect was not intervened on.
     """
 
     cause: str
     effect: str
-    positions: np.ndarray
+    grid: np.ndarray
     values: np.ndarray
-    rows: np.ndarray
+    observations: np.ndarray
 
 
 def draw_mechanisms(
@@ -91,9 +82,24 @@ def draw_mechanisms(
     -------
     numpy.ndarray
         The Axes, one for each panel.
+
+    Raises
+    ------
+    PosteriorError
+        If theta does not hold the mechanisms.
+    ArgumentError
+        If an edge is not a learned mechanism, or the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> [ax.get_xlabel() for ax in cb.plots.draw_mechanisms(post)]
+    ['X', 'Z']
     """
     mechanism = _require_mechanisms("draw_mechanisms", post)
-    half_width(level)  # refuses a level such as 90
+    tail = (1 - read_share("level", level)) / 2
     chosen, which = _choose(post, edges)
     theta = post.draws(read_count("draws", draws, 2), as_key(key))
     theta = theta[np.isfinite(theta).all(axis=1)]
@@ -102,16 +108,16 @@ def draw_mechanisms(
     for ax, edge in zip(panels, chosen, strict=True):
         panel = _panel(post, *edge)
         curves = mechanism(theta, panel.effect, panel.values)
-        low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        low, high = np.quantile(curves, [tail, 1 - tail], axis=0)
         middle = mechanism(post.mean[None], panel.effect, panel.values)[0]
-        shade: dict[str, Any] = {"color": BLUE, "alpha": 0.2, "lw": 0}
-        ax.fill_between(panel.positions, low, high, label=f"{level:.0%} of draws", **shade)
-        ax.plot(panel.positions, middle, color=BLUE, label="posterior mean")
+        style.shade(ax, panel.grid, low, high, BLUE, label=f"{level:.0%} of draws")
+        ax.plot(panel.grid, middle, color=BLUE, label="posterior mean")
         if truth is not None:
             means = truth.mechanisms(panel.values).mean[:, post.problem.graph.index(panel.effect)]
-            ax.plot(panel.positions, means, "--", color=INK, lw=1.2, label="truth")
-        _finish(ax, post, panel, _moved(post, mechanism, panel), middle, [low, high])
-    return _explain(panels, axes is None)
+            ax.plot(panel.grid, means, "--", color=INK, lw=1.2, label="truth")
+        adjusted = _partial_residuals(post, mechanism, panel)
+        _finish(ax, post, panel, adjusted, middle, [low, high])
+    return style.legend_of_panels(panels, 6 if len(panels) > 2 else 3)
 
 
 def draw_prior(
@@ -143,12 +149,27 @@ def draw_prior(
     -------
     numpy.ndarray
         The Axes, one for each panel.
+
+    Raises
+    ------
+    PosteriorError
+        If theta does not hold the mechanisms, or nothing can be drawn from the prior.
+    ArgumentError
+        If an edge is not a learned mechanism, or the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0), prior=cb.priors.FixedPrior())
+    >>> [ax.get_xlabel() for ax in cb.plots.draw_prior(post, n=5)]
+    ['X', 'Z']
     """
     mechanism = _require_mechanisms("draw_prior", post)
     count = read_count("n", n, 1)
     before = post.distribution.draw_prior(count, as_key(key))
     if before is None:
-        raise ModelError(
+        raise PosteriorError(
             f"nothing can be drawn from the prior of this posterior ({type(post.prior).__name__}): "
             "it is scaled to the data; fit with a prior that is a distribution by itself"
         )
@@ -157,12 +178,12 @@ def draw_prior(
     for ax, edge in zip(panels, chosen, strict=True):
         panel = _panel(post, *edge)
         curves = mechanism(before.theta[:count], panel.effect, panel.values)
-        lines = ax.plot(panel.positions, curves.T, color=BLUE, lw=0.8, alpha=0.45)
+        lines = ax.plot(panel.grid, curves.T, color=BLUE, lw=0.8, alpha=0.45)
         lines[0].set_label("a draw of the prior")
-        seen = panel.rows[:, post.problem.graph.index(panel.effect)]
+        seen = panel.observations[:, post.problem.graph.index(panel.effect)]
         _finish(ax, post, panel, seen, seen, np.quantile(curves, [0.1, 0.9], axis=0))
         _count_beyond(ax, curves)
-    return _explain(panels, axes is None)
+    return style.legend_of_panels(panels, 6 if len(panels) > 2 else 3)
 
 
 def _count_beyond(ax: Axes, curves: np.ndarray) -> None:
@@ -175,31 +196,29 @@ def _count_beyond(ax: Axes, curves: np.ndarray) -> None:
         ax.text(0.5, 0.97, text, fontsize="x-small", color=BLUE, **position)
 
 
-def _require_mechanisms(who: str, post: Posterior) -> Callable[..., Any]:
+def _require_mechanisms(caller: str, post: Posterior) -> Callable[..., Any]:
     """Return the map from theta to mechanisms; refuse a posterior that does not hold them."""
-    require_posterior(who, post)
+    require_posterior(caller, post)
     mechanism = offered(post.distribution.response, "mechanism")
     if mechanism is None:
-        raise ModelError(
-            f"{who} shows mechanisms, but theta of this posterior ({post.kind} parameters) does "
+        raise PosteriorError(
+            f"{caller} shows mechanisms, but theta of this posterior ({post.kind} parameters) does "
             "not hold them; fit structural parameters or mechanisms of another family"
         )
     return mechanism
 
 
 def _choose(post: Posterior, edges: Sequence[Edge] | None) -> tuple[list[Edge], str]:
-    """Return the edges that get a panel, in causal order, and which they are in words."""
+    """Return the edges that get a panel, in causal order, and a description of them."""
     graph, learned = post.problem.graph, learned_variables(post)
     known = [(cause, effect) for effect in learned for cause in graph.parents(effect)]
     if not known:
-        raise ModelError("no mechanism that is learned has a cause; there is nothing to draw")
+        raise PosteriorError("no mechanism that is learned has a cause; there is nothing to draw")
     asked = known[-MOST_PANELS:] if edges is None else [tuple(edge) for edge in edges]
-    if strange := [edge for edge in asked if edge not in known] or ([] if asked else [()]):
-        arrows = [" -> ".join(edge) for edge in known]
-        raise ModelError(
-            f"{' -> '.join(map(str, strange[0])) or 'nothing'!r} is no mechanism that was learned; "
-            f"choose among {listed(arrows, most=8)}"
-        )
+    if not asked or not set(asked) <= set(known):
+        arrows = listed([" -> ".join(edge) for edge in known], most=8)
+        given = listed([" -> ".join(edge) for edge in asked], most=8)
+        raise ArgumentError(f"edges must be mechanisms that were learned ({arrows}); got {given}")
     chosen = [edge for edge in known if edge in asked]
     if len(chosen) == len(known):
         return chosen, "all mechanisms, cause by cause"
@@ -209,37 +228,39 @@ def _choose(post: Posterior, edges: Sequence[Edge] | None) -> tuple[list[Edge], 
 def _panel(post: Posterior, cause: str, effect: str) -> Panel:
     """Return at which values one mechanism is drawn."""
     graph, data = post.problem.graph, post.data
-    rows = data.values[~data.intervened[:, graph.index(effect)]]
-    ends = [*post.problem.domains.get(cause, ()), *rows[:, graph.index(cause)].tolist()]
+    observations = data.values[~data.intervened[:, graph.index(effect)]]
+    ends = [*post.problem.domains.get(cause, ()), *observations[:, graph.index(cause)].tolist()]
     if not ends:
-        raise ModelError(f"{cause!r} has no domain and no observations, so there is no range")
-    positions = np.linspace(min(ends), max(ends), CURVE_POINTS)
-    middle = rows.mean(axis=0) if len(rows) else np.zeros(len(graph.nodes))
-    values = np.repeat(middle[None], CURVE_POINTS, axis=0)
-    values[:, graph.index(cause)] = positions
-    return Panel(cause, effect, positions, values, rows)
+        raise PosteriorError(f"{cause!r} has no domain and no observations, so there is no range")
+    grid = np.linspace(min(ends), max(ends), CURVE_POINTS)
+    middle = observations.mean(axis=0) if len(observations) else np.zeros(len(graph.nodes))
+    values = np.tile(middle, (CURVE_POINTS, 1))
+    values[:, graph.index(cause)] = grid
+    return Panel(cause, effect, grid, values, observations)
 
 
-def _moved(post: Posterior, mechanism: Callable[..., Any], panel: Panel) -> np.ndarray:
+def _partial_residuals(post: Posterior, mechanism: Callable[..., Any], panel: Panel) -> np.ndarray:
     """Return the effect in every observation (m,), had the other causes been at their means.
 
     It is the residual of the fitted mechanism plus the mechanism along the cause alone.
     """
-    graph, rows = post.problem.graph, panel.rows
-    alone = np.repeat(panel.values[:1], len(rows), axis=0)
-    alone[:, graph.index(panel.cause)] = rows[:, graph.index(panel.cause)]
-    fitted, along = (mechanism(post.mean[None], panel.effect, each)[0] for each in (rows, alone))
-    return np.asarray(rows[:, graph.index(panel.effect)] - fitted + along)
+    graph, observations = post.problem.graph, panel.observations
+    alone = np.tile(panel.values[0], (len(observations), 1))
+    alone[:, graph.index(panel.cause)] = observations[:, graph.index(panel.cause)]
+    fitted, along = (
+        mechanism(post.mean[None], panel.effect, values)[0] for values in (observations, alone)
+    )
+    return np.asarray(observations[:, graph.index(panel.effect)] - fitted + along)
 
 
-def _panels(who: str, given: Any, chosen: list[Edge], title: str) -> np.ndarray:
+def _panels(caller: str, given: Any, chosen: list[Edge], title: str) -> np.ndarray:
     """Return an Axes for each mechanism; those of a new figure have a title above them."""
     names = [" -> ".join(edge) for edge in chosen]
-    panels = panel_axes(who, given, names, most_columns=MOST_COLUMNS, panel=(3.1, 2.7))
+    panels = style.panel_axes(caller, given, names, most_columns=MOST_COLUMNS, panel=(3.1, 2.7))
     if given is None:
         figure = panels[0].figure
         figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
-        figure.suptitle(folded(title, int(figure.get_figwidth() / 0.09)), fontsize="medium")
+        figure.suptitle(style.folded(title, int(figure.get_figwidth() / 0.09)), fontsize="medium")
     return panels
 
 
@@ -251,24 +272,13 @@ def _finish(
     The vertical range holds all of the observations and of the line.
     """
     problem = post.problem
-    seen = panel.rows[:, problem.graph.index(panel.cause)]
-    ax.plot(seen, heights, ".", color=INK, ms=3, alpha=0.5, zorder=3, label="observations")
-    mark_data(ax, seen, (panel.positions[0], panel.positions[-1]), problem.domains.get(panel.cause))
+    observed = panel.observations[:, problem.graph.index(panel.cause)]
+    ax.plot(observed, heights, ".", color=INK, ms=3, alpha=0.5, zorder=3, label="observations")
+    domain = problem.domains.get(panel.cause)
+    style.mark_data(ax, observed, (panel.grid[0], panel.grid[-1]), domain)
     shown = np.append(heights, line)
-    set_heights(ax, shown if len(shown) else np.ravel(band), band)
-    ax.set_xlabel(folded(problem.label(panel.cause), PANEL_LETTERS))
-    ax.set_ylabel(folded(problem.label(panel.effect), PANEL_LETTERS))
-    cause, effect = (short(each, PANEL_LETTERS // 2 - 3) for each in (panel.cause, panel.effect))
-    ax.set_title(f"{cause} → {effect}", fontsize="medium")
-
-
-def _explain(panels: np.ndarray, is_new: bool) -> np.ndarray:
-    """Add one legend: below all panels of a new figure, or in the first of the given Axes."""
-    found = [pair for ax in panels for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
-    shown: dict[str, Any] = {label: handle for handle, label in found}
-    if is_new:
-        position = {"loc": "outside lower center", "ncols": 3 if len(panels) < 3 else 6}
-        panels[0].figure.legend(shown.values(), shown.keys(), **position, **SMALL_LEGEND)
-    else:
-        panels[0].legend(shown.values(), shown.keys(), **SMALL_LEGEND)
-    return panels
+    style.set_heights(ax, shown if len(shown) else np.ravel(band), band)
+    ax.set_xlabel(style.folded(problem.label(panel.cause), PANEL_LETTERS))
+    ax.set_ylabel(style.folded(problem.label(panel.effect), PANEL_LETTERS))
+    names = (style.short(name, PANEL_LETTERS // 2 - 3) for name in (panel.cause, panel.effect))
+    ax.set_title(" → ".join(names), fontsize="medium")

@@ -7,20 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from causal_bo_ppl.errors import DataError, ModelError, listed
+from causal_bo_ppl.errors import ArgumentError, DataError, listed
 from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.plots.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    entitle,
-    folded,
-    legend_below,
-    name_decades,
-    new_axes,
-    panel_axes,
-)
+from causal_bo_ppl.plots import style
+from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.theory.constants import leading
 from causal_bo_ppl.theory.information_gains import spectrum
 from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
@@ -32,9 +22,9 @@ GAIN_LINES: dict[str, dict[str, Any]] = {
     BY_RANK: {"color": INK, "ls": "--", "lw": 1.2},
     COUPLED: {"color": BLUE, "lw": 2.0},
 }
-DIAGNOSTICS = ("eigenvalues", "dimension", "covariances", "gains", "concentration")
+PANELS_NEED = ("eigenvalues", "dimension", "covariances", "gains", "concentration")
 DRAWN_ZERO = 1e-16  # share of the largest eigenvalue at which a zero is drawn
-ROUNDING = 1e-12  # share of the largest eigenvalue below which one is rounding
+ROUNDING_SHARE = 1e-12  # of the largest eigenvalue, below which one is rounding
 
 
 def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -53,22 +43,31 @@ def draw_gains(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not the result of `cb.theory.gain_curves`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> curves = cb.theory.gain_curves(post, post.problem.grid(3), noise=0.5, rounds=20)
+    >>> cb.plots.draw_gains(curves).get_ylabel()
+    'information gain (nats)'
     """
-    if not isinstance(curves, pd.DataFrame) or not set(GAIN_LINES) <= set(curves.columns):
-        raise ModelError(
-            f"draw_gains needs the result of cb.theory.gain_curves, got {type(curves).__name__}"
-        )
-    ax = ax or new_axes(5.8, 4.2)
+    style.require_result("draw_gains", curves, GAIN_LINES, "cb.theory.gain_curves")
+    ax = ax or style.new_axes(5.8, 4.2)
     facts = curves.attrs
-    for name, style in GAIN_LINES.items():
+    for name, look in GAIN_LINES.items():
         label = f"{name} (lengthscale {facts['lengthscale']:g})" if name == RBF else name
-        ax.plot(curves.index, curves[name], label=label, **style)
-    ax.set(xlabel="outcomes", ylabel="information gain (nats)")
+        ax.plot(curves.index, curves[name], label=label, **look)
     ax.set(xlim=(0, curves.index[-1]), ylim=(0, None))
     size = f"rank {facts['rank']} of {facts['dimension']}, {facts['sets']} sets"
-    entitle(ax, f"{size}, kappa² / noise = {facts['kappa2'] / facts['noise']:.3g}")
-    legend_below(ax)
-    return ax
+    title = f"{size}, kappa² / noise = {facts['kappa2'] / facts['noise']:.3g}"
+    return style.finish(ax, title, "outcomes", "information gain (nats)")
 
 
 def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> Axes:
@@ -90,28 +89,40 @@ def draw_spectrum(gram: Any, ax: Axes | None = None, *, share: float = 0.99) -> 
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If all eigenvalues are 0, or `share` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> gram = cb.jacobian_gram(post, post.problem.grid(3))
+    >>> cb.plots.draw_spectrum(gram).get_title()
+    'spectrum of K over 6 effects'
     """
     sizes = spectrum(gram)
-    kept = leading(sizes, read_share("share", share))
+    leading_count = leading(sizes, read_share("share", share))
     if not sizes.size or sizes[0] <= 0:
-        raise ModelError("this gram is zero: all effects are known, there is no spectrum to draw")
+        raise ArgumentError("this gram is zero, so that it has no spectrum: all effects are known")
     shown, count = np.maximum(sizes / sizes[0], DRAWN_ZERO), len(sizes)
-    at = np.arange(1, count + 1)
-    ax = ax or new_axes(5.4, 3.8)
-    ax.plot(at, shown, "o-", color=GREY, ms=3.5, lw=0.8, label="eigenvalues of K")
-    label = f"the {kept} that make up {100 * share:.4g} % of the trace"
-    ax.plot(at[:kept], shown[:kept], "o", color=BLUE, ms=5, label=label)
-    ax.axhspan(DRAWN_ZERO / 3, ROUNDING, color=GREY, alpha=0.2, lw=0, label="rounding")
-    ax.set(xlabel="eigenvalue, largest first", ylabel="share of the largest")
+    numbers = np.arange(1, count + 1)
+    ax = ax or style.new_axes(5.4, 3.8)
+    ax.plot(numbers, shown, "o-", color=GREY, ms=3.5, lw=0.8, label="eigenvalues of K")
+    label = f"the {leading_count} that make up {100 * share:.4g} % of the trace"
+    ax.plot(numbers[:leading_count], shown[:leading_count], "o", color=BLUE, ms=5, label=label)
+    ax.axhspan(DRAWN_ZERO / 3, ROUNDING_SHARE, color=GREY, alpha=0.2, lw=0, label="rounding")
     ax.set(yscale="log", ylim=(DRAWN_ZERO / 3, 3.0))
     ax.set_xlim(1 - 0.04 * count, count + 0.04 * max(count, 10))
     steps = (size * 10**power for power in range(12) for size in (1, 2, 5))
     step = next(each for each in steps if count / each <= 7)
     ax.set_xticks(np.unique([1, *range(step, count + 1, step)]))
-    name_decades(ax.yaxis, *ax.get_ylim())
-    entitle(ax, f"spectrum of K over {count} effects")
-    legend_below(ax)
-    return ax
+    style.name_decades(ax.yaxis, *ax.get_ylim())
+    title = f"spectrum of K over {count} effects"
+    return style.finish(ax, title, "eigenvalue, largest first", "share of the largest")
 
 
 def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -131,13 +142,22 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no column trace.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> table = cb.theory.concentration(chain.problem, chain.observe(200, 0))
+    >>> cb.plots.draw_concentration(table).get_xlabel()
+    'observations N'
     """
-    if not isinstance(table, pd.DataFrame) or "trace" not in table.columns:
-        raise ModelError(
-            "draw_concentration needs the result of cb.theory.concentration, "
-            f"got {type(table).__name__}"
-        )
-    ax = ax or new_axes(5.6, 4.2)
+    style.require_result("draw_concentration", table, ["trace"], "cb.theory.concentration")
+    ax = ax or style.new_axes(5.6, 4.2)
     counts = np.asarray(table.index, float)
     level = f"{100 * (1 - table.attrs.get('delta', 0.05)):g} %"
     target = str(table.attrs.get("target", "target"))
@@ -147,18 +167,17 @@ def draw_concentration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ("error", "distance of theta from the truth, in units of theta", GREY),
     ):
         if name in table.columns:
-            ax.plot(counts, table[name], "o-", color=colour, ms=4, label=folded(label, 60))
-    for name, power, style in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
+            ax.plot(counts, table[name], "o-", color=colour, ms=4, label=style.folded(label, 60))
+    for name, power, dashes in (("trace", 1.0, "--"), ("eps_pointwise", 0.5, ":")):
         if name in table.columns:
             guide = table[name].iloc[0] * (counts[0] / counts) ** power
-            ax.plot(counts, guide, style, color=INK, lw=0.9, label=f"like N^-{power:g}")
-    ax.set(xscale="log", yscale="log", xlabel="observations N", ylabel="size, in the units below")
+            ax.plot(counts, guide, dashes, color=INK, lw=0.9, label=f"like N^-{power:g}")
+    ax.set(xscale="log", yscale="log")
     ax.set_xticks(counts, [f"{count:,.0f}" for count in counts])
     ax.minorticks_off()
-    name_decades(ax.yaxis, *ax.get_ylim())
-    entitle(ax, "how uncertainty falls with the number of observations")
-    legend_below(ax, 1)
-    return ax
+    style.name_decades(ax.yaxis, *ax.get_ylim())
+    title = "how uncertainty falls with the number of observations"
+    return style.finish(ax, title, "observations N", "size, in the units below", 1)
 
 
 def draw_theory(
@@ -185,53 +204,75 @@ def draw_theory(
     -------
     numpy.ndarray
         The four Axes, in the order above.
+
+    Raises
+    ------
+    DataError
+        If a diagnostic is missing, or its numbers are not finite or have another shape.
+    ArgumentError
+        If the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> post = cb.fit(chain.problem, chain.observe(50, 0))
+    >>> queries = post.problem.grid(3)
+    >>> gram = cb.jacobian_gram(post, queries).gram
+    >>> diagnostics = {
+    ...     "eigenvalues": np.linalg.eigvalsh(gram),
+    ...     "dimension": len(post.names),
+    ...     "covariances": np.column_stack([gram[0], cb.exact_gram(post, queries).gram[0]]),
+    ...     "gains": cb.theory.gain_curves(post, queries, noise=0.5, rounds=20),
+    ...     "concentration": cb.theory.concentration(chain.problem, chain.observe(200, 0)),
+    ... }
+    >>> cb.plots.draw_theory(diagnostics).shape
+    (4,)
     """
-    if not isinstance(diagnostics, Mapping):
-        raise DataError(f"draw_theory needs a dictionary, got {type(diagnostics).__name__}")
-    if missing := [name for name in DIAGNOSTICS if name not in diagnostics]:
-        raise DataError(f"draw_theory needs {listed(DIAGNOSTICS)}; missing: {listed(missing)}")
+    if missing := [name for name in PANELS_NEED if name not in diagnostics]:
+        raise DataError(f"draw_theory needs {listed(PANELS_NEED)}; missing: {listed(missing)}")
     titles = ["spectrum", "covariances", "gains", "concentration"]
-    size: dict[str, Any] = {"most_columns": 2, "panel": (5.5, 4.2), "below": 0.0}
-    panels = panel_axes("draw_theory", axes, titles, **size)
+    panels = style.panel_axes("draw_theory", axes, titles, most_columns=2, panel=(5.5, 4.2))
     _draw_rank(panels[0], diagnostics["eigenvalues"], int(diagnostics["dimension"]))
     _draw_covariances(panels[1], diagnostics["covariances"])
     draw_gains(diagnostics["gains"], panels[2])
     table = diagnostics["concentration"]
-    has_column = isinstance(table, pd.DataFrame) and "rows" in table.columns
-    draw_concentration(table.set_index("rows") if has_column else table, panels[3])
+    draw_concentration(table.set_index("rows") if "rows" in table else table, panels[3])
     return panels
 
 
 def _draw_rank(ax: Axes, eigenvalues: Any, dimension: int) -> None:
-    """Draw a spectrum, and where it must end."""
+    """Draw a spectrum, and the dimension of theta at which it must end."""
     sizes = _numbers("eigenvalues", eigenvalues, (-1,))
     draw_spectrum(np.diag(sizes), ax)
-    rank, label = int((sizes > ROUNDING * sizes.max()).sum()), f"dimension of theta, {dimension}"
-    ax.axvline(dimension + 0.5, color=AMBER, ls="--", lw=1.2, label=label)
-    entitle(ax, f"rank {rank} of K over {len(sizes)} effects, dimension of theta {dimension}")
-    legend_below(ax)
+    rank = int((sizes > ROUNDING_SHARE * sizes.max()).sum())
+    limit = f"dimension of theta, {dimension}"
+    ax.axvline(dimension + 0.5, color=AMBER, ls="--", lw=1.2, label=limit)
+    title = f"rank {rank} of K over {len(sizes)} effects, dimension of theta {dimension}"
+    style.finish(ax, title, ax.get_xlabel(), ax.get_ylabel())
 
 
 def _draw_covariances(ax: Axes, covariances: Any) -> None:
     """Draw numerical against analytic covariances, and the line on which they are equal."""
     pairs = _numbers("covariances", covariances, (-1, 2))
     analytic, numerical = pairs.T
+    largest = float(np.abs(numerical - analytic).max())
     low, high = float(pairs.min()), float(pairs.max())
     margin = 0.05 * ((high - low) or abs(high) or 1.0)
     ends = low - margin, high + margin
     ax.plot(ends, ends, color=GREY, lw=1.2, label="equal")
     ax.plot(analytic, numerical, "o", color=BLUE, ms=4, alpha=0.6, mew=0, label="pairs of effects")
-    ax.set(xlim=ends, ylim=ends, xlabel="analytic covariance", ylabel="numerical covariance")
-    largest = float(np.abs(numerical - analytic).max())
-    entitle(ax, f"covariances of {len(pairs)} pairs, largest difference {largest:.2g}")
-    legend_below(ax)
+    ax.set(xlim=ends, ylim=ends)
+    title = f"covariances of {len(pairs)} pairs, largest difference {largest:.2g}"
+    style.finish(ax, title, "analytic covariance", "numerical covariance")
 
 
 def _numbers(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return finite numbers of this shape, in which -1 is any length from 1 on, or refuse them."""
-    found = np.asarray(values, float)
-    fits = found.ndim == len(shape) and found.shape[1:] == shape[1:]
-    if not (fits and found.size and np.isfinite(found).all()):
+    array = np.asarray(values, float)
+    fits = array.ndim == len(shape) and array.shape[1:] == shape[1:]
+    if not (fits and array.size and np.isfinite(array).all()):
         wanted = f"({', '.join(['n', *map(str, shape[1:])])})"
-        raise DataError(f"{name} must be finite numbers of shape {wanted}, got {found.shape}")
-    return found
+        raise DataError(f"{name} must be finite numbers of shape {wanted}, got {array.shape}")
+    return array

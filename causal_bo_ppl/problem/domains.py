@@ -1,20 +1,43 @@
-"""Which values may a variable be set to, where only some values can be had?
+"""Which values may variables be set to, alone and together, and what does that cost?
 
-A finite list of levels stands where a domain (low, high) may stand: the settings of a dial, or the
+A domain is an interval (low, high), or a finite list of levels: the settings of a dial, or the
 doses that are in stock. The extreme levels are then the domain's low and high.
+
+A linear constraint is lower <= sum_i c_i x_i <= upper over the variables that are set: a budget, a
+capacity, a mixture that must add up to one. Only what is set can be constrained. So the terms of
+variables that an intervention does not set are not part of the sum, as if they were 0, and a
+constraint of which no variable is set does not apply.
+
+A cost is one unit per variable, a constant per variable, a constant plus the size of every value
+that is set, or any function of the interventions. A search needs to know which: where costs do not
+depend on the values, the optimum stays at a vertex, and where they are a constant + |x|, the planes
+x = 0 add further vertices.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from causal_bo_ppl.errors import DomainError, listed
-from causal_bo_ppl.inputs import read_list, read_number
+from causal_bo_ppl.inputs import read_list, read_number, size_fault
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.problem.interventions import Queries
+
+CostFunction = Callable[["Queries"], np.ndarray]
+Costs = Mapping[str, float] | CostFunction | str | None
+Rule = Callable[["Queries"], np.ndarray]  # which interventions are feasible
 
 # Of a domain's width: a value this near to a level is that level, as after a round trip through a
 # file. Levels must be farther apart than twice this.
 LEVEL_ROUNDING = 1e-9
+# Of the range of the sum over the domains: a sum may pass a bound by this, since the vertices of a
+# region and values that were read from a file are rounded.
+SUM_SLACK = 1e-9
+SUM_ROUNDING = 16 * np.finfo(float).eps  # of the sizes of the terms: offsets far from 0 are rounded
 
 
 @dataclass(frozen=True)
@@ -68,23 +91,20 @@ def _read_levels(values: object) -> tuple[float, ...]:
     given = None if isinstance(values, str | bytes) else read_list(values)
     if given is None:
         raise DomainError(f"levels must be a list such as Levels([0, 5, 10]), got {values!r}")
-    numbers = sorted(read_number("a level", each) for each in given)
-    if strange := [number for number in numbers if not np.isfinite(number)]:
-        raise DomainError(f"the level {strange[0]} is not finite; leave it out")
+    numbers = sorted(read_number("a level", level) for level in given)
+    if not np.isfinite(numbers).all():
+        raise DomainError(f"the levels {listed(numbers)} are not all finite; remove those")
     if len(numbers) < 2:
         raise DomainError(
             f"there are {len(numbers)} levels ({listed(numbers)}); give at least two, or treat the "
             "variable as a constant"
         )
     steps = np.diff(numbers)
-    if (steps == 0).any():
-        repeated = numbers[int(np.flatnonzero(steps == 0)[0])]
-        raise DomainError(f"the level {repeated:.15g} is repeated; give every level once")
     if not (steps > 2 * LEVEL_ROUNDING * (numbers[-1] - numbers[0])).all():
         near = int(np.argmin(steps))
         raise DomainError(
-            f"the levels {numbers[near]:.17g} and {numbers[near + 1]:.17g} are too close to be "
-            "told apart; leave one out"
+            f"the level {numbers[near]:.17g} is repeated, or too close to {numbers[near + 1]:.17g} "
+            "to be distinguished from it; give every level once"
         )
     return tuple(numbers)
 
@@ -104,16 +124,224 @@ def are_levels(values: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
     return np.asarray(is_near)
 
 
-def share_levels(shares: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
-    """Map shares of [0, 1] to levels: [0, 1] is cut into as many equal intervals as levels."""
-    count = len(levels)
-    positions = np.minimum((shares * count).astype(int), count - 1)
-    return np.asarray(np.take(np.asarray(levels), positions))
+@dataclass(frozen=True)
+class LinearConstraint:
+    """A linear constraint lower <= sum_i c_i x_i <= upper on the values that are set.
+
+    Parameters
+    ----------
+    coefficients:
+        {variable: coefficient} of manipulable variables, none of them 0.
+    lower, upper:
+        The bounds of the sum; at least one of them. Equal bounds fix the sum.
+    when:
+        Which interventions are constrained. "any" (default): every one that sets at least one of
+        the variables; variables that it does not set count as 0. This is the meaning of a budget.
+        "all": only those that set all of the variables, which is the meaning of a relation such as
+        "X is at most Z": {"X": 1, "Z": -1}, upper=0.
+
+    Raises
+    ------
+    DomainError
+        If a coefficient or a bound is not finite, or both bounds are missing or contradict.
+
+    Notes
+    -----
+    A sum may pass a bound by 1e-9 of its range over the domains. Minimal intervention sets
+    (sets="mis" or "pomis") are found by the graph alone. A set that is not minimal has the effects
+    of a smaller one, but a constraint may allow other values for it: name the sets yourself where
+    such sets matter.
+
+    Examples
+    --------
+    >>> LinearConstraint({"X": 1.0, "Z": 2.0}, upper=10.0)
+    LinearConstraint(X + 2 Z <= 10)
+    >>> LinearConstraint({"X": 1.0, "Z": -1.0}, lower=-5, upper=0, when="all")
+    LinearConstraint(-5 <= X - Z <= 0, when='all')
+    """
+
+    coefficients: dict[str, float]
+    lower: float | None = field(default=None, kw_only=True)
+    upper: float | None = field(default=None, kw_only=True)
+    when: str = field(default="any", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", _read_coefficients(self.coefficients))
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, _read_bound(name, getattr(self, name)))
+        if self.lower is None and self.upper is None:
+            raise DomainError(f"the constraint on {self._sum()} has no bound; give lower or upper")
+        if self.lower is not None and self.upper is not None and self.lower > self.upper:
+            raise DomainError(
+                f"the constraint {self} has its lower bound above its upper; swap them"
+            )
+        if not isinstance(self.when, str) or self.when not in ("any", "all"):
+            raise DomainError(f'when must be "any" or "all", got {self.when!r}')
+
+    def __hash__(self) -> int:
+        return hash((*self.coefficients.items(), self.lower, self.upper, self.when))
+
+    def __str__(self) -> str:
+        if self.lower is not None and self.lower == self.upper:
+            return f"{self._sum()} = {self.lower:.15g}"
+        if self.upper is None:
+            return f"{self._sum()} >= {self.lower:.15g}"
+        below = "" if self.lower is None else f"{self.lower:.15g} <= "
+        return f"{below}{self._sum()} <= {self.upper:.15g}"
+
+    def __repr__(self) -> str:
+        when = "" if self.when == "any" else f", when={self.when!r}"
+        return f"LinearConstraint({self}{when})"
+
+    def _sum(self) -> str:
+        terms = ""
+        for name, coefficient in self.coefficients.items():
+            size = "" if abs(coefficient) == 1 else f"{abs(coefficient):.15g} "
+            sign = "-" if coefficient < 0 else "+"
+            terms += f"{f' {sign} ' if terms else sign.removeprefix('+')}{size}{name}"
+        return terms
+
+    def applies(self, members: tuple[str, ...]) -> bool:
+        """Return whether interventions on these variables are constrained."""
+        rule = any if self.when == "any" else all
+        return rule(name in members for name in self.coefficients)
 
 
-def some_levels(levels: tuple[float, ...], n: int) -> np.ndarray:
-    """Return all levels, or n of them that are evenly spaced in their order, both ends included."""
-    if n >= len(levels):
-        return np.asarray(levels)
-    positions = np.linspace(0, len(levels) - 1, n).round().astype(int)
-    return np.take(np.asarray(levels), positions)
+def _read_coefficients(given: object) -> dict[str, float]:
+    if not isinstance(given, Mapping) or not given:
+        raise DomainError(
+            f"a constraint needs coefficients such as {{'X': 1.0, 'Z': 2.0}}, got {given!r}"
+        )
+    coefficients = {name: read_number(name, number) for name, number in given.items()}
+    for name, coefficient in coefficients.items():
+        if not math.isfinite(coefficient) or coefficient == 0:
+            raise DomainError(
+                f"the coefficient of {name!r} in a constraint is {coefficient}; give a finite "
+                "number that is not 0, or remove the variable"
+            )
+        if fault := size_fault(abs(coefficient)):
+            raise DomainError(f"the coefficient of {name!r} in a constraint has the size {fault}")
+    return coefficients
+
+
+def _read_bound(name: str, bound: object) -> float | None:
+    number = None if bound is None else read_number(name, bound)
+    if number is not None and not math.isfinite(number):
+        raise DomainError(f"the bound {name} of a constraint is {number}; give None instead")
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """A constraint as arrays over p variables in a fixed order.
+
+    coefficients: (p,), 0 for variables it does not name. low, high: the domains (p,); 0 for
+    variables that are not manipulable.
+    """
+
+    constraint: LinearConstraint
+    coefficients: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def read(
+        cls,
+        constraint: LinearConstraint,
+        nodes: tuple[str, ...],
+        domains: Mapping[str, tuple[float, float]],
+    ) -> "Budget":
+        """Return the constraint as arrays in the order of the nodes."""
+        low, high = np.array([domains.get(name, (0.0, 0.0)) for name in nodes]).T
+        coefficients = np.array([constraint.coefficients.get(name, 0.0) for name in nodes])
+        return cls(constraint, coefficients, low, high)
+
+    def sums(self, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Return the sums (M,) over what is set; `mask` and `value` have the shape (M, p)."""
+        return np.asarray((self.coefficients * np.where(mask, value, 0.0)).sum(axis=1))
+
+    def slack(self, mask: np.ndarray) -> np.ndarray:
+        """Return by how much the sums may pass their bounds, an array of shape (M,)."""
+        size = np.abs(self.coefficients)
+        wide = size * (self.high - self.low)
+        largest = size * np.maximum(np.abs(self.low), np.abs(self.high))
+        allowed = SUM_SLACK * wide + SUM_ROUNDING * largest
+        return np.asarray(np.where(mask, allowed, 0.0).sum(axis=1))
+
+    def is_kept(self, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Return which interventions keep the constraint, or are not subject to it, (M,)."""
+        named = mask[:, self.coefficients != 0]
+        applies = named.any(axis=1) if self.constraint.when == "any" else named.all(axis=1)
+        sums, slack = self.sums(mask, value), self.slack(mask)
+        lower, upper = self.constraint.lower, self.constraint.upper
+        is_high_enough = True if lower is None else sums >= lower - slack
+        is_low_enough = True if upper is None else sums <= upper + slack
+        return np.asarray(~applies | (is_high_enough & is_low_enough))
+
+
+@dataclass(frozen=True)
+class ConstantCost:
+    """The cost c(z) = sum of a constant for each variable that is set.
+
+    constants: one for each variable, in the order of the graph's nodes.
+    """
+
+    constants: tuple[float, ...]
+
+    def __call__(self, queries: "Queries") -> np.ndarray:
+        """Return the costs of a batch, an array of shape (M,)."""
+        mask = np.asarray(queries.mask)  # summed as it stands: products by BLAS differ by processor
+        return np.asarray(np.where(mask, np.asarray(self.constants), 0.0).sum(axis=1))
+
+
+@dataclass(frozen=True)
+class MagnitudeCost:
+    """The cost c(z) = sum of (constant + |x|) over the variables set to x.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> problem = cb.Problem(
+    ...     cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)}, costs=MagnitudeCost(2.0)
+    ... )
+    >>> problem.cost([{"X": -3.0}])
+    array([5.])
+    """
+
+    constant: float = 1.0
+
+    def __call__(self, queries: "Queries") -> np.ndarray:
+        """Return the costs of a batch, an array of shape (M,)."""
+        costs = self.constant + np.abs(np.asarray(queries.value))
+        return np.asarray(np.where(np.asarray(queries.mask), costs, 0.0).sum(axis=1))
+
+
+def read_costs(costs: Costs, nodes: tuple[str, ...], manipulable: tuple[str, ...]) -> CostFunction:
+    """Return the costs as a function of a batch; None means one unit per variable."""
+    if callable(costs):
+        return costs
+    if isinstance(costs, str) and costs == "magnitude":
+        return MagnitudeCost()
+    if costs is not None and not isinstance(costs, Mapping):
+        raise DomainError(
+            'costs must be {variable: cost}, "magnitude" (1 + |x| per variable) or a function of '
+            f"Queries, got {costs!r}"
+        )
+    given = (
+        dict.fromkeys(manipulable, 1.0)
+        if costs is None
+        else {name: read_number(name, cost) for name, cost in costs.items()}
+    )
+    if set(given) != set(manipulable):
+        missing, extra = (
+            listed(sorted(names, key=str))
+            for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
+        )
+        raise DomainError(
+            f"costs must name each manipulable variable; missing: {missing}; "
+            f"not manipulable: {extra}"
+        )
+    for name, cost in given.items():
+        if not (np.isfinite(cost) and cost > 0):
+            raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
+    return ConstantCost(tuple(given.get(name, 0.0) for name in nodes))

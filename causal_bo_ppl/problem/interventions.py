@@ -1,14 +1,12 @@
-"""Batches of interventions: two arrays with a row for each, joined, split by sets, and shown.
+"""Which interventions are meant? Batches read from mappings, and designs that fill the domains.
 
-Which interventions are meant? Batches read from mappings, and designs that fill the domains.
-
-Designs are batches of all sets at once: grids, Sobol points and vertices, which are also looked at
-where no intervention is named. They hold interventions only that the problem allows: values at
-levels, within constraints, and accepted by the analyst's own function.
+A batch of M interventions is two arrays of shape (M, p). Designs are batches of all sets at once:
+grids, Sobol points and vertices, which are the default where no intervention is named. They hold
+only interventions that the problem allows: values at levels, within constraints, and accepted by
+the user-defined function.
 """
 
 import html
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +18,7 @@ import pandas as pd
 from jax.typing import ArrayLike
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed, unknown
+from causal_bo_ppl.graph.admg import set_label as set_label
 from causal_bo_ppl.inputs import read_list, read_number
 from causal_bo_ppl.problem.regions import Set, independent_points, sobol_points
 from causal_bo_ppl.problem.regions import between as between
@@ -34,8 +33,8 @@ class Queries:
     """M interventions on p variables, in the order of the graph's nodes.
 
     mask: (M, p) bool, which variables are set. value: (M, p) float, to what; 0 where not set.
-    `len(queries)` is M; indices, slices and index arrays select rows, and a loop gives one row at a
-    time. Passes through `jax.jit`.
+    `len(queries)` is M; indices, slices and index arrays select interventions, and a loop yields
+    one at a time. Passes through `jax.jit`.
     """
 
     mask: jax.Array | np.ndarray
@@ -46,32 +45,29 @@ class Queries:
     def __len__(self) -> int:
         return int(self.mask.shape[0])
 
-    def __getitem__(self, rows: slice | ArrayLike) -> "Queries":
-        chosen = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+    def __getitem__(self, index: slice | ArrayLike) -> "Queries":
+        chosen = index if isinstance(index, slice) else np.atleast_1d(np.asarray(index))
         if not isinstance(chosen, slice) and chosen.size == 0:
             chosen = chosen.astype(int)
-        found = Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
-        return named(found, self.names)
+        selected = Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
+        return named(selected, self.names)
 
     def __iter__(self) -> Iterator["Queries"]:
-        return (self[row] for row in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Queries({len(self)} interventions on {self.mask.shape[-1]} variables)"
 
     def repeat(self, times: int) -> "Queries":
-        """Return the batch with each intervention `times` times in a row, as replicates."""
-        found = Queries(np.repeat(self.mask, times, axis=0), np.repeat(self.value, times, axis=0))
-        return named(found, self.names)
+        """Return the batch with `times` consecutive replicates of each intervention."""
+        return self[np.repeat(np.arange(len(self)), times)]
 
     def _repr_html_(self) -> str:
-        mask, value = np.asarray(self.mask), np.asarray(self.value)
-        if mask.ndim != 2:
-            return f"<p>{html.escape(repr(self))}</p>"
-        names = self.names or tuple(f"variable {at + 1}" for at in range(mask.shape[1]))
-        used = np.flatnonzero(mask.any(axis=0)).tolist()
-        columns = {f"do({names[at]})": np.where(mask[:, at], value[:, at], np.nan) for at in used}
-        table = pd.DataFrame(columns, index=range(len(self)))
+        mask = np.asarray(self.mask)
+        names = self.names or [f"variable {column + 1}" for column in range(mask.shape[1])]
+        values = np.where(mask, np.asarray(self.value), np.nan)
+        table = pd.DataFrame(values, columns=[f"do({name})" for name in names])
+        table = table.dropna(axis="columns", how="all")
         shown = table.to_html(max_rows=60, float_format="{:.6g}".format, na_rep="")
         return f"<p>{html.escape(repr(self))}</p>{shown}"
 
@@ -80,19 +76,19 @@ def named(queries: Queries, names: Sequence[str]) -> Queries:
     """Return the same batch, which shows itself with the names of its variables."""
     if not names or tuple(names) == queries.names:
         return queries
-    found = Queries(queries.mask, queries.value)
-    object.__setattr__(found, "names", tuple(names))
-    return found
+    labelled = Queries(queries.mask, queries.value)
+    object.__setattr__(labelled, "names", tuple(names))
+    return labelled
 
 
 def stack(batches: Iterable[Queries]) -> Queries:
     """Join several batches into one, in the order given."""
     parts = list(batches)
-    found = Queries(
+    joined = Queries(
         np.concatenate([part.mask for part in parts]),
         np.concatenate([part.value for part in parts]),
     )
-    return named(found, parts[0].names)
+    return named(joined, parts[0].names)
 
 
 def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -116,21 +112,21 @@ def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_by_set(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Yield every set of a batch: its mask (p,) as bytes, and the rows of its queries."""
+    """Yield every set of a batch: its mask (p,) as bytes, and the indices of its queries."""
     mask = np.ascontiguousarray(queries.mask, bool)
     first, which = distinct_rows(mask)
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=len(first)))
-    for row, rows in zip(first, np.split(order, ends)[:-1], strict=True):
-        yield mask[row].tobytes(), rows
+    for index, indices in zip(first, np.split(order, ends)[:-1], strict=True):
+        yield mask[index].tobytes(), indices
 
 
 Interventions = Mapping[str, float] | Sequence[Mapping[str, float]]
 Unit = Callable[[int], np.ndarray]  # from a dimension d to (k, d) points of the unit cube
 Domains = Mapping[str, tuple[float, float]]
-MOST_ROWS = 1_000_000
-FILLED = 129  # points of one set where vertices do not suffice
-MOST, MOST_ANCHORS = 256, 4_096  # vertices, and anchors, where no query is named
+MOST_QUERIES = 1_000_000  # of a design
+POINTS_PER_SET = 129  # where vertices do not suffice
+MOST_DEFAULT_VERTICES, MOST_ANCHORS = 256, 4_096  # where no query is named
 
 
 def read_interventions(problem: "Problem", given: object) -> Queries:
@@ -145,18 +141,8 @@ def read_interventions(problem: "Problem", given: object) -> Queries:
     """
     if isinstance(given, Queries):
         return problem.require(given)
-    rows = [given] if isinstance(given, Mapping) else read_list(given)
-    if rows is None or not all(isinstance(row, Mapping) for row in rows):
-        raise DomainError(
-            "interventions are Queries, or mappings such as [{'X': 1.0}, {}], where {} sets "
-            f"nothing; got {given!r}"
-        )
-    return stack(
-        [
-            problem.baseline()[:0],
-            *(problem.queries(row) if row else problem.baseline() for row in rows),
-        ]
-    )
+    batches = [problem.queries(one) if one else problem.baseline() for one in _as_list(given)]
+    return stack([problem.baseline()[:0], *batches])
 
 
 class Sets(NamedTuple):
@@ -187,39 +173,30 @@ def split_sets(problem: "Problem", queries: Queries) -> Sets:
     return Sets(labels, tuple(np.flatnonzero(which == position) for position in order))
 
 
-def set_label(members: tuple[str, ...]) -> str:
-    """Return the name of a set for a table; a variable's name that holds a comma is quoted."""
-    quoted = (
-        json.dumps(name, ensure_ascii=False) if "," in name or '"' in name else name
-        for name in members
-    )
-    return ", ".join(quoted) or "(nothing)"
-
-
 def labels(problem: "Problem", queries: Queries) -> list[str]:
-    """Return the interventions in words, with so many digits that different ones differ."""
+    """Return the interventions as texts, with enough digits to distinguish different ones."""
     asked = problem.interventions(queries)
-    different = len({tuple(each.items()) for each in asked})
+    different = len({tuple(intervention.items()) for intervention in asked})
     for digits in (4, 6, 9, 12, 17):
-        words = [
-            f"do({', '.join(f'{name} = {value:.{digits}g}' for name, value in each.items())})"
-            if each
+        texts = [
+            f"do({', '.join(f'{name} = {x:.{digits}g}' for name, x in intervention.items())})"
+            if intervention
             else "nothing set"
-            for each in asked
+            for intervention in asked
         ]
-        if len(set(words)) == different:
+        if len(set(texts)) == different:
             break
-    return words
+    return texts
 
 
 def spread(
-    nodes: Sequence[str], sets: Sequence[Set], domains: Domains, unit: Unit, rows: int
+    nodes: Sequence[str], sets: Sequence[Set], domains: Domains, unit: Unit, count: int
 ) -> Queries:
-    """Map `unit(d)`, points of the unit cube, into the box of every set; rows follow the sets.
+    """Map `unit(d)`, points of the unit cube, into the box of every set, set after set.
 
-    rows: how many the sets come to, checked before anything is made.
+    count: the number of points of all sets, checked before anything is made.
     """
-    require_few(rows, len(sets))
+    require_few(count, len(sets))
     points = {size: unit(size) for size in sorted({len(members) for members in sets})}
     placed = []
     for members in sets:
@@ -234,14 +211,6 @@ def lattice(n: int) -> Unit:
     return lambda size: np.array(list(product(ticks, repeat=size)))
 
 
-def simplex() -> Unit:
-    """Return the design of the lowest corner and its d neighbours.
-
-    A function that is affine in the values is determined by its values at these d + 1 points.
-    """
-    return lambda size: np.vstack([np.zeros(size), np.eye(size)])
-
-
 def sobol(n: int) -> Unit:
     """Return the design of the first n points of the Sobol sequence, unscrambled.
 
@@ -250,12 +219,12 @@ def sobol(n: int) -> Unit:
     return lambda size: sobol_points(size, max(n - 1, 0).bit_length())[:n]
 
 
-def require_few(rows: int, sets: int) -> None:
-    """Refuse a design of more than a million rows, before it is made."""
-    if rows > MOST_ROWS:
+def require_few(count: int, sets: int) -> None:
+    """Refuse a design of more than a million interventions, before it is made."""
+    if count > MOST_QUERIES:
         raise ExplorationError(
-            f"this design has {rows:,} interventions over {sets:,} sets, more than "
-            f"{MOST_ROWS:,}; ask for fewer points or explore fewer or smaller sets"
+            f"this design has {count:,} interventions over {sets:,} sets, more than "
+            f"{MOST_QUERIES:,}; ask for fewer points or explore fewer or smaller sets"
         )
 
 
@@ -271,36 +240,37 @@ def place_points(nodes: Sequence[str], parts: Sequence[tuple[Set, np.ndarray]]) 
     return named(Queries(mask, value), nodes)
 
 
-def gather(problem: "Problem", parts: Iterable[tuple[Set, np.ndarray]], what: str) -> Queries:
+def _gather(
+    problem: "Problem",
+    sets: Sequence[Set],
+    points: Callable[[Set], np.ndarray],
+    count: int,
+    what: str,
+) -> Queries:
     """Join points (k, d) of several sets into one batch, without those that may not be used.
 
-    parts: the members of each set, and its points, which keep domains, levels and constraints; the
-    analyst's own function is asked here. what: the name of the points, for the error that a set
-    without any is refused with.
+    points: returns the points of a set that keep domains, levels and constraints; the user-defined
+    function is asked here. count: a bound of their number, checked before they are made. what: the
+    name of the points, for the error that a set without any is refused with.
     """
-    sets = list(parts)
-    queries = place_points(problem.graph.nodes, sets)
-    lengths = [len(points) for _, points in sets]
-    kept = (
-        np.ones(len(queries), bool) if problem.feasible_rule is None else problem.feasible(queries)
-    )
-    owner = np.repeat(np.arange(len(sets)), lengths)
-    for (members, points), count in zip(
-        sets, np.bincount(owner, kept, minlength=len(sets)), strict=True
-    ):
-        if not count:
-            raise DomainError(_nothing_left(problem, members, len(points), what))
+    require_few(count, len(sets))
+    parts = [(members, points(members)) for members in sets]
+    queries = place_points(problem.graph.nodes, parts)
+    is_restricted = problem.feasible_rule is not None
+    kept = problem.feasible(queries) if is_restricted else np.ones(len(queries), bool)
+    owner = np.repeat(np.arange(len(parts)), [len(each) for _, each in parts])
+    for index in np.flatnonzero(np.bincount(owner, kept, minlength=len(parts)) == 0).tolist():
+        raise DomainError(_nothing_left(problem, sets[index], len(parts[index][1]), what))
     return queries if kept.all() else queries[kept]
 
 
 def _nothing_left(problem: "Problem", members: Set, count: int, what: str) -> str:
-    named = f"{{{listed(members)}}}"
     if count:
-        why = f"the function `feasible` rejects all {count:,} {what} of {named}"
+        why = f"the function `feasible` rejects all {count:,} {what} of {{{listed(members)}}}"
     else:
-        why = f"none of the {what} of {named} keeps the constraints"
-        why = f"{why} ({'; '.join(map(str, problem.region.applying(members)))})"
-    return f"{why}; take more points, others (grid, sobol or vertices), or leave the set out"
+        constraints = "; ".join(map(str, problem.region.applying(members)))
+        why = f"none of the {what} of {{{listed(members)}}} keeps the constraints ({constraints})"
+    return f"{why}; take more points, others (grid, sobol or vertices), or remove the set"
 
 
 def vertices(problem: "Problem", sets: tuple[Set, ...], kinks: bool = False) -> Queries:
@@ -311,37 +281,38 @@ def vertices(problem: "Problem", sets: tuple[Set, ...], kinks: bool = False) -> 
     a constraint makes others matter. kinks: also split every region where a value passes 0; see
     `Region.vertices`.
     """
-    if problem.is_box and not kinks:
-        rows = sum(2 ** len(members) for members in sets)
-        return spread(problem.graph.nodes, sets, problem.domains, lattice(2), rows)
     region = problem.region
-    require_few(sum(region.count_vertices(members, kinks) for members in sets), len(sets))
-    found = ((members, region.vertices(members, kinks)) for members in sets)
-    return gather(problem, found, "vertices")
+    if not problem.is_box or kinks:
+        count = sum(region.count_vertices(members, kinks) for members in sets)
+        return _gather(
+            problem, sets, lambda members: region.vertices(members, kinks), count, "vertices"
+        )
+    count = sum(2 ** len(members) for members in sets)
+    return spread(problem.graph.nodes, sets, problem.domains, lattice(2), count)
 
 
 def grid_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
     """Return the legal points of a grid of n values per variable for each of these sets."""
     region = problem.region
-    rows = sum(region.count_grid(members, n) for members in sets)
+    count = sum(region.count_grid(members, n) for members in sets)
     if problem.is_box:
-        return spread(problem.graph.nodes, sets, problem.domains, lattice(n), rows)
-    require_few(rows, len(sets))
-    return gather(
-        problem, ((members, region.grid(members, n)) for members in sets), "points of the grid"
+        return spread(problem.graph.nodes, sets, problem.domains, lattice(n), count)
+    return _gather(
+        problem, sets, lambda members: region.grid(members, n), count, "points of the grid"
     )
 
 
 def fill_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
     """Return n Sobol points of the region of each of these sets, set after set; see `Region.fill`.
 
-    There are fewer of a set where the analyst's own function rejects nearly all that were tried.
+    There are fewer of a set where the user-defined function rejects nearly all that were tried.
     """
+    count = n * len(sets)
     if problem.is_box:
-        return spread(problem.graph.nodes, sets, problem.domains, sobol(n), n * len(sets))
-    require_few(n * len(sets), len(sets))
-    found = ((members, fill_set(problem, members, n)) for members in sets)
-    return gather(problem, found, "Sobol points")
+        return spread(problem.graph.nodes, sets, problem.domains, sobol(n), count)
+    return _gather(
+        problem, sets, lambda members: fill_set(problem, members, n), count, "Sobol points"
+    )
 
 
 def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
@@ -353,25 +324,25 @@ def fill_set(problem: "Problem", members: Set, n: int) -> np.ndarray:
         return problem.feasible(place_points(problem.graph.nodes, [(members, points)]))
 
     found = problem.region.fill(members, n, keep)
-    # Points that are all rejected are shown to `gather`, which says so.
+    # Where all points are rejected, `_gather` raises the error.
     return found if len(found) else problem.region.fill(members, n)
 
 
 def vertices_and_points(problem: "Problem", sets: tuple[Set, ...], n: int) -> Queries:
     """Return the vertices of all sets, then n Sobol points of each of them.
 
-    A set needs one legal point among both kinds: the analyst's own function may reject all
+    A set needs one legal point among both kinds: the user-defined function may reject all
     vertices of a set, and an optimum may then lie anywhere.
     """
     if problem.feasible_rule is None:
         return stack([vertices(problem, sets), fill_points(problem, sets, n)])
     region = problem.region
-    require_few(sum(n + region.count_vertices(members) for members in sets), len(sets))
-    both = (
-        (members, np.concatenate([region.vertices(members), fill_set(problem, members, n)]))
-        for members in sets
-    )
-    return gather(problem, both, "vertices and Sobol points")
+
+    def both(members: Set) -> np.ndarray:
+        return np.concatenate([region.vertices(members), fill_set(problem, members, n)])
+
+    count = sum(n + region.count_vertices(members) for members in sets)
+    return _gather(problem, sets, both, count, "vertices and Sobol points")
 
 
 def fill_boxes(problem: "Problem", sets: tuple[Set, ...]) -> Queries:
@@ -381,23 +352,23 @@ def fill_boxes(problem: "Problem", sets: tuple[Set, ...]) -> Queries:
     restricted, Sobol points and vertices.
     """
     if not problem.is_box:
-        return vertices_and_points(problem, sets, FILLED - 1)
+        return vertices_and_points(problem, sets, POINTS_PER_SET - 1)
 
     def unit(size: int) -> np.ndarray:
-        ticks = round(FILLED ** (1 / max(size, 1)))
+        ticks = round(POINTS_PER_SET ** (1 / max(size, 1)))
         if ticks >= 5:
             return lattice(ticks)(size)
-        return np.concatenate([lattice(2)(size), sobol(FILLED - 1)(size)])
+        return np.concatenate([lattice(2)(size), sobol(POINTS_PER_SET - 1)(size)])
 
-    rows = sum(max(FILLED, 2 ** len(members)) for members in sets)
-    return spread(problem.graph.nodes, sets, problem.domains, unit, rows)
+    count = sum(max(POINTS_PER_SET, 2 ** len(members)) for members in sets)
+    return spread(problem.graph.nodes, sets, problem.domains, unit, count)
 
 
 def default_vertices(
     problem: "Problem",
     sets: tuple[Set, ...],
     queries: Queries | None,
-    most: int = MOST,
+    most: int = MOST_DEFAULT_VERTICES,
 ) -> Queries:
     """Return the queries that were given, checked, or else vertices of all sets.
 
@@ -416,11 +387,10 @@ def default_design(
     """
     if queries is not None:
         return problem.require(queries)
+    per_set = max(1, most // max(1, len(sets)))
     if not problem.is_box:
-        own = max(1, most // max(1, len(sets)))
-        return _some(vertices_and_points(problem, sets, own), 2 * most)
-    # The first Sobol point is a corner.
-    inside = sobol(1 + max(1, most // max(1, len(sets))))
+        return _some(vertices_and_points(problem, sets, per_set), 2 * most)
+    inside = sobol(1 + per_set)  # the first Sobol point is a corner
     points = spread(problem.graph.nodes, sets, problem.domains, lambda size: inside(size)[1:], 0)
     return stack([_some(vertices(problem, sets), most), _some(points, most)])
 
@@ -440,23 +410,26 @@ def affine_anchors(problem: "Problem", sets: tuple[Set, ...], queries: Queries |
     """
     if queries is not None:
         return problem.require(queries)
-    rows = sum(len(members) + 1 for members in sets)
-    if rows > MOST_ANCHORS:
+    count = sum(len(members) + 1 for members in sets)
+    if count > MOST_ANCHORS:
         raise ExplorationError(
-            f"{len(sets):,} sets have {rows:,} such vertices, more than {MOST_ANCHORS:,}; "
+            f"{len(sets):,} sets have {count:,} such vertices, more than {MOST_ANCHORS:,}; "
             "name the queries you mean"
         )
     if problem.is_box:
-        return spread(problem.graph.nodes, sets, problem.domains, simplex(), rows)
+
+        def corners(size: int) -> np.ndarray:  # the lowest one and its d neighbours
+            return np.eye(size + 1, size, -1)
+
+        return spread(problem.graph.nodes, sets, problem.domains, corners, count)
     if problem.feasible_rule is None:
-        found = ((members, problem.region.anchors(members)) for members in sets)
-        return gather(problem, found, "vertices")
-    points = vertices_and_points(problem, sets, FILLED)
-    return stack(_anchors_among(points[rows]) for rows in _indices_by_set(points))
+        return _gather(problem, sets, problem.region.anchors, count, "vertices")
+    points = vertices_and_points(problem, sets, POINTS_PER_SET)
+    return stack(_anchors_among(points[indices]) for indices in _indices_by_set(points))
 
 
 def _indices_by_set(queries: Queries) -> list[np.ndarray]:
-    """Return the rows of each set of a batch, sets in the order of their first rows."""
+    """Return the indices of each set of a batch, sets in the order of their first queries."""
     first, which = distinct_rows(np.asarray(queries.mask))
     return [np.flatnonzero(which == position) for position in np.argsort(first, kind="stable")]
 
@@ -468,29 +441,29 @@ def _anchors_among(queries: Queries) -> Queries:
 
 def read_mappings(interventions: object, nodes: Set, manipulable: Set) -> Queries:
     """Return mappings {variable: value} as a batch, in their order; values are not yet checked."""
-    rows = _read_rows(interventions)
-    mask, value = np.zeros((len(rows), len(nodes)), bool), np.zeros((len(rows), len(nodes)))
-    for row, intervention in enumerate(rows):
+    mappings = _as_list(interventions)
+    mask, value = np.zeros((len(mappings), len(nodes)), bool), np.zeros((len(mappings), len(nodes)))
+    for index, intervention in enumerate(mappings):
         if not intervention:
             raise DomainError(
-                f"intervention {row} is missing its variables; doing nothing is observing: "
+                f"intervention {index} is missing its variables; doing nothing is observing: "
                 "use problem.baseline()"
             )
         for name, number in intervention.items():
             if name not in manipulable:
                 raise DomainError(unknown("manipulable variable", name, manipulable))
             column = nodes.index(name)
-            mask[row, column], value[row, column] = True, read_number(name, number)
+            mask[index, column], value[index, column] = True, read_number(name, number)
     return named(Queries(mask, value), nodes)
 
 
-def _read_rows(interventions: object) -> list[Mapping[str, float]]:
-    if isinstance(interventions, Mapping):
-        return [interventions]
-    rows = read_list(interventions)
-    if rows is None or not all(isinstance(row, Mapping) for row in rows):
-        got = repr(interventions) if rows is None else listed(rows, most=3)
+def _as_list(interventions: object) -> list[Mapping[str, float]]:
+    """Return one mapping or several as a list; refuse anything else."""
+    given = [interventions] if isinstance(interventions, Mapping) else read_list(interventions)
+    if given is None or not all(isinstance(one, Mapping) for one in given):
+        got = repr(interventions) if given is None else listed(given, most=3)
         raise DomainError(
-            f"interventions are mappings such as [{{'X': 1.0}}, {{'Z': 2.0}}]; got {got}"
+            "interventions are Queries, or mappings such as [{'X': 1.0}, {'Z': 2.0}], where {} "
+            f"sets nothing; got {got}"
         )
-    return rows
+    return given

@@ -1,12 +1,9 @@
-"""When are two problems the same?
+"""What may we change, within which limits and at what cost, to improve what?
 
-A fingerprint is a hash of all that changes an answer. Functions, of which nobody can say whether
-they are equal, enter by their values at some points of every set. What a problem does not have,
-levels for example, leaves no trace, so that fingerprints outlive new features.
-
-How is a problem shown to its analyst: in a line, as a table, as a page?
-
-What may we change, within which limits and at what cost, to improve what?
+Two problems are equal if their fingerprints are: hashes of all that changes an answer. Functions
+cannot be compared, and enter by their values at some points of every set. Parts that a problem does
+not have, levels for example, do not enter, so that a new feature does not change the fingerprints
+of problems without it.
 """
 
 import hashlib
@@ -17,21 +14,22 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.errors import ExplorationError, listed
-from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph.admg import CausalGraph, read_graph, read_target
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.problem import feasibility, serialization, validation
-from causal_bo_ppl.problem.constraints import LinearConstraint
-from causal_bo_ppl.problem.costs import (
+from causal_bo_ppl.problem.domains import (
     ConstantCost,
     CostFunction,
     Costs,
+    Levels,
+    LinearConstraint,
     MagnitudeCost,
-    evaluate_costs,
+    Rule,
     read_costs,
+    show_levels,
 )
-from causal_bo_ppl.problem.domains import Levels, show_levels
-from causal_bo_ppl.problem.feasibility import Rule, evaluate_rule, rule_name
+from causal_bo_ppl.problem.feasibility import evaluate_costs, evaluate_rule, rule_name
 from causal_bo_ppl.problem.interventions import (
     Interventions,
     Queries,
@@ -46,14 +44,14 @@ from causal_bo_ppl.problem.interventions import (
 from causal_bo_ppl.problem.regions import Region
 from causal_bo_ppl.problem.validation import Bounds, Domain, Edge, FoundSets, Set, Sets
 
-PROBES = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
-PROBED = 16  # points of every set at which functions are compared, where values are restricted
+PROBE_FACTORS = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
+PROBES_PER_SET = 16  # points at which functions are compared, where values are restricted
 
 
 def find_fingerprint(problem: "Problem") -> str:
     """Return the hash of all that changes an answer."""
     graph, region = problem.graph, problem.region
-    record: dict[str, object] = {
+    parts: dict[str, object] = {
         "edges": [graph.nodes, graph.directed, graph.bidirected],
         "goal": [problem.target, problem.objective, problem.identifiable_only],
         "domains": [[name, *bounds] for name, bounds in problem.domains.items()],
@@ -62,81 +60,36 @@ def find_fingerprint(problem: "Problem") -> str:
         "costs": _probe_costs(problem),
     }
     if region.levels:
-        record["levels"] = [[name, *values] for name, values in region.levels.items()]
+        parts["levels"] = [[name, *values] for name, values in region.levels.items()]
     if region.constraints:
-        record["constraints"] = sorted(
-            json.dumps([each.coefficients, each.lower, each.upper, each.when])
-            for each in region.constraints
+        parts["constraints"] = sorted(
+            json.dumps([terms.coefficients, terms.lower, terms.upper, terms.when])
+            for terms in region.constraints
         )
     if problem.feasible_rule is not None:
-        points = [(members, region.fill(members, PROBED)) for members in problem.sets]
+        points = [(members, region.fill(members, PROBES_PER_SET)) for members in problem.sets]
         probe = place_points(graph.nodes, points)
-        record["feasible"] = evaluate_rule(problem.feasible_rule, probe).tolist()
-    return hashlib.sha256(json.dumps(record, allow_nan=False).encode()).hexdigest()
+        parts["feasible"] = evaluate_rule(problem.feasible_rule, probe).tolist()
+    return hashlib.sha256(json.dumps(parts, allow_nan=False).encode()).hexdigest()
 
 
 def _probe_costs(problem: "Problem") -> list[float] | list[str]:
     """Return the costs of some interventions on every set."""
     if not problem.is_box:  # costs need be defined for legal values only
-        costs = evaluate_costs(problem.costs, fill_points(problem, problem.sets, PROBED))
+        costs = evaluate_costs(problem.costs, fill_points(problem, problem.sets, PROBES_PER_SET))
         return [f"{cost:.9g}" for cost in costs.tolist()]  # mixtures of vertices are rounded
     probe = spread(
         problem.graph.nodes,
         problem.sets,
         problem.domains,
-        lambda size: PROBES @ np.sqrt(np.arange(2, 2 + size))[None] % 1.0,
-        len(PROBES) * len(problem.sets),
+        lambda size: PROBE_FACTORS @ np.sqrt(np.arange(2, 2 + size))[None] % 1.0,
+        len(PROBE_FACTORS) * len(problem.sets),
     )
     numbers: list[float] = evaluate_costs(problem.costs, probe).tolist()
     return numbers
 
 
 COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
-
-
-def describe(problem: "Problem") -> str:
-    """Return a problem in one line: goal, sets, size, and what restricts the values."""
-    sets = f"{len(problem.sets)} sets of {listed(problem.manipulable, most=8)}"
-    size = f"{len(problem.graph.nodes)} variables"
-    levels = [f"{name} in {{{show_levels(each, 8)}}}" for name, each in problem.levels.items()]
-    limits = "".join(f"; {each}" for each in [*levels, *map(str, problem.constraints)])
-    if problem.feasible_rule is not None:
-        limits += f"; where {rule_name(problem.feasible_rule)}"
-    return f"Problem({problem.objective} {problem.target} over {sets}; {size}{limits})"
-
-
-def tabulate_variables(problem: "Problem") -> pd.DataFrame:
-    """Return the manipulable variables as a table: unit, low, high, and levels if there are."""
-    rows = [
-        (name, problem.units.get(name, ""), *bounds) for name, bounds in problem.domains.items()
-    ]
-    table = pd.DataFrame(rows, columns=["variable", "unit", "low", "high"])
-    if problem.levels:
-        table["levels"] = [
-            show_levels(problem.levels[name]) if name in problem.levels else ""
-            for name in problem.manipulable
-        ]
-    return table.set_index("variable")
-
-
-def write_html(problem: "Problem") -> str:
-    """Return a picture of the graph and tables of goal, variables and constraints."""
-    fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"]) | {
-        problem.target: COLOURS["target"]
-    }
-    goal = pd.DataFrame(
-        {
-            "goal": [f"{problem.objective} {problem.label(problem.target)}"],
-            "sets": [len(problem.sets)],
-        }
-    )
-    causes = problem.graph.ancestral(problem.target)
-    picture = draw_svg(causes.nodes, causes.directed, causes.bidirected, fills)
-    words = [*map(str, problem.constraints)]
-    if problem.feasible_rule is not None:
-        words.append(f"{rule_name(problem.feasible_rule)}(queries)")
-    limits = pd.DataFrame({"where": words}).to_html(index=False) if words else ""
-    return picture + goal.to_html(index=False) + problem.variables().to_html() + limits
 
 
 class Problem:
@@ -154,14 +107,14 @@ class Problem:
         the first three an intervention may set any manipulable variables; with explicit sets only
         those. `sets_rule` keeps which of them it was: the word, the size, or None.
     costs:
-        None (one unit per variable), {variable: cost}, "magnitude" or `cb.problem.MagnitudeCost(constant)`
-        (constant + |x| per variable), or a function of `Queries` that returns an array of shape
-        (M,).
+        None (one unit per variable), {variable: cost}, "magnitude" or
+        `cb.problem.MagnitudeCost(constant)` (constant + |x| per variable), or a function of
+        `Queries` that returns an array of shape (M,).
     known:
         {(cause, effect): coefficient} known in advance.
     identifiable_only:
-        What identification does with a set whose effect the data cannot teach: leave it out and
-        list it (True), or refuse the problem (False).
+        What identification does with a set whose effect is not identifiable: drop it and list it
+        (True), or refuse the problem (False).
     units:
         {variable: unit}, shown in tables and pictures.
     constraints:
@@ -170,9 +123,15 @@ class Problem:
         refused.
     feasible:
         A function of `Queries` that returns a boolean array of shape (M,): which interventions are
-        possible, for whatever reason the analyst knows. It is asked about interventions that keep
-        domains, levels and constraints, and never about doing nothing. What it rejects is refused,
-        and left out of designs. Where it is given, an affine response need not be best at a vertex.
+        possible, for reasons that other arguments cannot express. It is called with interventions
+        that keep domains, levels and constraints, and never with one that sets nothing. What it
+        rejects is refused, and not part of designs. Where it is given, an affine response need not
+        be best at a vertex.
+
+    Raises
+    ------
+    GraphError, DomainError, ExplorationError
+        If a name is not in the graph, a value cannot be used, or the sets are too many.
 
     Examples
     --------
@@ -199,8 +158,8 @@ class Problem:
         constraints: Iterable[LinearConstraint] = (),
         feasible: Rule | None = None,
     ) -> None:
-        self.graph = validation.read_graph(graph)
-        self.target = validation.read_target(graph, target)
+        self.graph = read_graph(graph)
+        self.target = read_target(graph, target)
         self.objective = validation.read_objective(objective)
         self.identifiable_only = validation.read_flag("identifiable_only", identifiable_only)
         self._domains = validation.read_domains(graph, target, domains)
@@ -293,7 +252,7 @@ class Problem:
         Parameters
         ----------
         interventions:
-            One or several mappings {variable: value}; `feasible` says what is required.
+            One or several mappings {variable: value}; see `feasible` for what is legal.
 
         Returns
         -------
@@ -317,33 +276,49 @@ class Problem:
         return named(Queries(np.zeros(shape, bool), np.zeros(shape)), self.graph.nodes)
 
     def require(self, queries: Queries | Interventions) -> Queries:
-        """Return the batch if it is legal here; raise DomainError for the first row that is not.
+        """Return the batch if it is legal; raise DomainError for the first illegal intervention.
 
         A mapping {variable: value} or a list of such mappings is first read by `queries`.
         """
         if isinstance(queries, Mapping) or (
-            isinstance(queries, list | tuple) and all(isinstance(row, Mapping) for row in queries)
+            isinstance(queries, list | tuple) and all(isinstance(one, Mapping) for one in queries)
         ):
             return self.queries(queries)
         return feasibility.require_legal(self, queries)
 
     def feasible(self, queries: Queries | Interventions) -> np.ndarray:
-        """Return which rows `require` takes, each by itself, a boolean array of shape (M,).
+        """Return which interventions `require` takes, a boolean array of shape (M,).
 
         Domains, levels, constraints, named sets and the function `feasible` all count; doing
         nothing is always legal.
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.feasible([{"X": 1.0}, {"X": 9.0}])
+        array([ True, False])
         """
-        if isinstance(queries, Queries):
-            return feasibility.find_feasible(self, queries)
-        return feasibility.find_feasible(self, self._read(queries))
+        batch = queries if isinstance(queries, Queries) else self._read(queries)
+        return feasibility.find_feasible(self, batch)
 
     def has_set(self, members: Set) -> bool:
         """Return whether these members, in graph order, are one of `sets`."""
         return members in self._positions
 
     def interventions(self, queries: Queries | Interventions) -> list[dict[str, float]]:
-        """Return the batch as {variable: value} mappings: the inverse of `queries`."""
-        return feasibility.write_mappings(self, self.require(queries))
+        """Return the batch as {variable: value} mappings: the inverse of `queries`.
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.interventions(problem.queries([{"X": 1.0}]))
+        [{'X': 1.0}]
+        """
+        batch, nodes = self.require(queries), self.graph.nodes
+        return [
+            {nodes[column]: float(value[column]) for column in np.flatnonzero(mask)}
+            for mask, value in zip(np.asarray(batch.mask), np.asarray(batch.value), strict=True)
+        ]
 
     def to_frame(self, queries: Queries | Interventions) -> pd.DataFrame:
         """Return the batch as a table with a column per manipulable variable, NaN where not set."""
@@ -353,24 +328,32 @@ class Problem:
         return pd.DataFrame(values, columns=[self.label(name) for name in self.manipulable])
 
     def cost(self, queries: Queries | Interventions) -> np.ndarray:
-        """Return the cost of each intervention, an array of shape (M,)."""
+        """Return the cost of each intervention, an array of shape (M,).
+
+        Examples
+        --------
+        >>> problem = Problem(CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> problem.cost([{"X": 1.0}])
+        array([1.])
+        """
         return evaluate_costs(self.costs, self.require(queries))
 
     @property
     def cost_is_constant(self) -> bool:
-        """Whether costs depend on which variables are set alone; False for your own function."""
+        """Whether costs depend on the set alone; False for a user-defined function."""
         return type(self.costs) is ConstantCost
 
     @property
     def cost_is_magnitude(self) -> bool:
-        """Whether the cost is a sum of constant + |x|: it bends at 0 and nowhere else."""
+        """Whether the cost is a sum of constant + |x|, which has a kink at 0 and nowhere else."""
         return type(self.costs) is MagnitudeCost
 
     def grid(self, n: int) -> Queries:
         """Take n points per variable for every set.
 
         Of a variable with levels all are taken, or n that are evenly spaced in their order. Points
-        that are not feasible are left out; a set without any, and a million rows, are refused.
+        that are not feasible are dropped; a set without any, and more than a million interventions,
+        are refused.
 
         Parameters
         ----------
@@ -445,7 +428,24 @@ class Problem:
         return vertices(self, self.sets, kinks)
 
     def explore(self, sets: Sets) -> "Problem":
-        """Return the same problem with other sets."""
+        """Return the same problem with other sets.
+
+        Parameters
+        ----------
+        sets:
+            "mis", "pomis", a largest size, or the sets themselves.
+
+        Returns
+        -------
+        Problem
+
+        Examples
+        --------
+        >>> graph = CausalGraph.parse("X -> Z -> Y")
+        >>> problem = Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-5, 20)})
+        >>> problem.explore(2).sets
+        (('X',), ('Z',), ('X', 'Z'))
+        """
         return type(self)(
             self.graph,
             self.target,
@@ -511,11 +511,41 @@ class Problem:
         return hash(self.fingerprint)
 
     def __repr__(self) -> str:
-        return describe(self)
+        sets = f"{len(self.sets)} sets of {listed(self.manipulable, most=8)}"
+        limits = [f"{name} in {{{show_levels(each, 8)}}}" for name, each in self.levels.items()]
+        limits += map(str, self.constraints)
+        if self.feasible_rule is not None:
+            limits.append(f"where {rule_name(self.feasible_rule)}")
+        size = f"{len(self.graph.nodes)} variables"
+        return (
+            f"Problem({'; '.join([f'{self.objective} {self.target} over {sets}', size, *limits])})"
+        )
 
     def variables(self) -> pd.DataFrame:
         """Return the manipulable variables as a table: unit, low, high, and levels if there are."""
-        return tabulate_variables(self)
+        rows = [(name, self._units.get(name, ""), *ends) for name, ends in self._domains.items()]
+        table = pd.DataFrame(rows, columns=["variable", "unit", "low", "high"])
+        if self.levels:
+            table["levels"] = [
+                show_levels(self.levels[name]) if name in self.levels else ""
+                for name in self.manipulable
+            ]
+        return table.set_index("variable")
 
     def _repr_html_(self) -> str:
-        return write_html(self)
+        fills = dict.fromkeys(self.manipulable, COLOURS["manipulable"])
+        causes = self.graph.ancestral(self.target)
+        picture = draw_svg(
+            causes.nodes,
+            causes.directed,
+            causes.bidirected,
+            fills | {self.target: COLOURS["target"]},
+        )
+        goal = {"goal": [f"{self.objective} {self.label(self.target)}"], "sets": [len(self.sets)]}
+        limits = [*map(str, self.constraints)]
+        if self.feasible_rule is not None:
+            limits.append(f"{rule_name(self.feasible_rule)}(queries)")
+        tables = [pd.DataFrame(goal).to_html(index=False), self.variables().to_html()]
+        if limits:
+            tables.append(pd.DataFrame({"where": limits}).to_html(index=False))
+        return picture + "".join(tables)

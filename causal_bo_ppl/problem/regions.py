@@ -1,16 +1,14 @@
-"""Where are the vertices of a box that half-spaces cut?
-
-A vertex of {u: 0 <= u <= 1, A u <= b} in c dimensions has c active constraints: k rows of A and
-c - k coordinates at one of their ends, for some k. All such choices are tried; the k free
-coordinates solve a k x k system. What lies outside is dropped, up to a tolerance, and points that
-several choices give are one vertex. That is exact for as many dimensions as a lab sets at once.
-
-Which values may the variables of a set take together, and which points fill that region?
+"""Which values may the variables of a set take together, and which points fill that region?
 
 The region of a set is its box, cut by the linear constraints that apply to it; variables with
 levels take these alone. Points of a set are arrays (k, d) in the order of its members. Where a
 function is convex in the values, its largest value over a region is attained at a vertex: at an
 extreme point of the convex hull of the region.
+
+A vertex of {u: 0 <= u <= 1, A u <= b} in c dimensions has c active constraints: k rows of A and
+c - k coordinates at one of their ends, for some k. All such choices are tried; the k free
+coordinates solve a k x k system. Points outside are dropped, up to a tolerance, and points that
+several choices give are one vertex. The search is complete, and fast for a few variables.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed
-from causal_bo_ppl.problem.constraints import Budget, LinearConstraint
-from causal_bo_ppl.problem.domains import are_levels, nearest_levels, share_levels, some_levels
+from causal_bo_ppl.problem.domains import Budget, LinearConstraint, are_levels, nearest_levels
 
-SAME = 1e-9  # of a side of the unit cube: coordinates nearer than this are equal
+EQUAL_COORDINATES = 1e-9  # of a side of the unit cube: coordinates nearer than this are equal
 FAR_ENOUGH = 0.3  # of the farthest point's distance
 WORST_CONDITION = 1e8  # of rows of unit length: planes that are more parallel have no vertex
 
@@ -49,8 +46,8 @@ def cut_vertices(
 
     Parameters
     ----------
-    ticks: for each of the c coordinates the places in [0, 1] at which a plane stands across it, its
-        ends 0 and 1 among them. Further places split the region into several.
+    ticks: for each of the c coordinates the values in [0, 1] at which a plane stands across it, its
+        ends 0 and 1 among them. Further values split the region into several.
     rows, offsets: A, of shape (h, c), and b for each of S slices, of shape (S, h). The slices are
         parallel cuts through a region of more dimensions.
     slack: by how much A u may exceed b, of shape (h,).
@@ -99,7 +96,7 @@ def _snap(points: np.ndarray, ticks: Sequence[np.ndarray]) -> np.ndarray:
     moved = points.copy()
     for position, own in enumerate(ticks):
         for tick in own.tolist():
-            moved[np.abs(points[:, position] - tick) <= SAME, position] = tick
+            moved[np.abs(points[:, position] - tick) <= EQUAL_COORDINATES, position] = tick
     return moved
 
 
@@ -112,7 +109,10 @@ def first_of_each(points: np.ndarray) -> np.ndarray:
     ranks = np.zeros(points.shape, int)
     for position in range(points.shape[1]):
         order = np.argsort(points[:, position], kind="stable")
-        steps = np.diff(points[order, position], prepend=points[order[:1], position]) > SAME
+        steps = (
+            np.diff(points[order, position], prepend=points[order[:1], position])
+            > EQUAL_COORDINATES
+        )
         ranks[order, position] = np.cumsum(steps)
     return np.asarray(np.unique(ranks, axis=0, return_index=True)[1])
 
@@ -128,7 +128,7 @@ def independent_points(points: np.ndarray) -> np.ndarray:
     chosen, left = [0], scaled
     for _ in range(points.shape[1]):
         lengths = np.linalg.norm(left, axis=1)
-        if not lengths.max() > np.sqrt(SAME):
+        if not lengths.max() > np.sqrt(EQUAL_COORDINATES):
             break
         # The first that is far enough out: no choice hangs on rounding.
         best = int(np.flatnonzero(lengths >= FAR_ENOUGH * lengths.max())[0])
@@ -141,8 +141,9 @@ def independent_points(points: np.ndarray) -> np.ndarray:
 Set = tuple[str, ...]
 Keep = Callable[[np.ndarray], np.ndarray]  # from points (k, d) of a set to which may be used
 MOST_CHOICES = 1_000_000  # of active constraints, for one set
-PATIENCE = 64  # times as many Sobol points as are wanted are tried before vertices are mixed
-ROUNDING = 4 * float(np.finfo(float).eps)  # of a bound: a value beyond it by less is the bound
+# Sobol points that are tried for each one that is wanted, before vertices are mixed.
+MOST_TRIALS_PER_POINT = 64
+BOUND_ROUNDING = 4 * np.finfo(float).eps  # of a bound: a value beyond it by less is the bound
 
 
 class Core(NamedTuple):
@@ -206,26 +207,27 @@ class Region:
         """Return which values of (M, p) are set to something that is none of their levels."""
         off = np.zeros(mask.shape, bool)
         for name, levels in self.levels.items():
-            at = self.nodes.index(name)
-            off[:, at] = mask[:, at] & ~are_levels(value[:, at], levels)
+            column = self.nodes.index(name)
+            off[:, column] = mask[:, column] & ~are_levels(value[:, column], levels)
         return off
 
     def snap(self, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Return the values (M, p), moved onto levels and bounds that they equal up to rounding."""
         moved, (low, high) = value, self.all_bounds
-        few = ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        few = BOUND_ROUNDING * np.maximum(np.abs(low), np.abs(high))
         # Comparisons with NaN are false: what is not manipulable stays.
         above, below = mask & (value > high), mask & (value < low)
         if above.any() or below.any():
             moved = np.where(above & (value <= high + few), high, value)
             moved = np.where(below & (value >= low - few), low, moved)
         for name, levels in self.levels.items():
-            at = self.nodes.index(name)
-            near = mask[:, at] & are_levels(moved[:, at], levels)
-            exact = np.where(near, nearest_levels(moved[:, at], levels), moved[:, at])
-            if not np.array_equal(exact, moved[:, at], equal_nan=True):
+            column = self.nodes.index(name)
+            values = moved[:, column]
+            near = mask[:, column] & are_levels(values, levels)
+            exact = np.where(near, nearest_levels(values, levels), values)
+            if not np.array_equal(exact, values, equal_nan=True):
                 moved = moved.copy()
-                moved[:, at] = exact
+                moved[:, column] = exact
         return moved
 
     def find_kept(self, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -249,13 +251,17 @@ class Region:
         values = between(*self.bounds(members), cube)
         for position, name in enumerate(members):
             if name in self.levels:
-                values[:, position] = share_levels(cube[:, position], self.levels[name])
+                levels = np.asarray(self.levels[name])
+                chosen = (cube[:, position] * len(levels)).astype(int)
+                values[:, position] = levels[np.minimum(chosen, len(levels) - 1)]
         return values
 
     def ticks(self, name: str, n: int) -> np.ndarray:
         """Return n evenly spaced values of a variable; all of its levels, or n of them."""
         if name in self.levels:
-            return some_levels(self.levels[name], n)
+            levels = np.asarray(self.levels[name])
+            positions = np.linspace(0, len(levels) - 1, min(n, len(levels))).round().astype(int)
+            return np.asarray(levels[positions])
         low, high = self.domains[name]
         return between(np.array(low), np.array(high), np.linspace(0, 1, n))
 
@@ -276,9 +282,9 @@ class Region:
         alone = [each for each in applying if not len(self._core(members, (each,), False).points)]
         which = " and ".join(f"({each})" for each in alone or applying)
         what = "constraint" if len(alone or applying) == 1 else "constraints"
-        left_out = [name for each in alone or applying for name in each.coefficients]
-        left_out = [name for name in dict.fromkeys(left_out) if name not in members]
-        note = f" ({listed(left_out)} not set, so left out of the sum)" if left_out else ""
+        named = dict.fromkeys(name for each in alone or applying for name in each.coefficients)
+        free = [name for name in named if name not in members]
+        note = f" ({listed(free)} not set, so not part of the sum)" if free else ""
         raise DomainError(
             f"no values of {{{listed(members)}}} in their domains keep the {what} {which}{note}; "
             'relax it, widen the domains, name the sets without this one, or give it when="all"'
@@ -335,11 +341,11 @@ class Region:
         yield self.position(members, sobol_points(len(members), bits)[:n])
         applying = self.applying(members)
         if applying or is_picky:
-            more = sobol_points(len(members), bits + PATIENCE.bit_length() - 1)[n:]
+            more = sobol_points(len(members), bits + MOST_TRIALS_PER_POINT.bit_length() - 1)[n:]
             for start in range(0, len(more), max(n, 1024)):
                 yield self.position(members, more[start : start + max(n, 1024)])
         if applying:
-            yield self._mix(members, n * (PATIENCE if is_picky else 1))
+            yield self._mix(members, n * (MOST_TRIALS_PER_POINT if is_picky else 1))
 
     def _mix(self, members: Set, n: int) -> np.ndarray:
         """Return n mixtures of vertices, in each of them d + 1 vertices of one slice."""
@@ -351,7 +357,7 @@ class Region:
         chosen = (cube[:, 0] * len(first)).astype(int)
         rows = (cube[:, 1 : 1 + parts] * counts[chosen][:, None]).astype(int)
         rows += first[chosen][:, None]
-        weights = -np.log1p(-cube[:, 1 + parts : 1 + 2 * parts])  # positive: 0 is left out above
+        weights = -np.log1p(-cube[:, 1 + parts : 1 + 2 * parts])  # positive: 0 is skipped above
         weights /= weights.sum(axis=1, keepdims=True)
         inner = (weights[:, :, None] * core.points[rows]).sum(axis=1)
         inner = np.clip(inner, *self.bounds(core.names))
@@ -442,7 +448,7 @@ class Region:
 def _extremes(region: Region, core: Core, kinks: bool) -> np.ndarray:
     """Return the vertices of all slices but those that lie between two others of the region.
 
-    A point is left out where the next lower and the next higher level of one variable are feasible
+    A point is dropped where the next lower and the next higher level of one variable are feasible
     too, everything else being the same, since no function that is convex there is larger at it.
     """
     points = core.points
@@ -451,11 +457,11 @@ def _extremes(region: Region, core: Core, kinks: bool) -> np.ndarray:
         levels = np.asarray(region.levels.get(name, ()))
         if not len(levels):
             continue
-        at = np.searchsorted(levels, points[:, position])
+        rank = np.searchsorted(levels, points[:, position])
         inner = ~np.isin(points[:, position], region._ends(name, kinks))
         for step in (-1, 1):
             moved = points.copy()
-            moved[:, position] = levels[np.clip(at + step, 0, len(levels) - 1)]
+            moved[:, position] = levels[np.clip(rank + step, 0, len(levels) - 1)]
             inner &= region.contains(core.names, moved)
         is_between |= inner
     return points[~is_between]

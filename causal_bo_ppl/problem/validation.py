@@ -20,9 +20,8 @@ from causal_bo_ppl.errors import (
 )
 from causal_bo_ppl.graph import CausalGraph, mis, pomis
 from causal_bo_ppl.graph.intervention_sets import MOST_SETS, in_order, narrow_domains, subsets
-from causal_bo_ppl.inputs import STEEPEST, read_list, read_number, size_fault
-from causal_bo_ppl.problem.constraints import LinearConstraint
-from causal_bo_ppl.problem.domains import Levels
+from causal_bo_ppl.inputs import LARGEST_SLOPE, read_list, read_number, size_fault
+from causal_bo_ppl.problem.domains import Levels, LinearConstraint
 
 Set = tuple[str, ...]
 Bounds = tuple[float, float]
@@ -37,27 +36,6 @@ class FoundSets(NamedTuple):
 
     rule: str | int
     sets: tuple[Set, ...]
-
-
-def read_graph(graph: CausalGraph) -> CausalGraph:
-    """Return the graph; refuse anything else, such as its text."""
-    if not isinstance(graph, CausalGraph):
-        raise GraphError(
-            f"a problem needs a CausalGraph, got {graph!r}; write CausalGraph.parse('X -> Y')"
-        )
-    return graph
-
-
-def read_target(graph: CausalGraph, target: str) -> str:
-    """Return the target; refuse one that has no cause in the graph."""
-    graph.require([target], "target")
-    if not graph.ancestors(target):
-        others = listed(name for name in graph.nodes if graph.ancestors(name))
-        raise GraphError(
-            f"the target {target!r} has no causes in the graph; nothing can change it "
-            f"(others have: {others})"
-        )
-    return target
 
 
 def read_objective(objective: str) -> str:
@@ -96,16 +74,16 @@ def read_domains(
         )
     if target in domains:
         raise DomainError(
-            f"the target {target!r} is among the manipulable variables; leave it out of the domains"
+            f"the target {target!r} is among the manipulable variables; remove it from the domains"
         )
     causes = graph.ancestors(target)
     for name in domains:
-        if not isinstance(name, str) or name not in graph.nodes:
+        if name not in graph.nodes:
             raise DomainError(unknown("manipulable variable", name, graph.nodes))
         if name not in causes:
             raise DomainError(
                 f"{name!r} cannot affect {target!r}: it is not among its causes "
-                f"({listed(causes)}); leave it out"
+                f"({listed(causes)}); remove it"
             )
     return {name: _read_bounds(name, domains[name]) for name in graph.require(domains)}
 
@@ -118,18 +96,12 @@ def _read_bounds(name: str, bounds: Domain) -> Bounds:
         raise DomainError(
             f"the domain of {name!r} must be a pair of numbers (low, high), got {bounds!r}"
         ) from None
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise DomainError(f"the domain of {name!r} is [{low}, {high}]; both bounds must be finite")
-    if low == high:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise DomainError(
-            f"the domain of {name!r} is the single value {low}; fix it as a constant instead"
+            f"the domain of {name!r} is [{low}, {high}]; both bounds must be finite, and low below "
+            "high"
         )
-    if low > high:
-        raise DomainError(
-            f"the domain of {name!r} is [{low}, {high}], its low above its high; swap them"
-        )
-    largest = max(abs(low), abs(high))
-    if fault := size_fault(largest):
+    if fault := size_fault(max(abs(low), abs(high))):
         raise DomainError(f"the domain of {name!r} reaches {fault}")
     if fault := size_fault(high - low, most=math.inf):
         raise DomainError(f"the domain of {name!r} has the width {fault}")
@@ -147,24 +119,20 @@ def read_constraints(
 ) -> tuple[LinearConstraint, ...]:
     """Return the constraints, each on manipulable variables, named in graph order."""
     given = read_list(constraints)
-    if given is None or not all(isinstance(each, LinearConstraint) for each in given):
+    if given is None or not all(isinstance(constraint, LinearConstraint) for constraint in given):
         raise DomainError(
             "constraints must be a list such as [LinearConstraint({'X': 1.0}, upper=2.0)], got "
             f"{constraints!r}"
         )
-    for each in given:
-        for name in each.coefficients:
+    ordered = []
+    for constraint in given:
+        for name in constraint.coefficients:
             if name not in domains:
-                raise DomainError(
-                    f"the constraint {each}: {unknown('manipulable variable', name, domains)}"
-                )
-    ordered = (
-        {name: each.coefficients[name] for name in domains if name in each.coefficients}
-        for each in given
-    )
-    return tuple(
-        replace(each, coefficients=terms) for each, terms in zip(given, ordered, strict=True)
-    )
+                fault = unknown("manipulable variable", name, domains)
+                raise DomainError(f"the constraint {constraint}: {fault}")
+        terms = {name: x for name in domains if (x := constraint.coefficients.get(name))}
+        ordered.append(replace(constraint, coefficients=terms))
+    return tuple(ordered)
 
 
 def read_function(name: str, function: Function | None) -> Function | None:
@@ -175,7 +143,7 @@ def read_function(name: str, function: Function | None) -> Function | None:
 
 
 def warn_of_restricted_values() -> None:
-    """Say that POMIS rests on a free choice of values."""
+    """Warn that POMIS assumes a free choice of values."""
     warnings.warn(
         "POMIS assumes that every value of a set's domains may be chosen; constraints and a "
         "function `feasible` may rule out the best of a set that it prefers: use sets='mis', or "
@@ -194,17 +162,15 @@ def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, fl
                 f"known holds a coefficient for {edge!r}, which is no edge; "
                 f"edges: {listed(graph.directed)}"
             )
-        if not math.isfinite(read_number(" -> ".join(edge), value)):
+        label = " -> ".join(edge)
+        number = read_number(label, value)
+        if not math.isfinite(number) or number == 0:
             raise DomainError(
-                f"the known coefficient of {' -> '.join(edge)} is {value}; give a finite number"
+                f"the known coefficient of {label} is {value}; give a finite number, or drop the "
+                "edge where it is 0"
             )
-        if value == 0:
-            raise DomainError(
-                f"the known coefficient of {' -> '.join(edge)} is 0: no cause; "
-                "drop that edge instead"
-            )
-        if fault := size_fault(abs(float(value)), 0.0, STEEPEST):
-            raise DomainError(f"the known coefficient of {' -> '.join(edge)} has the size {fault}")
+        if fault := size_fault(abs(number), 0.0, LARGEST_SLOPE):
+            raise DomainError(f"the known coefficient of {label} has the size {fault}")
     return {edge: float(known[edge]) for edge in graph.directed if edge in known}
 
 
@@ -265,8 +231,7 @@ def expand_sets(
     chosen = in_order(graph, [_read_set(target, members, manipulable) for members in sets])
     if idle := [name for name in graph.require(set().union(*chosen)) if name not in names]:
         raise DomainError(
-            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; "
-            "leave it out"
+            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; remove it"
         )
     return chosen
 
@@ -300,7 +265,7 @@ def _warn_of_narrow_domains(
         shown = listed(f"{name} when {cause} is set" for cause, name in pairs)
         warnings.warn(
             "POMIS assumes that a domain covers the values its variable takes when something "
-            f"upstream is set; that is in doubt for {shown} (unknown coefficients taken as 1): "
+            f"upstream is set; that is uncertain for {shown} (unknown coefficients taken as 1): "
             "widen that domain, or use sets='mis'",
             CausalBOWarning,
             stacklevel=4,

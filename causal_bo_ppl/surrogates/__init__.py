@@ -1,4 +1,4 @@
-"""What do we believe about every effect after k experiments?"""
+"""Which posterior do all effects have after k experiments?"""
 
 from causal_bo_ppl.effect_estimates.moments import Prediction as Prediction
 from causal_bo_ppl.surrogates.base import Surrogate as Surrogate
@@ -11,4 +11,3 @@ from causal_bo_ppl.surrogates.coupled import couple as couple
 from causal_bo_ppl.surrogates.independent_gp import Independent as Independent
 from causal_bo_ppl.surrogates.independent_gp import IndependentMaker as IndependentMaker
 from causal_bo_ppl.surrogates.independent_gp import PlainMaker as PlainMaker
-from causal_bo_ppl.surrogates.independent_gp import all_at_once as all_at_once

@@ -1,6 +1,6 @@
-"""What must a surrogate provide? Beliefs about all effects that learn from outcomes.
+"""What must a surrogate provide? A posterior over all effects that learns from outcomes.
 
-Outcomes of interventions as they are told to a surrogate, and merged.
+The interface of surrogates, and the outcomes from which they learn.
 """
 
 from typing import NamedTuple, Protocol
@@ -8,25 +8,24 @@ from typing import NamedTuple, Protocol
 import jax
 import numpy as np
 
-from causal_bo_ppl.data.outcomes import Replicates
 from causal_bo_ppl.effect_estimates.moments import Prediction
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import MOST, read_number, require_outcomes, size_fault
+from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, read_number, require_outcomes, size_fault
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
 
 
 class Surrogate(Protocol):
-    """What is believed about the effect of every intervention after some outcomes; immutable.
+    """The joint posterior of the effects of all interventions given some outcomes; immutable.
 
-    An outcome of query z is y = f(z) + e with e ~ N(0, noise). Optional: `relinearize()`, the same
-    beliefs after approximations were made anew where the outcomes point to.
+    An outcome of query z is y = f(z) + e with e ~ N(0, noise). Optional: `relinearize()` returns
+    the surrogate with its approximations made anew at the parameters that the outcomes favour.
     """
 
     @property
     def post(self) -> Posterior:
-        """The posterior that was believed before the outcomes."""
+        """The posterior of the parameters before the outcomes."""
 
     def predict(self, queries: Queries) -> Prediction:
         """Return E[f(z)] and sd[f(z)] given all outcomes, of M queries."""
@@ -43,7 +42,7 @@ class Surrogate(Protocol):
         outcomes: float | np.ndarray,
         noise: float | np.ndarray | None = None,
     ) -> "Surrogate":
-        """Return the surrogate after outcomes (M,) of M queries.
+        """Return the surrogate conditioned on outcomes (M,) of M queries.
 
         noise: variances of the outcomes, by default those that the posterior's model implies.
         """
@@ -51,7 +50,7 @@ class Surrogate(Protocol):
     def fantasize(self, query: Queries, noise: float) -> "Surrogate":
         """Return the surrogate as if one query had come out as predicted.
 
-        The means stay the same, and there is less doubt.
+        Means stay the same, and variances become smaller.
         """
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
@@ -59,18 +58,18 @@ class Surrogate(Protocol):
 
 
 class SurrogateMaker(Protocol):
-    """Makes a surrogate of a posterior, before any outcome."""
+    """A configuration of a surrogate, which builds it from a posterior."""
 
     @property
     def name(self) -> str:
         """The name of the surrogate, for tables and messages."""
 
     def begin(self, post: Posterior) -> Surrogate:
-        """Return what is believed about effects before any outcome."""
+        """Return the surrogate before any outcome."""
 
 
 class Told(NamedTuple):
-    """Outcomes as they were told: queries in m rows, values (m,) and variances (m,) of noise."""
+    """Observed outcomes: m queries, values (m,) and variances (m,) of their noise."""
 
     queries: Queries
     values: np.ndarray
@@ -82,9 +81,14 @@ class Told(NamedTuple):
         variances = np.append(self.variances, other.variances)
         return Told(stack([self.queries, other.queries]), values, variances)
 
+    def select(self, chosen: np.ndarray) -> "Told":
+        """Return the outcomes for which a mask (m,) is true."""
+        queries = self.queries[np.flatnonzero(chosen)]
+        return Told(queries, self.values[chosen], self.variances[chosen])
 
-def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
-    """Check outcomes of queries that were checked, one finite number each, and their variances.
+
+def read_noisy_outcomes(queries: Queries, outcomes: object, noise: object) -> Told:
+    """Check outcomes of valid queries, one finite number each, and the variances of their noise.
 
     Raises
     ------
@@ -96,12 +100,12 @@ def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
         variances = np.repeat(variances, len(queries))
     if not len(queries) or len(values) != len(queries) or len(variances) != len(queries):
         raise DataError(
-            f"tell one outcome of each intervention; got {len(values)} outcomes and "
+            f"give one outcome for each intervention; got {len(values)} outcomes and "
             f"{len(variances)} variances of {queries!r}"
         )
     if not np.isfinite(values).all():
         bad = values[~np.isfinite(values)][0]
-        raise DataError(f"the outcome is {bad}; it must be finite: leave a failed experiment out")
+        raise DataError(f"the outcome is {bad}; it must be finite: omit a failed experiment")
     wrong = ~(np.isfinite(variances) & (variances >= 0))
     if wrong.any():
         raise DataError(
@@ -109,33 +113,19 @@ def read_told(queries: Queries, outcomes: object, noise: object) -> Told:
             "not negative"
         )
     require_outcomes(values)
-    if fault := size_fault(float(variances.max()), 0.0, MOST**2):
+    if fault := size_fault(float(variances.max()), 0.0, LARGEST_MAGNITUDE**2):
         raise DataError(f"the variance of the outcome's noise is {fault}")
     return Told(queries, values, variances)
 
 
 def _read_numbers(name: str, given: object) -> np.ndarray:
-    """Return numbers as a float array of one dimension; anything else is refused by its name."""
+    """Return numbers as a float array of one dimension; refuse anything else."""
     if isinstance(given, np.ndarray) and given.dtype == float:
         return given.ravel()
-    return np.array([read_number(name, each) for each in np.ravel(np.asarray(given, object))])
+    return np.array([read_number(name, number) for number in np.ravel(np.asarray(given, object))])
 
 
-def require_one(told: Told) -> Told:
-    """Return an outcome; refuse several."""
-    if len(told.values) != 1:
-        raise DataError(f"this is about one intervention; got {told.queries!r}")
-    return told
-
-
-def row_of(merged: Replicates, query: Queries) -> int:
-    """Return the row of one intervention among merged ones."""
-    mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
-    same = (merged.queries.mask == mask) & (merged.queries.value == value)
-    return int(np.flatnonzero(np.asarray(same).all(axis=1))[0])
-
-
-def no_told(variables: int) -> Told:
-    """Return no outcomes, of interventions on a number of variables."""
+def no_noisy_outcomes(variables: int) -> Told:
+    """Return an empty batch of outcomes of interventions on a number of variables."""
     blank = np.zeros((0, variables))
     return Told(Queries(blank.astype(bool), blank), np.zeros(0), np.zeros(0))

@@ -1,37 +1,42 @@
-"""The coupled surrogate: all effects share theta, so that one outcome teaches about all of them.
+"""The coupled surrogate: all effects share theta, so that one outcome informs all of them.
 
 f(z) = g(theta, z) + h(z) with theta = theta_0 + F w, w ~ N(0, I), F F' the posterior covariance,
-and a residual h = psi(z)'u that is left out until the evidence of the outcomes asks for it.
+and a model discrepancy h = psi(z)'u that is 0 until the evidence of the outcomes favours it.
 Linearized at a centre c: g(theta, z) = g(theta_c, z) + phi(z)'(w - c), phi(z) = F'J(z)'. So
 outcomes are a Bayesian linear regression on the weights w and u: t of them cost O(t r^2 + r^3), one
-more O(r^2). The variance of an outcome's noise is that of its replicates' mean plus what
-linearization leaves out, so that the surrogate is not falsely certain.
+more O(r^2). Of t outcomes the smaller of two systems of equations is solved, of size t or r. The
+variance of an outcome's noise is that of its replicates' mean plus that of the linearization error,
+so that the surrogate is not overconfident.
 
-The ablation without coupling: the same beliefs, block-diagonal over sets.
+The ablation without coupling: the same posterior, block-diagonal over sets.
 
-Every set has a surrogate of its own, the coupled one by default, which is told the outcomes of that
-set alone: within a set nothing differs, and between sets nothing is learned. Its covariance is
+Every set has its separate surrogate, the coupled one by default, which is conditioned on the
+outcomes of that set alone: within a set nothing differs, and between sets nothing is learned. Its
+covariance is
 
     k(z, z') of the coupled surrogate where z and z' set the same variables, 0 otherwise,
 
-so that the difference to the coupled surrogate is what coupling alone is worth.
+so that the difference to the coupled surrogate is the effect of coupling alone.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy.stats import norm
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.stats import chi2, norm
 from scipy.stats import t as student
 
 from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
 from causal_bo_ppl.effect_estimates.moments import Prediction, WeightedResponse, weigh_response
-from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.linalg import clip_rounding
+from causal_bo_ppl.mechanisms.base import ExpectedInformation, offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.responses import Response
@@ -39,38 +44,136 @@ from causal_bo_ppl.surrogates.base import (
     Surrogate,
     SurrogateMaker,
     Told,
-    no_told,
-    read_told,
-    require_one,
-    row_of,
+    no_noisy_outcomes,
+    read_noisy_outcomes,
 )
 from causal_bo_ppl.surrogates.discrepancy import (
-    ENOUGH,
+    DECISIVE_BAYES_FACTOR,
     LEAST_NOISE,
-    Learned,
-    Options,
-    Outcomes,
-    Residual,
-    begin_residual,
-    is_missed,
+    Discrepancy,
+    MeanOutcomes,
     judge,
+    no_discrepancy,
     noise_degrees,
     target_scale,
 )
-from causal_bo_ppl.surrogates.weights import Weights, condition, extend, lessons, no_outcome
 
-STEPS, CLOSE = 20, 1e-3  # Gauss-Newton, in prior sds: the linearization changes little within
-LITTLE = 1e-7  # a gain in the log density of theta after which it stays where it is
+MOST_GAUSS_NEWTON_STEPS = 20
+SMALL_STEP = 1e-3  # in prior sds: the linearization changes little within
+SMALL_GAIN = 1e-7  # relative gain in the log density of theta at which the search ends
+FAR_DISTANCE, RARE_PROBABILITY = 2.0, 1e-3  # r'K^-1 r / t of outcomes far off, and its probability
+
+
+class Weights(NamedTuple):
+    """The posterior N(mean, covariance) of r weights with standard normal priors."""
+
+    covariance: np.ndarray
+    mean: np.ndarray
+
+    def variances(self, features: np.ndarray) -> np.ndarray:
+        """Return the variances (M,) of phi'w, for features (M, r)."""
+        variances = ((features @ self.covariance) * features).sum(axis=1)
+        return clip_rounding(variances, (features**2).sum(axis=1))
+
+    def draw(self, n: int, generator: np.random.Generator) -> np.ndarray:
+        """Draw n weights, (n, r)."""
+        sizes, directions = np.linalg.eigh(self.covariance)
+        root = directions * np.sqrt(np.maximum(sizes, 0.0))
+        return np.asarray(self.mean + generator.standard_normal((n, len(root))) @ root.T)
+
+    def update(self, feature: np.ndarray, precision: float, information: float) -> "Weights":
+        """Return the weights after a rank-one update.
+
+        `precision` and `information` are the increases in 1 / v and in residual / v that one more
+        outcome brings; a replicate brings both too, since it changes an earlier mean.
+        """
+        direction = self.covariance @ feature
+        growth = 1 + precision * float(feature @ direction)
+        covariance = self.covariance - (precision / growth) * np.outer(direction, direction)
+        step = (information - precision * float(feature @ self.mean)) / growth
+        return Weights(covariance, self.mean + step * direction)
+
+
+def regress(features: np.ndarray, residuals: np.ndarray, precisions: np.ndarray) -> Weights:
+    """Return the weights given residuals (t,) with features (t, r) and precisions 1 / v (t,).
+
+    A residual is y = phi'w + e with e ~ N(0, v). Those of precision 0 are not used.
+    """
+    used = precisions > 0
+    phi, known, noise = features[used], residuals[used], 1 / precisions[used]
+    size = features.shape[1]
+    if len(known) <= size:
+        factor = cho_factor(phi @ phi.T + np.diag(noise), lower=True)
+        gain = cho_solve(factor, phi)
+        covariance = np.eye(size) - phi.T @ gain
+        return Weights((covariance + covariance.T) / 2, known @ gain)
+    order = np.argsort(noise, kind="stable")  # large rows first: the factorization is then stable
+    scale = 1 / np.sqrt(noise[order])
+    rows = np.concatenate([phi[order] * scale[:, None], np.eye(size)])
+    values = np.concatenate([known[order] * scale, np.zeros(size)])
+    orthogonal, triangle = np.linalg.qr(rows)
+    root = solve_triangular(triangle, np.eye(size))
+    return Weights(root @ root.T, root @ (orthogonal.T @ values))
+
+
+def _mean_change_variances(
+    weights: Weights, expected: ExpectedInformation, contrasts: np.ndarray, has_outcomes: bool
+) -> np.ndarray:
+    """Return the variances (M, J) of the changes that observations make to the means of contrasts.
+
+    expected: the information about the weights, before any outcome, of one observation of each of M
+    queries. contrasts: features (J, r). has_outcomes: whether outcomes have made groups of weights
+    dependent.
+    """
+    information, positions = expected.blocks, expected.positions
+    known = information
+    if has_outcomes:
+        size = contrasts.shape[1]
+        information, positions = expected.whole(size)[:, None], np.arange(size)[None]
+        known, contrasts = information @ weights.covariance, contrasts @ weights.covariance
+    groups = np.where(positions >= 0, contrasts[:, positions], 0.0)
+    gained = np.linalg.solve(np.eye(positions.shape[1]) + known, information)
+    squares = groups[..., :, None] * groups[..., None, :]
+    variances = gained.reshape(len(gained), -1) @ squares.reshape(len(contrasts), -1).T
+    return clip_rounding(variances, np.full(variances.shape, (contrasts**2).sum(axis=1)))
+
+
+class CoupledOptions(NamedTuple):
+    """What a coupled surrogate may learn besides theta.
+
+    discrepancy: False, True, or "auto": as soon as the evidence of the outcomes favours it.
+    learns_noise: whether the variance of the outcomes' noise is known up to a common factor only.
+    """
+
+    discrepancy: bool | str = False
+    learns_noise: bool = False
+
+    @property
+    def learns_theta_alone(self) -> bool:
+        """Whether only theta is learned."""
+        return self.discrepancy is False and not self.learns_noise
+
+
+class Learned(NamedTuple):
+    """What was learned from the evidence of all outcomes besides theta.
+
+    discrepancy: None where there is none. noise: the factor of the noise's variance. log_factor:
+    the logarithm of the Bayes factor of a discrepancy against none.
+    """
+
+    discrepancy: Discrepancy | None = None
+    noise: float = 1.0
+    log_factor: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Coupled:
-    """The coupled surrogate in weight space; made by `couple(post)`; see `interface.Surrogate`.
+    """The coupled surrogate in weight space; made by `couple(post)`; see `base.Surrogate`.
 
-    centre: theta's weights at which the response is linearized.
-    weights: the posterior of all weights. told: every outcome as it was told. outcomes: the same
-    outcomes with the replicates of each of t interventions merged. remainders: what linearization
-    leaves out of the variance of each of these t effects. learned: a residual and the noise.
+    centre: theta's weights at which the response is linearized. weights: the posterior of all
+    weights. told: every observed outcome. outcomes: the same outcomes with the replicates of each
+    of t interventions merged. remainders: variances (t,) of the linearization errors of their
+    effects. learned: the discrepancy and the noise.
     """
 
     linear: WeightedResponse
@@ -79,32 +182,30 @@ class Coupled:
     told: Told
     outcomes: Replicates
     remainders: np.ndarray
-    options: Options = Options()
+    options: CoupledOptions = CoupledOptions()
     learned: Learned = Learned()
 
     @property
     def post(self) -> Posterior:
-        """The posterior that was believed before the outcomes."""
+        """The posterior of theta before the outcomes."""
         return self.linear.post
 
     @property
-    def residual(self) -> Residual | None:
-        """What is added to the mechanisms' effects; None where the evidence does not ask for it."""
-        return self.learned.residual
+    def discrepancy(self) -> Discrepancy | None:
+        """The model discrepancy; None where the evidence does not favour one."""
+        return self.learned.discrepancy
 
     @property
     def is_affine(self) -> bool:
-        """Whether means are affine and sds convex in the values, so that a vertex is best."""
-        return self.residual is None and self.post.distribution.response.is_affine
+        """Whether means are affine and sds convex in the values, so that a vertex is optimal."""
+        return self.discrepancy is None and self.post.distribution.response.is_affine
 
     @property
     def degrees(self) -> float:
         """Degrees of freedom of Student's t, whose quantiles intervals of effects need."""
-        return (
-            noise_degrees(self.post) + len(self.told.values)
-            if self.options.learns_noise
-            else np.inf
-        )
+        if not self.options.learns_noise:
+            return np.inf
+        return noise_degrees(self.post) + len(self.told.values)
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
         """Return the parameters (d,) with these weights."""
@@ -118,9 +219,13 @@ class Coupled:
     def _linearize(self, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
         """Return offsets (M,) and features (M, r): effects are offset + phi'w."""
         offsets, causal = self.linear.at(self.centre, queries)
-        if self.residual is None:
+        if self.discrepancy is None:
             return offsets, causal
-        return offsets, np.concatenate([causal, self.residual.features(queries)], axis=1)
+        return offsets, np.concatenate([causal, self.discrepancy.features(queries)], axis=1)
+
+    def _unexplored(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return indices and discrepancy features of the queries of each set without outcomes."""
+        return [] if self.discrepancy is None else self.discrepancy.unexplored(queries)
 
     def features(self, queries: Queries) -> np.ndarray:
         """Return the derivatives (M, r) of effects in all weights."""
@@ -131,66 +236,68 @@ class Coupled:
         queries = self.post.problem.require(queries)
         offsets, features = self._linearize(queries)
         variance = self.weights.variances(features)
-        if self.residual is not None:
-            variance = variance + self.residual.unexplored_variances(queries)
+        if self.discrepancy is not None:
+            variance = variance + self.discrepancy.unexplored_variances(queries)
         return Prediction(offsets + features @ self.weights.mean, np.sqrt(variance))
 
     def covariance(self, queries: Queries) -> np.ndarray:
         """Return the joint covariance of the effects of a batch, (M, M)."""
-        features = self._linearize(queries)[1]
-        found = np.asarray(features @ self.weights.covariance @ features.T)
-        for rows, own in [] if self.residual is None else self.residual.unexplored(queries):
-            found[np.ix_(rows, rows)] += own @ own.T
-        return found
+        features = self.features(queries)
+        covariance = np.asarray(features @ self.weights.covariance @ features.T)
+        for indices, part in self._unexplored(queries):
+            covariance[np.ix_(indices, indices)] += part @ part.T
+        return covariance
 
     def cross_covariance(self, queries: Queries, others: Queries) -> np.ndarray:
         """Return the covariances (M, N) of the effects of two batches."""
-        left, right = self._linearize(queries)[1], self._linearize(others)[1]
-        found = np.asarray(left @ self.weights.covariance @ right.T)
-        if self.residual is None:
-            return found
-        both = self.residual.unexplored(stack([queries, others]))
-        for rows, own in both:
-            first = rows < len(queries)
-            found[np.ix_(rows[first], rows[~first] - len(queries))] += own[first] @ own[~first].T
-        return found
+        left, right, count = self.features(queries), self.features(others), len(queries)
+        covariance = np.asarray(left @ self.weights.covariance @ right.T)
+        for indices, part in self._unexplored(stack([queries, others])):
+            first = indices < count
+            own, other = indices[first], indices[~first] - count
+            covariance[np.ix_(own, other)] += part[first] @ part[~first].T
+        return covariance
 
     def row_lessons(self, queries: Queries, points: Queries, best: Queries) -> np.ndarray | None:
-        """Return how much one whole row of each query moves the effects of points, (M, J).
+        """Return how much one observation of all variables changes predictions, (M, J).
 
-        That is the variance of the change of E[f(point) - f(best)], over rows that may come out.
-        None where whole rows do not teach the mechanisms, or how much is not known.
+        That is the variance of the change of E[f(point) - f(best)] after an observation under each
+        query. None where observations do not inform the mechanisms, or their information is not
+        known.
         """
-        taught = None if self.residual is not None else self.post.expected_information(queries)
-        if taught is None:
+        if self.discrepancy is not None:
             return None
-        apart = self._linearize(points)[1] - self._linearize(best)[1]
-        return lessons(self.weights, taught, apart, len(self.outcomes.counts) > 0)
+        expected = self.post.expected_information(queries)
+        if expected is None:
+            return None
+        contrasts = self.features(points) - self.features(best)
+        has_outcomes = len(self.outcomes.counts) > 0
+        return _mean_change_variances(self.weights, expected, contrasts, has_outcomes)
 
     def without_residual(self) -> "Coupled":
-        """Return what the mechanisms alone make of all outcomes."""
-        if self.residual is None:
+        """Return the surrogate of the mechanisms alone given all outcomes."""
+        if self.discrepancy is None:
             return self
-        return replace(self, options=self.options._replace(residual=False))._judge()
+        return replace(self, options=self.options._replace(discrepancy=False))._judge()
 
     def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
         """Draw all effects of a batch at once, n times, (n, M)."""
         generator, count = host_generator(as_key(key)), read_count("n", n, 1)
         offsets, features = self._linearize(queries)
-        found = np.asarray(offsets + self.weights.draw(count, generator) @ features.T)
-        for rows, own in [] if self.residual is None else self.residual.unexplored(queries):
-            found[:, rows] += generator.standard_normal((count, own.shape[1])) @ own.T
-        return found
+        draws = np.asarray(offsets + self.weights.draw(count, generator) @ features.T)
+        for indices, part in self._unexplored(queries):
+            draws[:, indices] += generator.standard_normal((count, part.shape[1])) @ part.T
+        return draws
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
-        """Return the log density of an outcome of one query, given all that was told."""
-        told = require_one(self._read(query, outcome, noise))
-        mean, sd = self.predict(told.queries)
-        noises = self.learned.noise * told.variances + self.linear.noises(told.queries)
-        spread, gap = float(np.sqrt(sd**2 + noises)[0]), float(told.values[0] - mean[0])
+        """Return the log density of an outcome of one query, given all outcomes."""
+        new = self._read(query, outcome, noise)
+        mean, sd = self.predict(new.queries)
+        noises = self.learned.noise * new.variances + self.linear.noises(new.queries)
+        spread, residual = float(np.sqrt(sd**2 + noises)[0]), float(new.values[0] - mean[0])
         if np.isfinite(self.degrees):
-            return float(student.logpdf(gap, self.degrees, scale=spread))
-        return float(norm.logpdf(gap, scale=spread))
+            return float(student.logpdf(residual, self.degrees, scale=spread))
+        return float(norm.logpdf(residual, scale=spread))
 
     def tell(
         self,
@@ -198,51 +305,50 @@ class Coupled:
         outcomes: float | np.ndarray,
         noise: float | np.ndarray | None = None,
     ) -> "Coupled":
-        """Return the surrogate after outcomes of some interventions.
+        """Return the surrogate conditioned on outcomes of some interventions.
 
-        One outcome is a rank-one update; of several the weights are solved for anew.
+        One outcome is a rank-one update; for several the weights are solved for anew.
 
         Parameters
         ----------
         queries:
             M interventions.
         outcomes:
-            What came out, (M,); a number for one intervention.
+            Observed outcomes, (M,); a number for one intervention.
         noise:
             Variances of the outcomes' noise, by default those that the model implies. Once some are
             given, no common factor is learned.
         """
         new = self._read(queries, outcomes, noise)
-        told = self.told.join(new)
         options = self.options if noise is None else self.options._replace(learns_noise=False)
-        merged = merge_replicates(*told)
-        left_out = self.linear.noises(merged.queries)
-        after = replace(self, told=told, outcomes=merged, remainders=left_out, options=options)
-        if len(new.values) != 1 or not self.options.is_plain:
+        after = replace(self, options=options)._join(new)
+        if len(new.values) != 1 or not self.options.learns_theta_alone:
             return after._judge()
-        row = row_of(merged, new.queries)
-        offsets, features = self._linearize(new.queries)
-        (before, old), (now, more) = (
-            each._evidence(row, offsets[0], features[0]) for each in (self, after)
-        )
-        return replace(after, weights=extend(self.weights, features[0], now - before, more - old))
+        return replace(after, weights=self.weights.update(*self._gain(after, new.queries)))
 
     def _read(
         self, queries: Queries, outcomes: float | np.ndarray, noise: float | np.ndarray | None
     ) -> Told:
         queries = self.post.problem.require(queries)
         variances = self.post.outcome_variances(queries) if noise is None else noise
-        return read_told(queries, outcomes, variances)
+        return read_noisy_outcomes(queries, outcomes, variances)
+
+    def _join(self, new: Told) -> "Coupled":
+        """Return the surrogate with more outcomes, from which nothing was learned yet."""
+        told = self.told.join(new)
+        merged = merge_replicates(*told)
+        remainders = self.linear.noises(merged.queries)
+        return replace(self, told=told, outcomes=merged, remainders=remainders)
 
     def _judge(self) -> "Coupled":
         """Return the surrogate after the evidence of all outcomes was weighed."""
-        if self.options.is_plain:
+        if self.options.learns_theta_alone:
             return self._condition()
-        merged, residual = self.outcomes, None
+        merged, discrepancy = self.outcomes, None
         values, features = self.linear.at(np.zeros(self.linear.own), merged.queries)
-        if self.options.residual is not False:
-            residual = begin_residual(self.post.problem).having(merged.queries)
-        outcomes = Outcomes(
+        if self.options.discrepancy is not False:
+            discrepancy = no_discrepancy(self.post.problem).with_sets_of(merged.queries)
+        outcomes = MeanOutcomes(
             features,
             merged.means - values,
             merged.variances,
@@ -252,76 +358,79 @@ class Coupled:
             target_scale(self.post, features),
             noise_degrees(self.post) if self.options.learns_noise else np.inf,
         )
-        found = judge(outcomes, residual, merged.queries)
-        is_on = self.options.residual is True or found.log_factor > np.log(ENOUGH)
-        if residual is not None and self.linear.blocks:
-            is_on = is_on or is_missed(outcomes, found.noise_alone)
+        found = judge(outcomes, discrepancy, merged.queries)
+        is_on = self.options.discrepancy is True or found.log_factor > np.log(DECISIVE_BAYES_FACTOR)
+        if discrepancy is not None and self.linear.blocks:
+            is_on = is_on or is_far_off(outcomes, found.noise_alone)
         learned = Learned(None, found.noise_alone, found.log_factor)
-        if is_on and found.residual is not None:
-            learned = Learned(found.residual, found.noise_with, found.log_factor)
+        if is_on and found.discrepancy is not None:
+            learned = Learned(found.discrepancy, found.noise_with, found.log_factor)
         return replace(self, learned=learned)._condition()
 
     def fantasize(self, query: Queries, noise: float) -> "Coupled":
-        """Return the surrogate as if a query had come out as predicted: less doubt, same means."""
-        told = require_one(self._read(query, 0.0, noise))
-        told = told._replace(variances=np.maximum(told.variances, np.finfo(float).tiny))
-        here = self._widened(told.queries)
-        joined = self.told.join(told._replace(values=here.predict(told.queries).mean))
-        merged = merge_replicates(*joined)
-        after = replace(
-            here, told=joined, outcomes=merged, remainders=self.linear.noises(merged.queries)
-        )
-        row = row_of(merged, told.queries)
-        offsets, features = here._linearize(told.queries)
-        before, now = (each._evidence(row, offsets[0], features[0])[0] for each in (here, after))
-        gained = now - before
-        pull = gained * float(features[0] @ here.weights.mean)
-        return replace(after, weights=extend(here.weights, features[0], gained, pull))
+        """Return the surrogate as if a query had come out as predicted.
 
-    def _widened(self, queries: Queries) -> "Coupled":
-        """Return the same beliefs, with weights for the residuals of more sets."""
-        if self.residual is None or not self.residual.unexplored(queries):
+        Means stay the same, and variances become smaller.
+        """
+        new = self._read(query, 0.0, noise)
+        here = self._extend_basis(new.queries)
+        predicted = here.predict(new.queries).mean
+        variances = np.maximum(new.variances, np.finfo(float).tiny)
+        after = here._join(Told(new.queries, predicted, variances))
+        feature, precision, _ = here._gain(after, new.queries)
+        information = precision * float(feature @ here.weights.mean)
+        return replace(after, weights=here.weights.update(feature, precision, information))
+
+    def _gain(self, after: "Coupled", query: Queries) -> tuple[np.ndarray, float, float]:
+        """Return the feature of a query, and the precision and information that it gained."""
+        [offset], [feature] = self._linearize(query)
+        index = _position_of(after.outcomes, query)
+        (before, old), (now, more) = (
+            each._information(index, offset, feature) for each in (self, after)
+        )
+        return feature, now - before, more - old
+
+    def _extend_basis(self, queries: Queries) -> "Coupled":
+        """Return the same surrogate, with weights for the discrepancies of more sets."""
+        if self.discrepancy is None or not self._unexplored(queries):
             return self
-        wider = self.residual.having(queries)
-        old, more = len(self.weights.mean), np.zeros(wider.size - self.residual.size)
+        wider = self.discrepancy.with_sets_of(queries)
+        old, more = len(self.weights.mean), np.zeros(wider.size - self.discrepancy.size)
         covariance = np.eye(old + len(more))
         covariance[:old, :old] = self.weights.covariance
         weights = Weights(covariance, np.append(self.weights.mean, more))
-        learned = self.learned._replace(residual=wider)
-        return replace(self, learned=learned, weights=weights)
+        return replace(self, learned=self.learned._replace(discrepancy=wider), weights=weights)
 
-    def _evidence(self, row: int, offset: float, feature: np.ndarray) -> tuple[float, float]:
+    def _information(self, index: int, offset: float, feature: np.ndarray) -> tuple[float, float]:
         """Return precision of an intervention's mean outcome, and precision times residual.
 
         Both are 0 where it was not tried.
         """
-        if row >= len(self.outcomes.counts):
+        if index >= len(self.outcomes.counts):
             return 0.0, 0.0
-        noise, left_out = self.outcomes.variances[row], self.remainders[row]
-        noise = self.learned.noise * noise
-        precision = float(_precisions(noise, left_out, feature[None])[0])
-        return precision, precision * float(self.outcomes.means[row] - offset)
+        noise = self.learned.noise * self.outcomes.variances[index]
+        precision = float(_precisions(noise, self.remainders[index], feature[None])[0])
+        return precision, precision * float(self.outcomes.means[index] - offset)
 
     def relinearize(self) -> "Coupled":
-        """Linearize where the outcomes have moved theta, and learn from all of them again.
+        """Return the surrogate linearized at the most probable theta given all outcomes.
 
-        That is theta's most probable value, all other weights integrated out, found by Gauss-Newton
-        steps, O(t r^2 + r^3) each; one that makes theta less probable is halved.
+        All other weights are integrated out. It is found by Gauss-Newton steps of cost
+        O(t r^2 + r^3); a step that makes theta less probable is halved.
         """
         if not len(self.outcomes.counts):
             return self
         centre, weights, own = self.centre, self.weights, self.linear.own
         loss = self._linearized_at(centre)[0]
-        for _ in range(STEPS):
+        for _ in range(MOST_GAUSS_NEWTON_STEPS):
             step = weights.mean[:own] - centre
             after, offsets, features = self._linearized_at(centre + step)
-            while after > loss and np.abs(step).max() > CLOSE:
+            while after > loss and np.abs(step).max() > SMALL_STEP:
                 step = step / 2
                 after, offsets, features = self._linearized_at(centre + step)
-            residuals = self.outcomes.means - offsets
-            weights = condition(features, residuals, self._precisions(features))
-            centre, gained, loss = centre + step, loss - after, after
-            if np.abs(step).max() <= CLOSE or gained <= LITTLE * max(loss, 1.0):
+            weights = self._regress(offsets, features)
+            centre, gain, loss = centre + step, loss - after, after
+            if np.abs(step).max() <= SMALL_STEP or gain <= SMALL_GAIN * max(loss, 1.0):
                 break
         return replace(self, centre=centre, weights=weights)
 
@@ -332,42 +441,46 @@ class Coupled:
         """
         offsets, features = replace(self, centre=centre)._linearize(self.outcomes.queries)
         own, precisions = self.linear.own, self._precisions(features)
-        gaps, others = self.outcomes.means - offsets - features[:, :own] @ centre, features[:, own:]
-        loss = centre @ centre
+        residuals = self.outcomes.means - offsets - features[:, :own] @ centre
+        others, loss = features[:, own:], centre @ centre
         if others.shape[1]:
-            explained = condition(others, gaps, precisions).mean
-            gaps, loss = gaps - others @ explained, loss + explained @ explained
-        return float(loss + precisions @ gaps**2) / 2, offsets, features
+            explained = regress(others, residuals, precisions).mean
+            residuals, loss = residuals - others @ explained, loss + explained @ explained
+        return float(loss + precisions @ residuals**2) / 2, offsets, features
 
     def _precisions(self, features: np.ndarray) -> np.ndarray:
         noises = self.learned.noise * self.outcomes.variances
         return _precisions(noises, self.remainders, features)
 
+    def _regress(self, offsets: np.ndarray, features: np.ndarray) -> Weights:
+        """Return the weights that all outcomes imply, linearized with offsets and features."""
+        return regress(features, self.outcomes.means - offsets, self._precisions(features))
+
     def _condition(self) -> "Coupled":
         """Return the surrogate with the weights that all outcomes imply, at the same centre."""
-        offsets, features = self._linearize(self.outcomes.queries)
-        weights = condition(features, self.outcomes.means - offsets, self._precisions(features))
-        return replace(self, weights=weights)
+        return replace(self, weights=self._regress(*self._linearize(self.outcomes.queries)))
 
     def __repr__(self) -> str:
         distinct = len(self.outcomes.counts)
         outcomes = f"{self.outcomes.counts.sum()} outcomes of {distinct} interventions"
-        rest = "" if self.residual is None else f", residual {self.residual.amplitude:.3g}"
+        rest = "" if self.discrepancy is None else f", discrepancy {self.discrepancy.amplitude:.3g}"
         size = self.linear.own
         return f"Coupled({outcomes}, {size} directions{rest}; {self.post!r})"
 
 
-def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool = False) -> Coupled:
+def couple(
+    post: Posterior, *, discrepancy: bool | str = False, learns_noise: bool = False
+) -> Coupled:
     """Return the coupled surrogate of a posterior, before any outcome.
 
     Parameters
     ----------
     post:
         A posterior whose verdict did not fail, or that was accepted.
-    residual:
-        Whether every set has a smooth function of its own, added to the effect that the mechanisms
-        imply: "auto" as soon as the outcomes favour it by a Bayes factor above 20 or, where effects
-        bend, as soon as the mechanisms miss the outcomes by far more than they allow for.
+    discrepancy:
+        Whether every set has a smooth function that is added to the effect that the mechanisms
+        imply: "auto" as soon as the outcomes favour it by a Bayes factor above 20 or, for nonlinear
+        effects, as soon as the outcomes are much further from the predictions than these allow.
     learns_noise:
         Whether the noise's variance is known up to a common factor only, which is then learned from
         the outcomes. Intervals need Student's quantiles with `surrogate.degrees`.
@@ -377,60 +490,89 @@ def couple(post: Posterior, *, residual: bool | str = False, learns_noise: bool 
     Coupled
         With the methods `predict`, `sample`, `tell` and `fantasize`.
 
+    Raises
+    ------
+    ArgumentError
+        If `discrepancy` is neither True nor False nor "auto".
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
     >>> surrogate = cb.surrogates.couple(cb.fit(system.problem, system.observe(200, 0)))
     >>> tried = system.problem.queries([{"X": 2.0}])
-    >>> told = surrogate.tell(tried, -2.2)
-    >>> bool(told.predict(tried).sd[0] < surrogate.predict(tried).sd[0])
+    >>> updated = surrogate.tell(tried, -2.2)
+    >>> bool(updated.predict(tried).sd[0] < surrogate.predict(tried).sd[0])
     True
     """
     post = require_trusted(post)
-    if residual not in (True, False, "auto") or not isinstance(residual, bool | str):
-        raise ModelError(f'residual must be True, False or "auto"; got {residual!r}')
-    linear, nothing = weigh_response(post), no_told(len(post.problem.graph.nodes))
+    if discrepancy not in (True, False, "auto") or not isinstance(discrepancy, bool | str):
+        raise ArgumentError(f'discrepancy must be True, False or "auto"; got {discrepancy!r}')
+    linear, nothing = weigh_response(post), no_noisy_outcomes(len(post.problem.graph.nodes))
     return Coupled(
         linear,
         np.zeros(linear.own),
-        no_outcome(linear.size),
+        Weights(np.eye(linear.size), np.zeros(linear.size)),
         nothing,
         merge_replicates(*nothing),
         np.zeros(0),
-        Options(residual, bool(learns_noise)),
+        CoupledOptions(discrepancy, bool(learns_noise)),
     )
 
 
 @dataclass(frozen=True)
 class CoupledMaker:
-    """Makes the coupled surrogate; see `interface.SurrogateMaker` and `couple`."""
+    """The configuration of the coupled surrogate; see `couple`."""
 
-    residual: bool | str = False
+    discrepancy: bool | str = False
     learns_noise: bool = False
 
     name = "coupled"
 
     def begin(self, post: Posterior) -> Coupled:
         """Return the surrogate before any outcome."""
-        return couple(post, residual=self.residual, learns_noise=self.learns_noise)
+        return couple(post, discrepancy=self.discrepancy, learns_noise=self.learns_noise)
+
+
+def is_far_off(outcomes: MeanOutcomes, factor: float) -> bool:
+    """Return whether t outcomes are far from what the mechanisms alone imply.
+
+    That is where r'K^-1 r / t exceeds 2, with K the covariance of the outcomes and a factor of the
+    noise. Of few outcomes r'K^-1 r varies much, so that a chi-square variable must also exceed it
+    in less than one of 1,000 cases.
+    """
+    count = len(outcomes.residuals)
+    if not count:
+        return False
+    noises = outcomes.total_noises(factor, (outcomes.features**2).sum(axis=1))
+    weights = regress(outcomes.features, outcomes.residuals, 1 / noises).mean
+    residuals = outcomes.residuals - outcomes.features @ weights
+    total = float((residuals**2 / noises).sum() + weights @ weights)
+    return total > FAR_DISTANCE * count and float(chi2.sf(total, count)) < RARE_PROBABILITY
+
+
+def _position_of(merged: Replicates, query: Queries) -> int:
+    """Return the position of one intervention among merged ones."""
+    mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
+    same = (merged.queries.mask == mask) & (merged.queries.value == value)
+    return int(np.flatnonzero(np.asarray(same).all(axis=1))[0])
 
 
 def _precisions(
-    variances: np.ndarray, left_out: np.ndarray | float, features: np.ndarray
+    variances: np.ndarray, remainders: np.ndarray | float, features: np.ndarray
 ) -> np.ndarray:
-    """Return precisions (t,) of mean outcomes; an effect that no weight moves teaches nothing."""
+    """Return precisions (t,) of mean outcomes; 0 for an effect that depends on no weight."""
     prior = (features**2).sum(axis=1)
-    noise = variances + left_out + LEAST_NOISE * prior
+    noise = variances + remainders + LEAST_NOISE * prior
     return np.where(prior > 0, 1 / np.where(noise > 0, noise, 1.0), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Uncoupled:
-    """A surrogate for every set; made by `UncoupledMaker`; see `interface.Surrogate`.
+    """A surrogate for every set; made by `UncoupledMaker`; see `base.Surrogate`.
 
-    before: what is believed about each set that has no outcomes. sets: the surrogates of the sets
-    that have outcomes, each told of its own only.
+    before: the surrogate of each set that has no outcomes. sets: the surrogates of the sets that
+    have outcomes, each conditioned on those of its set alone.
     """
 
     before: Surrogate
@@ -438,14 +580,14 @@ class Uncoupled:
 
     @property
     def post(self) -> Posterior:
-        """The posterior that was believed before the outcomes."""
+        """The posterior of theta before the outcomes."""
         return self.before.post
 
     @property
     def is_affine(self) -> bool:
         """Whether means are affine and sds convex in the values, so that a vertex is optimal.
 
-        It is what the surrogates of the sets say of themselves, or else whether effects are affine.
+        That is the property of the sets' surrogates or, where they lack it, of the effects.
         """
         default = self.post.distribution.response.is_affine
         parts = (self.before, *self.sets.values())
@@ -458,16 +600,16 @@ class Uncoupled:
         """
         queries = self.post.problem.require(queries)
         mean, sd = np.empty(len(queries)), np.empty(len(queries))
-        for surrogate, rows in self._told_apart(queries):
-            mean[rows], sd[rows] = surrogate.predict(queries[rows])
+        for surrogate, indices in self._by_surrogate(queries):
+            mean[indices], sd[indices] = surrogate.predict(queries[indices])
         return Prediction(mean, sd)
 
     def covariance(self, queries: Queries) -> np.ndarray:
         """Return the joint covariance of the effects of a batch, (M, M); 0 between sets."""
         queries = self.post.problem.require(queries)
         joint = np.zeros((len(queries), len(queries)))
-        for key, rows in split_by_set(queries):
-            joint[np.ix_(rows, rows)] = self._of(key).covariance(queries[rows])
+        for key, indices in split_by_set(queries):
+            joint[np.ix_(indices, indices)] = self._of(key).covariance(queries[indices])
         return joint
 
     def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
@@ -476,8 +618,8 @@ class Uncoupled:
         draws = np.empty((read_count("n", n, 1), len(queries)))
         sets = list(split_by_set(queries))
         keys = jax.random.split(as_key(key), max(len(sets), 1))
-        for (name, rows), own in zip(sets, keys, strict=False):
-            draws[:, rows] = self._of(name).sample(queries[rows], n, own)
+        for (name, indices), own in zip(sets, keys, strict=False):
+            draws[:, indices] = self._of(name).sample(queries[indices], n, own)
         return draws
 
     def tell(
@@ -486,56 +628,44 @@ class Uncoupled:
         outcomes: float | np.ndarray,
         noise: float | np.ndarray | None = None,
     ) -> "Uncoupled":
-        """Return the surrogate after outcomes (M,) of M queries; see `interface.Surrogate`."""
+        """Return the surrogate conditioned on outcomes (M,) of M queries; see `base.Surrogate`."""
         queries = self.post.problem.require(queries)
-        values = np.ravel(np.asarray(outcomes, object))
-        count = 1 if noise is None else np.size(noise)
-        if len(values) != len(queries) or count not in (1, len(queries)) or not len(queries):
-            raise DataError(
-                f"tell one outcome of each intervention; got {len(values)} outcomes and {count} "
-                f"variances of {queries!r}"
-            )
-        variances = None if noise is None else np.broadcast_to(np.ravel(noise), len(queries))
-        after = dict(self.sets)
-        for key, rows in split_by_set(queries):
-            own = None if variances is None else variances[rows]
-            after[key] = self._of(key).tell(queries[rows], values[rows], own)
-        return replace(self, sets=after)
+        new = read_noisy_outcomes(queries, outcomes, 0.0 if noise is None else noise)
+        sets = dict(self.sets)
+        for key, indices in split_by_set(queries):
+            own = None if noise is None else new.variances[indices]
+            sets[key] = self._of(key).tell(queries[indices], new.values[indices], own)
+        return replace(self, sets=sets)
 
     def fantasize(self, query: Queries, noise: float) -> "Uncoupled":
         """Return the surrogate as if one query had come out as predicted."""
-        key = self._one(query)
+        key, _ = next(split_by_set(self.post.problem.require(query)))
         return replace(self, sets={**self.sets, key: self._of(key).fantasize(query, noise)})
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
-        """Return the log density of an outcome of one query, given all that was told."""
-        return self._of(self._one(query)).log_density(query, outcome, noise)
+        """Return the log density of an outcome of one query, given all outcomes."""
+        key, _ = next(split_by_set(self.post.problem.require(query)))
+        return self._of(key).log_density(query, outcome, noise)
 
     def relinearize(self) -> "Uncoupled":
-        """Return the same beliefs with every set's approximations made anew at its own outcomes."""
-        moved = {}
+        """Return the surrogate with every set's approximations made anew at its outcomes."""
+        sets = {}
         for key, surrogate in self.sets.items():
             relinearize = offered(surrogate, "relinearize")
-            moved[key] = surrogate if relinearize is None else relinearize()
-        return replace(self, sets=moved)
+            sets[key] = surrogate if relinearize is None else relinearize()
+        return replace(self, sets=sets)
 
     def _of(self, key: bytes) -> Surrogate:
         return self.sets.get(key, self.before)
 
-    def _one(self, query: Queries) -> bytes:
-        query = self.post.problem.require(query)
-        if len(query) != 1:
-            raise DataError(f"this is about one intervention; got {query!r}")
-        return next(split_by_set(query))[0]
-
-    def _told_apart(self, queries: Queries) -> Iterator[tuple[Surrogate, np.ndarray]]:
-        """Yield each surrogate with its rows; that of sets without outcomes comes last, once."""
+    def _by_surrogate(self, queries: Queries) -> Iterator[tuple[Surrogate, np.ndarray]]:
+        """Yield each surrogate and its queries; that of sets without outcomes comes last, once."""
         rest = [np.zeros(0, int)]
-        for key, rows in split_by_set(queries):
+        for key, indices in split_by_set(queries):
             if key in self.sets:
-                yield self.sets[key], rows
+                yield self.sets[key], indices
             else:
-                rest.append(rows)
+                rest.append(indices)
         if len(rest) > 1:
             yield self.before, np.concatenate(rest)
 
@@ -545,23 +675,23 @@ class Uncoupled:
 
 @dataclass(frozen=True)
 class UncoupledMaker:
-    """Makes a surrogate for every set on its own; see `interface.SurrogateMaker`.
+    """The configuration of a separate surrogate for every set.
 
     Parameters
     ----------
     of:
-        What makes the surrogate of one set: the coupled one, unless another is given.
+        The configuration of the surrogate of one set, by default the coupled one.
 
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
     >>> alone = UncoupledMaker().begin(cb.fit(system.problem, system.observe(100, 0)))
-    >>> told = alone.tell(system.problem.queries([{"Z": 2.0}]), -2.6, 0.1)
+    >>> updated = alone.tell(system.problem.queries([{"Z": 2.0}]), -2.6, 0.1)
     >>> same, other = system.problem.queries([{"Z": 1.0}, {"X": 1.0}])
-    >>> bool(told.predict(same).sd < alone.predict(same).sd)
+    >>> bool(updated.predict(same).sd < alone.predict(same).sd)
     True
-    >>> bool(told.predict(other).sd < alone.predict(other).sd)
+    >>> bool(updated.predict(other).sd < alone.predict(other).sd)
     False
     """
 

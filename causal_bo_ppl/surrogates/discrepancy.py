@@ -1,24 +1,24 @@
-"""A smooth function of its own for every intervention set, for what the mechanisms get wrong.
+"""Model discrepancy: a smooth function for every intervention set, for what the mechanisms miss.
 
-The residual of the effect of a set s at values x is
+The discrepancy of the effect of a set s at values x is
 
     h_s(x) = a sum over members j of u_sj(x_j) / sqrt(|s|),
 
 with independent Gaussian processes u_sj of variance 1 and squared exponential covariances, whose
 lengthscale is a share of the width of the member's domain. They are written in a finite basis, and
-sets without outcomes need none: their residuals have their prior's variance, about a^2.
+sets without outcomes need none: their discrepancies have their prior's variance, about a^2.
 
-Do the outcomes ask for a residual, and how noisy are they? Both are decided by their evidence.
+Do the outcomes favour a discrepancy, and how noisy are they? Both are decided by the evidence.
 
 The outcomes y of t interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal
-kernel, V the noise that the model implies and R what linearization leaves out. The factor c of the
-noise has an inverse gamma prior around 1, with the degrees of freedom of the rows. With a residual
+kernel, V the noise that the model implies and R the linearization error. The factor c of the noise
+has an inverse gamma prior around 1, with the degrees of freedom of the data. With a discrepancy
 a^2 H(l) is added. Amplitudes a and lengthscales l lie on a grid and have a prior; so the evidence
 of both hypotheses is a sum, and their ratio is a Bayes factor: while the mechanisms are right, the
 chance that it ever exceeds 20 is at most 1 in 20 (Ville).
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,307 +26,266 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
 from scipy.special import logsumexp
-from scipy.stats import chi2, invgamma, norm
+from scipy.stats import invgamma, norm
 
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.surrogates.weights import condition, log_evidences, log_evidences_in_blocks
 
-# Lengthscales in widths of a domain, each with its probability before any outcome.
-LENGTHS = {0.05: 0.10, 0.1: 0.20, 0.2: 0.30, 0.4: 0.25, 0.8: 0.15}
-NODES = 80  # of the grid on which the basis is found
-LEAST_EIGENVALUE = 1e-10  # of the largest eigenvalue there: what the basis leaves out
+# Lengthscales in widths of a domain, each with its prior probability.
+LENGTHSCALES = {0.05: 0.10, 0.1: 0.20, 0.2: 0.30, 0.4: 0.25, 0.8: 0.15}
+NYSTROM_NODES = 80  # of the grid on which the basis is computed
+LEAST_EIGENVALUE = 1e-10  # of the largest eigenvalue there: directions below it are dropped
+DECISIVE_BAYES_FACTOR = 20.0  # from which on a discrepancy is used
+AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
+MEDIAN_AMPLITUDE, AMPLITUDE_SPREAD = 0.3, 1.5  # prior median, and prior sd of the logarithm
+NOISE_FACTORS = 21  # of the grid of noise factors
+FEWEST_DEGREES = 3.0  # of freedom: with fewer a variance has no posterior mean
+MOST_IN_DENSE_GRAM = 64  # interventions whose covariance is formed; more are handled set by set
+LEAST_NOISE = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
+LEAST_BLOCK_EIGENVALUE = 1e-14  # of a block's largest eigenvalue: smaller ones are rounding
+LOG_TWO_PI = float(np.log(2 * np.pi))
+
+# Indices (S, T) of the queries of S sets, -1 for padding, and features (S, T, m), 0 for padding.
+FeatureBlock = tuple[np.ndarray, np.ndarray]
 
 
 @lru_cache(maxsize=16)
-def _projection(length: float) -> tuple[np.ndarray, np.ndarray]:
+def _projection(lengthscale: float) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes (n,) in [0, 1], and a matrix (n, m) that takes covariances to basis functions.
 
-    The basis functions are those of Nystrom's method: exact at the nodes, up to `LEAST`.
+    The basis functions are those of Nystrom's method: exact at the nodes, up to `LEAST_EIGENVALUE`.
     """
-    nodes = (chebpts1(NODES) + 1) / 2
-    sizes, directions = np.linalg.eigh(_covariances(nodes, nodes, length))
-    kept = sizes > LEAST_EIGENVALUE * sizes.max()
-    return nodes, directions[:, kept] / np.sqrt(sizes[kept])
+    nodes = (chebpts1(NYSTROM_NODES) + 1) / 2
+    sizes, directions = np.linalg.eigh(_correlations(nodes, nodes, lengthscale))
+    used = sizes > LEAST_EIGENVALUE * sizes.max()
+    return nodes, directions[:, used] / np.sqrt(sizes[used])
 
 
-def _covariances(left: np.ndarray, right: np.ndarray, length: float) -> np.ndarray:
-    return np.asarray(np.exp(-0.5 * ((left[:, None] - right[None]) / length) ** 2))
+def _correlations(left: np.ndarray, right: np.ndarray, lengthscale: float) -> np.ndarray:
+    return np.asarray(np.exp(-0.5 * ((left[:, None] - right[None]) / lengthscale) ** 2))
 
 
-def basis(positions: np.ndarray, length: float) -> np.ndarray:
-    """Return basis functions (n, m) of one process at positions (n,) in [0, 1]."""
-    nodes, projection = _projection(length)
-    return np.asarray(_covariances(positions, nodes, length) @ projection)
+def basis(points: np.ndarray, lengthscale: float) -> np.ndarray:
+    """Return basis functions (n, m) of one process at points (n,) in [0, 1]."""
+    nodes, projection = _projection(lengthscale)
+    return np.asarray(_correlations(points, nodes, lengthscale) @ projection)
 
 
 @dataclass(frozen=True, eq=False)
-class Residual:
-    """Residuals of all sets, written in a basis for those that have outcomes.
+class Discrepancy:
+    """Discrepancies of all sets, written in a basis for those that have outcomes.
 
-    low, width: (p,) of the domains, beyond which a residual keeps its value at the edge. kinds:
-    (S, p), the sets with outcomes as masks. amplitude: a, in units of the target. length: the
-    lengthscale, in widths of the domains.
+    low, width: (p,) of the domains, beyond which a discrepancy keeps its value at the edge. sets:
+    (S, p), masks of the sets with outcomes. amplitude: a, in units of the target. lengthscale: in
+    widths of the domains.
     """
 
     low: np.ndarray
     width: np.ndarray
-    kinds: np.ndarray
+    sets: np.ndarray
     amplitude: float = 1.0
-    length: float = 0.2
+    lengthscale: float = 0.2
 
-    def having(self, queries: Queries) -> "Residual":
-        """Return the same residual with a basis for the sets of more queries."""
-        kinds = np.concatenate([self.kinds, np.asarray(queries.mask)])
-        return replace(self, kinds=_distinct(kinds))
-
-    def _members(self) -> Iterator[tuple[np.ndarray, int]]:
-        for kind in self.kinds:
-            for position in np.flatnonzero(kind):
-                yield kind, int(position)
+    def with_sets_of(self, queries: Queries) -> "Discrepancy":
+        """Return the same discrepancy with a basis for the sets of more queries."""
+        masks = np.concatenate([self.sets, np.asarray(queries.mask)])
+        return replace(self, sets=_distinct(masks))
 
     @property
     def size(self) -> int:
         """The number of basis functions."""
-        each = _projection(self.length)[1].shape[1]
-        return int(each * self.kinds.sum())
+        return int(_projection(self.lengthscale)[1].shape[1] * self.sets.sum())
 
-    def _positions(self, value: np.ndarray, position: int) -> np.ndarray:
-        return np.asarray(
-            np.clip((value[:, position] - self.low[position]) / self.width[position], 0, 1)
-        )
+    def _set_features(self, members: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Return the features (n, m) of the basis functions of one set at values (n, p)."""
+        scale = self.amplitude / np.sqrt(members.sum())
+        shares = np.clip((value - self.low) / self.width, 0, 1)
+        parts = [
+            scale * basis(shares[:, index], self.lengthscale) for index in np.flatnonzero(members)
+        ]
+        return np.concatenate(parts, axis=1)
 
     def features(self, queries: Queries) -> np.ndarray:
-        """Return features (M, m): the residual is their product with m standard weights."""
-        mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-        found, each = np.zeros((len(mask), self.size)), _projection(self.length)[1].shape[1]
-        rows = {kind.tobytes(): np.flatnonzero((mask == kind).all(axis=1)) for kind in self.kinds}
-        for at, (kind, position) in enumerate(self._members()):
-            own = rows[kind.tobytes()]
-            scale = self.amplitude / np.sqrt(kind.sum())
-            part = basis(self._positions(value[own], position), self.length)
-            found[own, at * each : (at + 1) * each] = scale * part
-        return found
+        """Return features (M, m): the discrepancy is their product with m standard weights."""
+        value = np.asarray(queries.value)
+        features, start = np.zeros((len(value), self.size)), 0
+        for members in self.sets:
+            own = _indices_of(members, queries)
+            part = self._set_features(members, value[own])
+            features[own, start : start + part.shape[1]] = part
+            start += part.shape[1]
+        return features
 
-    def blocks(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+    def blocks(self, queries: Queries) -> list[FeatureBlock]:
         """Return the features set by set, for sets of one size with about as many queries at once.
 
-        Each pair holds the rows (S, T) of S sets, -1 where they are filled up, and the features
-        (S, T, m) of these sets' own weights, 0 there.
+        See `FeatureBlock`; the features are those of each set's basis functions alone.
         """
-        mask = np.asarray(queries.mask)
-        found: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
-        for kind in self.kinds:
-            rows = np.flatnonzero((mask == kind).all(axis=1))
-            if len(rows):
-                own = replace(self, kinds=kind[None]).features(queries[rows])
-                size = 1 << (len(rows) - 1).bit_length()
-                filled = np.concatenate([rows, np.full(size - len(rows), -1)])
-                more = np.zeros((size - len(rows), own.shape[1]))
-                found.setdefault((size, own.shape[1]), []).append(
-                    (filled, np.concatenate([own, more]))
-                )
+        groups: dict[tuple[int, int], list[FeatureBlock]] = {}
+        for members in self.sets:
+            own = _indices_of(members, queries)
+            if len(own):
+                part = self._set_features(members, np.asarray(queries.value)[own])
+                size = 1 << (len(own) - 1).bit_length()
+                padding = (0, size - len(own))
+                padded = (np.pad(own, padding, constant_values=-1), np.pad(part, (padding, (0, 0))))
+                groups.setdefault((size, part.shape[1]), []).append(padded)
         return [
-            (np.stack([rows for rows, _ in group]), np.stack([own for _, own in group]))
-            for group in found.values()
+            (np.stack([indices for indices, _ in group]), np.stack([part for _, part in group]))
+            for group in groups.values()
         ]
 
     def unexplored(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return rows and features (n, m) of the queries of each set without outcomes.
+        """Return indices and features (n, m) of the queries of each set without outcomes.
 
-        An intervention that sets nothing is no experiment and has no residual.
+        An intervention that sets nothing is no experiment and has no discrepancy.
         """
-        mask, known = np.asarray(queries.mask), {kind.tobytes() for kind in self.kinds}
-        found = []
-        for kind in _distinct(mask):
-            if kind.tobytes() not in known:
-                rows = np.flatnonzero((mask == kind).all(axis=1))
-                found.append((rows, replace(self, kinds=kind[None]).features(queries[rows])))
-        return found
+        known = {members.tobytes() for members in self.sets}
+        parts = []
+        for members in _distinct(np.asarray(queries.mask)):
+            if members.tobytes() not in known:
+                own = _indices_of(members, queries)
+                parts.append((own, self._set_features(members, np.asarray(queries.value)[own])))
+        return parts
 
     def unexplored_variances(self, queries: Queries) -> np.ndarray:
-        """Return the variances (M,) of residuals of sets without outcomes; 0 for the others."""
-        mask, known = np.asarray(queries.mask), {kind.tobytes() for kind in self.kinds}
+        """Return the variances (M,) of discrepancies of sets without outcomes; 0 for the others."""
+        mask, known = np.asarray(queries.mask), {members.tobytes() for members in self.sets}
         is_new = np.array([row.any() and row.tobytes() not in known for row in mask], bool)
         return np.where(is_new, self.amplitude**2, 0.0)
 
 
-def begin_residual(problem: Problem) -> Residual:
-    """Return the residual of a problem before any outcome."""
+def no_discrepancy(problem: Problem) -> Discrepancy:
+    """Return the discrepancy of a problem before any outcome."""
     nodes = problem.graph.nodes
     bounds = np.array([problem.domains.get(name, (0.0, 1.0)) for name in nodes], float)
-    kinds = np.zeros((0, len(nodes)), bool)
-    return Residual(bounds[:, 0], bounds[:, 1] - bounds[:, 0], kinds)
+    return Discrepancy(bounds[:, 0], bounds[:, 1] - bounds[:, 0], np.zeros((0, len(nodes)), bool))
 
 
-def _distinct(kinds: np.ndarray) -> np.ndarray:
+def _distinct(masks: np.ndarray) -> np.ndarray:
     """Return distinct masks that set something, in the order in which they first appear."""
-    found = {kind.tobytes(): kind for kind in kinds if kind.any()}
-    return np.array(list(found.values()), bool).reshape(-1, kinds.shape[1])
+    found = {members.tobytes(): members for members in masks if members.any()}
+    return np.array(list(found.values()), bool).reshape(-1, masks.shape[1])
 
 
-ENOUGH = 20.0  # the Bayes factor from which on a residual is used
-MISSED, RARELY = 2.0, 1e-3  # r'K^-1 r / t of outcomes that are missed by far, and how rare it is
-AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
-USUAL, SPREAD = 0.3, 1.5  # of the amplitude's prior: median, and sd of its logarithm
-FACTORS = 21  # of the noise
-FEWEST = 3.0  # degrees of freedom: with fewer a variance has no posterior mean
-MOST = 64  # interventions whose covariance is formed; more are judged set by set
-LEAST_NOISE = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
+def _indices_of(members: np.ndarray, queries: Queries) -> np.ndarray:
+    """Return the indices of the queries of one set."""
+    return np.flatnonzero((np.asarray(queries.mask) == members).all(axis=1))
 
 
-class Options(NamedTuple):
-    """What a coupled surrogate may learn besides theta.
+class MeanOutcomes(NamedTuple):
+    """Mean outcomes of t interventions, and what the mechanisms alone imply for them.
 
-    residual: False, True, or "auto": as soon as the evidence of the outcomes asks for it.
-    learns_noise: whether the variance of the outcomes' noise is known up to a common factor only.
-    """
-
-    residual: bool | str = False
-    learns_noise: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether only theta is learned."""
-        return self.residual is False and not self.learns_noise
-
-
-class Learned(NamedTuple):
-    """What the evidence of all outcomes says besides theta.
-
-    residual: None where there is none. noise: the factor of the noise's variance. log_factor: the
-    logarithm of the Bayes factor of a residual against none.
-    """
-
-    residual: Residual | None = None
-    noise: float = 1.0
-    log_factor: float = -np.inf
-
-
-class Outcomes(NamedTuple):
-    """What is known of t mean outcomes before a residual is considered.
-
-    features: (t, r) of the causal kernel. residuals: (t,) what the posterior mean does not explain.
-    noises: (t,) variances of the means' noise, as the model implies it or as given. left_out: (t,)
-    what linearization leaves out. repeats: how many outcomes are replicates of others. within: sum
-    of their squared distances from their means, in units of their noise. scale: the target's sd.
-    degrees: of freedom of the noise's variance; infinite where it is known.
+    features: (t, r) of the causal kernel. residuals: (t,) means less the effects at the posterior
+    mean. noises: (t,) variances of the means' noise, as the model implies it or as given.
+    remainders: (t,) variances of the linearization error. repeats: how many outcomes are replicates
+    of others. within: sum of their squared distances from their means, in units of their noise.
+    scale: the target's sd. degrees: of freedom of the noise's variance; infinite where it is known.
     """
 
     features: np.ndarray
     residuals: np.ndarray
     noises: np.ndarray
-    left_out: np.ndarray
+    remainders: np.ndarray
     repeats: int
     within: float
     scale: float
     degrees: float
 
+    def total_noises(self, factor: float, prior: np.ndarray) -> np.ndarray:
+        """Return the noise (t,) of each mean, linearization error included.
+
+        factor: of the noise. prior: variances (t,) of the effects.
+        """
+        noises = factor * self.noises + self.remainders + LEAST_NOISE * prior
+        return np.where(noises > 0, noises, LEAST_NOISE * self.scale**2)  # an effect that is known
+
 
 class Judgement(NamedTuple):
-    """What the evidence says.
+    """The evidence for a discrepancy.
 
-    log_factor: the logarithm of the Bayes factor of a residual against none. residual: the most
-    probable one. noise_alone, noise_with: factor of the noise, without and with it.
+    log_factor: the logarithm of the Bayes factor of a discrepancy against none. discrepancy: the
+    most probable one. noise_alone, noise_with: factor of the noise, without and with it.
     """
 
     log_factor: float
-    residual: Residual | None
+    discrepancy: Discrepancy | None
     noise_alone: float
     noise_with: float
 
 
-class Added(NamedTuple):
-    """What a residual of amplitude 1 adds to t outcomes.
+class DiscrepancyCovariance(NamedTuple):
+    """What a discrepancy adds to the covariance of t outcomes.
 
     variances: (t,). gram: (t, t) where they are few, otherwise empty. blocks: see
-    `Residual.blocks`.
+    `Discrepancy.blocks`.
     """
 
     variances: np.ndarray
     gram: np.ndarray
-    blocks: list[tuple[np.ndarray, np.ndarray]]
+    blocks: list[FeatureBlock]
 
     @classmethod
-    def of(cls, residual: Residual, queries: Queries) -> "Added":
-        """Return what a residual adds to the outcomes of t queries."""
-        blocks, count = residual.blocks(queries), len(queries)
+    def of(cls, discrepancy: Discrepancy, queries: Queries) -> "DiscrepancyCovariance":
+        """Return what a discrepancy adds to the outcomes of t queries."""
+        blocks, count = discrepancy.blocks(queries), len(queries)
         variances = np.zeros(count)
-        gram = np.zeros((count, count) if count <= MOST else (0, 0))
-        for rows, factors in blocks:
-            for own, each in zip(rows, factors, strict=True):
-                own, each = own[own >= 0], each[own >= 0]
-                variances[own] = (each**2).sum(axis=1)
+        gram = np.zeros((count, count) if count <= MOST_IN_DENSE_GRAM else (0, 0))
+        for indices, features in blocks:
+            for own, part in zip(indices, features, strict=True):
+                own, part = own[own >= 0], part[own >= 0]
+                variances[own] = (part**2).sum(axis=1)
                 if len(gram):
-                    gram[np.ix_(own, own)] = each @ each.T
+                    gram[np.ix_(own, own)] = part @ part.T
         return cls(variances, gram, blocks)
 
 
-def judge(outcomes: Outcomes, residual: Residual | None, queries: Queries) -> Judgement:
-    """Compare the mechanisms alone with the mechanisms and a residual.
+def judge(outcomes: MeanOutcomes, discrepancy: Discrepancy | None, queries: Queries) -> Judgement:
+    """Compare the mechanisms alone with the mechanisms and a discrepancy.
 
-    residual: of the problem, with a basis for the sets of all outcomes; None where none is
+    discrepancy: of the problem, with a basis for the sets of all outcomes; None where none is
     considered. queries: the t interventions.
     """
-    factors, chances = noise_factors(outcomes.degrees)
-    alone = np.array([_evidence(outcomes, each, None) for each in factors]).ravel()
-    alone += _within(outcomes, factors) + chances
+    factors, log_priors = noise_factors(outcomes.degrees)
+    # Distances among replicates depend on the factor of the noise alone.
+    spread = -0.5 * (outcomes.repeats * np.log(factors) + outcomes.within / factors) + log_priors
+    alone = np.array([_evidence(outcomes, factor, None) for factor in factors]).ravel() + spread
     noise = float(np.exp(alone - logsumexp(alone)) @ factors)
-    if residual is None:
+    if discrepancy is None:
         return Judgement(-np.inf, None, noise, noise)
-    priors = norm.logpdf(np.log(AMPLITUDES), np.log(USUAL), SPREAD)
+    priors = norm.logpdf(np.log(AMPLITUDES), np.log(MEDIAN_AMPLITUDE), AMPLITUDE_SPREAD)
     priors -= logsumexp(priors)
-    found = np.empty((len(LENGTHS), len(factors), len(AMPLITUDES)))
-    for at, (length, chance) in enumerate(LENGTHS.items()):
-        added = Added.of(replace(residual, amplitude=outcomes.scale, length=length), queries)
-        for position, each in enumerate(factors):
-            found[at, position] = _evidence(outcomes, each, added) + priors + np.log(chance)
-    found += (_within(outcomes, factors) + chances)[:, None]
-    log_factor = float(logsumexp(found) - logsumexp(alone))
-    by_scale = logsumexp(found, axis=1)
-    row, column = divmod(first_largest(by_scale.ravel()), len(AMPLITUDES))
+    evidence = np.empty((len(LENGTHSCALES), len(factors), len(AMPLITUDES)))
+    for row, (lengthscale, chance) in enumerate(LENGTHSCALES.items()):
+        unit = replace(discrepancy, amplitude=outcomes.scale, lengthscale=lengthscale)
+        added = DiscrepancyCovariance.of(unit, queries)
+        for column, factor in enumerate(factors):
+            evidence[row, column] = _evidence(outcomes, factor, added) + priors + np.log(chance)
+    evidence += spread[:, None]
+    best = first_largest(logsumexp(evidence, axis=1).ravel())
+    row, column = divmod(best, len(AMPLITUDES))
     chosen = replace(
-        residual,
+        discrepancy,
         amplitude=float(outcomes.scale * AMPLITUDES[column]),
-        length=list(LENGTHS)[row],
+        lengthscale=list(LENGTHSCALES)[row],
     )
-    weights = logsumexp(found, axis=(0, 2))
+    weights = logsumexp(evidence, axis=(0, 2))
     noise_with = float(np.exp(weights - logsumexp(weights)) @ factors)
-    return Judgement(log_factor, chosen, noise, noise_with)
+    return Judgement(float(logsumexp(evidence) - logsumexp(alone)), chosen, noise, noise_with)
 
 
-def is_missed(outcomes: Outcomes, factor: float) -> bool:
-    """Return whether the mechanisms alone miss t outcomes by far: r'K^-1 r / t exceeds 2.
-
-    K is the covariance of the outcomes, with a factor of the noise. Of few outcomes r'K^-1 r varies
-    much, so that a chi-square variable must also exceed it in less than one of 1,000 cases.
-    """
-    count = len(outcomes.residuals)
-    if not count:
-        return False
-    noises = _noises(outcomes, factor, (outcomes.features**2).sum(axis=1))
-    weights = condition(outcomes.features, outcomes.residuals, 1 / noises).mean
-    gaps = outcomes.residuals - outcomes.features @ weights
-    total = float((gaps**2 / noises).sum() + weights @ weights)
-    return total > MISSED * count and float(chi2.sf(total, count)) < RARELY
-
-
-def _noises(outcomes: Outcomes, factor: float, prior: np.ndarray) -> np.ndarray:
-    """Return the noise (t,) of each outcome; prior: variances of the effects."""
-    noises = factor * outcomes.noises + outcomes.left_out + LEAST_NOISE * prior
-    return np.where(noises > 0, noises, LEAST_NOISE * outcomes.scale**2)  # an effect that is known
-
-
-def _evidence(outcomes: Outcomes, factor: float, added: "Added | None") -> np.ndarray:
+def _evidence(
+    outcomes: MeanOutcomes, factor: float, added: DiscrepancyCovariance | None
+) -> np.ndarray:
     """Return the log evidence with a factor of the noise: (1,), or (k,) for each amplitude."""
     causal = outcomes.features
     scales = np.zeros(1) if added is None else AMPLITUDES
     prior = (causal**2).sum(axis=1)
     if added is not None:
         prior = prior + scales.max() ** 2 * added.variances
-    noises = _noises(outcomes, factor, prior)
-    if len(causal) > MOST:
+    noises = outcomes.total_noises(factor, prior)
+    if len(causal) > MOST_IN_DENSE_GRAM:
         blocks = [] if added is None else added.blocks
         return log_evidences_in_blocks(causal, blocks, scales, outcomes.residuals, noises)
     gram = np.broadcast_to(causal @ causal.T, (len(scales), len(causal), len(causal)))
@@ -335,9 +294,83 @@ def _evidence(outcomes: Outcomes, factor: float, added: "Added | None") -> np.nd
     return log_evidences(gram, outcomes.residuals, noises)
 
 
-def _within(outcomes: Outcomes, factors: np.ndarray) -> np.ndarray:
-    """Return the log evidence (F,) of distances among replicates, for each factor of the noise."""
-    return np.asarray(-0.5 * (outcomes.repeats * np.log(factors) + outcomes.within / factors))
+def log_evidences(gram: np.ndarray, residuals: np.ndarray, noises: np.ndarray) -> np.ndarray:
+    """Return log N(residuals; 0, gram + diag(noise)) for stacks (..., t, t) and (..., t)."""
+    size = len(residuals)
+    root = np.linalg.cholesky(gram + noises[..., None] * np.eye(size))
+    values = np.broadcast_to(residuals[:, None], (*root.shape[:-1], 1))
+    white = np.linalg.solve(root, values)[..., 0]
+    return np.asarray(-0.5 * ((white**2).sum(axis=-1) + _log_determinant(root) + size * LOG_TWO_PI))
+
+
+def log_evidences_in_blocks(
+    features: np.ndarray,
+    blocks: Sequence[FeatureBlock],
+    amplitudes: np.ndarray,
+    residuals: np.ndarray,
+    noises: np.ndarray,
+) -> np.ndarray:
+    """Return log N(residuals; 0, F F' + a^2 B + diag(noise)) for each of k amplitudes a, (k,).
+
+    B is block-diagonal and given by its factors, so that no matrix of the size t is formed: each
+    block is diagonalized by itself, in whichever of its two dimensions is smaller.
+
+    Parameters
+    ----------
+    features:
+        F, (t, r).
+    blocks:
+        Factors of B.
+    amplitudes:
+        The k amplitudes a.
+    residuals, noises:
+        Of t outcomes, (t,).
+    """
+    white = np.append(1 / np.sqrt(noises), 0.0)
+    columns = np.column_stack([features * white[:-1, None], residuals * white[:-1]])
+    columns = np.concatenate([columns, np.zeros((1, columns.shape[1]))])
+    width = columns.shape[1]
+    spectra, rotated = [np.zeros(0)], [np.zeros((0, width))]
+    in_no_block = np.ones(len(columns), bool)
+    unaffected = np.zeros((width, width))  # products of columns that no block changes
+    for indices, factors in blocks:
+        in_no_block[indices] = False
+        spectrum, along = _diagonalize(factors * white[indices][..., None], columns[indices])
+        spectra.append(spectrum)
+        rotated.append(along)
+        if factors.shape[1] > factors.shape[2]:
+            own = columns[indices].reshape(-1, width)
+            unaffected = unaffected + own.T @ own - along.T @ along
+    along = np.concatenate(rotated)
+    unaffected = unaffected + columns[in_no_block].T @ columns[in_no_block]
+    spread = amplitudes[:, None] ** 2 * np.concatenate(spectra)
+    products = (along[:, :, None] * along[:, None, :]).reshape(len(along), width**2)
+    shrunk = (1 / (1 + spread)) @ products
+    whole = unaffected + shrunk.reshape(len(amplitudes), width, width)
+    root = np.linalg.cholesky(np.eye(width - 1) + whole[:, :-1, :-1])
+    explained = np.linalg.solve(root, whole[:, :-1, -1][..., None])[..., 0]
+    logs = _log_determinant(root) + np.log1p(spread).sum(axis=1) + np.log(noises).sum()
+    misfit = whole[:, -1, -1] - (explained**2).sum(axis=-1)
+    return np.asarray(-0.5 * (misfit + logs + len(residuals) * LOG_TWO_PI))
+
+
+def _log_determinant(root: np.ndarray) -> np.ndarray:
+    """Return the log determinants (...) of matrices with these Cholesky factors."""
+    return np.asarray(2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1))
+
+
+def _diagonalize(factors: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return eigenvalues (n,) of all blocks, and columns (S, T, c) along eigenvectors, (n, c)."""
+    transposed = factors.transpose(0, 2, 1)
+    if factors.shape[1] <= factors.shape[2]:
+        spectrum, vectors = np.linalg.eigh(factors @ transposed)
+        along = vectors.transpose(0, 2, 1) @ columns
+    else:
+        spectrum, vectors = np.linalg.eigh(transposed @ factors)
+        least = LEAST_BLOCK_EIGENVALUE * spectrum.max(axis=1, keepdims=True)
+        scale = np.where(spectrum > least, 1 / np.sqrt(np.maximum(spectrum, 1e-300)), 0.0)
+        along = scale[..., None] * (vectors.transpose(0, 2, 1) @ (transposed @ columns))
+    return np.maximum(spectrum, 0.0).ravel(), along.reshape(-1, columns.shape[2])
 
 
 def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
@@ -347,7 +380,7 @@ def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
     """
     if not np.isfinite(degrees):
         return np.ones(1), np.zeros(1)
-    logs = np.sqrt(2 / degrees) * np.linspace(-10.0, 10.0, FACTORS)
+    logs = np.sqrt(2 / degrees) * np.linspace(-10.0, 10.0, NOISE_FACTORS)
     priors = invgamma.logpdf(np.exp(logs), degrees / 2, scale=degrees / 2) + logs
     return np.exp(logs), priors - logsumexp(priors)
 
@@ -355,17 +388,18 @@ def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
 def noise_degrees(post: Posterior) -> float:
     """Return the degrees of freedom with which a posterior knows the noise of the target.
 
-    These are the rows in which the target was not set, minus the parameters of its equation.
+    These are the observations in which the target was not set, minus the parameters of its
+    equation.
     """
     if not post.n_observations:
-        return FEWEST
+        return FEWEST_DEGREES
     data, graph = post.data, post.problem.graph
     free = ~data.intervened[:, graph.index(post.problem.target)]
-    return float(max(free.sum() - len(graph.parents(post.problem.target)) - 1, FEWEST))
+    return float(max(free.sum() - len(graph.parents(post.problem.target)) - 1, FEWEST_DEGREES))
 
 
 def target_scale(post: Posterior, features: np.ndarray) -> float:
-    """Return the sd of the target, in which amplitudes of a residual are measured."""
+    """Return the sd of the target, in which amplitudes of a discrepancy are measured."""
     known = post.data.outcomes if post.n_observations > 1 else np.zeros(1)
     sds = (float(np.std(known)), float(np.sqrt((features**2).sum(axis=1).mean())), 1.0)
-    return next(each for each in sds if each > 0)
+    return next(sd for sd in sds if sd > 0)

@@ -1,39 +1,37 @@
-"""A Gaussian process of one function on a box, with hyperparameters at their most probable values.
+"""Gaussian processes of single sets, with hyperparameters at their most probable values.
 
-The function is f(x) = m(x) + B(x) b + g(x) with b ~ N(0, I), columns B of known functions, and g a
-stationary process: its covariance is
+The effect of a set is a function f(x) = m(x) + B(x) b + g(x) with b ~ N(0, I), columns B of known
+functions, and g a stationary process: its covariance is
 
     k(x, x') = a^2 c(x, x') + B(x) B(x')',
 
 c an RBF or a Matern 5/2 correlation with a lengthscale for each variable, on inputs in units of the
-domains' widths. Amplitude a, lengthscales and the scale of noise that was not given are log-normal
-before the outcomes. They are set where the density of their logarithms given the outcomes is
-largest: a pure function of the outcomes, found from fixed starts, so that the order of telling
-cannot matter.
+domains' widths. Amplitude a, lengthscales and the scale of noise that was not given have log-normal
+priors. They are set where the density of their logarithms given the outcomes is largest: a pure
+function of the outcomes, found from fixed starts, so that the order of outcomes cannot matter.
 
-Independent surrogates: a Gaussian process for every set, which learns from its own set only.
+Independent surrogates: a Gaussian process for every set, which learns from that set's outcomes.
 
-The baselines `cbo` and `cbo-noprior` of causal Bayesian optimization (Aglietti et al. 2020). The
-effect of setting the variables of a set to x is a process of its own. With the causal prior
+The baselines `cbo` and `cbo-noprior` of causal Bayesian optimization (Aglietti et al. 2020). With
+the causal prior
 
     E f(x) = m(x),   Cov[f(x), f(x')] = a^2 c(x, x') + s(x) s(x'),
 
-m and s the mean and sd of the effect that the observational rows imply by do-calculus, integrated
+m and s the mean and sd of the effect that the observational data imply by do-calculus, integrated
 over theta. Without it the mean is a constant, integrated out under a wide prior around the target's
-mean. Amplitude a, lengthscales and the scale of noise that was not given are fitted to the outcomes
-of each set, with the priors of `gp_regression.Hyperprior`; a set without outcomes has their
-medians.
+mean. Hyperparameters are fitted to the outcomes of each set, with the priors of `Hyperprior`; a set
+without outcomes has their medians.
 
 The plain surrogate: one Gaussian process over all manipulable variables, without the graph.
 
 The baseline `bo`, ordinary Bayesian optimization. Every manipulable variable is set in every
 experiment, and f(x) = E[Y | do(all of them = x)] has a constant mean, integrated out under a wide
-prior around the target's mean in the observational rows, and a stationary covariance with a
+prior around the target's mean in the observational data, and a stationary covariance with a
 lengthscale for each variable.
 
-It is asked and told about the one set of all manipulable variables. Problems whose sets were found
-by a rule ("mis", "pomis", a largest size) accept that set in any query; a problem with explicit
-sets that lack it is posed anew by `all_at_once`.
+It models the one set of all manipulable variables. Problems whose sets were found by a rule ("mis",
+"pomis", a largest size) accept that set in any query; for a problem with explicit sets that lack
+it, take `problem.explore([problem.manipulable])`.
 """
 
 import hashlib
@@ -50,19 +48,21 @@ from scipy.stats import norm
 
 from causal_bo_ppl.data.outcomes import merge_replicates
 from causal_bo_ppl.effect_estimates.moments import Prediction, smooth_moments, target_moments
-from causal_bo_ppl.errors import DataError, ExplorationError, ModelError, NumericalError, listed
+from causal_bo_ppl.errors import ArgumentError, ExplorationError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
-from causal_bo_ppl.surrogates.base import Told, no_told, read_told
+from causal_bo_ppl.surrogates.base import Told, no_noisy_outcomes, read_noisy_outcomes
 
 JITTERS = tuple(10.0**power for power in range(-10, -5))  # of a prior variance, the least first
-SHORT, LONG = (0.25, 0.5), (1.0, 2.0)  # starts of lengthscales, in medians of their prior
-HEIGHTS = (0.3, 1.0, 3.0)  # starts of the amplitude, in medians of its prior
-REACH = 5.0  # prior sds within which hyperparameters are searched for
+SHORT_STARTS, LONG_STARTS = (0.25, 0.5), (1.0, 2.0)  # lengthscales, in medians of their prior
+AMPLITUDE_STARTS = (0.3, 1.0, 3.0)  # in medians of the amplitude's prior
+SEARCH_WIDTH = 5.0  # prior sds within which hyperparameters are searched for
+CONSTANT_SPREAD = 3.0  # sds of the target: the prior sd of a constant mean
+MOST_FITTED_SETS = 512  # cached with a posterior
 
 
 class Hyperparameters(NamedTuple):
@@ -90,37 +90,38 @@ class Hyperprior:
     lengthscale_spread: float = 0.5
     noise_spread: float = 0.5
 
-    def centre(self, variables: int, *, has_noise: bool) -> np.ndarray:
-        """Return the medians of the logarithms of all hyperparameters."""
+    def logs(self, variables: int, *, has_noise: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the medians and the sds of the logarithms of all hyperparameters."""
         lengthscale = math.log(self.lengthscale) + math.log(max(variables, 1)) / 2
-        logs = [math.log(self.amplitude), *[lengthscale] * variables]
-        return np.array([*logs, 0.0] if has_noise else logs)
-
-    def spread(self, variables: int, *, has_noise: bool) -> np.ndarray:
-        """Return the sds of the logarithms of all hyperparameters."""
-        spreads = [self.amplitude_spread, *[self.lengthscale_spread] * variables]
-        return np.array([*spreads, self.noise_spread] if has_noise else spreads)
+        medians = [math.log(self.amplitude), *[lengthscale] * variables, 0.0]
+        spreads = [self.amplitude_spread, *[self.lengthscale_spread] * variables, self.noise_spread]
+        used = slice(None if has_noise else -1)
+        return np.array(medians[used]), np.array(spreads[used])
 
 
-class Points(NamedTuple):
-    """Places x (n, d) in widths of the domains, prior means m(x) (n,) and functions B(x) (n, k)."""
+class GPInputs(NamedTuple):
+    """Inputs x (n, d) in widths of the domains, prior means m(x) (n,) and functions B(x) (n, k)."""
 
     x: np.ndarray
     mean: np.ndarray
     basis: np.ndarray
 
+    def of_set(self, key: bytes, indices: np.ndarray | slice) -> "GPInputs":
+        """Return the chosen inputs of one set, over its variables alone."""
+        columns = np.flatnonzero(np.frombuffer(key, bool))
+        return GPInputs(self.x[indices][:, columns], self.mean[indices], self.basis[indices])
 
-class Observations(NamedTuple):
-    """Mean outcomes of t distinct places.
+
+class SetOutcomes(NamedTuple):
+    """Mean outcomes of t distinct interventions on one set.
 
     values: (t,). given: (t,) variances of their noise, 0 where it was not given. implied: (t,)
     variances that the model implies where none was given, to be multiplied by the factor of the
     noise; 0 elsewhere. freedom, squares: of replicates whose noise was not given, their number less
-    that of their places, and the sum of their squared distances to their mean in units of the
-    implied variances.
+    that of their interventions, and the sum of their squared distances to their mean in units of
+    the implied variances.
     """
 
-    points: Points
     values: np.ndarray
     given: np.ndarray
     implied: np.ndarray
@@ -132,40 +133,38 @@ class Observations(NamedTuple):
         """Whether the scale of some noise is to be learned."""
         return bool((self.implied > 0).any())
 
-    @property
-    def variables(self) -> int:
-        """The number d of variables."""
-        return int(self.points.x.shape[1])
+    def digest(self, queries: Queries, text: str) -> bytes:
+        """Return a hash of the outcomes, of their queries and of a text."""
+        parts = [queries.mask, queries.value, self.values, self.given, self.implied]
+        text = repr((text, len(self.values), self.freedom, self.squares))
+        joined = b"".join(np.asarray(part).tobytes() for part in parts)
+        return hashlib.sha256(text.encode() + joined).digest()
 
 
-class Correlation(NamedTuple):
-    """Correlations (n, k), and their factor (n, k): d c / d log l_j = factor * u_j^2."""
+def rbf(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return exp(-r^2 / 2) at squared distances r^2 in lengthscales, (n, k), and its factor.
 
-    values: np.ndarray
-    slopes: np.ndarray
-
-
-def rbf(squares: np.ndarray) -> Correlation:
-    """Return exp(-r^2 / 2) at squared distances r^2 in lengthscales."""
+    With the factor, d c / d log l_j = factor * u_j^2.
+    """
     values = np.exp(-squares / 2)
-    return Correlation(values, values)
+    return values, values
 
 
-def matern52(squares: np.ndarray) -> Correlation:
-    """Return (1 + q + q^2 / 3) exp(-q) with q = sqrt(5) r, at squared distances r^2."""
+def matern52(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (1 + q + q^2 / 3) exp(-q) with q = sqrt(5) r, at squared distances r^2; see `rbf`."""
     far = np.sqrt(5 * squares)
     decay = np.exp(-far)
-    return Correlation((1 + far + far**2 / 3) * decay, 5 / 3 * (1 + far) * decay)
+    return (1 + far + far**2 / 3) * decay, 5 / 3 * (1 + far) * decay
 
 
 CORRELATIONS = {"rbf": rbf, "matern52": matern52}
 
 
-def require_correlation(name: str) -> str:
-    """Return the name of a correlation; refuse an unknown one."""
-    if name not in CORRELATIONS:
-        raise ModelError(f"kernel must be one of {', '.join(CORRELATIONS)}; got {name!r}")
-    return name
+def _require_options(kernel: str, amplitude: float) -> None:
+    """Refuse an unknown correlation, and an amplitude that is not positive."""
+    if kernel not in CORRELATIONS:
+        raise ArgumentError(f"kernel must be one of {', '.join(CORRELATIONS)}; got {kernel!r}")
+    read_size("amplitude", amplitude)
 
 
 def _squares(x: np.ndarray, others: np.ndarray, lengthscales: np.ndarray) -> np.ndarray:
@@ -175,64 +174,66 @@ def _squares(x: np.ndarray, others: np.ndarray, lengthscales: np.ndarray) -> np.
 
 
 def prior_covariance(
-    kernel: str, hyper: Hyperparameters, points: Points, others: Points
+    kernel: str, hyper: Hyperparameters, inputs: GPInputs, others: GPInputs
 ) -> np.ndarray:
     """Return k(x, x') of two batches before any outcome, of shape (n, k)."""
-    squares = _squares(points.x, others.x, hyper.lengthscales).sum(axis=0)
-    values = CORRELATIONS[kernel](squares).values
-    return np.asarray(hyper.amplitude**2 * values + points.basis @ others.basis.T)
+    squares = _squares(inputs.x, others.x, hyper.lengthscales).sum(axis=0)
+    values, _ = CORRELATIONS[kernel](squares)
+    return np.asarray(hyper.amplitude**2 * values + inputs.basis @ others.basis.T)
 
 
-def prior_variances(hyper: Hyperparameters, points: Points) -> np.ndarray:
+def prior_variances(hyper: Hyperparameters, inputs: GPInputs) -> np.ndarray:
     """Return k(x, x) before any outcome, of shape (n,)."""
-    return np.asarray(hyper.amplitude**2 + (points.basis**2).sum(axis=1))
+    return np.asarray(hyper.amplitude**2 + (inputs.basis**2).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
-class Conditioned:
+class ConditionedGP:
     """The process given outcomes, with fixed hyperparameters.
 
-    root: the lower Cholesky factor of the covariance of the mean outcomes. pull: that covariance's
-    inverse times their distances to the prior mean, (t,). jitter: what was added to each of its
-    diagonal entries, as a share of the prior variance.
+    inputs: of the t outcomes. root: the lower Cholesky factor of the covariance of the mean
+    outcomes. weights: that covariance's inverse times their residuals from the prior mean, (t,).
+    jitter: what was added to each of its diagonal entries, as a share of the prior variance.
     """
 
     kernel: str
     hyper: Hyperparameters
-    points: Points
+    inputs: GPInputs
     root: np.ndarray
-    pull: np.ndarray
+    weights: np.ndarray
     jitter: float
 
-    def predict(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
-        """Return means (n,) and variances (n,) at some places."""
-        cross = prior_covariance(self.kernel, self.hyper, self.points, points)
-        before = prior_variances(self.hyper, points)
-        shrunk = dtrtrs(self.root, cross, lower=1)[0]
-        variances = clip_rounding(before - (shrunk**2).sum(axis=0), before)
-        return points.mean + self.pull @ cross, variances
+    def predict(self, inputs: GPInputs) -> tuple[np.ndarray, np.ndarray]:
+        """Return means (n,) and variances (n,) at some inputs."""
+        cross = prior_covariance(self.kernel, self.hyper, self.inputs, inputs)
+        before = prior_variances(self.hyper, inputs)
+        explained = dtrtrs(self.root, cross, lower=1)[0]
+        variances = clip_rounding(before - (explained**2).sum(axis=0), before)
+        return inputs.mean + self.weights @ cross, variances
 
-    def covariance(self, points: Points) -> np.ndarray:
-        """Return the joint covariance (n, n) at some places."""
-        cross = prior_covariance(self.kernel, self.hyper, self.points, points)
-        shrunk = dtrtrs(self.root, cross, lower=1)[0]
-        before = prior_covariance(self.kernel, self.hyper, points, points)
-        return np.asarray(before - shrunk.T @ shrunk)
+    def covariance(self, inputs: GPInputs) -> np.ndarray:
+        """Return the joint covariance (n, n) at some inputs."""
+        cross = prior_covariance(self.kernel, self.hyper, self.inputs, inputs)
+        explained = dtrtrs(self.root, cross, lower=1)[0]
+        before = prior_covariance(self.kernel, self.hyper, inputs, inputs)
+        return np.asarray(before - explained.T @ explained)
 
 
-def condition(kernel: str, hyper: Hyperparameters, seen: Observations) -> Conditioned:
+def condition_gp(
+    kernel: str, hyper: Hyperparameters, inputs: GPInputs, outcomes: SetOutcomes
+) -> ConditionedGP:
     """Return the process given outcomes, with the least jitter that makes it definite."""
-    covariance = prior_covariance(kernel, hyper, seen.points, seen.points)
-    covariance += np.diag(seen.given + hyper.noise_scale * seen.implied)
-    root, jitter = factorise(covariance, prior_variances(hyper, seen.points))
-    pull = dpotrs(root, seen.values - seen.points.mean, lower=1)[0]
-    return Conditioned(kernel, hyper, seen.points, root, pull, jitter)
+    covariance = prior_covariance(kernel, hyper, inputs, inputs)
+    covariance += np.diag(outcomes.given + hyper.noise_scale * outcomes.implied)
+    root, jitter = factorise(covariance, prior_variances(hyper, inputs))
+    weights = dpotrs(root, outcomes.values - inputs.mean, lower=1)[0]
+    return ConditionedGP(kernel, hyper, inputs, root, weights, jitter)
 
 
 def factorise(covariance: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, float]:
     """Return a lower Cholesky factor, and the jitter added to the diagonal as a share of `sizes`.
 
-    The least share is always added: outcomes without noise of near places need it, and
+    The least share is always added: outcomes without noise of near interventions need it, and
     hyperparameters are compared under the same matrix.
 
     Raises
@@ -263,7 +264,7 @@ def read_logs(logs: np.ndarray, variables: int) -> Hyperparameters:
 
 
 def negative_log_posterior(
-    logs: np.ndarray, kernel: str, seen: Observations, prior: Hyperprior
+    logs: np.ndarray, kernel: str, inputs: GPInputs, outcomes: SetOutcomes, prior: Hyperprior
 ) -> tuple[float, np.ndarray]:
     """Return minus the log density of the outcomes and of the logs of hyperparameters.
 
@@ -274,72 +275,68 @@ def negative_log_posterior(
     -------
     The value, and its gradient in the logs.
     """
-    hyper, count = read_logs(logs, seen.variables), len(seen.values)
-    each = _squares(seen.points.x, seen.points.x, hyper.lengthscales)
-    found = CORRELATIONS[kernel](each.sum(axis=0))
-    power, noise = hyper.amplitude**2, hyper.noise_scale * seen.implied
-    covariance = power * found.values + seen.points.basis @ seen.points.basis.T
-    covariance += np.diag(seen.given + noise)
-    root, jitter = factorise(covariance, prior_variances(hyper, seen.points))
-    residuals = seen.values - seen.points.mean
+    variables, count, has_noise = inputs.x.shape[1], len(outcomes.values), outcomes.has_noise
+    hyper = read_logs(logs, variables)
+    squares = _squares(inputs.x, inputs.x, hyper.lengthscales)
+    correlations, factors = CORRELATIONS[kernel](squares.sum(axis=0))
+    power, noise = hyper.amplitude**2, hyper.noise_scale * outcomes.implied
+    covariance = power * correlations + inputs.basis @ inputs.basis.T
+    covariance += np.diag(outcomes.given + noise)
+    root, jitter = factorise(covariance, prior_variances(hyper, inputs))
+    residuals = outcomes.values - inputs.mean
     inverse = dpotrs(root, np.eye(count), lower=1)[0]
-    pull = inverse @ residuals
+    weights = inverse @ residuals
     log_determinant = 2 * np.log(np.diagonal(root)).sum()
-    loss = (residuals @ pull + log_determinant + count * math.log(2 * math.pi)) / 2
-    inner = (inverse - np.outer(pull, pull)) / 2  # d loss = sum of inner * dK
-    slopes = [2 * power * ((inner * found.values).sum() + jitter * np.trace(inner))]
-    slopes.extend(power * np.einsum("ij,kij->k", inner * found.slopes, each))
-    if seen.has_noise:
-        loss += (seen.freedom * logs[-1] + seen.squares / hyper.noise_scale) / 2
-        own = (seen.freedom - seen.squares / hyper.noise_scale) / 2
+    loss = (residuals @ weights + log_determinant + count * math.log(2 * math.pi)) / 2
+    inner = (inverse - np.outer(weights, weights)) / 2  # d loss = sum of inner * dK
+    slopes = [2 * power * ((inner * correlations).sum() + jitter * np.trace(inner))]
+    slopes.extend(power * np.einsum("ij,kij->k", inner * factors, squares))
+    if has_noise:
+        loss += (outcomes.freedom * logs[-1] + outcomes.squares / hyper.noise_scale) / 2
+        own = (outcomes.freedom - outcomes.squares / hyper.noise_scale) / 2
         slopes.append(np.diagonal(inner) @ noise + own)
-    centre = prior.centre(seen.variables, has_noise=seen.has_noise)
-    spread = prior.spread(seen.variables, has_noise=seen.has_noise)
-    z = (logs - centre) / spread
-    loss += (z @ z) / 2 + np.log(spread).sum() + len(z) * math.log(2 * math.pi) / 2
-    return float(loss), np.array(slopes) + z / spread
+    medians, spreads = prior.logs(variables, has_noise=has_noise)
+    z = (logs - medians) / spreads
+    loss += (z @ z) / 2 + np.log(spreads).sum() + len(z) * math.log(2 * math.pi) / 2
+    return float(loss), np.array(slopes) + z / spreads
 
 
-def most_probable(kernel: str, seen: Observations, prior: Hyperprior) -> Hyperparameters:
+def most_probable(
+    kernel: str, inputs: GPInputs, outcomes: SetOutcomes, prior: Hyperprior
+) -> Hyperparameters:
     """Return the hyperparameters at the mode of their logs given the outcomes.
 
     There may be several modes: short lengthscales with little noise, long ones with more. A fixed
-    lattice of starts is compared, and the best start of short and of long lengthscales are both
-    followed uphill.
+    lattice of starts is compared, and the search is run from the best start of short and from that
+    of long lengthscales.
     """
-    count, has_noise = seen.variables, seen.has_noise
-    centre = prior.centre(count, has_noise=has_noise)
-    spread = prior.spread(count, has_noise=has_noise)
-    if not len(seen.values):
-        return read_logs(centre, count)
-    climbs = []
-    for widths in (SHORT, LONG) if count and len(seen.values) > 1 else (LONG,):
-        moves = np.log([(height, width) for height in HEIGHTS for width in widths])
-        starts = np.repeat(centre[None], len(moves), axis=0)
+    variables = inputs.x.shape[1]
+    medians, spreads = prior.logs(variables, has_noise=outcomes.has_noise)
+    data, searches = (kernel, inputs, outcomes, prior), []
+    has_both = variables and len(outcomes.values) > 1
+    for lengths in (SHORT_STARTS, LONG_STARTS) if has_both else (LONG_STARTS,):
+        moves = np.log([(height, length) for height in AMPLITUDE_STARTS for length in lengths])
+        starts = np.repeat(medians[None], len(moves), axis=0)
         starts[:, 0] += moves[:, 0]
-        starts[:, 1 : 1 + count] += moves[:, 1:]
-        losses = [negative_log_posterior(start, kernel, seen, prior)[0] for start in starts]
-        climbs.append(
+        starts[:, 1 : 1 + variables] += moves[:, 1:]
+        losses = [negative_log_posterior(start, *data)[0] for start in starts]
+        searches.append(
             minimize(
                 negative_log_posterior,
                 starts[first_smallest(np.array(losses))],
-                (kernel, seen, prior),
+                data,
                 method="L-BFGS-B",
                 jac=True,
-                bounds=Bounds(centre - REACH * spread, centre + REACH * spread),
+                bounds=Bounds(medians - SEARCH_WIDTH * spreads, medians + SEARCH_WIDTH * spreads),
                 options={"ftol": 1e-14, "gtol": 1e-8, "maxiter": 200},
             )
         )
-    best = climbs[first_smallest(np.array([float(climb.fun) for climb in climbs]))]
-    return read_logs(np.asarray(best.x), count)
+    best = searches[first_smallest(np.array([float(search.fun) for search in searches]))]
+    return read_logs(np.asarray(best.x), variables)
 
 
-WIDE = 3.0  # sds of the target: the prior sd of a constant mean
-MOST_KEPT = 512  # fitted sets kept with a posterior
-
-
-class Beliefs(NamedTuple):
-    """What is believed about every set before its outcomes.
+class SetPrior(NamedTuple):
+    """The prior of every set before its outcomes.
 
     constant: mean and sd of a constant prior mean; None for the causal prior. members: the only set
     that is modelled, where there is one. width: of each variable's domain, (p,).
@@ -352,80 +349,54 @@ class Beliefs(NamedTuple):
     width: np.ndarray
 
 
-class Merged(NamedTuple):
-    """The outcomes of one set with replicates merged; the fields of `Observations`, at queries."""
-
-    queries: Queries
-    values: np.ndarray
-    given: np.ndarray
-    implied: np.ndarray
-    freedom: int
-    squares: float
-
-    def at(self, points: Points) -> Observations:
-        """Return them as observations at the places of their queries."""
-        return Observations(points, *self[1:])
-
-    def digest(self, text: str) -> bytes:
-        """Return a hash of the outcomes and of a text."""
-        parts = [self.queries.mask, self.queries.value, self.values, self.given, self.implied]
-        text = repr((text, len(self.values), self.freedom, self.squares))
-        joined = b"".join(np.asarray(part).tobytes() for part in parts)
-        return hashlib.sha256(text.encode() + joined).digest()
-
-
 @dataclass(frozen=True, eq=False)
 class Independent:
-    """A Gaussian process for every set; made by `IndependentMaker`; see `interface.Surrogate`.
+    """A Gaussian process for every set; made by `IndependentMaker`; see `base.Surrogate`.
 
-    told: every outcome as it was told. is_implied: (m,) whether the variance of its noise was not
-    given, so that its scale is learned. sets: the processes of the sets that have outcomes.
+    told: every observed outcome. is_implied: (m,) whether the variance of its noise was not given,
+    so that its scale is learned. sets: the processes of the sets that have outcomes. _fitted: a
+    cache of processes by their outcomes.
     """
 
     post: Posterior
-    beliefs: Beliefs
+    prior: SetPrior
     told: Told
     is_implied: np.ndarray
-    sets: Mapping[bytes, Conditioned]
-    _kept: dict[bytes, Conditioned] = field(default_factory=dict, repr=False)
+    sets: Mapping[bytes, ConditionedGP]
+    _fitted: dict[bytes, ConditionedGP] = field(default_factory=dict, repr=False)
 
-    @property
-    def is_affine(self) -> bool:
-        """Whether means are affine and sds convex in the values, so that a vertex is optimal."""
-        return False
+    is_affine = False  # a vertex need not be optimal
 
     @property
     def begins_flat(self) -> bool:
-        """Whether nothing is known yet, so that all interventions must look equally good."""
-        return self.beliefs.constant is not None and not len(self.told.values)
-
-    @property
-    def jitter(self) -> float:
-        """The largest jitter that the covariance of a set's outcomes needed, as a share."""
-        return max((each.jitter for each in self.sets.values()), default=0.0)
+        """Whether all interventions have the same prior and there is no outcome yet."""
+        return self.prior.constant is not None and not len(self.told.values)
 
     def hyperparameters(self) -> dict[tuple[str, ...], Hyperparameters]:
         """Return the fitted hyperparameters of every set that has outcomes."""
-        return {_names(self.post, key): each.hyper for key, each in self.sets.items()}
+        nodes = np.array(self.post.problem.graph.nodes)
+        return {
+            tuple(nodes[np.frombuffer(key, bool)].tolist()): process.hyper
+            for key, process in self.sets.items()
+        }
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
         queries = self._require(queries)
-        points = self._points(queries)
-        variance = prior_variances(self._untold(0), points)
-        mean = points.mean.copy()
-        for key, rows in split_by_set(queries):
+        inputs = self._inputs(queries)
+        mean, variance = inputs.mean.copy(), prior_variances(self._median_hyper(0), inputs)
+        for key, indices in split_by_set(queries):
             if key in self.sets:
-                found = self.sets[key].predict(_of_set(points, key, rows))
-                mean[rows], variance[rows] = found
+                own = inputs.of_set(key, indices)
+                mean[indices], variance[indices] = self.sets[key].predict(own)
         return Prediction(mean, np.sqrt(variance))
 
     def covariance(self, queries: Queries) -> np.ndarray:
         """Return the joint covariance of the effects of a batch, (M, M); 0 between sets."""
         queries = self._require(queries)
-        points, joint = self._points(queries), np.zeros((len(queries), len(queries)))
-        for key, rows in split_by_set(queries):
-            joint[np.ix_(rows, rows)] = self._block(key, _of_set(points, key, rows))
+        inputs, joint = self._inputs(queries), np.zeros((len(queries), len(queries)))
+        for key, indices in split_by_set(queries):
+            joint[np.ix_(indices, indices)] = self._block(key, inputs.of_set(key, indices))
         return joint
 
     def sample(self, queries: Queries, n: int, key: jax.Array | int) -> np.ndarray:
@@ -435,10 +406,10 @@ class Independent:
         """
         queries, count = self._require(queries), read_count("n", n, 1)
         draws = host_generator(as_key(key)).standard_normal((count, len(queries)))
-        points, mean = self._points(queries), self.predict(queries).mean
-        for name, rows in split_by_set(queries):
-            root = factor_covariance(self._block(name, _of_set(points, name, rows)))
-            draws[:, rows] = draws[:, rows] @ root.T
+        inputs, mean = self._inputs(queries), self.predict(queries).mean
+        for name, indices in split_by_set(queries):
+            root = factor_covariance(self._block(name, inputs.of_set(name, indices)))
+            draws[:, indices] = draws[:, indices] @ root.T
         return np.asarray(mean + draws)
 
     def tell(
@@ -447,128 +418,125 @@ class Independent:
         outcomes: float | np.ndarray,
         noise: float | np.ndarray | None = None,
     ) -> "Independent":
-        """Return the surrogate after outcomes of some interventions.
+        """Return the surrogate conditioned on outcomes of some interventions.
 
-        Hyperparameters of the sets that were told are fitted again to all of their outcomes; other
-        sets stay as they are.
+        Hyperparameters of these interventions' sets are fitted again to all of their outcomes;
+        other sets stay as they are.
 
         Parameters
         ----------
         queries:
             M interventions.
         outcomes:
-            What came out, (M,); a number for one intervention.
+            Observed outcomes, (M,); a number for one intervention.
         noise:
             Variances of the outcomes' noise; where they are not given, those that the model
             implies, times a factor that is learned for each set.
         """
         queries = self._require(queries)
         variances = self.post.outcome_variances(queries) if noise is None else noise
-        new = read_told(queries, outcomes, variances)
+        new = read_noisy_outcomes(queries, outcomes, variances)
         after = self._join(new, noise is None)
-        touched = [key for key, _ in split_by_set(queries)]
-        return replace(after, sets={**self.sets, **after._learn(touched)})
+        informed = [key for key, _ in split_by_set(queries)]
+        return replace(after, sets={**self.sets, **after._fit(informed)})
 
     def fantasize(self, query: Queries, noise: float) -> "Independent":
-        """Return the surrogate as if a query had come out as predicted: less doubt, same means.
+        """Return the surrogate as if a query had come out as predicted.
 
-        Hyperparameters stay as they are.
+        Means stay the same, and variances become smaller. Hyperparameters stay as they are.
         """
-        told = self._read_one(query, 0.0, noise)
-        # An outcome without noise that was told before decides; this one agrees up to rounding.
-        variances = np.maximum(told.variances, np.finfo(float).tiny)
-        predicted = self.predict(told.queries).mean
-        after = self._join(told._replace(values=predicted, variances=variances), False)
-        [(key, _)] = split_by_set(told.queries)
-        own = after._merged(key)
-        seen = own.at(_of_set(self._points(own.queries), key, slice(None)))
-        known = key in self.sets
-        hyper = self.sets[key].hyper if known else self._untold(seen.variables)
-        learned = condition(self.beliefs.kernel, hyper, seen)
-        return replace(after, sets={**self.sets, key: learned})
+        new = read_noisy_outcomes(self._require(query), 0.0, noise)
+        # An earlier outcome without noise decides; this one agrees up to rounding.
+        variances = np.maximum(new.variances, np.finfo(float).tiny)
+        predicted = self.predict(new.queries).mean
+        after = self._join(Told(new.queries, predicted, variances), False)
+        [(key, _)] = split_by_set(new.queries)
+        queries, outcomes = after._merged(key)
+        inputs = self._inputs(queries).of_set(key, slice(None))
+        known = self.sets.get(key)
+        hyper = known.hyper if known is not None else self._median_hyper(inputs.x.shape[1])
+        process = condition_gp(self.prior.kernel, hyper, inputs, outcomes)
+        return replace(after, sets={**self.sets, key: process})
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
-        """Return the log density of an outcome of one query, given all that was told."""
-        told = self._read_one(query, outcome, noise)
-        mean, sd = self.predict(told.queries)
-        spread = np.sqrt(sd**2 + told.variances)
-        return float(norm.logpdf(told.values[0], mean[0], spread[0]))
+        """Return the log density of an outcome of one query, given all outcomes."""
+        new = read_noisy_outcomes(self._require(query), outcome, noise)
+        mean, sd = self.predict(new.queries)
+        spread = np.sqrt(sd**2 + new.variances)
+        return float(norm.logpdf(new.values[0], mean[0], spread[0]))
 
     def _require(self, queries: Queries) -> Queries:
         """Return the queries if they are legal, and of the one set that is modelled if there is."""
         queries = self.post.problem.require(queries)
-        if self.beliefs.constant is not None and not np.asarray(queries.mask).any(axis=1).all():
+        if self.prior.constant is not None and not np.asarray(queries.mask).any(axis=1).all():
             raise ExplorationError(
-                "without a causal prior nothing is believed about doing nothing; set a variable"
+                "without a causal prior the effect of setting nothing is not modelled; set a "
+                "variable"
             )
-        if self.beliefs.members is not None:
+        if self.prior.members is not None:
             nodes, mask = self.post.problem.graph.nodes, np.asarray(queries.mask)
-            wanted = np.isin(nodes, self.beliefs.members)
+            wanted = np.isin(nodes, self.prior.members)
             if not (mask == wanted).all():
-                row = int(np.flatnonzero((mask != wanted).any(axis=1))[0])
-                found = [name for name, is_set in zip(nodes, mask[row], strict=True) if is_set]
+                index = int(np.flatnonzero((mask != wanted).any(axis=1))[0])
+                found = [name for name, is_set in zip(nodes, mask[index], strict=True) if is_set]
                 raise ExplorationError(
-                    f"this surrogate models do({listed(self.beliefs.members)}) alone, with every "
+                    f"this surrogate models do({listed(self.prior.members)}) alone, with every "
                     f"variable set; got do({listed(found)})"
                 )
         return Queries(queries.mask, np.where(queries.mask, queries.value, 0.0) + 0.0)
-
-    def _read_one(self, query: Queries, outcome: float, noise: float) -> Told:
-        told = read_told(self._require(query), outcome, noise)
-        if len(told.values) != 1:
-            raise DataError(f"this is about one intervention; got {told.queries!r}")
-        return told
 
     def _join(self, new: Told, is_implied: bool) -> "Independent":
         flags = np.append(self.is_implied, np.full(len(new.values), is_implied))
         return replace(self, told=self.told.join(new), is_implied=flags)
 
-    def _points(self, queries: Queries) -> Points:
-        """Return places over all p variables, prior means and basis of a batch."""
-        positions = np.asarray(queries.value) / self.beliefs.width
-        if self.beliefs.constant is None:
+    def _inputs(self, queries: Queries) -> GPInputs:
+        """Return inputs over all p variables, prior means and basis of a batch."""
+        positions = np.asarray(queries.value) / self.prior.width
+        if self.prior.constant is None:
             mean, sd = smooth_moments(self.post, queries)
-            return Points(positions, mean, sd[:, None])
-        middle, wide = self.beliefs.constant
+            return GPInputs(positions, mean, sd[:, None])
+        middle, wide = self.prior.constant
         count = len(queries)
-        return Points(positions, np.full(count, middle), np.full((count, 1), wide))
+        return GPInputs(positions, np.full(count, middle), np.full((count, 1), wide))
 
-    def _untold(self, variables: int) -> Hyperparameters:
+    def _median_hyper(self, variables: int) -> Hyperparameters:
         """Return the hyperparameters of a set without outcomes: the medians of their priors."""
-        centre = self.beliefs.hyperprior.centre(variables, has_noise=False)
-        return read_logs(centre, variables)
+        return read_logs(self.prior.hyperprior.logs(variables, has_noise=False)[0], variables)
 
-    def _block(self, key: bytes, points: Points) -> np.ndarray:
+    def _block(self, key: bytes, inputs: GPInputs) -> np.ndarray:
         if key in self.sets:
-            return self.sets[key].covariance(points)
-        hyper = self._untold(points.x.shape[1])
-        return prior_covariance(self.beliefs.kernel, hyper, points, points)
+            return self.sets[key].covariance(inputs)
+        hyper = self._median_hyper(inputs.x.shape[1])
+        return prior_covariance(self.prior.kernel, hyper, inputs, inputs)
 
-    def _learn(self, keys: list[bytes]) -> dict[bytes, Conditioned]:
+    def _fit(self, keys: list[bytes]) -> dict[bytes, ConditionedGP]:
         """Return the processes of some sets given all of their outcomes.
 
-        Those of the same outcomes are kept; the causal prior of all others is found at once.
+        Those of the same outcomes are cached; the causal prior of all others is found at once.
         """
         merged = {key: self._merged(key) for key in keys}
-        names = {key: each.digest(repr(self.beliefs[:-1])) for key, each in merged.items()}
-        new = [key for key in keys if names[key] not in self._kept]
+        names = {
+            key: outcomes.digest(queries, repr(self.prior[:-1]))
+            for key, (queries, outcomes) in merged.items()
+        }
+        new = [key for key in keys if names[key] not in self._fitted]
         if new:
-            points = self._points(stack([merged[key].queries for key in new]))
-            ends = np.cumsum([len(merged[key].values) for key in new])
-            for key, rows in zip(new, np.split(np.arange(ends[-1]), ends), strict=False):
-                seen = merged[key].at(_of_set(points, key, rows))
-                hyper = most_probable(self.beliefs.kernel, seen, self.beliefs.hyperprior)
-                self._kept[names[key]] = condition(self.beliefs.kernel, hyper, seen)
-        found = {key: self._kept.pop(names[key]) for key in keys}
-        self._kept.update((names[key], found[key]) for key in keys)  # the last used stand last
-        while len(self._kept) > max(MOST_KEPT, len(keys)):
-            self._kept.pop(next(iter(self._kept)))
+            inputs = self._inputs(stack([merged[key][0] for key in new]))
+            ends = np.cumsum([len(merged[key][0]) for key in new])
+            for key, indices in zip(new, np.split(np.arange(ends[-1]), ends), strict=False):
+                own, outcomes = inputs.of_set(key, indices), merged[key][1]
+                hyper = most_probable(self.prior.kernel, own, outcomes, self.prior.hyperprior)
+                self._fitted[names[key]] = condition_gp(self.prior.kernel, hyper, own, outcomes)
+        found = {key: self._fitted.pop(names[key]) for key in keys}
+        self._fitted.update((names[key], found[key]) for key in keys)  # the last used stand last
+        while len(self._fitted) > max(MOST_FITTED_SETS, len(keys)):
+            self._fitted.pop(next(iter(self._fitted)))
         return found
 
-    def _merged(self, key: bytes) -> Merged:
-        """Return all outcomes of one set, replicates merged, in an order of their own."""
+    def _merged(self, key: bytes) -> tuple[Queries, SetOutcomes]:
+        """Return all outcomes of one set, replicates merged, in a canonical order."""
         own = (np.asarray(self.told.queries.mask) == np.frombuffer(key, bool)).all(axis=1)
-        parts = [self._told(own & (self.is_implied == flag)) for flag in (False, True)]
+        parts = [self.told.select(own & (self.is_implied == flag)) for flag in (False, True)]
         given, implied = (merge_replicates(*part) for part in parts)
         none = np.zeros(len(given.means)), np.zeros(len(implied.means))
         queries = stack([given.queries, implied.queries])
@@ -576,11 +544,8 @@ class Independent:
         known, scaled = np.append(given.variances, none[1]), np.append(none[0], implied.variances)
         order = np.lexsort([known, *np.asarray(queries.value).T[::-1]])
         spread = _spread_of_replicates(*parts[1])
-        return Merged(queries[order], values[order], known[order], scaled[order], *spread)
-
-    def _told(self, chosen: np.ndarray) -> Told:
-        queries, values, variances = self.told
-        return Told(queries[np.flatnonzero(chosen)], values[chosen], variances[chosen])
+        outcomes = SetOutcomes(values[order], known[order], scaled[order], *spread)
+        return queries[order], outcomes
 
     def __repr__(self) -> str:
         outcomes = f"{len(self.told.values)} outcomes of {len(self.sets)} sets"
@@ -589,28 +554,28 @@ class Independent:
 
 @dataclass(frozen=True)
 class IndependentMaker:
-    """Makes a Gaussian process for every set; see `interface.SurrogateMaker`.
+    """The configuration of a Gaussian process for every set.
 
     Parameters
     ----------
     causal_prior:
-        Whether the prior mean and sd of effects are those that the rows imply ("cbo"), or the mean
+        Whether the prior mean and sd of effects are those that the data imply ("cbo"), or the mean
         is a constant and the process stationary ("cbo-noprior").
     kernel:
         The correlation of two effects of one set: "rbf" or "matern52".
     amplitude:
-        The median of the amplitude's prior, in sds of the target in the observational rows.
+        The median of the amplitude's prior, in sds of the target in the observational data.
 
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("toy")
     >>> cbo = IndependentMaker().begin(cb.fit(system.problem, system.observe(100, 0)))
-    >>> told = cbo.tell(system.problem.queries([{"Z": -3.0}]), -2.15, 0.0)
+    >>> updated = cbo.tell(system.problem.queries([{"Z": -3.0}]), -2.15, 0.0)
     >>> near, other = system.problem.queries([{"Z": -2.9}, {"X": 0.0}])
-    >>> bool(told.predict(near).sd < cbo.predict(near).sd)
+    >>> bool(updated.predict(near).sd < cbo.predict(near).sd)
     True
-    >>> bool(told.predict(other).sd < cbo.predict(other).sd)
+    >>> bool(updated.predict(other).sd < cbo.predict(other).sd)
     False
     """
 
@@ -619,8 +584,7 @@ class IndependentMaker:
     amplitude: float = 1.0
 
     def __post_init__(self) -> None:
-        require_correlation(self.kernel)
-        object.__setattr__(self, "amplitude", read_size("amplitude", self.amplitude))
+        _require_options(self.kernel, self.amplitude)
 
     @property
     def name(self) -> str:
@@ -644,23 +608,12 @@ def begin(
     problem, target = require_trusted(post).problem, target_moments(post)
     nodes, domains = problem.graph.nodes, problem.domains
     ends = np.array([domains.get(name, (0.0, 1.0)) for name in nodes])
-    constant = None if causal_prior else (target.mean, WIDE * target.sd)
+    constant = None if causal_prior else (target.mean, CONSTANT_SPREAD * target.sd)
     hyperprior = Hyperprior(amplitude * target.sd)
-    beliefs = Beliefs(hyperprior, kernel, constant, members, np.ptp(ends, axis=1))
-    nothing = no_told(len(nodes))
-    kept = post.__dict__.setdefault("_fitted_sets", {})  # gone with the posterior
-    return Independent(post, beliefs, nothing, np.zeros(0, bool), {}, kept)
-
-
-def _of_set(points: Points, key: bytes, rows: np.ndarray | slice) -> Points:
-    """Return the points of one set, over its own variables."""
-    columns = np.flatnonzero(np.frombuffer(key, bool))
-    return Points(points.x[rows][:, columns], points.mean[rows], points.basis[rows])
-
-
-def _names(post: Posterior, key: bytes) -> tuple[str, ...]:
-    positions = np.flatnonzero(np.frombuffer(key, bool))
-    return tuple(post.problem.graph.nodes[position] for position in positions)
+    prior = SetPrior(hyperprior, kernel, constant, members, np.ptp(ends, axis=1))
+    fitted = post.__dict__.setdefault("_fitted_sets", {})  # gone with the posterior
+    nothing = no_noisy_outcomes(len(nodes))
+    return Independent(post, prior, nothing, np.zeros(0, bool), {}, fitted)
 
 
 def _spread_of_replicates(
@@ -668,28 +621,28 @@ def _spread_of_replicates(
 ) -> tuple[int, float]:
     """Return how many replicates there are beyond one of each, and their standardized spread.
 
-    It is the sum of squared distances to the mean of their place, over their variances.
+    The spread is the sum of squared distances to the mean of their intervention, over variances.
     """
     used = variances > 0
     if used.sum() < 2:
         return 0, 0.0
     weights, outcomes = 1 / variances[used], values[used]
-    _, position = np.unique(np.asarray(queries.value)[used], axis=0, return_inverse=True)
-    position = position.reshape(-1)
-    means = np.bincount(position, weights * outcomes) / np.bincount(position, weights)
-    return int(used.sum() - len(means)), float(weights @ (outcomes - means[position]) ** 2)
+    _, group = np.unique(np.asarray(queries.value)[used], axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    means = np.bincount(group, weights * outcomes) / np.bincount(group, weights)
+    return int(used.sum() - len(means)), float(weights @ (outcomes - means[group]) ** 2)
 
 
 @dataclass(frozen=True)
 class PlainMaker:
-    """Makes one Gaussian process over all manipulable variables; see `interface.SurrogateMaker`.
+    """The configuration of one Gaussian process over all manipulable variables.
 
     Parameters
     ----------
     kernel:
         The correlation of two effects: "matern52" or "rbf".
     amplitude:
-        The median of the amplitude's prior, in sds of the target in the observational rows.
+        The median of the amplitude's prior, in sds of the target in the observational data.
 
     Examples
     --------
@@ -710,8 +663,7 @@ class PlainMaker:
     name = "bo"
 
     def __post_init__(self) -> None:
-        require_correlation(self.kernel)
-        object.__setattr__(self, "amplitude", read_size("amplitude", self.amplitude))
+        _require_options(self.kernel, self.amplitude)
 
     def sets(self, problem: Problem) -> tuple[tuple[str, ...], ...]:
         """Return the only set that may be suggested: all manipulable variables at once."""
@@ -724,19 +676,7 @@ class PlainMaker:
         if problem.sets_are_explicit and members not in problem.sets:
             raise ExplorationError(
                 f"plain optimization sets {listed(members)} together, which is not among the "
-                "explicit sets of this problem; add that set, or pose the problem by "
-                "surrogates.plain.all_at_once(problem)"
+                "explicit sets of this problem; add that set, or take "
+                "problem.explore([problem.manipulable])"
             )
         return begin(post, self.kernel, self.amplitude, causal_prior=False, members=members)
-
-
-def all_at_once(problem: Problem) -> Problem:
-    """Return the same problem with one set, that of all manipulable variables.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> all_at_once(cb.models.load("toy").problem).sets
-    (('X', 'Z'),)
-    """
-    return problem.explore([problem.manipulable])

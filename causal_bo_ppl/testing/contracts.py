@@ -19,7 +19,7 @@ from causal_bo_ppl.errors import ModelError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method, learned_entries
 from causal_bo_ppl.inference.draws import Limits
-from causal_bo_ppl.inference.fitting import read_method
+from causal_bo_ppl.inference.methods import read_method
 from causal_bo_ppl.inference.potentials import potential, value_and_gradient
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms
@@ -400,11 +400,11 @@ def check_acquisition(
     post = surrogate.post
     queries = _some_queries(post.problem, post.distribution.response, 8)
     rule = prepare(given, Context(surrogate, objective, queries, queries, key=jax.random.key(0)))
-    worth = rule.worth(surrogate, queries, objective)
+    worth = rule.value(surrogate, queries, objective)
 
     def alone() -> str:
         each = [
-            rule.worth(surrogate, queries[row], objective)[0] for row in range(0, len(queries), 3)
+            rule.value(surrogate, queries[row], objective)[0] for row in range(0, len(queries), 3)
         ]
         gap = np.abs(np.array(each) - worth[::3]).max()
         return (

@@ -49,7 +49,7 @@ def check_system(
     Returns
     -------
     Check
-        A line for each promise; `check.require()` raises ModelError where one is broken.
+        A line for each promise; `check.require()` raises CheckFailed where one is broken.
     """
     if not isinstance(system, CausalSystem):
         raise ModelError(f"check_system checks a CausalSystem, got {type(system).__name__}")

@@ -1,10 +1,6 @@
 """How large are the quantities of the paper's theory for a given problem and posterior?"""
 
-from causal_bo_ppl.theory.constants import ParameterError as ParameterError
-from causal_bo_ppl.theory.constants import Supremum as Supremum
-from causal_bo_ppl.theory.constants import Unexplored as Unexplored
 from causal_bo_ppl.theory.constants import causal_rank as causal_rank
-from causal_bo_ppl.theory.constants import effective_gain_bound as effective_gain_bound
 from causal_bo_ppl.theory.constants import effective_rank as effective_rank
 from causal_bo_ppl.theory.constants import exploration_error as exploration_error
 from causal_bo_ppl.theory.constants import information_gain_bound as information_gain_bound
@@ -17,16 +13,11 @@ from causal_bo_ppl.theory.drift import kernel_drift as kernel_drift
 from causal_bo_ppl.theory.drift import variance_sum_ceiling as variance_sum_ceiling
 from causal_bo_ppl.theory.drift import variance_sum_ratio as variance_sum_ratio
 from causal_bo_ppl.theory.drift import worst_gain as worst_gain
-from causal_bo_ppl.theory.growth import Rate as Rate
 from causal_bo_ppl.theory.growth import concentration as concentration
 from causal_bo_ppl.theory.growth import design_strength as design_strength
 from causal_bo_ppl.theory.growth import growing_data_bound as growing_data_bound
 from causal_bo_ppl.theory.growth import growing_data_sum as growing_data_sum
 from causal_bo_ppl.theory.growth import rate as rate
-from causal_bo_ppl.theory.information_gains import BlockFeatures as BlockFeatures
-from causal_bo_ppl.theory.information_gains import Gain as Gain
-from causal_bo_ppl.theory.information_gains import IndependentGain as IndependentGain
-from causal_bo_ppl.theory.information_gains import gain_path as gain_path
 from causal_bo_ppl.theory.information_gains import greedy_gain as greedy_gain
 from causal_bo_ppl.theory.information_gains import independent_gain as independent_gain
 from causal_bo_ppl.theory.information_gains import information_gain as information_gain

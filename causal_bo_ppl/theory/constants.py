@@ -5,7 +5,7 @@ is not known (eps_param), and the best effect is missed where a set was not expl
 
 For linear mechanisms an effect is affine in the values of its set, and so is J(z): k(z, z) and
 |J(z)| are convex in the values, hence largest at a vertex of the set's box. For others the largest
-of points that fill the box is taken, which may be less than the supremum; results say so.
+of points that fill the box is taken, which may be less than the supremum; results report it.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
-from causal_bo_ppl.errors import ModelError, NumericalError, unknown
+from causal_bo_ppl.errors import ArgumentError, NumericalError, unknown
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_share, read_size
@@ -26,9 +26,9 @@ from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem, Optimum
 from causal_bo_ppl.theory.information_gains import spectrum
 
-PIECE = 16_384  # vertices whose Jacobian is held in memory at once
-ROUNDING = 1e-6  # relative error of an optimum that was found by search
-RANK_ROUNDING = 1e-9  # of the largest singular value; rounding leaves about 1e-15 of a zero
+MOST_VERTICES_AT_ONCE = 16_384  # whose Jacobian is held in memory
+SEARCH_TOLERANCE = 1e-6  # relative error of an optimum that was found by search
+RANK_TOLERANCE = 1e-9  # of the largest singular value; rounding leaves about 1e-15 of a zero
 
 
 class Supremum(NamedTuple):
@@ -68,14 +68,14 @@ class Unexplored(NamedTuple):
     explored: Optimum
 
 
-class Design(NamedTuple):
-    """Interventions over which suprema are taken, and in words what they are."""
+class SearchedInterventions(NamedTuple):
+    """Interventions over which suprema are taken, and a text of what they are."""
 
     queries: Queries
     how: str
 
 
-def design(post: Posterior) -> Design:
+def design(post: Posterior) -> SearchedInterventions:
     """Return interventions of every set whose effect was learned; refuse more than a million.
 
     They are all vertices where effects are affine in the values, so that nothing is larger
@@ -83,16 +83,26 @@ def design(post: Posterior) -> Design:
     region of every set.
     """
     if post.distribution.response.is_affine and post.problem.feasible_rule is None:
-        return Design(vertices(post.problem, post.sets), "over all vertices")
+        return SearchedInterventions(vertices(post.problem, post.sets), "over all vertices")
     queries = fill_boxes(post.problem, post.sets)
-    return Design(queries, f"among {len(queries):,} points that fill the domains")
+    return SearchedInterventions(queries, f"among {len(queries):,} points that fill the domains")
 
 
 def kappa2(post: Posterior) -> Supremum:
     """Compute kappa^2 = sup_z k(z, z) = sup_z J(z) Sigma J(z)'.
 
     It is the largest variance of the Jacobian kernel. The supremum is over the domains of all sets
-    that were learned; `how` says whether it is exact.
+    that were learned; `how` reports whether it is exact.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+
+    Returns
+    -------
+    Supremum
+        The value, the intervention that attains it, and how it was found.
 
     Examples
     --------
@@ -109,8 +119,26 @@ def kappa2(post: Posterior) -> Supremum:
 def lipschitz(post: Posterior) -> Supremum:
     """Compute L = sup_z |J(z)| over the domains, at the posterior mean.
 
-    L says how fast effects change with theta, in the units of theta. It is local: where effects are
-    not linear in theta, the Jacobian at another theta may be longer.
+    L is the largest change of an effect per unit of theta. It is local: where effects are nonlinear
+    in theta, the Jacobian at another theta may be longer.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+
+    Returns
+    -------
+    Supremum
+        The value, the intervention that attains it, and how it was found.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> list(cb.theory.lipschitz(post).intervention)
+    ['X']
     """
     return _longest(require_trusted(post), np.eye(len(post.names)))
 
@@ -121,23 +149,41 @@ def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
     q is the 1 - delta quantile of chi^2 with dim theta_Y degrees of freedom. Where the posterior is
     normal, theta lies within sqrt(q l_max(Sigma)) of its mean with probability at least 1 - delta;
     to first order no effect is then off by more than eps_param. L and kappa are those of
-    `lipschitz` and `kappa2`. The field `pointwise` is the
-    sharper bound sup_z sqrt(q J Sigma J') = sqrt(q) kappa.
+    `lipschitz` and `kappa2`.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    delta:
+        The probability that the bound does not hold.
+
+    Returns
+    -------
+    ParameterError
+        The field `pointwise` is the sharper bound sup_z sqrt(q J Sigma J') = sqrt(q) kappa.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> found = cb.theory.parameter_error(cb.fit(system.problem, system.observe(200, 0)))
+    >>> found.pointwise <= found.value
+    True
     """
     post = require_trusted(post)
     quantile = float(chi2.ppf(1 - read_share("delta", delta), len(post.names)))
     spread = float(np.linalg.norm(post.factor, 2)) if post.factor.size else 0.0
-    radius = np.sqrt(quantile) * spread
-    largest = kappa2(post).value
-    slope = lipschitz(post).value
-    return ParameterError(float(slope * radius), float(radius), float(np.sqrt(quantile * largest)))
+    radius = float(np.sqrt(quantile) * spread)
+    pointwise = float(np.sqrt(quantile * kappa2(post).value))
+    return ParameterError(lipschitz(post).value * radius, radius, pointwise)
 
 
 def _longest(post: Posterior, root: np.ndarray) -> Supremum:
     """Return the largest |J(z) root| over the domains, and the intervention that has it."""
     effect, (queries, how), pieces = response(post), design(post), []
-    for start in range(0, len(queries), PIECE):
-        jacobian = effect.jacobian(post.mean, queries[start : start + PIECE])
+    for start in range(0, len(queries), MOST_VERTICES_AT_ONCE):
+        jacobian = effect.jacobian(post.mean, queries[start : start + MOST_VERTICES_AT_ONCE])
         pieces.append(np.linalg.norm(jacobian @ root, axis=1))
     lengths = np.concatenate(pieces)
     best = first_largest(lengths)
@@ -151,6 +197,23 @@ def exploration_error(system: CausalSystem) -> Unexplored:
     since every other set has the effect of one of them; doing nothing is no intervention. The
     effects are exact, at vertices where the response is affine and otherwise by search.
 
+    Parameters
+    ----------
+    system:
+        A causal system, whose true effects are known.
+
+    Returns
+    -------
+    Unexplored
+        eps_E and both optima.
+
+    Raises
+    ------
+    ArgumentError
+        If this is no causal system.
+    NumericalError
+        If the search over all sets ended at a worse effect.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -158,37 +221,52 @@ def exploration_error(system: CausalSystem) -> Unexplored:
     0.0
     """
     if not isinstance(system, CausalSystem):
-        raise ModelError(
+        raise ArgumentError(
             f"eps_E needs a CausalSystem, whose truth is known; got {type(system).__name__}"
         )
-    asked = system.problem
-    everything = asked.explore("mis")
-    best, explored = replace(system, problem=everything).optimum, system.optimum
-    sign = 1.0 if asked.objective == "max" else -1.0
+    problem, explored = system.problem, system.optimum
+    best = replace(system, problem=problem.explore("mis")).optimum
+    sign = 1.0 if problem.objective == "max" else -1.0
     gained = sign * (best.value - explored.value)
-    if gained < -ROUNDING * max(abs(best.value), 1.0):
+    if gained < -SEARCH_TOLERANCE * max(abs(best.value), 1.0):
         raise NumericalError(
             f"the search over all sets ended at {best.value:g}, worse than {explored.value:g} over "
-            "the problem's own; it missed a basin, so eps_E is not known"
+            "the problem's sets; it missed a basin, so eps_E is not known"
         )
     return Unexplored(max(0.0, gained), best, explored)
 
 
 def causal_rank(
-    post: Posterior,
-    queries: Queries | None = None,
-    *,
-    known: str | Iterable[str] = (),
+    post: Posterior, queries: Queries | None = None, *, known: str | Iterable[str] = ()
 ) -> int:
     """Compute r_causal, the rank of the Jacobian kernel over these queries.
 
-    It is the number of directions of theta that the queries can see, at most dim theta_Y, and is
-    found by the singular values of the features J F, F F' = Sigma, so units of theta do not matter.
-    queries: by default all vertices, or points that fill the domains where effects are not affine
-    in the values: the rank over all interventions may then be larger. known: names of coordinates
-    that are taken as known exactly, at their posterior means. The rank is then that of J_o F_o N,
-    where o are the other coordinates and N the directions in which the known ones do not move:
-    F_o N is a root of the others' covariance given the known ones, found without an inverse.
+    It is the number of directions of theta on which the effects of the queries depend, at most dim
+    theta_Y, and is found by the singular values of the features J F, F F' = Sigma, so units of
+    theta do not matter.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+    queries:
+        By default all vertices, or points that fill the domains where effects are not affine in the
+        values: the rank over all interventions may then be larger.
+    known:
+        Names of coordinates that are taken as known exactly, at their posterior means. The rank is
+        then that of J_o F_o N, where o are the other coordinates and N the directions in which the
+        known ones do not move: F_o N is a root of the others' covariance given the known ones,
+        found without an inverse.
+
+    Returns
+    -------
+    int
+        The rank.
+
+    Raises
+    ------
+    ArgumentError
+        If theta has no coordinate of a known name.
 
     Examples
     --------
@@ -216,6 +294,18 @@ def effective_rank(gram: Any, *, share: float = 0.99) -> int:
     r_eff = min r with sum_{i<=r} l_i >= share sum_i l_i. It is taken of K, not of Sigma: a count of
     Sigma's eigenvalues above a threshold depends on the units of theta, one of K's does not.
 
+    Parameters
+    ----------
+    gram:
+        An array of shape (T, T), or a KernelEstimate.
+    share:
+        The share of the trace, between 0 and 1.
+
+    Returns
+    -------
+    int
+        The effective rank; 0 for a gram of zeros.
+
     Examples
     --------
     >>> effective_rank([[9.0, 0.0, 0.0], [0.0, 0.95, 0.0], [0.0, 0.0, 0.05]], share=0.99)
@@ -227,11 +317,9 @@ def effective_rank(gram: Any, *, share: float = 0.99) -> int:
 def leading(sizes: np.ndarray, share: float) -> int:
     """Count how many eigenvalues, largest first, hold the share of their sum, up to rounding."""
     held = np.cumsum(sizes)
-    return (
-        int(np.searchsorted(held, share * (1 - RANK_ROUNDING) * held[-1])) + 1
-        if held.size and held[-1] > 0
-        else 0
-    )
+    if not held.size or held[-1] <= 0:
+        return 0
+    return int(np.searchsorted(held, share * (1 - RANK_TOLERANCE) * held[-1])) + 1
 
 
 def _positions(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
@@ -239,7 +327,7 @@ def _positions(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
     wanted = (known,) if isinstance(known, str) else tuple(known)
     for name in wanted:
         if name not in names:
-            raise ModelError(
+            raise ArgumentError(
                 f"{unknown('coordinate of theta', name, names)}; name only what post.names holds"
             )
     return [position for position, name in enumerate(names) if name in wanted]
@@ -257,14 +345,34 @@ def _conditional_root(factor: np.ndarray, fixed: list[int]) -> np.ndarray:
 
 def _count(sizes: np.ndarray) -> int:
     """Count the singular values that are not zero up to rounding."""
-    return int((sizes > RANK_ROUNDING * sizes.max(initial=0.0)).sum())
+    return int((sizes > RANK_TOLERANCE * sizes.max(initial=0.0)).sum())
 
 
 def information_gain_bound(rank: int, T: int, kappa2: float, noise: float) -> float:
     """Bound gamma_T by r/2 log(1 + T kappa^2 / (s2 r)), which is 0 for rank 0.
 
-    T outcomes have noise of variance s2, and k(z, z) <= kappa^2. The bound grows with the rank, so
-    r_causal in place of dim theta_Y is never worse.
+    The bound grows with the rank, so r_causal in place of dim theta_Y is never worse.
+
+    Parameters
+    ----------
+    rank:
+        The rank r of the kernel.
+    T:
+        The number of outcomes.
+    kappa2:
+        The largest k(z, z).
+    noise:
+        The variance s2 of the outcomes' noise.
+
+    Returns
+    -------
+    float
+        The bound, in nats.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is negative, or the noise is 0.
 
     Examples
     --------
@@ -274,19 +382,3 @@ def information_gain_bound(rank: int, T: int, kappa2: float, noise: float) -> fl
     rank, rounds = read_count("rank", rank, 0), read_count("T", T, 0)
     largest, noise = read_size("kappa2", kappa2, positive=False), read_size("noise", noise)
     return float(rank / 2 * np.log1p(rounds * largest / (noise * rank))) if rank else 0.0
-
-
-def effective_gain_bound(gram: Any, noise: Any, *, share: float = 0.99) -> float:
-    """Bound 1/2 logdet(I + K/s2) by r/2 log(1 + kept / (s2 r)) + discarded / (2 s2).
-
-    r is the effective rank of K, kept the sum of its r largest eigenvalues, and discarded the rest
-    of the trace. The first term is Jensen's inequality, the second log(1 + x) <= x. With variances
-    of shape (T,) K is taken in their units, D^-1/2 K D^-1/2.
-    """
-    sizes = spectrum(gram, noise)
-    rank = leading(sizes, read_share("share", share))
-    return (
-        float(rank / 2 * np.log1p(sizes[:rank].sum() / rank) + sizes[rank:].sum() / 2)
-        if rank
-        else 0.0
-    )

@@ -4,7 +4,7 @@ Adaptive kernels k_t = J_t Sigma_t J_t' have no fixed gamma_T. The theory assume
 slowly and that sum_t (sigma_{t-1}^(t)(z_t))^2 <= C sup_t gamma_T(k_t). This module measures both.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.linalg import solve_triangular
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_size
@@ -22,7 +22,7 @@ from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import design
 from causal_bo_ppl.theory.information_gains import greedy_gain, require_queries
 
-TILE = 2_048  # rows and columns of a gram that are held in memory at once
+TILE_SIZE = 2_048  # rows and columns of a gram that are held in memory at once
 COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
 
 
@@ -50,12 +50,35 @@ def linearized(post: Posterior, queries: Queries) -> Linearized:
 
 
 def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
-    """Tabulate how far everything moved, with a row for each step from one posterior to the next.
+    """Tabulate the changes from each posterior to the next.
 
-    theta: |theta_t - theta_{t-1}|. sigma: |Sigma_t - Sigma_{t-1}|.
-    jacobian: sup_z |J_t(z) - J_{t-1}(z)|. kernel: sup_{z, z'} |k_t - k_{t-1}|. The suprema are over
-    the queries. rho_schematic: the theory's schematic drift term, jacobian |Sigma_t| + sigma. It
-    leaves constants out and mixes units, so it shows what shrinks and is no bound.
+    Parameters
+    ----------
+    posts:
+        Two posteriors or more, of one problem.
+    queries:
+        The interventions over which suprema are taken.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for each step. theta: |theta_t - theta_{t-1}|. sigma: |Sigma_t - Sigma_{t-1}|.
+        jacobian: sup_z |J_t(z) - J_{t-1}(z)|. kernel: sup_{z, z'} |k_t - k_{t-1}|. rho_schematic:
+        the theory's schematic drift term, jacobian |Sigma_t| + sigma. It omits constants and mixes
+        units, so it shows what shrinks and is no bound.
+
+    Raises
+    ------
+    ArgumentError
+        If there are fewer than two posteriors, or they are of different problems.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> posts = [cb.fit(system.problem, system.observe(n, 0)) for n in (50, 100, 200)]
+    >>> len(cb.theory.kernel_drift(posts, system.problem.vertices()))
+    2
     """
     posts = _read_posts(posts, 2)
     queries = require_queries(posts[0].problem, queries)
@@ -64,33 +87,24 @@ def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=COLUMNS, index=pd.RangeIndex(1, len(posts), name="step"))
 
 
-def worst_gain(
-    posts: Sequence[Posterior],
-    queries: Queries,
-    noise: Any,
-    rounds: int,
-) -> float:
+def worst_gain(posts: Sequence[Posterior], queries: Queries, noise: Any, rounds: int) -> float:
     """Compute sup_t gamma_T(k_t) by greedy choices among the queries.
 
     The true supremum is at most 1/(1 - 1/e) times it. noise: a variance, or one for every query.
     """
-    gains = [
-        greedy_gain(jacobian_features(post, queries), noise, rounds).gains[-1]
-        for post in _distinct(_read_posts(posts, 1))
-    ]
-    return float(max(gains))
+    distinct = {id(post): post for post in _read_posts(posts, 1)}
+    return max(
+        float(greedy_gain(jacobian_features(post, queries), noise, rounds).gains[-1])
+        for post in distinct.values()
+    )
 
 
 def variance_sum_ratio(
-    posts: Sequence[Posterior],
-    queries: Queries,
-    noise: float,
-    *,
-    candidates: Queries | None = None,
+    posts: Sequence[Posterior], queries: Queries, noise: float, *, candidates: Queries | None = None
 ) -> float:
     """Compute sum_t (sigma_{t-1}^(t)(z_t))^2 / sup_t gamma_T(k_t).
 
-    This is the C that the adaptive theory assumes to be bounded; it is 0 where nothing is in doubt.
+    This is the C that the adaptive theory assumes to be bounded; it is 0 if all effects are known.
     posts[t] is in use at round t, when query t is tried; sigma_{t-1}^(t) is the standard deviation
     under kernel k_t after outcomes at the queries before. candidates: the queries among which
     gamma_T is sought, by default all vertices, or points that fill the domains where effects are
@@ -99,11 +113,11 @@ def variance_sum_ratio(
     """
     posts, variance = _read_posts(posts, 1), read_size("noise", noise)
     if len(posts) != len(queries):
-        raise ModelError(
+        raise ArgumentError(
             f"there are {len(posts)} posteriors and {len(queries)} queries; "
             "give one of each per round"
         )
-    total = sum(_doubt(post, queries[: t + 1], variance) for t, post in enumerate(posts))
+    total = sum(_last_variance(post, queries[: t + 1], variance) for t, post in enumerate(posts))
     candidates = design(posts[0]).queries if candidates is None else candidates
     gain = worst_gain(posts, candidates, variance, len(posts))
     return total / gain if gain > 0 else 0.0
@@ -124,16 +138,12 @@ def variance_sum_ceiling(kappa2: float, noise: float) -> float:
 
 def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
     """Return the largest |A B' - C D'| for two pairs of (M, r) matrices, computed tile by tile."""
-    starts = range(0, len(one[0]), TILE)
+    tiles = [slice(start, start + TILE_SIZE) for start in range(0, len(one[0]), TILE_SIZE)]
     return max(
-        float(np.abs(_tile(one, row, column) - _tile(other, row, column)).max())
-        for row in starts
-        for column in starts
+        float(np.abs(one[0][row] @ one[1][column].T - other[0][row] @ other[1][column].T).max())
+        for row in tiles
+        for column in tiles
     )
-
-
-def _tile(pair: tuple[np.ndarray, np.ndarray], row: int, column: int) -> np.ndarray:
-    return np.asarray(pair[0][row : row + TILE] @ pair[1][column : column + TILE].T)
 
 
 def drift_step(before: Linearized, after: Linearized) -> tuple[float, ...]:
@@ -148,7 +158,7 @@ def drift_step(before: Linearized, after: Linearized) -> tuple[float, ...]:
     return theta, sigma, jacobian, kernel, schematic
 
 
-def _doubt(post: Posterior, queries: Queries, noise: float) -> float:
+def _last_variance(post: Posterior, queries: Queries, noise: float) -> float:
     """Return the variance of the last effect after outcomes at all queries before it.
 
     It is w' (I + F'F/s2)^-1 w, with w the features of the last query and F those of the others.
@@ -159,21 +169,16 @@ def _doubt(post: Posterior, queries: Queries, noise: float) -> float:
     return float(seen @ seen)
 
 
-def _distinct(posts: Sequence[Posterior]) -> Iterator[Posterior]:
-    """Return each posterior once, however many rounds it was in use."""
-    return iter({id(post): post for post in posts}.values())
-
-
 def _read_posts(posts: Sequence[Posterior], least: int) -> list[Posterior]:
     """Return the posteriors as a list: at least `least`, all trusted and of one problem."""
     if isinstance(posts, Posterior):
-        raise ModelError("give a sequence of posteriors, one for each round; got one Posterior")
+        raise ArgumentError("give a sequence of posteriors, one for each round; got one Posterior")
     trusted = [require_trusted(post) for post in posts]
     if len(trusted) < least:
-        raise ModelError(f"at least {least} posteriors are needed, got {len(trusted)}")
+        raise ArgumentError(f"at least {least} posteriors are needed, got {len(trusted)}")
     for post in trusted:
         if (post.problem, post.names) != (trusted[0].problem, trusted[0].names):
-            raise ModelError(
+            raise ArgumentError(
                 "the posteriors are of different problems or parameters; give those of one problem"
             )
     return trusted

@@ -1,11 +1,11 @@
-"""How fast does doubt about theta fall as rows are added, and which equations hold it up?
+"""How fast does the uncertainty of theta fall with more data, and which equations delay it?
 
 With a regular design, l_min(X'X) growing like N, |Sigma| = O(1/N): tr Sigma falls like N^-1 and
 eps_param like N^-1/2. Where l_min(X'X)/N is near 0, a combination of an equation's coefficients
-stays unknown however many rows there are; it is weakly identified.
+stays unknown however many observations there are; it is weakly identified.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,47 +14,55 @@ import pandas as pd
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import scale_rows
 from causal_bo_ppl.diagnostics.convergence import require_posterior
-from causal_bo_ppl.errors import DataError, ModelError, listed, unknown
+from causal_bo_ppl.errors import ArgumentError, DataError, listed, unknown
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method
-from causal_bo_ppl.inference.fitting import read_method, trait
+from causal_bo_ppl.inference.methods import read_method, trait
 from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.mechanisms.base import Prior
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import set_label
 from causal_bo_ppl.theory.constants import lipschitz, parameter_error
-from causal_bo_ppl.theory.information_gains import read_array
 
-MINOR = 0.1  # a parent whose weight is a smaller share of the largest one is not named
-COLUMNS = ["rows", "lambda_min", "standardized", "weakest"]
-FEWEST = 25  # rows of the first fit of `concentration`
+MINOR_WEIGHT = 0.1  # of the largest one: a parent with a smaller weight is not named
+STRENGTH_COLUMNS = ["observations", "lambda_min", "standardized", "weakest"]
+FEWEST_OBSERVATIONS = 25  # of the first fit of `concentration`
 
 
 def design_strength(post: Posterior) -> pd.DataFrame:
-    """Tabulate how well the rows tell the coefficients of each learned equation apart.
-
-    rows: the number N of rows in which the variable was not set. lambda_min: the smallest
-    eigenvalue of X'X/N, where X holds the parents with unknown coefficients and, with intercepts,
-    the constant 1, over those rows; it depends on units. standardized: the same for the parents'
-    correlations, 1 where they are uncorrelated and 0 where collinear, in any units (without
-    intercepts: about 0, not about the means). weakest: the parents whose combination has that
-    eigenvalue.
+    """Tabulate how well the data determine the coefficients of each learned equation.
 
     Where latent causes join a variable to others, its regressors are those of its factor in the
     observational density: the earlier variables so joined, and all their parents. Where mechanisms
-    are not linear, this still says how well the rows tell the influences of the causes apart.
+    are not linear, the table still shows how well the data separate the influences of the causes.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for each equation. observations: the number N of those in which the variable was not
+        set. lambda_min: the smallest eigenvalue of X'X/N, where X holds the parents with unknown
+        coefficients and, with intercepts, the constant 1, over those observations; it depends on
+        units. standardized: the same for the parents' correlations, 1 where they are uncorrelated
+        and 0 where collinear, in any units (without intercepts: about 0, not about the means).
+        weakest: the parents whose combination has that eigenvalue.
 
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
     >>> design_strength(cb.fit(system.problem, system.observe(200, 0))).round(2).loc["Y"].to_dict()
-    {'rows': 200, 'lambda_min': 1.0, 'standardized': 1.0, 'weakest': 'Z'}
+    {'observations': 200, 'lambda_min': 1.0, 'standardized': 1.0, 'weakest': 'Z'}
     """
     require_posterior("design_strength", post)
     lines = {node: _strength_line(post, node) for node in _learned(post)}
-    return pd.DataFrame.from_dict(lines, orient="index", columns=COLUMNS).rename_axis("equation")
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=STRENGTH_COLUMNS)
+    return table.rename_axis("equation")
 
 
 def _learned(post: Posterior) -> list[str]:
@@ -86,14 +94,13 @@ def _parents(post: Posterior, node: str) -> tuple[str, ...]:
     if not joined:
         known = post.problem.known
         return tuple(cause for cause in graph.parents(node) if (cause, node) not in known)
-    together = {*joined, *(cause for name in (node, *joined) for cause in graph.parents(name))} - {
-        node
-    }
+    causes = {cause for name in (node, *joined) for cause in graph.parents(name)}
+    together = causes.union(joined) - {node}
     return tuple(name for name in graph.nodes if name in together)
 
 
 def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
-    """Return a row of `design_strength`, in the order of COLUMNS."""
+    """Return a row of `design_strength`, in the order of STRENGTH_COLUMNS."""
     data, names, parameters = post.data, _parents(post, node), _linear_parameters(post)
     intercepts = parameters is None or parameters.intercepts
     used = ~data.intervened[:, data.nodes.index(node)]
@@ -103,10 +110,9 @@ def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
         return len(values), raw, np.nan, ""
     relative, direction = _smallest(_standardize(values, intercepts))
     weights = np.abs(direction)
-    together = [
-        name for name, weight in zip(names, weights, strict=True) if weight >= MINOR * weights.max()
-    ]
-    return len(values), raw, relative, set_label(tuple(together))
+    is_major = weights >= MINOR_WEIGHT * weights.max()
+    together = tuple(name for name, major in zip(names, is_major, strict=True) if major)
+    return len(values), raw, relative, set_label(together)
 
 
 def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:
@@ -114,16 +120,14 @@ def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:
     if centred and len(values):
         return scale_rows(values).scaled
     shares = values / np.maximum(np.abs(values).max(axis=0, initial=0.0), np.finfo(float).tiny)
-    return np.asarray(
-        shares
-        / np.where(shares.any(axis=0), np.sqrt((shares**2).sum(axis=0) / max(len(values), 1)), 1)
-    )
+    sizes = np.sqrt((shares**2).sum(axis=0) / max(len(values), 1))
+    return np.asarray(shares / np.where(shares.any(axis=0), sizes, 1))
 
 
 def _smallest(columns: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the smallest eigenvalue of X'X/N, by singular values, and its direction.
 
-    It is 0 where there are fewer rows than columns.
+    It is 0 where there are fewer observations than columns.
     """
     count, width = columns.shape
     root = np.linalg.qr(columns, mode="r")
@@ -141,9 +145,9 @@ class Rate(NamedTuple):
 def concentration(
     problem: Problem,
     data: Data,
-    rows: Iterable[int] | None = None,
+    sizes: Iterable[int] | None = None,
     *,
-    truth: Mapping[str, float] | Sequence[float] | np.ndarray | None = None,
+    truth: Mapping[str, float] | None = None,
     method: str | Method = "conjugate",
     intercepts: bool = True,
     prior: Prior | None = None,
@@ -151,42 +155,62 @@ def concentration(
     mechanisms: Any = "linear",
     delta: float = 0.05,
 ) -> pd.DataFrame:
-    """Fit the first N observational rows for several N, and tabulate what should fall with N.
+    """Fit the first N observations for several N, and tabulate what should fall with N.
 
-    trace, spectral: tr Sigma and |Sigma|. lipschitz: L. eps_param: L times the radius at level 1 -
-    delta. eps_pointwise: sup_z sqrt(q J Sigma J'). design: the smallest l_min(X'X)/N of an
-    equation. error: |theta_hat - theta|, where the truth is given.
+    Parameters
+    ----------
+    problem, data:
+        The problem and its data, of which those without intervention are used.
+    sizes:
+        The values of N, by default 25, 50, 100, ... as far as there are observations.
+    truth:
+        {coordinate: value} of the true theta.
+    method, intercepts, prior, parameters, mechanisms:
+        As in `cb.fit`; where theta means something else for other data, as the coefficients of
+        bases that are scaled to the data, compare eps_pointwise.
+    delta:
+        The level of eps_param is 1 - delta.
 
-    rows: the values of N, by default 25, 50, 100, ... as far as there are rows. truth: {coordinate:
-    value}, or an array of shape (d,). mechanisms: as in `cb.fit`; where theta means something else
-    for other rows, as the coefficients of bases that are scaled to the rows, compare eps_pointwise.
+    Returns
+    -------
+    pd.DataFrame
+        A row for each N. trace, spectral: tr Sigma and |Sigma|. lipschitz: L. eps_param: L times
+        the radius. eps_pointwise: sup_z sqrt(q J Sigma J'). design: the smallest l_min(X'X)/N of an
+        equation. error: |theta_hat - theta|, where the truth is given.
+
+    Raises
+    ------
+    DataError
+        If there are no observations without intervention.
+    ArgumentError
+        If a size or the truth cannot be used, or the method draws at random.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.theory.concentration(system.problem, system.observe(100, 0)).index.tolist()
+    [25, 50, 100]
     """
     if not isinstance(data, Data):
         raise DataError(
             f"concentration needs Data, got {type(data).__name__}; read it with Data.from_frame"
         )
     if trait(chosen := read_method(method), "needs_key"):
-        raise ModelError(
+        raise ArgumentError(
             f'{chosen.name} draws at random and for long; take method="laplace", a Gaussian at the '
             "same mode"
         )
     observed = data.select(data.is_observational)
     if not len(observed):
         raise DataError(
-            "there are no observational rows; observe some, or fit experiments with cb.fit"
+            "there are no observational data; observe some, or fit experiments with cb.fit"
         )
+    options = {"mechanisms": mechanisms, "intercepts": intercepts, "prior": prior}
     lines = {}
-    for count in _read_rows(rows, len(observed)):
+    for count in _read_sizes(sizes, len(observed)):
         part = observed.select(slice(count))
-        post = fit(
-            problem,
-            part,
-            mechanisms=mechanisms,
-            method=chosen,
-            intercepts=intercepts,
-            prior=prior,
-            parameters=parameters,
-        )
+        post = fit(problem, part, method=chosen, parameters=parameters, **options)
         lines[count] = _line(post, delta) | _error(post, truth)
     table = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
     table.attrs = {"delta": delta, "method": chosen.name, "target": problem.label(problem.target)}
@@ -194,27 +218,50 @@ def concentration(
 
 
 def rate(table: pd.DataFrame, column: str) -> Rate:
-    """Fit the exponent b of column ~ N^b to the rows of `concentration`, with its standard error.
+    """Fit the exponent b of column ~ N^b to a table of `concentration`, with its standard error.
 
     b is about -1 for "trace" and -1/2 for "eps_param". The fits of one table share data, so the
     standard error is too small.
+
+    Parameters
+    ----------
+    table:
+        The result of `concentration`.
+    column:
+        The name of one of its columns.
+
+    Returns
+    -------
+    Rate
+        The exponent and its standard error.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such column, or it has fewer than 3 rows or numbers that are not positive.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"trace": [1.0, 0.5, 0.25]}, index=[25, 50, 100])
+    >>> round(rate(table, "trace").exponent, 6)
+    -1.0
     """
     if not isinstance(table, pd.DataFrame):
-        raise ModelError(
-            f"rate needs a table of cb.theory.concentration, got {type(table).__name__}"
-        )
+        got = type(table).__name__
+        raise ArgumentError(f"rate needs a table of cb.theory.concentration, got {got}")
     if column not in table.columns:
-        raise ModelError(unknown("column", column, map(str, table.columns)))
+        raise ArgumentError(unknown("column", column, map(str, table.columns)))
     counts, values = np.asarray(table.index, float), np.asarray(table[column], float)
     if len(values) < 3 or not ((values > 0) & (counts > 0)).all():
-        raise ModelError(
-            "an exponent needs 3 lines or more, all positive; "
+        raise ArgumentError(
+            "an exponent needs 3 rows or more, all positive; "
             f"{column!r} holds {listed(values, most=6)}"
         )
-    at, seen = np.log(counts) - np.log(counts).mean(), np.log(values) - np.log(values).mean()
-    exponent = (at @ seen) / (at @ at)
-    left = seen - exponent * at
-    return Rate(float(exponent), float(np.sqrt(left @ left / (len(values) - 2) / (at @ at))))
+    sizes, logs = np.log(counts) - np.log(counts).mean(), np.log(values) - np.log(values).mean()
+    exponent = (sizes @ logs) / (sizes @ sizes)
+    residuals = logs - exponent * sizes
+    variance = residuals @ residuals / (len(values) - 2) / (sizes @ sizes)
+    return Rate(float(exponent), float(np.sqrt(variance)))
 
 
 def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
@@ -224,9 +271,8 @@ def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
     C' sqrt(T beta_T gamma_T) + 2 sum_t eps_param(N_t).
     """
     rounds, power = read_count("T", T, 1), _read_alpha(alpha) / 2
-    return np.cumsum(
-        read_size("scale", scale, positive=False) * np.arange(1.0, rounds + 1) ** -power
-    )
+    size = read_size("scale", scale, positive=False)
+    return np.cumsum(size * np.arange(1.0, rounds + 1) ** -power)
 
 
 def growing_data_bound(T: int, alpha: float, *, scale: float = 1.0) -> float:
@@ -252,52 +298,38 @@ def _line(post: Posterior, delta: float) -> dict[str, float]:
     }
 
 
-def _error(
-    post: Posterior, truth: Mapping[str, float] | Sequence[float] | np.ndarray | None
-) -> dict[str, float]:
+def _error(post: Posterior, truth: Mapping[str, float] | None) -> dict[str, float]:
     """Return the distance of the posterior mean from the truth; an empty dict without a truth."""
     if truth is None:
         return {}
-    if isinstance(truth, Mapping):
-        if set(truth) != set(post.names):
-            wrong = [
-                str(name)
-                for name in {*truth, *post.names}
-                if name not in truth or name not in post.names
-            ]
-            raise ModelError(
-                "truth must name every coordinate of theta and no other; "
-                f"see to {listed(sorted(wrong))}"
-            )
-        theta = np.array([read_number(name, truth[name]) for name in post.names])
-    else:
-        theta = read_array("truth", truth)
-    if theta.shape != post.mean.shape or not np.isfinite(theta).all():
-        raise ModelError(
-            f"truth needs {len(post.names)} finite numbers, for {listed(post.names)}; got {truth!r}"
+    if wrong := set(truth).symmetric_difference(post.names):
+        raise ArgumentError(
+            "truth must name every coordinate of theta and no other; "
+            f"check {listed(sorted(map(str, wrong)))}"
         )
+    theta = np.array([read_number(name, truth[name]) for name in post.names])
     return {"error": float(np.linalg.norm(post.mean - theta))}
 
 
-def _read_rows(rows: Iterable[int] | None, most: int) -> list[int]:
+def _read_sizes(sizes: Iterable[int] | None, most: int) -> list[int]:
     """Return the distinct values of N in increasing order, by default 25, 50, 100, ..."""
-    if rows is None:
-        doubled = [FEWEST * 2**power for power in range(60) if FEWEST * 2**power <= most]
-        rows = doubled or [most]
-    counts = [read_count("rows", count, 1) for count in rows]
+    if sizes is None:
+        doubled = [FEWEST_OBSERVATIONS * 2**power for power in range(60)]
+        sizes = [size for size in doubled if size <= most] or [most]
+    counts = [read_count("sizes", count, 1) for count in sizes]
     if not counts or max(counts) > most:
-        raise ModelError(
-            f"rows must be counts up to {most}, the observational rows there are; "
-            f"got {listed(counts)}"
+        raise ArgumentError(
+            f"sizes must be counts up to {most}, the number of observations without "
+            f"intervention; got {listed(counts)}"
         )
     return sorted(set(counts))
 
 
 def _read_alpha(alpha: float) -> float:
-    """Return alpha if it lies in (0, 1]; raise ModelError otherwise."""
+    """Return alpha if it lies in (0, 1]; raise ArgumentError otherwise."""
     power = read_number("alpha", alpha)
     if not 0 < power <= 1:
-        raise ModelError(
-            f"alpha must lie in (0, 1], got {power:g}: rows are added no faster than rounds pass"
+        raise ArgumentError(
+            f"alpha must lie in (0, 1], got {power:g}: data grow no faster than rounds pass"
         )
     return power

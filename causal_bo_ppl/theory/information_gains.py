@@ -1,8 +1,8 @@
-"""How much do outcomes tell about the effects, and how much could they tell at most?
+"""How much information do outcomes carry about the effects, and how much at most?
 
 T outcomes with noise of variance s2 carry the information I = 1/2 logdet(I + K/s2) about the
 effects, where K is the gram of their queries. It is computed from the eigenvalues of K, or from
-features whose products are K. Where no intervention set teaches about another, K is block-diagonal:
+features whose products are K. Where no intervention set informs another, K is block-diagonal:
 gamma_T = max over sum_s T_s = T of sum_s gamma_{T_s}^{(s)}.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError, NumericalError, listed
+from causal_bo_ppl.errors import ArgumentError, NumericalError
 from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import KernelEstimate
 from causal_bo_ppl.linalg import first_largest
@@ -19,8 +19,8 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_sets
 
 # Relative to the trace: sums of thousands of products, and their differences, are exact to this.
-ROUNDING = 1e-10
-LEFT_OUT = 1e-12  # share of a set's variance that the features of an RBF kernel may leave out
+GRAM_TOLERANCE = 1e-10
+MOST_VARIANCE_OMITTED = 1e-12  # share of a set's variance, by the features of an RBF kernel
 
 
 def spectrum(gram: Any, noise: Any = 1.0) -> np.ndarray:
@@ -35,7 +35,7 @@ def spectrum(gram: Any, noise: Any = 1.0) -> np.ndarray:
     with np.errstate(over="ignore"):
         scaled = require_finite("the gram over the noise", matrix / root[:, None] / root[None, :])
     sizes = np.linalg.eigvalsh(scaled)[::-1]
-    allowed = ROUNDING * float(np.abs(sizes).sum())
+    allowed = GRAM_TOLERANCE * float(np.abs(sizes).sum())
     if not (sizes >= -allowed).all():
         raise NumericalError(
             f"this gram is no covariance: it has the eigenvalue {sizes[-1]:.3g}, the largest is "
@@ -48,24 +48,24 @@ def _read_gram(gram: Any) -> np.ndarray:
     """Return a gram as a symmetric, finite array of shape (T, T); refuse anything else."""
     matrix = read_array("a gram", gram.gram if isinstance(gram, KernelEstimate) else gram)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ModelError(
+        raise ArgumentError(
             f"a gram needs the shape (T, T), the same queries on both sides; got {matrix.shape}"
         )
     require_finite("the gram", matrix)
     gap = np.abs(matrix - matrix.T)
-    if not (gap <= ROUNDING * np.abs(matrix).max(initial=0.0)).all():
+    if not (gap <= GRAM_TOLERANCE * np.abs(matrix).max(initial=0.0)).all():
         row, column = np.unravel_index(gap.argmax(), gap.shape)
-        raise ModelError(
+        raise ArgumentError(
             f"a gram is symmetric, this one holds {matrix[row, column]:g} at ({row}, {column}) and "
             f"{matrix[column, row]:g} at ({column}, {row}); take the same queries on both sides"
         )
     return np.asarray((matrix + matrix.T) / 2)
 
 
-class Gain(NamedTuple):
-    """Queries that were chosen one after another, and what they tell.
+class GreedyGain(NamedTuple):
+    """Queries that were chosen one after another, and the information that they carry.
 
-    chosen: the rows of the candidates, an array of shape (T,). gains: the information after each
+    chosen: the indices of the candidates, an array of shape (T,). gains: the information after each
     choice, an array of shape (T,).
     """
 
@@ -76,8 +76,26 @@ class Gain(NamedTuple):
 def information_gain(gram: Any, noise: Any) -> float:
     """Compute I = 1/2 logdet(I + K/s2), in nats.
 
-    With a variance for every query it is 1/2 logdet(I + D^-1/2 K D^-1/2). gram: an array of shape
-    (T, T), or a KernelEstimate. noise: a variance, or an array of shape (T,).
+    With a variance for every query it is 1/2 logdet(I + D^-1/2 K D^-1/2).
+
+    Parameters
+    ----------
+    gram:
+        An array of shape (T, T), or a KernelEstimate.
+    noise:
+        A variance, or an array of shape (T,).
+
+    Returns
+    -------
+    float
+        The information in nats.
+
+    Raises
+    ------
+    ArgumentError
+        If the gram is not symmetric, or the noise not positive.
+    NumericalError
+        If the gram is not finite, or has a negative eigenvalue.
 
     Examples
     --------
@@ -87,24 +105,8 @@ def information_gain(gram: Any, noise: Any) -> float:
     return float(0.5 * np.log1p(spectrum(gram, noise)).sum())
 
 
-def gain_path(features: Any, noise: Any) -> np.ndarray:
-    """Return the information after each of T queries, an array of shape (T,).
-
-    It is sum_t 1/2 log(1 + sigma_{t-1}^2(z_t) / s2). features: an array of shape (T, r) in the
-    order of the queries. noise: a variance, or an array of shape (T,). The cost is O(T r^2); no
-    T x T matrix is formed.
-    """
-    features, variances = read_candidates(features, noise)
-    root, gains = np.eye(features.shape[1]), np.zeros(len(features))
-    for step, (feature, variance) in enumerate(zip(features, variances, strict=True)):
-        seen = feature @ root
-        gains[step] = 0.5 * np.log1p(seen @ seen / variance)
-        root = learn(root, seen, variance)
-    return gains.cumsum()
-
-
-def greedy_gain(features: Any, noise: Any, rounds: int) -> Gain:
-    """Choose each query where the effect is most in doubt: z_t = argmax sigma_{t-1}^2(z) / s2(z).
+def greedy_gain(features: Any, noise: Any, rounds: int) -> GreedyGain:
+    """Choose each query where the effect is most uncertain: z_t = argmax sigma_{t-1}^2(z) / s2(z).
 
     A query may be chosen again. Of candidates that are equally good up to rounding the first is
     taken.
@@ -115,19 +117,45 @@ def greedy_gain(features: Any, noise: Any, rounds: int) -> Gain:
     sigma^2 is convex in them: with the vertices as candidates this is the greedy choice over the
     whole domain.
 
-    features: an array of shape (M, r) for the M candidates. noise: a variance, or an array of shape
-    (M,). The cost is O(T M r).
+    Parameters
+    ----------
+    features:
+        An array of shape (M, r) for the M candidates.
+    noise:
+        A variance, or an array of shape (M,).
+    rounds:
+        The number T of choices. The cost is O(T M r).
+
+    Returns
+    -------
+    GreedyGain
+        The chosen candidates, and the information after each choice.
+
+    Raises
+    ------
+    ArgumentError
+        If the features, the noise or the number of rounds cannot be used.
+
+    Examples
+    --------
+    >>> greedy_gain([[1.0, 0.0], [0.0, 2.0]], 1.0, 3).chosen.tolist()
+    [1, 0, 1]
     """
     features, variances = read_candidates(features, noise)
     chosen, steps = greedy(
         features, variances, read_count("rounds", rounds, 1), np.zeros(len(features), int)
     )
-    return Gain(chosen, steps.cumsum())
+    return GreedyGain(chosen, steps.cumsum())
 
 
 def read_candidates(features: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return features of shape (M, r) and variances of the noise of shape (M,), both checked."""
-    features = read_features(features)
+    features = read_array("features", features)
+    if features.ndim != 2 or not len(features):
+        raise ArgumentError(
+            f"features need the shape (M, r), a row for every query; got {features.shape}"
+        )
+    require_finite("features", features)
     variances = read_noise(noise, len(features))
     with np.errstate(over="ignore"):
         require_finite("variance over noise", (features**2).sum(axis=1) / variances)
@@ -137,10 +165,9 @@ def read_candidates(features: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
 def greedy(
     features: np.ndarray, noise: np.ndarray, rounds: int, which: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows chosen and the information that each adds, two arrays of shape (T,).
+    """Return the indices chosen and the information that each adds, two arrays of shape (T,).
 
-    which: the block of every candidate, an array of shape (M,). An outcome teaches about its own
-    block only.
+    which: the block of every candidate, an array of shape (M,). An outcome informs its block only.
     """
     seen, members = features.copy(), _members(which)
     ratios = (seen**2).sum(axis=1) / noise
@@ -167,7 +194,7 @@ def learn(seen: np.ndarray, outcome: np.ndarray, noise: float) -> np.ndarray:
 
 
 def _members(which: np.ndarray) -> list[slice | np.ndarray]:
-    """Return the rows of each block."""
+    """Return the indices of each block."""
     if not which.any():
         return [slice(None)]
     order = np.argsort(which, kind="stable")
@@ -182,9 +209,11 @@ def read_array(name: str, given: Any) -> np.ndarray:
     try:
         array = np.asarray(given)
     except ValueError:
-        raise ModelError(f"{name} must be an array of numbers; its rows differ in length") from None
+        raise ArgumentError(
+            f"{name} must be an array of numbers; its rows differ in length"
+        ) from None
     if array.dtype.kind not in "iu" and array.dtype != np.float64:
-        raise ModelError(
+        raise ArgumentError(
             f"{name} must hold float64 numbers, got {array.dtype}; "
             "compute it in float64 from the start"
         )
@@ -196,19 +225,9 @@ def require_finite(name: str, array: np.ndarray) -> np.ndarray:
     if not np.isfinite(array).all():
         position = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
         raise NumericalError(
-            f"{name} holds {array[position]} at {position}; find out where it comes from, or change units"
+            f"{name} holds {array[position]} at {position}; find its origin, or change units"
         )
     return array
-
-
-def read_features(features: Any) -> np.ndarray:
-    """Return the features of at least one query, a finite array of shape (M, r)."""
-    array = read_array("features", features)
-    if array.ndim != 2 or not len(array):
-        raise ModelError(
-            f"features need the shape (M, r), a row for every query; got {array.shape}"
-        )
-    return require_finite("features", array)
 
 
 def read_noise(noise: Any, count: int) -> np.ndarray:
@@ -218,29 +237,29 @@ def read_noise(noise: Any, count: int) -> np.ndarray:
     """
     variances = read_array("noise", noise)
     if variances.shape not in ((), (count,)):
-        raise ModelError(
+        raise ArgumentError(
             f"noise is one variance, or one for each of the {count} queries; "
             f"got the shape {variances.shape}"
         )
-    if not ((variances > 0) & np.isfinite(variances)).all():
-        bad = variances[~((variances > 0) & np.isfinite(variances))].flat[0]
-        raise ModelError(
-            f"noise must be a positive, finite variance, got {bad:g}; "
+    wrong = ~((variances > 0) & np.isfinite(variances))
+    if wrong.any():
+        raise ArgumentError(
+            f"noise must be a positive, finite variance, got {variances[wrong].flat[0]:g}; "
             "exact outcomes have no finite gain"
         )
     return np.broadcast_to(variances, (count,))
 
 
 def require_queries(problem: Problem, queries: Queries) -> Queries:
-    """Return the queries, checked, if there are any; raise ModelError otherwise."""
+    """Return the queries, checked, if there are any; raise ArgumentError otherwise."""
     queries = problem.require(queries)
     if not len(queries):
-        raise ModelError("there are no queries; take some, such as problem.vertices()")
+        raise ArgumentError("there are no queries; take some, such as problem.vertices()")
     return queries
 
 
 class IndependentGain(NamedTuple):
-    """The information after each query, and how the queries were spread.
+    """The information after each query, and how the queries were distributed.
 
     gains: the information after each of T queries, an array of shape (T,). allocation: {block: how
     many of the T queries it got}.
@@ -262,19 +281,42 @@ class BlockFeatures(NamedTuple):
 
 
 def independent_gain(features: Any, blocks: Any, noise: Any, rounds: int) -> IndependentGain:
-    """Spread T queries over independent blocks so that greedy choices within each tell most.
+    """Distribute T queries over independent blocks so that greedy choices carry most information.
 
     What greedy choices within a block add never grows, so the best allocation takes the T largest
     additions of all blocks. With the causal kernel's features this is the same kernel without
     coupling.
 
-    features: an array of shape (M, r) for the M candidates. blocks: labels, an array of shape (M,).
-    noise: a variance, or an array of shape (M,).
+    Parameters
+    ----------
+    features:
+        An array of shape (M, r) for the M candidates.
+    blocks:
+        Their labels, an array of shape (M,).
+    noise:
+        A variance, or an array of shape (M,).
+    rounds:
+        The number T of queries.
+
+    Returns
+    -------
+    IndependentGain
+        The information after each query, and the number of queries of each block.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument has a wrong shape or value.
+
+    Examples
+    --------
+    >>> independent_gain([[1.0], [2.0]], ["a", "b"], 1.0, 3).allocation
+    {'a': 1, 'b': 2}
     """
     features, variances = read_candidates(features, noise)
     labels = np.asarray(blocks)
     if labels.shape != (len(features),):
-        raise ModelError(
+        raise ArgumentError(
             f"blocks need one label for each of {len(features)} candidates; "
             f"got the shape {labels.shape}"
         )
@@ -292,37 +334,40 @@ def set_labels(problem: Problem, queries: Queries) -> np.ndarray:
 
 
 def rbf_features(
-    problem: Problem,
-    queries: Queries,
-    *,
-    lengthscale: float,
-    variances: float | Mapping[str, float],
+    problem: Problem, queries: Queries, *, lengthscale: float, variances: Mapping[str, float]
 ) -> BlockFeatures:
-    """Return features of an RBF kernel for every set on its own.
+    """Return features of an independent RBF kernel for every set.
 
     Within a set k = v_s exp(-|u - u'|^2 / (2 l^2)), and 0 between sets. u holds the values of a
-    set's members in units of their domains' widths, and so is the lengthscale l. variances: v_s,
-    one for all or {set: variance}, the set written as by `set_labels`. Features come from a pivoted
-    Cholesky factorization, so no M x M matrix is formed.
+    set's members in units of their domains' widths, and so is the lengthscale l. Features come from
+    a pivoted Cholesky factorization, so no M x M matrix is formed.
+
+    Parameters
+    ----------
+    problem, queries:
+        The problem and M interventions.
+    lengthscale:
+        l, in widths of the domains.
+    variances:
+        {set: v_s}, the set written as by `set_labels`.
+
+    Returns
+    -------
+    BlockFeatures
+        The features, and the set of each query.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no query, or the lengthscale is not positive.
     """
     blocks, length = set_labels(problem, queries), read_size("lengthscale", lengthscale)
     points = _in_widths(problem, queries) / length
     roots = {name: _root(points[blocks == name]) for name in np.unique(blocks).tolist()}
     features = np.zeros((len(blocks), max(root.shape[1] for root in roots.values())))
     for name, root in roots.items():
-        features[blocks == name, : root.shape[1]] = np.sqrt(_variance(variances, name)) * root
+        features[blocks == name, : root.shape[1]] = np.sqrt(variances[name]) * root
     return BlockFeatures(features, blocks)
-
-
-def _variance(variances: float | Mapping[str, float], name: str) -> float:
-    """Return the variance of the kernel of one set."""
-    if isinstance(variances, Mapping) and name not in variances:
-        raise ModelError(
-            f"variances lack the set {name!r}; they hold {listed(variances)}: "
-            "give one for every set"
-        )
-    own = variances[name] if isinstance(variances, Mapping) else variances
-    return read_size(f"the variance of {name!r}", own, positive=False)
 
 
 def _in_widths(problem: Problem, queries: Queries) -> np.ndarray:
@@ -335,12 +380,13 @@ def _in_widths(problem: Problem, queries: Queries) -> np.ndarray:
 
 
 def _root(points: np.ndarray) -> np.ndarray:
-    """Return an array of shape (m, r) whose products are exp(-|p - p'|^2 / 2), up to LEFT_OUT.
+    """Return an array of shape (m, r) whose products are exp(-|p - p'|^2 / 2).
 
-    Each column is for the point that the columns before it explain least.
+    Up to `MOST_VARIANCE_OMITTED` of each variance may be missing. Each column is for the point that
+    the columns before it explain least.
     """
     left, columns = np.ones(len(points)), np.zeros((len(points), 0))
-    while left.max(initial=0.0) > LEFT_OUT:
+    while left.max(initial=0.0) > MOST_VARIANCE_OMITTED:
         pivot = first_largest(left)
         kernel = np.exp(-0.5 * ((points - points[pivot]) ** 2).sum(axis=1))
         column = (kernel - columns @ columns[pivot]) / np.sqrt(left[pivot])

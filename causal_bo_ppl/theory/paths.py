@@ -1,7 +1,7 @@
-"""How far are effects off because mechanisms are off? The bound along directed paths.
+"""How large are errors of effects due to errors of mechanisms? The bound along directed paths.
 
 Let g be the true and h the fitted mechanisms, and let both systems have the same standardized
-disturbances. Then |V'_b - V_b| <= sum_a L_ab |V'_a - V_a| + |h_b(V) - g_b(V)| + |s'_b - s_b| |u_b|,
+noise. Then |V'_b - V_b| <= sum_a L_ab |V'_a - V_a| + |h_b(V) - g_b(V)| + |s'_b - s_b| |u_b|,
 where L_ab is the largest slope of h_b in a and s are the sds. In causal order, under do(s), the
 error of an effect is at most sum_i L_{i->y}^(s) eps_i: L_{i->y} sums products of slopes over paths,
 and eps_i is the error of the mechanism of i, at worst or on average over true values.
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError, listed, unknown
 from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
@@ -29,9 +29,9 @@ from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.constants import design
 from causal_bo_ppl.theory.information_gains import require_queries
 
-CELLS, FEWEST = 16_384, 8  # points of a box, and of each cause, where errors are looked at
-PIECE = 65_536  # true rows that are held in memory at once
-MEAN_SIZE = sqrt(2 / pi)  # of a standard Gaussian's absolute value
+MOST_BOX_POINTS, FEWEST_TICKS = 16_384, 8  # of a box, and per cause, where errors are evaluated
+MOST_SAMPLES_AT_ONCE = 65_536  # held in memory
+MEAN_ABSOLUTE_NORMAL = sqrt(2 / pi)
 
 
 def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def path_lipschitz_bound(
     _require_no_other("variable", errors, problem.graph.nodes)
     needed = [name for name in loads.columns if loads[name].any()]
     if missing := [name for name in needed if name not in errors]:
-        raise ModelError(
+        raise ArgumentError(
             f"errors lack the mechanisms of {listed(missing)}; "
             "give a bound for each, 0 where it is known"
         )
@@ -85,7 +85,7 @@ def _slope_matrix(problem: Problem, slopes: Mapping[Edge, float]) -> np.ndarray:
     graph, upstream = problem.graph, problem.graph.ancestral(problem.target).directed
     _require_no_other("edge", slopes, graph.directed)
     if missing := [" -> ".join(edge) for edge in upstream if edge not in slopes]:
-        raise ModelError(
+        raise ArgumentError(
             f"slopes lack {listed(missing)}; give one for every edge upstream of the target"
         )
     matrix = np.zeros((len(graph.nodes), len(graph.nodes)))
@@ -99,15 +99,15 @@ def _require_no_other(what: str, given: Iterable[object], known: Iterable[object
     names = list(map(str, known))
     for each in given:
         if str(each) not in names:
-            raise ModelError(unknown(what, each, names))
+            raise ArgumentError(unknown(what, each, names))
 
 
 def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
     """Return L_ab, the largest slope of every fitted mechanism, at the posterior mean.
 
     {(cause, effect): largest |dg/dcause| over all values of the causes}, for every edge upstream of
-    the target; 0 for mechanisms that no effect of the problem depends on. Slopes of mechanisms that
-    bend are the largest on a fine grid. Give them to `path_sensitivities` and
+    the target; 0 for mechanisms that no effect of the problem depends on. Slopes of nonlinear
+    mechanisms are the largest on a fine grid. Give them to `path_sensitivities` and
     `path_lipschitz_bound`.
 
     Examples
@@ -128,7 +128,7 @@ def _offer(post: Posterior, name: str) -> Any:
     """Return a method of the response map that knows the mechanisms; refuse a map without it."""
     method = offered(post.distribution.response, name)
     if method is None:
-        raise ModelError(
+        raise PosteriorError(
             f"theta of this posterior ({post.kind} parameters) does not hold the mechanisms, so "
             f"their {name} are not known; fit structural parameters or mechanisms of another family"
         )
@@ -138,19 +138,37 @@ def _offer(post: Posterior, name: str) -> Any:
 def mechanism_errors(post: Posterior, system: CausalSystem) -> pd.DataFrame:
     """Compare every fitted mechanism, at the posterior mean, with the true one.
 
-    Returns a row for each variable whose mechanism was learned. mean: the largest |h - g| over the
-    box of its causes, each in its domain and the range of its rows, on a grid of up to 16,384
-    points. disturbance: E|s' u - s u|, by how much the fitted disturbance differs on average; 0 for
-    the target, whose disturbance does not move its mean, and where effects do not depend on sds.
-    error: their sum, eps_i of `path_lipschitz_bound`.
+    Parameters
+    ----------
+    post:
+        A posterior whose response map knows its mechanisms.
+    system:
+        The truth, without latent causes upstream of the target.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for each variable whose mechanism was learned. mean: the largest |h - g| over the box
+        of its causes, each in its domain and the range of its data, on a grid of up to 16,384
+        points. noise: E|s' u - s u|, the mean difference of the fitted noise; 0 for the target,
+        whose noise does not change its mean, and where effects do not depend on sds. error: their
+        sum, eps_i of `path_lipschitz_bound`.
+
+    Raises
+    ------
+    ArgumentError
+        If the system is not the truth of the posterior's problem.
+    PosteriorError
+        If theta does not hold the mechanisms.
     """
     post, graph = _require_truth(post, system), post.problem.graph
     lines = {}
     for variable in learned_variables(post):
         values = _box(post, graph.parents(variable))
-        gaps, off = _gaps(post, system, variable, values)
-        lines[variable] = (float(gaps.max()), float(off.max()), float(gaps.max() + off.max()))
-    columns = ["mean", "disturbance", "error"]
+        errors, noise = _mechanism_gaps(post, system, variable, values)
+        largest = float(errors.max()), float(noise.max())
+        lines[variable] = (*largest, sum(largest))
+    columns = ["mean", "noise", "error"]
     return pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("variable")
 
 
@@ -159,7 +177,7 @@ def path_errors(
     system: CausalSystem,
     queries: Queries | None = None,
     *,
-    rows: int = 256,
+    samples: int = 256,
     key: jax.Array | int,
 ) -> pd.DataFrame:
     """Put the path-Lipschitz bound of the fitted mechanisms beside the true error of the effects.
@@ -171,30 +189,45 @@ def path_errors(
     system:
         The truth, without latent causes upstream of the target.
     queries:
-        Interventions that are looked at; by default all vertices, or points that fill the domains
+        Interventions that are evaluated; by default all vertices, or points that fill the domains
         where effects are not affine in the values.
-    rows:
-        True rows drawn under each of them.
+    samples:
+        The number of samples of the truth under each of them.
     key:
-        A JAX key or an int, for these rows.
+        A JAX key or an int, for these samples.
 
     Returns
     -------
     pd.DataFrame
         A row for each set. error: the largest true error of an effect. expected: the largest bound
         sum_i L_{i->y} E|h_i(V) - g_i(V)| over the same interventions, with the errors of mechanisms
-        averaged over true rows; standard_error: its Monte-Carlo error. bound: the theory's, with
+        averaged over samples; standard_error: its Monte-Carlo error. bound: the theory's, with
         the largest errors over the boxes of the causes, as in `mechanism_errors`. outside: the
-        share of true rows in which a cause of a free variable leaves its box, where the errors may
-        be larger still. `attrs` holds the slopes.
+        share of samples in which a cause of a free variable leaves its box, where the errors may be
+        larger still. `attrs` holds the slopes.
+
+    Raises
+    ------
+    ArgumentError
+        If the system is not the truth of the posterior's problem, or there are too few samples.
+    PosteriorError
+        If theta does not hold the mechanisms.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> table = cb.theory.path_errors(cb.fit(system.problem, system.observe(200, 0)), system, key=0)
+    >>> bool((table["error"] <= table["bound"]).all())
+    True
     """
-    post, count = _require_truth(post, system), read_count("rows", rows, 2)
+    post, count = _require_truth(post, system), read_count("samples", samples, 2)
     asked = design(post).queries if queries is None else require_queries(post.problem, queries)
     slopes = mechanism_slopes(post)
     table = mechanism_errors(post, system)
     largest = {str(name): float(table.loc[name, "error"]) for name in table.index}
     worst = path_lipschitz_bound(post.problem, slopes, largest)
-    parts, step = [], max(1, PIECE // count)
+    parts, step = [], max(1, MOST_SAMPLES_AT_ONCE // count)
     for start in range(0, len(asked), step):
         piece, fresh = asked[start : start + step], jax.random.fold_in(as_key(key), start)
         parts.append(_pointwise(post, system, piece, slopes, count, fresh))
@@ -203,8 +236,9 @@ def path_errors(
     lines = {}
     sets = split_sets(post.problem, asked)
     for label, own in zip(sets.labels, sets.rows, strict=True):
-        at = own[bounds[own].argmax()]
-        lines[label] = (truth[own].max(), bounds[at], errors[at], worst[label], outside[own].mean())
+        widest = own[bounds[own].argmax()]
+        expected = bounds[widest], errors[widest]
+        lines[label] = (truth[own].max(), *expected, worst[label], outside[own].mean())
     columns = ["error", "expected", "standard_error", "bound", "outside"]
     table = pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("set")
     table.attrs = {"slopes": {" -> ".join(edge): slope for edge, slope in slopes.items()}}
@@ -216,37 +250,37 @@ def _pointwise(
     system: CausalSystem,
     queries: Queries,
     slopes: Mapping[Edge, float],
-    rows: int,
+    count: int,
     key: jax.Array,
 ) -> np.ndarray:
-    """Return what true rows say about each query, (3, M).
+    """Return averages over samples of the truth for each query, (3, M).
 
-    The bound by errors averaged over these rows, its Monte-Carlo error, and the share of rows in
-    which a cause leaves its box.
+    They are the bound by errors averaged over these samples, its Monte-Carlo error, and the share
+    of samples in which a cause leaves its box.
     """
-    values = np.asarray(system.experiment(queries.repeat(rows), key).values)
+    values = np.asarray(system.experiment(queries.repeat(count), key).values)
     graph, mask = post.problem.graph, np.asarray(queries.mask)
     matrix = _slope_matrix(post.problem, slopes)
     loads = adjoint_sweep(matrix, mask.T, graph.index(post.problem.target)).T
-    total = np.zeros((len(mask), rows))
+    total = np.zeros((len(mask), count))
     for variable in learned_variables(post):
-        gaps, off = _gaps(post, system, variable, values)
-        total += loads[:, [graph.index(variable)]] * (gaps + off).reshape(total.shape)
+        errors, noise = _mechanism_gaps(post, system, variable, values)
+        total += loads[:, [graph.index(variable)]] * (errors + noise).reshape(total.shape)
     outside = _outside(post, queries, values)
-    return np.stack([total.mean(axis=1), total.std(axis=1, ddof=1) / sqrt(rows), outside])
+    return np.stack([total.mean(axis=1), total.std(axis=1, ddof=1) / sqrt(count), outside])
 
 
-def _gaps(
+def _mechanism_gaps(
     post: Posterior, system: CausalSystem, variable: str, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the error (n,) of a mechanism at values (n, p), and that of its disturbance (n,)."""
+    """Return the error (n,) of a mechanism at values (n, p), and that of its noise (n,)."""
     position, truth = post.problem.graph.index(variable), system.mechanisms(values)
     fitted = _offer(post, "mechanism")(post.mean[None], variable, values)[0]
     gaps = np.abs(fitted - truth.mean[:, position])
     scales = offered(post.distribution.response, "scales")
     if variable == post.problem.target or scales is None:
         return gaps, np.zeros(len(values))
-    return gaps, MEAN_SIZE * np.abs(scales(post.mean)[variable] - truth.sd[:, position])
+    return gaps, MEAN_ABSOLUTE_NORMAL * np.abs(scales(post.mean)[variable] - truth.sd[:, position])
 
 
 def learned_variables(post: Posterior) -> list[str]:
@@ -261,13 +295,13 @@ def learned_variables(post: Posterior) -> list[str]:
 
 
 def _ends(post: Posterior, causes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the box of some variables: the domain of each and the range of its rows."""
+    """Return the box of some variables: the domain of each and the range of its data."""
     boxes = []
     for name in causes:
         seen = [*post.problem.domains.get(name, ()), *post.data.column(name).tolist()]
         if not seen:
-            raise ModelError(
-                f"{name!r} has no domain and no rows, so its box is not known; give rows to cb.fit"
+            raise DataError(
+                f"{name!r} has no domain and no data, so its box is not known; give data to cb.fit"
             )
         boxes.append((min(seen), max(seen)))
     low, high = np.array(boxes).T
@@ -279,8 +313,8 @@ def _box(post: Posterior, causes: tuple[str, ...]) -> np.ndarray:
     values = np.zeros((1, len(post.problem.graph.nodes)))
     if not causes:
         return values
-    ticks = int(CELLS ** (1 / len(causes)) + 1e-9)
-    unit = lattice(ticks) if ticks >= FEWEST else sobol(CELLS)
+    ticks = int(MOST_BOX_POINTS ** (1 / len(causes)) + 1e-9)
+    unit = lattice(ticks) if ticks >= FEWEST_TICKS else sobol(MOST_BOX_POINTS)
     cube = unit(len(causes))
     values = np.repeat(values, len(cube), axis=0)
     positions = [post.problem.graph.index(name) for name in causes]
@@ -289,7 +323,7 @@ def _box(post: Posterior, causes: tuple[str, ...]) -> np.ndarray:
 
 
 def _outside(post: Posterior, queries: Queries, values: np.ndarray) -> np.ndarray:
-    """Return the share (M,) of true rows in which a cause of a free variable leaves its box."""
+    """Return the share (M,) of samples in which a cause of a free variable leaves its box."""
     graph, mask = post.problem.graph, np.asarray(queries.mask)
     left = np.zeros((len(mask), len(values) // len(mask)), bool)
     for variable in learned_variables(post):
@@ -306,16 +340,16 @@ def _require_truth(post: Posterior, system: CausalSystem) -> Posterior:
     """Return the posterior if the system is the truth of its problem; refuse any other."""
     post = require_trusted(post)
     if not isinstance(system, CausalSystem):
-        raise ModelError(
+        raise ArgumentError(
             f"the truth must be a CausalSystem, got {type(system).__name__}; without one, bound "
             "the errors yourself and call path_lipschitz_bound"
         )
     if system.problem.graph != post.problem.graph:
-        raise ModelError("the system has another graph than the posterior's problem")
+        raise ArgumentError("the system has another graph than the posterior's problem")
     graph = post.problem.graph.ancestral(post.problem.target)
     if graph.bidirected:
         one, other = graph.bidirected[0]
-        raise ModelError(
+        raise ArgumentError(
             f"a latent cause joins {one!r} and {other!r}, upstream of the target: their mechanisms "
             "are not functions of observed causes alone"
         )

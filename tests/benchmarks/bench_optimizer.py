@@ -8,6 +8,7 @@ from time import perf_counter
 import jax
 import numpy as np
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
@@ -22,7 +23,7 @@ def system():
 
 def started(system, **options):
     """Return the state of an optimization before its first outcome."""
-    settings = cb.Settings(rounds=1, update="target", noise=1.0, **options)
+    settings = cb.Settings(rounds=1, learn_from="target", noise=1.0, **options)
     return begin(cb.fit(system.problem, system.observe(100, 0)), settings)
 
 
@@ -62,7 +63,7 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
         Entry(query, outcome, 1.0)
         for query, outcome in zip(queries, outcomes.tolist(), strict=True)
     ]
-    state, last = tell(started(system, residual=False), entries[:-1]), entries[-1]
+    state, last = tell(started(system, discrepancy=False), entries[:-1]), entries[-1]
     round_of(state, last)  # compiled
     ours, theirs = [], 0.0
     for position, members in enumerate(problem.sets):
@@ -96,12 +97,12 @@ def test_rounds_cost_the_same_after_2000_outcomes_and_compile_nothing(system, sa
         stamps.append(perf_counter())
         return np.asarray(system.effect(queries)) + draws.normal(size=len(queries))
 
-    cb.optimize(
+    optimize(
         system.problem,
         data=system.observe(100, 0),
         experiment=experiment,
         noise=1.0,
-        residual=False,
+        discrepancy=False,
         rounds=2010,
         progress=False,
         key=0,
@@ -132,7 +133,7 @@ def test_the_cost_law_of_rounds_with_a_residual_is_shown(system, say):
         for residual in (False, True):
             taken = []
             for count in counts:
-                state = tell(started(system, residual=residual), entries[: count - 1])
+                state = tell(started(system, discrepancy=residual), entries[: count - 1])
                 times = []
                 for _ in range(3):
                     start = perf_counter()

@@ -40,7 +40,9 @@ def test_columns_are_taken_in_graph_order_and_others_are_reported(problem, frame
 def test_missing_columns_are_refused_with_the_unused_ones(problem, frame):
     with pytest.raises(DataError, match="lacks the columns Z; its unused columns are: Zed"):
         cb.Data.from_frame(problem, frame.rename(columns={"Z": "Zed"}))
-    with pytest.raises(DataError, match=r"X;Z;Y; say by pd.read_csv\(path, sep=...\)"):
+    with pytest.raises(
+        DataError, match=r"X;Z;Y; name their separator by pd.read_csv\(path, sep=...\)"
+    ):
         cb.Data.from_frame(problem, pd.DataFrame({"X;Z;Y": ["1;2;3"]}))
     with pytest.raises(DataError, match="got str; read a file by pd.read_csv"):
         cb.Data.from_frame(problem, "rows.csv")
@@ -108,7 +110,7 @@ def test_repeated_columns_and_row_labels_are_refused(problem, frame, tmp_path):
 
 def test_ragged_or_misshapen_rows_are_refused():
     nodes, none = ("X", "Y"), np.zeros((2, 2), bool)
-    with pytest.raises(DataError, match="ragged lengths"):
+    with pytest.raises(DataError, match="different lengths"):
         cb.Data(nodes, "Y", [[1.0, 2.0], [3.0]], none)
     with pytest.raises(DataError, match=r"shape \(n, 2\) for X, Y, got \(2, 3\)"):
         cb.Data(nodes, "Y", np.zeros((2, 3)), none)
@@ -242,9 +244,9 @@ def test_rows_can_be_joined_and_selected(problem, frame):
     both = seen.join(tried)
     assert len(both) == 11 and both.is_observational.sum() == 8
     assert np.array_equal(both.select(~both.is_observational).values, tried.values)
-    assert repr(both).startswith("Data(8 observational and 3 interventional rows of X, Z, Y")
+    assert repr(both).startswith("Data(11 observations of X, Z, Y; 3 interventional")
     assert both.summary().loc["X", "set_in"] == 3 and "<table" in both._repr_html_()
-    with pytest.raises(DataError, match="cannot join rows of X, Z, Y with rows of Y, X"):
+    with pytest.raises(DataError, match="cannot join data of X, Z, Y with data of Y, X"):
         seen.join(cb.Data(("Y", "X"), "Y", np.zeros((1, 2)), np.zeros((1, 2), bool)))
 
 
@@ -288,7 +290,7 @@ def test_constant_parent_or_target_is_refused():
 
 
 def test_rows_of_another_graph_are_refused():
-    with pytest.raises(DataError, match="the rows are of A, B, Y, W, the graph has"):
+    with pytest.raises(DataError, match="the data are of A, B, Y, W, the graph has"):
         require_learnable(rows(), cb.CausalGraph.parse("A -> Y"))
 
 
@@ -348,7 +350,7 @@ def test_missing_files_and_bad_rows_are_errors_of_ours(problem, frame, tmp_path)
         cb.Data.from_csv(problem, tmp_path)
     data = cb.Data.from_frame(problem, frame)
     for chosen in (np.array([99]), "first", {"X": 1}):
-        with pytest.raises(DataError, match=f"there are {len(data)} rows, chosen by a slice"):
+        with pytest.raises(DataError, match=f"there are {len(data)}, chosen by a slice"):
             data.select(chosen)
 
 

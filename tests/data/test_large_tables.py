@@ -43,7 +43,7 @@ def test_digest_is_the_same_in_any_order_and_adds_up(rows, monkeypatch):
     assert digest(rows.select(order)) == whole and 2**250 < whole < 2**256
     parts = digest(rows.select(slice(0, 1111))), digest(rows.select(slice(1111, None)))
     assert sum(parts) % 2**256 == whole and digest(rows.select(slice(0))) == 0
-    monkeypatch.setattr(identity, "NUMBERS", 64)
+    monkeypatch.setattr(identity, "HASHED_AT_ONCE", 64)
     assert digest(rows) == whole
 
 
@@ -84,7 +84,7 @@ def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypat
     data = cb.Data.from_frame(PROBLEM, table(5000, set_in=set_in))
     whole = cb.fit(PROBLEM, data)
     monkeypatch.setattr(regressions, "ROWS", 700)
-    monkeypatch.setattr(learnability, "BLOCK", 700)
+    monkeypatch.setattr(learnability, "ROWS_PER_BLOCK", 700)
     parts = cb.fit(PROBLEM, data)
     assert np.allclose(parts.mean, whole.mean, rtol=1e-9, atol=1e-12)
     assert np.allclose(parts.covariance, whole.covariance, rtol=1e-7, atol=1e-16)
@@ -92,11 +92,13 @@ def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypat
     design = np.column_stack([np.ones(len(data)), data.column("A"), data.column("C")])[free]
     oracle = np.linalg.lstsq(design, data.column("B")[free], rcond=None)[0]
     found = [parts.mean[parts.names.index(name)] for name in ("a[B]", "b[A->B]", "b[C->B]")]
-    assert np.allclose(found, oracle, rtol=1e-4, atol=1e-4)  # up to a prior worth 1/100 of a row
+    assert np.allclose(
+        found, oracle, rtol=1e-4, atol=1e-4
+    )  # up to a prior that counts as 1/100 of a row
 
 
 def test_collinear_parents_are_seen_across_blocks(monkeypatch):
-    monkeypatch.setattr(learnability, "BLOCK", 100)
+    monkeypatch.setattr(learnability, "ROWS_PER_BLOCK", 100)
     frame = table(1000)
     with pytest.raises(cb.errors.DataError, match="the parents A, C of 'B' are exactly collinear"):
         cb.fit(PROBLEM, cb.Data.from_frame(PROBLEM, frame.assign(C=3 * frame["A"] + 7)))

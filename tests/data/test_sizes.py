@@ -11,7 +11,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_sizes
-from causal_bo_ppl.errors import DataError, DomainError, ModelError, NumericalError
+from causal_bo_ppl.errors import CausalBOError, DataError, DomainError, NumericalError
 from causal_bo_ppl.inference import conjugate, wishart
 from causal_bo_ppl.mechanisms.linear import regressions as equations
 
@@ -223,7 +223,7 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
     ],
 )
 def test_prior_of_impossible_size_is_refused(make, message):
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(CausalBOError, match=message):
         make()
     assert cb.priors.FixedPrior(noise_rows=math.inf, centres={"X": 0.0}).centres == {"X": 0.0}
 

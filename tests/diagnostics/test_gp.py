@@ -1,4 +1,4 @@
-"""What the checks say about mechanisms that bend."""
+"""Checks of posteriors of nonlinear mechanisms."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from scipy import stats
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.diagnostics.gaussian import find_relevance
-from causal_bo_ppl.diagnostics.loo import leave_out
+from causal_bo_ppl.diagnostics.loo import hold_out
 from causal_bo_ppl.problem.interventions import default_design
 
 pytestmark = pytest.mark.heavy
@@ -25,80 +25,82 @@ def toy():
 
 
 @pytest.fixture(scope="module")
-def rows(toy):
+def data(toy):
     return toy.observe(100, 0)
 
 
 @pytest.fixture(scope="module")
-def conjugate(toy, rows):
-    return cb.fit(toy.problem, rows, mechanisms=FEW)
+def conjugate(toy, data):
+    return cb.fit(toy.problem, data, mechanisms=FEW)
 
 
 @pytest.fixture(scope="module")
-def laplace(toy, rows):
-    return cb.fit(toy.problem, rows, mechanisms=FEW, method="laplace")
+def laplace(toy, data):
+    return cb.fit(toy.problem, data, mechanisms=FEW, method="laplace")
 
 
 @pytest.fixture(scope="module")
-def sampled(toy, rows):
+def sampled(toy, data):
     nuts = cb.NUTS(chains=2, warmup=300, draws=600)
-    return cb.fit(toy.problem, rows, mechanisms=FEW, method=nuts, key=0)
+    return cb.fit(toy.problem, data, mechanisms=FEW, method=nuts, key=0)
 
 
 def pairs(cause, effect):
     return cb.Data.from_frame(PAIR, pd.DataFrame({"B": cause, "C": effect}))
 
 
-def decay(seed, rows=100, noise=None):
-    """Rows of C = exp(-B) + e with B of variance 2."""
+def decay(seed, size=100, noise=None):
+    """Return observations of C = exp(-B) + e with B of variance 2."""
     draws = np.random.default_rng(seed)
-    cause = draws.normal(0, np.sqrt(2), rows)
-    error = draws.normal(size=rows) if noise is None else noise(draws)
+    cause = draws.normal(0, np.sqrt(2), size)
+    error = draws.normal(size=size) if noise is None else noise(draws)
     return pairs(cause, np.exp(-cause) + error)
 
 
-# Does a mechanism bend?
+# Is a mechanism nonlinear?
 
 
-def test_bends_of_toy_are_found_and_a_straight_chain_is_left_straight(conjugate):
+def test_toy_is_found_to_be_nonlinear_and_the_chain_linear(conjugate):
     check = cb.diagnostics.check_linearity(conjugate)
     assert check.table.loc["Z", "finding"] == "nonlinear" and check.passed
     assert "These mechanisms are nonlinear: Z (+" in check.text
     chain = cb.models.load("chain")
     post = cb.fit(chain.problem, chain.observe(100, 0), mechanisms=FEW)
-    straight = cb.diagnostics.check_linearity(post)
-    assert set(straight.table["finding"]) == {"linear is enough"}
-    assert 'mechanisms="linear" is simpler' in straight.advice
+    linear = cb.diagnostics.check_linearity(post)
+    assert set(linear.table["finding"]) == {"linear is enough"}
+    assert 'mechanisms="linear" is simpler' in linear.advice
 
 
-def test_difference_of_a_mechanism_is_that_of_log_densities_of_left_out_rows(toy, rows, conjugate):
-    """By hand from both posteriors, and against refits without a row for some rows."""
+def test_difference_is_that_of_log_densities_of_held_out_observations(toy, data, conjugate):
+    """Computed from both posteriors, and compared with refits without some observations."""
     line = cb.diagnostics.check_linearity(conjugate, key=3).table.loc["Z"]
-    straight = cb.fit(toy.problem, rows)
-    ours, theirs = (leave_out("test", post, 2_000, 3)["Z"] for post in (conjugate, straight))
+    linear = cb.fit(toy.problem, data)
+    ours, theirs = (hold_out("test", post, 2_000, 3)["Z"] for post in (conjugate, linear))
     gaps = ours.elpd - theirs.elpd
     assert line["difference"] == pytest.approx(gaps.sum())
     assert line["se"] == pytest.approx(np.sqrt(len(gaps) * np.var(gaps, ddof=1)))
     for row in np.argsort(ours.pareto_k)[:3]:
         rest = cb.Data(
-            rows.nodes,
-            rows.target,
-            np.delete(rows.values, row, axis=0),
-            np.delete(rows.intervened, row, axis=0),
+            data.nodes,
+            data.target,
+            np.delete(data.values, row, axis=0),
+            np.delete(data.intervened, row, axis=0),
         )
         without = cb.fit(toy.problem, rest, mechanisms=FEW)
         drawn = without.distribution.drawn(2_000, jax.random.key(1))
-        values, free = rows.values[[row]], np.ones((1, 3), bool)
+        values, free = data.values[[row]], np.ones((1, 3), bool)
         logs = without.distribution.model.log_densities(drawn.models, values, free)[:, 0, 1]
-        # Without the row the hyperparameters at the mode of their evidence differ a little.
+        # Without the observation the hyperparameters at the mode of their evidence differ a little.
         assert ours.elpd[row] == pytest.approx(np.log(np.exp(logs).mean()), abs=0.1)
 
 
-def test_a_bend_is_judged_on_rows_with_a_trusted_estimate_only(conjugate, monkeypatch):
-    """A large k of the linear mechanism hides no bend; of the bent one in many rows it does."""
+def test_nonlinearity_is_judged_on_observations_with_a_trusted_estimate_only(
+    conjugate, monkeypatch
+):
+    """A large k of the linear mechanism hides nothing; many of the nonlinear one do."""
     from causal_bo_ppl.diagnostics import loo as linearity
 
-    real = linearity.leave_out
+    real = linearity.hold_out
 
     def spoiled(share, of_linear):
         def leave(who, post, draws, key):
@@ -117,22 +119,22 @@ def test_a_bend_is_judged_on_rows_with_a_trusted_estimate_only(conjugate, monkey
         (0.05, False, "nonlinear"),
         (0.5, False, "undecided"),
     ]:
-        monkeypatch.setattr(linearity, "leave_out", spoiled(share, of_linear))
+        monkeypatch.setattr(linearity, "hold_out", spoiled(share, of_linear))
         check = cb.diagnostics.check_linearity(conjugate)
         assert check.table.loc["Z", "finding"] == finding
     assert check.table.loc["Z", "verdict"] == "not assessed"
 
 
-def test_linearity_of_mechanisms_that_cannot_bend_is_not_judged(toy, rows):
-    with pytest.raises(cb.errors.ModelError, match="linear mechanisms cannot bend"):
-        cb.diagnostics.check_linearity(cb.fit(toy.problem, rows))
-    with pytest.raises(cb.errors.ModelError, match="margin must lie between"):
-        cb.diagnostics.check_linearity(cb.fit(toy.problem, rows, mechanisms=FEW), margin=-1.0)
+def test_linearity_of_linear_mechanisms_is_not_judged(toy, data):
+    with pytest.raises(cb.errors.PosteriorError, match="linear mechanisms are linear"):
+        cb.diagnostics.check_linearity(cb.fit(toy.problem, data))
+    with pytest.raises(cb.errors.ArgumentError, match="margin must lie between"):
+        cb.diagnostics.check_linearity(cb.fit(toy.problem, data, mechanisms=FEW), margin=-1.0)
 
 
 @pytest.mark.slow
 def test_rates_of_findings_about_linearity():
-    """20 seeds of 100 rows: toy's two mechanisms bend, the chain's two do not."""
+    """20 seeds of 100 observations: toy's two mechanisms are nonlinear, the chain's are linear."""
     found = {}
     for name in ("toy", "chain"):
         system, found[name] = cb.models.load(name), Counter()
@@ -143,26 +145,26 @@ def test_rates_of_findings_about_linearity():
     assert found["chain"]["linear is enough"] >= 28 and not found["chain"]["nonlinear"]
 
 
-# Are disturbances Gaussian?
+# Is the noise Gaussian?
 
 
-def test_skewed_disturbances_under_a_bent_mechanism_are_seen():
+def test_skewed_noise_of_a_nonlinear_mechanism_is_found():
     data = decay(0, 200, lambda draws: draws.exponential(size=200) - 1)
     check = cb.diagnostics.check_predictive(cb.fit(PAIR, data, mechanisms=FEW))
     assert "residual skewness" in set(check.failures["statistic"])
-    assert "disturbance is not Gaussian" in check.advice
+    assert "noise of a mechanism is not Gaussian" in check.advice
     assert "a variable is not Gaussian" not in check.advice
     fine = cb.diagnostics.check_predictive(cb.fit(PAIR, decay(0, 200), mechanisms=FEW))
     assert set(fine.failures["statistic"]) <= {"uneven curvature"}
 
 
-def test_residual_lines_are_statistics_of_the_disturbances(conjugate, rows):
-    """Observed skewness, by hand from the features of the fitted mechanism."""
+def test_residual_statistics_are_those_of_the_noise(conjugate, data):
+    """Observed skewness, computed from the features of the fitted mechanism."""
     check = cb.diagnostics.check_predictive(conjugate, draws=2_000)
     table = check.table.set_index(["variable", "statistic"])
     model = conjugate.distribution.model
     drawn = conjugate.distribution.drawn(2_000, jax.random.key(5)).models
-    same = np.broadcast_to(rows.values, (len(drawn), *rows.values.shape))
+    same = np.broadcast_to(data.values, (len(drawn), *data.values.shape))
     error = model.disturbances(drawn, same, 1)
     assert table.loc[("Z", "residual skewness"), "observed"] == pytest.approx(
         stats.skew(error, axis=1).mean(), abs=0.02
@@ -172,20 +174,20 @@ def test_residual_lines_are_statistics_of_the_disturbances(conjugate, rows):
     )
 
 
-def test_advice_about_curvature_depends_on_whether_mechanisms_may_bend(toy, rows):
-    """A basis of two functions cannot follow a wave."""
+def test_advice_about_curvature_depends_on_whether_mechanisms_are_linear(toy, data):
+    """A basis of two functions cannot represent a wave."""
     draws = np.random.default_rng(0)
     cause = draws.uniform(-3, 3, 200)
     wave = pairs(cause, 3 * np.cos(2 * cause) + 0.3 * draws.normal(size=200))
-    straight = cb.diagnostics.check_predictive(cb.fit(PAIR, decay(0, 200)))
-    assert 'take mechanisms="gp" for it, transform' in straight.advice
+    linear = cb.diagnostics.check_predictive(cb.fit(PAIR, decay(0, 200)))
+    assert 'take mechanisms="gp" for it, transform' in linear.advice
     stiff = cb.diagnostics.check_predictive(cb.fit(PAIR, wave, mechanisms=cb.GP(functions=2)))
     assert "transform the variable" not in stiff.advice and "more functions" in stiff.advice
 
 
 @pytest.mark.slow
-def test_rates_of_alarms_about_disturbances():
-    """40 seeds of 200 rows: one false alarm at most per 20, and no exponential one is missed.
+def test_rates_of_alarms_about_noise():
+    """40 seeds of 200 observations: one false alarm per 20 at most, every exponential one found.
 
     Of t3, whose kurtosis is small in some samples, three of four are found.
     """
@@ -218,20 +220,18 @@ def test_extrapolation_is_named_with_mechanism_cause_and_distance():
     far = (data.column("B").min() + 5.0) / np.ptp(data.column("B"))
     line = check.table.loc["do(B = -5)"]
     assert line["ranges"] == pytest.approx(far) and line["outside"] == 1.0
-    said = (
-        f"do(B = -5): 100% of the answer rests on C's mechanism beyond the data of B (by {far:.2g}"
-    )
-    assert said in check.text and "do(B = -4): 100%" in check.text
+    reported = f"100% of the paths enter C's mechanism beyond the data of B (by {far:.2g}"
+    assert f"do(B = -5): {reported}" in check.text and "do(B = -4): 100%" in check.text
     assert check.table["variance_share"].iloc[:2].min() > 0.3
     assert check.table["variance_share"].iloc[2] == 0.0
 
 
-def test_share_of_paths_outside_is_that_of_simulated_paths(toy, rows, conjugate):
+def test_share_of_paths_outside_is_that_of_simulated_paths(toy, data, conjugate):
     """Of do(X = -1.5) the paths of Z are drawn from the model at the mean of theta."""
     asked = toy.problem.queries([{"X": -1.5}, {"X": 0.0}, {"Z": 3.0}])
     table = cb.diagnostics.check_extrapolation(conjugate, asked).table
     model, theta = conjugate.distribution.model, np.repeat(conjugate.mean[None], 20_000, axis=0)
-    low, high = rows.column("Z").min(), rows.column("Z").max()
+    low, high = data.column("Z").min(), data.column("Z").max()
     paths = model.replicate(theta, conjugate.upstream(asked), jax.random.key(0))[:, :2, 1]
     beyond = np.maximum(low - paths, paths - high) / (high - low)
     assert np.allclose(table["outside"].iloc[:2], (beyond > 0.1).mean(axis=0), atol=0.01)
@@ -249,7 +249,7 @@ def test_share_of_variance_is_that_of_hinges_in_the_jacobian_kernel(toy, conjuga
     assert np.allclose(found, share, atol=1e-8)
 
 
-def test_extrapolation_without_queries_looks_at_corners_and_inside(toy, conjugate):
+def test_extrapolation_without_queries_checks_corners_and_points_inside(toy, conjugate):
     check = cb.diagnostics.check_extrapolation(conjugate)
     assert len(check.table) == 4 + 64 and check.verdict == "failed"
     assert {"do(X = -5)", "do(X = 0)", "do(Z = 20)"} <= set(check.table.index)
@@ -258,12 +258,12 @@ def test_extrapolation_without_queries_looks_at_corners_and_inside(toy, conjugat
     assert "none sends more than 5%" in cb.diagnostics.check_extrapolation(conjugate, inside).text
 
 
-def test_extrapolation_is_refused_where_mechanisms_do_not_know_their_data(toy, rows, conjugate):
+def test_extrapolation_is_refused_where_mechanisms_do_not_know_their_data(toy, data, conjugate):
     with pytest.raises(
-        cb.errors.ModelError, match="do not say where their data end; cb.diagnostics.check_overlap"
+        cb.errors.PosteriorError, match="the range of their data; cb.diagnostics.check_overlap"
     ):
-        cb.diagnostics.check_extrapolation(cb.fit(toy.problem, rows))
-    with pytest.raises(cb.errors.ModelError, match="there is no intervention"):
+        cb.diagnostics.check_extrapolation(cb.fit(toy.problem, data))
+    with pytest.raises(cb.errors.ArgumentError, match="there is no intervention"):
         cb.diagnostics.check_extrapolation(conjugate, toy.problem.queries([]))
     with pytest.raises(cb.CausalBOError, match="most must lie between"):
         cb.diagnostics.check_extrapolation(conjugate, most=2.0)
@@ -271,7 +271,7 @@ def test_extrapolation_is_refused_where_mechanisms_do_not_know_their_data(toy, r
 
 @pytest.mark.slow
 def test_extrapolation_of_the_exponential_is_named_in_every_seed():
-    """Whenever b lies outside the data of 100 rows, for b = -5 and -4, over 40 seeds.
+    """Whenever b lies outside the data of 100 data, for b = -5 and -4, over 40 seeds.
 
     Rows beyond the domain, which ends at -5, do not count.
     """
@@ -288,17 +288,17 @@ def test_extrapolation_of_the_exponential_is_named_in_every_seed():
 # The checks of posteriors
 
 
-def test_theta_holds_what_no_effect_shows(conjugate, toy, rows):
-    """The sd of the target's disturbance moves no effect; all of linear theta does."""
+def test_theta_has_coordinates_that_move_no_effect(conjugate, toy, data):
+    """The sd of the target's noise moves no effect; all of linear theta does."""
     asked = toy.problem.vertices()
     found = find_relevance(conjugate, asked)
     assert not found.is_whole and not found.moves[conjugate.names.index("log_sd[Y]")]
     assert found.moves[conjugate.names.index("high[Z->Y]")]
-    straight = find_relevance(cb.fit(toy.problem, rows), asked)
-    assert straight.is_whole and straight.moves.all()
+    linear = find_relevance(cb.fit(toy.problem, data), asked)
+    assert linear.is_whole and linear.moves.all()
 
 
-def test_directions_that_effects_show_are_standard_under_the_gaussian(conjugate, toy):
+def test_directions_that_move_effects_are_standard_under_the_gaussian(conjugate, toy):
     found = find_relevance(conjugate, toy.problem.vertices())
     standard = np.random.default_rng(0).normal(size=(20_000, conjugate.factor.shape[1]))
     z = found.directions(conjugate, conjugate.mean + standard @ conjugate.factor.T)
@@ -338,8 +338,8 @@ def test_all_other_checks_run(request, method):
     assert cb.diagnostics.check_overlap(post).verdict == "failed"  # Z may be set to 20
 
 
-def test_a_graph_whose_mechanisms_bend_is_not_contradicted(toy):
-    """Partial correlations given Z alone contradict toy's true graph in these rows."""
+def test_graph_of_nonlinear_mechanisms_is_not_contradicted(toy):
+    """Partial correlations given Z alone contradict toy's true graph in these data."""
     data = next(
         data
         for seed in range(40)
@@ -348,7 +348,7 @@ def test_a_graph_whose_mechanisms_bend_is_not_contradicted(toy):
     )
     post = cb.fit(toy.problem, data, mechanisms=FEW)
     check = cb.diagnostics.check_graph(post)
-    assert check.passed and "Disturbances were tested in place of Y" in check.text
+    assert check.passed and "The noise was tested in place of Y" in check.text
     values = data.values.copy()
     values[:, 2] += 0.5 * values[:, 0]
     bypassed = cb.Data(data.nodes, data.target, values, data.intervened)
@@ -359,8 +359,8 @@ def test_a_graph_whose_mechanisms_bend_is_not_contradicted(toy):
 
 
 @pytest.mark.slow
-def test_true_graphs_of_bent_mechanisms_fail_seldom(toy):
-    """40 seeds of 1,000 rows; nearly half fail by partial correlations given Z alone."""
+def test_true_graphs_of_nonlinear_mechanisms_fail_seldom(toy):
+    """40 seeds of 1,000 data; nearly half fail by partial correlations given Z alone."""
     failed = [
         cb.diagnostics.check_graph(
             cb.fit(toy.problem, toy.observe(1_000, seed), mechanisms="gp")
@@ -398,14 +398,14 @@ def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
     assert check.table["distance"].notna().all() and exact.passed
 
 
-def test_unlearned_variables_of_new_rows_have_their_mean_and_sd(conjugate, rows):
+def test_unlearned_variables_of_new_observations_have_their_mean_and_sd(conjugate, data):
     """No effect of toy depends on how X is made, so its mechanism is not learned."""
     blank = np.zeros((4_000, 3))
     queries = cb.problem.Queries(jnp.asarray(blank, bool), jnp.asarray(blank))
     new = conjugate.distribution.model.replicate(conjugate.mean[None], queries, jax.random.key(0))[
         0
     ]
-    x = rows.column("X")
+    x = data.column("X")
     assert new[:, 0].mean() == pytest.approx(x.mean(), abs=0.1)
     assert new[:, 0].std() == pytest.approx(x.std(), rel=0.1)
 
@@ -419,11 +419,11 @@ def test_default_design_has_corners_and_points_inside(toy):
 
 def test_basis_is_reported_and_a_coarse_one_is_found():
     system = cb.models.load("toy")
-    rows = system.observe(100, 3)
-    fine = cb.diagnostics.check_basis(cb.fit(system.problem, rows, mechanisms="gp"))
+    data = system.observe(100, 3)
+    fine = cb.diagnostics.check_basis(cb.fit(system.problem, data, mechanisms="gp"))
     assert fine.verdict == "passed" and (fine.table["functions"] == 48).all()
     assert (fine.table["lengthscale"] > fine.table["resolved"]).all()
-    coarse = cb.diagnostics.check_basis(cb.fit(system.problem, rows, mechanisms=FEW))
+    coarse = cb.diagnostics.check_basis(cb.fit(system.problem, data, mechanisms=FEW))
     assert coarse.verdict == "failed" and "more basis functions" in coarse.advice
-    with pytest.raises(cb.errors.ModelError, match="linear mechanisms have no basis"):
-        cb.diagnostics.check_basis(cb.fit(system.problem, rows))
+    with pytest.raises(cb.errors.PosteriorError, match="linear mechanisms have no basis"):
+        cb.diagnostics.check_basis(cb.fit(system.problem, data))

@@ -1,4 +1,4 @@
-"""Tests of disturbances: null distributions, what they find, and how often they are wrong."""
+"""Tests of the noise: null distributions, power, and rates of false alarms."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.checks import holm
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.predictive import (
-    assess_disturbances,
+    assess_noise,
     combine,
     joined_before,
     kurtosis_at,
@@ -28,11 +28,11 @@ def data_of(problem, **columns):
     return Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
 
 
-def chain_rows(seed, n=100, bend=lambda x: 0.8 * x, tails=None):
+def chain_data(seed, n=100, mechanism=lambda x: 0.8 * x, tails=None):
     draws = np.random.default_rng(seed)
     x = draws.normal(size=n)
     e = draws.normal(size=n) if tails is None else draws.standard_t(tails, size=n)
-    z = bend(x) + 0.5 * e
+    z = mechanism(x) + 0.5 * e
     return data_of(CHAIN, X=x, Z=z, Y=-1.3 * z + draws.normal(size=n))
 
 
@@ -50,7 +50,7 @@ def saturating(x):
 
 
 def test_curvature_is_the_f_test_of_added_powers():
-    data = chain_rows(3)
+    data = chain_data(3)
     table = cb.diagnostics.check_predictive(cb.fit(CHAIN, data)).table.set_index(
         ["variable", "statistic"]
     )
@@ -66,10 +66,10 @@ def test_curvature_is_the_f_test_of_added_powers():
 
 
 def test_scores_of_skewness_and_kurtosis_are_those_of_scipy_and_invert():
-    rows = np.random.default_rng(0).gamma(3.0, size=(5, 40))
-    skew, kurtosis = stats.skew(rows, axis=1), stats.kurtosis(rows, axis=1, fisher=False)
-    np.testing.assert_allclose(skewness_scores(skew, 40), stats.skewtest(rows, axis=1).statistic)
-    ours, theirs = kurtosis_scores(kurtosis, 40), stats.kurtosistest(rows, axis=1).statistic
+    values = np.random.default_rng(0).gamma(3.0, size=(5, 40))
+    skew, kurtosis = stats.skew(values, axis=1), stats.kurtosis(values, axis=1, fisher=False)
+    np.testing.assert_allclose(skewness_scores(skew, 40), stats.skewtest(values, axis=1).statistic)
+    ours, theirs = kurtosis_scores(kurtosis, 40), stats.kurtosistest(values, axis=1).statistic
     np.testing.assert_allclose(ours, theirs)
     np.testing.assert_allclose(skewness_at(skewness_scores(skew, 40), 40), skew)
     np.testing.assert_allclose(kurtosis_at(ours, 40), kurtosis)
@@ -78,15 +78,15 @@ def test_scores_of_skewness_and_kurtosis_are_those_of_scipy_and_invert():
 def test_tests_of_many_causes_are_corrected_and_binary_causes_have_no_powers():
     graph = cb.CausalGraph.parse("A -> Y; B -> Y; S -> Y")
     draws = np.random.default_rng(1)
-    rows = draws.normal(size=(60, 4))
-    rows[:, graph.index("S")] = rows[:, graph.index("S")] > 0
-    rows[:, 3] += 0.3 * rows[:, graph.index("A")] ** 2
-    design = make_design(graph, rows, np.ones(rows.shape, bool), "Y")
+    values = draws.normal(size=(60, 4))
+    values[:, graph.index("S")] = values[:, graph.index("S")] > 0
+    values[:, 3] += 0.3 * values[:, graph.index("A")] ** 2
+    design = make_design(graph, values, np.ones(values.shape, bool), "Y")
     assert set(design.added) == {"A", "B"} and design.freedom == 56
-    [alone] = assess_disturbances(rows[None, :, 3], design)["curvature"].p_values
+    [alone] = assess_noise(values[None, :, 3], design)["curvature"].p_values
     shares = [
-        ((rows[:, 3] @ new) ** 2).sum()
-        / ((rows[:, 3] - design.regressors @ (design.regressors.T @ rows[:, 3])) ** 2).sum()
+        ((values[:, 3] @ new) ** 2).sum()
+        / ((values[:, 3] - design.regressors @ (design.regressors.T @ values[:, 3])) ** 2).sum()
         for new in design.added.values()
     ]
     assert alone == pytest.approx(2 * stats.beta.sf(max(shares), 2, 26), rel=1e-9)
@@ -104,13 +104,14 @@ def test_weighted_holm_shares_the_error_rate():
     np.testing.assert_allclose(holm(np.array([0.02, 0.001]), np.array([4.0, 1.0])), [0.02, 0.005])
 
 
-def test_odd_bends_and_heavy_tails_are_seen():
-    for bend in (wave, saturating):
-        assert ("Z", "curvature") in failures(CHAIN, chain_rows(0, bend=bend)), bend
-    assert ("Z", "residual kurtosis") in failures(CHAIN, chain_rows(0, tails=2.2))
+def test_odd_functions_and_heavy_tails_are_found():
+    for mechanism in (wave, saturating):
+        data = chain_data(0, mechanism=mechanism)
+        assert ("Z", "curvature") in failures(CHAIN, data), mechanism
+    assert ("Z", "residual kurtosis") in failures(CHAIN, chain_data(0, tails=2.2))
 
 
-def test_roots_that_are_not_gaussian_are_said_to_be_harmless():
+def test_roots_that_are_not_gaussian_are_reported_as_harmless():
     draws = np.random.default_rng(0)
     sex, z = (draws.random(200) < 0.2).astype(float), draws.normal(size=200)
     y = 2 * sex + z + draws.normal(size=200)
@@ -123,7 +124,7 @@ def test_roots_that_are_not_gaussian_are_said_to_be_harmless():
 
 
 @pytest.mark.slow
-def test_roots_that_are_not_gaussian_are_judged_where_mechanisms_bend():
+def test_roots_that_are_not_gaussian_are_judged_where_mechanisms_are_nonlinear():
     draws = np.random.default_rng(0)
     sex, z = draws.exponential(size=80), draws.normal(size=80)
     data = data_of(ROOT, S=sex, Z=z, Y=2 * sex + z + draws.normal(size=80))
@@ -136,20 +137,22 @@ def test_roots_that_are_not_gaussian_are_judged_where_mechanisms_bend():
     )
 
 
-def test_what_latent_causes_join_is_conditioned_on():
+def test_variables_joined_by_latent_causes_are_conditioned_on():
     graph = JOINED.graph
     assert joined_before(graph, "Y") == ("X",) and joined_before(graph, "X") == ()
     draws = np.random.default_rng(2)
     values, free = draws.normal(size=(50, 4)), np.ones((50, 4), bool)
     free[:10, graph.index("X")] = False
     design = make_design(graph, values, free, "Y")
-    assert len(design.rows) == 40 and design.regressors.shape[1] == 4  # 1, Z, X and the cause of X
+    assert (
+        len(design.positions) == 40 and design.regressors.shape[1] == 4
+    )  # 1, Z, X and the cause of X
     assert set(design.added) == {"Z"}
     longer = cb.CausalGraph.parse("A -> B -> C -> D; A <-> B; B <-> C; A <-> D")
     assert joined_before(longer, "C") == ("A", "B") and joined_before(longer, "B") == ("A",)
 
 
-def joined_rows(seed, n=100):
+def joined_data(seed, n=100):
     """A root of two values; X and Y share a latent cause."""
     draws = np.random.default_rng(seed)
     s, u = (draws.random(n) < 0.5).astype(float), draws.normal(size=n)
@@ -158,8 +161,8 @@ def joined_rows(seed, n=100):
     return data_of(JOINED, S=s, X=x, Z=z, Y=-z + u + 0.5 * draws.normal(size=n))
 
 
-def test_a_binary_root_under_a_latent_cause_raises_no_alarm():
-    assert not failures(JOINED, joined_rows(0), method="wishart")
+def test_binary_root_under_a_latent_cause_raises_no_alarm():
+    assert not failures(JOINED, joined_data(0), method="wishart")
 
 
 def alarms(problem, make, seeds, **options):
@@ -170,12 +173,12 @@ def alarms(problem, make, seeds, **options):
 @pytest.mark.parametrize(
     ("problem", "make", "method"),
     [
-        (CHAIN, lambda seed: chain_rows(seed, 100), "conjugate"),
-        (CHAIN, lambda seed: chain_rows(seed, 30), "conjugate"),
-        (CHAIN, lambda seed: chain_rows(seed, 12), "conjugate"),
-        (JOINED, lambda seed: joined_rows(seed, 60), "wishart"),
+        (CHAIN, lambda seed: chain_data(seed, 100), "conjugate"),
+        (CHAIN, lambda seed: chain_data(seed, 30), "conjugate"),
+        (CHAIN, lambda seed: chain_data(seed, 12), "conjugate"),
+        (JOINED, lambda seed: joined_data(seed, 60), "wishart"),
     ],
-    ids=["100 rows", "30 rows", "12 rows", "latent"],
+    ids=["100", "30", "12", "latent"],
 )
 def test_true_models_fail_in_at_most_one_of_a_hundred_data_sets(problem, make, method):
     """Of 640 data sets 6.4 are expected at most; more than 15 have a probability of 0.1 %."""
@@ -183,13 +186,13 @@ def test_true_models_fail_in_at_most_one_of_a_hundred_data_sets(problem, make, m
 
 
 @pytest.mark.slow
-def test_power_against_odd_bends_and_heavy_tails_at_100_rows():
+def test_power_against_odd_functions_and_heavy_tails_at_100_observations():
     """Of 200 data sets. The likelihood ratio test for t3 alone finds 88 % at a level of 1 %."""
     found = {
-        name: alarms(CHAIN, lambda seed, more=more: chain_rows(seed, **more), range(200)).mean()
+        name: alarms(CHAIN, lambda seed, more=more: chain_data(seed, **more), range(200)).mean()
         for name, more in {
-            "sin": {"bend": wave},
-            "tanh": {"bend": saturating},
+            "sin": {"mechanism": wave},
+            "tanh": {"mechanism": saturating},
             "t3": {"tails": 3},
         }.items()
     }

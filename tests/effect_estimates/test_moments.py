@@ -1,4 +1,4 @@
-"""Fewer evaluations of effects: what was computed before, what is negligible, what can be left."""
+"""Fewer evaluations of effects: caches, negligible coefficients, and searches that may stop."""
 
 import threading
 from dataclasses import replace
@@ -11,8 +11,12 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data.outcomes import merge_replicates
-from causal_bo_ppl.effect_estimates import moments as kept_rows
-from causal_bo_ppl.effect_estimates.moments import KeptRows, WeightedResponse, weigh_response
+from causal_bo_ppl.effect_estimates import moments
+from causal_bo_ppl.effect_estimates.moments import (
+    LinearizationCache,
+    WeightedResponse,
+    weigh_response,
+)
 from causal_bo_ppl.optimization import maximize as widening
 from causal_bo_ppl.optimization.analytic import ConfidenceBound, Context, optimism
 from causal_bo_ppl.optimization.maximize import find_best, find_candidates, search_beyond
@@ -26,51 +30,51 @@ class Counted:
     """Offsets and features of queries, and how many were computed."""
 
     def __init__(self):
-        self.rows = []
+        self.counts = []
 
     def __call__(self, queries):
-        self.rows.append(len(queries))
+        self.counts.append(len(queries))
         value = np.asarray(queries.value)
         return value.sum(axis=1), np.column_stack([value, value**2])
 
 
-def lines(*values):
+def queries_at(*values):
     value = np.array(values, float).reshape(-1, 1) * [1.0, 0.0]
     return Queries(np.tile([True, False], (len(value), 1)), value)
 
 
-def test_only_new_rows_are_computed_and_all_come_back_in_order():
-    kept, compute, centre = KeptRows(), Counted(), np.zeros(2)
-    kept.at(centre, lines(1.0, 2.0), compute)
-    offsets, features = kept.at(centre, lines(3.0, 2.0, 3.0, 1.0), compute)
-    assert compute.rows == [2, 1]
+def test_only_new_queries_are_computed_and_all_come_back_in_order():
+    cache, compute, centre = LinearizationCache(), Counted(), np.zeros(2)
+    cache.at(centre, queries_at(1.0, 2.0), compute)
+    offsets, features = cache.at(centre, queries_at(3.0, 2.0, 3.0, 1.0), compute)
+    assert compute.counts == [2, 1]
     np.testing.assert_array_equal(offsets, [3.0, 2.0, 3.0, 1.0])
     np.testing.assert_array_equal(features[:, 2], [9.0, 4.0, 9.0, 1.0])
-    offsets, features = kept.at(centre, lines(), compute)
+    offsets, features = cache.at(centre, queries_at(), compute)
     assert offsets.shape == (0,) and features.shape == (0, 4)
 
 
-def test_other_sets_and_other_centres_have_rows_of_their_own():
-    kept, compute, query = KeptRows(), Counted(), lines(0.0)
-    kept.at(np.zeros(2), query, compute)
-    kept.at(np.zeros(2), Queries(~np.asarray(query.mask), query.value), compute)
-    kept.at(np.ones(2), query, compute)
-    kept.at(-np.zeros(2), lines(-0.0), compute)  # the same number
-    assert compute.rows == [1, 1, 1]
+def test_other_sets_and_other_centres_are_cached_separately():
+    cache, compute, query = LinearizationCache(), Counted(), queries_at(0.0)
+    cache.at(np.zeros(2), query, compute)
+    cache.at(np.zeros(2), Queries(~np.asarray(query.mask), query.value), compute)
+    cache.at(np.ones(2), query, compute)
+    cache.at(-np.zeros(2), queries_at(-0.0), compute)  # the same number
+    assert compute.counts == [1, 1, 1]
 
 
-def test_old_centres_are_forgotten_but_for_zero(monkeypatch):
-    kept, compute = KeptRows(), Counted()
+def test_old_centres_are_dropped_except_zero(monkeypatch):
+    cache, compute = LinearizationCache(), Counted()
     for centre in range(6):
-        kept.at(np.full(1, float(centre)), lines(1.0), compute)
-    assert len(kept._centres) == kept_rows.CENTRES + 1
-    kept.at(np.zeros(1), lines(1.0), compute)
-    kept.at(np.full(1, 5.0), lines(1.0), compute)
-    assert len(compute.rows) == 6
-    monkeypatch.setattr(kept_rows, "MOST", 2)
+        cache.at(np.full(1, float(centre)), queries_at(1.0), compute)
+    assert len(cache._centres) == moments.MOST_CENTRES_CACHED + 1
+    cache.at(np.zeros(1), queries_at(1.0), compute)
+    cache.at(np.full(1, 5.0), queries_at(1.0), compute)
+    assert len(compute.counts) == 6
+    monkeypatch.setattr(moments, "MOST_QUERIES_CACHED", 2)
     for _ in range(2):
-        kept.at(np.zeros(1), lines(2.0, 3.0), compute)  # no room for these
-    assert compute.rows[6:] == [2, 2]
+        cache.at(np.zeros(1), queries_at(2.0, 3.0), compute)  # too many to be cached
+    assert compute.counts[6:] == [2, 2]
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +108,20 @@ def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy
     evaluated, compute = [], WeightedResponse._compute
 
     def record(self, centre, queries):
-        evaluated.extend(kept_rows._row_keys(queries))
+        evaluated.extend(moments._query_keys(queries))
         return compute(self, centre, queries)
 
     monkeypatch.setattr(WeightedResponse, "_compute", record)
     search = partial(find_best, candidates.space, surrogate, tried=tried, known=tried)
     rule, found = search_beyond(search, ConfidenceBound(1e-6), context, outcomes)
-    assert rule.beta > 1e-6 and found.worth > -best
+    assert rule.beta > 1e-6 and found.value > -best
     assert evaluated and len(evaluated) == len(set(evaluated))
     count = len(evaluated)
     surrogate.predict(stack([found.query, tried]))
     assert len(evaluated) == count
 
 
-def test_kept_rows_do_not_change_what_is_predicted(post, toy):
+def test_the_cache_does_not_change_predictions(post, toy):
     queries, weighted = toy.problem.sobol(16), weigh_response(post)
     centre = np.full(weighted.own, 0.1)
     for chosen in (queries[:4], queries, queries[2:9]):
@@ -126,8 +130,8 @@ def test_kept_rows_do_not_change_what_is_predicted(post, toy):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
-def test_every_second_round_asks_for_a_gain_that_is_worth_the_name(toy):
-    """Where effects bend: in the rounds between, a little more of the best so far will do."""
+def test_every_second_round_asks_for_a_substantial_gain(toy):
+    """For nonlinear effects: in the rounds between, a small improvement suffices."""
     post = cb.fit(toy.problem, toy.observe(100, 1), mechanisms=FEW)
     surrogate, candidates = cb.surrogates.couple(post), find_candidates(post)
     rule, bounds = ConfidenceBound(2.0), optimism(surrogate, candidates.queries, "min", 2.0)
@@ -141,16 +145,16 @@ def test_every_second_round_asks_for_a_gain_that_is_worth_the_name(toy):
             surrogate, "min", candidates.queries, candidates.queries, round=number, exact=True
         )
         chosen[number] = search_beyond(search, rule, context, outcomes)
-    assert chosen[7][0] is rule and chosen[7][1].worth > -best
+    assert chosen[7][0] is rule and chosen[7][1].value > -best
     assert chosen[8][0].beta > 2.0 and "instead of 2: no candidate promised" in chosen[8][1].how
     assert "instead of" not in chosen[7][1].how
-    assert chosen[8][1].worth > -best + widening.WORTHWHILE * 10.0
-    few = replace(context, surrogate=Straight(surrogate))
+    assert chosen[8][1].value > -best + widening.WORTHWHILE * 10.0
+    few = replace(context, surrogate=Affine(surrogate))
     assert search_beyond(search, rule, few, outcomes)[0] is rule
 
 
-class Straight:
-    """A surrogate whose effects are said to be affine."""
+class Affine:
+    """A surrogate whose effects are declared to be affine."""
 
     is_affine = True
 
@@ -159,7 +163,7 @@ class Straight:
 
 
 def test_effects_without_negligible_coefficients_are_those_with_all(toy):
-    """And so are their variances and covariances; the shortest waves of a process are left out."""
+    """And so are their variances and covariances; the shortest waves of a process are dropped."""
     post = cb.fit(toy.problem, toy.observe(100, 0), mechanisms="gp")
     queries, weighted = toy.problem.sobol(24), weigh_response(post)
     r, lean = cb.response(post), weighted.response

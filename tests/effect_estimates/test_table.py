@@ -1,4 +1,4 @@
-"""Tables of effects: moments, draws and rows, contrasts with their joint doubt, and dicts."""
+"""Tables of effects: moments, draws, observed means, contrasts, and dicts."""
 
 import numpy as np
 import pytest
@@ -31,13 +31,15 @@ def test_moments_are_those_of_the_exact_kernel_and_of_draws(chain, post):
 def test_interval_of_an_effect_by_one_equation_is_students_t_of_least_squares():
     rng = np.random.default_rng(0)
     x = rng.normal(size=12)
-    rows = np.column_stack([x, 2 * x + rng.normal(size=12)])
+    values = np.column_stack([x, 2 * x + rng.normal(size=12)])
     graph = cb.CausalGraph.parse("X -> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-5.0, 5.0)})
     flat = cb.priors.FixedPrior(slope_sd=1e4, intercept_sd=1e4, noise_sd=1.0, noise_rows=3)
-    post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros_like(rows, bool)), prior=flat)
+    post = cb.fit(
+        problem, cb.Data(graph.nodes, "Y", values, np.zeros_like(values, bool)), prior=flat
+    )
     design = np.column_stack([x, np.ones(12)])
-    coefficients, [rss], *_ = np.linalg.lstsq(design, rows[:, 1], rcond=None)
+    coefficients, [rss], *_ = np.linalg.lstsq(design, values[:, 1], rcond=None)
     at = np.array([2.0, 1.0])
     scale = np.sqrt((3 + rss) / 15 * at @ np.linalg.solve(design.T @ design, at))
     table = cb.effects(post, {"X": 2.0}, level=0.8)
@@ -46,7 +48,7 @@ def test_interval_of_an_effect_by_one_equation_is_students_t_of_least_squares():
     assert table["upper"][0] - table["mean"][0] == pytest.approx(width, rel=1e-4)
 
 
-def test_contrast_has_the_joint_doubt_of_both_effects(chain, post):
+def test_contrast_has_the_joint_uncertainty_of_both_effects(chain, post):
     table = cb.effects(post, ASKED, against={"X": 0.0})
     gram = cb.exact_gram(post, [*ASKED, {"X": 0.0}]).gram
     expected = [gram[at, at] + gram[3, 3] - 2 * gram[at, 3] for at in range(3)]
@@ -93,15 +95,15 @@ def test_posterior_without_moments_and_draws_needs_a_key(chain):
     if laplace.verdict not in ("exact", "passed"):
         laplace = laplace.accept("a test")
     with pytest.raises(
-        cb.errors.ModelError, match="no closed form here, so they are drawn: give key="
+        cb.errors.PosteriorError, match="no closed form here, so they are drawn: give key="
     ):
         cb.effects(laplace, ASKED)
     assert cb.effects(laplace, ASKED, key=0)["by"].tolist() == ["draws"] * 3
 
 
-def test_doing_nothing_is_the_mean_of_the_rows_where_the_model_does_not_imply_it(chain, post):
+def test_the_baseline_is_the_observed_mean_where_the_model_does_not_imply_it(chain, post):
     table = cb.effects(post, [{"X": 1.0}, {}])
-    assert table["by"].tolist() == ["moments", "rows"]
+    assert table["by"].tolist() == ["moments", "observations"]
     assert table["intervention"].tolist() == ["do(X = 1)", "nothing set"]
     outcomes = post.data.outcomes
     assert table["mean"][1] == pytest.approx(outcomes.mean())
@@ -110,46 +112,48 @@ def test_doing_nothing_is_the_mean_of_the_rows_where_the_model_does_not_imply_it
     assert none["mean"][0] == 0.0 and none["sd"][0] == 0.0
 
 
-def test_contrast_with_the_mean_of_the_rows_is_as_wide_as_any_joint_doubt_allows(chain, post):
+def test_contrast_with_the_observed_mean_is_as_wide_as_any_joint_distribution_allows(chain, post):
     both = cb.effects(post, [{"Z": 2.0}, {}])
     for asked, against, sign in (({"Z": 2.0}, {}, 1.0), ({}, {"Z": 2.0}, -1.0)):
         line = cb.effects(post, [asked, {}], against=[against, {}])
-        assert line["by"].tolist() == ["rows"] * 2 and line["sd"][1] == line["mean"][1] == 0
+        assert line["by"].tolist() == ["observations"] * 2 and line["sd"][1] == line["mean"][1] == 0
         assert line["mean"][0] == pytest.approx(sign * (both["mean"][0] - both["mean"][1]))
         assert line["sd"][0] == pytest.approx(both["sd"].sum())
         low, high = both["lower"][0] - both["upper"][1], both["upper"][0] - both["lower"][1]
         ends = sorted([sign * low, sign * high])
         assert ends == pytest.approx([line["lower"][0], line["upper"][0]])
-    # What the sample says of both, drawn again and again from the truth, varies less.
+    # The contrast of repeated samples from the truth varies less.
     gaps, query = [], chain.problem.queries({"Z": 2.0})
     for seed in range(60):
-        rows = chain.observe(40, 100 + seed)
-        slope, level = np.polyfit(rows.values[:, 1], rows.outcomes, 1)
-        gaps.append(level + 2.0 * slope - rows.outcomes.mean())
+        data = chain.observe(40, 100 + seed)
+        slope, level = np.polyfit(data.values[:, 1], data.outcomes, 1)
+        gaps.append(level + 2.0 * slope - data.outcomes.mean())
     assert np.std(gaps) < line["sd"][0] < 4 * np.std(gaps)
     truth = float(chain.effect(query)[0] - chain.observe(100_000, 1).outcomes.mean())
     assert line["lower"][0] < -truth < line["upper"][0]
 
 
-def test_study_is_compared_with_doing_nothing(chain_study):
-    told = chain_study.tell({"Z": 2.0}, -2.4)
-    line = told.effects({"Z": 2.0}, against={})
-    assert line["by"].tolist() == ["rows"] and line["upper"][0] < 0
-    flat = cb.Study(told.problem, told.data, cb.Settings(method="cbo-noprior"), key=0)
-    rows = told.data.outcomes
+def test_study_is_compared_with_the_baseline(chain_study):
+    updated = chain_study.tell({"Z": 2.0}, -2.4)
+    line = updated.effects({"Z": 2.0}, against={})
+    assert line["by"].tolist() == ["observations"] and line["upper"][0] < 0
+    flat = cb.Study(updated.problem, updated.data, cb.Settings.preset("cbo-noprior"), key=0)
+    observed = updated.data.outcomes
     line = flat.effects([{}])
-    assert line["by"].tolist() == ["rows"] and line["mean"][0] == pytest.approx(rows.mean())
-    assert line["sd"][0] == pytest.approx(rows.std(ddof=1) / np.sqrt(40))
+    assert line["by"].tolist() == ["observations"] and line["mean"][0] == pytest.approx(
+        observed.mean()
+    )
+    assert line["sd"][0] == pytest.approx(observed.std(ddof=1) / np.sqrt(40))
 
 
-def test_doing_nothing_is_what_the_model_implies_where_it_was_learned():
+def test_the_baseline_is_what_the_model_implies_where_it_was_learned():
     graph = cb.CausalGraph.parse("A -> Y; B -> Y")
     problem = cb.Problem(graph, "Y", domains={"A": (-2.0, 2.0), "B": (-2.0, 2.0)}, sets=1)
     rng = np.random.default_rng(1)
     a, b = rng.normal(1.0, 1.0, 50), rng.normal(2.0, 1.0, 50)
     order = {"A": a, "B": b, "Y": a + b + rng.normal(size=50)}
-    rows = np.column_stack([order[name] for name in graph.nodes])
-    data = cb.Data(graph.nodes, "Y", rows, np.zeros_like(rows, bool))
+    values = np.column_stack([order[name] for name in graph.nodes])
+    data = cb.Data(graph.nodes, "Y", values, np.zeros_like(values, bool))
     post = cb.fit(problem, data)
     table = cb.effects(post, [{}, {"A": 1.0}])
     assert table["by"].tolist() == ["moments", "moments"]
@@ -161,9 +165,9 @@ def test_doing_nothing_is_what_the_model_implies_where_it_was_learned():
     assert study.effects({})["by"].tolist() == ["moments"]
 
 
-def test_effects_refuse_what_they_are_not_of(chain, post):
+def test_effects_refuse_other_objects(chain, post):
     with pytest.raises(
-        cb.errors.ModelError, match="of a posterior, a study or a run; got CausalSystem"
+        cb.errors.ArgumentError, match="of a posterior, a study or a run; got CausalSystem"
     ):
         cb.effects(chain, ASKED)
     with pytest.raises(cb.errors.DomainError, match="lies outside"):
@@ -172,7 +176,7 @@ def test_effects_refuse_what_they_are_not_of(chain, post):
         cb.effects(post, 3.0)
     with pytest.raises(cb.errors.DomainError, match="holds 2 interventions for 3"):
         cb.effects(post, ASKED, against=ASKED[:2])
-    with pytest.raises(cb.errors.ModelError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1"):
         cb.effects(post, ASKED, level=90)
     assert not len(cb.effects(post, []))
 
@@ -202,7 +206,7 @@ def test_dicts_are_taken_wherever_queries_are(chain, post):
         assert np.array_equal(np.asarray(function(ASKED)), np.asarray(function(q)))
 
 
-def test_queries_show_themselves_as_a_table(chain):
+def test_queries_are_shown_as_a_table(chain):
     shown = chain.problem.queries(ASKED)._repr_html_()
     assert "do(X)" in shown and "do(Z)" in shown and "do(Y)" not in shown and "<td>-3" in shown
     for made in (chain.problem.grid(3)[::2], chain.problem.vertices().repeat(2)):

@@ -2,17 +2,9 @@
 
 import logging
 import os
-import time
 
 import pytest
-
-
-def soon(claim, seconds=60.0):
-    """Wait until a claim holds."""
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+from helpers.scripted_units import soon
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +29,6 @@ def shared_cluster(tmp_path_factory):
 @pytest.fixture
 def cluster(shared_cluster):
     """Return the cluster, whose killed workers have been replaced."""
+    shared_cluster.scale(2)
     soon(lambda: len(shared_cluster.scheduler.workers) == 2)
     return shared_cluster
-
-
-@pytest.fixture(scope="session")
-def scheduler(shared_cluster):
-    return shared_cluster.scheduler_address

@@ -1,4 +1,4 @@
-"""Tables over seeds, computed again by hand from traces that are made up."""
+"""Tables over seeds, compared with values computed by hand from made-up traces."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.experiments.benchmarks import MAIN, benchmark_cases, lay_out, published_benchmark
 from causal_bo_ppl.experiments.comparison import Comparison, bootstrap
 from causal_bo_ppl.experiments.published import ABLATION, BENCHMARKS, SIZES, TRANSFER
-from causal_bo_ppl.experiments.tables import as_markdown, briefly, markdown
+from causal_bo_ppl.experiments.tables import Result, as_markdown, for_screen, markdown
 
 OPTIMUM = -2.0
 
@@ -40,7 +40,7 @@ def trace(method, seed, costs, tried, recommended=None, case="one", objective="m
             "warnings": "",
             "versions": "",
             "identity": f"{method}{seed}",
-            "unit": '{"settings": {"outcomes": "exact"}}',
+            "unit": '{"settings": {"noise": 0.0}}',
         },
     )
 
@@ -59,7 +59,7 @@ def found():
     return Comparison(results, pd.DataFrame(columns=["system", "method", "seed", "error"]))
 
 
-def test_a_table_has_the_last_of_every_seed(found):
+def test_table_has_the_final_gaps_of_every_seed(found):
     table = found.table(epsilon=0.06).set_index("method")
     gaps = np.array([0.0, 0.2, 0.1])
     assert table.loc["a", "mean"] == pytest.approx(OPTIMUM + gaps.mean())
@@ -97,7 +97,7 @@ def test_differences_are_of_pairs_that_share_a_seed(found):
     assert "none" in found.differences("a")["method"].tolist()
 
 
-def test_bootstrap_intervals_cover_the_mean_as_often_as_they_say():
+def test_bootstrap_intervals_cover_the_mean_at_their_level():
     """400 sets of 40 differences with a true mean of 0.3."""
     draws, inside = np.random.default_rng(5), 0
     for _ in range(400):
@@ -121,11 +121,11 @@ def test_traces_hold_every_seed_padded(found):
 
 
 @pytest.mark.parametrize("call", ["curves", "differences"])
-def test_odd_kinds_of_gaps_and_unknown_methods_are_refused(found, call):
+def test_unknown_gaps_and_methods_are_refused(found, call):
     arguments = ("a",) if call == "differences" else ()
-    with pytest.raises(cb.errors.ModelError, match='"recommended" or "tried"'):
+    with pytest.raises(cb.errors.ArgumentError, match='"recommended" or "tried"'):
         getattr(found, call)(*arguments, "best")
-    with pytest.raises(cb.errors.ModelError, match="unknown method 'c'"):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown method 'c'"):
         found.differences("c")
 
 
@@ -135,11 +135,10 @@ def test_published_figures_stand_beside_ours(found):
     assert first["published_mean"] == 0.7775
     assert first["published_gap"] == pytest.approx(0.7775 - 0.3183)
     assert np.isnan(table.set_index("method").loc["b", "published_mean"])
-    text = markdown(
-        "ablation", table, found.differences("a"), found.failed, "Words.", "causal-bo x"
-    )
-    assert "`causal-bo x`" in text and "0.7775" in text and "in pairs" in text
-    title, shown = briefly(table)
+    written = Result(table, found.differences("a"), found.traces, found.failed, "Notes.", {})
+    text = markdown("ablation", written, "causal-bo x")
+    assert "`causal-bo x`" in text and "Notes." in text and "0.7775" in text and "in pairs" in text
+    title, shown = for_screen(table)
     assert "gaps" in title and shown["published"].tolist() == ["0.4592", "-", "-"]
 
 
@@ -153,27 +152,27 @@ def test_tables_in_markdown_have_a_cell_for_every_number():
     ]
 
 
-def test_a_comparison_is_written_with_its_figures(found, tmp_path):
+def test_comparison_is_written_with_its_figures(found, tmp_path):
     files = found.write(tmp_path / "new", "mine")
     names = {path.name for path in files}
     assert {"mine.nc", "mine.csv", "mine.md", "mine-tried.png", "mine-differences.csv"} <= names
     assert len(pd.read_csv(tmp_path / "new" / "mine.csv")) == 3
     with xr.open_dataset(tmp_path / "new" / "mine.nc") as kept:
         xr.testing.assert_equal(kept.load(), found.traces)
-    with pytest.raises(cb.errors.ModelError, match="a name without folders"):
+    with pytest.raises(cb.errors.ArgumentError, match="a name without folders"):
         found.write(tmp_path, "in/side")
 
 
 def test_units_that_failed_are_written_too(found, tmp_path):
-    lost = pd.DataFrame([{"system": "one", "method": "c", "seed": 3, "error": "no rows"}])
+    lost = pd.DataFrame([{"system": "one", "method": "c", "seed": 3, "error": "no data"}])
     files = Comparison(found.results, lost).write(tmp_path, "mine")
     assert "mine-failed.csv" in {path.name for path in files}
-    assert "no rows" in (tmp_path / "mine.md").read_text()
+    assert "no data" in (tmp_path / "mine.md").read_text()
     found.write(tmp_path, "mine")
     assert not (tmp_path / "mine-failed.csv").exists()
 
 
-def test_published_tables_agree_with_what_the_paper_says_of_them():
+def test_published_tables_agree_with_the_text_of_the_paper():
     """Ratios and gaps that the paper states in its text."""
     assert TRANSFER["linear", "gc-cbo"][-1] / TRANSFER["linear", "cbo"][-1] == pytest.approx(
         0.106, abs=5e-4

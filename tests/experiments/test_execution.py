@@ -9,10 +9,12 @@ import threading
 import time
 from pathlib import Path
 
+import dask
+import distributed
 import jax
 import numpy as np
 import pytest
-from helpers.scripted_units import draw, noted, scripted
+from helpers.scripted_units import draw, noted, scripted, soon
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments import execution
@@ -21,13 +23,6 @@ from causal_bo_ppl.experiments.execution import UnitRunner
 pytestmark = pytest.mark.heavy
 TESTS = Path(__file__).parents[1]
 SEEDS = range(5)
-
-
-def soon(claim, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def is_alive(pid):
@@ -122,25 +117,27 @@ def test_cache_of_the_user_is_used(by, monkeypatch):
     assert found == f"by {by}"
 
 
-def test_worker_that_dies_loses_its_unit_alone(cluster, tmp_path):
+def test_worker_that_dies_loses_its_unit_alone(tmp_path):
+    """Also where Dask is configured to drop a worker that is not back at once."""
     units = [scripted("wait_for_second", path=tmp_path), scripted("die_once", path=tmp_path)]
-    with UnitRunner(scheduler=cluster.scheduler_address) as runner:
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "10 ms"}),
+        UnitRunner(workers=2, progress=False) as runner,
+    ):
         long, dying = runner.compute(units).results
     assert noted(tmp_path / "long") == [long.attrs["pid"]]  # begun once, finished by the same
     first, second = noted(tmp_path / "dying")
     assert second == dying.attrs["pid"] and len({first, second, long.attrs["pid"]}) == 3
 
 
-def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_computed(
-    cluster, tmp_path
-):
+def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_computed(tmp_path):
     methods = ["draw", "die", "fail", "give_up", "wait", "draw_slowly"]
     units = [scripted(method, path=tmp_path / method) for method in methods]
     units[4] = scripted("wait", path=threading.Lock())
-    with UnitRunner(scheduler=cluster.scheduler_address) as runner:
+    with UnitRunner(workers=2, progress=False) as runner:
         found = runner.compute(units)
     assert [each.attrs["method"] for each in found.results] == ["draw", "draw_slowly"]
-    assert found.workers == 0
+    assert found.workers == 2
     lost = found.failed.set_index("method")
     assert lost.loc["die", "error"] == "every process that computed this unit died"
     assert len(set(noted(tmp_path / "die"))) >= 2
@@ -148,6 +145,35 @@ def test_units_that_kill_raise_or_cannot_be_sent_fail_and_the_others_are_compute
     assert "in fail" in lost.loc["fail", "traceback"] and len(noted(tmp_path / "fail")) == 1
     assert lost.loc["give_up", "error"] == "SystemExit: the unit gave up"
     assert "the unit cannot be pickled: " in lost.loc["wait", "error"]
+
+
+def test_unit_is_not_computed_again_when_its_worker_dies_before_the_result_is_fetched(tmp_path):
+    paths = [tmp_path / name for name in ("one", "two", "dying")]
+    methods = ["fail", "fail", "die_at_first"]
+    units = [scripted(method, path=path) for method, path in zip(methods, paths, strict=True)]
+    with UnitRunner(workers=1, progress=False) as runner:
+        running = runner.run(units)
+        finished = [next(running)[0]]
+        time.sleep(1.0)  # the second unit is finished, and its result is not fetched
+        finished += [unit for unit, _ in running]
+    assert finished == units
+    assert [len(noted(path)) for path in paths] == [1, 1, 3]  # `die` notes it too
+
+
+def test_cluster_that_loses_a_worker_computes_every_unit(cluster):
+    units = [scripted("draw_slowly", seed) for seed in SEEDS]
+    killed = min(worker.pid for worker in cluster.workers.values())
+    found = {}
+    with UnitRunner(scheduler=cluster.scheduler_address) as runner:
+        for unit, result in runner.run(units):
+            if not found:
+                os.kill(killed, signal.SIGKILL)
+            found[unit.seed] = result
+    assert sorted(found) == list(SEEDS) and not is_alive(killed)
+    for unit in units:
+        assert np.array_equal(found[unit.seed]["value"], draw(unit))
+    pids = {result.attrs["pid"] for result in found.values()}
+    assert pids - {killed} and os.getpid() not in pids
 
 
 def test_results_come_in_the_order_in_which_units_finish(cluster, tmp_path):
@@ -187,8 +213,6 @@ def test_cluster_of_another_version_is_refused(cluster, monkeypatch):
 
 
 def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkeypatch):
-    from distributed import LocalCluster
-
     monkeypatch.setattr(execution, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(execution, "WORKER_SECONDS", 0.5)
     for address in ("tcp://127.0.0.1:9", "nonsense://127.0.0.1:9", 8786):
@@ -198,7 +222,7 @@ def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkey
         ):
             runner.compute([scripted("draw")])
     with (
-        LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
+        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
         UnitRunner(scheduler=empty.scheduler_address) as runner,
         pytest.raises(
             cb.errors.WorkerError, match="has begun nothing within 0.5 s; start workers with"
@@ -208,10 +232,10 @@ def test_cluster_that_does_not_answer_or_has_no_workers_is_not_waited_for(monkey
 
 
 def test_arguments_that_cannot_be_used_are_refused_before_any_process_starts():
-    with pytest.raises(cb.errors.ModelError, match="workers must be a whole number, at least 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="workers must be a whole number, at least 1"):
         UnitRunner(workers=0)
     with pytest.raises(
-        cb.errors.ModelError, match="workers = 2 is for this machine, but scheduler"
+        cb.errors.ArgumentError, match="workers = 2 is for this machine, but scheduler"
     ):
         UnitRunner(workers=2, scheduler="tcp://127.0.0.1:1")
 

@@ -1,5 +1,6 @@
 """The paper's tables, computed again: small runs of each, and what is written."""
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +10,9 @@ from typer.testing import CliRunner
 import causal_bo_ppl as cb
 from causal_bo_ppl.cli import app
 from causal_bo_ppl.experiments import reproduce
-from causal_bo_ppl.experiments.transfers import Transfer, draw_training, held_out
+from causal_bo_ppl.experiments.execution import UnitRunner
+from causal_bo_ppl.experiments.paper_checks import Transfer, draw_training, held_out, run_theory
+from causal_bo_ppl.experiments.tables import origin_note
 from causal_bo_ppl.experiments.units import Loaded
 from causal_bo_ppl.models import funnel
 
@@ -28,20 +31,20 @@ def theory(folder):
 
 def test_every_row_of_the_theory_has_its_structure(theory):
     rows = theory.table.set_index("quantity")
-    said = rows["holds in"][rows["must hold"] != ""]
-    assert len(said) == 12 and (said == "2 of 2").all()
+    checked = rows["holds in"][rows["must hold"] != ""]
+    assert len(checked) == 12 and (checked == "2 of 2").all()
     assert rows.loc["bound by rank", "median"] == pytest.approx(7.068, abs=1e-3)
     assert rows.loc["bound by rank", "published"] == 7.068
     control = rows.loc["independent gain, causal", "median"]
     assert control < rows.loc["independent gain, RBF", "median"] / 2
 
 
-def test_a_reproduction_writes_traces_tables_and_figures(theory, folder):
+def test_reproduction_writes_traces_tables_and_figures(theory, folder):
     ends = ("nc", "csv", "md", "png")
     assert {path.name for path in theory.files} == {f"theory-quick.{end}" for end in ends}
-    with xr.open_dataset(folder / "theory-quick.nc") as kept:
-        assert kept["value"].sizes["seed"] == 2
-        rank = kept["value"].sel(quantity="rank").to_numpy()
+    with xr.open_dataset(folder / "theory-quick.nc") as stored:
+        assert stored["value"].sizes["seed"] == 2
+        rank = stored["value"].sel(quantity="rank").to_numpy()
     assert rank.tolist() == [2.0, 2.0]
     table = pd.read_csv(folder / "theory-quick.csv")
     assert len(table) == len(theory.table)
@@ -52,32 +55,25 @@ def test_a_reproduction_writes_traces_tables_and_figures(theory, folder):
     assert theory.origin == "" and "<table" in theory._repr_html_()
 
 
-def test_a_second_call_computes_nothing(theory, folder):
+def test_second_call_computes_nothing(theory, folder):
     again = reproduce("theory", quick=True, folder=folder, workers=1, progress=False)
     assert again.busy == 0 and "computed before" in again.pace
     pd.testing.assert_frame_equal(again.table, theory.table)
 
 
-def test_units_of_another_state_of_the_code_are_told(theory, folder):
-    from causal_bo_ppl.experiments.execution import Where
-    from causal_bo_ppl.experiments.tables import origin_words
-    from causal_bo_ppl.experiments.theory_checks import run_theory
-
-    kept = run_theory([0, 1], Where(folder, workers=1, progress=False)).results
-    assert origin_words(kept) == ""
-    older = [kept[0], kept[1].assign_attrs(code="another")]
-    assert "2 different states of the code** (the same versions, other source" in origin_words(
-        older
-    )
-    newer = [kept[0], kept[1].assign_attrs(versions="jax 9")]
-    assert "; jax 9)" in origin_words(newer)
+def test_units_of_another_state_of_the_code_are_reported(theory, folder):
+    with UnitRunner(folder, workers=1, progress=False) as runner:
+        stored = run_theory([0, 1], runner).results
+    assert origin_note(stored) == ""
+    older = [stored[0], stored[1].assign_attrs(code="another")]
+    assert "2 different states of the code** (the same versions, other source" in origin_note(older)
+    newer = [stored[0], stored[1].assign_attrs(versions="jax 9")]
+    assert "; jax 9)" in origin_note(newer)
 
 
 def test_transfer_is_measured_on_sets_that_were_never_tried():
     problem = cb.models.load("funnel", seed=0).problem
     held, ends = held_out(problem, funnel.HELD_OUT)
-    import jax
-
     tried = draw_training(problem, funnel.TRAINING, 8, jax.random.key(0))
     sets = {tuple(each) for each in problem.interventions(held)}
     assert not sets & {tuple(each) for each in problem.interventions(tried)}
@@ -88,13 +84,11 @@ def test_transfer_is_measured_on_sets_that_were_never_tried():
 
 
 def test_transfer_at_budget_0_is_the_error_of_the_posterior_mean():
-    """By another route: effects of `cb.effects` at the held-out grid, set by set."""
-    import jax
-
+    """Computed independently: effects of `cb.effects` at the held-out grid, set by set."""
     measured = Transfer("funnel", "gc-cbo", 3, Loaded("funnel", {"seed": 3}), 60, (0, 4)).measure()
     system = cb.models.load("funnel", seed=3)
-    rows = system.observe(60, jax.random.split(jax.random.key(3), 3)[0])
-    post = cb.fit(system.problem, rows, method="wishart")
+    data = system.observe(60, jax.random.split(jax.random.key(3), 3)[0])
+    post = cb.fit(system.problem, data, method="wishart")
     errors = []
     for members in funnel.HELD_OUT:
         ticks = [np.linspace(*system.problem.domains[name], 5) for name in members]
@@ -102,13 +96,13 @@ def test_transfer_at_budget_0_is_the_error_of_the_posterior_mean():
             dict(zip(members, map(float, point), strict=True))
             for point in np.stack(np.meshgrid(*ticks), -1).reshape(-1, len(members))
         ]
-        apart = cb.response(post)(post.mean, system.problem.queries(grid))
-        errors.append(np.sqrt(np.mean((apart - system.effect(grid)) ** 2)))
+        effects = cb.response(post)(post.mean, system.problem.queries(grid))
+        errors.append(np.sqrt(np.mean((effects - system.effect(grid)) ** 2)))
     assert float(measured["error"][0]) == pytest.approx(np.mean(errors), rel=1e-6)
     assert float(measured["error"][1]) != pytest.approx(np.mean(errors), rel=1e-6)
 
 
-def test_the_command_writes_what_the_function_does_and_says_how_fast(theory, folder):
+def test_command_writes_what_the_function_does_and_prints_the_speed_up(theory, folder):
     result = CliRunner().invoke(
         app, ["reproduce", "theory", "--quick", "--folder", str(folder), "--workers", "1"]
     )
@@ -117,8 +111,8 @@ def test_the_command_writes_what_the_function_does_and_says_how_fast(theory, fol
     assert "theory-quick.nc" in result.output and "computed before" in result.output
 
 
-def test_an_unknown_reproduction_is_refused_with_the_known_ones(folder):
-    with pytest.raises(cb.errors.ModelError, match="unknown reproduction 'tables'"):
+def test_unknown_reproduction_is_refused_with_the_known_ones(folder):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown reproduction 'tables'"):
         reproduce("tables", folder=folder)
     result = CliRunner().invoke(app, ["reproduce", "tables", "--folder", str(folder)])
     assert result.exit_code == 1 and "benchmarks" in result.output + str(result.stderr)

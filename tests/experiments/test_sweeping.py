@@ -1,4 +1,4 @@
-"""Sweeps: units that are kept, that do not depend on where they ran, and that are compared."""
+"""Sweeps: units are stored, are independent of where they run, and are compared."""
 
 import importlib.util
 import json
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,22 +13,24 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
+from helpers.runs import optimize
+from helpers.scripted_units import soon
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments import Case, sweep
-from causal_bo_ppl.experiments.own_code import holds_own_code
-from causal_bo_ppl.experiments.store import Store
-from causal_bo_ppl.experiments.sweeping import read_methods
+from causal_bo_ppl.experiments.sweeping import _observe_more, cross, make_settings, read_methods
 from causal_bo_ppl.experiments.units import (
     Loaded,
     NoExperiment,
     Optimization,
-    give,
+    UnitStore,
+    digest_code,
     read_seeds,
+    refer_to,
     run_unit,
 )
 
-METHODS = ("gc-cbo", "cbo", "no experiment", "more rows")
+METHODS = ("gc-cbo", "cbo", "no experiment", "more observations")
 SHORT = {"rounds": 3, "observations": 40}
 
 
@@ -48,7 +49,7 @@ def unit(seed=0, system=None, case="chain", method="gc-cbo", **settings):
     return Optimization(case, method, seed, system, cb.Settings(**SHORT, **settings))
 
 
-def test_units_are_told_apart_by_what_they_compute_and_not_by_their_labels():
+def test_units_are_identified_by_what_they_compute_and_not_by_their_labels():
     usual = unit().identity
     assert unit(case="another", method="label").identity == usual
     others = [
@@ -77,26 +78,26 @@ def z(x):
 
 class Rule:
     name = "mine"
-    def worth(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, objective):
         return surrogate.predict(queries).mean * {sd}
 """
 
 
-def own_module(directory, **options):
-    """A module of the user's with a mechanism that uses another function and a constant."""
-    name = f"own_{len(list(directory.iterdir()))}"
+def user_module(directory, **options):
+    """Return a module with a mechanism that uses another function and a constant."""
+    name = f"user_{len(list(directory.iterdir()))}"
     path = directory / f"{name}.py"
     path.write_text(SOURCE.format(**({"above": "", "width": 1.0, "sd": 1.0} | options)))
-    spec = importlib.util.spec_from_file_location("own", path)
+    spec = importlib.util.spec_from_file_location("user", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_code_of_ones_own_is_told_apart_by_what_it_does(tmp_path):
-    """Neither by its name, which stays the same, nor by its lines, which may move."""
+def test_user_defined_code_is_recognized_by_what_it_computes(tmp_path):
+    """Its name, which stays the same, and its lines, which may move, do not count."""
     usual, moved, other, deep = (
-        own_module(tmp_path, **options)
+        user_module(tmp_path, **options)
         for options in ({}, {"above": "# a comment\n\n"}, {"sd": 2.0}, {"width": 9.0})
     )
     identities = [unit(mechanisms={"Z": each.z}).identity for each in (usual, moved, other, deep)]
@@ -105,21 +106,22 @@ def test_code_of_ones_own_is_told_apart_by_what_it_does(tmp_path):
     assert rules[0] == rules[1] != rules[2]
 
 
-def test_records_of_the_package_are_no_code_of_ones_own():
-    for record in (
-        cb.acquisition.PerCost("log-ei"),
-        cb.GP(kernel="matern52"),
-        cb.NUTS(chains=2),
-        None,
-        "gp",
-    ):
-        assert not holds_own_code(record)
-    assert holds_own_code({"Y": "gp", "Z": lambda x: x}) and holds_own_code(len)
+def test_configurations_of_the_package_count_by_their_values():
+    """Two equal ones are the same, also where they are different objects."""
+
+    def configurations(cost="log-ei", kernel="matern52", chains=2):
+        return [cb.acquisition.PerCost(cost), cb.GP(kernel=kernel), cb.NUTS(chains=chains), "gp"]
+
+    usual = [digest_code(each) for each in configurations()]
+    assert usual == [digest_code(each) for each in configurations()] and len(set(usual)) == 4
+    others = [digest_code(each) for each in configurations("ei", "matern32", 3)]
+    assert all(one != other for one, other in zip(usual[:3], others, strict=False))
+    assert digest_code({"Y": "gp", "Z": lambda x: x}) != digest_code({"Y": "gp", "Z": lambda x: -x})
 
 
 @pytest.mark.heavy
-def test_methods_of_a_seed_share_rows_and_noise(swept):
-    """The first outcome of a set is the same number whichever method asked for it."""
+def test_methods_of_a_seed_share_observations_and_noise(swept):
+    """The first outcome of a set is the same number for every method."""
     firsts = {
         (each.attrs["method"], each.attrs["seed"]): each
         for each in swept.results
@@ -135,29 +137,28 @@ def test_methods_of_a_seed_share_rows_and_noise(swept):
     assert noises[0] != pytest.approx(noises[1], abs=1e-6)
 
 
-def test_a_run_that_stops_before_any_experiment_has_a_recommendation():
+def test_run_that_stops_before_any_experiment_has_a_recommendation():
     stopped = unit(stop=cb.optimization.Stop(gain=1e6, patience=1)).measure()
     assert stopped.sizes["experiment"] == 1 and np.isnan(stopped["tried"].item())
     assert stopped["recommended"].item() >= 0 and stopped["cost"].item() == 0
 
 
 @pytest.mark.heavy
-def test_an_effect_that_beats_the_optimum_is_said():
+def test_effect_that_beats_the_optimum_is_warned_of():
     chain = cb.models.load("chain")
     wrong = replace(chain, name="wrong")
     wrong.__dict__["optimum"] = chain.optimum._replace(value=0.0)
     own = cb.Settings(rounds=1, observations=40)
     with pytest.warns(cb.CausalBOWarning, match="better than its optimum"):
-        Optimization("chain", "gc-cbo", 0, give(wrong), own).measure()
+        Optimization("chain", "gc-cbo", 0, refer_to(wrong), own).measure()
 
 
-def test_several_settings_have_their_own_number_of_more_rows():
-    from causal_bo_ppl.experiments.sweeping import _with_more_rows, cross
-
+def test_several_settings_have_their_own_number_of_additional_observations():
     methods = cross(
-        read_methods(["gc-cbo", "more rows"]), {"short": {"rounds": 3}, "long": {"rounds": 5}}
+        read_methods(["gc-cbo", "more observations"]),
+        {"short": {"rounds": 3}, "long": {"rounds": 5}},
     )
-    case = Case("chain", by_method={"more rows": {"observations": 7}})
+    case = Case("chain", by_method={"more observations": {"observations": 7}})
     results = [
         xr.Dataset(
             {"tried": ("experiment", np.zeros(count))},
@@ -166,27 +167,27 @@ def test_several_settings_have_their_own_number_of_more_rows():
         for group, count in (("short", 3), ("long", 5))
     ]
     plan = [("chain", method) for method in methods]
-    units = _with_more_rows(plan, {"chain": case}, {"chain": Loaded("chain")}, results)
-    assert [(each.method, each.rows) for each in units] == [
-        ("more rows, short", 3),
-        ("more rows, long", 5),
+    units = _observe_more(plan, {"chain": case}, {"chain": Loaded("chain")}, results)
+    assert [(each.method, each.additional) for each in units] == [
+        ("more observations, short", 3),
+        ("more observations, long", 5),
     ]
     assert {each.settings.observations for each in units} == {7}
 
 
 @pytest.mark.heavy
-def test_a_system_of_ones_own_is_recognized_by_its_rows_and_its_effects():
+def test_user_defined_system_is_recognized_by_its_observations_and_its_effects():
     systems = [cb.models.load("funnel", seed=seed) for seed in (0, 0, 1)]
-    digests = [give(system).digest for system in systems]
+    digests = [refer_to(system).digest for system in systems]
     assert digests[0] == digests[1] != digests[2]
     other = replace(systems[0], response=lambda queries: 2 * systems[0].response(queries))
-    assert give(other).digest != digests[0]
+    assert refer_to(other).digest != digests[0]
 
 
 @pytest.mark.heavy
-def test_a_unit_is_the_run_that_optimize_makes(swept):
+def test_unit_is_the_run_that_optimize_makes(swept):
     """Gaps, costs and outcomes are those of `cb.optimize` with the same settings and key."""
-    run = cb.optimize(cb.models.load("chain"), **SHORT, key=1, progress=False)
+    run = optimize(cb.models.load("chain"), **SHORT, key=1, progress=False)
     [found] = [each for each in swept.results if each.attrs["seed"] == 1][:1]
     assert found.attrs["method"] == "gc-cbo"
     np.testing.assert_allclose(found["outcome"], run.trace["outcome"], rtol=1e-9)
@@ -197,20 +198,20 @@ def test_a_unit_is_the_run_that_optimize_makes(swept):
 
 @pytest.mark.heavy
 def test_without_experiments_the_best_vertex_by_the_posterior_mean_is_recommended(swept):
-    """Found again by a search over all vertices; "more rows" had three rows more."""
+    """The vertex is found by a search over all; "more observations" had three more."""
     import jax
 
     system = cb.models.load("chain")
-    for_rows = jax.random.split(jax.random.key(0))[0]
-    rows = system.observe(SHORT["observations"], for_rows)
+    data_key = jax.random.split(jax.random.key(0))[0]
+    data = system.observe(SHORT["observations"], data_key)
     vertices = system.problem.vertices()
-    best = cb.surrogates.couple(cb.fit(system.problem, rows)).predict(vertices).mean.argmin()
+    best = cb.surrogates.couple(cb.fit(system.problem, data)).predict(vertices).mean.argmin()
     effect = float(system.effect(vertices[int(best)])[0])
     units = swept.units.set_index(["method", "seed"])
     assert units.loc[("no experiment", 0), "recommended_effect"] == pytest.approx(effect)
     assert units.loc[("no experiment", 0), "experiments"] == 0
-    more = [each for each in swept.results if each.attrs["method"] == "more rows"]
-    assert [json.loads(each.attrs["unit"])["rows"] for each in more] == [3, 3]
+    more = [each for each in swept.results if each.attrs["method"] == "more observations"]
+    assert [json.loads(each.attrs["unit"])["additional"] for each in more] == [3, 3]
 
 
 @pytest.mark.heavy
@@ -225,17 +226,17 @@ def test_results_do_not_depend_on_where_or_in_which_order_units_ran(swept):
 
 
 @pytest.mark.heavy
-def test_a_finished_sweep_computes_nothing_again(swept, folder, tmp_path):
+def test_finished_sweep_computes_nothing_again(swept, folder, tmp_path):
     same = sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=1)
     assert same.wall == 0 and not any(each.attrs["is_new"] for each in same.results)
     xr.testing.assert_identical(same.traces, swept.traces)
-    again = Store(tmp_path)
+    again = UnitStore(tmp_path)
     again.keep(unit(), same.results[0])  # what was read is written as it was
-    assert Store(tmp_path).find(unit()).attrs == same.results[0].attrs
+    assert UnitStore(tmp_path).find(unit()).attrs == same.results[0].attrs
 
 
 @pytest.mark.heavy
-def test_a_larger_sweep_computes_what_is_new_and_what_is_damaged_and_says_it(swept, folder):
+def test_larger_sweep_computes_what_is_new_or_damaged_and_warns(swept, folder):
     path = folder / "units" / f"{swept.results[0].attrs['identity']}.nc"
     others = [each for each in (folder / "units").iterdir() if each != path]
     files = {each: each.stat().st_mtime_ns for each in others}
@@ -258,13 +259,12 @@ cb.experiments.sweep(
 
 
 @pytest.mark.heavy
-def test_a_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path):
+def test_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path):
     folder = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", KILLED % str(folder)])
-    units, until = folder / "units", time.monotonic() + 240
-    while not (units.is_dir() and len(list(units.glob("*.nc"))) >= 3):
-        assert process.poll() is None and time.monotonic() < until
-        time.sleep(0.05)
+    units = folder / "units"
+    soon(lambda: process.poll() is not None or len(list(units.glob("*.nc"))) >= 3, 240)
+    assert process.poll() is None
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     finished = {path: path.stat().st_mtime_ns for path in units.glob("*.nc")}
@@ -276,8 +276,8 @@ def test_a_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path):
 
 
 @pytest.mark.heavy
-def test_units_that_fail_are_told_and_the_others_are_kept():
-    """A budget of half an experiment pays for nothing."""
+def test_units_that_fail_are_reported_and_the_others_are_kept():
+    """A budget below the cost of one experiment allows none."""
     cases = {"chain": Case("chain", SHORT), "poor": Case("chain", {"budget": 0.5})}
     found = sweep(cases, ["gc-cbo"], seeds=1, workers=1)
     assert found.units["system"].tolist() == ["chain"]
@@ -289,8 +289,8 @@ def test_units_that_fail_are_told_and_the_others_are_kept():
 
 
 @pytest.mark.heavy
-def test_a_system_defined_on_the_spot_is_swept_in_another_process():
-    """Its functions are known to no module that a worker could import."""
+def test_system_defined_on_the_spot_is_swept_in_another_process():
+    """Its functions are in no module that a worker could import."""
 
     def model():
         x = numpyro.sample("X", dist.Normal(0, 1))
@@ -308,8 +308,6 @@ def test_a_system_defined_on_the_spot_is_swept_in_another_process():
 
 
 def test_several_settings_are_combined_with_every_method():
-    from causal_bo_ppl.experiments.sweeping import cross
-
     made = cross(
         read_methods(["gc-cbo", "cbo"]), {"few": {"observations": 20}, "many": {"rounds": 4}}
     )
@@ -319,12 +317,14 @@ def test_several_settings_are_combined_with_every_method():
         "gc-cbo, many",
         "cbo, many",
     ]
-    assert made[1].keywords == {"observations": 20, "method": "cbo"}
+    assert made[1].keywords == {"observations": 20, "preset": "cbo"}
 
 
-def test_settings_of_a_record_are_those_of_its_keywords():
-    [one] = read_methods({"mine": cb.Settings(method="cbo", rounds=7)})
-    assert one.keywords == {"rounds": 7, "method": "cbo"}
+def test_settings_object_is_read_as_its_keywords():
+    settings = cb.Settings.preset("cbo", rounds=7)
+    [method] = read_methods({"mine": settings})
+    assert method.keywords["rounds"] == 7 and "observations" not in method.keywords
+    assert make_settings("mine", method.keywords) == settings
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_settings_of_a_record_are_those_of_its_keywords():
         ({"systems": {"1": "chain", 1: "toy"}}, "two systems are called"),
         ({"settings": {"round": 3}}, "unknown settings round"),
         ({"settings": 3}, "settings are keywords"),
-        ({"settings": {"update": "full", "outcomes": "exact"}}, "have no noise and no rows"),
+        ({"settings": {"learn_from": "rows", "noise": 0.0}}, "learns the noise from whole"),
         ({"seeds": 0}, "seeds"),
         ({"seeds": [1, 1]}, "all different"),
         ({"seeds": "many"}, "a seed"),
@@ -361,15 +361,15 @@ def test_seeds_are_a_number_or_a_list():
     assert read_seeds(3) == (0, 1, 2) and read_seeds([4, 2]) == (4, 2)
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+def test_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(cb.errors.StoreError, match="cannot make the folder"):
-        Store(tmp_path / "file" / "below")
+        UnitStore(tmp_path / "file" / "below")
     with pytest.raises(cb.errors.StoreError, match="a folder needs a path"):
-        Store(3)
+        UnitStore(3)
 
 
-def test_what_a_unit_warns_of_is_kept_with_it():
+def test_warnings_of_a_unit_are_kept_with_it():
     toy = Optimization("toy", "gc-cbo", 0, Loaded("toy"), cb.Settings(rounds=1, observations=30))
     found = run_unit(toy)
     assert "toy is not linear" in found.attrs["warnings"] and found.attrs["seconds"] > 0

@@ -15,7 +15,6 @@ from numpyro.diagnostics import effective_sample_size
 import causal_bo_ppl as cb
 
 Interventions = Sequence[Mapping[str, float]]
-LEARNED_FROM = {"auto": "auto", "rows": "full", "target": "target"}
 
 
 @contextmanager
@@ -298,7 +297,7 @@ def checks(problem: Any, data: Any, post: Any) -> dict[str, str]:
 
 def observing(probability: float | None, most: int, size: int, cost: float = 0.0) -> Any:
     """Return when a round observes instead of running an experiment, `size` at a time."""
-    return cb.optimization.Observe(probability=probability, most=most, rows=size, cost=cost)
+    return cb.optimization.Observe(probability=probability, most=most, batch=size, cost=cost)
 
 
 def per_cost(acquisition: str) -> Any:
@@ -307,13 +306,7 @@ def per_cost(acquisition: str) -> Any:
 
 
 def settings(
-    preset: str = "gc-cbo",
-    *,
-    exact: bool = False,
-    learn_from: str = "auto",
-    discrepancy: bool | str = "auto",
-    relinearize: bool = True,
-    **options: Any,
+    preset: str = "gc-cbo", *, exact: bool = False, beta: float | None = None, **options: Any
 ) -> Any:
     """Return settings.
 
@@ -323,24 +316,17 @@ def settings(
         The name of a preset.
     exact:
         Whether outcomes have no noise.
-    learn_from:
-        "rows" (whole observations of experiments), "target" (outcomes alone) or "auto".
-    discrepancy:
-        Whether each intervention set has a model discrepancy, or "auto".
-    relinearize:
-        Whether the response is linearized again after each round.
+    beta:
+        Of the confidence bound; None for its default.
     options:
-        What has one name: mechanisms, inference, prior, acquisition, beta, report, batch,
-        observations, rounds, budget, observe.
+        What has one name: mechanisms, inference, prior, acquisition, relinearize, discrepancy,
+        learn_from, report, batch, observations, rounds, budget, observe.
     """
-    return cb.Settings(
-        preset,
-        outcomes="exact" if exact else "noisy",
-        update=LEARNED_FROM[learn_from],
-        residual=discrepancy,
-        kernel=None if relinearize else "fixed",
-        **options,
-    )
+    if exact:
+        options["noise"] = 0.0
+    if beta is not None:
+        options["acquisition"] = cb.acquisition.ConfidenceBound(beta)
+    return cb.Settings.preset(preset, **options)
 
 
 def settings_text(chosen: Any) -> str:
@@ -400,7 +386,7 @@ def trace(of_run: Any) -> dict[str, Any]:
     numbers = {renamed.get(name, name): found[name].to_numpy() for name in names}
     numbers["recommended mean"] = found["best_mean"].to_numpy()
     numbers["recommended sd"] = found["best_sd"].to_numpy()
-    numbers["discrepancy"] = found["residual"].to_numpy()
+    numbers["discrepancy"] = found["discrepancy"].to_numpy()
     names = [str(name) for name in found["variable"].to_numpy()]
     return {
         "numbers": numbers,

@@ -12,7 +12,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics import graph_tests as implications
 from causal_bo_ppl.diagnostics.graph_tests import check_graph, separated_pairs, separator
-from causal_bo_ppl.errors import DataError, DomainError, ModelError
+from causal_bo_ppl.errors import ArgumentError, CausalBOError, DataError, DomainError
 
 DIAMOND = "A -> B -> Y; A -> C -> Y"
 
@@ -112,7 +112,7 @@ def test_correlations_and_p_values_are_those_of_textbook_regressions():
         assert line["p_value"] == pytest.approx(
             2 * stats.t.sf(abs(weights[1] / error), degrees), rel=1e-6
         )
-        assert line["rows"] == 40
+        assert line["observations"] == 40
         if not given:
             interval = stats.pearsonr(
                 data.column(names[0]), data.column(names[1])
@@ -186,7 +186,7 @@ def test_text_names_the_worst_violation_with_its_interval_and_says_what_was_not_
         f"A and Y should be independent given B, C, but their partial correlation is {interval}."
         in check.text
     )
-    assert "tested on 300 observational rows: 2; contradicted: 1." in check.text
+    assert "tested on 300 observations: 2; contradicted: 1." in check.text
     assert "nonlinear dependence and Verma constraints are not" in check.text
     assert (
         "missing edge or a latent common cause" in check.advice and "check it again" in check.advice
@@ -222,7 +222,7 @@ def test_rows_in_which_something_was_set_are_not_used():
     intervened[:, 0] = True
     wild = Data(data.nodes, "Y", np.full((50, 4), 99.0) * np.arange(50)[:, None], intervened)
     assert check_graph(problem, data.join(wild)).table.equals(check_graph(problem, data).table)
-    with pytest.raises(DataError, match="none of the 50 rows is observational"):
+    with pytest.raises(DataError, match="none of the 50 observations is without interventions"):
         check_graph(problem, wild)
 
 
@@ -254,11 +254,11 @@ def test_graph_without_implications_says_that_only_experiments_can_contradict_it
 
 def test_too_few_rows_are_not_assessed_line_by_line():
     check = check_graph(posed(DIAMOND), diamond(4, 8))
-    assert line_of(check, "A", "Y")["reason"] == "4 rows are too few; at least 5 are needed"
+    assert line_of(check, "A", "Y")["reason"] == "4 observations are too few; at least 5 are needed"
     assert line_of(check, "B", "C")["verdict"] == "passed" and check.passed
     assert check.table["verdict"].tolist() == ["passed", "not assessed"]
     assert (
-        "tested on 4 observational rows: 1; contradicted: 0; not assessed: 1 (such as: 4 rows"
+        "tested on 4 observations: 1; contradicted: 0; not assessed: 1 (such as: 4 observations"
         in check.text
     )
     assert check_graph(posed(DIAMOND), diamond(1, 8)).verdict == "not assessed"
@@ -269,14 +269,14 @@ def test_constant_and_collinear_columns_are_not_assessed_with_a_reason(mean):
     problem, data = posed(DIAMOND), diamond(50, 9)
     columns = {name: mean + data.column(name) for name in "ABCY"}
     check = check_graph(problem, as_data(problem, columns | {"A": np.full(50, 0.1 + mean)}))
-    assert line_of(check, "A", "Y")["reason"] == "A is constant in these rows"
+    assert line_of(check, "A", "Y")["reason"] == "A is constant in these observations"
     assert (
         line_of(check, "B", "C")["verdict"] != "not assessed"
     )  # a constant separator separates nothing
     check = check_graph(
         problem, as_data(problem, columns | {"Y": 3 * columns["B"] - columns["C"] / 7})
     )
-    assert line_of(check, "A", "Y")["reason"] == "Y is a combination of B, C in these rows"
+    assert line_of(check, "A", "Y")["reason"] == "Y is a combination of B, C in these observations"
     assert np.isnan(line_of(check, "A", "Y")["p_corrected"])
 
 
@@ -323,8 +323,8 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
         check.verdict == "failed" and "a slightly nonlinear mechanism can cause this" in check.text
     )
     assert check.table["explained"][0] > 0.95
-    straight = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
-    assert straight.verdict == "failed" and "slightly nonlinear" not in straight.text
+    linear = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
+    assert linear.verdict == "failed" and "slightly nonlinear" not in linear.text
 
 
 @pytest.mark.parametrize(
@@ -332,20 +332,20 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
     [
         (
             {"problem": cb.CausalGraph.parse(DIAMOND)},
-            ModelError,
+            CausalBOError,
             "check_graph needs a Problem, got CausalGraph",
         ),
         ({"data": np.zeros((3, 4))}, DataError, "check_graph needs Data, got ndarray"),
         (
             {"problem": posed("A -> Y")},
             DataError,
-            "the rows are of A, B, C, Y .* read them for this problem",
+            "the data are of A, B, C, Y .* read them for this problem",
         ),
-        ({"alpha": 0}, ModelError, "alpha must lie between 0 and 1, got 0"),
-        ({"alpha": float("nan")}, ModelError, "alpha must lie between 0 and 1, got nan"),
+        ({"alpha": 0}, ArgumentError, "alpha must lie between 0 and 1, got 0"),
+        ({"alpha": float("nan")}, ArgumentError, "alpha must lie between 0 and 1, got nan"),
         (
             {"least_correlation": 1.5},
-            ModelError,
+            ArgumentError,
             "least_correlation must lie between 0 and 1, got 1.5",
         ),
         (

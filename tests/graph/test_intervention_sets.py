@@ -149,7 +149,7 @@ def test_target_or_unknown_name_among_the_manipulable_is_refused():
 def test_pomis_warns_where_a_domain_may_not_cover_induced_values(chain_graph):
     """The chain: {Z} alone reaches 1.3, the dropped {X} 5.2."""
     narrow, wide = {"X": (-5, 5), "Z": (-1, 1)}, {"X": (-5, 5), "Z": (-5, 20)}
-    with pytest.warns(CausalBOWarning, match="in doubt for Z when X is set") as caught:
+    with pytest.warns(CausalBOWarning, match="uncertain for Z when X is set") as caught:
         cb.Problem(chain_graph, "Y", domains=narrow, sets="pomis")
     assert caught[0].filename == __file__  # it points at the caller
     cb.Problem(chain_graph, "Y", domains=wide, sets="pomis")

@@ -1,4 +1,4 @@
-"""Mechanisms that an analyst might write, with problems and rows for their tests."""
+"""User-defined mechanisms, with problems and data for their tests."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,7 @@ def decay(Z):
 
 
 def whole():
-    """The same two mechanisms as one program, with sds of its own."""
+    """Draw both mechanisms as one program, with explicit sds."""
     centre = numpyro.sample("centre", dist.Normal(0.0, 1.0))
     X = numpyro.sample("X", dist.LogNormal(centre, 0.5))
     most = numpyro.sample("most", dist.LogNormal(0.0, 1.0))
@@ -41,7 +41,7 @@ def whole():
 
 
 def saturate_whole(X):
-    """The mechanism of Z in `whole`, as a function that returns a distribution."""
+    """Return the distribution of Z in `whole`."""
     mean = saturate(X)
     return dist.Normal(mean, numpyro.sample("first", dist.LogNormal(-1.0, 1.0)))
 
@@ -52,12 +52,12 @@ def decay_whole(Z):
 
 
 def simulate(queries, seed):
-    """Rows of Z = 3 X / (1.5 + X) + e/5 and Y = 1 + 2 exp(-Z) + 0.3 e."""
-    draws, mask = np.random.default_rng(seed), np.asarray(queries.mask)
-    value, rows = np.asarray(queries.value), draws.normal(size=mask.shape)
-    x = np.where(mask[:, 0], value[:, 0], np.exp(0.3 + 0.5 * rows[:, 0]))
-    z = np.where(mask[:, 1], value[:, 1], 3 * x / (1.5 + x) + 0.2 * rows[:, 1])
-    y = 1 + 2 * np.exp(-z) + 0.3 * rows[:, 2]
+    """Return samples of Z = 3 X / (1.5 + X) + e/5 and Y = 1 + 2 exp(-Z) + 0.3 e."""
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    noise = np.random.default_rng(seed).normal(size=mask.shape)
+    x = np.where(mask[:, 0], value[:, 0], np.exp(0.3 + 0.5 * noise[:, 0]))
+    z = np.where(mask[:, 1], value[:, 1], 3 * x / (1.5 + x) + 0.2 * noise[:, 1])
+    y = 1 + 2 * np.exp(-z) + 0.3 * noise[:, 2]
     return cb.Data(("X", "Z", "Y"), "Y", np.column_stack([x, z, y]), mask)
 
 

@@ -39,12 +39,16 @@ def draw(unit):
     return np.random.default_rng(unit.seed).normal(size=4)
 
 
-def wait_for(path, seconds=60.0):
+def soon(claim, seconds=60.0):
+    """Wait until a claim holds."""
     end = time.monotonic() + seconds
-    while not Path(path).exists():
-        if time.monotonic() > end:
-            raise TimeoutError(f"{path} was never written")
-        time.sleep(0.01)
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def wait_for(path):
+    soon(Path(path).exists)
 
 
 def note(path):
@@ -87,6 +91,12 @@ def die_once(unit):
 def die(unit):
     note(unit.path)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at_first(unit):
+    """Be killed at the first try."""
+    note(unit.path)
+    return die(unit) if len(noted(unit.path)) == 1 else [0.0]
 
 
 def give_up(unit):
@@ -152,6 +162,7 @@ ACTIONS = {
     for function in (
         describe_process,
         die,
+        die_at_first,
         die_once,
         draw,
         draw_slowly,

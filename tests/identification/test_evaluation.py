@@ -15,7 +15,7 @@ def test_members_that_others_cut_off_have_slope_zero_and_share_the_estimand():
     assert ids["X", "Z"].effective == ("Z",) and ids["Z", "X"].estimand == ids["Z"].estimand
     covariance = np.array([[1.0, 0.8, 0.4], [0.8, 2.0, 1.0], [0.4, 1.0, 1.5]])
     assert ids["X", "Z"].evaluate(covariance) == {"X": 0.0, "Z": pytest.approx(0.5)}
-    assert ids["Z"].text == "P(Y | Z)"  # nothing dangles: X has no say once Z is set
+    assert ids["Z"].text == "P(Y | Z)"  # nothing dangles: X has no effect once Z is set
 
 
 def test_dangling_variables_are_averaged_out_before_evaluation():

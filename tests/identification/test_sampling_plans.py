@@ -122,7 +122,7 @@ def test_exactly_the_estimands_with_a_ratio_have_no_plan():
             require_slopes(problem, found)
             continue
         ratios += 1
-        with pytest.raises(cb.errors.ModelError, match="needs a ratio of averages"):
+        with pytest.raises(cb.errors.MechanismError, match="needs a ratio of averages"):
             plan_sampling(problem)
     assert ratios
 
@@ -196,7 +196,7 @@ def test_another_order_of_the_variables_avoids_a_ratio():
 def test_hedges_and_ratios_are_refused_by_name():
     with pytest.raises(cb.errors.NotIdentifiable, match="cannot be learned"):
         plan_sampling(make_problem("X -> Y; X <-> Y", [("X",)]))
-    with pytest.raises(cb.errors.ModelError, match=r"do\(X\) on 'Y' needs a ratio.*wishart"):
+    with pytest.raises(cb.errors.MechanismError, match=r"do\(X\) on 'Y' needs a ratio.*wishart"):
         plan_sampling(make_problem(NAPKIN, [("X",)]))
 
 

@@ -19,17 +19,11 @@ QUERIES = [{"X": 1.0}, {"Z": -2.0}]
 @pytest.fixture(scope="module")
 def posts(chain):
     tried = chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -2.0}]), 1)
-    rows = chain.observe(30, 0)
+    data, options = chain.observe(30, 0), {"prior": cb.priors.FixedPrior(slope_sd=2), "key": 0}
     found = [
-        cb.fit(
-            chain.problem,
-            rows.join(tried),
-            method=method,
-            prior=cb.priors.FixedPrior(slope_sd=2),
-            key=0,
-        )
+        cb.fit(chain.problem, data.join(tried), method=method, **options)
         for method in ("conjugate", "laplace", SHORT)
-    ] + [cb.fit(chain.problem, rows, method="wishart")]
+    ] + [cb.fit(chain.problem, data, method="wishart")]
     return {post.method: post for post in found}
 
 
@@ -37,18 +31,18 @@ def posts(chain):
 def trees(posts):
     count = {name: None if name == "nuts" else 2_000 for name in posts}  # all that NUTS has
     return {
-        name: post.to_datatree(draws=count[name], rows=True, effects=QUERIES)
+        name: post.to_datatree(draws=count[name], observations=True, effects=QUERIES)
         for name, post in posts.items()
     }
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_summary_has_a_line_for_every_coordinate_sd_and_effect(posts, trees, method):
+def test_summary_has_a_row_for_every_coordinate_sd_and_effect(posts, trees, method):
     post = posts[method]
     table = arviz_stats.summary(trees[method], ci_prob=0.9, ci_kind="eti", round_to="none")
     sds = ["X", "Z", "Y"] if method == "wishart" else ["Z", "Y"]
-    lines = [f"theta[{name}]" for name in post.names] + [f"sd[{name}]" for name in sds]
-    assert set(table.index) == {*lines, "effect[do(X = 1)]", "effect[do(Z = -2)]"}
+    names = [f"theta[{name}]" for name in post.names] + [f"sd[{name}]" for name in sds]
+    assert set(table.index) == {*names, "effect[do(X = 1)]", "effect[do(Z = -2)]"}
     means = table.loc[[f"theta[{name}]" for name in post.names], "mean"].to_numpy(float)
     assert (np.abs(means - post.mean) < 5 * post.sd / np.sqrt(300)).all()
     assert np.isfinite(table.select_dtypes("number").to_numpy(float)).all()
@@ -65,10 +59,10 @@ def test_plots_of_arviz_take_the_default_tree(posts, method, name):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_sensitivity_and_loo_run_where_rows_were_asked_for(trees, method):
+def test_sensitivity_and_loo_run_on_pointwise_groups(trees, method):
     tree = trees[method]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of few rows
+        warnings.simplefilter("ignore", UserWarning)  # of few observations
         table = arviz_stats.psense_summary(tree)
         each = arviz_stats.loo(tree, var_name="Y", pointwise=True)
     assert {"theta[b[Z->Y]]", "effect[do(X = 1)]"} <= set(table.index) or method == "wishart"
@@ -118,23 +112,21 @@ def test_invalid_effects_are_refused_before_anything_is_drawn(posts):
     post = posts["conjugate"]
     with pytest.raises(cb.errors.DomainError, match="outside"):
         post.to_datatree(effects=[{"X": 1e6}])
-    with pytest.raises(cb.errors.ModelError, match="names no intervention"):
+    with pytest.raises(cb.errors.ArgumentError, match="names no intervention"):
         post.to_datatree(effects=[])
-    for rows in ("posterior", ["log_likelihood", 3], 1.5):
-        with pytest.raises(
-            cb.errors.ModelError, match="rows must be True, False or some of the groups"
-        ):
-            post.to_datatree(rows=rows)
+    for observations in ("posterior", ["log_likelihood", 3], 1.5):
+        with pytest.raises(cb.errors.ArgumentError, match="observations must be True, False or"):
+            post.to_datatree(observations=observations)
 
 
-def test_groups_by_row_are_made_on_request_only():
-    """442 rows of six variables: 171 MB with every row's numbers, under 4 MB without."""
+def test_pointwise_groups_are_made_on_request_only():
+    """442 observations of six variables: 171 MB with pointwise groups, under 4 MB without."""
     nodes = list("ABCDEF")
     graph = cb.CausalGraph.from_edges([(one, "F") for one in nodes[:-1]] + [("A", "B")])
     problem = cb.Problem(graph, "F", domains={"A": (-1, 1)}, sets=[("A",)])
-    rows = np.random.default_rng(0).normal(size=(442, 6))
-    post = cb.fit(problem, cb.Data(graph.nodes, "F", rows, np.zeros(rows.shape, bool)))
-    tree, whole = post.to_datatree(), post.to_datatree(rows="log_likelihood")
+    values = np.random.default_rng(0).normal(size=(442, 6))
+    post = cb.fit(problem, cb.Data(graph.nodes, "F", values, np.zeros(values.shape, bool)))
+    tree, whole = post.to_datatree(), post.to_datatree(observations="log_likelihood")
     assert not {"log_likelihood", "posterior_predictive", "observed_data"} & set(tree.children)
     assert set(whole.children) - set(tree.children) == {"log_likelihood"}
     assert tree.nbytes < 4e6 < 442 * 4_000 * 8 < whole.nbytes

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import fitted_cases as cases
 
@@ -18,25 +19,25 @@ def by_names(post, names):
     return post.mean[positions], post.covariance[np.ix_(positions, positions)]
 
 
-def scaled_prior(regressors, response, intercepts, rows=0.01):
+def scaled_prior(regressors, response, intercepts, weight=0.01):
     """Zellner's prior as documented: precision and centre in raw coordinates, shape and rate."""
-    n, share = len(response), rows / len(response)
+    n, share = len(response), weight / len(response)
     if not intercepts:
         gram, size = share * regressors.T @ regressors, regressors.shape[1]
-        return gram, np.zeros(size), (rows - size) / 2, rows / 2 * np.mean(response**2)
+        return gram, np.zeros(size), (weight - size) / 2, weight / 2 * np.mean(response**2)
     means = regressors[:, 1:].mean(axis=0)
     to_centred = np.eye(regressors.shape[1])
     to_centred[0, 1:] = means  # the mean at the parents' means is a + means'b
     centred = regressors[:, 1:] - means
     block = np.zeros((regressors.shape[1],) * 2)
-    block[0, 0], block[1:, 1:] = rows, share * centred.T @ centred
+    block[0, 0], block[1:, 1:] = weight, share * centred.T @ centred
     centre = np.linalg.solve(to_centred, np.eye(regressors.shape[1])[0] * response.mean())
     assert n > 2
     return (
         to_centred.T @ block @ to_centred,
         centre,
-        (rows - len(centre)) / 2,
-        rows / 2 * response.var(),
+        (weight - len(centre)) / 2,
+        weight / 2 * response.var(),
     )
 
 
@@ -80,7 +81,7 @@ def test_fixed_prior_equals_the_dense_formula(seed):
     )
     data = cases.simulate(
         problem, truth, 3, seed, interventional=True
-    )  # fewer rows than coefficients
+    )  # fewer observations than coefficients
     post = cb.fit(problem, data, prior=prior)
     scale, centre = (lambda v: prior.scales.get(v, 1.0)), (lambda v: prior.centres.get(v, 0.0))
     for node in problem.graph.nodes:
@@ -148,10 +149,10 @@ def test_updates_keep_their_digits_far_from_zero():
     slopes = [position for position, name in enumerate(post.names) if name.startswith("b[")]
     np.testing.assert_allclose(
         post.mean[slopes], near.mean[slopes], rtol=1e-5
-    )  # the rows themselves have 7 digits
+    )  # the data themselves have 7 digits
 
 
-def test_one_more_row_turns_a_triangular_factor_into_another():
+def test_one_more_vector_updates_a_triangular_factor():
     factor = np.triu(np.random.default_rng(0).normal(size=(3, 4, 4)))
     row = np.random.default_rng(1).normal(size=(3, 4))
     row[2] = 0
@@ -161,7 +162,7 @@ def test_one_more_row_turns_a_triangular_factor_into_another():
     assert np.allclose(found, np.triu(found), atol=1e-14)
 
 
-def test_doubt_is_kept_where_means_are_far_larger_than_spreads():
+def test_uncertainty_is_right_where_means_are_far_larger_than_spreads():
     """Slope and intercept are then almost perfectly correlated.
 
     An effect at the mean is their small difference.
@@ -179,12 +180,12 @@ def test_doubt_is_kept_where_means_are_far_larger_than_spreads():
 
 
 def test_equations_that_no_effect_uses_are_not_learned(make_problem):
-    rows = cb.models.load("chain").observe(30, 0)
-    mask = rows.intervened.copy()
-    mask[:, 1] = True  # Z was set in every row: its equation has none
+    data = cb.models.load("chain").observe(30, 0)
+    mask = data.intervened.copy()
+    mask[:, 1] = True  # Z was always set: its equation has no observations
     problem = make_problem(sets=[("Z",)])
-    post = cb.fit(problem, Data(rows.nodes, "Y", rows.values, mask))
-    whole = cb.fit(problem, rows)
+    post = cb.fit(problem, Data(data.nodes, "Y", data.values, mask))
+    whole = cb.fit(problem, data)
     assert post.names == ("b[Z->Y]", "a[Y]")
     np.testing.assert_allclose(post.covariance, whole.covariance, rtol=1e-9)
     np.testing.assert_allclose(post.draws(5, 0), whole.draws(5, 0), rtol=1e-9)
@@ -198,19 +199,36 @@ def test_equations_that_no_effect_uses_are_not_learned(make_problem):
         post.outcome_variances(problem.baseline())
 
 
-def test_rows_of_one_pattern_are_compressed_without_loss():
+def test_observations_of_one_pattern_are_compressed_without_loss():
     draws = np.random.default_rng(0)
-    values, free = (
-        draws.normal(size=(500, 3)) + [1e3, 0.0, -5.0],
-        draws.uniform(size=(500, 3)) < 0.5,
-    )
-    whole, patterns = regressions.compress_rows(values, free)
-    assert len(whole) <= 8 * 4 and whole.shape[1] == 4
+    values = draws.normal(size=(500, 3)) + [1e3, 0.0, -5.0]
+    free = draws.uniform(size=(500, 3)) < [0.5, 0.5, 1.0]
+    data = Data(("A", "B", "Y"), "Y", values, ~free)
+    whole, patterns = regressions.compress_data(data, [0, 1, 2])
+    assert len(whole) <= 4 * 4 and whole.shape[1] == 4
     for pattern in np.unique(free, axis=0):
         rows = np.column_stack([values, np.ones(500)])[(free == pattern).all(axis=1)]
         kept = whole[(patterns == pattern).all(axis=1)]
         np.testing.assert_allclose(kept.T @ kept, rows.T @ rows, rtol=1e-12, atol=1e-9)
-    assert regressions.compress_rows(values[:0], free[:0])[0].shape == (0, 4)
+    assert regressions.compress_data(data.select(slice(0, 0)), [0, 1, 2])[0].shape == (0, 4)
+
+
+def test_fit_and_update_take_a_data_frame(chain):
+    data = chain.observe(30, 0)
+    more = chain.experiment(chain.problem.queries([{"Z": 1.0}, {"Z": -2.0}]), 1)
+    from_data, from_frame = (cb.fit(chain.problem, each) for each in (data, data.to_frame()))
+    assert from_frame.fingerprint == from_data.fingerprint
+    assert np.array_equal(from_frame.mean, from_data.mean)
+    plain = pd.DataFrame(data.values, columns=list(data.nodes))
+    assert cb.fit(chain.problem, plain).fingerprint == from_data.fingerprint
+    updated = from_frame.update(more.to_frame())
+    assert updated.fingerprint == from_data.update(more).fingerprint
+    assert updated.data.intervened[-2:, data.nodes.index("Z")].all()
+    for work in (lambda given: cb.fit(chain.problem, given), from_data.update):
+        with pytest.raises(cb.errors.DataError, match="must be cb.Data or a pandas DataFrame"):
+            work(data.values)
+        with pytest.raises(cb.errors.DataError, match="Z"):
+            work(plain.drop(columns="Z"))
 
 
 def test_draws_have_the_posterior_moments_and_student_tails():
@@ -266,7 +284,7 @@ def test_known_coefficients_stay_fixed_and_leave_theta(make_problem):
         found = cb.response(other)(other.mean, problem.queries([{"X": 1.0}, {"Z": 2.0}]))
         assert len(other.names) == 1
         np.testing.assert_allclose(found, [-1.3 * post.mean[0], -2.6])  # the slope of Z is known
-    with pytest.raises(cb.errors.ModelError, match="every coefficient that matters is known"):
+    with pytest.raises(cb.errors.MechanismError, match="every coefficient that matters is known"):
         cb.fit(make_problem(known={("Z", "Y"): 1.0, ("X", "Z"): 1.0}), data, intercepts=False)
 
 
@@ -274,9 +292,9 @@ def test_a_known_coefficient_is_a_remedy_for_collinear_parents():
     graph = cb.CausalGraph.parse("A -> Y; B -> Y")
     draws = np.random.default_rng(0)
     a = draws.normal(size=30)
-    rows = np.column_stack([a, 2 * a, 3 * a + draws.normal(size=30)])
+    values = np.column_stack([a, 2 * a, 3 * a + draws.normal(size=30)])
     options = {"domains": {"A": (-1, 1), "B": (-1, 1)}}
-    data = Data(("A", "B", "Y"), "Y", rows, np.zeros((30, 3), bool))
+    data = Data(("A", "B", "Y"), "Y", values, np.zeros((30, 3), bool))
     with pytest.raises(cb.errors.DataError, match="A, B of 'Y' are exactly collinear"):
         cb.fit(cb.Problem(graph, "Y", **options), data)
     post = cb.fit(cb.Problem(graph, "Y", known={("B", "Y"): 1.0}, **options), data)
@@ -299,7 +317,7 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
         matrix = (
             jnp.asarray(full.fixed).at[full.causes[used], np.nonzero(used)[0]].set(coefficients)
         )
-        queries, is_intercept = other.distribution.response.reading[1:]
+        queries, is_intercept = other.distribution.response.reader[1:]
         values = []
         for mask, value, keeps in zip(queries.mask, queries.value, is_intercept, strict=True):
             weights = jnp.where(mask[None, :], 0.0, matrix[:-1])
@@ -307,15 +325,15 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
             values.append(jnp.linalg.solve(jnp.eye(5) - weights.T, start)[-1])
         return jnp.stack(values)
 
-    at = jnp.asarray(full.posterior.mean[used])
+    centre = jnp.asarray(full.posterior.mean[used])
     blocks = cases.covariances(full.posterior)
     spread = np.zeros((used.sum(),) * 2)
     start = 0
     for block, row in zip(blocks, used, strict=True):
         spread[start : start + row.sum(), start : start + row.sum()] = block[np.ix_(row, row)]
         start += row.sum()
-    jacobian = np.asarray(jax.jacfwd(read)(at))
-    np.testing.assert_allclose(other.mean, read(at), rtol=1e-10, atol=1e-12)
+    jacobian = np.asarray(jax.jacfwd(read)(centre))
+    np.testing.assert_allclose(other.mean, read(centre), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(
         other.covariance, jacobian @ spread @ jacobian.T, rtol=1e-9, atol=1e-13
     )

@@ -6,16 +6,17 @@ import pytest
 from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.kernels.exact import left_out_gram, remainders
+from causal_bo_ppl.kernels.exact import remainder_gram, remainders
 
 pytestmark = pytest.mark.heavy
 
 
-def random_fit(seed, size=None, rows=25, **options):
+def random_fit(seed, size=None, observations=25, **options):
     """A conjugate posterior on a random DAG of 2 to 6 nodes, and queries of all its sets."""
     size = 2 + seed % 5 if size is None else size
     problem, truth = cases.random_problem(seed, size=size, known=seed % 3 == 2, **options)
-    post = cb.fit(problem, cases.simulate(problem, truth, rows, seed, interventional=seed % 2 == 1))
+    data = cases.simulate(problem, truth, observations, seed, interventional=seed % 2 == 1)
+    post = cb.fit(problem, data)
     return post, problem.sobol(2)
 
 
@@ -61,11 +62,11 @@ def test_on_the_chain_linearization_leaves_out_the_product_of_variances():
     queries = post.problem.queries(
         [{"X": each} for each in x.tolist()] + [{"Z": each} for each in z.tolist()]
     )
-    left_out = np.asarray(cb.exact_gram(post, queries).gram - cb.jacobian_gram(post, queries).gram)
+    error = np.asarray(cb.exact_gram(post, queries).gram - cb.jacobian_gram(post, queries).gram)
     expected = np.zeros((5, 5))
     expected[:3, :3] = np.prod(post.sd**2) * np.outer(x, x)  # the cross terms are equal
-    assert np.abs(left_out - expected).max() < 1e-12
-    np.testing.assert_allclose(left_out_gram(post, queries), expected, rtol=1e-12, atol=1e-18)
+    assert np.abs(error - expected).max() < 1e-12
+    np.testing.assert_allclose(remainder_gram(post, queries), expected, rtol=1e-12, atol=1e-18)
 
 
 @pytest.mark.parametrize("kind", ["total_effect", "estimand"])
@@ -77,7 +78,7 @@ def test_the_exact_kernel_is_the_same_in_every_parameterization(kind):
     )
 
 
-def test_remainders_are_the_diagonal_of_what_is_left_out():
+def test_remainders_are_the_diagonal_of_the_linearization_error():
     for seed in range(6):
         post, queries = random_fit(seed)
         gram, linear = cb.exact_gram(post, queries).gram, cb.jacobian_gram(post, queries).gram
@@ -111,7 +112,7 @@ def test_a_posterior_without_independent_equations_is_refused_with_the_reason():
     truth = {("X", "Z"): 0.8, ("Z", "Y"): -1.3}
     post = cb.fit(problem, cases.simulate(problem, truth, 50, 0), method="wishart")
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.PosteriorError,
         match="'wishart' has none: it learns moments .* use cb.monte_carlo_gram",
     ):
         cb.exact_gram(post, problem.vertices())
@@ -119,7 +120,7 @@ def test_a_posterior_without_independent_equations_is_refused_with_the_reason():
     alone = cb.fit(system.problem, system.observe(30, 0), intercepts=False)
     joint = cases.sampled(alone, cases.correlated(alone, np.random.default_rng(0)))
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.PosteriorError,
         match="'nuts' has none: its equations are learned together, so latent causes",
     ):
         cb.exact_gram(joint, system.problem.vertices())

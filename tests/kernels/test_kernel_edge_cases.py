@@ -8,7 +8,7 @@ from helpers import fitted_cases as cases
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels import comparison as blocks
 from causal_bo_ppl.kernels import exact
-from causal_bo_ppl.kernels.exact import left_out_gram, remainders
+from causal_bo_ppl.kernels.exact import remainder_gram, remainders
 
 pytestmark = pytest.mark.heavy
 
@@ -21,7 +21,7 @@ def chain():
 
 @pytest.fixture(scope="module")
 def curved():
-    """X -> Z -> W -> Y from 25 rows."""
+    """X -> Z -> W -> Y from 25 observations."""
     graph = cb.CausalGraph.parse("X -> Z -> W -> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-3, 3), "W": (-3, 3)}, sets=[("X",), ("W",)])
     truth = {("X", "Z"): 0.9, ("Z", "W"): 0.8, ("W", "Y"): 1.1}
@@ -76,7 +76,9 @@ def test_the_jacobian_kernel_of_draws_has_the_error_of_its_draws(chain):
     spread = np.std([each.gram for each in found], axis=0)
     ratio = np.mean([each.standard_error for each in found], axis=0) / spread
     assert (ratio > 0.6).all() and (ratio < 1.6).all(), ratio  # the posterior mean moves too
-    assert "given draws, worth" in found[0].assumed and "standard errors up to" in repr(found[0])
+    assert "given draws, equivalent to" in found[0].assumed and "standard errors up to" in repr(
+        found[0]
+    )
 
 
 def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
@@ -144,9 +146,7 @@ def test_errors_of_chains_are_larger_than_of_as_many_independent_draws(chain):
         for memory in (0.95, 0.0)
     )
     ratio = (slow.drawn_se / fast.drawn_se).sel(term="leading", left="Z", right="Z")
-    assert (
-        2 < float(ratio) < 7
-    )  # squares of draws with memory 0.95 are worth 1 in 19.5: sqrt is 4.4
+    assert 2 < float(ratio) < 7  # squares of draws with memory 0.95 count as 1 in 19.5: sqrt is 4.4
 
 
 def test_batches_keep_the_order_of_every_chain_and_any_number_of_chains():
@@ -182,7 +182,7 @@ def test_the_exact_kernel_of_many_sets_is_that_of_few(monkeypatch):
     np.testing.assert_allclose(
         cb.exact_gram(post, queries, queries).gram, whole, rtol=1e-10, atol=1e-14
     )
-    monkeypatch.setattr(exact, "PAIRS", 300)
+    monkeypatch.setattr(exact, "MOST_PAIRS_AT_ONCE", 300)
     np.testing.assert_allclose(cb.exact_gram(post, queries).gram, whole, rtol=1e-12, atol=1e-15)
     some = np.random.default_rng(1).choice(len(queries), 5, replace=False)
     np.testing.assert_allclose(
@@ -200,7 +200,7 @@ def test_equations_that_were_not_learned_are_refused_whatever_asks():
         cb.fit(problem, cases.simulate(problem, truth, 30, 0)),
         problem.queries([{"B": 1.0}]),
     )
-    for ask in (cb.exact_gram, cb.jacobian_gram, left_out_gram, remainders):
+    for ask in (cb.exact_gram, cb.jacobian_gram, remainder_gram, remainders):
         with pytest.raises(
             cb.errors.ExplorationError,
             match=r"effect of do\(B\) needs .*, which no set of this problem uses",

@@ -1,4 +1,4 @@
-"""Healthcare with its logistic mechanisms, written as an analyst would."""
+"""Healthcare with its logistic mechanisms, written as user-defined functions."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from helpers.runs import optimize
 from jax.nn import sigmoid
 
 import causal_bo_ppl as cb
@@ -19,7 +20,7 @@ def parameter(name, sd):
 
 
 def use(age, bmi):
-    """Aspirin or statin use: a logistic function without any disturbance."""
+    """Return the use of aspirin or statin: a logistic function without any noise."""
     level, by_age, by_bmi = (parameter(name, 3.0) for name in ("level", "by_age", "by_bmi"))
     return sigmoid(level + by_age * (age - 65) / 10 + by_bmi * (bmi - 26))
 
@@ -43,7 +44,7 @@ def post(system):
     return cb.fit(system.problem, system.observe(100, 0), mechanisms=LOGISTIC, method="laplace")
 
 
-def test_mechanisms_without_disturbance_are_learned_exactly(post):
+def test_mechanisms_without_noise_are_learned_exactly(post):
     """aspirin = s(-8 + 0.10 age + 0.03 bmi), statin = s(-13 + 0.10 age + 0.20 bmi)."""
     truth = {
         "level[aspirin]": -8 + 6.5 + 0.78,
@@ -66,8 +67,8 @@ def test_mechanisms_without_disturbance_are_learned_exactly(post):
 def test_effects_at_the_truth_are_those_of_the_system(system, post):
     """Age is taken as Gaussian with the moments of U(55, 75); PSA is nearly linear in it."""
     theta, r = post.mean.copy(), cb.response(post)
-    rows = post.distribution.model.data
-    means = {name: rows.column(name).mean() for name in rows.nodes}
+    data = post.distribution.model.data
+    means = {name: data.column(name).mean() for name in data.nodes}
     slopes = {"age": 0.04, "bmi": -0.15, "statin": -0.60, "aspirin": 0.55, "cancer": 1.0}
     level = 6.8 + sum(slope * means[name] for name, slope in slopes.items())
     values = {f"b[{name}->PSA]": slope for name, slope in slopes.items()}
@@ -80,7 +81,7 @@ def test_effects_at_the_truth_are_those_of_the_system(system, post):
     np.testing.assert_allclose(r(theta, queries), system.effect(queries), atol=2e-3)
 
 
-def test_the_diagnosis_warns_of_missing_overlap(system, post):
+def test_diagnostics_warn_of_missing_overlap(system, post):
     overlap, beyond = cb.diagnostics.check_overlap(post), cb.diagnostics.check_extrapolation(post)
     assert overlap.verdict == beyond.verdict == "failed"
     assert "aspirin is nearly a function of age, bmi" in overlap.text
@@ -90,15 +91,15 @@ def test_the_diagnosis_warns_of_missing_overlap(system, post):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_optimum_is_found_at_cost_66(system, seed):
-    options = {"outcomes": "exact", "observations": 100, "rounds": 66, "budget": 66.0}
+    options = {"noise": 0.0, "observations": 100, "rounds": 66, "budget": 66.0}
     with pytest.warns(cb.CausalBOWarning, match="aspirin is nearly a function of age, bmi"):
-        run = cb.optimize(system, mechanisms=LOGISTIC, key=seed, progress=False, **options)
+        run = optimize(system, mechanisms=LOGISTIC, key=seed, progress=False, **options)
     queries = system.problem.queries([run.best.intervention])
     assert abs(float(system.effect(queries)[0]) - system.optimum.value) < 0.002
 
 
-def test_the_systems_own_formulas_are_accepted_without_parameters(system):
-    """Deterministic sites of a program are formulas; rows must agree with them."""
+def test_formulas_of_the_system_are_accepted_without_parameters(system):
+    """Deterministic sites of a program are formulas, which the data must satisfy."""
 
     def program():
         age = numpyro.sample("age", dist.Uniform(55.0, 75.0))
@@ -122,11 +123,11 @@ def test_the_systems_own_formulas_are_accepted_without_parameters(system):
     np.testing.assert_allclose(effects, system.effect(queries), atol=1e-3)
     assert post.distribution.model.learned.tolist() == [True, True, False, False, False, True]
     model = post.distribution.model
-    rows = model.replicate(post.draws(5, 0), system.problem.vertices(), jax.random.key(0))
-    assert np.isfinite(rows).all()
+    samples = model.replicate(post.draws(5, 0), system.problem.vertices(), jax.random.key(0))
+    assert np.isfinite(samples).all()
     wrong = system.observe(2, 1)
     moved = wrong.values + 0.1 * (np.array(wrong.nodes) == "statin")
     with pytest.raises(
-        cb.errors.ModelError, match="'statin' has no disturbance, but its formula is 0.1"
+        cb.errors.MechanismError, match="'statin' has no noise, but its formula is 0.1"
     ):
         post.update(cb.Data(wrong.nodes, "PSA", moved, wrong.intervened))

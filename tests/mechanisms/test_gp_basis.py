@@ -1,4 +1,4 @@
-"""Mechanisms that bend: their basis, and the density of what is learned of them."""
+"""Nonlinear mechanisms: their basis, and the density of their parameters."""
 
 from functools import partial
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from helpers.gp_program import gp_program
 from numpyro.contrib.hsgp.laplacian import eigenfunctions
 from numpyro.contrib.hsgp.spectral_densities import (
     diag_spectral_density_matern,
@@ -19,16 +20,15 @@ from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.mechanisms.gp import basis, evidence
-from causal_bo_ppl.mechanisms.gp.program import gp_program
 
 KERNELS = tuple(basis.SMOOTHNESS)
 FEW = cb.GP(functions=8)
 pytestmark = pytest.mark.heavy
 
 
-def bind(problem, data, mechanisms="gp", prior=None, outcomes=None):
-    told = no_outcomes(len(problem.graph.nodes)) if outcomes is None else outcomes
-    return read_mechanisms(mechanisms).bind(Task(problem, data, told, prior))
+def bind(problem, data, mechanisms):
+    none = no_outcomes(len(problem.graph.nodes))
+    return read_mechanisms(mechanisms).bind(Task(problem, data, none))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def toy():
 
 
 @pytest.fixture(scope="module")
-def rows(toy):
+def data(toy):
     return toy.observe(100, 3)
 
 
@@ -48,9 +48,9 @@ def test_basis_and_spectrum_are_those_of_numpyro(kernel, columns, functions):
     frame = basis.Frame(np.zeros(2), middle, half, np.zeros(2), np.zeros(2))
     group, chosen = basis.Group(columns, functions, kernel), list(columns)
     x = np.random.default_rng(0).uniform(-1, 1, size=(5, 2))
-    ends = (basis.WIDER * half[chosen]).tolist()
-    theirs = jax.jit(lambda at: eigenfunctions(at, ends, list(functions)))((x - middle)[:, chosen])
-    ours = jax.jit(lambda *at: basis.sines(group, frame, list(at)))(*x.T)
+    ends = (basis.BOUNDARY_FACTOR * half[chosen]).tolist()
+    theirs = jax.jit(lambda x: eigenfunctions(x, ends, list(functions)))((x - middle)[:, chosen])
+    ours = jax.jit(lambda *x: basis.sines(group, frame, list(x)))(*x.T)
     np.testing.assert_allclose(ours, theirs, atol=1e-13)
     scales = np.log([1.3, 0.7, 0.9][: 1 + len(chosen)])
 
@@ -60,7 +60,7 @@ def test_basis_and_spectrum_are_those_of_numpyro(kernel, columns, functions):
             return diag_spectral_density_squared_exponential(*options)
         return diag_spectral_density_matern(basis.SMOOTHNESS[kernel], *options)
 
-    ours = jax.jit(lambda at: jnp.exp(basis.log_spectrum(group, frame, at)))(scales)
+    ours = jax.jit(lambda scales: jnp.exp(basis.log_spectrum(group, frame, scales)))(scales)
     np.testing.assert_allclose(ours, jax.jit(spectrum)(np.exp(scales[1:])), rtol=1e-10)
 
 
@@ -70,8 +70,8 @@ def test_basis_has_the_covariance_of_the_exact_process_where_it_resolves_the_len
     frame = basis.Frame(np.zeros(1), np.zeros(1), np.array([half]), np.zeros(1), np.zeros(1))
     group = basis.Group((0,), (count,), kernel)
     x = np.linspace(-half, half, 31)
-    waves = np.asarray(jax.jit(lambda at: basis.sines(group, frame, [at]))(x))
-    variances = np.exp(jax.jit(lambda at: basis.log_spectrum(group, frame, at))(np.zeros(2)))
+    waves = np.asarray(jax.jit(lambda x: basis.sines(group, frame, [x]))(x))
+    variances = np.exp(jax.jit(partial(basis.log_spectrum, group, frame))(np.zeros(2)))
     exact = basis.covariance(kernel, np.abs(x[:, None] - x) / length)
     limit = {"squared_exponential": 1e-3, "matern52": 1e-2, "matern32": 4e-2}[kernel]
     assert np.abs((waves * variances) @ waves.T - exact).max() < limit
@@ -90,19 +90,19 @@ def test_fast_mean_is_features_times_coefficients(joined, joined_model):
     for equation, setting, _ in joined_model.bound:
         if equation.causes:
             inputs = [values[:, cause] for cause in equation.causes]
-            own = rng.normal(size=equation.form.size)
-            given = (basis.features, basis.mean)
+            coefficients = rng.normal(size=equation.form.size)
             features, mean = (
-                jax.jit(partial(each, equation.form, setting.frame)) for each in given
+                jax.jit(partial(function, equation.form, setting.frame))
+                for function in (basis.features, basis.mean)
             )
-            slow, fast = features(inputs) @ own, mean(own, inputs)
+            slow, fast = features(inputs) @ coefficients, mean(coefficients, inputs)
             np.testing.assert_allclose(fast, slow, atol=1e-11)
 
 
-def sites(model, parts):
-    """Parameters of the NumPyro program at parts, and the log volume between the two."""
+def sites(model, states):
+    """Return the sites of the NumPyro program at states, and the log volume between the two."""
     found, volume = {}, 0.0
-    for (equation, _, _), (etas, coefficients, white, sd) in zip(model.bound, parts, strict=True):
+    for (equation, _, _), (etas, coefficients, white, sd) in zip(model.bound, states, strict=True):
         name, form = model.nodes[equation.position], equation.form
         causes = [model.nodes[position] for position in equation.causes]
         eta, own = iter(np.asarray(etas)), iter(np.asarray(coefficients))
@@ -123,9 +123,9 @@ def sites(model, parts):
             found[f"f[{label}]/beta"], white = white[: group.size], white[group.size :]
             for _ in range(group.size):
                 next(own)
-        for at in form.hinged:
-            found[f"low[{causes[at]}->{name}]"] = next(own)
-            found[f"high[{causes[at]}->{name}]"] = next(own)
+        for index in form.hinged:
+            found[f"low[{causes[index]}->{name}]"] = next(own)
+            found[f"high[{causes[index]}->{name}]"] = next(own)
     return found, volume
 
 
@@ -140,10 +140,11 @@ def test_density_is_that_of_the_numpyro_program(joined, joined_model):
 
     @jax.jit
     def evaluate(psi):
-        each = [
-            (part.eta, part.coefficients, part.white, part.given.sd) for part in density.parts(psi)
+        states = [
+            (state.eta, state.coefficients, state.white, state.given.sd)
+            for state in density.states(psi)
         ]
-        return each, [getattr(density, name)(psi) for name in parts]
+        return states, [getattr(density, name)(psi) for name in parts]
 
     @jax.jit
     def on_paper(parameters):
@@ -153,8 +154,8 @@ def test_density_is_that_of_the_numpyro_program(joined, joined_model):
 
     gaps = []
     for psi in 0.4 * np.random.default_rng(2).normal(size=(3, len(model.coordinates))):
-        each, ours = evaluate(psi)
-        parameters, volume = sites(model, each)
+        states, ours = evaluate(psi)
+        parameters, volume = sites(model, states)
         with jax.numpy_rank_promotion("allow"):  # NumPyro's bases broadcast
             paper = on_paper(parameters)
         rounded = {f"rounding[{name}]" for name in model.nodes}
@@ -165,23 +166,23 @@ def test_density_is_that_of_the_numpyro_program(joined, joined_model):
     assert np.ptp(gaps) < 1e-8 * abs(gaps[0])
 
 
-def test_program_draws_rows_before_any_are_seen(toy, rows):
-    program = gp_program(bind(toy.problem, rows, FEW))
+def test_program_draws_from_the_prior_predictive(toy, data):
+    program = gp_program(bind(toy.problem, data, FEW))
     seeded, promoted = numpyro.handlers.seed(rng_seed=0), jax.numpy_rank_promotion("allow")
     with promoted, seeded, numpyro.handlers.trace() as trace:
         program({"X": jnp.zeros(7)})
     assert trace["Y"]["value"].shape == (7,) and np.isfinite(trace["Y"]["value"]).all()
 
 
-def test_derivatives_of_the_evidence_are_those_of_its_values(toy, rows):
-    equation, _, known = bind(toy.problem, rows, FEW).bound[0]
-    eta, step = np.asarray(known.beliefs.centre) + 0.3, 1e-5
+def test_derivatives_of_the_evidence_are_those_of_its_values(toy, data):
+    equation, _, known = bind(toy.problem, data, FEW).bound[0]
+    eta, step = np.asarray(known.prior.centre) + 0.3, 1e-5
     known = jax.tree.map(jnp.asarray, known)
-    slope = jax.jit(jax.value_and_grad(lambda at: evidence.loss(equation.form, known, at)))
+    slope = jax.jit(jax.value_and_grad(partial(evidence.loss, equation.form, known)))
     ends, others = ([slope(eta + sign * way) for way in step * np.eye(4)] for sign in (1, -1))
     rises = [one - other for (one, _), (other, _) in zip(ends, others, strict=True)]
     np.testing.assert_allclose(slope(eta)[1], np.array(rises) / (2 * step), rtol=1e-5)
-    hessian = np.asarray(jax.jit(jax.jacfwd(lambda at: slope(at)[1]))(eta))
+    hessian = np.asarray(jax.jit(jax.jacfwd(lambda eta: slope(eta)[1]))(eta))
     differences = [
         (one - other) / (2 * step) for (_, one), (_, other) in zip(ends, others, strict=True)
     ]

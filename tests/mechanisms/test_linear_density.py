@@ -1,4 +1,4 @@
-"""The fast density of the linear model against the program on paper and against dense formulas."""
+"""The fast density of the linear model against the NumPyro program and dense formulas."""
 
 from functools import partial
 from itertools import combinations
@@ -21,13 +21,11 @@ from causal_bo_ppl.mechanisms.linear.density import (
     correlation_factor,
     log_likelihood,
     log_prior,
-    log_sds,
 )
 from causal_bo_ppl.mechanisms.linear.model import (
     LinearModel,
     draw_models,
     linear_program,
-    node_prior,
 )
 from causal_bo_ppl.mechanisms.linear.responses import StructuralResponse
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
@@ -46,32 +44,32 @@ PRIOR = cb.priors.FixedPrior(
 )
 
 
-DISTURBANCES = "/disturbances"  # no variable may hold a slash
+NOISE = "/noise"  # no variable may hold a slash
 
 
 def generate(graph, sem):
-    """Generate rows of a linear SEM, one variable after the other: a program for `simulate`."""
-    disturbances = numpyro.sample(
-        DISTURBANCES,
+    """Generate observations of a linear SEM, one variable after the other, for `simulate`."""
+    noise = numpyro.sample(
+        NOISE,
         numpyro.distributions.MultivariateNormal(
             jnp.zeros(len(graph.nodes)), covariance_matrix=sem.noise
         ),
     )
     values = {}
     for position, node in enumerate(graph.nodes):
-        total = sem.intercepts[position] + disturbances[..., position]
+        total = sem.intercepts[position] + noise[..., position]
         for cause in graph.parents(node):
             total = total + sem.weights[graph.index(cause), position] * values[cause]
         values[node] = numpyro.deterministic(node, total)
 
 
-def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercepts=True):
+def make_model(problem, data, prior=PRIOR, outcomes=None, scale_by_sd=True, intercepts=True):
     graph = problem.graph.ancestral(problem.target)
     identified = cb.identify(
         problem.graph, problem.target, [()]
     )  # parameters of nothing set: all equations
     theta = identified.parameters("structural", intercepts=intercepts)
-    told = no_outcomes(len(graph.nodes)) if outcomes is None else outcomes
+    outcomes = no_outcomes(len(graph.nodes)) if outcomes is None else outcomes
     return LinearModel(
         problem,
         graph,
@@ -80,8 +78,8 @@ def make_model(problem, data, prior=PRIOR, outcomes=None, follows=True, intercep
         prior,
         StructuralResponse(problem, theta),
         data,
-        told,
-        follows,
+        outcomes,
+        scale_by_sd,
     )
 
 
@@ -123,8 +121,8 @@ def test_every_correlation_matrix_with_these_zeros_has_its_strengths():
         root = np.linalg.cholesky(wanted)
         strengths = np.zeros(len(arcs))
         for later in range(1, 4):
-            mine = [at for at, arc in enumerate(arcs) if arc[1] == later]
-            allowed = np.linalg.inv(root[:later, :later])[:, [arcs[at][0] for at in mine]]
+            mine = [k for k, arc in enumerate(arcs) if arc[1] == later]
+            allowed = np.linalg.inv(root[:later, :later])[:, [arcs[k][0] for k in mine]]
             basis = allowed @ np.linalg.inv(np.linalg.cholesky(allowed.T @ allowed)).T
             strengths[mine] = basis.T @ root[later, :later] / root[later, later]
         factor = np.asarray(make(strengths))
@@ -137,14 +135,13 @@ def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
     assert (factor @ factor.T)[0, 1] == pytest.approx(0.6)
 
 
-def test_fast_density_is_that_of_the_program_on_paper(confounded):
-    """The log density of the program, with the rows' disturbances, up to one constant."""
+def test_fast_density_is_that_of_the_numpyro_program(confounded):
+    """The log density of the program, with the noise of the observations, up to one constant."""
     problem, data = confounded
     data = data.select(np.arange(12))
     data = Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
     model, graph = make_model(problem, data), problem.graph.ancestral(problem.target)
-    priors = tuple(node_prior(graph, PRIOR, node, {}, True) for node in graph.nodes)
-    parameters = linear_program(graph, priors)
+    parameters = linear_program(graph, PRIOR, {}, True)
     values = data.values[:, [data.nodes.index(name) for name in graph.nodes]]
 
     def whole():
@@ -159,10 +156,10 @@ def test_fast_density_is_that_of_the_program_on_paper(confounded):
     sampled = set()
 
     @jax.jit
-    def on_paper(drawn):
+    def by_program(drawn):
         sem = numpyro.handlers.substitute(parameters, drawn)()
         errors = values - values @ sem.weights - sem.intercepts[None]
-        found, trace = log_density(whole, (), {}, drawn | {DISTURBANCES: errors})
+        found, trace = log_density(whole, (), {}, drawn | {NOISE: errors})
         sampled.update(name for name, site in trace.items() if site["type"] == "sample")
         return sem, found
 
@@ -171,37 +168,35 @@ def test_fast_density_is_that_of_the_program_on_paper(confounded):
         drawn = dict(zip(names, draws.normal(size=len(names)), strict=True))
         drawn |= {name: np.exp(each) for name, each in drawn.items() if name.startswith("s2")}
         with jax.numpy_rank_promotion("allow"):  # inside NumPyro
-            sem, paper = on_paper(drawn)
-        assert sampled - {DISTURBANCES} == set(names)
-        gaps.append(float(paper) - sum(parts_at(model, drawn, sem)))
+            sem, expected = by_program(drawn)
+        assert sampled - {NOISE} == set(names)
+        gaps.append(float(expected) - sum(parts_at(model, drawn, sem)))
     assert np.ptp(gaps) < 1e-8 * np.abs(gaps).max() + 1e-8
 
 
 @partial(jax.jit, static_argnums=0)
-def _at_point(shape, prior, rows, point):
-    return log_prior(shape, prior, point), log_likelihood(shape, rows, point)
+def _at_point(spec, prior, data, point):
+    return log_prior(spec, prior, point), log_likelihood(spec, data, point)
 
 
 def parts_at(model, drawn, sem):
     """Log prior and log likelihood of the fast density at parameters of the program."""
     matrix = np.vstack([sem.weights, sem.intercepts])
-    shape = model.spec
-    coefficients = np.zeros(shape.used.shape)
-    coefficients[np.nonzero(shape.used)] = matrix[shape.positions]
-    log_sd = 0.5 * np.log(np.diagonal(sem.noise))[list(shape.equations)]
-    names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in shape.arcs]
+    spec = model.spec
+    coefficients = np.zeros(spec.used.shape)
+    coefficients[np.nonzero(spec.used)] = matrix[spec.positions]
+    log_sd = 0.5 * np.log(np.diagonal(sem.noise))[list(spec.equations)]
+    names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in spec.arcs]
     strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])
     point = Point(coefficients, log_sd, strengths, matrix)
-    return [
-        float(each) for each in _at_point(shape, model.density.prior, model.density.rows, point)
-    ]
+    return [float(each) for each in _at_point(spec, model.density.prior, model.density.data, point)]
 
 
-@pytest.mark.parametrize("follows", [True, False])
-def test_likelihood_of_rows_is_that_of_the_mutilated_system(confounded, follows):
-    """V_R ~ N((I - W_RR')^-1 (a_R + W_sR'x), (I - W_RR')^-1 Omega_RR (I - W_RR)^-1), row by row."""
+@pytest.mark.parametrize("scale_by_sd", [True, False])
+def test_likelihood_of_observations_is_that_of_the_mutilated_system(confounded, scale_by_sd):
+    """V_R ~ N((I - W_RR')^-1 (a_R + W_sR'x), (I - W_RR')^-1 Omega_RR (I - W_RR)^-1), one by one."""
     problem, data = confounded
-    model = make_model(problem, data, follows=follows)
+    model = make_model(problem, data, scale_by_sd=scale_by_sd)
     flat = np.random.default_rng(2).normal(size=(3, len(model.coordinates))) * 0.3
     matrices, noises = model.draws(flat)
     found = log_likelihoods(model, flat)
@@ -233,48 +228,50 @@ def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
     )
     flat = np.random.default_rng(4).normal(size=(2, len(model.coordinates))) * 0.3
     matrices, noises = model.draws(flat)
-    found, told = (
+    found, densities = (
         log_likelihoods(model, flat) - log_likelihoods(without, flat),
         model.outcome_densities(model.draws(flat)),
     )
     for row, (matrix, noise) in enumerate(zip(matrices, noises, strict=True)):
         total = 0.0
-        for is_set, at, outcome in zip(mask, value, outcomes, strict=True):
+        for is_set, given, outcome in zip(mask, value, outcomes, strict=True):
             free = ~is_set
             inverse = np.linalg.inv(np.eye(free.sum()) - matrix[:-1][np.ix_(free, free)].T)
-            mean = inverse @ (matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ at[is_set])
+            mean = inverse @ (
+                matrix[-1, free] + matrix[:-1][np.ix_(is_set, free)].T @ given[is_set]
+            )
             covariance = inverse @ noise[np.ix_(free, free)] @ inverse.T
             total += norm(mean[-1], np.sqrt(covariance[-1, -1])).logpdf(outcome)
-        assert found[row] == pytest.approx(total, rel=1e-8) and told[row].sum() == pytest.approx(
-            total, rel=1e-10
-        )
+        assert found[row] == pytest.approx(total, rel=1e-8) and densities[
+            row
+        ].sum() == pytest.approx(total, rel=1e-10)
 
 
-def test_both_charts_have_the_same_density(confounded):
-    """Potentials differ by the logarithm of the volume that one chart has in the other."""
+def test_both_kinds_of_coordinates_have_the_same_density(confounded):
+    """Potentials differ by the log determinant of the transformation."""
     problem, data = confounded
-    follows = make_model(problem, data)
-    flat = np.random.default_rng(5).normal(size=(3, len(follows.coordinates))) * 0.3
-    fixed, same = follows.straighten(flat)
-    assert not fixed.follows
-    assert np.allclose(fixed.draws(same).matrices, follows.draws(flat).matrices, atol=1e-10)
-    count = int(follows.spec.used.sum())
-    scales = flat[:, count : count + len(follows.spec.equations)] * follows.density.chart.sd_width
-    stretch = (scales * follows.spec.used.sum(axis=1)).sum(axis=1)
+    scaled = make_model(problem, data)
+    flat = np.random.default_rng(5).normal(size=(3, len(scaled.coordinates))) * 0.3
+    fixed, same = scaled.with_linear_theta(flat)
+    assert not fixed.scale_by_sd
+    assert np.allclose(fixed.draws(same).matrices, scaled.draws(flat).matrices, atol=1e-10)
+    count = int(scaled.spec.used.sum())
+    scales = flat[:, count : count + len(scaled.spec.equations)] * scaled.density.whitening.sd_width
+    stretch = (scales * scaled.spec.used.sum(axis=1)).sum(axis=1)
     one, other = (
         np.array([float(evaluate(row)) for row in rows])
         for evaluate, rows in (
-            (jax.jit(partial(potential, follows.density)), flat),
+            (jax.jit(partial(potential, scaled.density)), flat),
             (jax.jit(partial(potential, fixed.density)), same),
         )
     )
     assert np.ptp(one + stretch - other) < 1e-8
 
 
-@pytest.mark.parametrize("follows", [True, False])
-def test_the_volume_is_that_of_coefficients_variances_and_latent_strengths(confounded, follows):
+@pytest.mark.parametrize("scale_by_sd", [True, False])
+def test_the_volume_is_that_of_coefficients_variances_and_latent_strengths(confounded, scale_by_sd):
     """By the determinant of all derivatives."""
-    model = make_model(*confounded, follows=follows)
+    model = make_model(*confounded, scale_by_sd=scale_by_sd)
     flat = np.random.default_rng(7).normal(size=(3, len(model.coordinates)))
 
     def parameters(psi):
@@ -288,14 +285,14 @@ def test_the_volume_is_that_of_coefficients_variances_and_latent_strengths(confo
     assert model.spec.arcs and np.ptp(np.array(exact) - found) < 1e-9
 
 
-def test_coordinates_of_sds_are_given_the_disturbances_before(confounded):
-    """The factor of the disturbances' covariance has these sds on its diagonal."""
+def test_coordinates_of_sds_are_conditional_on_earlier_noise(confounded):
+    """The factor of the covariance of the noise has these sds on its diagonal."""
     model = make_model(*confounded)
     [psi] = np.random.default_rng(8).normal(size=(1, len(model.coordinates)))
-    own, _ = log_sds(model.spec, model.density.chart, jnp.asarray(psi))
+    conditional, _ = model.density.log_sds(jnp.asarray(psi))
     covariance = model.draws(psi[None]).noises[0]
     root = np.linalg.cholesky(covariance)[model.spec.equations, model.spec.equations]
-    np.testing.assert_allclose(np.exp(own), root, rtol=1e-10)
+    np.testing.assert_allclose(np.exp(conditional), root, rtol=1e-10)
 
 
 def test_scaled_prior_of_the_density_is_the_conjugate_one():
@@ -349,7 +346,7 @@ def test_known_variances_and_coefficients_are_not_drawn():
     )
 
 
-def test_rows_of_the_program_are_those_of_its_parameters_also_under_interventions():
+def test_simulated_observations_have_the_moments_of_the_parameters_under_interventions():
     """Simulated by NumPyro with surgery.
 
     Means and covariance of the mutilated system by dense algebra.
@@ -362,10 +359,10 @@ def test_rows_of_the_program_are_those_of_its_parameters_also_under_intervention
     mask = np.tile([False, True, False], (4_000, 1))
     queries = Queries(mask, np.where(mask, 3.0, 0.0))
     with jax.numpy_rank_promotion("allow"):  # inside NumPyro
-        rows = np.asarray(
+        values = np.asarray(
             simulate_program(partial(generate, graph, sem), graph.nodes, queries, jax.random.key(0))
         )
-    assert (rows[:, 1] == 3).all()  # the value set is what the trace holds
+    assert (values[:, 1] == 3).all()  # the value set is what the trace holds
     expected = np.array([1.0, -2.0 - 1.3 * 3])
-    assert np.abs(rows[:, [0, 2]].mean(axis=0) - expected).max() < 5 * np.sqrt(2 / 4_000)
-    assert np.abs(np.cov(rows[:, [0, 2]].T) - noise[np.ix_([0, 2], [0, 2])]).max() < 0.25
+    assert np.abs(values[:, [0, 2]].mean(axis=0) - expected).max() < 5 * np.sqrt(2 / 4_000)
+    assert np.abs(np.cov(values[:, [0, 2]].T) - noise[np.ix_([0, 2], [0, 2])]).max() < 0.25

@@ -1,4 +1,4 @@
-"""Priors of equations: what they mean, what they refuse, and that nobody changes them later."""
+"""Priors of equations: their meaning, what they refuse, and that they do not change later."""
 
 import math
 
@@ -16,7 +16,7 @@ def test_default_prior_does_not_depend_on_units():
     data = cases.simulate(problem, truth, 30, 0)
     scale, shift = np.array([2.0, 0.1, 30.0, 1.0, 5.0]), np.array([1.0, -4.0, 0.0, 7.0, 2.0])
     moved = Data(data.nodes, data.target, data.values * scale + shift, data.intervened)
-    one, other = (cb.fit(problem, rows) for rows in (data, moved))
+    one, other = (cb.fit(problem, each) for each in (data, moved))
     ratio = [
         scale[problem.graph.index(c.effect)]
         / (scale[problem.graph.index(c.cause)] if c.cause else 1.0)
@@ -27,21 +27,21 @@ def test_default_prior_does_not_depend_on_units():
     np.testing.assert_allclose(other.sd[slopes], (one.sd * ratio)[slopes], rtol=1e-9)
 
 
-@pytest.mark.parametrize("rows", [14, 25])
-def test_default_intervals_cover_with_few_rows_and_many_parents(rows):
+@pytest.mark.parametrize("n", [14, 25])
+def test_default_intervals_cover_with_few_observations_and_many_parents(n):
     graph = cb.CausalGraph.from_edges([(f"P{i}", "Y") for i in range(10)])
     problem = cb.Problem(graph, "Y", domains={"P0": (-1, 1)}, sets=[("P0",)])
     covered = []
     for seed in range(150):
         draws = np.random.default_rng(seed)
-        parents = draws.normal(size=(rows, 10))
-        values = np.column_stack([parents, parents.sum(axis=1) + draws.normal(size=rows)])
+        parents = draws.normal(size=(n, 10))
+        values = np.column_stack([parents, parents.sum(axis=1) + draws.normal(size=n)])
         order = [f"P{i}" for i in range(10)]
         data = Data(
             graph.nodes,
             "Y",
             values[:, [*map(order.index, graph.nodes[:-1]), 10]],
-            np.zeros((rows, 11), bool),
+            np.zeros((n, 11), bool),
         )
         post = cb.fit(problem, data)
         node, position = graph.index("Y"), post.names.index("b[P0->Y]")
@@ -52,7 +52,7 @@ def test_default_intervals_cover_with_few_rows_and_many_parents(rows):
     assert abs(np.mean(covered) - 0.9) < 4.5 * np.sqrt(0.09 / 150)
 
 
-def test_what_the_caller_does_later_changes_nothing(make_problem):
+def test_later_changes_of_the_arguments_change_nothing(make_problem):
     scales, data = {"Y": 1.0}, cb.models.load("chain").observe(5, 0)
     prior = cb.priors.FixedPrior(scales=scales)
     post = cb.fit(make_problem(), data, prior=prior)
@@ -101,7 +101,7 @@ def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
     )
 
 
-def test_prior_alone_is_a_posterior_of_no_rows():
+def test_prior_alone_is_a_posterior_of_no_observations():
     problem, _ = cases.random_problem(0)
     empty = Data(problem.graph.nodes, problem.target, np.zeros((0, 5)), np.zeros((0, 5), bool))
     post = cb.fit(
@@ -116,37 +116,53 @@ def test_prior_alone_is_a_posterior_of_no_rows():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"slope_sd": 0.0}, cb.errors.ModelError, "slope_sd must be a positive number, got 0.0"),
-        ({"noise_rows": 2.0}, cb.errors.ModelError, "noise_rows must be more than 2"),
-        ({"noise_rows": math.nan}, cb.errors.ModelError, "noise_rows must be more than 2"),
-        ({"noise_rows": None}, cb.errors.ModelError, "noise_rows must be a number, got None"),
+        (
+            {"slope_sd": 0.0},
+            cb.errors.MechanismError,
+            "slope_sd must be a positive number, got 0.0",
+        ),
+        ({"noise_rows": 2.0}, cb.errors.MechanismError, "noise_rows must be more than 2"),
+        ({"noise_rows": math.nan}, cb.errors.MechanismError, "noise_rows must be more than 2"),
+        ({"noise_rows": None}, cb.errors.MechanismError, "noise_rows must be a number, got None"),
         (
             {"centres": {"X": None}},
-            cb.errors.ModelError,
+            cb.errors.MechanismError,
             "the centre of 'X' must be a number, got None",
         ),
-        ({"scales": [1.0]}, cb.errors.ModelError, "scales must be a mapping"),
-        ({"slopes": {("X", "Z"): 1.0}}, cb.errors.ModelError, r"is a pair \(mean, sd\), got 1.0"),
+        ({"scales": [1.0]}, cb.errors.MechanismError, "scales must be a mapping"),
+        (
+            {"slopes": {("X", "Z"): 1.0}},
+            cb.errors.MechanismError,
+            r"is a pair \(mean, sd\), got 1.0",
+        ),
         (
             {"scales": {"X": -1.0}},
-            cb.errors.ModelError,
+            cb.errors.MechanismError,
             "the scale of 'X' must be a positive number",
         ),
-        ({"centres": {"X": math.inf}}, cb.errors.ModelError, "the centre of 'X' must be finite"),
-        ({"slopes": {("X", "Z"): (0.0, 0.0)}}, cb.errors.ModelError, "the prior sd of the slope"),
+        (
+            {"centres": {"X": math.inf}},
+            cb.errors.MechanismError,
+            "the centre of 'X' must be finite",
+        ),
+        (
+            {"slopes": {("X", "Z"): (0.0, 0.0)}},
+            cb.errors.MechanismError,
+            "the prior sd of the slope",
+        ),
         (
             {"slopes": {("X", "Z"): (math.nan, 1.0)}},
-            cb.errors.ModelError,
+            cb.errors.MechanismError,
             "the prior mean of the slope",
         ),
     ],
 )
-def test_odd_prior_is_refused(options, error, match):
+def test_an_invalid_prior_is_refused(options, error, match):
     with pytest.raises(error, match=match):
         cb.priors.FixedPrior(**options)
 
 
-def test_prior_of_something_else_is_refused(make_problem):
+def test_a_prior_of_another_problem_or_method_is_refused(make_problem):
     problem, data = make_problem(known={("Z", "Y"): 1.0}), cb.models.load("chain").observe(20, 0)
     for prior, match in (
         (cb.priors.FixedPrior(scales={"W": 1.0}), "unknown variable 'W'"),
@@ -154,11 +170,11 @@ def test_prior_of_something_else_is_refused(make_problem):
         (cb.priors.FixedPrior(slopes={("Z", "Y"): (0.0, 1.0)}), "is known; it has no prior"),
         (
             cb.priors.MomentPrior(np.zeros(3), 1.0, np.eye(3), 6.0),
-            "a MomentPrior is for method='wishart'",
+            "prior must be a ScaledPrior or a FixedPrior for this method",
         ),
         ("weak", "prior must be a ScaledPrior"),
     ):
-        with pytest.raises(cb.errors.ModelError, match=match):
+        with pytest.raises(cb.errors.MechanismError, match=match):
             cb.fit(problem, data, prior=prior)
-    with pytest.raises(cb.errors.ModelError, match="rows must be a positive number"):
+    with pytest.raises(cb.errors.MechanismError, match="rows must be a positive number"):
         cb.priors.ScaledPrior(rows=0)

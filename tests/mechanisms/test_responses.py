@@ -21,11 +21,11 @@ from causal_bo_ppl.problem import Queries
 KINDS = ["structural", "total_effect", "estimand"]
 
 
-def random_queries(problem, rows, seed):
+def random_queries(problem, n, seed):
     """Any manipulable variables at any values of their domains; the problem has all sets."""
     draws = np.random.default_rng(seed)
     low, high = np.array([problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]).T
-    mask = (draws.uniform(size=(rows, len(low))) < 0.5) & (high > low)
+    mask = (draws.uniform(size=(n, len(low))) < 0.5) & (high > low)
     mask[~mask.any(axis=1), 0] = True
     return Queries(mask, np.where(mask, draws.uniform(low, high, mask.shape), 0.0))
 
@@ -77,7 +77,7 @@ def test_jacobian_agrees_with_autodiff_and_finite_differences(kind):
     found = np.asarray(r.jacobian(theta, queries))
     assert found.shape == (12, len(post.names))
     np.testing.assert_allclose(
-        found, jax.jit(jax.jacfwd(lambda at: r(at, queries)))(theta), rtol=1e-10, atol=1e-10
+        found, jax.jit(jax.jacfwd(lambda theta: r(theta, queries)))(theta), rtol=1e-10, atol=1e-10
     )
     step = 1e-6
     for column in range(len(post.names)):
@@ -96,8 +96,8 @@ def test_hessian_agrees_with_autodiff(intercepts):
     r, queries = cb.response(post), random_queries(problem, 10, 2)
     theta = jnp.asarray(post.mean)
     upstream = post.upstream(queries)
-    expected = jax.jit(jax.jacfwd(jax.jacfwd(lambda at: r(at, queries))))(theta)
-    found = jax.jit(lambda at: r.map.program.hessian(at, upstream))(theta)
+    expected = jax.jit(jax.jacfwd(jax.jacfwd(lambda theta: r(theta, queries))))(theta)
+    found = jax.jit(lambda theta: r.map.program.hessian(theta, upstream))(theta)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
     norms = np.abs(np.linalg.eigvalsh(np.asarray(expected))).max(axis=1)
     np.testing.assert_allclose(
@@ -116,7 +116,9 @@ def test_hessian_bounds_hold_within_the_ellipsoid_and_everywhere_where_they_are_
     sphere = draws / np.linalg.norm(draws, axis=1, keepdims=True)
     inside = post.mean + radius * sphere @ np.linalg.cholesky(post.covariance).T
     program = r.map.program
-    largest = np.max([_curvature(program, jnp.asarray(at), upstream) for at in inside], axis=0)
+    largest = np.max(
+        [_curvature(program, jnp.asarray(point), upstream) for point in inside], axis=0
+    )
     assert (largest <= found.bounds * (1 + 1e-10)).all() and 0 < found.is_global.sum() < 30
     flipped = replace(r.map)  # a bound by absolute values knows no signs
     flipped.__dict__["program"] = replace(program, fixed=-program.fixed)
@@ -135,7 +137,7 @@ def test_effects_linear_in_theta_have_no_curvature():
     problem, post = fitted(3, "total_effect")
     found = cb.response(post).hessian_bounds(random_queries(problem, 5, 0))
     assert found.bounds.tolist() == [0.0] * 5 and found.is_global.all()
-    with pytest.raises(cb.errors.ModelError, match="level must lie between 0 and 1, got 95"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 95"):
         cb.response(post).hessian_bounds(problem.vertices(), level=95)
 
 
@@ -149,24 +151,24 @@ def test_many_thetas_are_many_responses(kind):
 
 
 @pytest.mark.parametrize("kind", ["structural", "estimand"])
-@pytest.mark.parametrize("rows", [0, 1, 16, 17, 2_000, 2_100, 9_000])
-def test_a_batch_of_any_size_is_its_rows(kind, rows):
+@pytest.mark.parametrize("n", [0, 1, 16, 17, 2_000, 2_100, 9_000])
+def test_a_batch_of_any_size_is_that_of_its_queries(kind, n):
     problem, post = fitted(0, kind)
     r, few = cb.response(post), random_queries(problem, 16, 0)
-    which = np.arange(rows) % 16
+    which = np.arange(n) % 16
     values, jacobian = r.linearize(post.mean, few[which])
     expected, slopes = r.linearize(post.mean, few)
     np.testing.assert_allclose(values, np.asarray(expected)[which], rtol=1e-14)
     np.testing.assert_allclose(jacobian, np.asarray(slopes)[which], rtol=1e-14)
 
 
-def test_nothing_is_compiled_again_for_other_rows_or_data():
+def test_nothing_is_compiled_again_for_other_queries_or_data():
     problem, post = fitted(1, known=0)
     other = cb.fit(problem, cases.simulate(problem, cases.random_problem(1)[1], 55, 9))
     cb.response(post).linearize(post.mean, random_queries(problem, 200, 0))
     before = responses._linearize._cache_size()
-    for rows in (20, 100, 256):
-        cb.response(other).linearize(other.mean, random_queries(problem, rows, rows))
+    for n in (20, 100, 256):
+        cb.response(other).linearize(other.mean, random_queries(problem, n, n))
     assert responses._linearize._cache_size() == before
     _, third = fitted(1, "estimand", known=0)
     cb.response(third).linearize(third.mean, random_queries(problem, 30, 0))
@@ -205,19 +207,17 @@ def test_an_effect_that_theta_does_not_hold_is_refused(make_problem):
             r(post.mean, problem.baseline())
 
 
-def test_odd_theta_or_posterior_is_refused(make_problem):
+def test_an_invalid_theta_or_posterior_is_refused(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(30, 0)
     post = cb.fit(problem, data)
     r, queries = cb.response(post), problem.queries([{"X": 1.0}])
     with pytest.raises(
-        cb.errors.ModelError, match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)"
+        cb.CausalBOError, match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)"
     ):
         r(post.mean[:3], queries)
-    with pytest.raises(cb.errors.ModelError, match=r"theta needs the shape \(4,\) for"):
+    with pytest.raises(cb.CausalBOError, match=r"theta needs the shape \(4,\) for"):
         r.jacobian(post.draws(2, 0), queries)
-    with pytest.raises(cb.errors.ModelError, match="this posterior is of another problem"):
-        cb.response(make_problem(domains={"X": (-1, 1)}), post)
-    with pytest.raises(cb.errors.ModelError, match="a response needs a Posterior, got Data"):
+    with pytest.raises(cb.CausalBOError, match="a response needs a Posterior, got Data"):
         cb.response(data)
     with pytest.raises(cb.errors.DomainError, match="lies outside"):
         r(post.mean, Queries(np.array([[True, False, False]]), np.array([[99.0, 0.0, 0.0]])))

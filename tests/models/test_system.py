@@ -9,9 +9,15 @@ import numpyro.distributions as dist
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import CausalBOWarning, ModelError
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    CausalBOError,
+    CausalBOWarning,
+    CheckFailed,
+    ModelError,
+)
 from causal_bo_ppl.mechanisms.simulation import simulate
-from causal_bo_ppl.systems import BOX_POINTS
+from causal_bo_ppl.systems import DESIGN_POINTS
 
 load = cb.models.load
 SMALL = [("chain", {}), ("toy", {}), ("toy", {"variant": "confounded"}), ("healthcare", {})]
@@ -135,11 +141,11 @@ def careless(queries):
         ({"model": rare_edge}, "'Y' reacts to X in the model, but its parents in the graph are Z"),
         (
             {"model": hidden_cause},
-            "disturbances of 'X' and 'Y' depend on each other .* no arc X <-> Y",
+            "of 'X' and 'Y' depend on each other .* no arc X <-> Y",
         ),
         (
             {"model": hidden_spread},
-            "disturbances of 'X' and 'Y' depend on each other .* no arc X <-> Y",
+            "of 'X' and 'Y' depend on each other .* no arc X <-> Y",
         ),
         ({"model": constant}, "another key gave the same observations"),
         ({"model": two_columns}, r"site 'Z' has shape \(2, \d+\)"),
@@ -156,22 +162,22 @@ def careless(queries):
             {"response": lambda queries: response_with(-1.04)(queries)[:, None]},
             r"has shape \(\d+, 1\)",
         ),
-        ({"response": wrong_baseline}, "effect of {} is said to be 100"),
-        ({"response": wrong_pair}, "effect of {'X': .*, 'Z': .*} is said to be"),
+        ({"response": wrong_baseline}, "effect of {} is .*100"),
+        ({"response": wrong_pair}, "effect of {'X': .*, 'Z': .*} is"),
         ({"response": wrong_at_the_end}, "simulated outcomes have the mean"),
         ({"response": careless}, "values of variables that are not set"),
     ],
 )
 def test_system_that_contradicts_itself_is_caught(changes, message):
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(CheckFailed, match=message):
         check_system(broken(**changes), draws=20_000)
 
 
 def test_check_says_what_it_needs():
     for options in ({"draws": 1}, {"per_set": 0}, {"per_set": 1.5}):
-        with pytest.raises(ModelError, match="must be a whole number, at least"):
+        with pytest.raises(ArgumentError, match="must be a whole number, at least"):
             check_system(load("chain"), **options)
-    with pytest.raises(ModelError, match="checks a CausalSystem, got Problem"):
+    with pytest.raises(CausalBOError, match="checks a CausalSystem, got Problem"):
         check_system(load("chain").problem)
     for response in (
         lambda queries: None,
@@ -195,7 +201,7 @@ def test_declared_cause_without_an_effect_is_warned_of():
         check_system(system, draws=1000)
 
 
-def one_cause(mean, distribution, domain, name="own"):
+def one_cause(mean, distribution, domain, name="user-defined"):
     """X -> Y with a mean of Y that is exact."""
 
     def model():
@@ -274,7 +280,7 @@ def test_best_of_several_basins_is_found():
 
     The lowest point of that grid is in a broader well.
     """
-    cell = 2 / (BOX_POINTS - 1)
+    cell = 2 / (DESIGN_POINTS - 1)
     deep, broad = -1 + 1000.5 * cell, 0.5
 
     def mean(x):
@@ -292,7 +298,7 @@ def test_best_of_several_basins_is_found():
 
 @pytest.mark.heavy
 def test_optimum_that_is_none_is_caught():
-    """A response said to be affine but with its optimum inside: the vertices miss it."""
+    """A response declared as affine but with its optimum inside: the vertices miss it."""
     graph = cb.CausalGraph.parse("X -> Y")
 
     def model():
@@ -305,7 +311,7 @@ def test_optimum_that_is_none_is_caught():
 
     problem = cb.Problem(graph, "Y", domains={"X": (-1.0, 2.0)})
     check_system(cb.CausalSystem("bowl", problem, model, response, False, "test"), draws=20_000)
-    with pytest.raises(ModelError, match="a query reaches .*, the optimum only 1"):
+    with pytest.raises(CheckFailed, match="a query reaches .*, the optimum only 1"):
         check_system(cb.CausalSystem("bowl", problem, model, response, True, "test"), draws=20_000)
 
 
@@ -322,7 +328,7 @@ def test_surgery_acts_row_by_row_and_downstream_sees_it():
     assert rows[0, 0] == 2.0 and rows[1, 1] == -1.0
     noise = free - np.column_stack(
         [np.zeros(3), 0.8 * free[:, 0], -1.3 * free[:, 1]]
-    )  # the same disturbances
+    )  # the same noise
     np.testing.assert_allclose(
         rows[0], [2.0, 1.6 + noise[0, 1], -1.3 * rows[0, 1] + noise[0, 2]], atol=1e-12
     )

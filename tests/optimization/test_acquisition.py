@@ -86,7 +86,7 @@ def test_practical_bounds_are_the_formula(fitted, objective):
     mean, sd = surrogate.predict(queries)
     doubt = np.sqrt(np.diagonal(cb.jacobian_gram(surrogate.post, queries).gram))
     expected = sign * mean + np.sqrt(3.0) * sd + 0.7 * doubt - 0.2 * problem.cost(queries)
-    found = ConfidenceBound(3.0, causal=0.7, eta=0.2).worth(surrogate, queries, objective)
+    found = ConfidenceBound(3.0, causal=0.7, eta=0.2).value(surrogate, queries, objective)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -96,18 +96,18 @@ def test_the_regret_safe_bound_picks_the_query_of_the_practical_one(seed):
     surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 20, seed)))
     queries = problem.vertices()
     safe = prepare(RegretSafeBound(2.0), context(problem, surrogate))
-    plain, wide = (r.worth(surrogate, queries, "min") for r in (ConfidenceBound(2.0), safe))
+    plain, wide = (r.value(surrogate, queries, "min") for r in (ConfidenceBound(2.0), safe))
     assert first_best(plain, "max") == first_best(wide, "max")
     eps = cb.theory.parameter_error(surrogate.post).value
     np.testing.assert_allclose(wide - plain, eps, rtol=1e-9)
-    np.testing.assert_allclose(RegretSafeBound(2.0).worth(surrogate, queries, "min"), wide)
+    np.testing.assert_allclose(RegretSafeBound(2.0).value(surrogate, queries, "min"), wide)
 
 
 def test_the_pointwise_bound_is_never_wider_than_the_regret_safe_one(fitted):
     problem, surrogate = fitted
     queries = problem.vertices()
     plain, wide, pointwise = (
-        rule.worth(surrogate, queries, "max")
+        rule.value(surrogate, queries, "max")
         for rule in (ConfidenceBound(2.0), RegretSafeBound(2.0), PointwiseBound(2.0))
     )
     extra = pointwise - plain
@@ -138,7 +138,7 @@ def test_a_schedule_becomes_a_number_when_it_is_prepared(fitted):
     problem, surrogate = fitted
     rule = ConfidenceBound("schedule")
     with pytest.raises(cb.errors.ModelError, match=r"call prepare\(context\) first"):
-        rule.worth(surrogate, problem.vertices(), "min")
+        rule.value(surrogate, problem.vertices(), "min")
     prepared = prepare(rule, context(problem, surrogate, round=5))
     assert prepared.beta == BetaSchedule().at(5, len(problem.vertices()))
 
@@ -148,14 +148,14 @@ def test_one_draw_decides_all_sets_at_once(fitted):
     key = jax.random.key(3)
     rule = prepare(Thompson(), context(problem, surrogate, key=key))
     queries = problem.vertices()
-    worth = rule.worth(surrogate, queries, "min")
+    worth = rule.value(surrogate, queries, "min")
     assert not rule.is_one_batch
     np.testing.assert_allclose(worth, -surrogate.sample(queries, 1, key)[0])
-    np.testing.assert_allclose(worth[5:7], rule.worth(surrogate, queries[5:7], "min"))
+    np.testing.assert_allclose(worth[5:7], rule.value(surrogate, queries[5:7], "min"))
     with pytest.raises(cb.errors.ModelError, match="Thompson sampling draws: give the context"):
         prepare(Thompson(), context(problem, surrogate))
     with pytest.raises(cb.errors.ModelError, match=r"call prepare\(context\) with a key"):
-        Thompson().worth(surrogate, queries, "min")
+        Thompson().value(surrogate, queries, "min")
 
 
 def test_draws_of_a_batch_are_compared_within_it_only():
@@ -167,7 +167,7 @@ def test_draws_of_a_batch_are_compared_within_it_only():
 def test_a_batch_by_thompson_is_one_of_independent_draws():
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(20, 0))
-    state = begin(post, cb.Settings(rounds=1, acquisition="thompson", update="target"))
+    state = begin(post, cb.Settings(rounds=1, acquisition="thompson", learn_from="target"))
     key = jax.random.key(3)
     chosen = ask(state, 4, key=key)
     among = state.candidates.queries
@@ -182,7 +182,7 @@ def test_thompson_chooses_each_vertex_as_often_as_it_is_best(fitted):
     queries, n = problem.vertices(), 600
     often = np.zeros(len(queries))
     for key in jax.random.split(jax.random.key(1), n):
-        often[first_best(Thompson(key).worth(surrogate, queries, "min"), "max")] += 1
+        often[first_best(Thompson(key).value(surrogate, queries, "min"), "max")] += 1
     draws = surrogate.sample(queries, 40_000, 2)
     share = np.bincount(draws.argmin(axis=1), minlength=len(queries)) / len(draws)
     error = np.sqrt(share * (1 - share) / n) + 3 / n
@@ -192,13 +192,13 @@ def test_thompson_chooses_each_vertex_as_often_as_it_is_best(fitted):
 def test_costs_are_subtracted_or_divided_by(fitted):
     problem, surrogate = fitted
     queries, costs = problem.vertices(), problem.cost(problem.vertices())
-    plain = ExpectedImprovement(0.0).worth(surrogate, queries, "min")
+    plain = ExpectedImprovement(0.0).value(surrogate, queries, "min")
     rules = {
         "ratio": PerCost(ExpectedImprovement(0.0)),
         "log": PerCost(LogExpectedImprovement(0.0)),
         "less": CostSubtracted(ExpectedImprovement(0.0), 0.3),
     }
-    worth = {name: rule.worth(surrogate, queries, "min") for name, rule in rules.items()}
+    worth = {name: rule.value(surrogate, queries, "min") for name, rule in rules.items()}
     np.testing.assert_allclose(worth["ratio"], plain / costs)
     np.testing.assert_allclose(np.exp(worth["log"]), plain / costs, rtol=1e-9)
     np.testing.assert_allclose(worth["less"], plain - 0.3 * costs)

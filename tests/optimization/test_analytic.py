@@ -85,9 +85,9 @@ def test_improvement_is_the_mean_of_what_is_gained(objective):
         for ends, moments in zip(zip(mean - 9 * sd, mean + 9 * sd, strict=True),
                                  zip(mean, sd, strict=True), strict=True)
     ]  # fmt: skip
-    worth = ExpectedImprovement(best).worth(surrogate, queries, objective)
+    worth = ExpectedImprovement(best).value(surrogate, queries, objective)
     np.testing.assert_allclose(worth, brute, rtol=1e-6, atol=1e-9)
-    logs = LogExpectedImprovement(best).worth(surrogate, queries, objective)
+    logs = LogExpectedImprovement(best).value(surrogate, queries, objective)
     np.testing.assert_allclose(np.exp(logs), worth, rtol=1e-10)
 
 
@@ -105,7 +105,7 @@ def test_the_effect_to_improve_upon_is_the_best_that_can_be_recommended():
 def test_improvement_over_nothing_is_refused():
     problem, surrogate = dense_case()
     with pytest.raises(cb.errors.ModelError, match="improvement over what"):
-        ExpectedImprovement().worth(surrogate, problem.vertices(), "min")
+        ExpectedImprovement().value(surrogate, problem.vertices(), "min")
     with pytest.raises(cb.errors.ModelError, match="best must be finite"):
         LogExpectedImprovement(np.inf)
 
@@ -120,6 +120,6 @@ def test_improvement_of_affine_effects_is_largest_at_a_vertex(objective):
     spread = np.ptp(means)
     for best in (means.min() - spread, means.mean(), means.max() + spread):
         rule = LogExpectedImprovement(float(best))
-        at_corners = rule.worth(surrogate, corners, objective)
-        everywhere = rule.worth(surrogate, inside, objective)
+        at_corners = rule.value(surrogate, corners, objective)
+        everywhere = rule.value(surrogate, inside, objective)
         assert at_corners.max() == pytest.approx(everywhere.max(), abs=1e-9)

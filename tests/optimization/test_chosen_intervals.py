@@ -49,7 +49,7 @@ def test_suggestions_and_their_reasons_say_it(study):
 
 
 def test_observing_was_not_chosen_for_its_effect(chain):
-    always = cb.Settings(observe=cb.optimization.Observe(rows=5, probability=1 - 1e-9))
+    always = cb.Settings(observe=cb.optimization.Observe(batch=5, probability=1 - 1e-9))
     suggestion = cb.Study(chain.problem, chain.observe(50, 0), always, key=0).ask()
     assert suggestion.intervention == {} and UNADJUSTED not in repr(suggestion)
 

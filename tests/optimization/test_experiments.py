@@ -6,6 +6,7 @@ Nothing that was paid for is lost.
 import jax
 import numpy as np
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
@@ -48,7 +49,7 @@ def test_user_defined_experiments_in_both_directions(make_problem, objective):
         (lambda q: np.ma.masked_array([1.0], [True]), "a masked array"),
         (
             lambda q: Data(("A", "B", "Y"), "Y", np.ones((1, 3)), np.asarray(q.mask)),
-            "the rows are of A, B, Y",
+            "the data are of A, B, Y",
         ),
         (lambda q: [np.nan], "the outcome of {'Z': 5.0} is not finite"),
         (lambda q: [1.0, 2.0], r"returned float64 of shape \(2,\) for 1 interventions"),
@@ -120,19 +121,21 @@ def test_an_outcome_that_cannot_be_used_is_in_the_message(make_problem):
         cb.errors.ExperimentFailed,
         match=r"came out as \[2.0\], but cannot be used: the same intervention",
     ) as caught:
-        cb.optimize(
+        optimize(
             make_problem(),
             data=data,
             experiment=lambda q: next(outcomes),
             noise=0.0,
-            residual=False,
+            discrepancy=False,
             rounds=6,
             key=0,
         )
     assert len(caught.value.run.steps) == 4
-    with pytest.raises(cb.errors.ExperimentFailed, match=r"came out as \[3.0\].*needs whole rows"):
-        cb.optimize(
-            make_problem(), data=data, experiment=lambda q: 3.0, update="full", rounds=4, key=0
+    with pytest.raises(
+        cb.errors.ExperimentFailed, match=r"came out as \[3.0\].*needs whole observations"
+    ):
+        optimize(
+            make_problem(), data=data, experiment=lambda q: 3.0, learn_from="rows", rounds=4, key=0
         )
 
 
@@ -143,15 +146,20 @@ def test_values_read_back_from_a_file_are_the_suggested_ones(make_problem):
         rows = system.experiment(queries, 0)
         return Data(rows.nodes, "Y", rows.values + 1e-12 * rows.intervened, rows.intervened)
 
-    found = cb.optimize(
-        problem, data=system.observe(40, 0), experiment=experiment, update="full", rounds=2, key=0
+    found = optimize(
+        problem,
+        data=system.observe(40, 0),
+        experiment=experiment,
+        learn_from="rows",
+        rounds=2,
+        key=0,
     )
     assert found.best.intervention == {"Z": 5.0}
 
 
 def test_a_prior_replaces_data(make_problem):
     problem, data = make_problem(), cb.models.load("chain").observe(2, 0)
-    found = cb.optimize(
+    found = optimize(
         problem,
         data=data,
         experiment=lambda q: [0.0],
@@ -188,7 +196,7 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_unknown_sets_are_om
     prior = cb.surrogates.couple(cb.fit(problem, rows, method="wishart"))
     query = problem.queries([{"Z": 2.0}])
     variance = prior.post.outcome_variances(query)[0]
-    found = cb.optimize(problem, data=rows.join(earlier), **options)
+    found = optimize(problem, data=rows.join(earlier), **options)
     expected = prior.tell(query, 2.6, variance).predict(query)
     assert found.steps[0].suggestion.query.value.tolist() == query.value.tolist()
     assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0])) and variance > 1
@@ -196,14 +204,15 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_unknown_sets_are_om
     wide = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 9)})
     prior = cb.surrogates.couple(cb.fit(wide, rows, method="wishart"))
     expected = prior.tell(wide.queries([{"Z": 9.0}]), 2.6).predict(query)
-    found = cb.optimize(problem, data=rows.join(outside), residual=False, **options)
+    found = optimize(problem, data=rows.join(outside), discrepancy=False, **options)
     assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0]))
     alone = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 2)}, sets=[["Z"]])
     other = Data(graph.nodes, "Y", [[0.1, 1.0, 2.6]], [[True, False, False]])
     with pytest.warns(
         cb.CausalBOWarning, match="1 of 1 earlier experiments are omitted; the first: "
     ) as caught:
-        cb.optimize(alone, data=rows.join(other), **options)
+        settings = cb.Settings(rounds=1, noise=0.01)
+        cb.optimize(alone, settings, data=rows.join(other), experiment=lambda q: [3.0], key=0)
     assert {each.filename for each in caught} == {__file__}
 
 

@@ -35,7 +35,7 @@ def study(request):
     order = {"A": a, "B": b, "Y": y}
     rows = np.column_stack([order[name] for name in graph.nodes])
     data = cb.Data(graph.nodes, "Y", rows, np.zeros_like(rows, bool))
-    return cb.Study(problem, data, cb.Settings(report="model", update="target"), key=0)
+    return cb.Study(problem, data, cb.Settings(report="model", learn_from="target"), key=0)
 
 
 @pytest.mark.parametrize("reports", [(), (({"A": 1.0}, 0.7), ({"B": -1.0}, -1.5))])
@@ -49,7 +49,7 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
     )  # fmt: skip
     rule = LookAhead().prepare(context)
     candidates = state.candidates.queries
-    exact = rule.worth(state.surrogate, candidates, study.problem.objective)
+    exact = rule.value(state.surrogate, candidates, study.problem.objective)
     for index, query in enumerate(candidates):
         gain = expected_gain(context, query, state.noise(query), jax.random.key(index))
         assert abs(gain.value - exact[index]) < 4.5 * gain.standard_error
@@ -111,7 +111,9 @@ def test_why_counts_whole_rows_where_their_gain_is_known(close):
     assert (
         "Its whole row is expected to reduce the regret of what is recommended by abo" in why.text
     )
-    alone = cb.Study(close.problem, close.data, cb.Settings(report="model", update="target"), key=0)
+    alone = cb.Study(
+        close.problem, close.data, cb.Settings(report="model", learn_from="target"), key=0
+    )
     assert not alone.ask().why.gain.by_row and "Its outcome is expected" in alone.ask().why.text
     numbers = close.tell({"A": -1.0}, -0.4)  # no whole rows are expected any more
     assert not numbers.ask().why.gain.by_row and not numbers.ask().why.learns_from_rows
@@ -156,7 +158,7 @@ def test_gap_of_logarithms_is_a_share(close):
     study = cb.Study(close.problem, close.data, settings, key=0)
     [choice], runner_up = choose(study.state, 1), study.ask().why.runner_up
     both = study.problem.queries([study.ask().intervention, runner_up.intervention])
-    first, second = np.exp(choice.rule.worth(study.surrogate, both, "max"))
+    first, second = np.exp(choice.rule.value(study.surrogate, both, "max"))
     assert runner_up.is_log and f"value is {1 - second / first:.0%} lower" in study.ask().why.text
     assert not close.ask().why.runner_up.is_log
 
@@ -198,7 +200,7 @@ def test_uncertainties_are_named_largest_first_and_a_baseline_has_none(study):
         study.posterior.names
     )
     assert f"rests on {shares.index[0]} (" in study.ask().why.text
-    plain = cb.Study(study.problem.explore(2), study.data, cb.Settings(method="bo"), key=0)
+    plain = cb.Study(study.problem.explore(2), study.data, cb.Settings.preset("bo"), key=0)
     assert not len(plain.ask().why.uncertainties) and "rests on" not in plain.ask().why.text
 
 

@@ -26,9 +26,7 @@ def test_own_function_is_asked_by_require_and_by_designs():
         True,
         False,
     ]
-    with pytest.raises(
-        DomainError, match=r"do\(A = 0.5\) is rejected by the problem's own .* 'ring'"
-    ):
+    with pytest.raises(DomainError, match=r"do\(A = 0.5\) is rejected by the problem's .* 'ring'"):
         problem.queries([{"A": 1.5}, {"A": 0.5}])
     assert problem.feasible(problem.baseline()).all() and len(problem.require(problem.baseline()))
     for design in (

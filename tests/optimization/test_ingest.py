@@ -12,8 +12,8 @@ import causal_bo_ppl as cb
     "options",
     [
         {},
-        pytest.param({"update": "target"}, marks=pytest.mark.heavy),
-        pytest.param({"method": "gc-cbo-nocoupling"}, marks=pytest.mark.heavy),
+        pytest.param({"learn_from": "target"}, marks=pytest.mark.heavy),
+        pytest.param({"surrogate": "uncoupled"}, marks=pytest.mark.heavy),
     ],
     ids=str,
 )
@@ -140,7 +140,7 @@ def test_failure_is_recorded_and_paid_for_and_not_learned_from(chain, chain_data
 
 
 def test_replicates_and_their_mean_with_its_variance_are_equally_informative(chain, chain_data):
-    study = cb.Study(chain.problem, chain_data, cb.Settings(noise=0.8, residual=False), key=0)
+    study = cb.Study(chain.problem, chain_data, cb.Settings(noise=0.8, discrepancy=False), key=0)
     replicates = study.tell({"X": 5.0}, [-5.0, -5.4])
     mean = study.tell({"X": 5.0}, -5.2, variance=0.4)
     left, right = (each.effects(chain.problem.vertices()) for each in (replicates, mean))
@@ -174,7 +174,7 @@ def test_experiments_in_the_data_and_reported_later_give_the_same_posterior(vari
     assert np.allclose(left["sd"], right["sd"], rtol=1e-9)
     if variant == "confounded":
         with pytest.raises(
-            cb.errors.DataError, match="let cb.Study.problem, data, key=0. take them all"
+            cb.errors.DataError, match="or give all to cb.Study.problem, data, key=0"
         ):
             cb.fit(problem, seen.join(rows), method="wishart")
 
@@ -250,7 +250,7 @@ def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_st
 
 
 def test_observing_is_not_suggested_again_while_it_is_under_way(chain, chain_data):
-    settings = cb.Settings(observe=cb.optimization.Observe(probability=0.999, rows=2))
+    settings = cb.Settings(observe=cb.optimization.Observe(probability=0.999, batch=2))
     study = cb.Study(chain.problem, chain_data, settings, key=0)
     first = study.ask()
     assert first.intervention == {} and study.ask(pending=first).intervention != {}

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import runs
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data import Data
@@ -49,7 +50,7 @@ def optimize(make_problem, rows):
             return answer(queries) if callable(answer) else answer
 
         problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
-        return cb.optimize(
+        return runs.optimize(
             problem, **({"data": rows, "experiment": experiment, "rounds": 5, "key": 0} | options)
         )
 
@@ -147,7 +148,7 @@ def test_warnings_raised_as_errors_keep_the_run(optimize):
                 prior=flat,
                 noise=1.0,
                 data=cb.models.load("chain").observe(0, 0),
-                beta=0.0,
+                acquisition=cb.acquisition.ConfidenceBound(0.0),
             )
     assert not hasattr(caught.value, "run")  # nothing had been measured
 
@@ -190,7 +191,7 @@ def test_the_surrogate_is_that_of_the_good_outcomes_alone(optimize):
         optimize([[1.0, np.nan, 3.0]], batch=3)
     kept = caught.value.run.surrogate
     good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
-    again = cb.surrogates.couple(kept.post, residual="auto", learns_noise=True)
+    again = cb.surrogates.couple(kept.post, discrepancy="auto", learns_noise=True)
     tried = stack(step.suggestion.query for step in good)
     again = again.tell(tried, np.array([step.outcome for step in good]))
     queries = kept.post.problem.vertices()
@@ -211,7 +212,7 @@ def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimi
     with pytest.raises(
         cb.errors.ExperimentFailed, match="came out as .1e.200., but cannot be used"
     ) as caught:
-        optimize([measure], batch=3, update="full")
+        optimize([measure], batch=3, learn_from="rows")
     run = caught.value.run
     assert len(run.steps) == 2 and run.surrogate.post.n_observations == len(rows) + 2
     assert run.unlearned[0].row.values[0, 2] == 1e200 and "1e+200" in run.unlearned[0].why

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.dense_surrogate import dense_case
+from helpers.runs import optimize
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
@@ -59,7 +60,7 @@ def test_worth_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(o
     problem, surrogate = dense_case(objective)
     queries, points, noise = problem.sobol(3)[:4], surrogate.told, 0.2
     rule = LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
-    worth = rule.worth(surrogate, queries, objective)
+    worth = rule.value(surrogate, queries, objective)
     sign, draws = 1.0 if objective == "max" else -1.0, np.random.default_rng(1)
     now = (sign * surrogate.predict(points).mean).max()
     for row, query in enumerate(queries):
@@ -78,8 +79,8 @@ def test_worth_does_not_depend_on_the_batch_and_is_never_negative():
     queries = problem.grid(20)
     context = Context(surrogate, "min", problem.vertices(), surrogate.told)
     rule = prepare(LookAhead(), context)
-    worth = rule.worth(surrogate, queries, "min")
-    alone = [rule.worth(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
+    worth = rule.value(surrogate, queries, "min")
+    alone = [rule.value(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
     np.testing.assert_allclose(worth[::50], alone, atol=1e-12)
     assert (worth >= 0).all() and worth.max() > 0
 
@@ -106,15 +107,15 @@ def test_only_points_that_may_turn_out_best_are_kept():
     kept = promising(surrogate, among, "max", 10)
     assert len(kept) == 10
     assert surrogate.predict(kept).mean.max() == pytest.approx(mean.max())
-    everything = LookAhead(points=among).worth(surrogate, among[:5], "max")
-    fewer = LookAhead(points=kept).worth(surrogate, among[:5], "max")
+    everything = LookAhead(points=among).value(surrogate, among[:5], "max")
+    fewer = LookAhead(points=kept).value(surrogate, among[:5], "max")
     assert (fewer <= everything + 1e-12).all() and (fewer > 0).any()
 
 
 def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
     with pytest.raises(cb.errors.ModelError, match="where may the recommendation lie"):
-        LookAhead().worth(surrogate, problem.vertices(), "min")
+        LookAhead().value(surrogate, problem.vertices(), "min")
     with pytest.raises(cb.errors.ModelError, match="most must be a whole number, at least 1"):
         LookAhead(most=0)
 
@@ -204,15 +205,15 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
     )
     assert rows.rows and not plain.rows and len(rows.points) == 16
     queries = post.problem.vertices()
-    own = [rule.worth(context.surrogate, queries, "min") for rule in (plain, rows)]
+    own = [rule.value(context.surrogate, queries, "min") for rule in (plain, rows)]
     assert (own[1] >= 0).all() and own[1].max() > own[0].max()
-    with_residual = cb.surrogates.couple(post, residual=True).tell(
+    with_residual = cb.surrogates.couple(post, discrepancy=True).tell(
         queries[:4], np.arange(4.0), np.ones(4)
     )
     after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))
     assert not after.rows  # outcomes then teach the residual, not the mechanisms
     with pytest.raises(cb.errors.ModelError, match="does not know what whole rows teach"):
-        rows.worth(with_residual, queries[:2], "min")
+        rows.value(with_residual, queries[:2], "min")
 
 
 def test_acquisitions_take_turns_and_are_read_back():
@@ -222,10 +223,10 @@ def test_acquisitions_take_turns_and_are_read_back():
     assert [each.name for each in again.rules] == ["look-ahead", "ucb"]
     assert again.rules[0].most == 8
     system = cb.models.load("chain")
-    run = cb.optimize(system, rounds=4, acquisition=rule, key=0, progress=False)
+    run = optimize(system, rounds=4, acquisition=rule, key=0, progress=False)
     names = [why.split(":")[0] for why in run.trace["why"].values]
     assert names == ["look-ahead", "ucb", "look-ahead", "ucb"]
     with pytest.raises(cb.errors.ModelError, match="whose turn is it"):
-        rule.worth(run.surrogate, run.queries, "min")
+        rule.value(run.surrogate, run.queries, "min")
     with pytest.raises(cb.errors.ModelError, match="at least one"):
         cb.acquisition.InTurn(())

@@ -6,6 +6,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from helpers.runs import optimize
 from scipy.stats import t as student
 
 import causal_bo_ppl as cb
@@ -22,7 +23,7 @@ def ecoli70():
 
 @pytest.fixture(scope="module")
 def run(ecoli70):
-    return cb.optimize(ecoli70, rounds=6, observations=50, update="target", key=0)
+    return optimize(ecoli70, rounds=6, observations=50, learn_from="target", key=0)
 
 
 def test_a_run_says_what_was_tried_and_what_is_best(run, ecoli70):
@@ -44,7 +45,7 @@ def test_a_run_says_what_was_tried_and_what_is_best(run, ecoli70):
     means = run.surrogate.predict(run.queries).mean
     assert run.best.mean == pytest.approx(means.min())
     assert "best do(" in repr(run) and "<table" in run._repr_html_()
-    assert run.trace.attrs["method"] == "gc-cbo" and run.trace.attrs["kernel"] == "adaptive"
+    assert run.trace.attrs["name"] == "gc-cbo" and run.trace.attrs["relinearize"] == "True"
 
 
 def test_regret_is_of_what_was_recommended_or_of_the_best_tried_so_far(run, ecoli70):
@@ -103,9 +104,9 @@ def test_the_same_key_gives_the_same_run_in_another_process(ecoli70):
 
 @pytest.mark.heavy
 def test_rounds_do_not_compile_anything_again(ecoli70):
-    cb.optimize(ecoli70, rounds=3, observations=30, noise=1.0, key=0)
+    optimize(ecoli70, rounds=3, observations=30, noise=1.0, key=0)
     before = responses._linearize._cache_size()
-    cb.optimize(ecoli70, rounds=25, observations=40, noise=1.0, key=1)
+    optimize(ecoli70, rounds=25, observations=40, noise=1.0, key=1)
     assert responses._linearize._cache_size() == before
 
 
@@ -113,11 +114,11 @@ def test_rounds_do_not_compile_anything_again(ecoli70):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"method": "gc-cbo-fixed"}, marks=pytest.mark.slow),
-        {"kernel": "fixed"},
-        {"update": "full"},
-        {"outcomes": "exact"},
-        {"noise": 0.5, "beta": 0.0},
+        pytest.param({"preset": "gc-cbo-fixed"}, marks=pytest.mark.slow),
+        {"relinearize": False},
+        {"learn_from": "rows"},
+        {"noise": 0.0},
+        {"noise": 0.5, "acquisition": cb.acquisition.ConfidenceBound(0.0)},
         pytest.param({"report": "model"}, marks=pytest.mark.slow),
         pytest.param({"report": "observed"}, marks=pytest.mark.slow),
         pytest.param({"batch": 2}, marks=pytest.mark.slow),
@@ -125,7 +126,7 @@ def test_rounds_do_not_compile_anything_again(ecoli70):
     ids=str,
 )
 def test_every_option_runs_and_is_recorded(ecoli70, options):
-    found = cb.optimize(ecoli70, rounds=3, observations=60, key=1, **options)
+    found = optimize(ecoli70, rounds=3, observations=60, key=1, **options)
     assert len(found.steps) == 3 * options.get("batch", 1)
     assert all(getattr(found.settings, name) == value for name, value in options.items())
     assert found.settings.kernel == ("fixed" if "fixed" in str(options) else "adaptive")
@@ -138,7 +139,7 @@ def test_every_option_runs_and_is_recorded(ecoli70, options):
 
 
 def test_whole_rows_enter_the_posterior(ecoli70):
-    found = cb.optimize(ecoli70, rounds=3, observations=60, update="full", key=1)
+    found = optimize(ecoli70, rounds=3, observations=60, learn_from="rows", key=1)
     assert found.surrogate.post.n_observations == 63 and not len(found.surrogate.outcomes.counts)
 
 
@@ -163,13 +164,13 @@ def test_under_confounding_effects_are_learned_by_wishart_and_earlier_experiment
     assert found.surrogate.post.method == "wishart" and found.surrogate.post.n_observations == 60
     assert found.surrogate.outcomes.counts.sum() == 5 and found.surrogate.outcomes.counts[1] >= 2
     with pytest.raises(cb.errors.SettingsError, match="whole rows of experiments cannot be used"):
-        cb.optimize(system, data=data, rounds=2, update="full", key=0)
+        optimize(system, data=data, rounds=2, learn_from="rows", key=0)
 
 
 @pytest.mark.parametrize("batch", [2, 3])
 def test_a_batch_of_exact_outcomes_runs(batch):
-    found = cb.optimize(
-        cb.models.load("chain"), rounds=4, observations=10, outcomes="exact", batch=batch, key=0
+    found = optimize(
+        cb.models.load("chain"), rounds=4, observations=10, noise=0.0, batch=batch, key=0
     )
     assert len(found.steps) == 4 * batch and found.regret("tried")[-1] == 0
 
@@ -211,43 +212,49 @@ def test_unidentifiable_sets_are_refused_or_dropped():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"method": "magic"}, "method must be one of 'gc-cbo', .* 'bo'; got 'magic'"),
-        ({"method": "gc-cbo-fixed", "kernel": "adaptive"}, "kernel must be one of 'fixed'"),
-        ({"acquisition": "pi"}, "acquisition must be one of"),
+        ({"preset": "magic"}, "preset must be one of 'gc-cbo', .* 'bo'; got 'magic'"),
         ({"rounds": 0}, "rounds must be a whole number, at least 1; got 0"),
         ({"rounds": 2.5}, "rounds must be a whole number"),
         ({"rounds": 10**10}, "rounds must be a whole number, at most 1e.09; got"),
         ({"noise": 10**400}, "noise must be a finite number, at most 1e.50; got"),
-        ({"rounds": None}, "when to stop"),
+        ({"rounds": None}, "an optimization needs an end"),
         ({"budget": np.nan}, "budget must be a finite number"),
-        ({"beta": -1.0}, "beta must be finite and 0 or more, got -1"),
+        ({"beta": -1.0}, "the settings beta are unknown; cb.Settings takes mechanisms"),
         ({"noise": -1.0}, "noise must be a finite number, at least 0"),
         ({"batch": True}, "batch must be a whole number"),
-        ({"outcomes": "exact", "noise": 1.0}, "have no noise and no rows"),
-        ({"outcomes": "exact", "update": "full"}, "have no noise and no rows"),
-        ({"update": "full", "noise": 1.0}, "learns the noise from whole rows"),
-        ({"update": "full", "kernel": "fixed"}, "its kernel cannot be fixed"),
-        ({"kernel": ""}, "kernel must be one of"),
-        ({"inference": "wishart", "update": "full"}, "wishart learns from observational rows only"),
-        ({"residual": "no"}, "residual must be one of 'auto', True, False; got 'no'"),
-        ({"residual": True, "update": "full"}, "residual=True and coupling=False need"),
-        ({"method": "cbo", "residual": True}, "belongs to the coupled surrogate, not to 'cbo'"),
+        ({"noise": 0.0, "learn_from": "rows"}, "learns the noise from whole observations"),
+        ({"learn_from": "rows", "noise": 1.0}, "learns the noise from whole observations"),
+        ({"learn_from": "rows", "relinearize": False}, "its kernel cannot be fixed"),
+        ({"kernel": "monte_carlo"}, 'kernel must be "jacobian"'),
+        (
+            {"inference": "wishart", "learn_from": "rows"},
+            "wishart learns from observational data only",
+        ),
+        ({"discrepancy": "no"}, "discrepancy must be one of 'auto', True, False; got 'no'"),
+        ({"discrepancy": True, "learn_from": "rows"}, "discrepancy=True and surrogate"),
+        ({"preset": "cbo", "discrepancy": True}, "belongs to the coupled surrogate, not to 'cbo'"),
         ({"stop": 0.1}, "stop must be cb.optimization.Stop"),
         ({"observe": 0.1}, "observe must be cb.optimization.Observe"),
     ],
     ids=str,
 )
 def test_odd_settings_are_refused(options, match):
-    with pytest.raises(cb.errors.ModelError, match=match):
-        cb.optimize(cb.models.load("chain"), **({"rounds": 2, "key": 0} | options))
+    with pytest.raises(cb.errors.SettingsError, match=match):
+        optimize(cb.models.load("chain"), **({"rounds": 2, "key": 0} | options))
+
+
+def test_an_acquisition_that_is_unknown_is_refused():
+    with pytest.raises(cb.CausalBOError, match="acquisition must be one of"):
+        cb.Settings(acquisition="pi")
 
 
 def test_equally_good_interventions_are_said_to_be_so(make_problem):
     problem = make_problem(known={("Z", "Y"): 1e-90}, sets=[("X",), ("Z",)])
     data = cb.models.load("chain").observe(40, 0)
-    options = {"data": data, "experiment": lambda q: [0.0], "rounds": 1, "beta": 0.0, "key": 0}
+    options = {"data": data, "experiment": lambda q: [0.0], "rounds": 1, "key": 0}
+    options["acquisition"] = cb.acquisition.ConfidenceBound(0.0)
     with pytest.warns(cb.CausalBOWarning, match="all 4 interventions look equally good; the first"):
-        found = cb.optimize(problem, **options)
+        found = optimize(problem, **options)
     assert found.best.intervention == {"X": -5.0}
 
 
@@ -275,8 +282,13 @@ def test_what_cannot_be_optimized_is_refused(make_problem):
 def gaps(system, observations, seeds, rounds=15):
     return np.array(
         [
-            cb.optimize(
-                system, rounds=rounds, observations=observations, noise=1.0, beta=2.0, key=seed
+            optimize(
+                system,
+                rounds=rounds,
+                observations=observations,
+                noise=1.0,
+                acquisition=cb.acquisition.ConfidenceBound(2.0),
+                key=seed,
             ).regret("tried")[-1]
             for seed in range(seeds)
         ]
@@ -307,8 +319,14 @@ def test_the_published_setting_is_reached():
 )
 def test_what_is_recommended_is_what_report_asks_for(ecoli70, report):
     """Against sorting by hand: the same experiments, whatever is reported after them."""
-    found = cb.optimize(
-        ecoli70, rounds=12, observations=30, noise=9.0, beta=9.0, report=report, key=0
+    found = optimize(
+        ecoli70,
+        rounds=12,
+        observations=30,
+        noise=9.0,
+        acquisition=cb.acquisition.ConfidenceBound(9.0),
+        report=report,
+        key=0,
     )
     tried = [tuple(sorted(each.items())) for each in ecoli70.problem.interventions(found.queries)]
     came = found.trace["outcome"].values
@@ -333,8 +351,9 @@ def test_a_batch_is_chosen_as_if_its_first_outcomes_were_known(ecoli70):
 
     Conditioned on what was chosen before.
     """
-    options = {"batch": 4, "kernel": "fixed", "noise": 0.1, "beta": 9.0}
-    found = cb.optimize(ecoli70, rounds=1, observations=30, key=0, **options)
+    options = {"batch": 4, "relinearize": False, "noise": 0.1}
+    options["acquisition"] = cb.acquisition.ConfidenceBound(9.0)
+    found = optimize(ecoli70, rounds=1, observations=30, key=0, **options)
     post, queries = found.surrogate.post, ecoli70.problem.vertices()
     gram = np.array(cb.jacobian_gram(post, queries).gram)
     mean = np.asarray(cb.response(post)(post.mean, queries))

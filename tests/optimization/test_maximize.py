@@ -35,7 +35,7 @@ class Plain:
     name = "plain"
     uses_costs = False
 
-    def worth(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, objective):
         return self.function(queries)
 
 
@@ -53,16 +53,16 @@ def box(sets=(("X",), ("Z",), ("X", "Z")), **options):
 def grid_best(space, surrogate, rule, n=401):
     """The best of a dense grid over every box."""
     queries = space.problem.grid(n)
-    return float(rule.worth(surrogate, queries, space.problem.objective).max())
+    return float(rule.value(surrogate, queries, space.problem.objective).max())
 
 
 @pytest.mark.parametrize("rule", [ConfidenceBound(2.0), LogExpectedImprovement(-3.0)])
 def test_where_effects_are_affine_all_vertices_are_enumerated(fitted, rule):
     problem, surrogate = fitted
     found = find_best(Space(problem, problem.sets), surrogate, rule)
-    worth = rule.worth(surrogate, problem.vertices(), "min")
-    assert found.worth == pytest.approx(worth.max(), abs=1e-12)
-    assert found.worth >= rule.worth(surrogate, problem.grid(9), "min").max() - 1e-9
+    worth = rule.value(surrogate, problem.vertices(), "min")
+    assert found.value == pytest.approx(worth.max(), abs=1e-12)
+    assert found.value >= rule.value(surrogate, problem.grid(9), "min").max() - 1e-9
     assert found.how == f"all {len(worth)} vertices"
     assert found.cost == problem.cost(found.query)[0]
 
@@ -80,8 +80,8 @@ def test_costs_with_a_kink_at_zero_are_solved_by_cutting_boxes_there(rule):
     surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
     found = find_best(Space(problem, problem.sets), surrogate, rule)
     assert found.how == f"all {sum(3 ** len(each) for each in problem.sets)} vertices"
-    inside = rule.worth(surrogate, problem.grid(13), "min")
-    assert found.worth >= inside.max() - 1e-9
+    inside = rule.value(surrogate, problem.grid(13), "min")
+    assert found.value >= inside.max() - 1e-9
 
 
 def test_costs_of_another_shape_and_bent_effects_need_a_search(fitted):
@@ -93,7 +93,7 @@ def test_costs_of_another_shape_and_bent_effects_need_a_search(fitted):
     rule, space = ConfidenceBound(2.0, eta=1.0), Space(problem, problem.sets)
     found = find_best(space, surrogate, rule)
     assert "improved by brackets and gradients" in found.how
-    assert found.worth >= rule.worth(surrogate, problem.grid(25), "min").max() - 1e-9
+    assert found.value >= rule.value(surrogate, problem.grid(25), "min").max() - 1e-9
     assert find_best(space, surrogate, ConfidenceBound(2.0)).how.startswith("all")
 
 
@@ -113,7 +113,7 @@ def test_climbing_finds_the_optimum_of_an_affine_mean_and_a_convex_sd(seed):
     assert list(graph.nodes) == [*names, "Y"]
     rule = SimpleNamespace(
         name="affine and convex", at_vertices=True, uses_costs=False,
-        worth=lambda surrogate, queries, objective: worth(queries),
+        value=lambda surrogate, queries, objective: worth(queries),
     )  # fmt: skip
     surrogate = SimpleNamespace(is_affine=True)
     found = find_best(Space(problem, problem.sets), surrogate, rule)
@@ -123,7 +123,7 @@ def test_climbing_finds_the_optimum_of_an_affine_mean_and_a_convex_sd(seed):
         x = np.column_stack([np.broadcast_to(head, (len(tail), 4)), tail])
         value = x @ slopes + np.sqrt(2.0) * np.linalg.norm(x @ root + 0.3, axis=1)
         best = max(best, float(value.max()))
-    assert found.worth == pytest.approx(best, rel=1e-12)
+    assert found.value == pytest.approx(best, rel=1e-12)
     assert found.how.endswith("larger sets one variable at a time")
 
 
@@ -156,7 +156,7 @@ def test_a_smooth_worth_is_solved_as_well_as_by_other_optimizers(objective, name
     rule = prepare(rules[name], context)
     found = find_best(space, surrogate, rule, tried=surrogate.told)
     grid = problem.grid(41)
-    values = rule.worth(surrogate, grid, objective)
+    values = rule.value(surrogate, grid, objective)
     order, best = np.argsort(-values)[:6], float(values.max())
     for row in order:  # polished by scipy, alone
         mask = np.asarray(grid.mask)[row]
@@ -166,12 +166,12 @@ def test_a_smooth_worth_is_solved_as_well_as_by_other_optimizers(objective, name
             value = np.zeros((1, 3))
             value[0, mask] = x
             return -float(
-                rule.worth(surrogate, cb.problem.Queries(mask[None], value), objective)[0]
+                rule.value(surrogate, cb.problem.Queries(mask[None], value), objective)[0]
             )
 
         polished = minimize(loss, np.asarray(grid.value)[row, mask], bounds=ends, tol=1e-13)
         best = max(best, -float(polished.fun))
-    assert found.worth >= best - 1e-7 * max(abs(best), 1e-3)
+    assert found.value >= best - 1e-7 * max(abs(best), 1e-3)
     problem.require(found.query)
 
 
@@ -247,7 +247,7 @@ def test_nothing_infeasible_is_proposed_and_none_left_is_an_error():
 
     seen = []
     found = find_best(space, surrogate, Plain(worth))
-    assert disc(found.query).all() and found.worth > 1.3  # sqrt 2 on the circle
+    assert disc(found.query).all() and found.value > 1.3  # sqrt 2 on the circle
     assert find_best(space, surrogate, ConfidenceBound(2.0)).how.endswith("gradients")
 
     def none(queries):
@@ -266,8 +266,8 @@ def test_given_corners_stand_for_the_vertices_of_the_boxes(fitted):
     problem, surrogate = fitted
     corners = problem.vertices()[np.array([3, 8, 11])]
     found = find_best(Space(problem, problem.sets, corners=corners), surrogate, ConfidenceBound())
-    worth = ConfidenceBound().worth(surrogate, corners, "min")
-    assert found.worth == worth.max() and found.how == "all 3 vertices"
+    worth = ConfidenceBound().value(surrogate, corners, "min")
+    assert found.value == worth.max() and found.how == "all 3 vertices"
 
 
 def test_only_what_can_be_paid_for_is_proposed(fitted):

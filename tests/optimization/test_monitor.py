@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from helpers.runs import optimize
 from scipy.integrate import quad
 from scipy.stats import kstest, multivariate_t, norm
 
@@ -378,16 +379,16 @@ def test_degrees_are_observations_of_the_target_minus_parameters():
 # Whole runs
 
 
-def play(system, rows, update, seeds, rounds=15):
+def play(system, rows, learn_from, seeds, rounds=15):
     for seed in seeds:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cb.CausalBOWarning)
-            run = cb.optimize(
+            run = optimize(
                 system,
                 rounds=rounds,
                 observations=rows,
-                update=update,
-                residual=False,
+                learn_from=learn_from,
+                discrepancy=False,
                 key=seed,
                 progress=False,
             )
@@ -401,18 +402,18 @@ def test_a_bowl_fitted_as_linear_surprises_within_a_few_outcomes(bowl):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", ["target", "full"])
-def test_a_bowl_fitted_as_linear_surprises_by_the_fourth_outcome_in_most_seeds(bowl, update):
-    alarms = np.array([found.alarm or 99 for found in play(bowl, 400, update, range(40))])
+@pytest.mark.parametrize("learn_from", ["target", "rows"])
+def test_a_bowl_fitted_as_linear_surprises_by_the_fourth_outcome_in_most_seeds(bowl, learn_from):
+    alarms = np.array([found.alarm or 99 for found in play(bowl, 400, learn_from, range(40))])
     assert (alarms <= 4).sum() >= 24 and np.median(alarms) <= 4 and (alarms <= 8).sum() >= 37
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [50, 100])
-@pytest.mark.parametrize("update", ["target", "full"])
+@pytest.mark.parametrize("learn_from", ["target", "rows"])
 @pytest.mark.parametrize("name", ["chain", "ecoli70"])
-def test_true_linear_systems_rarely_surprise(name, update, rows):
+def test_true_linear_systems_rarely_surprise(name, learn_from, rows):
     network = {"target": "b1583", "parents": False, "max_size": 2} if name == "ecoli70" else {}
     system = cb.models.load(name, **network)
-    found = [each.alarm is not None for each in play(system, rows, update, range(400))]
+    found = [each.alarm is not None for each in play(system, rows, learn_from, range(400))]
     assert sum(found) <= 8

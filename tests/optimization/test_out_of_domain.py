@@ -33,16 +33,16 @@ def test_outcome_of_a_set_that_is_not_explored_informs_about_shared_parameters(
     assert updated.best.by == "model"
     asked = [{"Z": 2.0}]
     assert updated.effects(asked)["sd"][0] < chain_study.effects(asked)["sd"][0]
-    whole = cb.Study(chain.problem, chain_data, cb.Settings(method="bo"), key=0)
+    whole = cb.Study(chain.problem, chain_data, cb.Settings.preset("bo"), key=0)
     with pytest.raises(
         cb.errors.ObservationError, match="cannot be learned from here: .*Report the whole row"
     ):
         whole.tell({"X": 1.0}, -1.5)
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "gc-cbo-nocoupling"}, {"update": "target"}])
+@pytest.mark.parametrize("options", [{}, {"surrogate": "uncoupled"}, {"learn_from": "target"}])
 def test_outcome_beyond_its_domain_informs_as_if_the_domain_were_wider(chain, chain_data, options):
-    settings, graph = cb.Settings(residual=False, **options), chain.problem.graph
+    settings, graph = cb.Settings(discrepancy=False, **options), chain.problem.graph
     problem, wide = (
         cb.Problem(graph, "Y", domains={"X": (-1.0, 1.0), "Z": (-1.0, high)}) for high in (1.0, 4.0)
     )
@@ -104,11 +104,11 @@ def test_outcome_of_a_variable_without_a_domain_informs_about_shared_parameters(
 
 
 def test_discrepancy_keeps_its_value_at_the_edge_of_a_domain(chain, chain_data):
-    settings = cb.Settings(residual=True, noise=0.1)
+    settings = cb.Settings(discrepancy=True, noise=0.1)
     study = cb.Study(chain.problem, chain_data, settings, key=0)
     updated = study.tell({"X": 5.0}, -5.0).tell({"X": 9.0}, -9.0)
-    residual, both = updated.surrogate.residual, for_measured(chain.problem)
-    inside, outside = residual.features(both.require(both.queries([{"X": 5.0}, {"X": 9.0}])))
+    discrepancy, both = updated.surrogate.discrepancy, for_measured(chain.problem)
+    inside, outside = discrepancy.features(both.require(both.queries([{"X": 5.0}, {"X": 9.0}])))
     assert np.array_equal(inside, outside) and np.abs(inside).max() > 0.1
     means = [each.effects([{"X": 5.0}])["mean"][0] for each in (study, updated)]
     assert np.isfinite(means).all() and means[0] != means[1]

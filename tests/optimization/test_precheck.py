@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.monitor import (
@@ -63,7 +64,7 @@ def test_what_cannot_be_checked_is_omitted():
     system = cb.models.load("chain")
     few = cb.fit(system.problem, system.observe(6, 0))
     assert [check.name for check in precheck(few)] == ["causal graph", "overlap"]
-    with pytest.raises(cb.errors.DataError, match="6 rows are too few"):
+    with pytest.raises(cb.errors.DataError, match="6 observations are too few"):
         check_curvature(few)
 
 
@@ -81,12 +82,12 @@ def test_data_that_contradict_the_graph_are_reported_and_begin_with_a_discrepanc
     with pytest.warns(
         cb.CausalBOWarning, match="A and Y should be independent given M.*discrepancy="
     ):
-        run = cb.optimize(problem, progress=False, **options)
-    assert contradicts_graph(run.checks) and run.trace["residual"].values[0] > 0
-    assert run.settings.residual == "auto"
+        run = optimize(problem, progress=False, **options)
+    assert contradicts_graph(run.checks) and run.trace["discrepancy"].values[0] > 0
+    assert run.settings.discrepancy == "auto"
     *_, last = retrace(run)
-    assert last.state.surrogate.residual.amplitude == run.surrogate.residual.amplitude
-    assert cb.optimize(problem, progress=False, method="cbo", **options).steps  # has no residual
+    assert last.state.surrogate.discrepancy.amplitude == run.surrogate.discrepancy.amplitude
+    assert optimize(problem, progress=False, preset="cbo", **options).steps  # has no residual
 
 
 @pytest.mark.heavy

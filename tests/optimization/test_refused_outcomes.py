@@ -100,7 +100,7 @@ def test_value_of_a_row_far_from_what_was_expected_must_be_confirmed(
     assert abs(5.5 - low) > 3 * high
     assert len(chain_study.tell({"X": 5.0}, {"Z": 5.5, "Y": -6.0}).records) == 1
     assert len(chain_study.tell({"X": 12.0}, {"Z": 10.0, "Y": -13.0}).records) == 1
-    alone = cb.Study(chain.problem, chain_data, cb.Settings(update="target"), key=0)
+    alone = cb.Study(chain.problem, chain_data, cb.Settings(learn_from="target"), key=0)
     assert len(alone.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}).records) == 1  # Z is not used
 
 

@@ -6,6 +6,7 @@ from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
+from helpers import runs
 from scipy.stats import chi2
 
 import causal_bo_ppl as cb
@@ -16,7 +17,7 @@ pytestmark = [
     pytest.mark.heavy,
     pytest.mark.filterwarnings("ignore::causal_bo_ppl.CausalBOWarning"),
 ]
-optimize = partial(cb.optimize, rounds=5, observations=12, key=4, progress=False)
+optimize = partial(runs.optimize, rounds=5, observations=12, key=4, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_gains_and_the_variance_sum_ratio_are_those_of_dense_logarithms(chain, r
 
 
 def test_doubt_along_a_fixed_kernel_is_that_of_a_dense_gaussian_process(chain):
-    run = optimize(chain, method="gc-cbo-fixed", noise=0.5, residual=False, rounds=7)
+    run = optimize(chain, preset="gc-cbo-fixed", noise=0.5, discrepancy=False, rounds=7)
     found, post = cb.optimization.decompose_regret(run), run.base
     mask, value = np.asarray(run.queries.mask), np.asarray(run.queries.value)
     same = (mask[:, None] == mask).all(2) & (value[:, None] == value).all(2)
@@ -126,7 +127,7 @@ def test_doubt_along_a_fixed_kernel_is_that_of_a_dense_gaussian_process(chain):
 def test_regret_stays_below_the_bound_with_the_least_errors_that_make_bounds_hold(name):
     """A theorem, whatever the data: z_t has the best bound, and all bounds hold."""
     for key in range(3):
-        run = optimize(cb.models.load(name), observations=8, rounds=5, key=key, residual=False)
+        run = optimize(cb.models.load(name), observations=8, rounds=5, key=key, discrepancy=False)
         found = cb.optimization.decompose_regret(run)
         assert found["R_T"] <= found["sharp bound"] + 1e-9
         away = found.path["needed"] - found.path["parameter"]
@@ -178,11 +179,11 @@ def test_without_the_truth_everything_but_regrets_is_computed(chain):
 
 def test_what_a_method_does_not_have_is_not_a_number(chain):
     found = cb.optimization.decompose_regret(
-        optimize(chain, rounds=2, method="cbo", observations=30)
+        optimize(chain, rounds=2, preset="cbo", observations=30)
     )
     assert np.isnan(found["exploration"]) and np.isnan(found["sup gamma_T"])
     assert np.isfinite(found["R_T"]) and np.isfinite(found["parameter error"])
-    exact = cb.optimization.decompose_regret(optimize(chain, rounds=2, outcomes="exact"))
+    exact = cb.optimization.decompose_regret(optimize(chain, rounds=2, noise=0.0))
     assert exact["sup gamma_T"] == np.inf and exact["variance-sum ratio"] == 0
 
 
@@ -190,8 +191,8 @@ def test_what_a_method_does_not_have_is_not_a_number(chain):
     "options",
     [
         {"batch": 2, "observe": cb.optimization.Observe(0.4)},
-        {"update": "target", "batch": 2},
-        {"method": "gc-cbo-nocoupling"},
+        {"learn_from": "target", "batch": 2},
+        {"preset": "gc-cbo-nocoupling"},
         {"inference": "wishart", "observations": 40},
     ],
     ids=str,

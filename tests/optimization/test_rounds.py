@@ -5,23 +5,24 @@ from functools import partial
 
 import numpy as np
 import pytest
+from helpers import runs
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.experiments import gain_of_rows
 from causal_bo_ppl.optimization.settings import PRESETS
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 
-optimize = partial(cb.optimize, rounds=4, observations=50, key=0, progress=False)
+optimize = partial(runs.optimize, rounds=4, observations=50, key=0, progress=False)
 
 
-@pytest.mark.parametrize("method", PRESETS)
-def test_every_method_runs_by_its_name(chain, method):
-    run = optimize(chain, method=method)
-    assert len(run.steps) == 4 and np.isfinite(run.best.mean) and run.settings.method == method
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_runs_by_its_name(chain, preset):
+    run = optimize(chain, preset=preset)
+    assert len(run.steps) == 4 and np.isfinite(run.best.mean) and run.settings.name == preset
     assert (
         all(step.suggestion.why for step in run.steps) and run.stopped == "all 4 rounds were used"
     )
-    if method == "bo":
+    if preset == "bo":
         assert set(run.trace["set"].values) == {"X, Z"}
 
 
@@ -38,16 +39,16 @@ def test_every_acquisition_runs_and_the_same_key_gives_the_same_trace(chain, acq
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "cbo"},
-        {"acquisition": cb.acquisition.CostSubtracted("ei", 0.1), "beta": None},
-        {"beta": "schedule"},
+        {"surrogate": "independent"},
+        {"acquisition": cb.acquisition.CostSubtracted("ei", 0.1)},
+        {"acquisition": cb.acquisition.ConfidenceBound("schedule")},
         {
             "acquisition": cb.acquisition.ConfidenceBound(
                 cb.acquisition.BetaSchedule(0.2), causal=1.0
             )
         },
         {"observe": cb.optimization.Observe(0.2, most=5), "stop": cb.optimization.Stop(0.01)},
-        {"residual": True, "update": "target", "coupling": False},
+        {"discrepancy": True, "learn_from": "target", "surrogate": "uncoupled"},
     ],
     ids=str,
 )
@@ -59,13 +60,13 @@ def test_settings_are_written_and_read(options):
 def test_whole_rows_teach_the_mechanisms_where_they_are_measured(chain):
     run = optimize(chain)
     assert run.surrogate.post.n_observations == 54 and run.base.n_observations == 50
-    assert run.to_frame().equals(optimize(chain, update="full").to_frame())
-    exact = optimize(chain, outcomes="exact")
+    assert run.to_frame().equals(optimize(chain, learn_from="rows").to_frame())
+    exact = optimize(chain, noise=0.0)
     assert exact.surrogate.post.n_observations == 50 and len(exact.surrogate.told.values) == 4
 
 
 def test_outcomes_without_noise_are_not_asked_for_twice(chain):
-    run = optimize(chain, outcomes="exact", residual=False)
+    run = optimize(chain, noise=0.0, discrepancy=False)
     assert len(run.problem.to_frame(run.queries).drop_duplicates()) == 4
 
 
@@ -74,7 +75,7 @@ def test_a_right_model_has_the_same_trace_with_and_without_the_chance_of_a_resid
     same = [
         optimize(chain, rounds=8, key=seed)
         .to_frame()
-        .equals(optimize(chain, rounds=8, key=seed, residual=False).to_frame())
+        .equals(optimize(chain, rounds=8, key=seed, discrepancy=False).to_frame())
         for seed in range(10)
     ]
     assert sum(same) >= 9
@@ -90,13 +91,13 @@ def test_a_wrong_model_is_named_and_left(bowl):
         "before the first experiment: 1 of 2 mechanisms are nonlinear" in each for each in words
     )
     assert any("better explained with a model discrepancy" in each for each in words)
-    residual = run.trace["residual"].values
+    residual = run.trace["discrepancy"].values
     assert residual[-1] > 0 and not run.surrogate.is_affine
     assert len(run.problem.to_frame(run.queries).drop_duplicates()) > 3
     assert [check.name for check in run.checks if check.verdict == "failed"][0] == "mechanisms"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cb.CausalBOWarning)
-        stuck = optimize(bowl, rounds=12, observations=400, residual=False)
+        stuck = optimize(bowl, rounds=12, observations=400, discrepancy=False)
     assert stuck.surprise.alarm is not None and run.regret()[-1] < stuck.regret()[-1]
 
 
@@ -112,7 +113,7 @@ def test_belief_does_not_depend_on_the_order_of_telling(bowl):
     apart = state
     for entry in reversed(entries):
         apart = tell(apart, [entry])
-    assert together.surrogate.residual is not None
+    assert together.surrogate.discrepancy is not None
     at = bowl.problem.sobol(4)
     for one, two in zip(together.surrogate.predict(at), apart.surrogate.predict(at), strict=True):
         np.testing.assert_array_equal(one, two)
@@ -120,7 +121,9 @@ def test_belief_does_not_depend_on_the_order_of_telling(bowl):
 
 @pytest.mark.heavy
 def test_rows_are_observed_instead_of_experiments(chain):
-    run = optimize(chain, rounds=12, observe=cb.optimization.Observe(0.5, most=3, rows=2, cost=0.1))
+    run = optimize(
+        chain, rounds=12, observe=cb.optimization.Observe(0.5, most=3, batch=2, cost=0.1)
+    )
     assert len(run.observed) == 2 and len(run.steps) == 10  # 4 rows: no more than 3 are begun
     assert run.surrogate.post.n_observations == 50 + 4 + 10 and not len(run.surrogate.told.values)
     assert run.trace["total_cost"].values[-1] == pytest.approx(10 + 0.4)
@@ -131,7 +134,7 @@ def test_rows_are_observed_instead_of_experiments(chain):
     assert [each.round for each in by_gain.observed][:1] == [1] and len(by_gain.observed) == 2
     poor = optimize(chain, rounds=9, budget=2.5, observe=cb.optimization.Observe(0.9, cost=1.0))
     assert poor.trace["total_cost"].values[-1:].sum() <= 2.5 and len(poor.observed) <= 2
-    with pytest.raises(cb.errors.ModelError, match="needs the cost of a row"):
+    with pytest.raises(cb.errors.SettingsError, match="needs the cost of an observation"):
         cb.optimization.Observe(None)
 
 
@@ -188,9 +191,9 @@ def said_after_the_first_round(said):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("residual", ["auto", False])
-def test_a_resumed_run_says_nothing_twice(bowl, residual):
-    options = {"observations": 400, "residual": residual}
+@pytest.mark.parametrize("discrepancy", ["auto", False])
+def test_a_resumed_run_says_nothing_twice(bowl, discrepancy):
+    options = {"observations": 400, "discrepancy": discrepancy}
     with pytest.warns(cb.CausalBOWarning) as said:
         half = optimize(bowl, rounds=7, **options)
     assert said_after_the_first_round(said)
@@ -218,7 +221,7 @@ def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
 
 def test_an_experiment_that_cannot_observe_says_so(chain):
     with pytest.raises(cb.errors.ObservationError, match="must return Data, .*; it returned list"):
-        cb.optimize(
+        optimize(
             chain.problem,
             data=chain.observe(40, 0),
             experiment=lambda queries: [0.0] * len(queries),

@@ -5,12 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from helpers.runs import optimize
 from plugins.exploration import PureExploration
 from plugins.importance_resampling import ImportanceResampling
 from plugins.independent_regression import IndependentRegression
 from plugins.quadratic import Quadratic
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.optimization.settings import PRESETS
 
 PRIORS = [
     cb.priors.ScaledPrior(rows=0.25),
@@ -35,7 +37,7 @@ def test_a_prior_is_read_back_with_all_its_digits(prior):
     "settings",
     [
         cb.Settings(),
-        cb.Settings(method="gc-cbo-fixed", rounds=7, noise=0.1),
+        cb.Settings.preset("gc-cbo-fixed", rounds=7, noise=0.1),
         cb.Settings(budget=3.5, inference="laplace", prior=PRIORS[2], accept="a dry run"),
         cb.Settings(rounds=2, inference=cb.NUTS(chains=2, target_accept=0.9)),
         cb.Settings(rounds=2, mechanisms="gp", prior=PRIORS[4]),
@@ -55,7 +57,7 @@ def test_priors_of_bent_mechanisms_are_equal_where_their_parts_are():
         cb.priors.GPPrior(scales=scales) for scales in ({"X": 2, "Z": 1}, {"Z": 1, "X": 2})
     )
     assert one == other and hash(one) == hash(other) and one != cb.priors.GPPrior()
-    with pytest.raises(cb.errors.ModelError, match="a prior is read from a JSON text"):
+    with pytest.raises(cb.CausalBOError, match="a prior is read from a JSON text"):
         cb.priors.GPPrior.from_json("{")
 
 
@@ -64,9 +66,7 @@ def test_a_family_of_ones_own_is_given_back_by_name():
     text = settings.to_json()
     given = {settings.mechanisms.name: settings.mechanisms}
     assert cb.Settings.from_json(text, given).mechanisms is settings.mechanisms
-    with pytest.raises(
-        cb.errors.ModelError, match="a text cannot hold; give it back with from_json"
-    ):
+    with pytest.raises(cb.errors.SettingsError, match="a text cannot hold; give it to from_json"):
         cb.Settings.from_json(text)
 
 
@@ -77,19 +77,17 @@ def test_records_of_ones_own_are_written_by_name_and_given_back():
     text = settings.to_json()
     functions = {each.name: each for each in records}
     assert cb.Settings.from_json(text, functions) == settings
-    with pytest.raises(
-        cb.errors.ModelError, match="a text cannot hold; give it back with from_json"
-    ):
+    with pytest.raises(cb.errors.SettingsError, match="a text cannot hold; give it to from_json"):
         cb.Settings.from_json(text)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.pop("beta"), "the settings lack beta"),
+        (lambda record: record.pop("noise"), "the settings lack noise"),
         (lambda record: record.update(colour=1), "the unknown colour"),
-        (lambda record: record.update(format=2), "no text of settings in format 1"),
-        (lambda record: record.update(method="magic"), "method must be one of"),
+        (lambda record: record.update(format=1), "written in format 1, and this version reads"),
+        (lambda record: record.update(report="magic"), "report must be one of"),
         (lambda record: record.update(prior={"prior": "os.system"}), "a prior is one of"),
         (lambda record: record.update(prior={"prior": "GPPrior"}), "has exactly the fields"),
         (lambda record: record.update(mechanisms={"gp": {"x": 1}}), "options of cb.GP cannot be"),
@@ -103,34 +101,61 @@ def test_records_of_ones_own_are_written_by_name_and_given_back():
 def test_texts_that_were_changed_are_refused(change, message):
     record = json.loads(cb.Settings(rounds=3).to_json())
     change(record)
-    with pytest.raises(cb.errors.ModelError, match=message):
+    with pytest.raises(cb.CausalBOError, match=message):
         cb.Settings.from_json(json.dumps(record))
-    with pytest.raises(cb.errors.ModelError, match="read from a JSON text"):
+    with pytest.raises(cb.errors.SettingsError, match="read from a JSON text"):
         cb.Settings.from_json("{")
-    with pytest.raises(cb.errors.ModelError, match="read from a JSON text"):
+    with pytest.raises(cb.CausalBOError, match="read from a JSON text"):
         cb.priors.FixedPrior.from_json("{")
 
 
-def test_settings_and_keywords_give_the_same_run_and_not_both():
+def test_rounds_and_observations_override_those_of_the_settings():
     system = cb.models.load("chain")
     settings = cb.Settings(rounds=3, observations=30, noise=1.0)
-    one = cb.optimize(system, settings=settings, key=0)
-    other = cb.optimize(system, rounds=3, observations=30, noise=1.0, key=0)
+    one = cb.optimize(system, settings, key=0)
+    other = cb.optimize(system, cb.Settings(noise=1.0), rounds=3, observations=30, key=0)
     assert one.trace["outcome"].values.tolist() == other.trace["outcome"].values.tolist()
-    assert one.settings == other.settings
-    with pytest.raises(cb.errors.ModelError, match="give `settings`, or the keywords"):
-        cb.optimize(system, settings=settings, beta=1.0, key=0)
-    with pytest.raises(cb.errors.ModelError, match="kernel must be one of 'fixed'"):
-        cb.Settings(method="gc-cbo-fixed", kernel="adaptive")
+    assert one.settings == other.settings == settings
+    assert cb.optimize(system, settings, rounds=1, key=0).settings.rounds == 1
+    for given in ("magic", 3, None):
+        with pytest.raises(cb.errors.SettingsError, match="preset"):
+            cb.optimize(system, given, rounds=1, key=0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_named_and_differ_in_some_fields_from_the_default(name):
+    preset = cb.Settings.preset(name, rounds=7)
+    assert preset.name == name and preset.rounds == 7 and preset.mechanisms == "linear"
+    assert (preset == cb.Settings(rounds=7)) == (name == "gc-cbo")
+    study = cb.Study(
+        cb.models.load("chain").problem, cb.models.load("chain").observe(30, 0), name, key=0
+    )
+    assert study.settings == cb.Settings.preset(name)
+
+
+def test_settings_that_are_no_preset_are_named_by_their_parts():
+    beta = cb.acquisition.ConfidenceBound(4.0)
+    assert cb.Settings(acquisition=beta).name == "gc-cbo"
+    assert cb.Settings.preset("cbo", acquisition="thompson").name == "cbo, thompson"
+    assert cb.Settings(surrogate=IndependentRegression(), relinearize=False).name.endswith(", ucb")
+
+
+def test_data_may_be_a_table():
+    system = cb.models.load("chain")
+    data = system.observe(30, 0)
+    one, other = (
+        cb.optimize(system, data=each, rounds=2, key=0) for each in (data, data.to_frame())
+    )
+    assert one.to_frame().equals(other.to_frame())
 
 
 def test_a_run_keeps_all_that_it_depends_on():
     system = cb.models.load("chain")
-    run = cb.optimize(system, rounds=2, observations=30, prior=cb.priors.FixedPrior(), key=7)
+    run = optimize(system, rounds=2, observations=30, prior=cb.priors.FixedPrior(), key=7)
     assert run.key and dict(run.versions)["causal_bo_ppl"] == cb.__version__
     assert (
         run.prior.canonical() == cb.priors.FixedPrior().canonical() and len(run.data_digest) == 64
     )
-    other = cb.optimize(system, rounds=2, observations=31, prior=cb.priors.FixedPrior(), key=7)
+    other = optimize(system, rounds=2, observations=31, prior=cb.priors.FixedPrior(), key=7)
     assert run.data_digest != other.data_digest
     assert {"key", "versions", "data_digest", "verdict"} <= set(run.trace.attrs)

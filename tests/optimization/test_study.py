@@ -36,7 +36,7 @@ def test_study_needs_a_problem_data_settings_and_a_key(chain, chain_data):
     with pytest.raises(cb.errors.DataError, match="read them for this problem"):
         cb.Study(chain.problem, cb.models.load("healthcare").observe(9, 0), key=0)
     with pytest.raises(cb.errors.ObservationError, match="needs whole rows"):
-        full = cb.Study(chain.problem, chain_data, cb.Settings(update="full"), key=0)
+        full = cb.Study(chain.problem, chain_data, cb.Settings(learn_from="rows"), key=0)
         full.tell({"X": 1.0}, -1.0)
 
 

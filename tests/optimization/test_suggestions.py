@@ -18,19 +18,19 @@ import causal_bo_ppl as cb
         {"acquisition": "thompson"},
         pytest.param({"acquisition": "thompson", "batch": 3}, marks=pytest.mark.heavy),
         pytest.param({"acquisition": "look-ahead", "batch": 2}, marks=pytest.mark.heavy),
-        {"acquisition": "log-ei", "update": "target"},
+        {"acquisition": "log-ei", "learn_from": "target"},
         pytest.param(
             {"acquisition": cb.acquisition.InTurn(("look-ahead", "ucb")), "batch": 2},
             marks=pytest.mark.heavy,
         ),
-        {"beta": "schedule", "outcomes": "exact"},
-        {"noise": 0.5, "residual": True},
-        {"method": "gc-cbo-nocoupling"},
-        {"method": "gc-cbo-fixed"},
+        {"acquisition": cb.acquisition.ConfidenceBound("schedule"), "noise": 0.0},
+        {"noise": 0.5, "discrepancy": True},
+        {"surrogate": "uncoupled"},
+        {"relinearize": False},
         {"budget": 2.5},
-        {"observe": cb.optimization.Observe(probability=0.6, rows=2)},
+        {"observe": cb.optimization.Observe(probability=0.6, batch=2)},
         pytest.param(
-            {"observe": cb.optimization.Observe(probability=None, cost=0.01, rows=3)},
+            {"observe": cb.optimization.Observe(probability=None, cost=0.01, batch=3)},
             marks=pytest.mark.heavy,
         ),
     ],
@@ -43,7 +43,7 @@ def test_suggestions_are_those_of_optimize(chain, chain_data, options):
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ["cbo", "bo"])
 def test_suggestions_of_the_baselines_are_those_of_optimize(chain, chain_data, method):
-    follow(chain, chain_data, cb.Settings(rounds=3, method=method), 1)
+    follow(chain, chain_data, cb.Settings.preset(method, rounds=3), 1)
 
 
 @pytest.mark.heavy
@@ -79,11 +79,11 @@ def test_data_that_contradict_the_graph_begin_with_a_discrepancy_as_in_optimize(
         again = cb.Study.from_json(study.to_json(), data)
     assert len(caught) == issued == 2  # once by the run, once by the study, not when it is read
     assert all("should be independent given M" in str(each.message) for each in caught)
-    assert again.ask().mean == study.ask().mean and study.surrogate.residual is not None
+    assert again.ask().mean == study.ask().mean and study.surrogate.discrepancy is not None
 
 
 def test_surprise_is_that_of_the_run(chain, chain_data):
-    run, study = follow(chain, chain_data, cb.Settings(rounds=4, update="target"), 7)
+    run, study = follow(chain, chain_data, cb.Settings(rounds=4, learn_from="target"), 7)
     assert study.surprise.p == run.surprise.p
     assert study.surprise.table["z"].tolist() == run.surprise.table["z"].tolist()
 
@@ -100,7 +100,7 @@ def test_asking_changes_nothing_and_pending_suggestions_are_fantasized(chain_stu
 
 
 def test_draws_of_thompson_differ_between_positions_of_a_round(chain, chain_data):
-    settings = cb.Settings(acquisition="thompson", batch=3, residual=False, noise=1.0)
+    settings = cb.Settings(acquisition="thompson", batch=3, discrepancy=False, noise=1.0)
     study = cb.Study(chain.problem, chain_data, settings, key=5)
     key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), 1)
     batch = study.ask(3)
@@ -123,7 +123,7 @@ def test_draws_of_thompson_differ_between_positions_of_a_round(chain, chain_data
         {},
         pytest.param({"batch": 2}, marks=pytest.mark.heavy),
         pytest.param(
-            {"observe": cb.optimization.Observe(probability=0.5, rows=2), "batch": 2},
+            {"observe": cb.optimization.Observe(probability=0.5, batch=2), "batch": 2},
             marks=pytest.mark.heavy,
         ),
     ],

@@ -1,20 +1,14 @@
-"""Posteriors, runs and comparisons that all tests of pictures share: fitting is slow, drawing not."""
+"""Posteriors, runs and comparisons of all tests of pictures: fitting is slow, drawing is not."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 from helpers.long_names import CATALYST, HEAT, PRESSURE, PROFIT
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 
 FEW_FUNCTIONS = cb.GP(functions=8)
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="session")
@@ -83,8 +77,8 @@ def three():
 
 @pytest.fixture(scope="session")
 def chain_run(chain):
-    options = {"rounds": 4, "observations": 30, "update": "target", "progress": False}
-    return cb.optimize(chain, key=0, **options)
+    options = {"rounds": 4, "observations": 30, "learn_from": "target", "progress": False}
+    return optimize(chain, key=0, **options)
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +86,7 @@ def run():
     """Six experiments on several sets."""
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
     options = {"rounds": 6, "observations": 50, "acquisition": "thompson", "progress": False}
-    return cb.optimize(system, key=1, **options)
+    return optimize(system, key=1, **options)
 
 
 @pytest.fixture(scope="session")
@@ -119,5 +113,5 @@ def plant_run(plant):
         means = cb.effects(plant, queries)["mean"].to_numpy()
         return means + 8000 * draws.normal(size=len(queries))
 
-    options = {"rounds": 7, "acquisition": "thompson", "update": "target", "progress": False}
-    return cb.optimize(plant.problem, data=plant.data, experiment=experiment, key=1, **options)
+    options = {"rounds": 7, "acquisition": "thompson", "learn_from": "target", "progress": False}
+    return optimize(plant.problem, data=plant.data, experiment=experiment, key=1, **options)

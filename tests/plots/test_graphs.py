@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.drawn_texts import faults, legend
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import causal_bo_ppl as cb
@@ -26,7 +27,7 @@ def test_picture_has_a_box_for_each_variable_and_an_arrow_for_each_edge(name):
     ]:
         assert len(patches(axes, FancyBboxPatch)) == len(graph.nodes)
         assert len(patches(axes, FancyArrowPatch)) == len(graph.directed) + len(graph.bidirected)
-    assert faults(ax) == []
+        assert faults(axes) == []
 
 
 def test_picture_goes_into_the_axes_it_is_given():
@@ -44,8 +45,8 @@ def test_dollars_in_a_name_are_not_mathematics():
 def test_arcs_pass_behind_the_boxes_that_they_meet():
     graph = cb.models.load("funnel").problem.graph
     ax = cb.plots.draw_graph(graph)
-    arrows = [each for each in ax.patches if isinstance(each, FancyArrowPatch)]
-    assert max(each.get_zorder() for each in arrows) < min(each.get_zorder() for each in boxes(ax))
+    arrows, boxes = patches(ax, FancyArrowPatch), patches(ax, FancyBboxPatch)
+    assert max(each.get_zorder() for each in arrows) < min(each.get_zorder() for each in boxes)
 
 
 def test_shared_coordinates_are_a_cell_each():
@@ -58,31 +59,28 @@ def test_shared_coordinates_are_a_cell_each():
     )
     assert axes.get_title() == "blue: the set uses it; dimension 19, generic rank 13"
     assert len(axes.get_xticks()) == 19 and len(axes.get_yticks()) <= 45
-    assert faults(ax) == []
+    assert faults(axes) == []
 
 
 def test_hedge_is_marked_in_the_picture_of_an_effect():
     found = cb.identify(parse("X -> M -> Y; X <-> M"), "Y", ["X"])["X"]
     axes = cb.plots.draw_identification(found)
     assert axes.get_title() == "P(Y | do(X)): not identifiable"
-    assert "hedge (confounded)" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "hedge (confounded)" in legend(axes)
     learned = cb.plots.draw_identification(cb.identify(found.graph, "Y", ["M"])["M"])
-    assert "hedge (confounded)" not in [
-        text.get_text() for text in learned.get_legend().get_texts()
-    ]
+    assert "hedge (confounded)" not in legend(learned)
 
 
 def test_the_hedge_of_a_bow_is_outlined_though_its_members_have_colours():
     bow = cb.identify(parse("W -> X -> Y; X <-> Y"), "Y", ["X"])["X"]
     ax = cb.plots.draw_identification(bow)
-    wide = [box.get_linewidth() > 2 for box in boxes(ax)]
+    wide = [box.get_linewidth() > 2 for box in patches(ax, FancyBboxPatch)]
     assert dict(zip(bow.graph.nodes, wide, strict=True)) == {"W": False, "X": True, "Y": True}
     assert "hedge (confounded)" in legend(ax)
     front = cb.identify(parse("X -> Z -> Y; X <-> Y"), "Y", ["X"])["X"]
     ax = cb.plots.draw_identification(front)
-    assert all(box.get_linewidth() < 2 for box in boxes(ax)) and "hedge (confounded)" not in legend(
-        ax
-    )
+    assert all(box.get_linewidth() < 2 for box in patches(ax, FancyBboxPatch))
+    assert "hedge (confounded)" not in legend(ax)
 
 
 def test_effect_is_drawn_beside_the_regression():
@@ -102,10 +100,10 @@ def test_effect_is_drawn_beside_the_regression():
     assert np.diff(regression.get_ydata()) < 0 < np.diff(learned.get_ydata())
     other = cb.identify(parse("X -> Z -> Y; X <-> Y; W -> Y"), "Y", ["X"])["X"]
     with pytest.raises(
-        cb.errors.DataError, match="the rows are of X, Z, Y, the effect is on W, X, Z, Y"
+        cb.errors.DataError, match="the data are of X, Z, Y, the graph of W, X, Z, Y"
     ):
         cb.plots.draw_effect(other, data)
-    with pytest.raises(cb.errors.DomainError, match="a set of one variable"):
+    with pytest.raises(cb.errors.ArgumentError, match="a set of one variable"):
         cb.plots.draw_effect(ids["X", "Z"], data)
 
 
@@ -115,4 +113,4 @@ def test_regression_is_seen_under_an_estimand_that_equals_it():
     _, regression, learned = ax.lines
     np.testing.assert_allclose(regression.get_ydata(), learned.get_ydata())
     assert regression.get_linewidth() > 2 * learned.get_linewidth()
-    assert ax.get_title() == "effect of Z on Y, 50 rows observed"
+    assert ax.get_title() == "effect of Z on Y, 50 observations"

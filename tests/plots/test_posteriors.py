@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from helpers.drawn_texts import drawn, faults, labels, legend
+from helpers.long_names import PRESSURE
 
 import causal_bo_ppl as cb
 
@@ -15,7 +16,7 @@ def test_posterior_is_drawn_with_a_bar_for_every_coordinate(chain_run):
     [bars] = axes.collections
     half = np.array([(right - left) / 2 for (left, _), (right, _) in bars.get_segments()])
     np.testing.assert_allclose(half, 0.6744898 * post.sd, rtol=1e-6)
-    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_posterior(post, level=90)
 
 
@@ -34,7 +35,7 @@ def test_coordinates_in_different_units_each_have_their_own_scale(plant):
     shared = cb.plots.draw_posterior(plant, scale="shared")
     [bars] = shared.collections
     assert bars.get_segments()[row][0][0] == pytest.approx(mean - half[row]) and not shared.texts
-    with pytest.raises(cb.errors.ModelError, match="unknown scale 'log'.*shared"):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown scale 'log'.*shared"):
         cb.plots.draw_posterior(plant, scale="log")
 
 
@@ -56,27 +57,29 @@ def test_response_is_drawn_over_its_domain_before_and_after_experiments(chain_ru
         np.ptp(axes.collections[0].get_paths()[0].vertices[:, 1]) for axes in (before, after)
     ]
     assert heights[1] < heights[0] and band is not None
-    with pytest.raises(cb.errors.DomainError, match="'Y' may not be set; choose one of X, Z"):
+    with pytest.raises(cb.errors.ArgumentError, match="'Y' has no domain.* choose one of X, Z"):
         cb.plots.draw_response(chain_run.surrogate, "Y")
 
 
 @pytest.mark.heavy
-def test_response_shows_draws_linearization_truth_and_rows(bent, toy):
-    ax = cb.plots.draw_response(bent, "X", truth=toy, draws=100, key=2)
+def test_response_shows_draws_linearization_truth_and_observations(nonlinear, toy):
+    ax = cb.plots.draw_response(nonlinear, "X", truth=toy, draws=100, key=2)
     positions = drawn(ax, "posterior mean").get_xdata()
     queries = toy.problem.queries([{"X": float(position)} for position in positions])
-    effects = cb.response(bent)(bent.draws(100, 2), queries)
+    effects = cb.response(nonlinear)(nonlinear.draws(100, 2), queries)
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
     np.testing.assert_allclose(drawn(ax, "truth").get_ydata(), toy.effect(queries))
-    mean, jacobian = cb.response(bent).linearize(bent.mean, queries)
-    sd = np.sqrt(((jacobian @ bent.covariance) * jacobian).sum(axis=1))
+    mean, jacobian = cb.response(nonlinear).linearize(nonlinear.mean, queries)
+    sd = np.sqrt(((jacobian @ nonlinear.covariance) * jacobian).sum(axis=1))
     np.testing.assert_allclose(
         drawn(ax, "linearized in theta").get_ydata(), mean - 1.6448536 * sd, rtol=1e-6
     )
-    [ticks] = [each for each in ax.collections if each.get_label() == "rows"]
+    [ticks] = [each for each in ax.collections if each.get_label() == "observed values"]
     marked = sorted(path.vertices[0, 0] for path in ticks.get_paths())
-    np.testing.assert_allclose(marked, np.sort(bent.data.column("X")))
-    assert "beyond the rows" in labels(ax) and ax.get_title() == "conjugate, 60 rows"
+    np.testing.assert_allclose(marked, np.sort(nonlinear.data.column("X")))
+    assert (
+        "beyond the observations" in labels(ax) and ax.get_title() == "conjugate, 60 observations"
+    )
     assert faults(ax) == []
 
 
@@ -88,28 +91,28 @@ def test_response_of_a_set_is_drawn_along_one_of_its_variables(three):
     queries = three.problem.queries([{"X": 1.0, "Z": float(position)} for position in positions])
     effects = cb.response(three)(three.draws(50, 0), queries)
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
-    with pytest.raises(cb.errors.DomainError, match="'X' may not be set; choose one of Z"):
+    with pytest.raises(cb.errors.ArgumentError, match="'X' .* is fixed; choose one of Z"):
         cb.plots.draw_response(three, "X", at={"X": 1.0})
 
 
 @pytest.mark.heavy
-def test_axes_that_share_their_heights_all_show_what_must_be_seen(line, bent):
+def test_axes_with_a_shared_range_show_all_observations_and_means(linear, nonlinear):
     figure, (left, right) = plt.subplots(1, 2, sharey=True)
-    cb.plots.draw_response(line, "Z", left, draws=50)
+    cb.plots.draw_response(linear, "Z", left, draws=50)
     alone = left.get_ylim()
-    cb.plots.draw_response(bent, "Z", right, draws=50)
+    cb.plots.draw_response(nonlinear, "Z", right, draws=50)
     assert left.get_ylim()[0] <= alone[0] and left.get_ylim()[1] >= alone[1]
-    seen = np.append(bent.data.outcomes, drawn(right, "posterior mean").get_ydata())
+    seen = np.append(nonlinear.data.outcomes, drawn(right, "posterior mean").get_ydata())
     assert right.get_ylim()[0] < seen.min() and seen.max() < right.get_ylim()[1]
     assert len(figure.axes) == 2
 
 
-def test_coverage_says_how_many_intervals_hold_the_truth():
+def test_coverage_counts_the_intervals_that_cover_the_truth():
     ends = np.array([[0.0, 1.0], [0.4, 2.0], [0.6, 3.0], [0.7, 0.9]])
     axes = cb.plots.draw_coverage({"ours": ends, "theirs": ends + 5}, 0.5)
     texts = [text.get_text() for text in axes.get_xticklabels()]
-    assert texts == ["ours\n50% of 4 hold the truth", "theirs\n0% of 4 hold the truth"]
-    with pytest.raises(cb.errors.DataError, match=r"need the shape \(n, 2\), got \(3,\)"):
+    assert texts == ["ours\n50% of 4 cover the truth", "theirs\n0% of 4 cover the truth"]
+    with pytest.raises(cb.errors.ArgumentError, match=r"need the shape \(n, 2\), got \(3,\)"):
         cb.plots.draw_coverage({"odd": np.zeros(3)}, 0.0)
 
 
@@ -118,4 +121,4 @@ def test_names_of_intervals_do_not_lie_on_each_other():
     names = ["ours, with the long name of a method", "theirs", "a third way of doing all of it"]
     ax = cb.plots.draw_coverage(dict.fromkeys(names, ends), 0.2)
     assert faults(ax) == []
-    assert legend(ax) == ["truth, 0.2", "interval holds it", "interval misses it"]
+    assert legend(ax) == ["truth, 0.2", "interval covers it", "interval misses it"]

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.drawn_texts import faults, labels
+from helpers.long_names import CATALYST, HEAT, PRESSURE
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 
 
 def test_run_is_drawn_with_its_outcomes_and_the_truth(chain_run):
     axes = cb.plots.draw_run(chain_run)
-    labels = axes.get_legend_handles_labels()[1]
-    assert labels == [
+    assert labels(axes) == [
         "best so far: mean and 90% interval",
         "outcome, Z = 5 (4)",
         "best so far: true effect",
@@ -20,7 +21,7 @@ def test_run_is_drawn_with_its_outcomes_and_the_truth(chain_run):
     ]
     np.testing.assert_allclose(axes.lines[1].get_ydata(), chain_run.trace["outcome"])
     assert axes.lines[3].get_ydata()[0] == -6.5
-    assert faults(ax) == []
+    assert faults(axes) == []
 
 
 def steered(run, interventions):
@@ -74,14 +75,14 @@ def test_progress_has_both_gaps_against_cost(run):
     np.testing.assert_allclose(tried.get_ydata(), run.regret("tried"))
     assert [each.split(":")[0] for each in labels(ax)] == [
         "recommended",
-        "best tried, as an oracle sees it",
+        "best tried, known to an oracle only",
     ]
     assert ax.get_ylabel() == "gap to the optimum, b1583" and ax.get_ylim()[0] < 0
     assert faults(ax) == []
 
 
 @pytest.mark.heavy
-def test_progress_without_the_truth_is_what_is_recommended_with_its_interval(run):
+def test_progress_without_the_truth_is_the_recommended_effect_with_its_interval(run):
     ax = cb.plots.draw_progress(replace(run, system=None), level=0.5)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), run.trace["best_mean"])
     np.testing.assert_allclose(ax.lines[1].get_ydata(), run.trace["outcome"])
@@ -93,7 +94,7 @@ def test_progress_without_the_truth_is_what_is_recommended_with_its_interval(run
 def test_progress_of_several_runs_is_the_median_of_each_method(run):
     system = cb.models.load("chain")
     runs = [
-        cb.optimize(system, method=method, rounds=3, observations=12, progress=False, key=key)
+        optimize(system, preset=method, rounds=3, observations=12, progress=False, key=key)
         for key in range(3)
         for method in ("gc-cbo", "gc-cbo-fixed")
     ]
@@ -107,14 +108,14 @@ def test_progress_of_several_runs_is_the_median_of_each_method(run):
     assert [each.split(":")[0] for each in labels(named)] == ["one, 2 runs", "rest, 4 runs"]
     with pytest.raises(cb.errors.DataError, match="different problems"):
         cb.plots.draw_progress([run, runs[0]])
-    with pytest.raises(cb.errors.DataError, match="compared by their gaps, which need the truth"):
+    with pytest.raises(cb.errors.DataError, match="by their gaps, which need the true system"):
         cb.plots.draw_progress([replace(each, system=None) for each in runs])
 
 
 @pytest.mark.heavy
 def test_runs_are_compared_at_costs_that_all_have_reached(run):
-    dear = [step._replace(suggestion=step.suggestion._replace(cost=5.0)) for step in run.steps]
-    ax = cb.plots.draw_progress([run, replace(run, steps=tuple(dear))])
+    expensive = [step._replace(suggestion=step.suggestion._replace(cost=5.0)) for step in run.steps]
+    ax = cb.plots.draw_progress([run, replace(run, steps=tuple(expensive))])
     costs = ax.lines[0].get_xdata()
     assert costs[0] == 5.0 and costs[-1] == run.trace["total_cost"][-1]
 
@@ -124,7 +125,7 @@ def test_what_was_learned_is_shown_before_and_after_for_every_set(run):
     ax = cb.plots.draw_learning(run, most=2)
     before, after, truth, _ = ax.lines
     chosen = ax.get_yticklabels()
-    assert len(chosen) == 2 and "left out" in ax.get_title()
+    assert len(chosen) == 2 and "2 worse ones omitted" in ax.get_title()
     means = np.asarray(after.get_xdata())
     assert (np.diff(means) >= 0).all()
     tried = run.surrogate.predict(run.queries).mean
@@ -175,13 +176,17 @@ def test_levels_are_lines_in_the_picture_of_experiments():
 
 
 @pytest.mark.heavy
-def test_what_is_no_run_cannot_be_drawn(run):
+def test_only_runs_with_experiments_are_drawn(run):
     for draw in (cb.plots.draw_progress, cb.plots.draw_learning, cb.plots.draw_experiments):
         with pytest.raises(cb.errors.DataError, match="has no experiment yet"):
             draw(replace(run, steps=()))
-    with pytest.raises(cb.errors.DataError, match="draw_progress needs a Run, or several; got str"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="draw_progress needs a Run, or several; got str"
+    ):
         cb.plots.draw_progress("run")
-    with pytest.raises(cb.errors.DataError, match="draw_learning needs a Run, or several; got int"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="draw_learning needs a Run, or several; got int"
+    ):
         cb.plots.draw_learning(3)
-    with pytest.raises(cb.errors.DomainError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1"):
         cb.plots.draw_progress(run, level=90)

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from helpers.drawn_texts import faults
+from helpers.long_names import CATALYST, HEAT, PRESSURE
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.plots.style import distinct, folded, name_decades
@@ -60,10 +61,10 @@ DRAWN = {
     "overlap": lambda post: cb.plots.draw_overlap(post.problem, post.data, [CATALYST, PRESSURE]),
     "correlation": lambda post: cb.plots.draw_coupling(cb.kernels.coupling(post), of="correlation"),
     "explained": lambda post: cb.plots.draw_coupling(cb.kernels.coupling(post), of="explained"),
-    "lesson": lambda post: cb.plots.draw_variance_reduction(
+    "one reduction": lambda post: cb.plots.draw_variance_reduction(
         cb.kernels.variance_reduction(post, post.problem.vertices()[-1])
     ),
-    "lessons": lambda post: cb.plots.draw_variance_reduction(
+    "several reductions": lambda post: cb.plots.draw_variance_reduction(
         cb.kernels.variance_reduction(post, post.problem.vertices()[-3:])
     ),
     "concentration": lambda post: cb.plots.draw_concentration(

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.drawn_texts import faults
+from helpers.drawn_texts import faults, lines
 
 import causal_bo_ppl as cb
 
@@ -24,8 +24,8 @@ def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
     sizes = np.linalg.eigvalsh(gram.gram)[::-1]
     np.testing.assert_allclose(ax.lines[0].get_ydata()[:4], sizes[:4] / sizes[0], rtol=1e-9)
     assert len(ax.lines[1].get_xdata()) == cb.theory.effective_rank(gram)
-    rows = cb.models.load("chain").observe(200, 0)
-    table = cb.theory.concentration(post.problem, rows)
+    data = cb.models.load("chain").observe(200, 0)
+    table = cb.theory.concentration(post.problem, data)
     ax = cb.plots.draw_concentration(table)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), table["trace"])
     np.testing.assert_allclose(ax.lines[1].get_ydata(), table["eps_pointwise"])
@@ -39,26 +39,28 @@ def test_gains_spectra_and_concentration_are_drawn_as_computed(posts):
 
 
 @pytest.mark.heavy
-def test_what_is_no_theory_is_refused(posts):
+def test_results_of_other_functions_are_refused(posts):
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_gains needs the result of cb.theory.gain_curves, got DataFrame",
     ):
         cb.plots.draw_gains(posts[0].to_frame())
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match="draw_concentration needs the result of cb.theory.concentration, got Post",
     ):
         cb.plots.draw_concentration(posts[0])
-    with pytest.raises(cb.errors.ModelError, match="this gram is zero: all effects are known"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="this gram is zero, .* all effects are known"
+    ):
         cb.plots.draw_spectrum(np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 60, 200, 1234])
 def test_a_spectrum_counts_from_one_and_names_the_largest(count):
     ax = cb.plots.draw_spectrum(np.diag(np.geomspace(1, 1e-6, count)))
-    at = [int(position) for position in ax.get_xticks()]
-    assert at[0] == 1 and len(at) <= 9 and max(at) <= count and (np.diff(at) > 0).all()
+    ticks = [int(tick) for tick in ax.get_xticks()]
+    assert ticks[0] == 1 and len(ticks) <= 9 and max(ticks) <= count and (np.diff(ticks) > 0).all()
     low, high = ax.get_ylim()
     named = [value for value in ax.get_yticks() if low <= value <= high]
     assert 1.0 in named and 4 <= len(named) <= 8
@@ -82,13 +84,8 @@ def diagnostics():
     }
 
 
-def lines(ax):
-    """The lines of the methods, by label."""
-    return {each.get_label(): each for each in ax.lines if not each.get_label().startswith("_")}
-
-
 def test_theory_has_the_four_panels_of_the_paper(diagnostics):
-    spectrum, covariances, gains, doubt = panels = cb.plots.draw_theory(diagnostics)
+    spectrum, covariances, gains, uncertainty = panels = cb.plots.draw_theory(diagnostics)
     assert spectrum.get_title() == "rank 2 of K over 18 effects, dimension of theta 2"
     assert list(lines(spectrum)["dimension of theta, 2"].get_xdata()) == [2.5, 2.5]
     drawn = np.column_stack(lines(covariances)["pairs of effects"].get_data())
@@ -97,9 +94,9 @@ def test_theory_has_the_four_panels_of_the_paper(diagnostics):
     np.testing.assert_array_equal(
         lines(gains)["coupled"].get_ydata(), diagnostics["gains"]["coupled"]
     )
-    assert [list(line.get_xdata()) for line in doubt.lines] == [[25, 50, 100]] * 2
-    np.testing.assert_array_equal(doubt.lines[0].get_ydata(), [0.2, 0.11, 0.04])
-    np.testing.assert_allclose(doubt.lines[1].get_ydata(), [0.2, 0.1, 0.05])
+    assert [list(line.get_xdata()) for line in uncertainty.lines] == [[25, 50, 100]] * 2
+    np.testing.assert_array_equal(uncertainty.lines[0].get_ydata(), [0.2, 0.11, 0.04])
+    np.testing.assert_allclose(uncertainty.lines[1].get_ydata(), [0.2, 0.1, 0.05])
     assert faults(panels) == []
 
 
@@ -107,15 +104,13 @@ def test_theory_refuses_what_is_missing_or_no_number(diagnostics):
     draw = cb.plots.draw_theory
     with pytest.raises(cb.errors.DataError, match="missing: dimension, gains$"):
         draw({key: diagnostics[key] for key in ("eigenvalues", "covariances", "concentration")})
-    with pytest.raises(cb.errors.DataError, match="needs a dictionary, got list"):
+    with pytest.raises(cb.errors.DataError, match="missing: eigenvalues, dimension, cov"):
         draw([1])
-    with pytest.raises(
-        cb.errors.DataError, match="two columns, analytic and numerical, got shape .3, 3"
-    ):
+    with pytest.raises(cb.errors.DataError, match=r"covariances .* shape \(n, 2\), got \(3, 3\)"):
         draw(diagnostics | {"covariances": np.eye(3)})
-    with pytest.raises(cb.errors.DataError, match="eigenvalues must be finite numbers in 1 dim"):
+    with pytest.raises(cb.errors.DataError, match=r"eigenvalues must be finite .* shape \(n\)"):
         draw(diagnostics | {"eigenvalues": [1.0, np.nan]})
-    with pytest.raises(cb.errors.DataError, match="covariances must be finite .* got shape .0, 2"):
+    with pytest.raises(cb.errors.DataError, match=r"covariances must be finite .* got \(0, 2\)"):
         draw(diagnostics | {"covariances": np.empty((0, 2))})
-    with pytest.raises(cb.errors.DataError, match="has 4 panels and was given 3 Axes"):
+    with pytest.raises(cb.errors.ArgumentError, match="has 4 panels .* and was given 3 Axes"):
         draw(diagnostics, plt.subplots(1, 3)[1])

@@ -9,5 +9,5 @@ class PureExploration:
 
     name = "exploration"
 
-    def worth(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, objective):
         return surrogate.predict(queries).sd

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from helpers.runs import optimize
 from plugins.exploration import PureExploration
 from plugins.importance_resampling import ImportanceResampling
 from plugins.independent_regression import IndependentRegression
@@ -114,7 +115,7 @@ def test_fit_finds_the_truth_and_all_that_follows_runs(problem, posts, method):
         cb.diagnostics.check_posterior(post).passed
         and cb.diagnostics.check_loo(post).table["elpd"].notna().all()
     )
-    tree = post.to_datatree(draws=100, rows=True)
+    tree = post.to_datatree(draws=100, observations=True)
     assert {"posterior", "log_likelihood", "posterior_predictive"} <= set(tree.children)
     with pytest.raises(cb.errors.ModelError, match="the exact kernel needs independent equations"):
         cb.exact_gram(post, queries)
@@ -156,7 +157,7 @@ class Mine(Linear):
 def test_what_records_say_about_themselves_counts_not_their_names(problem):
     system = cb.models.load("chain")
     with pytest.raises(cb.errors.ModelError, match="moments learns from observational rows only"):
-        cb.Settings(rounds=1, inference=Moments(), update="full")
+        cb.Settings(rounds=1, inference=Moments(), learn_from="rows")
     with pytest.raises(
         cb.errors.ModelError, match="moments cannot use what only linearity identifies"
     ):
@@ -167,9 +168,9 @@ def test_what_records_say_about_themselves_counts_not_their_names(problem):
         cb.diagnostics.calibrate(problem, method="laplace", mechanisms=Quadratic(), key=0)
     earlier = system.observe(50, 0).join(system.experiment([{"X": 1.0}], 1))
     options = {"data": earlier, "rounds": 1, "key": 0, "progress": False}
-    run = cb.optimize(system, inference=Moments(), **options)
+    run = optimize(system, inference=Moments(), **options)
     assert (run.surrogate.post.method, run.surrogate.post.n_observations) == ("moments", 50)
-    run = cb.optimize(system, mechanisms=Mine(), **options)
+    run = optimize(system, mechanisms=Mine(), **options)
     assert (run.surrogate.post.method, run.surrogate.post.n_observations) == (
         "laplace",
         52,
@@ -185,21 +186,21 @@ def test_optimization_runs_with_every_tenant(problem, data):
         return simulate(problem, queries, 5)
 
     runs = {
-        "mechanisms": cb.optimize(
-            problem, experiment=experiment, mechanisms=Quadratic(), update="target", **options
+        "mechanisms": optimize(
+            problem, experiment=experiment, mechanisms=Quadratic(), learn_from="target", **options
         ),
-        "method": cb.optimize(
+        "method": optimize(
             problem,
             experiment=experiment,
             mechanisms=Quadratic(),
             inference=ImportanceResampling(1_000),
-            update="full",
+            learn_from="rows",
             **(options | {"rounds": 2}),
         ),
-        "surrogate": cb.optimize(
+        "surrogate": optimize(
             problem, experiment=experiment, surrogate=IndependentRegression(), **options
         ),
-        "acquisition": cb.optimize(
+        "acquisition": optimize(
             problem, experiment=experiment, acquisition=PureExploration(), **options
         ),
     }

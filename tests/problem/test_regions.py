@@ -157,7 +157,7 @@ def test_problem_whose_constraints_cannot_be_kept_is_refused():
     high = cb.LinearConstraint({"A": 1.0, "B": 1.0}, lower=1.5)
     with pytest.raises(
         DomainError,
-        match=r"no values of \{A\} .* constraint \(A \+ B >= 1.5\) \(B not set, so left",
+        match=r"no values of \{A\} .* constraint \(A \+ B >= 1.5\) \(B not set, so not part",
     ):
         posed(domains, [high], sets=2)
     assert len(posed(domains, [high]).vertices()) == 3
@@ -227,14 +227,14 @@ def test_costs_say_whether_they_depend_on_the_values():
     plain = posed(domains)
     constant = posed(domains, costs={"A": 2.0, "B": 3.0})
     size = posed(domains, costs="magnitude")
-    own = posed(domains, costs=lambda queries: np.ones(len(queries)))
-    assert [each.cost_is_constant for each in (plain, constant, size, own)] == [
+    custom = posed(domains, costs=lambda queries: np.ones(len(queries)))
+    assert [each.cost_is_constant for each in (plain, constant, size, custom)] == [
         True,
         True,
         False,
         False,
     ]
-    assert [each.cost_is_magnitude for each in (plain, constant, size, own)] == [
+    assert [each.cost_is_magnitude for each in (plain, constant, size, custom)] == [
         False,
         False,
         True,

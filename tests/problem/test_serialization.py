@@ -9,7 +9,6 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.errors import DomainError
-from causal_bo_ppl.problem import serialization
 
 read = cb.Problem.from_json
 
@@ -115,15 +114,15 @@ def test_cost_function_is_given_back_by_its_name(make_problem):
         read(text, functions={"cubes": cubes})
     with pytest.raises(DomainError, match=r"fingerprint .* give as functions\['squares'\] the f"):
         read(text, functions={"squares": cubes})
-    with pytest.raises(DomainError, match="cannot be posed: the cost function returned shape"):
+    with pytest.raises(DomainError, match="cannot be posed: the cost function returned"):
         read(text, functions={"squares": lambda queries: 1.0})
     for functions in ({"squares": 1.0}, [squares], squares):
-        with pytest.raises(DomainError, match="functions must be {name: cost function}, got"):
+        with pytest.raises(DomainError, match="functions must be {name: function}, got"):
             read(text, functions=functions)
 
 
 def test_cost_function_without_a_name_is_not_written(make_problem):
-    with pytest.raises(DomainError, match="the costs are a partial without a name.* def name"):
+    with pytest.raises(DomainError, match="'costs' is a partial without a name.* def name"):
         make_problem(costs=partial(squares)).to_json()
 
 
@@ -136,11 +135,11 @@ def test_cost_function_without_a_name_is_not_written(make_problem):
         ("Problem()", "not JSON, or not all of it"),
         ("[" * 100_000, "not JSON, or not all of it"),
         ("9" * 10_000, "not JSON, or not all of it"),
-        ("[1, 2]", r"no JSON object but \[1, 2\]"),
-        ("null", "no JSON object but None"),
-        ("{}", "missing: bidirected, .*; unknown: none"),
+        ("[1, 2]", r"not that of a problem: \[1, 2\]"),
+        ("null", "not that of a problem: None"),
+        ("{}", "not that of a problem: {}"),
         ('{"format": NaN}', "the number NaN; all numbers must be finite"),
-        ('{"format": 1, "format": 1}', "gives format more than once"),
+        ('{"format": 1, "format": 1}', "gives 'format' more than once"),
     ],
 )
 def test_text_that_is_no_problem_is_refused(text, message):
@@ -152,30 +151,10 @@ def test_text_that_is_no_problem_is_refused(text, message):
     ("changes", "message"),
     [
         ({"format": 2}, r"format 2, this version .* reads the format 1; .*\('0.1.0'\)"),
-        ({"format": True}, "'format' must be a whole number, got True"),
         ({"format": "1"}, "format '1', this version"),
-        ({"version": 1}, "'version' must be a text, got 1"),
-        ({"colour": "red"}, "missing: none; unknown: colour"),
-        ({"nodes": "XZY"}, "'nodes' must be a list of names, got 'XZY'"),
-        ({"directed": [["X"]]}, "'directed' must be a list of pairs of names"),
-        ({"bidirected": {}}, "'bidirected' must be a list of pairs of names"),
-        ({"target": ["Y"]}, "'target' must be a name"),
-        ({"objective": "mix"}, "'objective' must be \"min\" or \"max\", got 'mix'"),
-        ({"domains": {"X": [0.0, "1"]}}, "'domains' must be an object of pairs of finite numbers"),
-        ({"domains": []}, "'domains' must be an object"),
-        ({"sets_given_as": "all"}, "'sets_given_as' must be \"mis\".*got 'all'"),
-        ({"sets_given_as": 0}, "'sets_given_as' must be"),
-        ({"sets": ["X"]}, "'sets' must be a list of lists of names"),
-        ({"costs": {"constants": {"X": 1.0}, "magnitude": 1.0}}, "'costs' must be null, or"),
-        ({"costs": {"magnitude": True}}, "'costs' must be null, or"),
-        ({"costs": {"code": "1"}}, "'costs' must be null, or"),
-        ({"costs": 1.0}, "'costs' must be null, or"),
-        ({"known": [["X", "Z"]]}, "'known' must be a list of"),
-        ({"known": {"X": 1.0}}, "'known' must be a list of"),
-        ({"identifiable_only": 0}, "'identifiable_only' must be true or false, got 0"),
-        ({"units": {"X": 1}}, "'units' must be an object of texts"),
-        ({"fingerprint": None}, "'fingerprint' must be a text"),
-        ({"checksum": 1}, "'checksum' must be a text"),
+        ({"colour": "red"}, "changed after it was written"),
+        ({"domains": []}, "changed after it was written"),
+        ({"checksum": 1}, "changed after it was written: its checksum is 1"),
         ({"units": {"X": "kg"}}, "changed after it was written: its checksum is '.*new Problem"),
         ({"sets_given_as": "pomis"}, "changed after it was written"),
         ({"domains": {"X": [-5.0, 5.0], "Z": [-5.0, 21.0]}}, "changed after it was written"),
@@ -200,6 +179,14 @@ def test_edited_text_is_refused(make_problem, changes, message):
         ({"sets": [["W"]]}, "cannot be posed: unknown manipulable variable 'W'"),
         ({"nodes": []}, "cannot be posed: the graph is empty"),
         ({"known": [["X", "Y", 1.0]]}, "cannot be posed: known holds a coefficient"),
+        ({"nodes": "XZY"}, "cannot be posed: the edge"),
+        ({"target": ["Y"]}, "cannot be posed: unknown target"),
+        ({"objective": "mix"}, "cannot be posed: objective must be"),
+        ({"domains": {"X": [0.0, "1"]}}, "cannot be posed: the domain of 'X' must be a pair"),
+        ({"costs": {"code": "1"}}, "cannot be posed: the problem has the function '1'"),
+        ({"costs": 1.0}, "cannot be posed"),
+        ({"known": [["X", "Z"]]}, "cannot be posed"),
+        ({"identifiable_only": 0}, "cannot be posed: identifiable_only must be True or False"),
     ],
 )
 def test_edited_text_with_its_checksum_is_refused_by_the_fingerprint(
@@ -211,17 +198,16 @@ def test_edited_text_with_its_checksum_is_refused_by_the_fingerprint(
     assert same(read(sealed(record)), make_problem())
 
 
-@pytest.mark.parametrize("name", serialization.PARTS)
-def test_text_without_one_of_its_parts_is_refused(make_problem, name):
+def test_text_without_one_of_its_parts_is_refused(make_problem):
     record = json.loads(make_problem().to_json())
-    del record[name]
-    with pytest.raises(DomainError, match=f"missing: {name}; unknown: none"):
-        read(json.dumps(record))
+    for name in record:
+        with pytest.raises(DomainError, match="not that of a problem|format None|was changed"):
+            read(json.dumps({key: part for key, part in record.items() if key != name}))
 
 
 def test_number_beyond_all_floats_is_refused(make_problem):
     text = make_problem().to_json()
-    with pytest.raises(DomainError, match="'domains' must be an object of pairs of finite"):
+    with pytest.raises(DomainError, match="was changed after it was written"):
         read(text.replace("20.0", "1e999"))
     with pytest.raises(DomainError, match="the number Infinity; all numbers must be finite"):
         read(text.replace("20.0", "Infinity"))
@@ -327,13 +313,11 @@ def test_fingerprints_of_restricted_problems_differ(make_problem):
 
 def test_function_for_feasible_is_given_back_by_its_name(make_problem):
     text = make_problem(feasible=positive).to_json()
-    with pytest.raises(
-        DomainError, match=r"`feasible` is the function 'positive'.*\(given: none\)"
-    ):
+    with pytest.raises(DomainError, match=r"has the function 'positive'.*\(given: none\)"):
         read(text)
-    with pytest.raises(DomainError, match=r"functions\['positive'\] the function that accepts"):
+    with pytest.raises(DomainError, match=r"functions\['positive'\] the function that returns"):
         read(text, functions={"positive": negative})
-    with pytest.raises(DomainError, match="the feasible is a partial without a name"):
+    with pytest.raises(DomainError, match="'feasible' is a partial without a name"):
         make_problem(feasible=partial(positive)).to_json()
 
     def one(queries):
@@ -347,14 +331,14 @@ def test_function_for_feasible_is_given_back_by_its_name(make_problem):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"levels": {"X": 1.0}}, "'levels' must be an object of lists of finite numbers"),
+        ({"levels": {"X": 1.0}}, "cannot be posed: levels must be a list"),
         ({"levels": {"X": [1.0, 1.0]}}, "cannot be posed: the level 1 is repeated"),
         ({"levels": {"X": [-5.0, 0.0, 5.0]}}, "fingerprint"),
         (
             {"constraints": [{"coefficients": {"X": 1.0}}]},
-            "'constraints' must be a list of objects",
+            "cannot be posed: the constraint on X has no bound",
         ),
-        ({"feasible": None}, "'feasible' must be the name of a function"),
+        ({"feasible": "ring"}, "cannot be posed: the problem has the function 'ring'"),
     ],
 )
 def test_edited_restrictions_are_refused(make_problem, changes, message):

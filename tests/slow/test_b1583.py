@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 
@@ -19,8 +20,8 @@ METHODS = {
     "gc-cbo": {},
     "thompson": {"acquisition": "thompson"},
     "in turn": {"acquisition": cb.acquisition.InTurn()},
-    "cbo": {"method": "cbo"},
-    "bo": {"method": "bo"},
+    "cbo": {"preset": "cbo"},
+    "bo": {"preset": "bo"},
 }
 FEWER = 20  # seeds of methods that take longer
 LONG = ("in turn", "cbo", "bo")
@@ -35,7 +36,7 @@ def system():
 def runs(rows, name):
     options = {"rounds": ROUNDS, "observations": rows, "progress": False, **METHODS[name]}
     seeds = range(FEWER if name in LONG else SEEDS)
-    return [cb.optimize(system(), key=seed, **options) for seed in seeds]
+    return [optimize(system(), key=seed, **options) for seed in seeds]
 
 
 def gap_of_the_mean(post):

@@ -29,7 +29,7 @@ def front_door():
 
 @dataclass(frozen=True)
 class Narrow:
-    """A belief whose draws are drawn together."""
+    """A distribution whose draws are too close to their mean."""
 
     inner: object
     share: float
@@ -68,8 +68,8 @@ def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(pro
 
 
 @pytest.mark.slow
-def test_the_places_are_those_of_the_true_effects(problem):
-    """A posterior that knows only the prior's spread places every truth at a uniform place too."""
+def test_ranks_are_those_of_the_true_effects(problem):
+    """The ranks under the prior alone are uniform too."""
 
     def prior_only(data, key):
         return cb.fit(problem, data.select(slice(0, 0)), prior=cb.priors.FixedPrior())
@@ -129,26 +129,26 @@ def test_an_over_confident_posterior_fails_in_full(problem):
     ).passed
 
 
-def correlated_places(draws, count, effects=8, correlation=0.7, sd=1.0):
-    """Places of truths among exact posteriors of correlated effects; sd: of posteriors."""
+def correlated_ranks(draws, count, effects=8, correlation=0.7, sd=1.0):
+    """Ranks of truths in exact posteriors of correlated effects; sd: of posteriors."""
     shared, own = draws.normal(size=(count, 1)), draws.normal(size=(count, effects))
     truth = np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * own
     return stats.norm.cdf(truth / sd)
 
 
-def is_failed(positions, tolerance=None):
-    names = [str(at) for at in range(positions.shape[1])]
-    return "failed" in set(_judge(positions, names, tolerance, 0.01)["verdict"])
+def is_failed(ranks, tolerance=None):
+    names = [str(k) for k in range(ranks.shape[1])]
+    return "failed" in set(_judge(ranks, names, tolerance, 0.01)["verdict"])
 
 
 def test_spread_and_coverage_have_exact_p_values():
-    positions = correlated_places(np.random.default_rng(0), 50, effects=2)
-    line = _judge(positions, ["a", "b"], None, 0.01).iloc[0]
-    squares = (stats.norm.ppf(positions[:, 0]) ** 2).sum()
+    ranks = correlated_ranks(np.random.default_rng(0), 50, effects=2)
+    line = _judge(ranks, ["a", "b"], None, 0.01).iloc[0]
+    squares = (stats.norm.ppf(ranks[:, 0]) ** 2).sum()
     tail = min(stats.chi2(50).sf(squares), stats.chi2(50).cdf(squares))
     assert line["p_spread"] == pytest.approx(2 * tail)
-    assert line["p_ranks"] == pytest.approx(stats.kstest(positions[:, 0], "uniform").pvalue)
-    inside = int(((positions[:, 0] >= 0.05) & (positions[:, 0] <= 0.95)).sum())
+    assert line["p_ranks"] == pytest.approx(stats.kstest(ranks[:, 0], "uniform").pvalue)
+    inside = int(((ranks[:, 0] >= 0.05) & (ranks[:, 0] <= 0.95)).sum())
     low, high = (
         stats.binomtest(inside, 50, 0.9, alternative=side).pvalue for side in ("less", "greater")
     )
@@ -161,17 +161,17 @@ def test_spread_and_coverage_have_exact_p_values():
 def test_narrow_posteriors_are_found_by_their_spread_at_200_simulations():
     """Sds of 0.71 times the right ones: in each of 20 sets of simulations."""
     draws = np.random.default_rng(1)
-    assert all(is_failed(correlated_places(draws, 200, sd=0.71)) for _ in range(20))
-    assert sum(is_failed(correlated_places(draws, 200)) for _ in range(20)) <= 2
+    assert all(is_failed(correlated_ranks(draws, 200, sd=0.71)) for _ in range(20))
+    assert sum(is_failed(correlated_ranks(draws, 200)) for _ in range(20)) <= 2
 
 
 @pytest.mark.slow
 def test_right_posteriors_fail_in_at_most_one_of_a_hundred_calibrations():
     """Of 3,000; more than 47 have a probability of 0.1 %."""
     draws = np.random.default_rng(2)
-    assert sum(is_failed(correlated_places(draws, 200)) for _ in range(3_000)) <= 47
+    assert sum(is_failed(correlated_ranks(draws, 200)) for _ in range(3_000)) <= 47
     at_the_limit = stats.norm.ppf(0.925) / stats.norm.ppf(0.95)  # 90 % intervals hold 85 %
-    tolerated = (correlated_places(draws, 200, sd=at_the_limit) for _ in range(1_000))
+    tolerated = (correlated_ranks(draws, 200, sd=at_the_limit) for _ in range(1_000))
     assert sum(is_failed(each, tolerance=0.05) for each in tolerated) <= 20
 
 
@@ -186,13 +186,13 @@ def test_narrow_posteriors_fail_in_ten_of_ten_calibrations(problem):
 
 
 def test_what_cannot_be_calibrated_is_refused(problem):
-    with pytest.raises(cb.errors.ModelError, match="which must be proper; got ScaledPrior"):
+    with pytest.raises(cb.CausalBOError, match="which must be proper; got ScaledPrior"):
         cb.diagnostics.calibrate(problem, prior=cb.priors.ScaledPrior(), key=0)
-    with pytest.raises(cb.errors.ModelError, match="wishart always learns means"):
+    with pytest.raises(cb.CausalBOError, match="wishart always learns means"):
         cb.diagnostics.calibrate(problem, method="wishart", intercepts=False, key=0)
-    with pytest.raises(cb.errors.ModelError, match="calibrate needs a Posterior, got str"):
+    with pytest.raises(cb.CausalBOError, match="calibrate needs a Posterior, got str"):
         cb.diagnostics.calibrate(problem, fitting=lambda data, key: "none", simulations=20, key=0)
     with pytest.raises(
-        cb.errors.ModelError, match="simulations must be a whole number, at least 20; got 3"
+        cb.CausalBOError, match="simulations must be a whole number, at least 20; got 3"
     ):
         cb.diagnostics.calibrate(problem, simulations=3, key=0)

@@ -1,4 +1,4 @@
-"""Are intervals of effects of mechanisms that bend right as often as they say?"""
+"""Coverage of the credible intervals of effects of nonlinear mechanisms."""
 
 import numpy as np
 import pandas as pd
@@ -43,8 +43,8 @@ def test_nuts_is_calibrated():
 @pytest.mark.slow
 @pytest.mark.parametrize("method, least", [("laplace", 0.83), ("conjugate", 0.75)])
 def test_intervals_at_the_mode_of_the_evidence_cover_nearly_as_often(method, least):
-    # 200 simulations: .88 to .90 by laplace, .80 to .89 by conjugate, which ignores the doubt of
-    # the hyperparameters; three standard errors of a coverage are .06.
+    # 200 simulations: .88 to .90 by laplace, .80 to .89 by conjugate, which ignores the
+    # uncertainty of the hyperparameters; three standard errors of a coverage are .06.
     check = calibrate(method, 200)
     assert least < check.table["coverage"].min() and check.table["coverage"].max() < 0.97
 
@@ -55,25 +55,25 @@ def intervals(post, queries, key=0):
 
 
 @pytest.mark.slow
-def test_bands_of_toy_hold_the_truth_where_data_lie_and_beyond():
+def test_intervals_of_toy_cover_the_truth_within_the_data_and_beyond():
     system = cb.models.load("toy")
     grids = {"X": np.linspace(-5, 5, 41), "Z": np.linspace(-5, 20, 51)}
     for name, grid in grids.items():
         queries = system.problem.queries([{name: value} for value in grid])
         truth, inner, outer = np.asarray(system.effect(queries)), [], []
         for seed in range(SEEDS):
-            rows = system.observe(100, 100 + seed)
-            low, high = intervals(cb.fit(system.problem, rows, mechanisms="gp"), queries)
-            held, column = (low <= truth) & (truth <= high), rows.column(name)
+            data = system.observe(100, 100 + seed)
+            low, high = intervals(cb.fit(system.problem, data, mechanisms="gp"), queries)
+            covered, column = (low <= truth) & (truth <= high), data.column(name)
             inside = (grid >= column.min()) & (grid <= column.max())
-            inner.append(held[inside].mean())
-            outer.append(held[~inside].mean())
+            inner.append(covered[inside].mean())
+            outer.append(covered[~inside].mean())
         assert 0.80 <= np.mean(inner) <= 0.98, name
         assert np.mean(outer) >= 0.80, name
 
 
 @pytest.mark.slow
-def test_what_cannot_be_known_about_an_exponential_is_held_or_named():
+def test_effects_beyond_the_data_of_an_exponential_are_covered_or_reported():
     problem = cb.Problem(cb.CausalGraph.parse("B -> C"), "C", domains={"B": (-5.0, 4.0)})
     queries = problem.queries([{"B": -5.0}, {"B": -4.0}])
     right = []
@@ -96,11 +96,11 @@ def test_what_cannot_be_known_about_an_exponential_is_held_or_named():
 )
 def test_a_linear_truth_costs_little(name, options, seeds):
     system = cb.models.load(name, **options)
-    problem, ratios, held, linear_held = system.problem, [], [], []
+    problem, ratios, covered, covered_linear = system.problem, [], [], []
     for seed in range(seeds):
-        rows = system.observe(100, 50 + seed)
+        data = system.observe(100, 50 + seed)
         asked = [
-            {member: float(np.quantile(rows.column(member), share)) for member in members}
+            {member: float(np.quantile(data.column(member), share)) for member in members}
             for members in problem.sets
             for share in (0.2, 0.8)
         ]
@@ -111,11 +111,11 @@ def test_a_linear_truth_costs_little(name, options, seeds):
             ]
         )
         truth = np.asarray(system.effect(queries))
-        bent, straight = (
-            intervals(cb.fit(problem, rows, mechanisms=each), queries) for each in ("gp", "linear")
+        gp, linear = (
+            intervals(cb.fit(problem, data, mechanisms=each), queries) for each in ("gp", "linear")
         )
-        ratios.append((bent[1] - bent[0]) / (straight[1] - straight[0]))
-        held.append((bent[0] <= truth) & (truth <= bent[1]))
-        linear_held.append((straight[0] <= truth) & (truth <= straight[1]))
+        ratios.append((gp[1] - gp[0]) / (linear[1] - linear[0]))
+        covered.append((gp[0] <= truth) & (truth <= gp[1]))
+        covered_linear.append((linear[0] <= truth) & (truth <= linear[1]))
     assert np.mean(ratios) <= 1.3
-    assert np.mean(held) >= np.mean(linear_held) - 0.06
+    assert np.mean(covered) >= np.mean(covered_linear) - 0.06

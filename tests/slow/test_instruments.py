@@ -1,4 +1,4 @@
-"""An instrument: does the verdict of nuts say whether the posterior was found?
+"""An instrument: is the verdict of nuts right?
 
 Z -> X -> Y with a latent cause of X and Y. The reduced form, X on Z and Y on X and Z, has a
 posterior in closed form; with weights for the structural prior it is an independent oracle.
@@ -19,23 +19,26 @@ PROBLEM = cb.Problem(
 )
 METHOD = cb.NUTS(progress=False)
 ENDS = (0.05, 0.95)
-LEAST, MOST = np.log(1e-5), np.log(5.0)  # of the slope of X in Z, where it is small
+SMALLEST_LOG_SLOPE, LARGEST_LOG_SLOPE = (
+    np.log(1e-5),
+    np.log(5.0),
+)  # of the slope of X in Z, where it is small
 
 
 def table(seed, strength, n=40, shared=0.6):
-    """Rows whose effect is 0.8; strength: the slope of X in Z."""
+    """Observations whose effect is 0.8; strength: the slope of X in Z."""
     draws = np.random.default_rng(seed)
     u, z = draws.normal(size=n), draws.normal(size=n)
-    own = np.sqrt(1 - shared**2)
-    x = strength * z + shared * u + own * draws.normal(size=n)
-    return pd.DataFrame({"Z": z, "X": x, "Y": 0.8 * x + shared * u + own * draws.normal(size=n)})
+    rest = np.sqrt(1 - shared**2)
+    x = strength * z + shared * u + rest * draws.normal(size=n)
+    return pd.DataFrame({"Z": z, "X": x, "Y": 0.8 * x + shared * u + rest * draws.normal(size=n)})
 
 
-def exact_slopes(frame, count=200_000, rows=0.01):
+def exact_slopes(frame, count=200_000, weight=0.01):
     """Return slopes of Y in X (count,) and their weights under the default prior.
 
     X = p Z + e, sd s; Y = c X + k Z + f, sd w. Then the slope is b = c + k / p, the latent strength
-    t = -k s / (p w) and the sd of Y's disturbance w sqrt(1 + t^2); the volume of (b, t, sd^2) in
+    t = -k s / (p w) and the sd of the noise of Y w sqrt(1 + t^2); the volume of (b, t, sd^2) in
     (c, k, w^2) is s (1 + t^2) / (|p| w).
     """
     draws, n = np.random.default_rng(0), len(frame)
@@ -50,10 +53,10 @@ def exact_slopes(frame, count=200_000, rows=0.01):
     moved = draws.normal(size=(count, 2)) @ np.linalg.inv(np.linalg.cholesky(gram))
     c, k = (fitted + np.sqrt(w2)[:, None] * moved).T
     sd, sign = np.sqrt(s2 / (z @ z)), draws.choice([-1, 1], count)
-    small = np.exp(draws.uniform(LEAST, MOST, count)) * sign
+    small = np.exp(draws.uniform(SMALLEST_LOG_SLOPE, LARGEST_LOG_SLOPE, count)) * sign
     p = np.where(draws.random(count) < 0.5, small, centre + sd * draws.normal(size=count))
-    inside = (np.abs(p) > np.exp(LEAST)) & (np.abs(p) < np.exp(MOST))
-    near = np.where(inside, 0.5 / (np.abs(p) * (MOST - LEAST)), 0.0)
+    inside = (np.abs(p) > np.exp(SMALLEST_LOG_SLOPE)) & (np.abs(p) < np.exp(LARGEST_LOG_SLOPE))
+    near = np.where(inside, 0.5 / (np.abs(p) * (LARGEST_LOG_SLOPE - SMALLEST_LOG_SLOPE)), 0.0)
     proposed = np.log(0.5 * stats.norm.pdf(p, centre, sd) + 0.5 * near)
     proposed += -(n / 2) * np.log(s2) - rest / 2 / s2
     proposed += -((n - 1) / 2) * np.log(w2) - left / 2 / w2
@@ -67,12 +70,12 @@ def exact_slopes(frame, count=200_000, rows=0.01):
     misfit += c**2 * (x @ x) + 2 * c * k * (x @ z) + k**2 * (z @ z)
     target = -n / 2 * np.log(s2) - squares / 2 / s2 - n / 2 * np.log(w2) - misfit / 2 / w2
     free = 1 / (1 + t**2)  # 1 - correlation^2; the means are integrated out
-    target += -0.5 * np.log((n / free + rows) ** 2 - n**2 * (1 - free) / free**2)
-    target += -0.5 * np.log(s2) - p**2 * (z @ z) * rows / (2 * n * s2)
-    target += -0.5 * np.log(y2) - b**2 * (x @ x) * rows / (2 * n * y2)
+    target += -0.5 * np.log((n / free + weight) ** 2 - n**2 * (1 - free) / free**2)
+    target += -0.5 * np.log(s2) - p**2 * (z @ z) * weight / (2 * n * s2)
+    target += -0.5 * np.log(y2) - b**2 * (x @ x) * weight / (2 * n * y2)
     for column, variance in ((x, s2), (y, y2)):
-        target += -(rows / 2) * np.log(variance) - rows / 2 * (column @ column / n) / variance
-    target += -0.5 * rows * t**2
+        target += -(weight / 2) * np.log(variance) - weight / 2 * (column @ column / n) / variance
+    target += -0.5 * weight * t**2
     volume = 0.5 * np.log(s2 / w2) + np.log1p(t**2) - np.log(np.abs(p))
     logs = target + volume - proposed
     weights = np.exp(logs - logs.max())
@@ -103,7 +106,7 @@ def test_a_strong_instrument_passes_with_the_exact_interval():
 
 
 def test_a_weak_instrument_passes_with_a_proper_prior():
-    """By coordinates that rows tell well; before, most of such fits had divergences."""
+    """By coordinates that the data determine well; with others most fits had divergences."""
     post, found = sampled(table(3, 0.5), 3, cb.priors.FixedPrior())
     assert post.verdict == "passed" and found[0] < 0.8 < found[1]
 

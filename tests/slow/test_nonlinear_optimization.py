@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from helpers.runs import optimize
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments.transfers import Transfer
@@ -22,33 +23,31 @@ SEEDS = range(20)
 
 
 @lru_cache(maxsize=8)
-def gaps(name, outcomes, budget, seeds=SEEDS, variant=None, **options):
+def gaps(name, noise, budget, seeds=SEEDS, variant=None, **options):
     """The gaps (2, seeds) of what was recommended and of the best tried."""
     system = cb.models.load(name, variant=variant)
     found = []
     for seed in seeds:
-        run = cb.optimize(
-            system, outcomes=outcomes, budget=budget, key=seed, progress=False, **options
-        )
+        run = optimize(system, noise=noise, budget=budget, key=seed, progress=False, **options)
         found.append((run.regret()[-1], run.regret("tried")[-1]))
     return np.array(found).T
 
 
 def test_exact_outcomes_of_toy_lead_to_its_optimum():
     """In at least 19 of 20 seeds within 0.005, at cost 46 (published mean gap 0.0025)."""
-    recommended, tried = gaps("toy", "exact", 46.0, mechanisms="gp")
+    recommended, tried = gaps("toy", 0.0, 46.0, mechanisms="gp")
     assert (recommended < 0.005).sum() >= 19 and (tried < 0.005).sum() >= 19
 
 
 def test_noisy_outcomes_of_toy_lead_near_its_optimum():
     """With the default settings the best tried is within 0.06 on average."""
-    assert gaps("toy", "noisy", 46.0, mechanisms="gp")[1].mean() <= 0.06
+    assert gaps("toy", None, 46.0, mechanisms="gp")[1].mean() <= 0.06
 
 
 @pytest.mark.parametrize("variant", ["paper", None])
 def test_exact_outcomes_of_synthetic_lead_to_its_optimum_under_latent_causes(variant):
     """At cost 60, on average within 0.01 (published 0.09 at cost 158)."""
-    found = gaps("synthetic", "exact", 60.0, SEEDS, variant, mechanisms="gp")
+    found = gaps("synthetic", 0.0, 60.0, SEEDS, variant, mechanisms="gp")
     assert (found.mean(axis=1) <= 0.01).all()
 
 
@@ -57,8 +56,8 @@ def test_exact_outcomes_of_healthcare_lead_to_its_optimum_and_missing_overlap_is
     system = cb.models.load("healthcare")
     for seed in range(3):
         with pytest.warns(cb.CausalBOWarning, match="before the first experiment"):
-            run = cb.optimize(
-                system, mechanisms="gp", outcomes="exact", budget=66.0, key=seed, progress=False
+            run = optimize(
+                system, mechanisms="gp", noise=0.0, budget=66.0, key=seed, progress=False
             )
         assert run.regret()[-1] <= 0.002 and run.regret("tried")[-1] <= 0.002
 
@@ -95,8 +94,8 @@ def test_a_round_is_fast_and_does_not_grow_with_outcomes(name, variant, most):
     first ones take.
     """
     stamps = []
-    cb.optimize(
-        cb.models.load(name, variant=variant), mechanisms="gp", outcomes="exact", rounds=20,
+    optimize(
+        cb.models.load(name, variant=variant), mechanisms="gp", noise=0.0, rounds=20,
         key=0, progress=False, callback=lambda _: stamps.append(time.perf_counter()),
     )  # fmt: skip
     lengths = np.diff(stamps)

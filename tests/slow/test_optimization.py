@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from helpers.runs import optimize
 from scipy.stats import t as student
 
 import causal_bo_ppl as cb
@@ -18,7 +19,7 @@ def play(system, key, **options):
     """Run an optimization without its warnings: what they say is expected here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cb.CausalBOWarning)
-        return cb.optimize(system, key=key, progress=False, **options)
+        return optimize(system, key=key, progress=False, **options)
 
 
 def lacking_an_edge(graph, coefficients):
@@ -78,7 +79,7 @@ def _designs(system):
 def test_the_optimum_of_toy_is_found_from_exact_outcomes(method):
     """The mechanisms of gc-cbo are lines here, which are wrong: the residual carries it."""
     system = cb.models.load("toy")
-    options = {"method": method, "outcomes": "exact", "budget": 46}
+    options = {"preset": method, "noise": 0.0, "budget": 46}
     gaps = [play(system, key, **options).regret()[-1] for key in range(20)]
     assert np.sum(np.array(gaps) <= 0.01) >= 19
 
@@ -104,7 +105,8 @@ def test_a_right_graph_has_the_same_trace_as_without_a_residual(name):
     system, same = cb.models.load(name, **network), 0
     for key in range(SEEDS):
         runs = [
-            play(system, key, rounds=15, observations=50, residual=each) for each in ("auto", False)
+            play(system, key, rounds=15, observations=50, discrepancy=each)
+            for each in ("auto", False)
         ]
         same += runs[0].to_frame().equals(runs[1].to_frame())
     assert same >= 0.9 * SEEDS
@@ -130,7 +132,7 @@ def test_intervals_cover_after_exact_outcomes(name, rounds, most):
     at = system.problem.sobol(32)
     truth = np.asarray(system.effect(at))
     for key in range(SEEDS):
-        surrogate = play(system, key, outcomes="exact", rounds=rounds, observations=50).surrogate
+        surrogate = play(system, key, noise=0.0, rounds=rounds, observations=50).surrogate
         mean, sd = surrogate.predict(at)
         covered.append(np.abs(truth - mean) <= student.ppf(0.95, surrogate.degrees) * sd + 1e-9)
     assert 0.80 <= np.mean(covered) <= most

@@ -1,7 +1,4 @@
-"""The coupled surrogate: the dense Gaussian process in other words; replicates.
-
-Noise and recentring.
-"""
+"""The coupled surrogate equals the dense Gaussian process; replicates, noise, relinearizing."""
 
 import numpy as np
 import pytest
@@ -51,21 +48,24 @@ def test_weight_space_equals_the_dense_gaussian_process(post):
 def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
     draws = np.random.default_rng(1)
     queries = post.problem.sobol(2)[draws.integers(0, 20, 60)]  # many replicates
-    told = tell(
+    updated = tell(
         cb.surrogates.couple(post), queries, draws.normal(size=60), draws.uniform(0.5, 2.0, 60)
     )
-    offsets, features = told._linearize(told.outcomes.queries)
-    precisions = 1 / (told.outcomes.variances + told.remainders + 1e-10 * (features**2).sum(axis=1))
+    offsets, features = updated._linearize(updated.outcomes.queries)
+    precisions = 1 / (
+        updated.outcomes.variances + updated.remainders + 1e-10 * (features**2).sum(axis=1)
+    )
     covariance = np.linalg.inv(
         np.eye(features.shape[1]) + features.T @ (features * precisions[:, None])
     )
-    mean = covariance @ features.T @ (precisions * (told.outcomes.means - offsets))
-    np.testing.assert_allclose(told.weights.covariance, covariance, rtol=1e-8, atol=1e-10)
-    np.testing.assert_allclose(told.weights.mean, mean, rtol=1e-8, atol=1e-10)
-    assert len(told.outcomes.counts) < 25 and told.outcomes.counts.sum() == 60
-    moved = told.relinearize()
+    mean = covariance @ features.T @ (precisions * (updated.outcomes.means - offsets))
+    np.testing.assert_allclose(updated.weights.covariance, covariance, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(updated.weights.mean, mean, rtol=1e-8, atol=1e-10)
+    assert len(updated.outcomes.counts) < 25 and updated.outcomes.counts.sum() == 60
+    moved = updated.relinearize()
     assert (
-        np.abs(moved.centre - moved.weights.mean).max() < 2e-3 and moved.outcomes is told.outcomes
+        np.abs(moved.centre - moved.weights.mean).max() < 2e-3
+        and moved.outcomes is updated.outcomes
     )
     assert "60 outcomes of" in repr(moved)
 
@@ -94,13 +94,13 @@ def test_outcomes_without_noise_must_repeat(post):
         once.tell(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9
     )
     with pytest.raises(
-        cb.errors.DataError, match="gave 1.5 and 2.5, though outcomes are said to have no noise"
+        cb.errors.DataError, match="gave 1.5 and 2.5, though outcomes have no noise"
     ):
         once.tell(query, 2.5, 0.0)
 
 
 def test_exact_outcomes_do_not_make_it_falsely_certain():
-    """With its linearization error left out, 90 % intervals would cover far too seldom."""
+    """Without its linearization error, 90 % intervals would cover far too seldom."""
     problem, truth = cases.random_problem(1)
     covered, positions = [], problem.sobol(2)
     for seed in range(12):
@@ -115,7 +115,7 @@ def test_exact_outcomes_do_not_make_it_falsely_certain():
     assert np.mean(covered) > 0.8
 
 
-def test_recentring_finds_the_most_probable_theta():
+def test_relinearizing_finds_the_most_probable_theta():
     """Gauss-Newton steps end where the gradient of the log posterior of the weights is zero."""
     problem, truth = cases.random_problem(1)
     post = cb.fit(problem, cases.simulate(problem, truth, 25, 0))
@@ -148,7 +148,7 @@ def test_recentring_finds_the_most_probable_theta():
         (1.0, np.nan, "variance of the outcome's noise is nan"),
     ],
 )
-def test_odd_outcome_is_refused(post, outcome, noise, match):
+def test_invalid_outcome_is_refused(post, outcome, noise, match):
     with pytest.raises(cb.errors.DataError, match=match):
         cb.surrogates.couple(post).tell(post.problem.queries([{"V0": 1.0}]), outcome, noise)
 
@@ -156,14 +156,14 @@ def test_odd_outcome_is_refused(post, outcome, noise, match):
 def test_a_surprising_outcome_does_not_make_it_wander():
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(8, 0))
-    told = cb.surrogates.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
+    updated = cb.surrogates.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
     at = system.problem.queries([{"Z": 2.0}])
-    first = told.relinearize()
+    first = updated.relinearize()
     second = first.relinearize()
     assert float(second.predict(at).mean[0]) == pytest.approx(
         float(first.predict(at).mean[0]), abs=0.02
     )
-    assert first._linearized_at(first.centre)[0] <= told._linearized_at(told.centre)[0]
+    assert first._linearized_at(first.centre)[0] <= updated._linearized_at(updated.centre)[0]
 
 
 def far_prediction(offset):
@@ -177,8 +177,8 @@ def far_prediction(offset):
         "Y",
         domains={"X": (offset - 3, offset + 3), "Z": (0.8 * offset - 3, 0.8 * offset + 3)},
     )
-    rows = np.column_stack([x, z, y - 1.3 * z])
-    post = cb.fit(problem, cb.Data(graph.nodes, "Y", rows, np.zeros((100, 3), bool)))
+    values = np.column_stack([x, z, y - 1.3 * z])
+    post = cb.fit(problem, cb.Data(graph.nodes, "Y", values, np.zeros((100, 3), bool)))
     query = problem.queries([{"X": offset + 1.0}])
     found = cb.surrogates.couple(post).tell(query, -1.04 * offset, 1.0).relinearize().predict(query)
     return float(found.mean[0]) + 1.04 * offset, float(found.sd[0])
@@ -190,34 +190,34 @@ def test_large_means_do_not_matter():
         assert far_prediction(offset) == pytest.approx(near, rel=1e-4)
 
 
-def test_imagining_needs_one_intervention_and_a_variance(post):
+def test_fantasizing_needs_one_intervention_and_a_variance(post):
     query = post.problem.queries([{"V0": 1.0}])
     surrogate = cb.surrogates.couple(post).tell(query, 1.0)  # the noise that the model implies
     assert surrogate.outcomes.variances[0] == pytest.approx(float(post.outcome_variances(query)[0]))
     for noise in (np.nan, -1.0):
         with pytest.raises(cb.errors.DataError, match="variance of the outcome's noise is"):
             surrogate.fantasize(query, noise)
-    with pytest.raises(cb.errors.DataError, match="tell one outcome of each intervention"):
+    with pytest.raises(cb.errors.DataError, match="give one outcome for each intervention"):
         surrogate.fantasize(post.problem.sobol(1), 1.0)
 
 
 def test_two_interventions_are_not_one_outcome(post):
     with pytest.raises(
-        cb.errors.DataError, match="tell one outcome of each intervention.*2 interventions"
+        cb.errors.DataError, match="give one outcome for each intervention.*2 interventions"
     ):
         cb.surrogates.couple(post).tell(post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ["laplace", cb.NUTS(progress=False)], ids=["laplace", "nuts"])
-def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_outcomes(method):
+def test_the_linearization_error_of_drawn_posteriors_is_noise_of_their_outcomes(method):
     """f = a_Y + b (a_Z + c x): what is missed is db dm, m = a_Z + c x.
 
     Whose mean square is Vb Vm + 2 Cov(b, m)^2.
     """
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(40, 0), method=method, key=0)
-    position = {name: at for at, name in enumerate(post.names)}
+    position = {name: index for index, name in enumerate(post.names)}
     slope, mediator = np.zeros((2, len(post.names)))
     slope[position["b[Z->Y]"]] = mediator[position["a[Z]"]] = 1.0
     mediator[position["b[X->Z]"]] = 4.0
@@ -230,10 +230,10 @@ def test_what_linearization_leaves_out_of_drawn_posteriors_is_noise_of_their_out
         found == pytest.approx(expected, rel=5 * error)
         and expected > 1e-3 * post.outcome_variances(query)[0]
     )
-    told = cb.surrogates.couple(post).tell(query, -3.0, 0.0)
-    assert told.remainders[0] == found
+    updated = cb.surrogates.couple(post).tell(query, -3.0, 0.0)
+    assert updated.remainders[0] == found
     _, jacobian = cb.response(post).linearize(post.mean, query)
     prior = float(np.asarray(jacobian @ of @ jacobian.T)[0, 0])
-    assert told.predict(query).sd[0] ** 2 == pytest.approx(
+    assert updated.predict(query).sd[0] ** 2 == pytest.approx(
         prior * found / (prior + found), rel=1e-6
     )

@@ -1,4 +1,4 @@
-"""Coupled surrogates of effects that bend: what linearization leaves out, and where it is made."""
+"""Coupled surrogates of nonlinear effects: linearization errors, and where they are made."""
 
 import html
 import logging
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.runs import optimize
 from scipy import stats
 
 import causal_bo_ppl as cb
@@ -19,7 +20,8 @@ from causal_bo_ppl.optimization.analytic import ConfidenceBound, Context
 from causal_bo_ppl.optimization.maximize import zoom
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 from causal_bo_ppl.surrogates import coupled
-from causal_bo_ppl.surrogates.discrepancy import Outcomes, is_missed
+from causal_bo_ppl.surrogates.coupled import is_far_off
+from causal_bo_ppl.surrogates.discrepancy import MeanOutcomes
 
 FEW = cb.GP(functions=16)
 
@@ -59,7 +61,7 @@ def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
     theta = post.draws(REMAINDER_DRAWS, jax.random.key(0))
     line = r(post.mean, queries) + (theta - post.mean) @ r.jacobian(post.mean, queries).T
     missed = (r(theta, queries) - line).T / np.sqrt(REMAINDER_DRAWS)
-    found = weighted.remainders(queries)
+    found = weighted.remainder_features(queries)
     expected = missed @ missed.T
     assert np.abs(found @ found.T - expected).max() < 0.02 * np.abs(expected).max()
     near = slice(8, 18)  # where they are small
@@ -67,15 +69,15 @@ def test_remainders_vary_together_as_those_of_draws_of_theta(post, toy):
     assert gap < 0.1 * np.abs(expected[near, near]).max()
 
 
-def test_remainders_for_which_there_is_no_room_count_as_noise(post, toy, monkeypatch):
+def test_remainders_without_weights_count_as_noise(post, toy, monkeypatch):
     """All that the draws show is in the weights or in the noise."""
     queries = toy.problem.queries([{"X": x} for x in np.linspace(-4.9, 4.9, 9)])
-    whole = (weigh_response(post)._missed(queries) ** 2).sum(axis=1)
+    whole = (weigh_response(post)._changes(queries)[1] ** 2).sum(axis=1)
     for most, least in ((24, -1.0), (4, 1e-3)):
-        monkeypatch.setattr(moments, "ALL", most)
+        monkeypatch.setattr(moments, "MOST_DIRECTIONS", most)
         fresh = weigh_response(replace(post))
         noises = fresh.noises(queries)
-        both = (fresh.remainders(queries) ** 2).sum(axis=1) + noises
+        both = (fresh.remainder_features(queries) ** 2).sum(axis=1) + noises
         np.testing.assert_allclose(both, whole, rtol=0.1, atol=1e-3 * whole.max())
         assert noises.max() > least * whole.max()
 
@@ -93,12 +95,12 @@ def test_smooth_moments_of_effects_are_those_of_draws(post, toy):
 
 
 def test_sets_share_no_weights_of_remainders(post, toy):
-    one, other = (weigh_response(post).remainders(q) for q in toy.problem.sobol(2)[::2])
+    one, other = (weigh_response(post).remainder_features(q) for q in toy.problem.sobol(2)[::2])
     assert np.abs(one @ other.T).max() == 0
 
 
 @pytest.mark.heavy
-def test_doubt_before_any_outcome_is_that_of_many_draws(post, toy):
+def test_the_sd_before_any_outcome_is_that_of_many_draws(post, toy):
     queries = toy.problem.queries([{"X": x} for x in (-2.0, 0.0, 2.0)] + [{"Z": 1.0}])
     drawn = cb.response(post)(post.draws(4_000, 1), queries)
     predicted = cb.surrogates.couple(post).predict(queries)
@@ -108,14 +110,14 @@ def test_doubt_before_any_outcome_is_that_of_many_draws(post, toy):
 
 def test_effects_that_are_linear_in_theta_have_no_remainders(post, toy):
     queries = toy.problem.queries([{"Z": z} for z in (-4.0, 3.0, 18.0)])
-    assert np.abs(weigh_response(post).remainders(queries)).max() < 1e-9
+    assert np.abs(weigh_response(post).remainder_features(queries)).max() < 1e-9
     chain = cb.models.load("chain")
-    straight = cb.fit(chain.problem, chain.observe(50, 0))
-    assert weigh_response(straight).thetas.shape == (0, len(straight.mean))
+    linear = cb.fit(chain.problem, chain.observe(50, 0))
+    assert weigh_response(linear).thetas.shape == (0, len(linear.mean))
 
 
-def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy):
-    """What linearization leaves out of them is nearly the same."""
+def test_an_exact_outcome_informs_its_neighbours_beyond_the_data(post, toy):
+    """Their linearization errors are nearly the same."""
     tried = toy.problem.queries([{"X": -5.0}])
     near = toy.problem.queries([{"X": -4.8}])
     before = cb.surrogates.couple(post)
@@ -126,36 +128,38 @@ def test_an_exact_outcome_teaches_about_its_neighbours_beyond_the_data(post, toy
 
 def test_exact_outcomes_are_met_wherever_theta_is_linearized(post, toy):
     tried = toy.problem.queries([{"X": x} for x in (-3.0, -1.0, 2.0)] + [{"Z": -3.0}])
-    told = cb.surrogates.couple(post).tell(tried, toy.effect(tried), 0.0)
-    for surrogate in (told, told.relinearize()):
+    updated = cb.surrogates.couple(post).tell(tried, toy.effect(tried), 0.0)
+    for surrogate in (updated, updated.relinearize()):
         assert np.abs(surrogate.predict(tried).mean - toy.effect(tried)).max() < 1e-3
-    moved = told.relinearize()
-    assert moved._linearized_at(moved.centre)[0] < told._linearized_at(told.centre)[0]
+    moved = updated.relinearize()
+    assert moved._linearized_at(moved.centre)[0] < updated._linearized_at(updated.centre)[0]
 
 
-def test_outcomes_that_are_missed_by_far_switch_a_residual_on(post, toy, monkeypatch):
+def test_outcomes_far_from_their_predictions_switch_a_discrepancy_on(post, toy, monkeypatch):
     """Whatever the Bayes factor says; outcomes of the model itself do not."""
-    monkeypatch.setattr(coupled, "ENOUGH", np.inf)
+    monkeypatch.setattr(coupled, "DECISIVE_BAYES_FACTOR", np.inf)
     rng, tried = np.random.default_rng(0), toy.problem.sobol(16)
-    before = cb.surrogates.couple(post, residual="auto")
+    before = cb.surrogates.couple(post, discrepancy="auto")
     drawn = before.sample(tried, 1, 0)[0] + rng.normal(size=len(tried))
-    assert before.tell(tried, drawn, 1.0).residual is None
+    assert before.tell(tried, drawn, 1.0).discrepancy is None
     strange = before.predict(tried).mean + 8 * before.predict(tried).sd * rng.choice([-1, 1], 32)
-    assert before.tell(tried, strange + 5 * rng.normal(size=len(tried)), 1.0).residual is not None
+    assert (
+        before.tell(tried, strange + 5 * rng.normal(size=len(tried)), 1.0).discrepancy is not None
+    )
 
 
 def test_distance_of_outcomes_is_that_of_a_dense_solve():
     rng = np.random.default_rng(0)
     features, residuals, noises = rng.normal(size=(9, 4)), rng.normal(size=9), rng.uniform(1, 2, 9)
     for size in np.linspace(0.5, 4.0, 15):
-        given = Outcomes(features, size * residuals, noises, np.zeros(9), 0, 0.0, 1.0, np.inf)
+        given = MeanOutcomes(features, size * residuals, noises, np.zeros(9), 0, 0.0, 1.0, np.inf)
         total = (
             size**2
             * residuals
             @ np.linalg.solve(features @ features.T + np.diag(noises), residuals)
         )
         expected = total > 18 and stats.chi2.sf(total, 9) < 1e-3
-        assert is_missed(given, 1.0) == expected
+        assert is_far_off(given, 1.0) == expected
 
 
 def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
@@ -173,15 +177,15 @@ def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
     assert rule.widen(nothing_left, best) is rule
 
 
-def test_the_usual_bound_is_wider_where_effects_bend_and_outcomes_are_noisy(post, toy):
-    bent, candidates = cb.surrogates.couple(post), toy.problem.sobol(4)
+def test_the_default_bound_is_wider_for_nonlinear_effects_and_noisy_outcomes(post, toy):
+    nonlinear, candidates = cb.surrogates.couple(post), toy.problem.sobol(4)
     chain = cb.models.load("chain")
-    straight = cb.surrogates.couple(cb.fit(chain.problem, chain.observe(50, 0)))
-    noisy = Context(bent, "min", candidates, candidates)
+    linear = cb.surrogates.couple(cb.fit(chain.problem, chain.observe(50, 0)))
+    noisy = Context(nonlinear, "min", candidates, candidates)
     assert ConfidenceBound(None).prepare(noisy).beta == 9.0
     assert ConfidenceBound(None).prepare(replace(noisy, exact=True)).beta == 2.0
     vertices = chain.problem.vertices()
-    affine = Context(straight, "min", vertices, vertices)
+    affine = Context(linear, "min", vertices, vertices)
     assert ConfidenceBound(None).prepare(affine).beta == 2.0
     assert ConfidenceBound(4.0).prepare(noisy).beta == 4.0
     assert cb.Settings.from_json(cb.Settings().to_json()) == cb.Settings()
@@ -194,7 +198,7 @@ def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():
     positions = {("A",): 0.321, ("B",): 7.654}
     sizes = []
 
-    def worth(queries):
+    def value(queries):
         sizes.append(len(queries))
         at = np.asarray(queries.value).sum(axis=1)
         peak = np.where(queries.mask[:, 0], positions["A",], positions["B",])
@@ -202,7 +206,7 @@ def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():
 
     points = problem.sobol(16)
     low, high = (np.array([domains.get(n, (0, 0))[at] for n in graph.nodes]) for at in (0, 1))
-    found = zoom(worth, points, worth(points), low, high)
+    found = zoom(value, points, value(points), low, high)
     reached = np.asarray(found.value)[np.arange(len(found)), found.mask.argmax(axis=1)]
     best = {
         n: np.abs(reached[found.mask[:, at]] - positions[n,]).min() for at, n in enumerate("AB")
@@ -213,16 +217,14 @@ def test_brackets_find_every_peak_to_a_ten_thousandth_of_the_domain():
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::causal_bo_ppl.errors.CausalBOWarning")  # few functions
-def test_rounds_with_bent_mechanisms_reach_the_optimum_of_toy_and_compile_nothing_new(toy):
+def test_rounds_with_nonlinear_mechanisms_reach_the_optimum_of_toy_and_compile_nothing_new(toy):
     """Exact outcomes; programs are compiled in the first rounds only."""
     seen = []
 
     def watch(run):
         seen.append(compiled())
 
-    run = cb.optimize(
-        toy, mechanisms=FEW, outcomes="exact", rounds=24, key=0, callback=watch, progress=False
-    )
+    run = optimize(toy, mechanisms=FEW, noise=0.0, rounds=24, key=0, callback=watch, progress=False)
     assert run.regret()[-1] < 0.005 and run.regret("tried")[-1] < 0.005
     assert seen[-1] == seen[3]
     assert run.extrapolation.verdict == "failed" and "beyond the data" in repr(run)
@@ -246,7 +248,7 @@ def compiled():
     ids=["levels", "constraint", "function"],
 )
 @pytest.mark.heavy
-def test_effects_that_bend_are_searched_where_interventions_may_lie_only(options):
+def test_nonlinear_effects_are_searched_at_feasible_interventions_only(options):
     rng, graph = np.random.default_rng(0), cb.CausalGraph.parse("X -> Z -> Y; W -> Y")
     x, w = rng.normal(size=(2, 60))
     z = np.sin(2 * x) + 0.3 * rng.normal(size=60)
@@ -261,20 +263,20 @@ def test_effects_that_bend_are_searched_where_interventions_may_lie_only(options
     assert problem.feasible([asked]).all()
 
 
-def test_new_rows_compile_nothing(post, toy, caplog):
-    """Whatever their number: rows are filled up to one of a few sizes."""
-    rows = toy.experiment(toy.problem.sobol(4), 1)
-    first = post.update(rows.select(slice(0, 1))).mean
+def test_new_observations_compile_nothing(post, toy, caplog):
+    """Whatever their number: observations are padded to one of a few sizes."""
+    data = toy.experiment(toy.problem.sobol(4), 1)
+    first = post.update(data.select(slice(0, 1))).mean
     with jax.log_compiles(True), caplog.at_level(logging.WARNING):
-        others = [post.update(rows.select(slice(0, count))).mean for count in (2, 3, 5)]
+        others = [post.update(data.select(slice(0, count))).mean for count in (2, 3, 5)]
     assert not [each for each in caplog.records if "Compiling" in each.getMessage()]
     assert all(len(each) == len(first) for each in others)
 
 
-def test_rows_of_experiments_far_away_do_not_change_where_variables_usually_lie(post, toy):
+def test_observations_far_away_do_not_change_the_usual_range_of_variables(post, toy):
     """do(X = -5) sends Z to about 148, far beyond its domain."""
-    rows = toy.experiment(toy.problem.queries([{"X": -5.0}] * 3 + [{"Z": 15.0}]), 1)
-    after = post.update(rows)
+    data = toy.experiment(toy.problem.queries([{"X": -5.0}] * 3 + [{"Z": 15.0}]), 1)
+    after = post.update(data)
     for old, new in zip(post.distribution.model.bound, after.distribution.model.bound, strict=True):
         np.testing.assert_array_equal(old.setting.frame.half, new.setting.frame.half)
         np.testing.assert_array_equal(old.setting.frame.origin, new.setting.frame.origin)
@@ -283,22 +285,22 @@ def test_rows_of_experiments_far_away_do_not_change_where_variables_usually_lie(
     assert frame.high[0] == 15.0 and frame.low[0] > -5.0
 
 
-def test_noisy_outcomes_under_set_causes_of_the_target_are_rows_of_its_mechanism(post, toy):
-    """The same as whole rows in which all else was set; other outcomes go to the surrogate."""
-    settings = cb.Settings(mechanisms=FEW, update="target", residual=False)
+def test_noisy_outcomes_under_set_causes_of_the_target_inform_its_mechanism(post, toy):
+    """They equal observations in which all else was set; others inform the surrogate."""
+    settings = cb.Settings(mechanisms=FEW, learn_from="target", discrepancy=False)
     problem, start = toy.problem, begin(post, settings)
     values = np.linspace(-4.0, 18.0, 12)
     effects = np.asarray(toy.effect([{"Z": float(z)} for z in values]))
-    told = [
+    entries = [
         Entry(problem.queries([{"Z": float(z)}]), float(y), None)
         for z, y in zip(values, effects, strict=True)
     ]
     upstream = Entry(problem.queries([{"X": 0.5}]), -0.3, None)
-    state = tell(start, [*told, upstream])
+    state = tell(start, [*entries, upstream])
     middle = post.parts[0].column("X").mean()
-    rows = np.stack([np.full(12, middle), values, effects], axis=1)
+    observed = np.stack([np.full(12, middle), values, effects], axis=1)
     is_set = np.tile([True, True, False], (12, 1))
-    expected = post.update(cb.Data(problem.graph.nodes, "Y", rows, is_set))
+    expected = post.update(cb.Data(problem.graph.nodes, "Y", observed, is_set))
     np.testing.assert_allclose(state.posterior.mean, expected.mean, rtol=1e-6, atol=1e-8)
     assert len(state.surrogate.told.values) == 1  # of X
     before, after = (each.distribution.model.modes for each in (post, state.posterior))
@@ -309,17 +311,17 @@ def test_noisy_outcomes_under_set_causes_of_the_target_are_rows_of_its_mechanism
 def test_outcomes_whose_noise_is_not_the_mechanisms_stay_with_the_surrogate(post, toy):
     query = toy.problem.queries([{"Z": 1.0}])
     for options, noise in (
-        ({"outcomes": "exact"}, 0.0),
+        ({"noise": 0.0}, 0.0),
         ({}, 0.25),
-        ({"kernel": "fixed"}, None),
+        ({"relinearize": False}, None),
         ({"coupling": False}, None),
     ):
-        settings = cb.Settings(mechanisms=FEW, update="target", residual=False, **options)
+        settings = cb.Settings(mechanisms=FEW, learn_from="target", discrepancy=False, **options)
         state = tell(begin(post, settings), [Entry(query, -0.4, noise)])
         assert state.posterior is post
 
 
-def test_under_latent_causes_no_outcome_is_a_row_of_the_target():
+def test_under_latent_causes_no_outcome_informs_the_mechanism_of_the_target():
     system = cb.models.load("toy", variant="confounded")
     confounded = cb.fit(system.problem, system.observe(60, 0), mechanisms=FEW)
     queries = system.problem.queries([{"Z": 1.0}])

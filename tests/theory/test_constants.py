@@ -17,7 +17,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(scope="module")
 def posts(chain):
-    """Posteriors of the chain from more and more rows."""
+    """Posteriors of the chain from more and more observations."""
     data = chain.observe(200, 0)
     return [
         cb.fit(chain.problem, data.select(slice(n)), intercepts=False) for n in (20, 40, 80, 200)
@@ -74,10 +74,10 @@ def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
     worst = np.abs((theta - post.mean) @ jacobian.T).max(axis=1)
     assert (worst > found.pointwise).mean() < delta + 4 * np.sqrt(
         delta / len(theta)
-    ) + 0.05  # Student's t, 20 rows
-    with pytest.raises(cb.errors.ModelError, match="delta must lie between 0 and 1, got 1"):
+    ) + 0.05  # Student's t, 20 observations
+    with pytest.raises(cb.CausalBOError, match="delta must lie between 0 and 1, got 1"):
         theory.parameter_error(post, delta=1)
-    with pytest.raises(cb.errors.ModelError, match="a Posterior is needed here, got Problem"):
+    with pytest.raises(cb.CausalBOError, match="a Posterior is needed here, got Problem"):
         theory.parameter_error(post.problem)
 
 
@@ -98,7 +98,7 @@ def test_a_failed_posterior_is_refused_unless_accepted(posts):
         lambda post: theory.theory_table(post, queries, noise=1.0, rounds=2),
     ):
         with pytest.raises(
-            cb.errors.ModelError,
+            cb.CausalBOError,
             match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
         ):
             refused(failed)
@@ -113,7 +113,7 @@ def test_design_strength_is_the_smallest_eigenvalue_of_every_design(intercepts):
     assert len(table) >= 3
     for node, line in table.iterrows():
         regressors, _, names = cases.design(problem, data, node, intercepts)
-        assert line["rows"] == len(regressors) < 80 or node == problem.target
+        assert line["observations"] == len(regressors) < 80 or node == problem.target
         smallest = np.linalg.eigvalsh(regressors.T @ regressors / len(regressors))[0]
         assert line["lambda_min"] == pytest.approx(smallest, rel=1e-9)
         parents = regressors[:, int(intercepts) :]
@@ -142,7 +142,7 @@ def test_nearly_collinear_parents_are_named_in_any_units():
     )
 
 
-def test_few_rows_and_constant_parents_have_strength_zero():
+def test_few_observations_and_constant_parents_have_strength_zero():
     graph = cb.CausalGraph.parse("A -> Y; B -> Y")
     problem = cb.Problem(graph, "Y", domains={"A": (-1, 1), "B": (-1, 1)}, sets=[("A", "B")])
     constant = [[1.0, 0.1, 3.0], [2.0, 0.1, 5.0], [3.0, 0.1, 1.0], [4.0, 0.1, 0.0]]
@@ -152,13 +152,13 @@ def test_few_rows_and_constant_parents_have_strength_zero():
         (constant[:1], False),
         ([[1.0, 0.0, 3.0]], False),
     ]:
-        rows = Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
-        for data in (rows, rows.select(slice(0))):
+        whole = Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
+        for data in (whole, whole.select(slice(0))):
             line = theory.design_strength(
                 cb.fit(problem, data, prior=cb.priors.FixedPrior(), intercepts=intercepts)
             ).loc["Y"]
             assert (
-                line["rows"] == len(data)
+                line["observations"] == len(data)
                 and line["lambda_min"] < 1e-25
                 and line["standardized"] < 1e-25
             )
@@ -192,9 +192,7 @@ def test_concentration_has_the_exponents_of_the_theory(chain):
     assert line["lipschitz"] == theory.lipschitz(post).value
     assert line["eps_param"] == theory.parameter_error(post).value
     assert line["design"] == theory.design_strength(post)["lambda_min"].min()
-    again = theory.concentration(
-        chain.problem, data, [100, 50], truth=[0.8, -1.3], intercepts=False
-    )
+    again = theory.concentration(chain.problem, data, [100, 50], truth=truth, intercepts=False)
     assert again.loc[100].equals(line) and again.index.tolist() == [50, 100]
     assert "error" not in theory.concentration(chain.problem, data, [50], intercepts=False)
 
@@ -212,36 +210,36 @@ def test_rate_is_the_slope_of_the_logarithms():
     )
 
 
-def test_odd_requests_for_concentration_are_refused(chain):
+def test_invalid_arguments_of_concentration_are_refused(chain):
     data = chain.observe(40, 0)
     for options, match in [
-        ({"rows": [50]}, "counts up to 40, the observational rows there are; got 50"),
-        ({"rows": [0]}, "rows must be a whole number, at least 1; got 0"),
-        ({"rows": []}, "counts up to 40.*; got none"),
-        ({"truth": {"b[X->Z]": 0.8}}, r"every coordinate of theta and no other; see to b\[Z->Y\]"),
-        ({"truth": {"b[X->Z]": 0.8, "b[Z->Y]": 1.0, "c": 2.0}}, "no other; see to c"),
-        ({"truth": [1.0]}, r"truth needs 2 finite numbers, for b\[X->Z\], b\[Z->Y\]"),
-        ({"truth": [1.0, np.nan]}, "truth needs 2 finite numbers"),
+        ({"sizes": [50]}, "counts up to 40, the number of observations.*; got 50"),
+        ({"sizes": [0]}, "sizes must be a whole number, at least 1; got 0"),
+        ({"sizes": []}, "counts up to 40.*; got none"),
+        ({"truth": {"b[X->Z]": 0.8}}, r"every coordinate of theta and no other; check b\[Z->Y\]"),
+        ({"truth": {"b[X->Z]": 0.8, "b[Z->Y]": 1.0, "c": 2.0}}, "no other; check c"),
         ({"method": "nuts"}, 'take method="laplace"'),
     ]:
-        with pytest.raises(cb.errors.ModelError, match=match):
+        with pytest.raises(cb.CausalBOError, match=match):
             theory.concentration(chain.problem, data, intercepts=False, **options)
     with pytest.raises(cb.errors.DataError, match="concentration needs Data, got ndarray"):
         theory.concentration(chain.problem, data.values)
-    with pytest.raises(cb.errors.DataError, match="there are no observational rows"):
+    with pytest.raises(cb.errors.DataError, match="there are no observational data"):
         theory.concentration(chain.problem, chain.experiment(chain.problem.vertices(), 0))
     table = pd.DataFrame({"trace": [1.0, 0.0, 2.0]}, index=[1, 2, 3])
     with pytest.raises(
-        cb.errors.ModelError, match="3 lines or more, all positive; 'trace' holds 1.0, 0.0, 2.0"
+        cb.errors.ArgumentError, match="3 rows or more, all positive; 'trace' holds 1.0, 0.0, 2.0"
     ):
         theory.rate(table, "trace")
-    with pytest.raises(cb.errors.ModelError, match="unknown column 'tracr'; did you mean 'trace'"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="unknown column 'tracr'; did you mean 'trace'"
+    ):
         theory.rate(table, "tracr")
 
 
 def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
     data = chain.observe(100, 0)
-    table = theory.concentration(chain.problem, data, rows=[25, 100], delta=0.1)
+    table = theory.concentration(chain.problem, data, sizes=[25, 100], delta=0.1)
     post = cb.fit(chain.problem, data.select(slice(25)))
     found = theory.parameter_error(post, delta=0.1)
     assert (
@@ -250,7 +248,7 @@ def test_pointwise_errors_of_the_table_are_those_of_the_posterior(chain):
     )
     assert table.attrs["delta"] == 0.1
     with pytest.raises(
-        cb.errors.ModelError, match="rate needs a table of cb.theory.concentration, got list"
+        cb.errors.ArgumentError, match="rate needs a table of cb.theory.concentration, got list"
     ):
         theory.rate([1, 2], "trace")
 

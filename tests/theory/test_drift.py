@@ -14,7 +14,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(scope="module")
 def posts(chain):
-    """Posteriors of the chain from more and more rows."""
+    """Posteriors of the chain from more and more observations."""
     data = chain.observe(200, 0)
     return [
         cb.fit(chain.problem, data.select(slice(n)), intercepts=False) for n in (20, 40, 80, 200)
@@ -39,7 +39,7 @@ def test_kernel_drift_is_what_dense_algebra_gives(posts, monkeypatch):
         expected = [np.hypot(*(after.mean - before.mean)), sigma, jacobian, np.abs(k_new - k).max()]
         np.testing.assert_allclose(line, [*expected, jacobian * largest + sigma], rtol=1e-9)
     assert (theory.kernel_drift([posts[0]] * 3, queries) == 0).all(axis=None)
-    monkeypatch.setattr("causal_bo_ppl.theory.drift.TILE", 3)
+    monkeypatch.setattr("causal_bo_ppl.theory.drift.TILE_SIZE", 3)
     np.testing.assert_allclose(theory.kernel_drift(posts, queries), table, rtol=1e-12)
     a, b, c, d = np.random.default_rng(0).normal(size=(4, 10, 2))
     a[1], b[8] = [9.0, 9.0], [9.0, 9.0]  # the largest is far from the diagonal
@@ -61,12 +61,18 @@ def test_variance_sum_ratio_is_that_of_dense_gaussian_processes(posts):
     ]
     assert (
         theory.worst_gain(posts, vertices, noise, 4) == max(gains) == gains[0]
-    )  # doubt falls, and so does gain
+    )  # variances fall, and so does the gain
     assert theory.variance_sum_ratio(posts, queries, noise) == pytest.approx(
         total / max(gains), rel=1e-9
     )
     few = theory.variance_sum_ratio(posts, queries, noise, candidates=vertices[:1])
     assert few == pytest.approx(total / theory.worst_gain(posts, vertices[:1], noise, 4), rel=1e-9)
+
+
+def gain_path(features, noise):
+    """Return the information after each of T queries, by the determinants of growing grams."""
+    gram = features @ features.T
+    return np.array([theory.information_gain(gram[:t, :t], noise) for t in range(1, len(gram) + 1)])
 
 
 @pytest.mark.parametrize("noise", [0.01, 1.0, 100.0])
@@ -75,19 +81,17 @@ def test_variance_sum_of_a_fixed_kernel_stays_below_its_ceiling(posts, noise):
     queries = post.problem.grid(9)[draws.integers(0, 18, 25)]
     ceiling = theory.variance_sum_ceiling(theory.kappa2(post).value, noise)
     path = np.diff(
-        theory.gain_path(np.asarray(cb.kernels.jacobian_features(post, queries)), noise),
+        gain_path(cb.kernels.jacobian_features(post, queries), noise),
         prepend=0.0,
     )
     assert (np.expm1(2 * path) * noise).sum() <= ceiling * path.sum()
     assert 0 < theory.variance_sum_ratio([post] * 25, queries, noise) <= ceiling / (1 - 1 / np.e)
-    new = theory.gain_path(np.sqrt(3.0) * np.eye(6), noise)[
-        -1
-    ]  # each round as much in doubt as the first
+    new = gain_path(np.sqrt(3.0) * np.eye(6), noise)[-1]  # each round as uncertain as the first
     assert 6 * 3.0 == pytest.approx(theory.variance_sum_ceiling(3.0, noise) * new, rel=1e-12)
     assert theory.variance_sum_ceiling(0.0, noise) == 2 * noise
 
 
-def test_odd_sequences_of_posteriors_are_refused(posts, chain):
+def test_invalid_sequences_of_posteriors_are_refused(posts, chain):
     queries = chain.problem.vertices()
     other = cb.fit(chain.problem, chain.observe(20, 0))
     for refused, match in [
@@ -110,14 +114,15 @@ def test_odd_sequences_of_posteriors_are_refused(posts, chain):
             "noise must be finite and positive, got 0",
         ),
     ]:
-        with pytest.raises(cb.errors.ModelError, match=match):
+        with pytest.raises(cb.CausalBOError, match=match):
             refused()
 
 
 def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
     data = chain.observe(200, 0)
     posts = [
-        cb.fit(chain.problem, data.select(slice(rows)), intercepts=False) for rows in (200, 25, 100)
+        cb.fit(chain.problem, data.select(slice(count)), intercepts=False)
+        for count in (200, 25, 100)
     ]
     queries = chain.problem.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 2.0}])
     each = [theory.worst_gain([post], queries, 0.5, 3) for post in posts]
@@ -125,5 +130,5 @@ def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
     vertices = theory.variance_sum_ratio(posts, queries, 0.5, candidates=chain.problem.vertices())
     assert theory.variance_sum_ratio(posts, queries, 0.5) == vertices
     assert vertices < theory.variance_sum_ratio(posts, queries, 0.5, candidates=queries)
-    with pytest.raises(cb.errors.ModelError, match="give a sequence of posteriors"):
+    with pytest.raises(cb.errors.ArgumentError, match="give a sequence of posteriors"):
         theory.kernel_drift(posts[0], queries)

@@ -1,4 +1,4 @@
-"""Rank, gains and bounds of mechanisms that bend, and errors of mechanisms along paths."""
+"""Rank, gains and bounds of nonlinear mechanisms, and errors of mechanisms along paths."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def post(toy):
 
 
 def frame_of(count, low=-1.0, high=2.0):
-    """A box of half-width 3 around 1 and rows between `low` and `high`, for each cause."""
+    """A box of half-width 3 around 1 and data between `low` and `high`, for each cause."""
     ones = np.ones(count)
     return Frame(0 * ones, 1.0 * ones, 3.0 * ones, low * ones, high * ones)
 
@@ -98,7 +98,7 @@ def test_slopes_of_linear_mechanisms_are_their_coefficients():
     assert found["X", "Z"] == pytest.approx(slopes["b[X->Z]"], rel=1e-12)
     assert found["Z", "Y"] == pytest.approx(slopes["b[Z->Y]"], rel=1e-12)
     total = cb.fit(system.problem, system.observe(60, 0), parameters="total_effect")
-    with pytest.raises(cb.errors.ModelError, match="does not hold the mechanisms"):
+    with pytest.raises(cb.CausalBOError, match="does not hold the mechanisms"):
         theory.mechanism_slopes(total)
 
 
@@ -110,21 +110,21 @@ def test_known_slopes_and_mechanisms_that_no_effect_needs_are_counted():
     w, noise = draws.normal(size=60), draws.normal(size=(60, 3))
     x = w + noise[:, 0]
     z = np.sin(x) + 0.3 * noise[:, 1]
-    rows = np.stack([w, x, z, z - 0.7 * x + 0.3 * noise[:, 2]], axis=1)
-    data = cb.Data(graph.nodes, "Y", rows, np.zeros(rows.shape, bool))
+    values = np.stack([w, x, z, z - 0.7 * x + 0.3 * noise[:, 2]], axis=1)
+    data = cb.Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
     fitted = cb.fit(problem, data, mechanisms={"Z": FEW}, method="conjugate")
     slopes = theory.mechanism_slopes(fitted)
     assert slopes["X", "Y"] == pytest.approx(0.7) and slopes["W", "X"] == 0.0
     at = fitted.names.index("b[Z->Y]")
     assert slopes["Z", "Y"] == pytest.approx(abs(fitted.mean[at]), rel=1e-12)
     mechanism = fitted.distribution.response.mechanism
-    found = mechanism(fitted.mean[None], "Y", rows)[0]
+    found = mechanism(fitted.mean[None], "Y", values)[0]
     level, slope = (fitted.mean[fitted.names.index(name)] for name in ("level[Y]", "b[Z->Y]"))
     np.testing.assert_allclose(
         found, level + slope * (z - z.mean()) - 0.7 * x, rtol=1e-9, atol=1e-9
     )
-    with pytest.raises(cb.errors.ModelError, match="unknown variable with a learned mechanism 'X'"):
-        mechanism(fitted.mean[None], "X", rows)
+    with pytest.raises(cb.CausalBOError, match="unknown variable with a learned mechanism 'X'"):
+        mechanism(fitted.mean[None], "X", values)
 
 
 def test_mechanism_of_linear_parameters_is_the_linear_predictor():
@@ -135,7 +135,7 @@ def test_mechanism_of_linear_parameters_is_the_linear_predictor():
     at = {name: thetas[:, [position]] for position, name in enumerate(line.names)}
     found = line.distribution.response.mechanism(thetas, "Y", values)
     np.testing.assert_allclose(found, at["a[Y]"] + at["b[Z->Y]"] * values[:, 1], rtol=1e-12)
-    with pytest.raises(cb.errors.ModelError, match="unknown variable with a learned mechanism 'X'"):
+    with pytest.raises(cb.CausalBOError, match="unknown variable with a learned mechanism 'X'"):
         line.distribution.response.mechanism(thetas, "X", values)
 
 
@@ -146,13 +146,13 @@ def test_true_mechanisms_are_read_from_the_program(toy):
     np.testing.assert_allclose(found.mean[:, 1], np.exp(-x), rtol=1e-12)
     np.testing.assert_allclose(found.mean[:, 2], np.cos(z) - np.exp(-z / 20), rtol=1e-12)
     np.testing.assert_array_equal(found.sd, 1.0)
-    with pytest.raises(cb.errors.ModelError, match="does not draw it from a Normal but"):
+    with pytest.raises(cb.CausalBOError, match="does not draw it from a Normal but"):
         cb.models.load("healthcare").mechanisms(
             np.ones((2, len(cb.models.load("healthcare").problem.graph.nodes)))
         )
 
 
-def test_suprema_of_bent_effects_are_taken_over_points_that_fill_the_domains(post):
+def test_suprema_of_nonlinear_effects_are_taken_over_points_that_fill_the_domains(post):
     queries, how = constants.design(post)
     assert how == "among 258 points that fill the domains" and len(queries) == 258
     values = np.asarray(queries.value)[np.asarray(queries.mask)[:, 1], 1]
@@ -179,7 +179,7 @@ def test_sets_of_many_variables_are_filled_with_their_vertices():
     assert len(corners) == 2**5 and len(rows) == 2**5 + 128 and len(design) == len(rows) + 121
 
 
-def test_table_of_the_theory_runs_for_mechanisms_that_bend(post):
+def test_table_of_the_theory_runs_for_nonlinear_mechanisms(post):
     table = theory.theory_table(post, noise=1.0, rounds=6).set_index("quantity")
     value = table["value"]
     assert 2 < value["rank"] == cb.theory.causal_rank(post) <= value["dimension"] == len(post.names)
@@ -198,7 +198,7 @@ def test_table_of_the_theory_runs_for_mechanisms_that_bend(post):
     assert theory.variance_sum_ratio([post, post], queries[:2], 1.0) > 0
 
 
-def test_doubt_about_effects_can_be_followed_over_rows_of_bent_mechanisms(toy):
+def test_the_uncertainty_of_effects_can_be_followed_over_data_of_nonlinear_mechanisms(toy):
     table = theory.concentration(toy.problem, toy.observe(60, 0), [60], mechanisms=FEW)
     assert table.index.tolist() == [60] and np.isfinite(table.to_numpy()).all()
 
@@ -219,8 +219,8 @@ def test_errors_of_mechanisms_are_the_largest_over_the_box(toy, post):
     best = min(best, gap(-5.0), gap(20.0))
     assert table.loc["Y", "mean"] == pytest.approx(-best, rel=1e-3)
     sd = np.exp(post.mean[post.names.index("log_sd[Z]")])
-    assert table.loc["Z", "disturbance"] == pytest.approx(np.sqrt(2 / np.pi) * abs(sd - 1))
-    assert table.loc["Y", "disturbance"] == 0.0
+    assert table.loc["Z", "noise"] == pytest.approx(np.sqrt(2 / np.pi) * abs(sd - 1))
+    assert table.loc["Y", "noise"] == 0.0
 
 
 def test_no_effect_is_off_by_more_than_the_bound_along_the_fitted_paths(toy, post):
@@ -253,9 +253,9 @@ def test_bounds_beside_the_truth_refuse_what_is_not_a_truth(toy, post):
         (toy.problem, "the truth must be a CausalSystem, got Problem"),
         (cb.models.load("synthetic"), "another graph than the posterior's problem"),
     ]:
-        with pytest.raises(cb.errors.ModelError, match=match):
+        with pytest.raises(cb.errors.ArgumentError, match=match):
             theory.path_errors(post, wrong, key=0)
     confounded = cb.models.load("toy", variant="confounded")
     line = cb.fit(confounded.problem, confounded.observe(100, 0), method="wishart")
-    with pytest.raises(cb.errors.ModelError, match="a latent cause joins 'X' and 'Y'"):
+    with pytest.raises(cb.errors.ArgumentError, match="a latent cause joins 'X' and 'Y'"):
         theory.path_errors(line, confounded, key=0)

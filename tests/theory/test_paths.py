@@ -79,7 +79,7 @@ def test_no_effect_of_a_perturbed_nonlinear_model_is_off_by_more_than_the_path_b
         )  # linear, all errors at once: the bound is reached
 
 
-def test_odd_slopes_and_errors_are_refused(chain):
+def test_invalid_slopes_and_errors_are_refused(chain):
     slopes, problem = {("X", "Z"): 0.8, ("Z", "Y"): 1.3}, chain.problem
     for given, errors, match in [
         ({("X", "Z"): 0.8}, {}, "slopes lack Z -> Y; give one for every edge upstream"),
@@ -94,11 +94,11 @@ def test_odd_slopes_and_errors_are_refused(chain):
         (slopes, {"Y": 1.0, "Z": -1.0}, "the error of 'Z' must be finite and 0 or more"),
         (slopes, {"Y": 1.0, "Z": 1.0, "W": 1.0}, "unknown variable 'W'"),
     ]:
-        with pytest.raises(cb.errors.ModelError, match=match):
+        with pytest.raises(cb.CausalBOError, match=match):
             theory.path_lipschitz_bound(problem, given, errors)
 
 
-def test_exploration_error_is_what_the_sets_left_out_would_have_gained(chain):
+def test_exploration_error_is_the_gain_of_the_omitted_sets(chain):
     problem = chain.problem
     for objective in ("min", "max"):
         options = {"objective": objective, "domains": problem.domains}
@@ -122,6 +122,7 @@ def test_what_unexplored_sets_cost_is_found_over_all_subsets():
     found = theory.exploration_error(system)
     assert found.value == pytest.approx(system.optimum.value - best, rel=1e-9) and found.value > 0.5
     with pytest.raises(
-        cb.errors.ModelError, match="eps_E needs a CausalSystem, whose truth is known; got Problem"
+        cb.errors.ArgumentError,
+        match="eps_E needs a CausalSystem, whose truth is known; got Problem",
     ):
         theory.exploration_error(problem)

@@ -14,12 +14,6 @@ def centred(data):
     return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
-def dense_gain(gram, noise):
-    """1/2 logdet(K + D) - 1/2 logdet(D), by LU."""
-    noise = np.broadcast_to(noise, len(gram))
-    return 0.5 * (np.linalg.slogdet(gram + np.diag(noise))[1] - np.log(noise).sum())
-
-
 @pytest.fixture(scope="module")
 def chain():
     system = cb.models.load("chain")
@@ -39,10 +33,10 @@ def b1583():
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 0.999999])
-def test_effective_rank_holds_the_share_and_its_bound_holds(share):
+def test_effective_rank_holds_the_share(share):
     draws = np.random.default_rng(3)
     features = draws.normal(size=(12, 6)) * 2.0 ** -np.arange(6)
-    gram, noise = features @ features.T, draws.uniform(0.05, 1.0, 12)
+    gram = features @ features.T
     sizes = np.sort(np.linalg.eigvalsh(gram))[::-1]
     rank = theory.effective_rank(gram, share=share)
     assert (
@@ -50,17 +44,8 @@ def test_effective_rank_holds_the_share_and_its_bound_holds(share):
         >= share * np.trace(gram) * (1 - 1e-12)
         > sizes[: rank - 1].sum() * (1 - 1e-12)
     )
-    for variance in (0.3, noise):
-        gain = dense_gain(gram, variance)
-        assert gain < theory.effective_gain_bound(gram, variance, share=share) < 40 * gain
-    by_hand = rank / 2 * np.log1p(sizes[:rank].sum() / 0.3 / rank) + sizes[rank:].sum() / 0.6
-    assert theory.effective_gain_bound(gram, 0.3, share=share) == pytest.approx(by_hand, rel=1e-9)
-    assert (
-        theory.effective_rank(np.zeros((3, 3)))
-        == theory.effective_gain_bound(np.zeros((3, 3)), 1.0)
-        == 0
-    )
-    with pytest.raises(cb.errors.ModelError, match="share must lie between 0 and 1, got 1"):
+    assert theory.effective_rank(np.zeros((3, 3))) == 0
+    with pytest.raises(cb.CausalBOError, match="share must lie between 0 and 1, got 1"):
         theory.effective_rank(gram, share=1.0)
 
 
@@ -77,8 +62,8 @@ def test_effective_rank_does_not_depend_on_units_but_a_count_of_sigmas_eigenvalu
     for unit in (1.0, 1e3):
         scale = np.array([1.0, unit, 1.0])
         problem = cb.Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-5 * unit, 5 * unit)})
-        rows = Data(data.nodes, data.target, data.values * scale, data.intervened)
-        post = cb.fit(problem, rows, intercepts=False)
+        scaled = Data(data.nodes, data.target, data.values * scale, data.intervened)
+        post = cb.fit(problem, scaled, intercepts=False)
         gram = cb.jacobian_gram(post, problem.vertices())
         count = (np.linalg.eigvalsh(post.covariance) > 1e-3).sum()
         found.append((np.asarray(gram.gram), theory.effective_rank(gram, share=0.9), count))
@@ -148,7 +133,7 @@ def test_a_known_coefficient_leaves_one_dimension_on_the_chain(chain, make_probl
     post = cb.fit(problem, cb.models.load("chain").observe(25, 0), intercepts=False)
     assert len(post.names) == theory.causal_rank(post, problem.vertices()) == 1
     with pytest.raises(
-        cb.errors.ModelError,
+        cb.errors.ArgumentError,
         match=r"coordinate of theta 'b\[Z->X\]'; did you mean .* post.names holds",
     ):
         theory.causal_rank(chain, queries, known=["b[Z->X]"])

@@ -1,7 +1,4 @@
-"""An analyst's mechanisms for one problem: how functions, priors and rows become a density.
-
-The family of an analyst's own mechanisms: functions by variable, or a whole program.
-"""
+"""How do user-defined functions, priors and data define a posterior?"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,15 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import block_diag
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_learnable
-from causal_bo_ppl.data.outcomes import Outcomes
-from causal_bo_ppl.errors import ModelError, listed, unknown
+from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
+from causal_bo_ppl.errors import MechanismError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.linalg import factor_covariance, factor_draws
+from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.mechanisms.custom.checking import (
     Kinds,
@@ -31,43 +29,63 @@ from causal_bo_ppl.mechanisms.custom.checking import (
 from causal_bo_ppl.mechanisms.custom.density import (
     BlockMode,
     CustomDensity,
-    Rows,
+    PaddedObservations,
     compiled_likelihood,
     find_block_mode,
     prior_draws,
 )
-from causal_bo_ppl.mechanisms.custom.propagation import Part, Step, Typical, split_parts
+from causal_bo_ppl.mechanisms.custom.propagation import Part, PathStep, Typical, split_parts
 from causal_bo_ppl.mechanisms.custom.response_map import (
     CustomResponse,
     log_densities_of_many,
     means_of_each,
     means_of_many,
-    outcome_variances,
-    outcomes_of_many,
-    rows_of_many,
-    thetas_of_many,
+    samples_of_many,
 )
 from causal_bo_ppl.mechanisms.custom.sites import Block, FunctionBlock, Noise
-from causal_bo_ppl.mechanisms.gp.binding import Bound, bind_equation, starts
-from causal_bo_ppl.mechanisms.gp.density import Chart, GPDensity, Told
-from causal_bo_ppl.mechanisms.gp.evidence import Mode, find_mode, log_sds, mix
-from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses, read_choices
-from causal_bo_ppl.mechanisms.gp.priors import GP, GPPrior, needed_variables, read_spread
-from causal_bo_ppl.mechanisms.gp.propagation import Equation, PointProgram, normal_points
+from causal_bo_ppl.mechanisms.gp.binding import BoundEquation, bind_equation, bound_modes
+from causal_bo_ppl.mechanisms.gp.density import (
+    AffineChart,
+    GPDensity,
+    TargetOutcomes,
+    thetas_of_many,
+)
+from causal_bo_ppl.mechanisms.gp.evidence import Mode
+from causal_bo_ppl.mechanisms.gp.model import (
+    MOMENT_DRAWS,
+    GaussianProcesses,
+    draw_equation,
+    mixture_moments,
+    read_choices,
+    require_options,
+    whitened_names,
+)
+from causal_bo_ppl.mechanisms.gp.priors import (
+    GP,
+    SPARE_OBSERVATIONS,
+    GPPrior,
+    needed_variables,
+    read_spread,
+)
+from causal_bo_ppl.mechanisms.gp.propagation import (
+    Equation,
+    log_outcomes_of_many,
+    normal_points,
+    variances_at,
+)
 from causal_bo_ppl.problem import Problem, Queries
 
-FLOOR = 1e-4  # sd of an added disturbance at least, in sds of the variable
-LEAST = 16  # rows that programs are compiled for
-MIXED, DRAWS = 64, 1_024  # hyperparameters, or draws, that moments of theta are averaged over
+NOISE_FLOOR = 1e-4  # constant sd of added noise, in sds of the variable
+FEWEST_PADDED_OBSERVATIONS = 16  # that programs are compiled for
 
 
 @dataclass(frozen=True, eq=False)
 class CustomModel:
-    """The mechanisms of the target's ancestral graph with their rows; see `interfaces.Model`.
+    """Mechanisms of the target's ancestral graph with their data; see `base.Model`.
 
-    blocks: the analyst's, in causal order. choices: how every other variable depends on its
-    causes; None for a linear mechanism. kinds: which variables have no disturbance, and whether
-    the target knows its mean.
+    blocks: the user-defined ones, in causal order. choices: how every other variable depends on its
+    causes; None for a linear mechanism. kinds: which variables have no noise, and whether the mean
+    of the target's distribution is available.
     """
 
     blocks: tuple[Block, ...]
@@ -77,14 +95,14 @@ class CustomModel:
 
     @property
     def data(self) -> Data:
-        """The rows it learns from."""
+        """The observations it learns from."""
         return self.task.data
 
     @property
     def prior(self) -> GPPrior:
-        """What is believed about linear and bent mechanisms, and about added disturbances."""
-        found: GPPrior = self.task.prior
-        return found
+        """The prior of linear and Gaussian-process mechanisms, and of added noise."""
+        prior: GPPrior = self.task.prior
+        return prior
 
     @cached_property
     def graph(self) -> CausalGraph:
@@ -108,75 +126,73 @@ class CustomModel:
         return self.task.outcomes.columns(columns)
 
     @cached_property
-    def bound(self) -> tuple[Bound, ...]:
-        """The linear and bent equations, in causal order."""
-        own = {name for block in self.blocks for name in block.variables}
-        problem, graph = self.task.problem, self.graph
-        columns = [self.data.nodes.index(name) for name in graph.nodes]
-        free = ~self.data.intervened[:, columns]
-
-        def bind(name: str) -> Bound:
-            rows, choice = free[:, graph.index(name)], self.choices[name]
-            causes = graph.parents(name)
-            return bind_equation(problem, graph, self.data, self.prior, choice, name, causes, rows)
-
-        return tuple(bind(name) for name in self.needed if name not in own)
+    def _columns(self) -> list[int]:
+        return [self.data.nodes.index(name) for name in self.nodes]
 
     @cached_property
-    def _layout(self) -> tuple[tuple[Part, ...], tuple[Any, ...], tuple[Step, ...]]:
-        """The parts in causal order, their settings, and the steps to the target."""
-        ours = {self.nodes[each.equation.position]: each for each in self.bound}
-        theirs = {name: block for block in self.blocks for name in block.variables}
-        parts: list[Part] = []
-        settings: list[Any] = []
-        steps = []
-        for name in self.needed:
-            part: Part = ours[name].equation if name in ours else theirs[name]
-            if part not in parts:
-                setting = ours[name].setting if name in ours else self._noise(theirs[name])
-                parts.append(part)
-                settings.append(setting)
-            steps.append(Step(self.graph.index(name), parts.index(part)))
-        return tuple(parts), tuple(settings), tuple(steps)
-
-    def _noise(self, block: Block) -> Noise:
-        """Return what is believed about the disturbance that is added to a mean."""
-        if not isinstance(block, FunctionBlock) or not block.adds_noise:
-            return Noise(*np.zeros(3))
-        at = self.data.nodes.index(block.variable)
-        free = ~self.data.intervened[:, at]
-        scale = read_spread(self.prior, block.variable, self.data.values[free, at]).scale
-        share = self.prior.noise if block.causes else 1.0
-        return Noise(
-            *map(np.asarray, (np.log(share * scale), self.prior.noise_spread, FLOOR * scale))
+    def bound(self) -> tuple[BoundEquation, ...]:
+        """The linear and Gaussian-process equations, in causal order."""
+        custom = {name for block in self.blocks for name in block.variables}
+        free = dict(zip(self.nodes, ~self.data.intervened[:, self._columns].T, strict=True))
+        graph, others = self.graph, [name for name in self.needed if name not in custom]
+        return tuple(
+            bind_equation(
+                self.task, graph, self.choices[name], name, graph.parents(name), free[name]
+            )
+            for name in others
         )
 
     @cached_property
+    def _layout(self) -> tuple[tuple[Part, ...], tuple[Any, ...], tuple[PathStep, ...]]:
+        """The parts in causal order, their settings, and the steps to the target."""
+        owners: dict[str, tuple[Part, Any]] = {
+            self.nodes[each.equation.position]: each[:2] for each in self.bound
+        }
+        for block in self.blocks:
+            owners |= dict.fromkeys(block.variables, (block, self._noise(block)))
+        settings = dict(owners[name] for name in self.needed)
+        parts = tuple(settings)
+        steps = [
+            PathStep(self.graph.index(name), parts.index(owners[name][0])) for name in self.needed
+        ]
+        return parts, tuple(settings.values()), tuple(steps)
+
+    def _noise(self, block: Block) -> Noise:
+        """Return the prior of the noise that is added to a mean."""
+        if not isinstance(block, FunctionBlock) or not block.adds_noise:
+            return Noise(*np.zeros(3))
+        position = self.data.nodes.index(block.variable)
+        free = ~self.data.intervened[:, position]
+        scale = read_spread(self.prior, block.variable, self.data.values[free, position]).scale
+        share = self.prior.noise if block.causes else 1.0
+        centre, floor = np.log(share * scale), NOISE_FLOOR * scale
+        return Noise(*map(np.asarray, (centre, self.prior.noise_spread, floor)))
+
+    @cached_property
     def typical(self) -> Typical:
-        """Mean and sd of the rows of every variable; 0 and 1 where there are none."""
-        values = self.data.values[:, [self.data.nodes.index(name) for name in self.nodes]]
+        """Mean and sd of the observations of every variable; 0 and 1 where there are none."""
+        values = self.data.values[:, self._columns]
         if not len(values):
             return Typical(np.zeros(len(self.nodes)), np.ones(len(self.nodes)))
         return Typical(values.mean(axis=0), values.std(axis=0))
 
     @cached_property
-    def rows(self) -> Rows:
-        """All rows, filled up to a power of two, so that few programs are compiled."""
-        columns = [self.data.nodes.index(name) for name in self.nodes]
-        values, free = self.data.values[:, columns], ~self.data.intervened[:, columns]
-        count = max(LEAST, 1 << (len(values) - 1).bit_length()) if len(values) else LEAST
-        fill = ((0, count - len(values)), (0, 0))
+    def observations(self) -> PaddedObservations:
+        """All observations, padded to a power of two, so that few programs are compiled."""
+        values, free = self.data.values[:, self._columns], ~self.data.intervened[:, self._columns]
+        size = max(FEWEST_PADDED_OBSERVATIONS, 1 << max(len(values) - 1, 0).bit_length())
+        padding = ((0, size - len(values)), (0, 0))
         usual = np.asarray(self.typical.centre)
         if len(values):
-            usual = values[free.argmax(axis=0), np.arange(len(columns))]
+            usual = values[free.argmax(axis=0), np.arange(len(usual))]
         filled = np.where(free, values, usual)
-        whole = np.pad(values, fill, mode="edge") if len(values) else np.tile(usual, (count, 1))
-        wide = np.concatenate([filled, np.tile(usual, (count - len(values), 1))])
-        return Rows(whole, wide, np.pad(free, fill))
+        padded = np.pad(values, padding, mode="edge") if len(values) else np.tile(usual, (size, 1))
+        filled = np.concatenate([filled, np.tile(usual, (size - len(values), 1))])
+        return PaddedObservations(padded, filled, np.pad(free, padding))
 
     @cached_property
     def learned(self) -> np.ndarray:
-        """Whether each variable's density is learned, (p,); not of one without a disturbance."""
+        """Whether each variable's density is learned, (p,); not of one without noise."""
         wanted = set(self.needed) - set(self.kinds.exact)
         return np.array([name in wanted for name in self.nodes])
 
@@ -184,65 +200,57 @@ class CustomModel:
     def response(self) -> CustomResponse:
         """The map from parameters to effects."""
         parts, settings, steps = self._layout
-        values = self.data.values[:, [self.data.nodes.index(name) for name in self.nodes]]
-        none = np.zeros((2, len(self.nodes)))
-        ends = np.stack([values.min(axis=0), values.max(axis=0)]) if len(values) else none
-        drawn = self.kinds.is_drawn
-        problem = self.task.problem
-        return CustomResponse(problem, parts, settings, steps, self.typical, ends, drawn)
+        values = self.data.values[:, self._columns]
+        ends = np.zeros((2, len(self.nodes)))
+        if len(values):
+            ends = np.stack([values.min(axis=0), values.max(axis=0)])
+        fixed = self.typical, ends, self.kinds.is_drawn
+        return CustomResponse(self.task.problem, parts, settings, steps, *fixed)
 
     @cached_property
     def modes(self) -> tuple[Mode, ...]:
-        """The hyperparameters of linear and bent equations at the mode of their evidence."""
-        return tuple(
-            find_mode(equation.form, known, starts(equation.form, known))
-            for equation, _, known in self.bound
-        )
+        """The hyperparameters of all equations at the mode of their evidence."""
+        return bound_modes(self.bound)
+
+    @property
+    def _custom(self) -> list[tuple[Block, Noise]]:
+        """The user-defined blocks with their settings, in causal order."""
+        pairs = zip(*self._layout[:2], strict=True)
+        return [(part, setting) for part, setting in pairs if not isinstance(part, Equation)]
 
     @cached_property
     def block_modes(self) -> tuple[BlockMode, ...]:
-        """The modes of the analyst's blocks; refuses one that has no density anywhere."""
-        found = []
-        for part, setting in zip(*self._layout[:2], strict=True):
-            if isinstance(part, Equation):
-                continue
-            mode = find_block_mode(part, self.nodes, setting, self.typical, self.rows)
+        """The modes of the user-defined blocks; refuses one that has no density anywhere."""
+        modes = []
+        for block, setting in self._custom:
+            mode = find_block_mode(block, self.nodes, setting, self.typical, self.observations)
             if mode is None:
-                raise ModelError(self._explain_block(part, setting))
-            found.append(mode)
-        return tuple(found)
+                raise MechanismError(self._explain_block(block, setting))
+            modes.append(mode)
+        return tuple(modes)
 
     @cached_property
     def density(self) -> CustomDensity:
-        """Prior and likelihood; new rows change its arrays only."""
-        equations = tuple(each.equation for each in self.bound)
-        charts = tuple(Chart(mode.eta, mode.root) for mode in self.modes)
+        """Prior and likelihood; new observations change its arrays only."""
+        charts = tuple(AffineChart(mode.eta, mode.root) for mode in self.modes)
         known = tuple(each.known for each in self.bound)
-        settings = tuple(each.setting for each in self.bound)
-        empty = np.zeros((0, len(self.nodes)))
-        none = Told(Queries(empty.astype(bool), empty), np.zeros(0), np.zeros(0))
-        still = PointProgram(settings, jnp.zeros((1, 0)), equations, len(self.nodes))
-        bent = GPDensity(known, charts, still, none, equations)
-        size = sum(each.form.size for each in equations)
-        size += sum(chart.root.shape[1] for chart in charts)
-        own = tuple(Chart(mode.centre, mode.root) for mode in self.block_modes)
-        told = Told(*self.outcomes.padded())
-        return CustomDensity(bent, own, self.rows, told, self.response.program, size)
+        none = TargetOutcomes(*no_outcomes(len(self.nodes)).padded())
+        program, equations = self.response.program, tuple(each.equation for each in self.bound)
+        gp = GPDensity(known, charts, program, none, equations)
+        size = len(whitened_names(self.nodes, equations, charts))
+        blocks = tuple(AffineChart(mode.centre, mode.root) for mode in self.block_modes)
+        outcomes = TargetOutcomes(*self.outcomes.padded())
+        return CustomDensity(gp, blocks, self.observations, outcomes, program, size)
 
     @cached_property
     def coordinates(self) -> tuple[str, ...]:
-        """What each coordinate of psi moves."""
-        names = []
-        for (equation, *_), mode in zip(self.bound, self.modes, strict=True):
-            node = self.nodes[equation.position]
-            names += [f"z[{node},{number}]" for number in range(1, equation.form.size + 1)]
-            names += [f"u[{node},{number}]" for number in range(1, 1 + mode.root.shape[1])]
-        own = [part for part in self._layout[0] if not isinstance(part, Equation)]
-        return (*names, *(label for part in own for label, _, _ in part.labels))
+        """Names of the coordinates of psi."""
+        names = whitened_names(self.nodes, self.density.gp.equations, self.density.gp.charts)
+        return (*names, *(label for block, _ in self._custom for label, _, _ in block.labels))
 
     @property
     def theta_is_linear(self) -> bool:
-        """Whether theta is linear in psi, as it is where all mechanisms are the analyst's."""
+        """Whether theta is linear in psi, as it is where all mechanisms are user-defined."""
         return not self.bound
 
     def mode(self) -> tuple[np.ndarray, np.ndarray, float] | None:
@@ -251,106 +259,98 @@ class CustomModel:
         None with outcomes of the target alone, and where a block has no proper mode.
         """
         size = len(self.coordinates)
-        left = [each.decrement for each in self.modes]
-        left += [each.decrement for each in self.block_modes]
-        if len(self.outcomes.values) or not np.isfinite(left).all():
+        decrements = [mode.decrement for mode in (*self.modes, *self.block_modes)]
+        if len(self.outcomes.values) or not np.isfinite(decrements).all():
             return None
-        return np.zeros(size), np.eye(size), max(left)
+        return np.zeros(size), np.eye(size), max(decrements)
 
     def moments(self, mode: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean (d,) and a factor (d, r) of the covariance of theta, for psi Gaussian.
 
-        Coefficients of linear and bent mechanisms are averaged over their hyperparameters.
+        Coefficients of Gaussian-process mechanisms are averaged over their hyperparameters.
         """
-        if self.theta_is_linear:
-            root = _block_diagonal([chart.root for chart in self.density.charts])
-            centre = np.concatenate([chart.centre for chart in self.density.charts])
-            return centre + root @ mode, root @ factor
-        if self.mode() is None:
-            theta = self.draws(mode + normal_points(DRAWS, len(mode)) @ factor.T)
+        gp, blocks = self.density.gp, iter(self.density.charts)
+        if not self.theta_is_linear and self.mode() is None:
+            theta = self.draws(mode + normal_points(MOMENT_DRAWS, len(mode)) @ factor.T)
             return theta.mean(axis=0), factor_draws(theta)
-        means, roots = [], []
-        ours, theirs = iter(zip(self.bound, self.modes, strict=True)), iter(self.density.charts)
-        for part in self._layout[0]:
-            if isinstance(part, Equation):
-                (_, _, known), at = next(ours)
-                etas = at.eta + normal_points(MIXED, len(at.eta)) @ at.root.T
-                centre, spread = map(np.asarray, mix(part.form, known, etas))
-                means.append(centre)
-                roots.append(factor_covariance(spread))
-            else:
-                chart = next(theirs)
-                means.append(np.asarray(chart.centre))
-                roots.append(np.asarray(chart.root))
-        return np.concatenate(means), _block_diagonal(roots)
+        equations = iter(zip(gp.equations, gp.known, gp.charts, strict=True))
+        pairs = [
+            mixture_moments(*next(equations)) if isinstance(part, Equation) else next(blocks)
+            for part in self._layout[0]
+        ]
+        means, roots = zip(*pairs, strict=True)
+        centre, root = np.concatenate(means), block_diag(*roots)
+        return (centre + root @ mode, root @ factor) if self.theta_is_linear else (centre, root)
 
     def draws(self, psi: np.ndarray) -> np.ndarray:
         """Return theta (n, d) at coordinates (n, k): the parameters of n models."""
-        return np.asarray(
-            in_pieces(partial(thetas_of_many, self.density), np.asarray(psi), len(psi))
-        )
+        work = partial(thetas_of_many, self.density)
+        return np.asarray(in_pieces(work, np.asarray(psi), len(psi)))
 
     def theta(self, draws: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models."""
         return np.asarray(draws)
 
     def log_densities(self, draws: np.ndarray, values: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return the log density of each value given its causes, (n, rows, p)."""
+        """Return the log density of each value given its causes, (n, m, p)."""
         free = free & self.learned
         usual = values[free.argmax(axis=0), np.arange(values.shape[1])]
-        rows = Rows(*map(jnp.asarray, (values, np.where(free, values, usual), free)))
-        work = partial(log_densities_of_many, self.response.program, rows)
+        arrays = map(jnp.asarray, (values, np.where(free, values, usual), free))
+        observations = PaddedObservations(*arrays)
+        work = partial(log_densities_of_many, self.response.program, observations)
         return np.asarray(in_pieces(work, np.asarray(draws), len(draws)))
 
     def replicate(self, draws: np.ndarray, queries: Queries, key: jax.Array) -> np.ndarray:
-        """Draw one row for each of n models and each query, (n, rows, p).
+        """Draw one sample of all variables for each of n models and m queries, (n, m, p).
 
         Variables that no effect depends on are drawn from Gaussians with their mean and sd.
         """
         seeds = host_generator(key).integers(0, 2**31, (len(draws), 1))
         mask, value = jnp.asarray(queries.mask), jnp.asarray(queries.value)
-        work = partial(rows_of_many, self.response.program, mask, value)
+        work = partial(samples_of_many, self.response.program, mask, value)
         return np.array(in_pieces(work, (np.asarray(draws), seeds), len(draws)))
 
-    def disturbances(self, draws: np.ndarray, rows: np.ndarray, position: int) -> np.ndarray:
-        """Return values less their means given the causes (n, rows), of rows (n or 1, rows, p)."""
-        [at] = [at for at, step in enumerate(self.response.steps) if step.position == position]
-        program = self.response.program
-        if len(rows) == 1:
-            work = partial(means_of_many, at, program, jnp.asarray(rows[0]))
-            return np.asarray(rows[:, :, position] - in_pieces(work, draws, len(draws)))
-        shape = rows.shape[1:]
-        pairs = (np.asarray(draws), rows.reshape(len(rows), -1))
-        means = in_pieces(lambda pair: means_of_each(at, program, shape, *pair), pairs, len(draws))
-        return np.asarray(rows[:, :, position] - means)
+    def disturbances(self, draws: np.ndarray, values: np.ndarray, position: int) -> np.ndarray:
+        """Return the noise (n, m) of one variable in observations (n or 1, m, p)."""
+        index = [step.position for step in self.response.steps].index(position)
+        program, shape = self.response.program, values.shape[1:]
+        if len(values) == 1:
+            work = partial(means_of_many, index, program, jnp.asarray(values[0]))
+            return np.asarray(values[:, :, position] - in_pieces(work, draws, len(draws)))
+        pairs = (np.asarray(draws), values.reshape(len(values), -1))
+        means = in_pieces(
+            lambda pair: means_of_each(index, program, shape, *pair), pairs, len(draws)
+        )
+        return np.asarray(values[:, :, position] - means)
 
     @property
     def gaussian(self) -> np.ndarray:
-        """Whether the disturbance of each variable is Gaussian with one sd, (p,)."""
+        """Whether the noise of each variable is Gaussian with one sd, (p,)."""
         parts, _, steps = self._layout
-        own = [isinstance(part, Equation) or part.adds_noise for part in parts]
-        return self.learned & np.isin(np.arange(len(self.nodes)), [p for p, at in steps if own[at]])
+        is_gaussian = [isinstance(part, Equation) or part.adds_noise for part in parts]
+        positions = [step.position for step in steps if is_gaussian[step.part]]
+        return self.learned & np.isin(np.arange(len(self.nodes)), positions)
 
     @property
     def scales(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        """The sds (n, p) of all disturbances of n models.
+        """The sds (n, p) of the noise of n models.
 
         None where some depend on the causes, and where some variables are not learned.
         """
         return self._scales if self.gaussian.all() else None
 
     def _scales(self, draws: np.ndarray) -> np.ndarray:
-        found = np.ones((len(draws), len(self.nodes)))
+        sds = np.ones((len(draws), len(self.nodes)))
         parts, settings, steps = self._layout
-        own = split_parts(parts, np.asarray(draws))
-        for position, at in steps:
-            floor = 0.0 if isinstance(parts[at], Equation) else settings[at].floor
-            found[:, position] = np.hypot(np.exp(own[at][:, -1]), floor)
-        return found
+        thetas = split_parts(parts, np.asarray(draws))
+        for position, index in steps:
+            floor = 0.0 if isinstance(parts[index], Equation) else settings[index].floor
+            sds[:, position] = np.hypot(np.exp(thetas[index][:, -1]), floor)
+        return sds
 
     def outcome_variances(self, draws: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""
-        work = partial(outcome_variances, self.response.program, jnp.asarray(draws.mean(axis=0)))
+        work = partial(variances_at, self.response.program, jnp.asarray(draws.mean(axis=0)))
         return np.asarray(in_pieces(work, queries, len(queries)))
 
     def outcome_densities(self, draws: np.ndarray) -> np.ndarray | None:
@@ -358,24 +358,22 @@ class CustomModel:
         if not len(self.outcomes.values):
             return None
         queries, values, _ = self.outcomes.padded()
-        work = partial(outcomes_of_many, self.response.program, queries, values)
-        found = np.asarray(in_pieces(work, np.asarray(draws), len(draws)))
-        return found[:, : len(self.outcomes.values)]
+        work = partial(log_outcomes_of_many, self.response.program, queries, values)
+        logs = np.asarray(in_pieces(work, np.asarray(draws), len(draws)))
+        return logs[:, : len(self.outcomes.values)]
 
-    def with_observations(self, rows: Data) -> "CustomModel":
-        """Return the same model with more rows; formulas without disturbance must hold in them."""
-        for block in self.blocks:
-            nodes, free = rows.nodes, ~rows.intervened
-            require_formulas(block, nodes, rows.values, free, self.kinds.exact)
-        return replace(self, task=replace(self.task, data=self.data.join(rows)))
+    def with_observations(self, observations: Data) -> "CustomModel":
+        """Return the same model with more observations; formulas without noise must hold there."""
+        require_formulas(self.blocks, observations, self.kinds.exact)
+        return replace(self, task=replace(self.task, data=self.data.join(observations)))
 
     def draw_prior(self, n: int, key: jax.Array) -> np.ndarray | None:
-        """Draw n models before any row; None under an improper prior."""
+        """Draw theta (n, d) of n models from the prior; None under an improper prior."""
         generator, pieces = host_generator(key), []
         known = iter(each.known for each in self.bound)
         for part, setting in zip(*self._layout[:2], strict=True):
             if isinstance(part, Equation):
-                pieces.append(_draw_equation(part, next(known), n, generator))
+                pieces.append(draw_equation(part, next(known), n, generator))
                 continue
             seeds = generator.integers(0, 2**31, n)
             try:
@@ -386,133 +384,106 @@ class CustomModel:
         return np.concatenate(pieces, axis=1)
 
     def explain(self) -> str:
-        """Say why the density is not finite."""
-        for part, setting in zip(*self._layout[:2], strict=True):
-            if not isinstance(part, Equation):
-                at = jnp.zeros(part.size)
-                found = np.asarray(compiled_likelihood(part, self.nodes, setting, self.rows, at))
-                if not np.isfinite(found).all():
-                    return self._explain_block(part, setting)
+        """Return a message about a density that is not finite."""
+        for block, setting in self._custom:
+            if not np.isfinite(self._likelihoods_at_zero(block, setting)).all():
+                return self._explain_block(block, setting)
         return (
             "the density of these mechanisms is not finite where the search should start; look for "
-            f"values that cannot be among {listed(self.nodes)}"
+            f"impossible values of {listed(self.nodes)}"
         )
 
-    def _explain_block(self, block: Block, setting: Any) -> str:
-        """Say which variable's density is not finite, at coordinates of 0."""
-        at = jnp.zeros(block.size)
-        found = np.asarray(compiled_likelihood(block, self.nodes, setting, self.rows, at))
-        pairs = zip(block.variables, found, strict=True)
-        wrong = [name for name, each in pairs if not np.isfinite(each)]
+    def _likelihoods_at_zero(self, block: Block, setting: Noise) -> np.ndarray:
+        zero = jnp.zeros(block.size)
+        data = self.observations
+        return np.asarray(compiled_likelihood(block, self.nodes, setting, data, zero))
+
+    def _explain_block(self, block: Block, setting: Noise) -> str:
+        """Return a message that names the variables whose density is not finite."""
+        logs = self._likelihoods_at_zero(block, setting)
+        wrong = [n for n, log in zip(block.variables, logs, strict=True) if not np.isfinite(log)]
         names = listed(wrong or block.variables)
         return (
             f"the log density of {names} or its derivatives are not finite for any parameters that "
             f"were tried (coordinates of 0, medians of the priors and draws from them), so that "
-            f"{block.owner} cannot be fitted: look for rows outside of its distribution's support, "
-            "logarithms or roots of negative numbers, and priors far from the data"
+            f"{block.owner} cannot be fitted: look for values outside the support of its "
+            "distribution, logarithms or roots of negative numbers, and priors far from the data"
         )
-
-
-def _block_diagonal(roots: list[Any]) -> np.ndarray:
-    sizes = np.array([np.shape(root) for root in roots]).reshape(-1, 2)
-    found, (row, column) = np.zeros(sizes.sum(axis=0)), (0, 0)
-    for root, (high, wide) in zip(roots, sizes, strict=True):
-        found[row : row + high, column : column + wide] = root
-        row, column = row + high, column + wide
-    return found
-
-
-def _draw_equation(
-    equation: Equation, known: Any, n: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Draw coefficients and log sd (n, K + 1) of a linear or bent equation from their prior."""
-    frame, beliefs, _ = known
-    eta = beliefs.centre + beliefs.width * generator.standard_normal((n, equation.form.scales))
-    white = generator.standard_normal((n, equation.form.size))
-    spread = np.asarray(jax.vmap(partial(log_sds, equation.form, frame, beliefs))(eta))
-    coefficients = np.exp(spread) * white
-    coefficients[:, 0] += beliefs.level
-    return np.column_stack([coefficients, eta[:, :1]])
-
-
-Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
 class CustomMechanisms:
-    """Mechanisms that an analyst wrote as NumPyro functions; see `interfaces.Mechanisms`.
+    """User-defined mechanisms, written as NumPyro functions; see `base.Mechanisms`.
 
     Parameters
     ----------
     functions:
         {variable: function of its causes}.
     others:
-        How the other variables depend on their causes; linear where it does not say.
+        How the other variables depend on their causes; by default they are linear.
     program:
         A program with a site for every variable, in place of functions.
     """
 
-    functions: Mapping[str, Function] = field(default_factory=dict)
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     others: GaussianProcesses = field(default_factory=lambda: GaussianProcesses({}, "linear"))
-    program: Function | None = None
+    program: Callable[..., Any] | None = None
 
     name = "custom"
 
     def bind(self, task: Task) -> CustomModel:
-        """Return the model of a problem with its prior and rows."""
-        _require_options(task)
+        """Return the model of a problem with its prior and data."""
+        require_options(task)
         problem = task.problem
         graph = problem.graph.ancestral(problem.target)
         if graph.bidirected:
             one, other = graph.bidirected[0]
-            raise ModelError(
+            raise MechanismError(
                 f"a latent cause joins {one!r} and {other!r}, upstream of the target, so that "
-                "mechanisms fitted to the rows would be biased; mechanisms of one's own need "
+                "mechanisms fitted to the data would be biased; user-defined mechanisms need "
                 'graphs without such arcs, mechanisms="linear" takes method="wishart" or "nuts"'
             )
         prior = GPPrior() if task.prior is None else task.prior
         if not isinstance(prior, GPPrior):
-            raise ModelError(
-                f"functions have priors of their own, and linear or bent mechanisms beside them "
+            raise MechanismError(
+                "user-defined functions contain their priors, and other mechanisms beside them "
                 f"take a cb.priors.GPPrior; got {prior!r}"
             )
         for name in (*self.functions, *self.others.variables):
             if name not in problem.graph.nodes:
-                raise ModelError(unknown("variable", name, problem.graph.nodes))
+                raise MechanismError(unknown("variable", name, problem.graph.nodes))
         needed = needed_variables(graph, problem.target, problem.sets)
         blocks = self._blocks(problem, needed)
-        own = {name for block in blocks for name in block.variables}
-        kinds = _check(task, blocks)
-        ours = [name for name in needed if name not in own]
-        if ours and not set(graph.nodes) <= set(prior.scales) & set(prior.ranges):
-            require_learnable(task.data, problem.graph, problem.known, nodes=ours, spare=3)
-        if not ours and not sum(block.size for block in blocks):
-            raise ModelError("these mechanisms have no parameters, so that nothing can be learned")
+        custom = {name for block in blocks for name in block.variables}
+        kinds = require_mechanisms(blocks, problem, task.data)
+        others, spare = [name for name in needed if name not in custom], SPARE_OBSERVATIONS
+        if others and not set(graph.nodes) <= set(prior.scales) & set(prior.ranges):
+            require_learnable(task.data, problem.graph, problem.known, nodes=others, spare=spare)
+        if not others and not any(block.size for block in blocks):
+            raise MechanismError("these mechanisms have no parameters that can be learned")
         choices = {name: self.others.choice(name) for name in graph.nodes}
         return CustomModel(blocks, choices, kinds, replace(task, prior=prior))
 
     def _blocks(self, problem: Problem, needed: tuple[str, ...]) -> tuple[Block, ...]:
-        """Return the analyst's mechanisms that effects depend on; all are read."""
-        whole = problem.graph
-        if self.program is not None:
-            if problem.known:
-                raise ModelError(_known_edge(*next(iter(problem.known))))
-            return (read_program(self.program, whole.nodes, needed),)
+        """Return the user-defined mechanisms that effects depend on; all are checked."""
+        graph = problem.graph
         for cause, name in problem.known:
-            if name in self.functions:
-                raise ModelError(_known_edge(cause, name))
-        found = {
-            name: read_function(function, name, whole.parents(name), whole.nodes)
+            if self.program is not None or name in self.functions:
+                raise MechanismError(
+                    f"the coefficient of {cause!r} in {name!r} is known to the problem, but the "
+                    f"mechanism of {name!r} is user-defined; put the number into the function, and "
+                    "remove it from `known`"
+                )
+        if self.program is not None:
+            return (read_program(self.program, graph.nodes, needed),)
+        blocks = {
+            name: read_function(function, name, graph.parents(name), graph.nodes)
             for name, function in self.functions.items()
         }
-        return tuple(found[name] for name in needed if name in found)
-
-    def default_method(self, problem: Problem) -> str:
-        """Return the method of inference that is taken where none is named."""
-        return "laplace"
+        return tuple(blocks[name] for name in needed if name in blocks)
 
     def proper_prior(self, problem: Problem) -> GPPrior:
-        """Return a prior of all that functions leave open, which no rows decide."""
+        """Return a prior of other mechanisms and of added noise that does not depend on data."""
         return GaussianProcesses().proper_prior(problem)
 
 
@@ -522,40 +493,8 @@ def read_functions(given: Mapping[Any, Any]) -> CustomMechanisms:
     rest = {name: each for name, each in given.items() if name not in functions}
     for name, each in functions.items():
         if isinstance(each, type):
-            raise ModelError(
+            raise MechanismError(
                 f"the mechanism of {name!r} must be a function of its causes, got the class "
                 f"{each.__name__}"
             )
     return CustomMechanisms(functions, read_choices(rest))
-
-
-def _check(task: Task, blocks: tuple[Block, ...]) -> Kinds:
-    """Refuse mechanisms that cannot be learned; return what all variables are."""
-    values, free, graph = task.data.values, ~task.data.intervened, task.problem.graph
-    parents = {name: graph.parents(name) for name in graph.nodes}
-    target, exact, is_drawn = task.problem.target, list[str](), False
-    for block in blocks:
-        kinds = require_mechanisms(block, graph.nodes, values, free, parents, target)
-        exact += kinds.exact
-        is_drawn = is_drawn or kinds.is_drawn
-    return Kinds(tuple(exact), is_drawn)
-
-
-def _known_edge(cause: str, name: str) -> str:
-    return (
-        f"the coefficient of {cause!r} in {name!r} is known to the problem, but the mechanism of "
-        f"{name!r} is a function of its own; put the number into the function, and take it out of "
-        "`known`"
-    )
-
-
-def _require_options(task: Task) -> None:
-    if task.parameters is not None:
-        raise ModelError(
-            f"parameters={task.parameters!r} is for linear mechanisms; theta of one's own "
-            "mechanisms are their parameters"
-        )
-    if not task.intercepts:
-        raise ModelError("intercepts=False is for linear mechanisms; these have levels")
-    if task.linear:
-        raise ModelError("linear=True is for linear mechanisms; these are not linear")

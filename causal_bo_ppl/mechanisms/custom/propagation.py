@@ -1,15 +1,12 @@
-"""Values of a distribution at given ranks, smooth in its parameters.
+"""How is E[Y | do(...)] of user-defined mechanisms averaged over the noise?
 
-Most are inverses of distribution functions, which NumPyro knows for many distributions. Of those
-made of gamma variables it does not: their quantiles are found by bisection, and the derivatives in
-their parameters by one Newton step from there (the implicit function theorem). Draws of these by
-rejection would jump when a parameter moves.
-
-E[Y | do(...)] of an analyst's mechanisms: averages over points, the same for every query.
-
-Every variable upstream of the target is moved through its distribution given the causes, at
+Every variable upstream of the target takes the quantiles of its distribution given the causes at
 scrambled Sobol points; of the target its mean given the causes is averaged. Points are the same for
 every query and every theta, so that effects are smooth in both.
+
+NumPyro has the quantile functions of many distributions, but not of those made of gamma variables:
+these are computed by bisection, and their derivatives by one Newton step from there (the implicit
+function theorem). Draws by rejection would not be continuous in the parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,74 +21,77 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammainc, gammaln
 from scipy.stats import norm, qmc
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import MechanismError
 from causal_bo_ppl.mechanisms.custom.sites import Block, log_probability
 from causal_bo_ppl.mechanisms.gp.propagation import (
+    AveragingProgram,
     Equation,
-    Program,
     natural,
     normal_points,
-    one_by_one,
+    over_queries,
 )
 from causal_bo_ppl.problem import Queries
 
-LOWEST = -700.0  # logarithm of the smallest gamma quantile
-HALVINGS = 48
+SMALLEST_LOG_QUANTILE = -700.0  # of a gamma variable
+BISECTION_STEPS = 48
+
+Part = Equation | Block
+Draw = Callable[[Any, int, int], Any]
 
 
-def is_exact(made: Any) -> bool:
-    """Whether a variable is a function of its causes, without any disturbance."""
-    return isinstance(made, dist.Delta)
+def is_exact(distribution: Any) -> bool:
+    """Return whether a variable is a function of its causes, without any noise."""
+    return isinstance(distribution, dist.Delta)
 
 
-def has_mean(made: Any) -> bool:
-    """Whether a distribution knows its mean and variance."""
+def has_mean(distribution: Any) -> bool:
+    """Return whether NumPyro has the mean and variance of a distribution."""
     try:
-        return made.mean is not None and made.variance is not None
+        return distribution.mean is not None and distribution.variance is not None
     except NotImplementedError:
         return False
 
 
-def quantiles(made: Any, normal: Any, uniform: Any, extra: Any, key: jax.Array) -> Any:
+def quantiles(distribution: Any, normal: Any, uniform: Any, extra: Any, key: jax.Array) -> Any:
     """Return values of a distribution at points of given ranks.
 
     Parameters
     ----------
-    made:
+    distribution:
         A distribution of one number, or of one for each point.
     normal, uniform:
         Standard normal and uniform points (S,) of the same ranks.
     extra:
         Further uniform points (S,), independent of these.
     key:
-        For draws that follow the parameters (reparameterized), where no inverse is known.
+        For reparameterized draws, where no quantile function is available.
 
     Raises
     ------
-    ModelError
-        If the distribution has no such draws either.
+    MechanismError
+        If the distribution has no reparameterized draws either.
     """
-    if is_exact(made):
-        return made.v
-    if type(made) is dist.Normal:
-        return made.loc + made.scale * normal
-    if isinstance(made, dist.Gamma):
-        return gamma_quantile(made.concentration, uniform) / made.rate
-    if isinstance(made, dist.InverseGamma):
-        return made.rate / gamma_quantile(made.concentration, 1 - uniform)
-    if isinstance(made, dist.Beta):
-        one = gamma_quantile(made.concentration1, uniform)
-        return one / (one + gamma_quantile(made.concentration0, extra))
-    if isinstance(made, dist.StudentT):
-        spread = gamma_quantile(made.df / 2, extra) / (made.df / 2)
-        return made.loc + made.scale * normal / jnp.sqrt(spread)
+    if is_exact(distribution):
+        return distribution.v
+    if type(distribution) is dist.Normal:
+        return distribution.loc + distribution.scale * normal
+    if isinstance(distribution, dist.Gamma):
+        return gamma_quantile(distribution.concentration, uniform) / distribution.rate
+    if isinstance(distribution, dist.InverseGamma):
+        return distribution.rate / gamma_quantile(distribution.concentration, 1 - uniform)
+    if isinstance(distribution, dist.Beta):
+        one = gamma_quantile(distribution.concentration1, uniform)
+        return one / (one + gamma_quantile(distribution.concentration0, extra))
+    if isinstance(distribution, dist.StudentT):
+        chi = gamma_quantile(distribution.df / 2, extra) / (distribution.df / 2)
+        return distribution.loc + distribution.scale * normal / jnp.sqrt(chi)
     try:
-        return made.icdf(uniform)
+        return distribution.icdf(uniform)
     except (NotImplementedError, ImportError):
         pass
-    if not made.has_rsample:
-        raise ModelError(f"{type(made).__name__} has no draws that follow its parameters")
-    return made.sample(key, () if made.batch_shape else jnp.shape(uniform))
+    if not distribution.has_rsample:
+        raise MechanismError(f"{type(distribution).__name__} has no reparameterized draws")
+    return distribution.sample(key, () if distribution.batch_shape else jnp.shape(uniform))
 
 
 def gamma_quantile(shape: Any, uniform: Any) -> jax.Array:
@@ -106,26 +106,23 @@ def gamma_quantile(shape: Any, uniform: Any) -> jax.Array:
         below = gammainc(fixed, jnp.exp(middle)) < uniform
         return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
-    ends = jax.lax.fori_loop(0, HALVINGS, halve, (jnp.full_like(fixed, LOWEST), high))
+    start = (jnp.full_like(fixed, SMALLEST_LOG_QUANTILE), high)
+    ends = jax.lax.fori_loop(0, BISECTION_STEPS, halve, start)
     root = jax.lax.stop_gradient((ends[0] + ends[1]) / 2)
     density = jnp.exp(fixed * root - jnp.exp(root) - gammaln(fixed))  # of the logarithm
     density = jnp.maximum(density, 1e-300)
-    found: jax.Array = jnp.exp(root - (gammainc(shape, jnp.exp(root)) - uniform) / density)
-    return found
+    quantile: jax.Array = jnp.exp(root - (gammainc(shape, jnp.exp(root)) - uniform) / density)
+    return quantile
 
 
-Part = Equation | Block
-Draw = Callable[[Any, int, int], Any]
-
-
-class Step(NamedTuple):
-    """One variable on the way to the target: its place, and the part that makes it; hashable."""
+class PathStep(NamedTuple):
+    """One variable on the path to the target: its position, and its part; hashable."""
 
     position: int
     part: int
 
 
-class Points(NamedTuple):
+class AveragingPoints(NamedTuple):
     """Points (S, E) for E variables, and a seed for other draws.
 
     normal, uniform: standard normal and uniform, of the same ranks. extra: further uniform ones.
@@ -136,72 +133,75 @@ class Points(NamedTuple):
     extra: Any
     seed: Any
 
-    def values(self, made: Any, at: int, position: int) -> Any:
-        """Return values of a distribution at the points of one variable."""
-        columns = (self.normal[:, at], self.uniform[:, at], self.extra[:, at])
-        return quantiles(made, *columns, jax.random.fold_in(jax.random.key(self.seed), position))
+    def values(self, distribution: Any, index: int, position: int) -> Any:
+        """Return values of a distribution at the points of one step, of a variable's position."""
+        columns = (self.normal[:, index], self.uniform[:, index], self.extra[:, index])
+        key = jax.random.fold_in(jax.random.key(self.seed), position)
+        return quantiles(distribution, *columns, key)
 
 
 class Typical(NamedTuple):
-    """Mean and sd (p,) of the rows of every variable."""
+    """Mean and sd (p,) of the observations of every variable."""
 
     centre: Any
     scale: Any
 
 
 @lru_cache(maxsize=64)
-def other_points(count: int, size: int, seed: int) -> Points:
-    """Return scrambled Sobol points as they are, by which to judge others."""
+def other_points(count: int, size: int, seed: int) -> AveragingPoints:
+    """Return unchanged scrambled Sobol points, to estimate the errors of averages."""
     uniform = qmc.Sobol(2 * size, rng=1 + seed).random(count)
-    return Points(norm.ppf(uniform[:, :size]), uniform[:, :size], uniform[:, size:], 1 + seed)
+    normal = norm.ppf(uniform[:, :size])
+    return AveragingPoints(normal, uniform[:, :size], uniform[:, size:], 1 + seed)
 
 
 @lru_cache(maxsize=64)
-def even_points(count: int, size: int) -> Points:
+def even_points(count: int, size: int) -> AveragingPoints:
     """Return scrambled Sobol points, each coordinate in the middle of equally probable intervals.
 
     Normal ones lie at the means of these and have the variance 1, so that linear mechanisms are
     averaged exactly.
     """
     if not size:
-        none = np.zeros((1, 0))
-        return Points(none, none, none, 0)
+        return AveragingPoints(*[np.zeros((1, 0))] * 3, 0)
     ranks = (qmc.Sobol(2 * size, rng=0).random(count) * count).astype(int)
     uniform = (ranks + 0.5) / count
     means = np.sort(normal_points(count, 1)[:, 0])
-    return Points(means[ranks[:, :size]], uniform[:, :size], uniform[:, size:], 0)
+    return AveragingPoints(means[ranks[:, :size]], uniform[:, :size], uniform[:, size:], 0)
 
 
 def split_parts(parts: Sequence[Part], theta: Any) -> list[Any]:
     """Return the coordinates of every part."""
     ends = np.cumsum([part.size for part in parts]).tolist()
-    starts = [0, *ends]
-    return [theta[..., start:end] for start, end in zip(starts, ends, strict=False)]
+    return [theta[..., end - part.size : end] for part, end in zip(parts, ends, strict=True)]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PathProgram(Program):
-    """Effects as averages over points; see `interfaces.ResponseProgram`.
+class PathProgram(AveragingProgram):
+    """Effects as averages over points; see `base.ResponseProgram`.
 
-    settings: what is fixed in each part. steps: the variables that effects depend on, in causal
-    order, the target last. nodes: the variables of the model. is_drawn: whether the target's
-    distribution does not know its mean, so that it is moved through too.
+    settings: the fixed numbers of each part. steps: the variables that effects depend on, in causal
+    order, the target last. nodes: the variables of the model. is_drawn: whether the mean of the
+    target's distribution is not available, so that its quantiles are averaged too.
     """
 
     settings: tuple[Any, ...]
-    points: Points
+    points: AveragingPoints
     typical: Typical
     parts: tuple[Part, ...] = field(metadata={"static": True})
-    steps: tuple[Step, ...] = field(metadata={"static": True})
+    steps: tuple[PathStep, ...] = field(metadata={"static": True})
     nodes: tuple[str, ...] = field(metadata={"static": True})
     is_drawn: bool = field(metadata={"static": True})
 
-    side_by_side = False  # an analyst's function may hold anything
+    side_by_side = False  # a user-defined function need not be thread-safe
 
-    def conditional(self, own: list[Any], step: Step, columns: list[Any], fast: bool) -> Any:
-        """Return the distribution of one variable given all columns of values."""
-        part, setting, theta = self.parts[step.part], self.settings[step.part], own[step.part]
+    def conditional(self, thetas: list[Any], step: PathStep, columns: list[Any], fast: bool) -> Any:
+        """Return the distribution of one variable given all columns of values.
+
+        thetas: the coordinates of every part.
+        """
+        part, setting, theta = self.parts[step.part], self.settings[step.part], thetas[step.part]
         if isinstance(part, Equation):
             mean = natural(part, setting, theta[:-1], columns, fast)
             return dist.Normal(mean, jnp.exp(theta[-1]))
@@ -213,18 +213,18 @@ class PathProgram(Program):
     ) -> tuple[list[Any], Any]:
         """Return all variables but the target at S points, (S,) each, and its distribution there.
 
-        mask, value: what is set, (p,) for all points or (S, p). size: S. draw: values of a
-        distribution, for the number of a step and the place of its variable.
+        mask, value: the variables that are set, (p,) for all points or (S, p). size: S. draw: the
+        values of a distribution, for the index of a step and the position of its variable.
         """
-        own, blank, columns = split_parts(self.parts, theta), jnp.zeros(size), []
+        thetas, blank, columns = split_parts(self.parts, theta), jnp.zeros(size), []
         for position in range(len(self.nodes)):
             usual = blank + jnp.asarray(self.typical.centre)[position]
             columns.append(jnp.where(mask[..., position], value[..., position], usual))
-        for at, step in enumerate(self.steps[:-1]):
-            position, made = step.position, self.conditional(own, step, columns, fast)
-            drawn = draw(made, at, position) + blank
+        for index, step in enumerate(self.steps[:-1]):
+            position, distribution = step.position, self.conditional(thetas, step, columns, fast)
+            drawn = draw(distribution, index, position) + blank
             columns[position] = jnp.where(mask[..., position], value[..., position], drawn)
-        return columns, self.conditional(own, self.steps[-1], columns, fast)
+        return columns, self.conditional(thetas, self.steps[-1], columns, fast)
 
     def paths(
         self, theta: jax.Array, mask: Any, value: Any, fast: bool = True
@@ -235,15 +235,11 @@ class PathProgram(Program):
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
         """Return the mean of the target at every point (S,), given all its causes there."""
-        made, blank = self.paths(theta, mask, value, fast)[1], jnp.zeros(len(self.points.normal))
-        last = len(self.steps) - 1
-        found: jax.Array
-        found = self.points.values(made, last, len(self.nodes) - 1) if self.is_drawn else made.mean
-        return found + blank
-
-    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
-        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
-        return self.means(theta, query.mask, query.value, fast).mean()
+        target, blank = self.paths(theta, mask, value, fast)[1], jnp.zeros(len(self.points.normal))
+        if self.is_drawn:
+            return self.points.values(target, len(self.steps) - 1, len(self.nodes) - 1) + blank
+        means: jax.Array = target.mean + blank
+        return means
 
     def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return the variance of one outcome under each query, (M,)."""
@@ -251,12 +247,12 @@ class PathProgram(Program):
         def one(query: Queries) -> jax.Array:
             if self.is_drawn:
                 return self.means(theta, query.mask, query.value, True).var()
-            made = self.paths(theta, query.mask, query.value)[1]
+            target = self.paths(theta, query.mask, query.value)[1]
             blank = jnp.zeros(len(self.points.normal))
-            found: jax.Array = (made.mean + blank).var() + (made.variance + blank).mean()
-            return found
+            variance: jax.Array = (target.mean + blank).var() + (target.variance + blank).mean()
+            return variance
 
-        return one_by_one(one, batch)
+        return over_queries(one, batch)
 
     def log_outcomes(self, theta: jax.Array, queries: Queries, values: jax.Array) -> jax.Array:
         """Return the log density of each outcome of the target alone, (m,).
@@ -266,17 +262,16 @@ class PathProgram(Program):
         count = len(self.points.normal)
 
         def one(query: Queries, value: jax.Array) -> jax.Array:
-            made = self.paths(theta, query.mask, query.value, False)[1]
-            logs = log_probability(made, value + jnp.zeros(count))
-            found: jax.Array = jax.scipy.special.logsumexp(logs) - jnp.log(count)
-            return found
+            target = self.paths(theta, query.mask, query.value, False)[1]
+            logs = log_probability(target, value + jnp.zeros(count))
+            return jax.scipy.special.logsumexp(logs) - jnp.log(count)
 
         arrays = Queries(jnp.asarray(queries.mask), jnp.asarray(queries.value))
-        found: jax.Array = jax.vmap(one)(arrays, jnp.asarray(values))
-        return found
+        logs: jax.Array = jax.vmap(one)(arrays, jnp.asarray(values))
+        return logs
 
-    def rows(self, theta: jax.Array, mask: Any, value: Any, seed: Any) -> jax.Array:
-        """Draw one row for each query (rows, p).
+    def sample(self, theta: jax.Array, mask: Any, value: Any, seed: Any) -> jax.Array:
+        """Draw all variables once for each query (m, p).
 
         Variables that no effect depends on are Gaussian with their mean and sd.
         """
@@ -284,15 +279,15 @@ class PathProgram(Program):
         given = jax.random.normal(jax.random.fold_in(key, len(self.nodes)), jnp.shape(mask))
         centre, scale = (jnp.asarray(part)[None] for part in self.typical)
         moved = np.isin(np.arange(len(self.nodes)), [step.position for step in self.steps])
-        drawn = jnp.where(mask, value, centre + scale * given)  # of what no effect depends on
+        drawn = jnp.where(mask, value, centre + scale * given)
         mask, value = mask | ~moved[None], jnp.where(moved[None], value, drawn)
 
-        def draw(made: Any, at: int, position: int) -> Any:
-            shape = () if made.batch_shape else (size,)
-            return made.sample(jax.random.fold_in(key, position), shape)
+        def draw(distribution: Any, index: int, position: int) -> Any:
+            shape = () if distribution.batch_shape else (size,)
+            return distribution.sample(jax.random.fold_in(key, position), shape)
 
-        columns, made = self.walk(theta, mask, value, size, draw, fast=False)
+        columns, target = self.walk(theta, mask, value, size, draw, fast=False)
         last = len(self.nodes) - 1
-        outcome = draw(made, len(self.steps) - 1, last) + jnp.zeros(size)
+        outcome = draw(target, len(self.steps) - 1, last) + jnp.zeros(size)
         columns[-1] = jnp.where(mask[:, last], value[:, last], outcome)
         return jnp.stack(columns, axis=1)

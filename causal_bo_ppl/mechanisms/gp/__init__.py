@@ -1,1 +1,1 @@
-"""Mechanisms that bend: a linear trend plus a Gaussian process in a Hilbert-space basis."""
+"""Nonlinear mechanisms: a linear trend plus a Gaussian process in a Hilbert-space basis."""

@@ -1,16 +1,16 @@
-"""One mechanism as a finite sum: a trend, Gaussian processes in a Hilbert-space basis, hinges.
+"""Which basis functions make up a mechanism: a trend, Hilbert-space Gaussian processes, hinges.
 
     g(v) = level + sum_i b_i (v_i - c_i) + sum_G f_G(clip(v_G)) + sum_i (l_i [k_i - v_i]_+
            + h_i [v_i - K_i]_+)
 
 f_G is a Gaussian process of the causes in the group G, as a sum of products of sines that vanish at
 the ends of an interval twice as wide as the box (Solin and Sarkka 2020). Outside the box a process
-keeps its value at the edge; the trend goes on, and beyond the range of the data, [k, K], hinges
-give it a slope of its own: what lies there is extrapolation, and its doubt is theirs.
+keeps its value at the edge and the trend continues. Beyond the range of the data, [k, K], hinges
+change the slope; their prior is the uncertainty of the extrapolation.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,21 +20,23 @@ import numpy as np
 from scipy.special import gammaln
 from scipy.stats import qmc
 
-WIDER = 2.0  # half-width of the interval of the sines, in half-widths of the box
+BOUNDARY_FACTOR = 2.0  # half-width of the interval of the sines, in half-widths of the box
 SMOOTHNESS = {"squared_exponential": math.inf, "matern52": 2.5, "matern32": 1.5}
-PROBES = 64  # points of the box at which kernels are compared
-RULE = 1.75  # functions that a squared exponential needs, for L in lengthscales
+KERNEL_PROBES = 64  # points of the box at which kernels are compared
+FUNCTIONS_PER_LENGTHSCALE = 1.75  # that a squared exponential needs, for L in lengthscales
 UNROLLED = 8  # terms of a series that are summed in one pass
-TAYLOR = 8  # (pi / 4)^18 / 18! is less than the last digit of 1
-TICKS = {1: 2_048, 2: 64, 3: 16}  # of each cause in a group, between which slopes are looked at
-INSIDE = 1 - 1e-9  # of the half-width of a box
+TAYLOR_ORDER = 8  # (pi / 4)^18 / 18! is less than the last digit of 1
+SLOPE_GRID_SIZES = {1: 2_048, 2: 64, 3: 16}  # grid points of each cause, by the size of a group
+INSIDE_BOX = 1 - 1e-9  # of the half-width of a box
+
+Inputs = Sequence[Any] | Mapping[int, Any]  # values of the causes, by their position
 
 
 class Group(NamedTuple):
     """Causes whose influence is one Gaussian process; hashable.
 
-    columns: their places among the causes of the mechanism. functions: how many sines each has.
-    kernel: the name of the covariance function.
+    columns: their positions among the causes of the mechanism. functions: the number of sines of
+    each. kernel: the name of the covariance function.
     """
 
     columns: tuple[int, ...]
@@ -43,16 +45,15 @@ class Group(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many basis functions the group has: all products of sines."""
+        """Number of basis functions of the group: all products of sines."""
         return math.prod(self.functions)
 
 
 class Form(NamedTuple):
-    """What a mechanism is compiled for; hashable.
+    """Static structure of a mechanism, for which programs are compiled; hashable.
 
-    causes: how many causes have a trend. groups: the Gaussian processes. hinged: places of the
-    causes with hinges at both ends of the data. is_bent: whether the trend's sd is learned; it is
-    wide and fixed for a linear mechanism.
+    causes: the number of causes with a trend. groups: the Gaussian processes. hinged: positions of
+    the causes with hinges at both ends of the data.
     """
 
     causes: int
@@ -61,25 +62,26 @@ class Form(NamedTuple):
 
     @property
     def is_nonlinear(self) -> bool:
-        """Whether there is a Gaussian process at all."""
+        """Whether there is a Gaussian process; only then the sd of the trend is learned."""
         return bool(self.groups)
 
     @property
     def size(self) -> int:
-        """How many coefficients the mechanism has."""
+        """Number of coefficients of the mechanism."""
         return 1 + self.causes + sum(group.size for group in self.groups) + 2 * len(self.hinged)
 
     @property
     def scales(self) -> int:
-        """How many hyperparameters it has: log sds, then amplitude and lengthscales by group."""
+        """Number of hyperparameters: log sds, then amplitude and lengthscales by group."""
         return 1 + self.is_nonlinear + sum(1 + len(group.columns) for group in self.groups)
 
 
 class Frame(NamedTuple):
-    """Where a mechanism's causes lie; arrays (C,) with a number for each of its causes.
+    """Location and range of the causes of a mechanism; arrays (C,), one entry for each cause.
 
-    origin: where the trend is 0, the mean of the data. middle, half: the box, within which Gaussian
-    processes vary. low, high: the range of the data, beyond which the hinges begin.
+    origin: where the trend is 0, the mean of the data. middle, half: centre and half-width of the
+    box, within which Gaussian processes vary. low, high: the range of the data, beyond which the
+    hinges begin.
     """
 
     origin: Any
@@ -89,23 +91,23 @@ class Frame(NamedTuple):
     high: Any
 
 
-def angles(group: Group, frame: Frame, inputs: Sequence[Any]) -> list[Any]:
+def angles(group: Group, frame: Frame, inputs: Inputs) -> list[Any]:
     """Return pi (x + L) / 2L of each cause in a group, clipped at the box."""
-    found = []
+    result = []
     for column in group.columns:
         half = jnp.asarray(frame.half)[column]
         inside = jnp.clip(inputs[column] - jnp.asarray(frame.middle)[column], -half, half)
-        found.append(jnp.pi * (inside / (2 * WIDER * half) + 0.5))
-    return found
+        result.append(jnp.pi * (inside / (2 * BOUNDARY_FACTOR * half) + 0.5))
+    return result
 
 
 def heights(group: Group, frame: Frame) -> jax.Array:
     """Return the factor of all basis functions of a group, prod L^(-1/2)."""
     half = jnp.asarray(frame.half)[jnp.array(group.columns)]
-    return jnp.prod(1 / jnp.sqrt(WIDER * half))
+    return jnp.prod(1 / jnp.sqrt(BOUNDARY_FACTOR * half))
 
 
-def sines(group: Group, frame: Frame, inputs: Sequence[Any]) -> jax.Array:
+def sines(group: Group, frame: Frame, inputs: Inputs) -> jax.Array:
     """Return the basis functions of a group at inputs of any shape, with a last axis for them."""
     first, *others = angles(group, frame, inputs)
     product = heights(group, frame) * _waves(first, group.functions[0])
@@ -122,18 +124,18 @@ def _waves(angle: Any, count: int) -> jax.Array:
 
 
 def features(form: Form, frame: Frame, inputs: Sequence[Any]) -> jax.Array:
-    """Return what the coefficients are multiplied by, (..., K), for one array for each cause."""
+    """Return the features (..., K) of the coefficients; inputs: one array for each cause."""
     shape = jnp.shape(inputs[0]) if form.causes else ()
     columns = [jnp.ones((*shape, 1))]
-    columns += [(value - frame.origin[at])[..., None] for at, value in enumerate(inputs)]
+    columns += [(value - frame.origin[cause])[..., None] for cause, value in enumerate(inputs)]
     columns += [sines(group, frame, inputs) for group in form.groups]
-    for at in form.hinged:
-        columns += [part[..., None] for part in _hinges(frame, inputs[at], at)]
+    for cause in form.hinged:
+        columns += [hinge[..., None] for hinge in _hinges(frame, inputs[cause], cause)]
     return jnp.concatenate(columns, axis=-1)
 
 
-def _hinges(frame: Frame, value: Any, at: int) -> tuple[jax.Array, jax.Array]:
-    return jnp.maximum(frame.low[at] - value, 0.0), jnp.maximum(value - frame.high[at], 0.0)
+def _hinges(frame: Frame, value: Any, cause: int) -> tuple[jax.Array, jax.Array]:
+    return jnp.maximum(frame.low[cause] - value, 0.0), jnp.maximum(value - frame.high[cause], 0.0)
 
 
 def mean(
@@ -143,24 +145,24 @@ def mean(
     inputs: Sequence[Any],
     terms: jax.Array | None = None,
 ) -> Any:
-    """Return the mean of a variable given its causes: features times coefficients, faster.
+    """Return the mean of a variable given its causes: features times coefficients, but faster.
 
     A series of sines is summed by Clenshaw's recurrence, which evaluates two functions only. terms:
-    how many sines of each group count, (G,), where it has one cause; None stands for all.
+    the number of sines (G,) that are summed of each group with one cause; None stands for all.
     """
     total, used = coefficients[0], 1 + form.causes
-    for at, value in enumerate(inputs):
-        total = total + coefficients[1 + at] * (value - frame.origin[at])
+    for cause, value in enumerate(inputs):
+        total = total + coefficients[1 + cause] * (value - frame.origin[cause])
     for number, group in enumerate(form.groups):
-        own = coefficients[used : used + group.size] * heights(group, frame)
+        weights = coefficients[used : used + group.size] * heights(group, frame)
         used += group.size
         if len(group.columns) == 1:
             count = jnp.asarray(group.size) if terms is None else terms[number]
-            total = total + sine_series(own, angles(group, frame, inputs)[0], count)
+            total = total + sine_series(weights, angles(group, frame, inputs)[0], count)
         else:
-            total = total + sines(group, frame, inputs) @ own / heights(group, frame)
-    for position, at in enumerate(form.hinged):
-        below, above = _hinges(frame, inputs[at], at)
+            total = total + sines(group, frame, inputs) @ weights / heights(group, frame)
+    for position, cause in enumerate(form.hinged):
+        below, above = _hinges(frame, inputs[cause], cause)
         total = total + coefficients[used + 2 * position] * below
         total = total + coefficients[used + 2 * position + 1] * above
     return total
@@ -171,8 +173,8 @@ def sine_series(coefficients: jax.Array, angle: jax.Array, terms: jax.Array) -> 
     """Return sum_j c_j sin(j t) at angles t of any shape, by Clenshaw's recurrence.
 
     The angles of a box lie between pi / 4 and 3 pi / 4, where the recurrence loses no digits. Its
-    derivatives, in reverse only, are recurrences too: no array of all sines is made. terms: how
-    many terms count; they are summed in blocks, and what lies beyond the last block counts as 0.
+    derivatives, in reverse only, are recurrences too: no array of all sines is made. terms: the
+    number of terms to sum; they are summed in blocks, and terms beyond the last block are ignored.
     """
     return _series_forward(coefficients, angle, terms)[0]
 
@@ -180,18 +182,18 @@ def sine_series(coefficients: jax.Array, angle: jax.Array, terms: jax.Array) -> 
 def _cosine_and_sine(angle: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return both at angles between pi / 4 and 3 pi / 4, to the last digit or two.
 
-    All angles of a box lie there, since the interval is twice as wide (`WIDER`). Both are short
-    polynomials of the distance from pi / 2, which compilers turn into vector instructions; the
-    library's functions for all angles take most of the time of a short series.
+    All angles of a box lie there, since the interval is twice as wide (`BOUNDARY_FACTOR`). Both are
+    short polynomials of the distance from pi / 2, which compilers turn into vector instructions;
+    the library's functions for all angles take most of the time of a short series.
     """
-    apart = angle - jnp.pi / 2
-    square = apart * apart
+    distance = angle - jnp.pi / 2
+    square = distance * distance
     cosine, sine = (jnp.zeros(jnp.shape(angle)) for _ in range(2))
-    for order in range(TAYLOR, -1, -1):
+    for order in range(TAYLOR_ORDER, -1, -1):
         sign = (-1) ** order
         sine = sign / math.factorial(2 * order) + square * sine
         cosine = sign / math.factorial(2 * order + 1) + square * cosine
-    return -apart * cosine, sine
+    return -distance * cosine, sine
 
 
 def _clenshaw(
@@ -211,8 +213,8 @@ def _clenshaw(
         return one, two
 
     zero = jnp.zeros(jnp.shape(cosine))
-    found: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, count, visit, (zero, zero))
-    return found
+    sums: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, count, visit, (zero, zero))
+    return sums
 
 
 def _sums_of_sines(
@@ -223,16 +225,16 @@ def _sums_of_sines(
 
     def visit(step: Any, carried: Any) -> Any:
         now, before, sums = carried
-        found = []
+        block = []
         for _position in range(UNROLLED):
-            found.append(jnp.sum(now))
+            block.append(jnp.sum(now))
             now, before = twice * now - before, now
-        return now, before, sums.at[step].set(jnp.stack(found))
+        return now, before, sums.at[step].set(jnp.stack(block))
 
     sums = jnp.zeros((-(-count // UNROLLED), UNROLLED))
     start = weights * sine, jnp.zeros(jnp.shape(sine)), sums
-    found = jax.lax.fori_loop(0, -(-terms // UNROLLED), visit, start)[2]
-    return jnp.ravel(found)[:count]
+    sums = jax.lax.fori_loop(0, -(-terms // UNROLLED), visit, start)[2]
+    return jnp.ravel(sums)[:count]
 
 
 def _series_forward(
@@ -243,8 +245,8 @@ def _series_forward(
     return first * sine, (coefficients, cosine, sine, terms)
 
 
-def _series_backward(kept: Any, weights: jax.Array) -> tuple[jax.Array, jax.Array, None]:
-    coefficients, cosine, sine, terms = kept
+def _series_backward(residuals: Any, weights: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+    coefficients, cosine, sine, terms = residuals
     orders = jnp.arange(1, len(coefficients) + 1)
     one, two = _clenshaw(coefficients * orders, cosine, terms)
     slopes = one * cosine - two  # the series of cosines
@@ -258,33 +260,32 @@ sine_series.defvjp(_series_forward, _series_backward)
 def steepest(form: Form, frame: Frame, coefficients: np.ndarray) -> np.ndarray:
     """Return the largest |dg/dv_i| over all values, of shape (C,).
 
-    Influences add up over groups, so each is looked at on its own: on a grid within its box, whose
-    ticks include both sides of every hinge, and beyond the box in closed form, where only trend
-    and hinges have a slope. A peak between two ticks is missed by about 1e-4 of its height for one
-    cause, by more for groups of several.
+    Influences add up over groups, so each is searched separately: on a grid within its box that
+    includes both sides of every hinge, and beyond the box in closed form, where only trend and
+    hinges have a slope. A peak between two grid points is missed by about 1e-4 of its height for
+    one cause, by more for groups of several.
     """
     trend = np.asarray(coefficients[1 : 1 + form.causes])
     largest = np.where(form.is_nonlinear, 0.0, np.abs(trend))
     for group in form.groups:
-        axes = [_ticks(frame, column, TICKS[len(group.columns)]) for column in group.columns]
+        count = SLOPE_GRID_SIZES[len(group.columns)]
+        axes = [_slope_grid(frame, column, count) for column in group.columns]
         points = np.zeros((np.prod([len(axis) for axis in axes]), form.causes))
         points[:, group.columns] = np.stack(np.meshgrid(*axes), axis=-1).reshape(len(points), -1)
         slopes = np.asarray(_gradients(form, frame, jnp.asarray(coefficients), points))
         for column in group.columns:
             largest[column] = np.abs(slopes[:, column]).max()
     hinges = np.asarray(coefficients[form.size - 2 * len(form.hinged) : form.size]).reshape(-1, 2)
-    for at, (below, above) in zip(form.hinged, hinges, strict=True):
-        largest[at] = max(largest[at], abs(trend[at] - below), abs(trend[at] + above))
+    for cause, (below, above) in zip(form.hinged, hinges, strict=True):
+        beyond = abs(trend[cause] - below), abs(trend[cause] + above)
+        largest[cause] = max(largest[cause], *beyond)
     return largest
 
 
-def _ticks(frame: Frame, column: int, count: int) -> np.ndarray:
+def _slope_grid(frame: Frame, column: int, count: int) -> np.ndarray:
     """Return values of one cause within its box: evenly spaced, and both sides of each hinge."""
-    middle, half, low, high = (
-        float(np.asarray(part)[column])
-        for part in (frame.middle, frame.half, frame.low, frame.high)
-    )
-    even = middle + half * INSIDE * np.linspace(-1, 1, count)
+    middle, half, low, high = (float(np.asarray(part)[column]) for part in frame[1:])
+    even = middle + half * INSIDE_BOX * np.linspace(-1, 1, count)
     sides = np.array([low, high])[:, None] + 1e-9 * half * np.array([-1.0, 1.0])
     return np.clip(np.append(even, sides.ravel()), even[0], even[-1])
 
@@ -296,8 +297,8 @@ def _gradients(form: Form, frame: Frame, coefficients: jax.Array, points: jax.Ar
     def value(point: jax.Array) -> jax.Array:
         return features(form, frame, list(point)) @ coefficients
 
-    found: jax.Array = jax.lax.map(jax.grad(value), points, batch_size=256)
-    return found
+    slopes: jax.Array = jax.lax.map(jax.grad(value), points, batch_size=256)
+    return slopes
 
 
 def log_spectrum(group: Group, frame: Frame, scales: jax.Array) -> jax.Array:
@@ -310,10 +311,10 @@ def log_spectrum(group: Group, frame: Frame, scales: jax.Array) -> jax.Array:
     count, log_lengths = len(group.columns), scales[1:]
     half = jnp.asarray(frame.half)[jnp.array(group.columns)]
     squares = jnp.zeros(1)  # of lengthscale times frequency, summed over the causes
-    for at, functions in enumerate(group.functions):
-        frequency = jnp.pi * jnp.arange(1, functions + 1) / (2 * WIDER * half[at])
-        own = (jnp.exp(log_lengths[at]) * frequency) ** 2
-        squares = (squares[:, None] + own[None]).ravel()
+    for cause, functions in enumerate(group.functions):
+        frequency = jnp.pi * jnp.arange(1, functions + 1) / (2 * BOUNDARY_FACTOR * half[cause])
+        square = (jnp.exp(log_lengths[cause]) * frequency) ** 2
+        squares = (squares[:, None] + square[None]).ravel()
     smoothness = SMOOTHNESS[group.kernel]
     if math.isinf(smoothness):
         shape = 0.5 * count * math.log(2 * math.pi) - 0.5 * squares
@@ -337,25 +338,23 @@ def covariance(kernel: str, distance: np.ndarray) -> np.ndarray:
 
 
 def kernel_error(group: Group, frame: Frame, scales: np.ndarray) -> float:
-    """Return by how much the basis misses the exact kernel within the box, of amplitude 1.
+    """Return the largest error of the basis within the box, against the kernel of amplitude 1.
 
-    Constants and linear functions do not count: level and trend of the mechanism hold them.
+    Constants and linear functions are projected out, since level and trend represent them.
 
     scales: log amplitude, and the log lengthscale of each cause, (1 + c,).
     """
     columns = np.array(group.columns)
     middle, half = (np.asarray(part)[columns] for part in (frame.middle, frame.half))
-    points = middle + half * (2 * qmc.Sobol(len(columns), scramble=False).random(PROBES) - 1)
-    inputs: list[Any] = [None] * (max(group.columns) + 1)
-    for position, column in enumerate(group.columns):
-        inputs[column] = jnp.asarray(points[:, position])
+    points = middle + half * (2 * qmc.Sobol(len(columns), scramble=False).random(KERNEL_PROBES) - 1)
+    inputs = dict(zip(group.columns, jnp.asarray(points).T, strict=True))
     waves = np.asarray(sines(group, frame, inputs))
     unit = jnp.asarray(np.append(0.0, scales[1:]))
     variances = np.exp(np.asarray(log_spectrum(group, frame, unit)))
-    apart = (points[:, None] - points[None]) / np.exp(np.asarray(scales[1:]))
-    exact = covariance(group.kernel, np.linalg.norm(apart, axis=2))
-    straight, _ = np.linalg.qr(np.column_stack([np.ones(len(points)), points]))
-    missed = (waves * variances) @ waves.T - exact
-    missed -= straight @ (straight.T @ missed)
-    missed -= (missed @ straight) @ straight.T
-    return float(np.abs(missed).max())
+    differences = (points[:, None] - points[None]) / np.exp(np.asarray(scales[1:]))
+    exact = covariance(group.kernel, np.linalg.norm(differences, axis=2))
+    linear, _ = np.linalg.qr(np.column_stack([np.ones(len(points)), points]))
+    error = (waves * variances) @ waves.T - exact
+    error -= linear @ (linear.T @ error)
+    error -= (error @ linear) @ linear.T
+    return float(np.abs(error).max())

@@ -1,12 +1,12 @@
-"""What do the rows of one mechanism say, given its hyperparameters, and about them?
+"""What is the posterior of the coefficients of one mechanism, and of its hyperparameters?
 
-Given the hyperparameters eta (log sd of the disturbance, log sd of the trend, log amplitudes and
-log lengthscales) the coefficients c = s w, w ~ N(0, I) with prior sds s(eta), are Gaussian: with T
+Given the hyperparameters eta (log sd of the noise, log sd of the trend, log amplitudes and log
+lengthscales) the coefficients c = s w, w ~ N(0, I) with prior sds s(eta), are Gaussian: with T
 the triangular factor of (features, values) and B = T_1 diag(s) / sd,
 
-    w | rows, eta ~ N(m, A^-1),  A = I + B'B,  m = A^-1 B' t / sd,
+    w | data, eta ~ N(m, A^-1),  A = I + B'B,  m = A^-1 B' t / sd,
 
-and the evidence p(rows | eta) is known. Its cost does not depend on the number of rows.
+and the evidence p(data | eta) is known. Its cost does not depend on the number of observations.
 """
 
 from functools import partial
@@ -21,13 +21,15 @@ from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, log_spectrum
 
 LOG_TWO_PI = float(np.log(2 * np.pi))
-FLAT, MOST = 1e-3, 100  # gradient at which a search ends, in prior sds, and its steps at most
-POLISH, CLOSE = 4, 1e-11  # Newton steps at the mode, and the decrement at which they end
-NEAR = 1e-4  # distance at which gradients are compared, in prior sds
+SMALLEST_GRADIENT = 1e-3  # at which the BFGS search ends, in prior sds
+MOST_BFGS_STEPS = 100
+MOST_NEWTON_STEPS = 4  # after the BFGS search
+SMALLEST_DECREMENT = 1e-11  # at which the Newton steps end
+DIFFERENCE_STEP = 1e-4  # of finite differences of gradients, in prior sds
 
 
-class Beliefs(NamedTuple):
-    """What is believed about one mechanism before its rows.
+class MechanismPrior(NamedTuple):
+    """Prior of one mechanism.
 
     log_sd: (K,) logarithms of the prior sds of coefficients; of the trend those of a slope where
     its hyperparameter is 0, and 0 for Gaussian processes, whose hyperparameters decide. level: the
@@ -41,12 +43,12 @@ class Beliefs(NamedTuple):
     width: Any
 
 
-class Rows(NamedTuple):
-    """The rows of one mechanism.
+class SufficientStatistics(NamedTuple):
+    """Sufficient statistics of the observations of one mechanism.
 
     factor: (K + 1, K + 1), the triangular factor of features and values less the prior level, its
-    last entry with the rounding. count: how many. rounding: the sum of squares by which values are
-    taken to differ from what was meant, because they are known to some digits only.
+    last entry with the rounding error. count: the number of observations. rounding: the sum of
+    squares of the assumed rounding errors of the values.
     """
 
     factor: Any
@@ -54,16 +56,16 @@ class Rows(NamedTuple):
     rounding: Any
 
 
-class Known(NamedTuple):
-    """All that is known about one mechanism besides its form; a JAX pytree."""
+class KnownTerms(NamedTuple):
+    """All arrays from which one mechanism is learned; a JAX pytree."""
 
     frame: Frame
-    beliefs: Beliefs
-    rows: Rows
+    prior: MechanismPrior
+    statistics: SufficientStatistics
 
 
 class Conditional(NamedTuple):
-    """Coefficients given hyperparameters.
+    """Posterior of the coefficients given hyperparameters.
 
     sd: (K,) prior sds. mean: (K,) of the whitened coefficients w. root: (K, K), the lower Cholesky
     factor of their precision.
@@ -74,9 +76,9 @@ class Conditional(NamedTuple):
     root: jax.Array
 
 
-def log_sds(form: Form, frame: Frame, beliefs: Beliefs, eta: jax.Array) -> jax.Array:
+def log_sds(form: Form, frame: Frame, prior: MechanismPrior, eta: jax.Array) -> jax.Array:
     """Return the logarithms of the prior sds of all coefficients, (K,)."""
-    fixed = jnp.asarray(beliefs.log_sd)
+    fixed = jnp.asarray(prior.log_sd)
     if not form.is_nonlinear:
         return fixed
     trend = slice(1, 1 + form.causes)
@@ -88,17 +90,17 @@ def log_sds(form: Form, frame: Frame, beliefs: Beliefs, eta: jax.Array) -> jax.A
     return jnp.concatenate([*parts, fixed[len(fixed) - 2 * len(form.hinged) :]])
 
 
-def condition(form: Form, known: Known, eta: jax.Array) -> Conditional:
+def condition(form: Form, known: KnownTerms, eta: jax.Array) -> Conditional:
     """Return the coefficients' posterior given the hyperparameters."""
-    spread = log_sds(form, known.frame, known.beliefs, eta)
-    mean, root, _ = _solve(jnp.asarray(known.rows.factor), spread, eta[0])
-    return Conditional(jnp.exp(spread), mean, root)
+    log_sd = log_sds(form, known.frame, known.prior, eta)
+    mean, root, _ = _solve(jnp.asarray(known.statistics.factor), log_sd, eta[0])
+    return Conditional(jnp.exp(log_sd), mean, root)
 
 
 def _solve(
     factor: jax.Array, log_sd: jax.Array, log_noise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return mean (K,) and root (K, K) of the whitened coefficients, and the rows' misfit."""
+    """Return mean (K,) and root (K, K) of the whitened coefficients, and the misfit of the data."""
     scaled = factor[:, :-1] * jnp.exp(log_sd - log_noise)[None]
     values = factor[:, -1] * jnp.exp(-log_noise)
     root = jnp.linalg.cholesky(jnp.eye(len(log_sd)) + scaled.T @ scaled)
@@ -111,9 +113,9 @@ def _solve(
 def log_evidence(
     factor: jax.Array, count: jax.Array, log_sd: jax.Array, log_noise: jax.Array
 ) -> jax.Array:
-    """Return log p(rows) of one mechanism, for given prior sds and a given sd of the disturbance.
+    """Return the log evidence of one mechanism, for given prior sds and a given sd of the noise.
 
-    factor, count: the rows, which are not differentiated.
+    factor, count: the sufficient statistics, which are not differentiated.
     """
     mean, root, misfit = _solve(factor, log_sd, log_noise)
     return _sum(mean, root, misfit, count, log_noise)
@@ -130,45 +132,44 @@ def _sum(mean: Any, root: Any, misfit: Any, count: Any, log_noise: Any) -> jax.A
 def _evidence_slope(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     """Return the evidence and its derivative, with one more triangular solve.
 
-    With C = A^-1 the derivative in log s_k is C_kk + m_k^2 - 1, and in the log sd of the
-    disturbance it is K - tr C plus the misfit less the number of rows.
+    With C = A^-1 the derivative in log s_k is C_kk + m_k^2 - 1, and in the log sd of the noise it
+    is K - tr C plus the misfit less the number of observations.
     """
     factor, count, log_sd, log_noise = primals
     mean, root, misfit = _solve(factor, log_sd, log_noise)
     inverse = solve_triangular(root, jnp.eye(len(log_sd)), lower=True)
-    left = (inverse**2).sum(axis=0)
-    by_sd = left + mean**2 - 1
-    by_noise = len(log_sd) - left.sum() + misfit - count
+    variances = (inverse**2).sum(axis=0)
+    by_sd = variances + mean**2 - 1
+    by_noise = len(log_sd) - variances.sum() + misfit - count
     return _sum(mean, root, misfit, count, log_noise), by_sd @ tangents[2] + by_noise * tangents[3]
 
 
-def loss(form: Form, known: Known, eta: jax.Array) -> jax.Array:
+def loss(form: Form, known: KnownTerms, eta: jax.Array) -> jax.Array:
     """Return minus the log evidence and the log prior of the hyperparameters."""
-    centre, width = jnp.asarray(known.beliefs.centre), jnp.asarray(known.beliefs.width)
-    prior = -0.5 * (((eta - centre) / width) ** 2).sum()
-    spread, rows = log_sds(form, known.frame, known.beliefs, eta), known.rows
-    factor, count = jnp.asarray(rows.factor), jnp.asarray(rows.count)
-    return -log_evidence(factor, count, spread, eta[0]) - prior
+    centre, width = jnp.asarray(known.prior.centre), jnp.asarray(known.prior.width)
+    log_prior = -0.5 * (((eta - centre) / width) ** 2).sum()
+    log_sd = log_sds(form, known.frame, known.prior, eta)
+    factor, count, _ = map(jnp.asarray, known.statistics)
+    return -log_evidence(factor, count, log_sd, eta[0]) - log_prior
 
 
 class Mode(NamedTuple):
     """The mode of the hyperparameters.
 
-    eta: (H,). root: (H, H), a factor of the inverse Hessian there. decrement: by how much the log
-    evidence could still rise. spread: by how much the starts differ in it. loss: see `loss`.
+    eta: (H,). root: (H, H), a factor of the inverse Hessian there. decrement: the remaining Newton
+    decrement of the log evidence. loss: see `loss`.
     """
 
     eta: np.ndarray
     root: np.ndarray
     decrement: float
-    spread: float
     loss: float
 
 
-class Step(NamedTuple):
-    """Where a search is: the point, its loss and gradient, the inverse Hessian, and the step."""
+class SearchState(NamedTuple):
+    """State of a BFGS search: the point, its loss and gradient, the inverse Hessian, the step."""
 
-    at: jax.Array
+    point: jax.Array
     value: jax.Array
     slope: jax.Array
     inverse: jax.Array
@@ -177,79 +178,81 @@ class Step(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=0)
-def _search(form: Form, known: Known, starts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return where each start (S, H) ends, and its loss, by BFGS with steps that are halved.
+def _search(form: Form, known: KnownTerms, starts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the end point of BFGS from each start (S, H), and its loss; steps are halved.
 
-    The density is evaluated at one place only, so that little is compiled.
+    The density is evaluated in one expression only, so that little is compiled.
     """
-    width = jnp.asarray(known.beliefs.width)
+    width = jnp.asarray(known.prior.width)
 
     def one(start: jax.Array) -> tuple[jax.Array, jax.Array]:
-        look = jax.value_and_grad(lambda moved: loss(form, known, start + width * moved))
+        evaluate = jax.value_and_grad(lambda moved: loss(form, known, start + width * moved))
         size = len(start)
 
-        def goes_on(step: Step) -> jax.Array:
-            return (jnp.abs(step.slope).max() > FLAT) & (step.steps < MOST) & (step.length > 1e-8)
+        def goes_on(state: SearchState) -> jax.Array:
+            is_steep = jnp.abs(state.slope).max() > SMALLEST_GRADIENT
+            return is_steep & (state.steps < MOST_BFGS_STEPS) & (state.length > 1e-8)
 
-        def visit(step: Step) -> Step:
-            way = -step.inverse @ step.slope
-            way = way / jnp.maximum(1.0, jnp.linalg.norm(way))  # a prior sd in all, at most
-            moved = step.at + step.length * way
-            value, slope = look(moved)
+        def visit(state: SearchState) -> SearchState:
+            direction = -state.inverse @ state.slope
+            direction = direction / jnp.maximum(1.0, jnp.linalg.norm(direction))  # 1 prior sd
+            moved = state.point + state.length * direction
+            value, slope = evaluate(moved)
             usable = jnp.isfinite(value) & jnp.isfinite(slope).all()
-            good = usable & (value <= step.value + 1e-4 * step.length * way @ step.slope)
-            taken, change = moved - step.at, slope - step.slope
-            curved = taken @ change
-            turn = jnp.eye(size) - jnp.outer(taken, change) / jnp.where(curved > 0, curved, 1.0)
-            bent = turn @ step.inverse @ turn.T + jnp.outer(taken, taken) / curved
-            inverse = jnp.where(good & (curved > 1e-12), bent, step.inverse)
-            kept = jax.tree.map(
+            decrease = 1e-4 * state.length * direction @ state.slope
+            good = usable & (value <= state.value + decrease)
+            step, change = moved - state.point, slope - state.slope
+            curved = step @ change
+            turn = jnp.eye(size) - jnp.outer(step, change) / jnp.where(curved > 0, curved, 1.0)
+            updated = turn @ state.inverse @ turn.T + jnp.outer(step, step) / curved
+            inverse = jnp.where(good & (curved > 1e-12), updated, state.inverse)
+            point, value, slope, length = jax.tree.map(
                 lambda new, old: jnp.where(good, new, old),
                 (moved, value, slope, 1.0),
-                (step.at, step.value, step.slope, 0.5 * step.length),
+                (state.point, state.value, state.slope, 0.5 * state.length),
             )
-            at, value, slope, length = kept
-            return Step(at, value, slope, inverse, length, step.steps + 1)
+            return SearchState(point, value, slope, inverse, length, state.steps + 1)
 
         zero = jnp.zeros(size)
-        value, slope = look(zero)
-        begun = Step(zero, value, slope, jnp.eye(size), jnp.ones(()), jnp.zeros((), int))
-        found = jax.lax.while_loop(goes_on, visit, begun)
-        return start + width * found.at, found.value
+        state = SearchState(zero, *evaluate(zero), jnp.eye(size), jnp.ones(()), jnp.zeros((), int))
+        state = jax.lax.while_loop(goes_on, visit, state)
+        return start + width * state.point, state.value
 
     ends: tuple[jax.Array, jax.Array] = jax.lax.map(one, starts)
     return ends
 
 
 @partial(jax.jit, static_argnums=0)
-def _look(form: Form, known: Known, etas: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _losses(form: Form, known: KnownTerms, etas: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the loss (n,) and its gradient (n, H) at several hyperparameters (n, H)."""
-    look = jax.value_and_grad(partial(loss, form, known))
-    found: tuple[jax.Array, jax.Array] = jax.lax.map(look, etas)
-    return found
+    pair: tuple[jax.Array, jax.Array]
+    pair = jax.lax.map(jax.value_and_grad(partial(loss, form, known)), etas)
+    return pair
 
 
-def _curvature(form: Form, known: Known, eta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+def _curvature(
+    form: Form, known: KnownTerms, eta: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the loss, its gradient (H,) and its Hessian (H, H), by differences of gradients."""
-    steps = NEAR * np.diag(np.asarray(known.beliefs.width, float))
-    values, slopes = map(np.asarray, _look(form, known, np.vstack([eta, eta + steps, eta - steps])))
-    count = len(eta)
+    steps, count = DIFFERENCE_STEP * np.diag(np.asarray(known.prior.width, float)), len(eta)
+    etas = np.vstack([eta, eta + steps, eta - steps])
+    values, slopes = map(np.asarray, _losses(form, known, etas))
     hessian = (slopes[1 : 1 + count] - slopes[1 + count :]) / (2 * np.diagonal(steps)[:, None])
     return float(values[0]), slopes[0], (hessian + hessian.T) / 2
 
 
-def find_mode(form: Form, known: Known, starts: np.ndarray) -> Mode:
-    """Return the best mode of the evidence that is found from several starts (S, H)."""
+def find_mode(form: Form, known: KnownTerms, starts: np.ndarray) -> Mode:
+    """Return the highest mode of the evidence that is reached from several starts (S, H)."""
     ends, losses = map(np.asarray, _search(form, known, starts))
     usable = np.where(np.isfinite(losses), losses, np.inf)
     eta = ends[first_largest(-usable)]
     value, slope, hessian = _curvature(form, known, eta)
-    for _ in range(POLISH):
+    for _ in range(MOST_NEWTON_STEPS):
         try:
             step = np.linalg.solve(hessian, slope)
         except np.linalg.LinAlgError:
             break
-        if not np.isfinite(step).all() or 0.5 * slope @ step <= CLOSE:
+        if not np.isfinite(step).all() or 0.5 * slope @ step <= SMALLEST_DECREMENT:
             break
         moved = _curvature(form, known, eta - step)
         rounding = 1e-12 * (1 + abs(value))  # a loss of 1e5 cannot show a fall of 1e-9
@@ -260,27 +263,24 @@ def find_mode(form: Form, known: Known, starts: np.ndarray) -> Mode:
         root = np.linalg.inv(np.linalg.cholesky(hessian)).T
         decrement = 0.5 * float(((root.T @ slope) ** 2).sum())
     except np.linalg.LinAlgError:  # no maximum there
-        root, decrement = np.diag(np.asarray(known.beliefs.width, float)), np.inf
-    finite = usable[np.isfinite(usable)]
-    apart = float(np.ptp(finite)) if len(finite) else np.inf
-    return Mode(eta, root, decrement, apart, value)
+        root, decrement = np.diag(np.asarray(known.prior.width, float)), np.inf
+    return Mode(eta, root, decrement, value)
 
 
 @partial(jax.jit, static_argnums=0)
-def mix(form: Form, known: Known, etas: jax.Array) -> tuple[jax.Array, jax.Array]:
+def mix(form: Form, known: KnownTerms, etas: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return mean (K + 1,) and covariance of coefficients and log sd over hyperparameters (n, H).
 
     A mixture of Gaussians: the mean covariance, plus the covariance of the means.
     """
 
     def one(eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        given = condition(form, known, eta)
-        spread = solve_triangular(given.root, jnp.diag(given.sd), lower=True)
-        return jnp.append(given.sd * given.mean, eta[0]), spread
+        sd, mean, root = condition(form, known, eta)
+        return jnp.append(sd * mean, eta[0]), solve_triangular(root, jnp.diag(sd), lower=True)
 
-    means, spreads = jax.lax.map(one, etas)
+    means, roots = jax.lax.map(one, etas)
     centre = means.mean(axis=0)
-    apart = means - centre[None]
-    within = jnp.einsum("nkl,nkm->lm", spreads, spreads)
-    covariance = (jnp.pad(within, (0, 1)) + apart.T @ apart) / len(etas)
-    return centre.at[0].add(known.beliefs.level), covariance
+    deviations = means - centre[None]
+    within = jnp.einsum("nkl,nkm->lm", roots, roots)
+    covariance = (jnp.pad(within, (0, 1)) + deviations.T @ deviations) / len(etas)
+    return centre.at[0].add(known.prior.level), covariance

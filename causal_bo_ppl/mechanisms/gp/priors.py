@@ -1,18 +1,16 @@
-"""What is believed about mechanisms that bend, before any row, and what the analyst may choose.
+"""Which priors do nonlinear mechanisms have, and which regressions are learned in their place?
 
-Priors are without units; what has units is read off the rows, or given.
-
-Regressions in place of mechanisms: which are needed, what teaches them, and rows drawn by them.
+Priors are without units; scales with units are estimated from the data, or given.
 
 Where latent causes join causes of the target, every variable has the regression that
-`identification.sampling_plans` names. Its law stays as it is under some experiments only, and rows
-under do() are drawn along the plan of what is set.
+`identification.sampling_plans` names. Its distribution is invariant under some experiments only,
+and samples under do() are drawn along the plan of the intervention set.
 """
 
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,7 +18,7 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_learnable
-from causal_bo_ppl.errors import ModelError, listed
+from causal_bo_ppl.errors import ExplorationError, MechanismError, listed
 from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.inputs import read_count, read_number
@@ -28,32 +26,43 @@ from causal_bo_ppl.mechanisms.gp.basis import SMOOTHNESS
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows, set_label
 
-MOST_TOGETHER = 3  # causes of one group
-MOST_PRODUCTS = 1_000  # basis functions of one group
-BINS = 6  # of equally many rows, between whose means the steepest slope is looked for
-WITHIN = 3.0  # sds from the mean, beyond which rows do not widen the range of a basis
+MOST_CAUSES_IN_A_GROUP = 3
+MOST_FUNCTIONS_OF_A_CAUSE = 256
+MOST_FUNCTIONS_OF_A_GROUP = 1_000
+MOST_SLOPE_BINS = 6  # of equally many observations, between whose means slopes are computed
+RANGE_IN_SDS = 3.0  # from the mean, beyond which observations do not widen the range of a basis
+SPARE_OBSERVATIONS = 3  # needed beyond the number of regressors
+
+Draw = Callable[[str, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class GP:
-    """How one variable depends on its causes: a linear trend plus Gaussian processes.
+    """Nonlinear mechanism of one variable: a linear trend plus Gaussian processes of its causes.
 
-    A process has one lengthscale and one amplitude for all values of a cause. Where a mechanism
-    bends much more in one part of the data than in another, as C = exp(-B) does, its bands are too
-    narrow where rows are sparse, inside the data too; "uneven curvature" in `cb.diagnostics.check_predictive`
-    looks for that.
+    A process has one lengthscale and one amplitude for all values of a cause. Where the curvature
+    differs much between parts of the data, as that of C = exp(-B) does, credible intervals are too
+    narrow where observations are sparse, inside the data too; "uneven curvature" in
+    `cb.diagnostics.check_predictive` tests for that.
 
     Parameters
     ----------
-    groups:
+    groups : sequence of sequences of str
         Causes whose influence is not additive, such as `[("D", "E")]`: each group of two or three
-        has one process of all of them. Causes that are in no group have a process of their own.
-    kernel:
+        has one joint process. Every other cause has a separate process.
+    kernel : str
         "squared_exponential", "matern52" or "matern32".
-    functions:
-        How many basis functions each cause has, at most 256; by default 48, fewer (at least 16)
-        where a variable has more than four causes, and 12 or 6 for each cause in a group of two or
-        three. `cb.diagnostics.check_basis` says whether they are enough. A group has at most 1,000 products.
+    functions : int, optional
+        The number of basis functions of each cause, at most 256; by default 48, fewer (at least
+        16) where a variable has more than four causes, and 12 or 6 for each cause in a group of two
+        or three. A group has at most 1,000 products. `cb.diagnostics.check_basis` checks whether
+        they are enough.
+
+    Raises
+    ------
+    MechanismError
+        If the groups overlap or have wrong sizes, the kernel is unknown, or there are too many
+        basis functions.
 
     Examples
     --------
@@ -67,64 +76,74 @@ class GP:
     functions: int | None = None
 
     def __post_init__(self) -> None:
-        given = self.groups
-        nested = isinstance(given, (list, tuple)) and all(
-            isinstance(each, (list, tuple)) for each in given
-        )
-        if not nested:
-            raise ModelError(
+        is_list = isinstance(self.groups, (list, tuple))
+        if not is_list or not all(isinstance(group, (list, tuple)) for group in self.groups):
+            raise MechanismError(
                 f"groups are lists of names, such as [('D', 'E')]; got {self.groups!r}"
             )
-        groups = tuple(tuple(map(str, each)) for each in self.groups)
-        members = [name for each in groups for name in each]
-        for each in groups:
-            if not 2 <= len(set(each)) <= MOST_TOGETHER or len(set(each)) != len(each):
-                raise ModelError(
-                    f"a group holds two or three different causes, got {each!r}; more would need "
-                    "more basis functions than rows can tell apart"
+        groups = tuple(tuple(map(str, group)) for group in self.groups)
+        members = [name for group in groups for name in group]
+        for group in groups:
+            if not 2 <= len(set(group)) == len(group) <= MOST_CAUSES_IN_A_GROUP:
+                raise MechanismError(
+                    f"a group holds two or three different causes, got {group!r}; more would need "
+                    "more basis functions than observations can determine"
                 )
         if len(set(members)) != len(members):
-            raise ModelError(f"a cause belongs to one group only, got {groups!r}")
+            raise MechanismError(f"a cause belongs to one group only, got {groups!r}")
         object.__setattr__(self, "groups", groups)
         if not isinstance(self.kernel, str) or self.kernel not in SMOOTHNESS:
-            raise ModelError(f"kernel must be one of {listed(SMOOTHNESS)}, got {self.kernel!r}")
+            raise MechanismError(f"kernel must be one of {listed(SMOOTHNESS)}, got {self.kernel!r}")
         if self.functions is not None:
             functions = read_count("functions", self.functions, 2)
-            largest = max((len(each) for each in groups), default=1)
-            if functions > 256 or functions**largest > MOST_PRODUCTS and largest > 1:
-                raise ModelError(
+            largest = max(map(len, groups), default=1)
+            most = MOST_FUNCTIONS_OF_A_GROUP if largest > 1 else MOST_FUNCTIONS_OF_A_CAUSE
+            if functions > MOST_FUNCTIONS_OF_A_CAUSE or functions**largest > most:
+                raise MechanismError(
                     f"functions={functions} gives {functions**largest:,} basis functions for one "
-                    f"process; at most 256 for one cause and {MOST_PRODUCTS:,} for a group are "
-                    "possible"
+                    f"process; at most {MOST_FUNCTIONS_OF_A_CAUSE} for one cause and "
+                    f"{MOST_FUNCTIONS_OF_A_GROUP:,} for a group are possible"
                 )
             object.__setattr__(self, "functions", functions)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class GPPrior:
-    """The prior of mechanisms that bend.
+    """Prior of nonlinear mechanisms, and of linear ones beside them.
 
-    A hyperparameter is log-normal: given are its median, in the units of the rows named below, and
-    the sd of its logarithm, its `spread`. Given the hyperparameters, coefficients are Gaussian.
+    A hyperparameter is log-normal: given are its median, in the units named below, and the sd of
+    its logarithm, its `spread`. Given the hyperparameters, coefficients are Gaussian.
 
     Parameters
     ----------
-    lengthscale, target_lengthscale, lengthscale_spread:
+    lengthscale, target_lengthscale, lengthscale_spread : float
         Of the Gaussian processes, in sds of the cause; the second is for the target's mechanism.
-    amplitude, amplitude_spread:
+    amplitude, amplitude_spread : float
         The sd of a process, in sds of the variable.
-    trend, trend_spread:
+    trend, trend_spread : float
         The sd of a slope, in sds of the variable for one sd of the cause.
-    hinge:
-        The sd by which a slope may change beyond the range of the data, in the steepest slopes that
-        the rows show.
-    noise, noise_spread:
-        The sd of the disturbance, in sds of the variable.
-    level:
+    hinge : float
+        The sd by which a slope may change beyond the range of the data, relative to the steepest
+        slope in the data.
+    noise, noise_spread : float
+        The sd of the noise, in sds of the variable.
+    level : float
         The sd of the mean at the causes' means, in sds of the variable.
-    scales, centres, ranges:
-        {variable: sd}, {variable: mean} and {variable: (low, high)} in place of those of the rows.
-        Where all are given the prior does not depend on the rows.
+    scales, centres, ranges : mapping
+        {variable: sd}, {variable: mean} and {variable: (low, high)} in place of those of the data.
+        Where all are given the prior does not depend on the data.
+
+    Raises
+    ------
+    MechanismError
+        If a number is not positive, or a scale, centre or range cannot be used.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> prior = cb.priors.GPPrior(noise=0.2, ranges={"X": (-1, 1)})
+    >>> cb.priors.GPPrior.from_json(prior.to_json()) == prior
+    True
     """
 
     lengthscale: float = 1.0
@@ -146,136 +165,118 @@ class GPPrior:
         for each in fields(self)[:11]:
             value = read_number(each.name, getattr(self, each.name))
             if not 1e-6 <= value <= 1e6:
-                raise ModelError(f"{each.name} must be positive, 1e-6 to 1e6, got {value!r}")
+                raise MechanismError(f"{each.name} must be positive, 1e-6 to 1e6, got {value!r}")
             object.__setattr__(self, each.name, value)
-        readers = {"scales": _read_scale, "centres": _read_centre, "ranges": _read_range}
+        readers = {"scales": _read_scale, "centres": read_number, "ranges": _read_range}
         for name, read in readers.items():
             given = getattr(self, name)
             if not isinstance(given, Mapping):
-                raise ModelError(f"{name} is {{variable: value}}, got {given!r}")
+                raise MechanismError(f"{name} is {{variable: value}}, got {given!r}")
             object.__setattr__(
                 self, name, {str(each): read(str(each), value) for each, value in given.items()}
             )
 
     def canonical(self) -> str:
         """Return a text that is the same for equal priors only."""
-        record = json.loads(self.to_json())
-        return f"GPPrior {json.dumps(record, sort_keys=True)}"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.canonical() == other.canonical()
+        return f"GPPrior {json.dumps(asdict(self), sort_keys=True)}"
 
     def __hash__(self) -> int:
         return hash(self.canonical())
 
     def to_json(self) -> str:
         """Return a JSON text that `from_json` reads back."""
-        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)})
+        return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> "GPPrior":
         """Return the prior of a JSON text that `to_json` wrote."""
         try:
-            record = json.loads(text)
+            values = json.loads(text)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"a prior is read from a JSON text: {error}") from None
-        known = {each.name for each in fields(GPPrior)}
-        if not isinstance(record, dict) or set(record) != known:
-            raise ModelError(f"a GPPrior has exactly the fields {listed(sorted(known))}")
-        return GPPrior(**record)
+            raise MechanismError(f"a prior is read from a JSON text: {error}") from None
+        names = {each.name for each in fields(GPPrior)}
+        if not isinstance(values, dict) or set(values) != names:
+            raise MechanismError(f"a GPPrior has exactly the fields {listed(sorted(names))}")
+        return GPPrior(**values)
 
 
 def _read_scale(name: str, value: object) -> float:
     scale = read_number(f"the scale of {name!r}", value)
     if not scale > 0:
-        raise ModelError(f"the scale of {name!r} must be positive, got {scale!r}")
+        raise MechanismError(f"the scale of {name!r} must be positive, got {scale!r}")
     return scale
-
-
-def _read_centre(name: str, value: object) -> float:
-    return read_number(f"the centre of {name!r}", value)
 
 
 def _read_range(name: str, value: Any) -> tuple[float, float]:
     ends = tuple(value) if isinstance(value, Sequence) else ()
-    if len(ends) != 2:
-        raise ModelError(f"the range of {name!r} is (low, high), got {value!r}")
-    low, high = (read_number(f"the range of {name!r}", end) for end in ends)
-    if not low < high:
-        raise ModelError(f"the range of {name!r} must be (low, high), got {value!r}")
-    return low, high
+    numbers = [read_number(f"the range of {name!r}", end) for end in ends]
+    if len(numbers) != 2 or not numbers[0] < numbers[1]:
+        raise MechanismError(f"the range of {name!r} must be (low, high), got {value!r}")
+    return numbers[0], numbers[1]
 
 
 class Spread(NamedTuple):
-    """Where the values of one variable lie: their mean, sd, and range."""
+    """Location of the values of one variable: their mean, sd, and range."""
 
     centre: float
     scale: float
     low: float
     high: float
 
-    def draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-        """Draw values of this mean and sd from a Gaussian."""
-        return self.centre + self.scale * generator.standard_normal(shape)
-
 
 def read_spread(prior: GPPrior, name: str, values: np.ndarray) -> Spread:
-    """Return where a variable lies, as the prior says or, where it does not, as the rows do.
+    """Return mean, sd and range of a variable from the prior or, where it has none, from values.
 
-    Rows more than three sds away do not widen the range: a basis for all of it would be coarse.
+    Values more than three sds away do not widen the range: a basis for all of it would be coarse.
     """
     named = (name in prior.centres, name in prior.scales, name in prior.ranges)
     if not all(named) and not len(values):
-        raise ModelError(
-            f"{name!r} was set in every row, so that its mechanism cannot be learned; add rows in "
-            f"which it was not set, or give `centres`, `scales` and `ranges` of {name!r} in "
-            "cb.priors.GPPrior to rest on the prior"
+        raise MechanismError(
+            f"{name!r} was set in every observation, so that its mechanism cannot be learned; add "
+            f"observations in which it was not set, or give `centres`, `scales` and `ranges` of "
+            f"{name!r} in cb.priors.GPPrior to use the prior alone"
         )
     if not all(named) and (len(values) < 2 or not np.ptp(values) > 0):
-        raise ModelError(
-            f"the rows of {name!r} do not vary, so that its scale is not known; give `centres`, "
+        raise MechanismError(
+            f"the values of {name!r} do not vary, so that its scale is not known; give `centres`, "
             f"`scales` and `ranges` of {name!r} in cb.priors.GPPrior"
         )
     centre = prior.centres[name] if named[0] else float(values.mean())
     scale = prior.scales[name] if named[1] else float(values.std())
     if named[2]:
         return Spread(centre, scale, *prior.ranges[name])
-    reach = max(WITHIN * scale, abs(float(values.mean()) - centre))
+    reach = max(RANGE_IN_SDS * scale, abs(float(values.mean()) - centre))
     low, high = max(float(values.min()), centre - reach), min(float(values.max()), centre + reach)
     return Spread(centre, scale, low, high)
 
 
 def steepest_slope(cause: np.ndarray, effect: np.ndarray) -> float:
-    """Return the steepest slope between means of neighbouring parts of the rows, by the cause.
+    """Return the steepest slope between the means of neighbouring bins of the cause.
 
-    Four squared standard errors are taken off each squared slope, so that few rows with much noise
-    show no slopes of their own. The noise is what a line within each part leaves.
+    Four squared standard errors are subtracted from each squared slope, so that few observations
+    with much noise do not suggest steep slopes. The noise is the residual of a line in each bin.
     """
     order = np.argsort(cause, kind="stable")
-    bins = min(BINS, len(cause) // 5)
-    if bins < 2:
+    count = min(MOST_SLOPE_BINS, len(cause) // 5)
+    if count < 2:
         return 0.0
-    parts = np.array_split(order, bins)
-    x, y = (np.array([values[part].mean() for part in parts]) for values in (cause, effect))
-    left = sum(_left_by_line(cause[part], effect[part]) for part in parts)
-    noise = left / (len(cause) - 2 * bins)
-    sizes = np.array([len(part) for part in parts])
-    apart = np.diff(x) > 1e-3 * math.fabs(float(np.ptp(cause)))
-    slopes = np.diff(y)[apart] / np.diff(x)[apart]
-    errors = noise * (1 / sizes[1:] + 1 / sizes[:-1])[apart] / np.diff(x)[apart] ** 2
+    bins = np.array_split(order, count)
+    x, y = (np.array([values[each].mean() for each in bins]) for values in (cause, effect))
+    residual = sum(_residual_of_line(cause[each], effect[each]) for each in bins)
+    noise = residual / (len(cause) - 2 * count)
+    sizes = np.array([len(each) for each in bins])
+    differ = np.diff(x) > 1e-3 * math.fabs(float(np.ptp(cause)))
+    slopes = np.diff(y)[differ] / np.diff(x)[differ]
+    errors = noise * (1 / sizes[1:] + 1 / sizes[:-1])[differ] / np.diff(x)[differ] ** 2
     return float(np.sqrt(np.maximum(slopes**2 - 4 * errors, 0.0)).max(initial=0.0))
 
 
-def _left_by_line(cause: np.ndarray, effect: np.ndarray) -> float:
-    """Return the sum of squares that a line of the cause leaves of the effect."""
+def _residual_of_line(cause: np.ndarray, effect: np.ndarray) -> float:
+    """Return the residual sum of squares of a linear regression of the effect on the cause."""
     x, y = cause - cause.mean(), effect - effect.mean()
     size = float(x @ x)
-    along = float(x @ y) ** 2 / size if size > 0 else 0.0
-    return max(float(y @ y) - along, 0.0)
-
-
-SPARE = 3  # rows needed beyond the number of regressors
-Draw = Callable[[str, np.ndarray], np.ndarray]
+    explained = float(x @ y) ** 2 / size if size > 0 else 0.0
+    return max(float(y @ y) - explained, 0.0)
 
 
 def needed_variables(graph: CausalGraph, target: str, sets: Sequence[Sequence[str]]) -> Names:
@@ -292,7 +293,7 @@ def _needed_by_set(graph: CausalGraph, target: str, members: Names) -> frozenset
 
 
 def regressors(problem: Problem, plans: SamplingPlans | None) -> dict[str, Names]:
-    """Return what every variable that effects depend on is regressed on, in causal order.
+    """Return the regressors of every variable that effects depend on, in causal order.
 
     These are its causes, unless there are plans.
     """
@@ -304,10 +305,10 @@ def regressors(problem: Problem, plans: SamplingPlans | None) -> dict[str, Names
 
 
 def usable_entries(plans: SamplingPlans | None, nodes: Sequence[str], data: Data) -> np.ndarray:
-    """Return which rows say something about the equation of each variable in `nodes`, (n, p).
+    """Return which observations inform the equation of each variable in `nodes`, (n, p).
 
-    None in which the variable was set. A regression also says nothing about rows of an experiment
-    that changes the distribution of its variable given its regressors.
+    None does in which the variable was set. Under plans, no observation of an experiment does that
+    changes the distribution of the variable given its regressors.
     """
     free = ~data.intervened[:, [data.nodes.index(name) for name in nodes]]
     if plans is None:
@@ -316,38 +317,37 @@ def usable_entries(plans: SamplingPlans | None, nodes: Sequence[str], data: Data
     for number, first in enumerate(firsts):
         members = [name for name, is_free in zip(nodes, free[first], strict=True) if not is_free]
         if members:
-            same = [plans.is_invariant(name, members) for name in nodes]
-            free[groups == number] &= np.array(same)
+            free[groups == number] &= [plans.is_invariant(name, members) for name in nodes]
     return free
 
 
-def rows_of_target(
+def observations_of_target(
     problem: Problem, data: Data, queries: Queries, outcomes: np.ndarray
 ) -> tuple[np.ndarray, Data]:
-    """Return which outcomes of the target alone are rows of its mechanism, and these rows.
+    """Return which outcomes of the target alone inform its mechanism as whole observations.
 
     Where all causes of the target are set, and no latent cause joins it to them, its mechanism
-    alone decides the outcome. In such a row every other variable counts as set, at its mean, so
-    that the row says nothing about other mechanisms.
+    alone determines the outcome. In such an observation every other variable counts as set, at its
+    mean in `data`, so that other mechanisms are not informed.
 
     Parameters
     ----------
     data:
-        Rows that say where other variables lie.
+        Observations whose means stand for the other variables.
     queries, outcomes:
-        M interventions on the problem's variables, and what came out, (M,).
+        M interventions on the problem's variables, and the outcomes (M,).
 
     Returns
     -------
     tuple
-        Which are rows, (M,), and the rows.
+        Which outcomes these are, (M,), and the observations.
     """
     graph, target = problem.graph, problem.target
     mask, position = np.asarray(queries.mask), graph.index(target)
     causes = [graph.index(name) for name in graph.parents(target)]
     which = np.asarray(mask[:, causes].all(axis=1) if causes else np.zeros(len(mask), bool))
-    usual = data.values[data.is_observational]
-    middle = usual.mean(axis=0) if len(usual) else np.zeros(mask.shape[1])
+    observed = data.values[data.is_observational]
+    middle = observed.mean(axis=0) if len(observed) else np.zeros(mask.shape[1])
     values = np.where(mask, np.asarray(queries.value), middle)
     values[:, position] = outcomes
     is_set = np.ones(mask.shape, bool)
@@ -355,28 +355,33 @@ def rows_of_target(
     return which, Data(data.nodes, target, values[which], is_set[which])
 
 
-def require_rows(problem: Problem, plans: SamplingPlans | None, data: Data, prior: GPPrior) -> None:
-    """Refuse rows that are too few, or vary too little, for an equation that is needed.
+def require_observations(
+    problem: Problem, plans: SamplingPlans | None, data: Data, prior: GPPrior
+) -> None:
+    """Refuse observations that are too few, or vary too little, for an equation that is needed.
 
-    Under a prior that says where all variables lie no rows are needed.
+    Under a prior with the scales and ranges of all variables no observations are needed.
     """
     graph, given = problem.graph.ancestral(problem.target), regressors(problem, plans)
     if plans is not None:
         for cause, effect in problem.known:
             if effect in given and set(given[effect]) != set(graph.parents(effect)):
-                raise ModelError(
+                raise MechanismError(
                     f"the coefficient of {cause} -> {effect} is known, but latent causes join "
                     f"{effect!r} to others, and in its regression on {listed(given[effect])} the "
-                    "coefficient is another one; leave it out of `known`"
+                    "coefficient is another one; remove it from `known`"
                 )
     if set(graph.nodes) <= set(prior.scales) & set(prior.ranges):
         return
-    if plans is None:
-        require_learnable(data, problem.graph, problem.known, nodes=given, spare=SPARE)
-        return
     usable = dict(zip(graph.nodes, usable_entries(plans, graph.nodes, data).T, strict=True))
     require_learnable(
-        data, problem.graph, problem.known, nodes=given, spare=SPARE, given=given, usable=usable
+        data,
+        problem.graph,
+        problem.known,
+        nodes=given,
+        spare=SPARE_OBSERVATIONS,
+        given=None if plans is None else given,
+        usable=None if plans is None else usable,
     )
 
 
@@ -384,39 +389,39 @@ def draw_under_plans(
     plans: SamplingPlans,
     learned: Sequence[str],
     nodes: Sequence[str],
-    rows: np.ndarray,
+    samples: np.ndarray,
     mask: np.ndarray,
     draw: Draw,
 ) -> np.ndarray:
-    """Fill rows (n, r, p), in which set values and variables that are not learned stand.
+    """Draw the learned variables of samples (n, r, p) that hold set values and other variables.
 
-    Where the experiment leaves the regressions of all that is drawn as they are, each variable is
-    drawn by its regression on the row. Otherwise what reaches the target is drawn as the plan of
-    the set says, jointly as under do(), and only the rest by regressions on the row.
+    Where the regressions of all drawn variables are invariant under the experiment, each variable
+    is drawn by its regression. Otherwise the ancestors of the target are drawn jointly by the plan
+    of the intervention set, and only the rest by regressions.
 
     Parameters
     ----------
     learned, nodes:
         The variables that are drawn, in the order of their regressions; all variables.
     mask:
-        What is set, (r, p).
+        The variables that are set, (r, p).
     draw:
-        A function of a variable and of rows (n, r', p) that draws it (n, r') by its regression.
+        A function of a variable and samples (n, r', p) that draws it (n, r') by its regression.
     """
     firsts, groups = distinct_rows(mask)
     for number, first in enumerate(firsts):
         chosen = np.flatnonzero(groups == number)
         members = [name for name, is_set in zip(nodes, mask[first], strict=True) if is_set]
-        part, own = rows[:, chosen], set(members)
+        part, done = samples[:, chosen], set(members)
         changed = [
-            name for name in learned if name not in own and not plans.is_invariant(name, members)
+            name for name in learned if name not in done and not plans.is_invariant(name, members)
         ]
-        if changed and plans.target not in own:
+        if changed and plans.target not in done:
             plan = plans.plan(members)
             drawn: list[np.ndarray] = []
             if lacking := {each.variable for each in plan.draws} - set(learned):
-                raise ModelError(
-                    f"rows of {set_label(tuple(members))} depend on the regressions of "
+                raise ExplorationError(
+                    f"samples of {set_label(tuple(members))} depend on the regressions of "
                     f"{listed(sorted(lacking))}, which no set of the problem needs; add it to the "
                     "sets"
                 )
@@ -429,9 +434,9 @@ def draw_under_plans(
             for each, values in zip(plan.draws, drawn, strict=True):
                 if each.is_own:
                     part[:, :, nodes.index(each.variable)] = values
-                    own.add(each.variable)
+                    done.add(each.variable)
         for name in learned:
-            if name not in own:
+            if name not in done:
                 part[:, :, nodes.index(name)] = draw(name, part)
-        rows[:, chosen] = part
-    return rows
+        samples[:, chosen] = part
+    return samples

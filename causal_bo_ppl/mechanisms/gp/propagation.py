@@ -1,15 +1,14 @@
-"""E[Y | do(...)] of bent mechanisms: averages over disturbances, and cheaper approximations.
+"""How is E[Y | do(...)] of nonlinear mechanisms averaged over the noise?
 
-Disturbances are averaged over points that are the same for every query and every theta, so that
-effects are smooth in both. "qmc" takes scrambled Sobol points whose coordinates have the mean 0
-and the variance 1, so that linear mechanisms are averaged exactly. "sigma" takes two points for
-each disturbance at a distance of the square root of their number, exact for polynomials of third
-degree. "moments" carries means and covariances instead of points.
+The average is over points that are the same for every query and every theta, so that effects are
+smooth in both. "qmc" takes scrambled Sobol points whose coordinates have the mean 0 and the
+variance 1, so that linear mechanisms are averaged exactly. "sigma" takes two points for each noise
+variable at a distance of the square root of their number, exact for polynomials of third degree.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -17,23 +16,27 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm, qmc
 
-from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, Group, features, mean
+from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, features, mean
+from causal_bo_ppl.mechanisms.gp.evidence import LOG_TWO_PI
 from causal_bo_ppl.problem import Queries
 
-POINTS = 256  # disturbances that are averaged over
-FEW_POINTS = 64  # the same where a rough average will do
-TOGETHER = 16  # queries that are averaged at once, so that memory is bounded
-NEAR = 0.1  # ranges beyond the data within which an input that is not set counts as inside
-NODES = {0: 1, 1: 20, 2: 10, 3: 7}  # of Gauss-Hermite quadrature, by the number of causes
+AVERAGING_POINTS = 256  # of the noise that effects are averaged over
+FEWER_AVERAGING_POINTS = 64  # the same for rough averages
+QUERIES_AT_ONCE = 16  # queries that are averaged at once, so that memory is bounded
+TOLERATED_EXCESS = 0.1  # ranges beyond the data within which an input that is not set is inside
+ERROR_REPLICATES = 8  # sets of other points by which the error of an average is estimated
+ERROR_POINTS = 1_024  # points of each of these sets
 
 Result = TypeVar("Result")
+Excess = tuple[jax.Array, jax.Array, jax.Array]
 
 
 class Equation(NamedTuple):
     """One mechanism among the variables of a model; hashable.
 
-    place: of the variable. causes: places of the causes whose influence is learned. known: places
-    of causes with a known slope.
+    position: of the variable. causes: positions of the causes whose influence is learned. known:
+    positions of causes with a known slope.
     """
 
     position: int
@@ -43,15 +46,15 @@ class Equation(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many coordinates of theta belong to it: coefficients and the log sd."""
+        """Number of its coordinates of theta: coefficients and the log sd."""
         return self.form.size + 1
 
 
 class Setting(NamedTuple):
-    """The numbers of one equation that are not learned.
+    """Numbers of one equation that are not learned.
 
-    frame: where its causes lie. slopes: (k,) known slopes. terms: how many functions of each of its
-    processes count, (G,); None stands for all.
+    frame: location and range of its causes. slopes: (k,) known slopes. terms: the number of
+    functions (G,) of each of its processes that are not negligible; None stands for all.
     """
 
     frame: Frame
@@ -61,12 +64,12 @@ class Setting(NamedTuple):
 
 def split(equations: tuple[Equation, ...], theta: Any) -> list[tuple[Any, Any]]:
     """Return the coefficients and the log sd of every equation."""
-    found, start = [], 0
+    parts, start = [], 0
     for equation in equations:
         end = start + equation.form.size
-        found.append((theta[..., start:end], theta[..., end]))
+        parts.append((theta[..., start:end], theta[..., end]))
         start = end + 1
-    return found
+    return parts
 
 
 def natural(
@@ -74,8 +77,8 @@ def natural(
 ) -> Any:
     """Return the mean of a variable given all columns of values.
 
-    fast: by recurrences, for values only; else by products with the features, whose derivatives are
-    cheap.
+    fast: by recurrences, which have derivatives in reverse mode only; otherwise by products with
+    the features.
     """
     inputs = [columns[cause] for cause in equation.causes]
     if fast:
@@ -89,10 +92,10 @@ def natural(
 
 @lru_cache(maxsize=64)
 def normal_points(count: int, size: int) -> np.ndarray:
-    """Return points (count, size) of a standard Gaussian, each coordinate well spread.
+    """Return points (count, size) of a standard Gaussian, each coordinate stratified.
 
     Scrambled Sobol points, of which every coordinate has one in each of `count` equally probable
-    intervals; there it is put at the interval's mean, and all are scaled to the variance 1.
+    intervals; it is moved to the interval's mean, and all are scaled to the variance 1.
     """
     if not size:
         return np.zeros((1, 0))
@@ -105,7 +108,7 @@ def normal_points(count: int, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def other_points(count: int, size: int, seed: int) -> np.ndarray:
-    """Return scrambled Sobol points (count, size) of a standard Gaussian, by which to judge."""
+    """Return scrambled Sobol points (count, size) of a standard Gaussian, to estimate errors."""
     return np.asarray(norm.ppf(qmc.Sobol(size, rng=1 + seed).random(count)))
 
 
@@ -116,52 +119,43 @@ def sigma_points(size: int) -> np.ndarray:
     return np.asarray(np.concatenate([np.eye(size), -np.eye(size)]) * np.sqrt(size))
 
 
-class Program:
-    """What the ways of averaging share; see `interfaces.ResponseProgram`."""
+def over_queries(work: Callable[[Queries], Result], batch: Queries) -> Result:
+    """Return the results of the work on every query, a fixed number at once."""
+    arrays = Queries(jnp.asarray(batch.mask), jnp.asarray(batch.value))
+    if len(arrays) <= QUERIES_AT_ONCE:
+        return jax.vmap(work)(arrays)
+    result: Result = jax.lax.map(work, arrays, batch_size=QUERIES_AT_ONCE)
+    return result
 
-    together = TOGETHER
+
+class AveragingProgram:
+    """Effects as averages over points of the target's mean; see `base.ResponseProgram`."""
+
+    together = QUERIES_AT_ONCE
     side_by_side = True
+    equations: tuple[Equation, ...]
 
-    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
-        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
+    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
+        """Return the mean of the target at every point (S,), given all its causes there."""
         raise NotImplementedError
+
+    def effect(self, theta: jax.Array, query: Queries) -> jax.Array:
+        """Return E[Y | do(z)] for one query."""
+        return self.means(theta, query.mask, query.value, True).mean()
 
     def effects(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return E[Y | do(z)] at theta (d,) for every query, of shape (M,)."""
-        return one_by_one(lambda query: self.effect(theta, query, True), batch)
+        return over_queries(lambda query: self.effect(theta, query), batch)
 
     def linearize(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array]:
         """Return the effects (M,) and their derivatives (M, d), by reverse differentiation."""
         slope = jax.value_and_grad(self.effect)
-        return one_by_one(lambda query: slope(theta, query, True), batch)
+        return over_queries(lambda query: slope(theta, query), batch)
 
     def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return the effects (s, M) of several thetas (s, d)."""
-        found: jax.Array = jax.lax.map(lambda one: self.effects(one, batch), theta)
-        return found
-
-
-def one_by_one(work: Callable[[Queries], Result], batch: Queries) -> Result:
-    """Do the work on every query, a fixed number at once."""
-    arrays = Queries(jnp.asarray(batch.mask), jnp.asarray(batch.value))
-    if len(arrays) <= TOGETHER:
-        return jax.vmap(work)(arrays)
-    found: Result = jax.lax.map(work, arrays, batch_size=TOGETHER)
-    return found
-
-
-class AveragingProgram(Program):
-    """Effects as averages over points of the target's mean given all else."""
-
-    equations: tuple[Equation, ...]
-
-    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
-        """Return the mean of the target at every point (S,)."""
-        raise NotImplementedError
-
-    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
-        """Return E[Y | do(z)] for one query; `fast` where no derivative is needed."""
-        return self.means(theta, query.mask, query.value, fast).mean()
+        effects: jax.Array = jax.lax.map(lambda one: self.effects(one, batch), theta)
+        return effects
 
     def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return the variance of one outcome under each query, (M,)."""
@@ -170,16 +164,92 @@ class AveragingProgram(Program):
         def one(query: Queries) -> jax.Array:
             return self.means(theta, query.mask, query.value, True).var() + noise
 
-        return one_by_one(one, batch)
+        return over_queries(one, batch)
+
+    def log_outcomes(self, theta: jax.Array, queries: Queries, values: jax.Array) -> jax.Array:
+        """Return the log density of each outcome of the target alone, (m,).
+
+        An outcome is a mixture of Gaussians, one for every point of the noise upstream.
+        """
+        log_sd = split(self.equations, theta)[-1][1]
+
+        def one(query: Queries, value: jax.Array) -> jax.Array:
+            means = self.means(theta, query.mask, query.value, False)
+            logs = -0.5 * ((value - means) * jnp.exp(-log_sd)) ** 2
+            mixture = jax.scipy.special.logsumexp(logs) - jnp.log(len(means))
+            return mixture - log_sd - 0.5 * LOG_TWO_PI
+
+        arrays = Queries(jnp.asarray(queries.mask), jnp.asarray(queries.value))
+        logs: jax.Array = jax.vmap(one)(arrays, jnp.asarray(values))
+        return logs
+
+
+@jax.jit
+def effects_at(program: AveragingProgram, theta: jax.Array, batch: Queries) -> jax.Array:
+    """Return the effects (M,) of a program at theta (d,)."""
+    return program.effects(theta, batch)
+
+
+@jax.jit
+def variances_at(program: AveragingProgram, theta: jax.Array, batch: Queries) -> jax.Array:
+    """Return the variance of one outcome under each query (M,), at theta (d,)."""
+    return program.variances(theta, batch)
+
+
+@jax.jit
+def log_outcomes_of_many(
+    program: AveragingProgram, queries: Queries, values: jax.Array, theta: jax.Array
+) -> jax.Array:
+    """Return the log density of each outcome (n, m), at thetas (n, d)."""
+    logs: jax.Array = jax.lax.map(lambda one: program.log_outcomes(one, queries, values), theta)
+    return logs
+
+
+def averaging_errors(
+    program: AveragingProgram,
+    others: Iterable[AveragingProgram],
+    theta: np.ndarray,
+    batch: Queries,
+) -> np.ndarray:
+    """Return the errors (M,) of averages at theta (d,), against programs with other points."""
+
+    def average(each: AveragingProgram) -> np.ndarray:
+        work = partial(effects_at, each, jnp.asarray(theta))
+        return np.asarray(in_pieces(work, batch, len(batch.mask)))
+
+    replicates = [average(other) for other in others]
+    noise = np.std(replicates, axis=0, ddof=1) / np.sqrt(len(replicates))
+    return np.asarray(np.hypot(average(program) - np.mean(replicates, axis=0), noise))
+
+
+def excess_beyond(values: jax.Array, low: Any, high: Any, is_set: Any) -> jax.Array:
+    """Return by how much values (S,) leave the range of the data, in ranges; 0 inside.
+
+    A value that is not set counts as inside up to `TOLERATED_EXCESS` beyond the range.
+    """
+    excess = jnp.maximum(low - values, values - high) / jnp.where(high > low, high - low, 1.0)
+    return jnp.where(excess > jnp.where(is_set, 0.0, TOLERATED_EXCESS), excess, 0.0)
+
+
+def summarize_excess(excess: list[jax.Array], count: int) -> Excess:
+    """Return the share of paths outside the data, the same by input (k,), and the distances (k,).
+
+    excess: of every input at each of `count` points. Distances are averaged over the paths outside.
+    """
+    table = jnp.stack(excess) if excess else jnp.zeros((0, count))
+    outside = table > 0
+    share = outside.mean(axis=1, dtype=float)
+    distance = table.mean(axis=1) / jnp.where(share > 0, share, 1.0)
+    return outside.any(axis=0).mean(dtype=float), share, distance
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PointProgram(AveragingProgram):
-    """Effects as averages over points; see `interfaces.ResponseProgram`.
+    """Effects as averages over points; see `base.ResponseProgram`.
 
-    settings: one for each equation. points: (S, E - 1) standardized disturbances of all variables
-    but the target. size: the number of variables, the target last.
+    settings: one for each equation. points: (S, E - 1) standardized noise of all variables but the
+    target. size: the number of variables, the target last.
     """
 
     settings: tuple[Setting, ...]
@@ -192,46 +262,39 @@ class PointProgram(AveragingProgram):
         blank = jnp.zeros(len(self.points))
         columns: list[Any] = [blank + value[position] for position in range(self.size)]
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
-        for at, (equation, setting, (coefficients, log_sd)) in enumerate(parts):
-            own = natural(equation, setting, coefficients, columns, fast)
-            if equation.position == self.size - 1:
-                return [*columns[:-1], own + blank]
-            own = own + jnp.exp(log_sd) * self.points[:, at]
-            columns[equation.position] = jnp.where(
-                mask[equation.position], value[equation.position], own
-            )
+        for index, (equation, setting, (coefficients, log_sd)) in enumerate(parts):
+            position = equation.position
+            centre = natural(equation, setting, coefficients, columns, fast)
+            if position == self.size - 1:
+                return [*columns[:-1], centre + blank]
+            drawn = centre + jnp.exp(log_sd) * self.points[:, index]
+            columns[position] = jnp.where(mask[position], value[position], drawn)
         raise AssertionError("the target's equation is always learned")
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
         """Return the mean of the target at every point (S,), given all its causes there."""
-        found: jax.Array = self.paths(theta, mask, value, fast)[-1]
-        return found
+        means: jax.Array = self.paths(theta, mask, value, fast)[-1]
+        return means
 
-    def beyond(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return how many paths leave the data: (M,) at all, (M, k) by input, and by how much.
+    def beyond(self, theta: jax.Array, batch: Queries) -> Excess:
+        """Return the shares of paths that leave the data, (M,) and (M, k) by input, and distances.
 
         Inputs are the causes of all equations, one after the other. An input counts where its
-        equation has an influence on the target under the query. Distances are in ranges of the
-        data, averaged over the paths outside.
+        equation has an influence on the target under the query. See `summarize_excess`.
         """
 
-        def one(query: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def one(query: Queries) -> Excess:
             columns = self.paths(theta, query.mask, query.value, True)
             acting, excess = _acting(self.equations, self.size, query.mask), []
             for equation, setting in zip(self.equations, self.settings, strict=True):
                 low, high = jnp.asarray(setting.frame.low), jnp.asarray(setting.frame.high)
-                for at, cause in enumerate(equation.causes):
-                    over = jnp.maximum(low[at] - columns[cause], columns[cause] - high[at])
-                    far = over / (high[at] - low[at])
-                    out = far > jnp.where(query.mask[cause], 0.0, NEAR)
-                    excess.append(jnp.where(acting[equation.position] & out, far, 0.0))
-            gone = jnp.stack(excess) if excess else jnp.zeros((0, len(self.points)))
-            outside = gone > 0
-            share = outside.mean(axis=1, dtype=float)
-            distance = gone.mean(axis=1) / jnp.where(share > 0, share, 1.0)
-            return outside.any(axis=0).mean(dtype=float), share, distance
+                for index, cause in enumerate(equation.causes):
+                    ends = low[index], high[index]
+                    beyond = excess_beyond(columns[cause], *ends, query.mask[cause])
+                    excess.append(jnp.where(acting[equation.position], beyond, 0.0))
+            return summarize_excess(excess, len(self.points))
 
-        return one_by_one(one, batch)
+        return over_queries(one, batch)
 
 
 def _acting(equations: tuple[Equation, ...], size: int, mask: Any) -> list[Any]:
@@ -241,122 +304,3 @@ def _acting(equations: tuple[Equation, ...], size: int, mask: Any) -> list[Any]:
         for cause in (*equation.causes, *equation.known):
             acting[cause] = acting[cause] | (acting[equation.position] & ~mask[cause])
     return acting
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class MomentProgram(Program):
-    """Effects by Gaussians with matched moments; see `interfaces.ResponseProgram`.
-
-    All variables are taken as jointly Gaussian. The mean of a mechanism, its variance and its mean
-    slopes are found by quadrature over its causes, group after group; covariances with other
-    variables follow from the mean slopes (Stein's lemma).
-    """
-
-    settings: tuple[Setting, ...]
-    equations: tuple[Equation, ...] = field(metadata={"static": True})
-    size: int = field(metadata={"static": True})
-
-    def effect(self, theta: jax.Array, query: Queries, fast: bool) -> jax.Array:
-        """Return E[Y | do(z)] for one query, with or without derivatives."""
-        mask, value = query.mask, query.value
-        means, spread = jnp.asarray(value), jnp.zeros((self.size, self.size))
-        parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
-        centre = jnp.zeros(())
-        for equation, setting, (coefficients, log_sd) in parts:
-            centre, slopes, extra = _project(equation, setting, coefficients, means, spread)
-            if equation.position == self.size - 1:
-                break
-            row = slopes @ spread
-            variance = row @ slopes + extra + jnp.exp(2 * log_sd)
-            position, is_set = equation.position, mask[equation.position]
-            means = means.at[position].set(jnp.where(is_set, value[position], centre))
-            row = jnp.where(is_set, 0.0, row.at[position].set(variance))
-            spread = spread.at[position].set(row).at[:, position].set(row)
-        return centre
-
-
-def _project(
-    equation: Equation,
-    setting: Setting,
-    coefficients: jax.Array,
-    means: jax.Array,
-    spread: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the mean of a mechanism, its mean slopes (p,), and the variance beyond these.
-
-    The causes are Gaussian. Terms of one group are averaged together, over the causes' own
-    Gaussian; between groups, only what the slopes explain is correlated.
-    """
-    form, frame = equation.form, setting.frame
-    inputs = [means[cause] for cause in equation.causes]
-    total, used = coefficients[0], 1 + form.causes
-    slopes = jnp.zeros(len(means))
-    for at, cause in enumerate(equation.causes):
-        total = total + coefficients[1 + at] * (inputs[at] - frame.origin[at])
-        slopes = slopes.at[cause].add(coefficients[1 + at])
-    for slope, cause in zip(setting.slopes, equation.known, strict=True):
-        total = total + slope * means[cause]
-        slopes = slopes.at[cause].add(slope)
-    terms: list[tuple[tuple[int, ...], Group | None]]
-    terms = [(group.columns, group) for group in form.groups]
-    terms += [((at,), None) for at in form.hinged]
-    extra, hinge = jnp.zeros(()), len(coefficients) - 2 * len(form.hinged)
-    for columns, group in terms:
-        if group is None:
-            single = Form(form.causes, (), columns)
-            own, hinge = coefficients[hinge : hinge + 2], hinge + 2
-        else:
-            single = Form(form.causes, (group,), ())
-            own, used = coefficients[used : used + group.size], used + group.size
-        padded = jnp.concatenate([jnp.zeros(1 + form.causes), own])
-        centre, gradient, variance = _quadrature(
-            equation, single, frame, padded, columns, means, spread
-        )
-        total = total + centre
-        chosen = jnp.array([equation.causes[column] for column in columns])
-        slopes = slopes.at[chosen].add(gradient)
-        explained = gradient @ spread[chosen][:, chosen] @ gradient
-        extra = extra + jnp.maximum(variance - explained, 0.0)
-    return total, slopes, extra
-
-
-def _quadrature(
-    equation: Equation,
-    form: Form,
-    frame: Frame,
-    coefficients: jax.Array,
-    columns: tuple[int, ...],
-    means: jax.Array,
-    spread: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return mean, mean gradient (c,) and variance of one term over the Gaussian of its causes."""
-    nodes, weights = _hermite(len(columns))
-    chosen = jnp.array([equation.causes[column] for column in columns])
-    own = spread[chosen][:, chosen]
-    size = jnp.diagonal(own)
-    # Causes that are set have no variance: the root must not divide by it.
-    jitter = jnp.where(size > 0, 1e-12 * size, 1.0)
-    root = jnp.linalg.cholesky(own + jnp.diag(jitter))
-    root = jnp.where((size > 0)[:, None] & (size > 0)[None], root, 0.0)
-    at = means[chosen][None] + nodes @ root.T
-
-    def term(point: jax.Array) -> jax.Array:
-        inputs = [jnp.zeros(()) + means[cause] for cause in equation.causes]
-        for position, column in enumerate(columns):
-            inputs[column] = point[position]
-        return features(form, frame, inputs) @ coefficients
-
-    values, gradients = jax.vmap(jax.value_and_grad(term))(at)
-    centre = weights @ values
-    return centre, weights @ gradients, weights @ (values - centre) ** 2
-
-
-@lru_cache(maxsize=4)
-def _hermite(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes (n, size) and weights (n,) of Gauss-Hermite quadrature."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES[size])
-    weights = weights / weights.sum()
-    grids = np.meshgrid(*[nodes] * size, indexing="ij")
-    products = np.meshgrid(*[weights] * size, indexing="ij")
-    return np.stack([each.ravel() for each in grids], axis=1), np.prod(products, axis=0).ravel()

@@ -1,11 +1,11 @@
-"""Effects under latent causes: averages over draws of regressions, some of them copies.
+"""How do effects of nonlinear mechanisms depend on their coefficients?
 
-`identification.sampling_plans` says for every set which variables are drawn, and from which earlier
-draws or set values. The plans of all sets are laid over each other: a *slot* is one draw of one
-regression, and each of its regressors has a few candidates, among which the set decides. So one
-program serves all sets, and draws that no set moves are made once for all queries.
-
-The map from theta to effects of mechanisms that bend: names, coverage and points.
+`GPResponse` is the map from theta to effects. Under latent causes an effect is an average over
+draws of regressions: `identification.sampling_plans` names for every set the variables that are
+drawn, and the earlier draws or set values that they are drawn from. The plans of all sets share a
+layout: a *slot* is one draw of one regression, and each of its regressors has a few candidates,
+among which the set decides. So one program serves all sets, and draws that no set changes are made
+once for all queries.
 """
 
 import json
@@ -20,38 +20,53 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.errors import CausalBOError, ExplorationError, ModelError, listed, unknown
-from causal_bo_ppl.graph import CausalGraph, Edge
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    CausalBOError,
+    ExplorationError,
+    MechanismError,
+    listed,
+    unknown,
+)
+from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.mechanisms.base import Extrapolation
 from causal_bo_ppl.mechanisms.gp.basis import features, steepest
 from causal_bo_ppl.mechanisms.gp.priors import needed_variables
 from causal_bo_ppl.mechanisms.gp.propagation import (
-    FEW_POINTS,
-    NEAR,
-    POINTS,
+    AVERAGING_POINTS,
+    ERROR_POINTS,
+    ERROR_REPLICATES,
+    FEWER_AVERAGING_POINTS,
     AveragingProgram,
     Equation,
-    MomentProgram,
+    Excess,
     PointProgram,
     Setting,
+    averaging_errors,
+    excess_beyond,
     natural,
     normal_points,
-    one_by_one,
     other_points,
+    over_queries,
     sigma_points,
     split,
+    summarize_excess,
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows, set_label
+
+PROPAGATIONS = ("qmc", "sigma")
+THETA_RANGE = 5.0  # sds from the mean of theta within which coefficients must be negligible
+NEGLIGIBLE_COEFFICIENT = 1e-9  # relative to the largest one of its process
 
 
 class Slot(NamedTuple):
     """One draw by a regression; hashable.
 
-    equation: place of the regression among the equations. sources: for every regressor, first those
-    that are learned, then those with known slopes, its candidates: the number of an earlier slot,
-    or ~place of a variable whose set value is taken.
+    equation: position of the regression among the equations. sources: the candidates of every
+    regressor, first of those that are learned, then of those with known slopes: the number of an
+    earlier slot, or ~position of a variable whose set value is taken.
     """
 
     equation: int
@@ -61,8 +76,8 @@ class Slot(NamedTuple):
 class Layout(NamedTuple):
     """The plans of n sets over k slots with i regressors in all.
 
-    masks: (n, p) what is set. codes: (n, i) which candidate each regressor takes. used: (n, k)
-    whether the set needs the slot.
+    masks: (n, p) the variables that are set. codes: (n, i) the candidate of each regressor. used:
+    (n, k) whether the set needs the slot.
     """
 
     slots: tuple[Slot, ...]
@@ -74,11 +89,11 @@ class Layout(NamedTuple):
 def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation]) -> Layout:
     """Return the plans of all sets in common slots.
 
-    Besides the problem's sets, doing nothing and setting all that may be set have a plan, where
-    they need no other regressions.
+    Besides the problem's sets, the empty set and the set of all manipulable variables have a plan,
+    where they need no other regressions.
     """
     graph = plans.graph
-    positions = {graph.nodes[each.position]: at for at, each in enumerate(equations)}
+    positions = {graph.nodes[each.position]: index for index, each in enumerate(equations)}
     tables = {}
     for members in (*plans.sets, (), tuple(problem.domains)):
         upstream = graph.require([name for name in members if name in graph.nodes])
@@ -94,8 +109,8 @@ def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation
     ]
     starts = dict(zip(positions, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
     regressors = {
-        name: [graph.nodes[position] for position in (*equations[at].causes, *equations[at].known)]
-        for name, at in positions.items()
+        name: [graph.nodes[cause] for cause in (*equations[index].causes, *equations[index].known)]
+        for name, index in positions.items()
     }
     chosen: list[list[dict[int, int]]] = [
         [{} for _ in regressors[name]]
@@ -105,40 +120,40 @@ def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation
     taken = []
     for plan in tables.values():
         slots: list[int] = []
-        rows: dict[int, list[int]] = {}
+        by_slot: dict[int, list[int]] = {}
         for draw in plan.draws:
             slot = starts[draw.variable] + sum(
                 other.variable == draw.variable for other in plan.draws[: len(slots)]
             )
             by_name = dict(zip(plans.given[draw.variable], draw.sources, strict=True))
-            rows[slot] = []
+            by_slot[slot] = []
             for options, name in zip(chosen[slot], regressors[draw.variable], strict=True):
                 source = by_name[name]
                 one = ~graph.index(source) if isinstance(source, str) else slots[source]
-                rows[slot].append(options.setdefault(one, len(options)))
+                by_slot[slot].append(options.setdefault(one, len(options)))
             slots.append(slot)
-        taken.append(rows)
+        taken.append(by_slot)
     sources = [tuple(tuple(options) or (~0,) for options in each) for each in chosen]
     codes = [
-        [code for at, each in enumerate(sources) for code in rows.get(at, [0] * len(each))]
-        for rows in taken
+        [code for slot, each in enumerate(sources) for code in by_slot.get(slot, [0] * len(each))]
+        for by_slot in taken
     ]
-    owners = [at for at, count in enumerate(counts) for _ in range(count)]
+    owners = np.repeat(np.arange(len(counts)), counts).tolist()
     return Layout(
-        tuple(Slot(owner, each) for owner, each in zip(owners, sources, strict=True)),
+        tuple(map(Slot, owners, sources)),
         np.array([[name in members for name in graph.nodes] for members in tables]),
         np.array(codes, dtype=np.int32).reshape(len(taken), -1),
-        np.array([[at in rows for at in range(len(sources))] for rows in taken]),
+        np.array([[slot in by_slot for slot in range(len(sources))] for by_slot in taken]),
     )
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CopyProgram(AveragingProgram):
-    """Effects as averages over draws of regressions; see `interfaces.ResponseProgram`.
+    """Effects as averages over draws of regressions; see `base.ResponseProgram`.
 
-    settings: one for each equation. points: (S, k - 1) standardized disturbances of all slots but
-    the last, the target's. masks, codes, used: see `Layout`. size: the number of variables.
+    settings: one for each equation. points: (S, k - 1) standardized noise of all slots but the
+    last, the target's. masks, codes, used: see `Layout`. size: the number of variables.
     """
 
     settings: tuple[Setting, ...]
@@ -151,7 +166,7 @@ class CopyProgram(AveragingProgram):
     size: int = field(metadata={"static": True})
 
     def _set(self, mask: Any) -> jax.Array:
-        """Return the place of the set among the plans."""
+        """Return the position of the set among the plans."""
         return jnp.argmax((self.masks == mask[None]).all(axis=1))
 
     def paths(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> list[list[Any]]:
@@ -162,81 +177,67 @@ class CopyProgram(AveragingProgram):
         codes, used = self.codes[self._set(mask)], 0
         blank, parts = jnp.zeros(len(self.points)), split(self.equations, theta)
         drawn: list[Any] = []
-        found: list[list[Any]] = []
+        paths: list[list[Any]] = []
         for number, slot in enumerate(self.slots):
             equation, setting = self.equations[slot.equation], self.settings[slot.equation]
             coefficients, log_sd = parts[slot.equation]
+            regressors = (*equation.causes, *equation.known)
             columns: list[Any] = [None] * self.size
-            for position, candidates in zip(
-                (*equation.causes, *equation.known), slot.sources, strict=True
-            ):
+            for position, candidates in zip(regressors, slot.sources, strict=True):
                 options = [drawn[c] if c >= 0 else blank + value[~c] for c in candidates]
-                several = len(options) > 1
-                columns[position] = _choose(codes[used], options) if several else options[0]
+                columns[position] = _choose(codes[used], options)
                 used += 1
-            found.append([columns[position] for position in (*equation.causes, *equation.known)])
-            own = natural(equation, setting, coefficients, columns, fast) + blank
+            paths.append([columns[position] for position in regressors])
+            mean = natural(equation, setting, coefficients, columns, fast) + blank
             if number == len(self.slots) - 1:
-                return [*found, [own]]
-            drawn.append(own + jnp.exp(log_sd) * self.points[:, number])
+                return [*paths, [mean]]
+            drawn.append(mean + jnp.exp(log_sd) * self.points[:, number])
         raise AssertionError("the target's slot is the last one")
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
         """Return the mean of the target at every point (S,), given its regressors there."""
-        found: jax.Array = self.paths(theta, mask, value, fast)[-1][0]
-        return found
+        means: jax.Array = self.paths(theta, mask, value, fast)[-1][0]
+        return means
 
-    def beyond(self, theta: jax.Array, batch: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return how many paths leave the data: (M,) at all, (M, k) by input, and by how much.
+    def beyond(self, theta: jax.Array, batch: Queries) -> Excess:
+        """Return the shares of paths that leave the data, (M,) and (M, k) by input, and distances.
 
         Inputs are the learned regressors of all equations, one after the other; of several draws by
-        one regression the one counts that goes farthest. See `PointProgram.beyond`.
+        one regression the most distant one counts. See `PointProgram.beyond`.
         """
 
-        def one(query: Queries) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def one(query: Queries) -> Excess:
             which = self._set(query.mask)
-            columns, at = self.paths(theta, query.mask, query.value, True), 0
+            columns, start = self.paths(theta, query.mask, query.value, True), 0
             excess: dict[tuple[int, int], jax.Array] = {}
             for number, slot in enumerate(self.slots):
                 frame = self.settings[slot.equation].frame
                 low, high = jnp.asarray(frame.low), jnp.asarray(frame.high)
-                for position, candidates in enumerate(slot.sources):
-                    is_set = jnp.array([c < 0 for c in candidates])[self.codes[which, at]]
-                    at += 1
-                    if position >= len(self.equations[slot.equation].causes):
-                        continue
-                    own = columns[number][position]
-                    far = jnp.maximum(low[position] - own, own - high[position])
-                    far = far / (high[position] - low[position])
-                    out = self.used[which, number] & (far > jnp.where(is_set, 0.0, NEAR))
-                    gone, key = jnp.where(out, far, 0.0), (slot.equation, position)
-                    excess[key] = jnp.maximum(excess[key], gone) if key in excess else gone
-            gone = jnp.stack([excess[key] for key in sorted(excess)])
-            outside = gone > 0
-            share = outside.mean(axis=1, dtype=float)
-            distance = gone.mean(axis=1) / jnp.where(share > 0, share, 1.0)
-            return outside.any(axis=0).mean(dtype=float), share, distance
+                for index in range(len(self.equations[slot.equation].causes)):
+                    is_value = jnp.array([candidate < 0 for candidate in slot.sources[index]])
+                    is_set = is_value[self.codes[which, start + index]]
+                    values, key = columns[number][index], (slot.equation, index)
+                    beyond = excess_beyond(values, low[index], high[index], is_set)
+                    beyond = jnp.where(self.used[which, number], beyond, 0.0)
+                    excess[key] = jnp.maximum(excess[key], beyond) if key in excess else beyond
+                start += len(slot.sources)
+            return summarize_excess([excess[key] for key in sorted(excess)], len(self.points))
 
-        return one_by_one(one, batch)
+        return over_queries(one, batch)
 
 
 def _choose(code: jax.Array, options: list[Any]) -> jax.Array:
     """Return one of several arrays (S,)."""
-    found: jax.Array = options[0]
+    chosen: jax.Array = options[0]
     for number, other in enumerate(options[1:], 1):
-        found = jnp.where(code == number, other, found)
-    return found
-
-
-PROPAGATIONS = ("qmc", "sigma", "moments")
-OTHERS, MORE = 8, 1_024  # sets of points by which the error of an average is judged, their size
-FAR, SMALL = 5.0, 1e-9  # sds from the mean of theta; of a process's largest coefficient: negligible
+        chosen = jnp.where(code == number, other, chosen)
+    return chosen
 
 
 def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
     """Return whether the regressors of an equation are the causes of its variable.
 
-    Otherwise latent causes join it to others, and the equation says what these tell about it.
+    Otherwise latent causes join the variable to others, and the equation is only a regression.
     """
     regressors = {graph.nodes[position] for position in (*equation.causes, *equation.known)}
     return regressors == set(graph.parents(graph.nodes[equation.position]))
@@ -245,7 +246,7 @@ def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
 def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, str, str]]:
     """Return (name, variable, part) of every coordinate of theta that belongs to an equation.
 
-    A regression on others than the causes says on which, as in level[Y|X,Z].
+    The names of a regression on other variables than the causes contain them, as in level[Y|X,Z].
     """
     variable, form = graph.nodes[equation.position], equation.form
     causes = [graph.nodes[position] for position in equation.causes]
@@ -258,34 +259,56 @@ def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, 
             (f"f[{members}->{node},{number}]", f"process of {members}")
             for number in range(1, group.size + 1)
         ]
-    for at in form.hinged:
-        names += [(f"low[{causes[at]}->{node}]", f"slope of {causes[at]} below the data")]
-        names += [(f"high[{causes[at]}->{node}]", f"slope of {causes[at]} above the data")]
-    names += [(f"log_sd[{node}]", "log sd of the disturbance")]
+    for cause in map(causes.__getitem__, form.hinged):
+        names += [(f"low[{cause}->{node}]", f"slope of {cause} below the data")]
+        names += [(f"high[{cause}->{node}]", f"slope of {cause} above the data")]
+    names += [(f"log_sd[{node}]", "log sd of the noise")]
     return [(name, variable, part) for name, part in names]
+
+
+def upstream_queries(problem: Problem, queries: Queries, learned: Sequence[str]) -> Queries:
+    """Return queries over the target and its causes; refuse effects of mechanisms not learned."""
+    graph = problem.graph.ancestral(problem.target)
+    columns = [problem.graph.index(name) for name in graph.nodes]
+    mask = np.asarray(queries.mask)[:, columns]
+    for row in distinct_rows(mask)[0]:
+        members = _members(graph, mask[row])
+        needed = needed_variables(graph, problem.target, [members])
+        lacking = [name for name in needed if name not in learned]
+        if lacking:
+            what, advice = f"effect of {set_label(members)}", "add it to the sets"
+            if not members:
+                what = f"mean of {problem.target!r} without any intervention"
+                advice = "take the mean of the observations for it, or compare interventions"
+            raise ExplorationError(
+                f"the {what} depends on the mechanisms of {listed(lacking)}, which no set of the "
+                f"problem needs, so that they were not learned; {advice}"
+            )
+    return Queries(mask, np.asarray(queries.value)[:, columns])
+
+
+def _members(graph: CausalGraph, is_set: np.ndarray) -> Names:
+    return tuple(name for name, chosen in zip(graph.nodes, is_set, strict=True) if chosen)
 
 
 @dataclass(frozen=True, eq=False)
 class GPResponse:
-    """Effects as averages over disturbances; see `interfaces.ResponseMap`.
+    """Effects as averages over the noise; see `base.ResponseMap`.
 
     equations: of all variables that effects depend on, in causal order, the target last. settings:
-    what is fixed in each. propagation: how disturbances are averaged. plans: which draws an effect
-    is averaged over where latent causes join causes of the target, the equations being regressions;
-    None where there are no such causes.
+    the fixed numbers of each. propagation: how the noise is averaged. plans: the draws that an
+    effect is averaged over where latent causes join causes of the target, the equations being
+    regressions; None where there are no such causes.
     """
 
     problem: Problem
     equations: tuple[Equation, ...]
     settings: tuple[Setting, ...]
     propagation: str = "qmc"
-    points: int = POINTS
+    points: int = AVERAGING_POINTS
     plans: SamplingPlans | None = None
 
-    @property
-    def propagations(self) -> tuple[str, ...]:
-        """The ways in which disturbances can be averaged."""
-        return PROPAGATIONS if self.plans is None else PROPAGATIONS[:2]
+    propagations = PROPAGATIONS
 
     @cached_property
     def graph(self) -> CausalGraph:
@@ -294,8 +317,7 @@ class GPResponse:
 
     @cached_property
     def _coordinates(self) -> list[tuple[str, str, str]]:
-        found = [coordinate_names(self.graph, equation) for equation in self.equations]
-        return [each for names in found for each in names]
+        return [each for one in self.equations for each in coordinate_names(self.graph, one)]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -309,7 +331,7 @@ class GPResponse:
 
     @property
     def is_affine(self) -> bool:
-        """Whether no mechanism bends, so that effects are affine in the values."""
+        """Whether all mechanisms are linear, so that effects are affine in the values."""
         return not any(equation.form.is_nonlinear for equation in self.equations)
 
     @property
@@ -325,181 +347,139 @@ class GPResponse:
 
     @property
     def _free(self) -> int:
-        """How many disturbances are averaged over: all but that of the target."""
+        """Number of noise variables that are averaged over: all but that of the target."""
         return len(self.equations if self._layout is None else self._layout.slots) - 1
 
     @cached_property
     def program(self) -> Any:
         """The effects as a JAX pytree."""
         size = len(self.graph.nodes)
-        with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
+        with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
             settings = tuple(
-                jax.tree.map(jnp.asarray, setting._replace(terms=self._terms(at)))
-                for at, setting in enumerate(self.settings)
+                jax.tree.map(jnp.asarray, setting._replace(terms=self._terms(index)))
+                for index, setting in enumerate(self.settings)
             )
-            if self.propagation == "moments":
-                return MomentProgram(settings, self.equations, size)
-            chosen = sigma_points(self._free)
-            if self.propagation == "qmc":
-                chosen = normal_points(self.points, self._free)
-            if self._layout is not None:
-                slots, *tables = self._layout
-                masks, codes, used = map(jnp.asarray, tables)
-                arrays = (settings, jnp.asarray(chosen), masks, codes, used)
-                return CopyProgram(*arrays, self.equations, slots, size)
-            return PointProgram(settings, jnp.asarray(chosen), self.equations, size)
+            points, free = self.points, self._free
+            is_qmc = self.propagation == "qmc"
+            noise = jnp.asarray(normal_points(points, free) if is_qmc else sigma_points(free))
+            if self._layout is None:
+                return PointProgram(settings, noise, self.equations, size)
+            slots, *tables = self._layout
+            arrays = (settings, noise, *map(jnp.asarray, tables))
+            return CopyProgram(*arrays, self.equations, slots, size)
 
     def propagate(self, propagation: str) -> "GPResponse":
-        """Return the same map with disturbances averaged in another way."""
-        if propagation not in self.propagations:
-            raise ModelError(
-                f"propagation must be one of {listed(self.propagations)}, got {propagation!r}"
+        """Return the same map with the noise averaged in another way."""
+        if propagation not in PROPAGATIONS:
+            raise ArgumentError(
+                f"propagation must be one of {listed(PROPAGATIONS)}, got {propagation!r}"
             )
         return replace(self, propagation=propagation)
 
     def roughly(self) -> "GPResponse":
         """Return the same map with averages over fewer points."""
-        return replace(self, points=min(self.points, FEW_POINTS))
+        return replace(self, points=min(self.points, FEWER_AVERAGING_POINTS))
 
     def without_small(self, mean: np.ndarray, sd: np.ndarray) -> "GPResponse":
-        """Return the same map without coefficients that are negligible where theta may lie.
+        """Return the same map without coefficients that are negligible for all plausible theta.
 
         Those of the shortest waves of a process are, unless its lengthscale is short. mean, sd: of
         theta (d,).
         """
-        settings, sizes = [], np.abs(mean) + FAR * sd
-        for at, (own, _) in enumerate(split(self.equations, sizes)):
-            form, terms = self.equations[at].form, []
-            used = 1 + form.causes
-            for group in form.groups:
-                size, used = own[used : used + group.size], used + group.size
-                counts = np.flatnonzero(size > SMALL * size.max(initial=0.0))
-                is_cut = len(group.columns) == 1 and len(counts) > 0
-                terms.append(int(counts[-1]) + 1 if is_cut else group.size)
-            settings.append(self.settings[at]._replace(terms=np.array(terms, int)))
+        settings, bounds = [], np.abs(mean) + THETA_RANGE * sd
+        parts = zip(self.equations, self.settings, split(self.equations, bounds), strict=True)
+        for equation, setting, (coefficients, _) in parts:
+            terms, used = [], 1 + equation.form.causes
+            for group in equation.form.groups:
+                size, used = coefficients[used : used + group.size], used + group.size
+                relevant = np.flatnonzero(size > NEGLIGIBLE_COEFFICIENT * size.max(initial=0.0))
+                is_cut = len(group.columns) == 1 and len(relevant) > 0
+                terms.append(int(relevant[-1]) + 1 if is_cut else group.size)
+            settings.append(setting._replace(terms=np.array(terms, int)))
         return replace(self, settings=tuple(settings))
 
     @property
     def acting(self) -> np.ndarray:
         """Which coordinates of theta (d,) have an influence; see `without_small`."""
-        found = []
-        for at, equation in enumerate(self.equations):
+        flags = []
+        for index, equation in enumerate(self.equations):
             form = equation.form
-            counts = zip(form.groups, self._terms(at), strict=True)
-            found.append(np.ones(1 + form.causes, bool))
-            found += [np.arange(group.size) < count for group, count in counts]
-            found.append(np.ones(2 * len(form.hinged) + 1, bool))
-        return np.concatenate(found)
+            counts = zip(form.groups, self._terms(index), strict=True)
+            flags.append(np.ones(1 + form.causes, bool))
+            flags += [np.arange(group.size) < count for group, count in counts]
+            flags.append(np.ones(2 * len(form.hinged) + 1, bool))
+        return np.concatenate(flags)
 
-    def _terms(self, at: int) -> np.ndarray:
-        """Return how many functions of each process of an equation count, (G,)."""
-        given = self.settings[at].terms
+    def _terms(self, index: int) -> np.ndarray:
+        """Return the number of functions (G,) of each process of an equation that are summed."""
+        given = self.settings[index].terms
         if given is not None:
             return np.asarray(given)
-        return np.array([group.size for group in self.equations[at].form.groups], int)
+        return np.array([group.size for group in self.equations[index].form.groups], int)
+
+    @property
+    def _learned(self) -> list[str]:
+        return [self.graph.nodes[equation.position] for equation in self.equations]
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
-        columns = [self.problem.graph.index(name) for name in self.graph.nodes]
-        mask = np.asarray(queries.mask)[:, columns]
-        value = np.asarray(queries.value)[:, columns]
-        if self._layout is not None:
-            self.require_planned(mask)
-            return Queries(mask, value)
-        learned = {self.graph.nodes[equation.position] for equation in self.equations}
-        for row in distinct_rows(mask)[0]:
-            members = tuple(
-                name for name, is_set in zip(self.graph.nodes, mask[row], strict=True) if is_set
-            )
-            lacking = [
-                name
-                for name in needed_variables(self.graph, self.problem.target, [members])
-                if name not in learned
-            ]
-            if lacking and not members:
-                raise ExplorationError(
-                    f"the mean of {self.problem.target!r} without any intervention depends on the "
-                    f"mechanisms of {listed(lacking)}, which no set of the problem needs, so that "
-                    "they were not learned; take the mean of observed rows for it, or compare "
-                    "interventions with each other"
-                )
-            if lacking:
-                raise ExplorationError(
-                    f"the effect of {set_label(members)} depends on the mechanisms of "
-                    f"{listed(lacking)}, which no set of the problem needs; add it to the sets"
-                )
-        return Queries(mask, value)
+        if self._layout is None:
+            return upstream_queries(self.problem, queries, self._learned)
+        upstream = upstream_queries(self.problem, queries, self.graph.nodes)
+        self.require_planned(upstream.mask)
+        return upstream
 
-    def require_planned(self, mask: np.ndarray) -> None:
-        """Refuse sets, rows (M, p) of the target and its causes, that have no plan."""
+    def require_planned(self, mask: Any) -> None:
+        """Refuse sets (M, p) of the target and its causes that have no plan."""
         if self._layout is None:
             return
         planned = {each.tobytes() for each in self._layout.masks}
-        for row in distinct_rows(mask)[0]:
-            if np.asarray(mask[row], bool).tobytes() in planned:
-                continue
-            pairs = zip(self.graph.nodes, mask[row], strict=True)
-            members = [name for name, is_set in pairs if is_set]
-            raise ExplorationError(
-                f"the effect of {set_label(tuple(members))} is averaged over regressions that no "
-                "set of the problem needs, because latent causes join causes of the target; add "
-                "it to the sets"
-            )
+        for row in distinct_rows(np.asarray(mask))[0]:
+            if np.asarray(mask[row], bool).tobytes() not in planned:
+                raise ExplorationError(
+                    f"the effect of {set_label(_members(self.graph, mask[row]))} is averaged over "
+                    "regressions that no set of the problem needs, because latent causes join "
+                    "causes of the target; add it to the sets"
+                )
 
     def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
-        """Return the error (M,) of the averages at theta (d,), judged by many other points."""
+        """Return the errors (M,) of the averages at theta (d,), estimated by other points."""
         batch, free = self.batch(queries), self._free
         if not free:
             return np.zeros(len(batch.mask))
-
-        def average(points: np.ndarray) -> np.ndarray:
-            other = replace(self.propagate("qmc").program, points=jnp.asarray(points))
-            work = partial(_effects, other, jnp.asarray(theta))
-            return np.asarray(in_pieces(work, batch, len(batch.mask)))
-
-        work = partial(_effects, self.program, jnp.asarray(theta))
-        own = np.asarray(in_pieces(work, batch, len(batch.mask)))
-        others = [average(other_points(MORE, free, seed)) for seed in range(OTHERS)]
-        noise = np.std(others, axis=0, ddof=1) / np.sqrt(OTHERS)
-        return np.asarray(np.hypot(own - np.mean(others, axis=0), noise))
+        points = [other_points(ERROR_POINTS, free, seed) for seed in range(ERROR_REPLICATES)]
+        others = [replace(self.program, points=jnp.asarray(each)) for each in points]
+        return averaging_errors(self.program, others, theta, batch)
 
     def extrapolation(self, theta: np.ndarray, queries: Queries) -> Extrapolation:
         """Return where paths at theta (d,) leave the data; hinges act there only.
 
-        An input that is set counts as outside as soon as it leaves the range of the data, others
-        beyond a tenth of that range: of new rows from the distribution of 30 old ones about 1 % lie
-        there, of that of 100 far fewer.
+        An input that is set is outside where it leaves the range of the data, others beyond a tenth
+        of that range: of new samples from the distribution of 30 observations about 1 % lie there,
+        of that of 100 far fewer.
         """
         batch, nodes = self.batch(queries), self.graph.nodes
         work = partial(_beyond, self.propagate("qmc").program, jnp.asarray(theta))
-        outside, shares, far = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
-        inputs = tuple(
-            (nodes[equation.position], nodes[cause])
-            for equation in self.equations
-            for cause in equation.causes
-        )
-        hinges = [
-            np.arange(equation.size) >= equation.form.size - 2 * len(equation.form.hinged)
-            for equation in self.equations
-        ]
-        for each in hinges:
-            each[-1] = False  # the log sd
-        return Extrapolation(inputs, outside, shares, far, np.concatenate(hinges))
+        parts = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
+        pairs = zip(self._learned, self.equations, strict=True)
+        inputs = tuple((name, nodes[cause]) for name, each in pairs for cause in each.causes)
+        is_hinge = np.array([name.startswith(("low[", "high[")) for name in self.names])
+        return Extrapolation(inputs, *parts, is_hinge)
 
     def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
         """Return the mean (s, n) of a variable given its causes, for thetas (s, d).
 
         values: (n, p), all variables of the problem's graph.
         """
-        learned = [self.graph.nodes[equation.position] for equation in self.equations]
+        learned = self._learned
         if variable not in learned:
-            raise ModelError(unknown("variable with a learned mechanism", variable, learned))
-        at = learned.index(variable)
-        self._require_mechanisms([self.equations[at]])
+            raise MechanismError(unknown("variable with a learned mechanism", variable, learned))
+        index = learned.index(variable)
+        self._require_mechanisms([self.equations[index]])
         columns = [self.problem.graph.index(name) for name in self.graph.nodes]
-        coefficients = split(self.equations, np.asarray(theta))[at][0]
-        rows = jnp.asarray(np.asarray(values)[:, columns])
-        work = partial(means_of_many, self.equations[at], self.settings[at], rows=rows)
+        coefficients = split(self.equations, np.asarray(theta))[index][0]
+        chosen = jnp.asarray(np.asarray(values)[:, columns])
+        work = partial(means_of_many, self.equations[index], self.settings[index], values=chosen)
         return np.asarray(in_pieces(work, coefficients, len(coefficients)))
 
     def _require_mechanisms(self, equations: Sequence[Equation]) -> None:
@@ -508,7 +488,7 @@ class GPResponse:
             if not is_mechanism(self.graph, equation):
                 name = self.graph.nodes[equation.position]
                 regressors = [self.graph.nodes[position] for position in equation.causes]
-                raise ModelError(
+                raise MechanismError(
                     f"latent causes join {name!r} to other variables, so that only its regression "
                     f"on {listed(regressors)} was learned, not its mechanism"
                 )
@@ -516,68 +496,50 @@ class GPResponse:
     def slopes(self, theta: np.ndarray) -> dict[Edge, float]:
         """Return the largest slope of every mechanism in each cause, over all values."""
         self._require_mechanisms(self.equations)
-        found, nodes = {}, self.graph.nodes
+        result, nodes = {}, self.graph.nodes
         parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
         for equation, setting, (coefficients, _) in parts:
-            effect = nodes[equation.position]
-            for cause, slope in zip(equation.known, np.abs(setting.slopes), strict=True):
-                found[nodes[cause], effect] = float(slope)
             sizes = steepest(equation.form, setting.frame, np.asarray(coefficients))
-            for cause, slope in zip(equation.causes, sizes, strict=True):
-                found[nodes[cause], effect] = float(slope)
-        return found
+            causes = (*equation.known, *equation.causes)
+            for cause, slope in zip(causes, [*np.abs(setting.slopes), *sizes], strict=True):
+                result[nodes[cause], nodes[equation.position]] = float(slope)
+        return result
 
     def scales(self, theta: np.ndarray) -> dict[str, float]:
-        """Return the sds of the disturbances."""
+        """Return the sds of the noise."""
         sds = [float(np.exp(log_sd)) for _, log_sd in split(self.equations, np.asarray(theta))]
-        names = [self.graph.nodes[equation.position] for equation in self.equations]
-        return dict(zip(names, sds, strict=True))
+        return dict(zip(self._learned, sds, strict=True))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for every coordinate: the variable, and which part of its mechanism."""
+        """Return a table with a row for every coordinate: its variable, and what it stands for."""
         columns = ["coordinate", "variable", "part"]
         return pd.DataFrame(self._coordinates, columns=columns).set_index("coordinate")
 
     def canonical(self) -> str:
-        """Return a text that tells this parameterization from others of the same problem."""
-        arrays = [np.asarray(part).tolist() for part in jax.tree.leaves(self.settings)]
-        return f"gp|{self.forms}|{self.propagation} {self.points}|{arrays}"
-
-    @property
-    def forms(self) -> str:
-        """The forms of all equations as a JSON text."""
-        return json.dumps(
-            [[each.position, each.causes, each.known, each.form] for each in self.equations]
-        )
+        """Return a text that distinguishes this parameterization from others of the problem."""
+        stored = self.attributes()
+        return f"gp|{stored['forms']}|{self.propagation} {self.points}|{stored['settings']}"
 
     def attributes(self) -> dict[str, str]:
-        """Return what a file must record for the coordinates to be known again."""
+        """Return the texts by which a file identifies the coordinates."""
         arrays = [np.asarray(part).tolist() for part in jax.tree.leaves(self.settings)]
-        return {"parameters": "gp", "forms": self.forms, "settings": json.dumps(arrays)}
+        forms = json.dumps(list(map(list, self.equations)))
+        return {"parameters": "gp", "forms": forms, "settings": json.dumps(arrays)}
 
 
 @jax.jit
-def _beyond(
-    program: Any, theta: jax.Array, batch: Queries
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    found: tuple[jax.Array, jax.Array, jax.Array] = program.beyond(theta, batch)
-    return found
-
-
-@jax.jit
-def _effects(program: Any, theta: jax.Array, batch: Queries) -> jax.Array:
-    found: jax.Array = program.effects(theta, batch)
-    return found
+def _beyond(program: PointProgram | CopyProgram, theta: jax.Array, batch: Queries) -> Excess:
+    return program.beyond(theta, batch)
 
 
 @partial(jax.jit, static_argnums=0)
 def means_of_many(
-    equation: Equation, setting: Setting, coefficients: jax.Array, rows: jax.Array
+    equation: Equation, setting: Setting, coefficients: jax.Array, values: jax.Array
 ) -> jax.Array:
-    """Return means (n, rows) for coefficients (n, K) and the same rows (rows, p)."""
-    inputs = [rows[:, cause] for cause in equation.causes]
+    """Return means (n, m) for coefficients (n, K) and the same observations (m, p)."""
+    inputs = [values[:, cause] for cause in equation.causes]
     total = features(equation.form, setting.frame, inputs) @ coefficients.T
-    shared = rows[:, jnp.array(equation.known, int)] @ jnp.asarray(setting.slopes, float)
-    whole = total.T if equation.causes else total[:, None] * jnp.ones((1, len(rows)))
-    found: jax.Array = whole + shared[None]
-    return found
+    known_part = values[:, jnp.array(equation.known, int)] @ jnp.asarray(setting.slopes, float)
+    learned = total.T if equation.causes else total[:, None] * jnp.ones((1, len(values)))
+    means: jax.Array = learned + known_part[None]
+    return means

@@ -1,1 +1,1 @@
-"""Linear mechanisms with Gaussian disturbances: V = a + W'V + e."""
+"""Linear mechanisms with Gaussian noise: V = a + W'V + e."""

@@ -1,4 +1,4 @@
-"""What is believed about an equation, or about the moments, before any row?
+"""Which priors do linear equations, and the observed moments, have?
 
 An equation V_j = a_j + sum_i W_ij V_i + e has a normal-inverse-gamma prior: s2 = Var e ~ IG(shape,
 rate), and given s2 its coefficients are N(centre, s2 precision^-1).
@@ -7,20 +7,64 @@ rate), and given s2 its coefficients are N(centre, s2 precision^-1).
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError, unknown
+from causal_bo_ppl.errors import MechanismError, unknown
 from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.inputs import LEAST, MOST, STEEPEST, as_float, size_fault
+from causal_bo_ppl.inputs import (
+    LARGEST_MAGNITUDE,
+    LARGEST_SLOPE,
+    SMALLEST_MAGNITUDE,
+    as_float,
+    size_fault,
+)
 
 
-@dataclass(frozen=True)
-class ScaledPrior:
-    """The default prior, which is scaled to the data and worth `rows` of their n rows.
+class LinearPrior:
+    """Equality, hashing and JSON of the priors of linear mechanisms, which are dataclasses."""
+
+    def canonical(self) -> str:
+        """Return a text that is the same for equal priors only."""
+
+        def write(value: object) -> object:
+            if isinstance(value, np.ndarray):
+                return value.tobytes().hex()
+            if isinstance(value, Mapping):
+                return sorted((str(key), write(each)) for key, each in value.items())
+            if isinstance(value, Sequence):
+                return [write(each) for each in value]
+            return float(value).hex()  # type: ignore[arg-type]
+
+        values = [write(getattr(self, each.name)) for each in fields(self)]  # type: ignore[arg-type]
+        return f"{type(self).__name__} {values}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LinearPrior) and self.canonical() == other.canonical()
+
+    def __hash__(self) -> int:
+        return hash(self.canonical())
+
+    def to_json(self) -> str:
+        """Return a JSON text that `from_json` reads back."""
+        return json.dumps(prior_to_record(self))
+
+    @staticmethod
+    def from_json(text: str) -> "LinearPrior":
+        """Return the prior of a JSON text that `to_json` wrote."""
+        try:
+            record = json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise MechanismError(f"a prior is read from a JSON text: {error}") from None
+        return prior_from_record(record)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledPrior(LinearPrior):
+    """The default prior, scaled to the n observations and with the weight of `rows` of them.
 
     It moves a posterior by rows / n, in any units.
 
@@ -41,44 +85,41 @@ class ScaledPrior:
     Parameters
     ----------
     rows:
-        How many rows the prior is worth, a positive number.
+        The number of observations that have the weight of the prior, a positive number.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> data = system.observe(50, 0)
+    >>> weak, strong = (
+    ...     cb.fit(system.problem, data, prior=cb.priors.ScaledPrior(rows)) for rows in (0.01, 50)
+    ... )
+    >>> bool((abs(strong.mean[:1]) < abs(weak.mean[:1])).all())
+    True
     """
 
     rows: float = 0.01
 
     def __post_init__(self) -> None:
-        _read_positive("rows", self.rows)
-
-    def canonical(self) -> str:
-        """Return a text that is the same for equal priors only."""
-        return _canonical(self)
-
-    def to_json(self) -> str:
-        """Return a JSON text that `from_json` reads back."""
-        return json.dumps(prior_to_record(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Prior":
-        """Return the prior of a JSON text that `to_json` wrote."""
-        return read_prior_json(text)
+        _read_size("rows", self.rows)
 
 
 @dataclass(frozen=True, eq=False)
-class FixedPrior:
-    """A prior that is proper and independent of the data, so that few rows, or none, are enough.
+class FixedPrior(LinearPrior):
+    """A proper prior that does not depend on the data: few observations, or none, are enough.
 
     Given s2, the slope of i in the equation of j is N(0, s2 (slope_sd / scale_i)^2), the mean of
     V_j at its parents' centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(noise_rows / 2,
-    noise_rows / 2 times (noise_sd scale_j)^2): a guess of the disturbance's sd that is worth
-    `noise_rows` rows.
+    noise_rows / 2 times (noise_sd scale_j)^2): a guess of the sd of the noise that has the weight
+    of `noise_rows` observations.
 
     Parameters
     ----------
     slope_sd, intercept_sd, noise_sd:
         Without units: what has units is in `scales` and `centres`.
     noise_rows:
-        More than 2, or s2 has no mean a priori; `math.inf` means that the disturbances' variances
-        are known.
+        More than 2, or s2 has no mean a priori; `math.inf` means that s2 is known.
     scales, centres:
         {variable: typical spread} and {variable: typical value}; 1 and 0 for variables that are not
         named.
@@ -87,6 +128,15 @@ class FixedPrior:
     latent_sd:
         Sd of the strength t of a latent cause, for `laplace` and `nuts`. In a district of two the
         correlation is t / sqrt(1 + t^2); for larger ones see `density.correlation_factor`.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> prior = cb.priors.FixedPrior(slopes={("X", "Z"): (0.8, 0.01)})
+    >>> post = cb.fit(system.problem, system.observe(5, 0), prior=prior)
+    >>> round(post.mean[0], 1)
+    0.8
     """
 
     slope_sd: float = 1.0
@@ -100,95 +150,75 @@ class FixedPrior:
 
     def __post_init__(self) -> None:
         for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
-            object.__setattr__(self, name, _read_positive(name, getattr(self, name)))
-        if not (2 < _number("noise_rows", self.noise_rows) <= MOST or self.noise_rows == math.inf):
-            raise ModelError(
+            object.__setattr__(self, name, _read_size(name, getattr(self, name)))
+        if not (
+            2 < _number("noise_rows", self.noise_rows) <= LARGEST_MAGNITUDE
+            or self.noise_rows == math.inf
+        ):
+            raise MechanismError(
                 "noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got "
                 f"{self.noise_rows!r}"
             )
         object.__setattr__(self, "noise_rows", float(self.noise_rows))
         read = {
-            "scales": lambda name, scale: _read_positive(f"the scale of {name!r}", scale),
-            "centres": lambda name, centre: _read_finite(f"the centre of {name!r}", centre),
+            "scales": lambda name, scale: _read_size(f"the scale of {name!r}", scale),
+            "centres": lambda name, centre: _read_size(f"the centre of {name!r}", centre, 0.0),
             "slopes": _read_slope,
         }
         for field_name, reader in read.items():
-            given = _require_mapping(field_name, getattr(self, field_name))
-            object.__setattr__(
-                self, field_name, {name: reader(name, value) for name, value in given.items()}
-            )
+            given = getattr(self, field_name)
+            if not isinstance(given, Mapping):
+                raise MechanismError(
+                    f"{field_name} must be a mapping such as {{'X': 1.0}}, got {given!r}"
+                )
+            values = {name: reader(name, value) for name, value in given.items()}
+            object.__setattr__(self, field_name, values)
 
-    def require_names(self, graph: CausalGraph) -> None:
-        """Refuse names that the graph does not have."""
+    def require_fit(self, graph: CausalGraph, known: Mapping[Edge, float]) -> None:
+        """Refuse names that the graph does not have, and slopes that are known."""
         for name in (*self.scales, *self.centres):
             if name not in graph.nodes:
-                raise ModelError(f"the prior names an {unknown('variable', name, graph.nodes)}")
+                raise MechanismError(f"the prior names an {unknown('variable', name, graph.nodes)}")
         for edge in self.slopes:
             if edge not in graph.directed:
-                raise ModelError(
+                raise MechanismError(
                     f"the prior has a slope for {edge!r}, which is no edge of the graph"
                 )
-
-    def require_no_known(self, known: Mapping[Edge, float]) -> None:
-        """Refuse a prior for a coefficient that is known."""
-        for edge in self.slopes:
             if edge in known:
-                raise ModelError(
+                raise MechanismError(
                     f"the coefficient of {' -> '.join(edge)} is known; it has no prior"
                 )
 
-    def canonical(self) -> str:
-        """Return a text that is the same for equal priors only."""
-        return _canonical(self)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.canonical() == other.canonical()
-
-    def __hash__(self) -> int:
-        return hash(self.canonical())
-
-    def to_json(self) -> str:
-        """Return a JSON text that `from_json` reads back."""
-        return json.dumps(prior_to_record(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Prior":
-        """Return the prior of a JSON text that `to_json` wrote."""
-        return read_prior_json(text)
-
     def noise_guess(self, node: str) -> float:
-        """Return the guessed variance of a disturbance."""
+        """Return the guessed variance of the noise of a variable."""
         return (self.noise_sd * self.scales.get(node, 1.0)) ** 2
 
-    def pseudo_rows(
+    def pseudo_observations(
         self, node: str, parents: tuple[str, ...], offset: float, intercept: bool
     ) -> np.ndarray:
-        """Return rows (regressors, response) that say the same as the prior.
+        """Return pseudo-observations (regressors, response) that are equivalent to the prior.
 
-        Their squares sum to its quadratic form. offset: what known coefficients contribute at the
-        centres.
+        The sum of their squares is its quadratic form. offset: the contribution of known
+        coefficients at the centres.
         """
-        rows = np.zeros((len(parents) + intercept, len(parents) + intercept + 1))
+        size = len(parents) + intercept
+        rows = np.zeros((size, size + 1))
         if intercept:
-            rows[0] = [
-                1.0,
-                *(self.centres.get(name, 0.0) for name in parents),
-                self.centres.get(node, 0.0) - offset,
-            ]
+            centres = [self.centres.get(name, 0.0) for name in (*parents, node)]
+            rows[0] = [1.0, *centres[:-1], centres[-1] - offset]
             rows[0] /= self.intercept_sd
         for position, parent in enumerate(parents, start=int(intercept)):
             mean, sd = self.slopes.get((parent, node), (0.0, None))
-            ratio = (
-                self.scales.get(parent, 1.0) / self.slope_sd
-                if sd is None
-                else self.noise_guess(node) ** 0.5 / sd
-            )
+            if sd is None:
+                ratio = self.scales.get(parent, 1.0) / self.slope_sd
+            else:
+                ratio = self.noise_guess(node) ** 0.5 / sd
             rows[position, position], rows[position, -1] = ratio, ratio * mean
         return rows
 
 
 @dataclass(frozen=True, eq=False)
-class MomentPrior:
+class MomentPrior(LinearPrior):
     """The normal-inverse-Wishart prior of the observed moments, for `wishart`.
 
     The covariance is IW(nu, scale) and, given it, the mean is N(centre, covariance / kappa).
@@ -198,9 +228,18 @@ class MomentPrior:
     centre, scale:
         Arrays of shape (k,) and (k, k) over the target and its causes, in the graph's order.
     kappa:
-        How many rows the centre is worth, a positive number.
+        The number of observations that have the weight of the centre, a positive number.
     nu:
         Degrees of freedom, more than k + 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> prior = cb.priors.MomentPrior(centre=np.zeros(3), kappa=1.0, scale=np.eye(3), nu=6.0)
+    >>> cb.fit(system.problem, system.observe(50, 0), method="wishart", prior=prior).verdict
+    'exact'
     """
 
     centre: np.ndarray
@@ -209,177 +248,105 @@ class MomentPrior:
     nu: float
 
     def __post_init__(self) -> None:
-        centre, scale = (_array(name, getattr(self, name)) for name in ("centre", "scale"))
+        try:
+            centre, scale = np.array(self.centre, float), np.array(self.scale, float)
+        except (TypeError, ValueError):
+            raise MechanismError("centre and scale must be arrays of numbers") from None
         if centre.ndim != 1 or scale.shape != (len(centre), len(centre)):
-            raise ModelError(
+            raise MechanismError(
                 f"a moment prior needs centre (k,) and scale (k, k), got {centre.shape} and "
                 f"{scale.shape}"
             )
-        _read_positive("kappa", self.kappa)
-        if not len(centre) + 1 < _number("nu", self.nu) <= MOST:
-            raise ModelError(
+        _read_size("kappa", self.kappa)
+        if not len(centre) + 1 < _number("nu", self.nu) <= LARGEST_MAGNITUDE:
+            raise MechanismError(
                 f"nu must be finite and more than k + 1 = {len(centre) + 1}, got {self.nu!r}"
             )
         sd = np.sqrt(np.abs(np.diagonal(scale)))
         is_symmetric = (np.abs(scale - scale.T) <= 1e-9 * np.outer(sd, sd)).all()  # NaN fails
         if not (np.isfinite(centre).all() and is_symmetric):
-            raise ModelError("centre must be finite, scale symmetric and positive definite")
-        for position, (middle, size) in enumerate(
-            zip(np.abs(centre).tolist(), sd.tolist(), strict=True)
-        ):
-            _require_size(f"centre[{position}]", middle, least=0.0)
-            _require_size(f"the root of scale[{position}, {position}]", size)
+            raise MechanismError("centre must be finite, scale symmetric and positive definite")
+        for k, (middle, size) in enumerate(zip(np.abs(centre).tolist(), sd.tolist(), strict=True)):
+            _read_size(f"centre[{k}]", middle, 0.0)
+            _read_size(f"the root of scale[{k}, {k}]", size)
         if not (np.linalg.eigvalsh(scale / np.outer(sd, sd)) > 0).all():
-            raise ModelError("centre must be finite, scale symmetric and positive definite")
+            raise MechanismError("centre must be finite, scale symmetric and positive definite")
         for name, array in (("centre", centre), ("scale", (scale + scale.T) / 2)):
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 
-    def canonical(self) -> str:
-        """Return a text that is the same for equal priors only."""
-        return _canonical(self)
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.canonical() == other.canonical()
-
-    def __hash__(self) -> int:
-        return hash(self.canonical())
-
-    def to_json(self) -> str:
-        """Return a JSON text that `from_json` reads back."""
-        return json.dumps(prior_to_record(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Prior":
-        """Return the prior of a JSON text that `to_json` wrote."""
-        return read_prior_json(text)
+PRIORS = {kind.__name__: kind for kind in (ScaledPrior, FixedPrior, MomentPrior)}
 
 
-Prior = ScaledPrior | FixedPrior | MomentPrior
-
-
-def _canonical(prior: Prior) -> str:
-    def write(value: object) -> object:
-        if isinstance(value, np.ndarray):
-            return value.tobytes().hex()
-        if isinstance(value, Mapping):
-            return sorted((str(key), write(each)) for key, each in value.items())
-        if isinstance(value, Sequence):
-            return [write(each) for each in value]
-        return float(value).hex()  # type: ignore[arg-type]
-
-    return f"{type(prior).__name__} {[write(getattr(prior, each.name)) for each in fields(prior)]}"
-
-
-def _require_mapping(name: str, given: object) -> Mapping[Any, Any]:
-    if not isinstance(given, Mapping):
-        raise ModelError(f"{name} must be a mapping such as {{'X': 1.0}}, got {given!r}")
-    return given
-
-
-def _read_slope(edge: object, distribution: object) -> tuple[float, float]:
-    if (
-        isinstance(distribution, str | bytes)
-        or not isinstance(distribution, Sequence)
-        or len(distribution) != 2
-    ):
-        raise ModelError(
-            f"the prior of the slope {edge!r} is a pair (mean, sd), got {distribution!r}"
-        )
-    mean = _read_finite(f"the prior mean of the slope {edge!r}", distribution[0], STEEPEST)
-    return mean, _read_positive(
-        f"the prior sd of the slope {edge!r}", distribution[1], 1 / STEEPEST, STEEPEST
-    )
-
-
-def _array(name: str, given: object) -> np.ndarray:
+def _read_slope(edge: object, distribution: Any) -> tuple[float, float]:
     try:
-        return np.array(given, float)
+        mean, sd = distribution
     except (TypeError, ValueError):
-        raise ModelError(f"{name} must be an array of numbers, got {given!r}") from None
+        raise MechanismError(
+            f"the prior of the slope {edge!r} is a pair (mean, sd), got {distribution!r}"
+        ) from None
+    mean = _read_size(f"the prior mean of the slope {edge!r}", mean, 0.0, LARGEST_SLOPE)
+    return mean, _read_size(
+        f"the prior sd of the slope {edge!r}", sd, 1 / LARGEST_SLOPE, LARGEST_SLOPE
+    )
 
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise ModelError(f"{name} must be a number, got {value!r}")
+        raise MechanismError(f"{name} must be a number, got {value!r}")
     return as_float(value)
 
 
-def _read_finite(name: str, value: object, most: float = MOST) -> float:
+def _read_size(
+    name: str, value: object, least: float = SMALLEST_MAGNITUDE, most: float = LARGEST_MAGNITUDE
+) -> float:
+    """Return a finite number of a size whose squares neither overflow nor underflow.
+
+    It must be positive unless `least` is 0.
+    """
     number = _number(name, value)
-    if not math.isfinite(number):
-        raise ModelError(f"{name} must be finite, got {value!r}")
-    _require_size(name, abs(number), 0.0, most)
-    return number
-
-
-def _read_positive(name: str, value: object, least: float = LEAST, most: float = MOST) -> float:
-    number = _number(name, value)
-    if not 0 < number < math.inf:
-        raise ModelError(f"{name} must be a positive number, got {value!r}")
-    _require_size(name, number, least, most)
-    return number
-
-
-def _require_size(name: str, size: float, least: float = LEAST, most: float = MOST) -> None:
-    """Refuse a size whose squares, in ratios with those of other columns, overflow or underflow."""
-    fault = size_fault(size, least, most)
+    if not math.isfinite(number) or (least > 0 and number <= 0):
+        wanted = "a positive number" if least > 0 else "finite"
+        raise MechanismError(f"{name} must be {wanted}, got {value!r}")
+    fault = size_fault(abs(number), least, most)
     if fault:
-        raise ModelError(f"{name} has the size {fault}")
+        raise MechanismError(f"{name} has the size {fault}")
+    return number
 
 
-def prior_to_record(prior: Prior) -> dict[str, object]:
-    """Return a prior as a dictionary that JSON can hold; infinity is written as a text."""
-    if not isinstance(prior, ScaledPrior | FixedPrior | MomentPrior):
-        raise ModelError(f"a prior of one's own cannot be written as JSON; got {prior!r}")
+def prior_to_record(prior: object) -> dict[str, object]:
+    """Return a prior as a dictionary that JSON can hold.
+
+    Infinity is written as a text, and a mapping as a list of pairs.
+    """
+    if not isinstance(prior, LinearPrior):
+        raise MechanismError(f"a user-defined prior cannot be written as JSON; got {prior!r}")
 
     def write(value: Any) -> object:
         if isinstance(value, np.ndarray):
             return value.tolist()
         if isinstance(value, Mapping):
-            pairs = (
-                (list(key) if isinstance(key, tuple) else key, each) for key, each in value.items()
-            )
-            return [[key, write(each)] for key, each in pairs]
-        if isinstance(value, tuple):
-            return [write(each) for each in value]
+            return [list(pair) for pair in value.items()]
         return "inf" if value == math.inf else value
 
-    parts = {each.name: write(getattr(prior, each.name)) for each in fields(prior)}
-    return {"prior": type(prior).__name__, **parts}
+    parts = asdict(prior)  # type: ignore[call-overload]
+    return {"prior": type(prior).__name__} | {name: write(part) for name, part in parts.items()}
 
 
-def prior_from_record(record: object) -> Prior:
-    """Return the prior of such a dictionary; raises ModelError where it is none."""
-    kinds = {kind.__name__: kind for kind in (ScaledPrior, FixedPrior, MomentPrior)}
-    if not isinstance(record, dict) or record.get("prior") not in kinds:
-        raise ModelError(f"a prior is one of {', '.join(kinds)}; got {record!r}")
-    kind, parts = kinds[record["prior"]], {k: v for k, v in record.items() if k != "prior"}
-
-    def read(value: Any) -> Any:
-        if isinstance(value, list) and all(
-            isinstance(each, list) and len(each) == 2 for each in value
-        ):
-            pairs = ((tuple(key) if isinstance(key, list) else key, each) for key, each in value)
-            return {key: tuple(each) if isinstance(each, list) else each for key, each in pairs}
-        return math.inf if value == "inf" else value
-
-    maps = {"scales", "centres", "slopes"}
+def prior_from_record(record: object) -> LinearPrior:
+    """Return the prior of such a dictionary; raises MechanismError for anything else."""
+    if not isinstance(record, dict) or record.get("prior") not in PRIORS:
+        raise MechanismError(f"a prior is one of {', '.join(PRIORS)}; got {record!r}")
+    kind: type[LinearPrior] = PRIORS[record["prior"]]
+    parts = {name: part for name, part in record.items() if name != "prior"}
     try:
-        return kind(
-            **{
-                name: read(each) if name in maps or each == "inf" else each
-                for name, each in parts.items()
-            }
-        )
-    except TypeError as error:
-        raise ModelError(f"the parts of a {kind.__name__} cannot be read: {error}") from None
-
-
-def read_prior_json(text: str) -> Prior:
-    """Return the prior of a JSON text that `prior.to_json()` wrote."""
-    try:
-        record = json.loads(text)
+        for name in {"scales", "centres", "slopes"} & set(parts):
+            pairs = [(tuple(key) if isinstance(key, list) else key, v) for key, v in parts[name]]
+            parts[name] = {key: tuple(v) if isinstance(v, list) else v for key, v in pairs}
+        parts |= {name: math.inf for name, part in parts.items() if part == "inf"}
+        return kind(**parts)
     except (TypeError, ValueError) as error:
-        raise ModelError(f"a prior is read from a JSON text: {error}") from None
-    return prior_from_record(record)
+        if isinstance(error, MechanismError):
+            raise
+        raise MechanismError(f"the parts of a {kind.__name__} cannot be read: {error}") from None

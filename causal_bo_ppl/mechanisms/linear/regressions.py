@@ -1,13 +1,12 @@
-"""Linear regressions in closed form: normal-inverse-gamma posteriors by triangular factors.
+"""Linear equations, each learned by its own regression in closed form.
 
-The rows u = (regressors, response) of an equation enter as the triangular R with R'R = sum u u'. A
-new row changes R by Givens rotations, O(d^2); no cross product is formed, so no digits are lost to
-the squares of large means.
+Given complete observations the equations are independent where no latent cause joins them: each is
+a regression on its parents, over the observations in which its variable was not set, with a
+normal-inverse-gamma posterior.
 
-Linear equations, each learned by its own regression in closed form.
-
-Given complete rows the equations are independent where no latent cause joins them: each is a
-regression on its parents, over the rows in which its variable was not set.
+The vectors u = (regressors, response) of an equation enter as the triangular R with R'R = sum u u'.
+A new observation changes R by Givens rotations, O(d^2); no cross product is formed, so no digits
+are lost to the squares of large means.
 """
 
 from collections.abc import Mapping
@@ -29,18 +28,18 @@ from causal_bo_ppl.mechanisms.linear.sem import Models, known_matrix, second_mom
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
-BLOCK = 4_096  # rows reduced at once
-ROWS = 16_384  # rows of a table that are copied at once
+OBSERVATIONS_PER_QR = 4_096
+OBSERVATIONS_AT_ONCE = 16_384  # of a table that are copied at once
 
 
-class Evidence(NamedTuple):
-    """What rows say about E equations, padded to D regressors.
+class RegressionStatistics(NamedTuple):
+    """Sufficient statistics of E equations, padded to D regressors.
 
-    factor: (E, D + 1, D + 1) upper triangular; column D is the response. rows: (E,) counts of rows.
+    factor: (E, D + 1, D + 1) upper triangular; column D is the response. counts: (E,) observations.
     """
 
     factor: np.ndarray
-    rows: np.ndarray
+    counts: np.ndarray
 
 
 class NormalInverseGamma(NamedTuple):
@@ -57,153 +56,127 @@ class NormalInverseGamma(NamedTuple):
     variance: np.ndarray
 
 
-def no_evidence(equations: int, width: int) -> Evidence:
-    """Return the evidence of no rows."""
-    return Evidence(np.zeros((equations, width + 1, width + 1)), np.zeros(equations))
-
-
-def compress_rows(values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return fewer rows that say the same as values (n, p) with free variables (n, p).
-
-    The rows (values, 1) with the same free variables become a triangular factor. The results have
-    the shapes (m, p + 1) and (m, p).
-    """
-    return _merge(np.column_stack([values, np.ones(len(values))]), free)
-
-
 def compress_data(data: Data, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `compress_rows` says of some columns of rows, of which no copy is made.
+    """Return fewer vectors (variables, 1) with the cross products of the data in some columns.
 
-    Blocks of rows are added one after another to the factors of those before.
+    Those with the same free variables become a triangular factor. The results have the shapes
+    (m, p + 1) and (m, p). Blocks are added one after another, so that the data are not copied.
     """
     whole, free = np.empty((0, len(columns) + 1)), np.empty((0, len(columns)), bool)
-    for start in range(0, len(data), ROWS):
-        block = slice(start, start + ROWS)
+    for start in range(0, len(data), OBSERVATIONS_AT_ONCE):
+        block = slice(start, start + OBSERVATIONS_AT_ONCE)
         values, fixed = data.values[block][:, columns], data.intervened[block][:, columns]
-        rows = np.column_stack([values, np.ones(len(values))])
-        whole, free = _merge(np.concatenate([whole, rows]), np.concatenate([free, ~fixed]))
+        whole = np.concatenate([whole, np.column_stack([values, np.ones(len(values))])])
+        free = np.concatenate([free, ~fixed])
+        first, which = distinct_rows(free)
+        parts = [_compress(whole[which == group]) for group in range(len(first))]
+        whole, free = np.concatenate(parts), np.repeat(free[first], list(map(len, parts)), axis=0)
     return whole, free
 
 
-def _merge(whole: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    first, which = distinct_rows(free)
-    groups = [whole[which == position] for position in range(len(first))]
-    parts = [
-        np.asarray(np.linalg.qr(each, mode="r")) if len(each) > each.shape[1] else each
-        for each in groups
-    ]
-    return np.concatenate([whole[:0], *parts]), np.repeat(
-        free[first], [len(part) for part in parts], axis=0
-    )
+def _compress(vectors: np.ndarray) -> np.ndarray:
+    is_long = len(vectors) > vectors.shape[1]
+    return np.asarray(np.linalg.qr(vectors, mode="r")) if is_long else vectors
 
 
-def absorb(evidence: Evidence, rows: np.ndarray, counts: np.ndarray) -> Evidence:
-    """Add rows (n, E, D + 1), zero where they do not count for an equation.
+def absorb(
+    statistics: RegressionStatistics, vectors: np.ndarray, counts: np.ndarray
+) -> RegressionStatistics:
+    """Add vectors (n, E, D + 1), zero where they do not count for an equation.
 
-    counts: how many rows count for each equation, of shape (E,).
+    counts: how many observations count for each equation, of shape (E,).
     """
-    factor = evidence.factor
-    if len(rows) < factor.shape[-1]:
-        for row in rows:
-            factor = rotate(factor, row)
+    factor = statistics.factor
+    if len(vectors) < factor.shape[-1]:
+        for vector in vectors:
+            factor = rotate(factor, vector)
     else:
-        for start in range(0, len(rows), BLOCK):
-            block = np.swapaxes(rows[start : start + BLOCK], 0, 1)
+        for start in range(0, len(vectors), OBSERVATIONS_PER_QR):
+            block = np.swapaxes(vectors[start : start + OBSERVATIONS_PER_QR], 0, 1)
             factor = np.asarray(np.linalg.qr(np.concatenate([factor, block], axis=1), mode="r"))
-    return Evidence(factor, evidence.rows + counts)
+    return RegressionStatistics(factor, statistics.counts + counts)
 
 
-def rotate(factor: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return the factors (E, k, k) after one more row each, an array of shape (E, k).
+def rotate(factor: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Return the factors (E, k, k) after one more vector each, an array of shape (E, k).
 
     Givens rotations do so in O(k^2) for each equation.
     """
-    factor, row = factor.copy(), row.copy()
-    for k in range(row.shape[-1]):
-        length = np.hypot(factor[:, k, k], row[:, k])
+    factor, vector = factor.copy(), vector.copy()
+    for k in range(vector.shape[-1]):
+        length = np.hypot(factor[:, k, k], vector[:, k])
         turns = length > 0
         safe = np.where(turns, length, 1.0)
         cosine = np.where(turns, factor[:, k, k] / safe, 1.0)[:, None]
-        sine = np.where(turns, row[:, k] / safe, 0.0)[:, None]
-        upper, lower = factor[:, k, k:], row[:, k:]
-        factor[:, k, k:], row[:, k:] = cosine * upper + sine * lower, cosine * lower - sine * upper
+        sine = np.where(turns, vector[:, k] / safe, 0.0)[:, None]
+        upper, lower = factor[:, k, k:], vector[:, k:]
+        rotated = cosine * upper + sine * lower, cosine * lower - sine * upper
+        factor[:, k, k:], vector[:, k:] = rotated
     return factor
 
 
 def solve_scaled(
-    evidence: Evidence, used: np.ndarray, intercept: bool, prior_rows: float
+    statistics: RegressionStatistics, used: np.ndarray, intercept: bool, weight: float
 ) -> NormalInverseGamma:
-    """Return the posteriors under the g-prior worth `prior_rows` rows.
+    """Return the posteriors under the g-prior with the weight of so many observations.
 
     used: which regressors exist, of shape (E, D).
     """
-    root, pulls, unexplained = _split(evidence, used)
-    count = np.maximum(evidence.rows, 1)
-    shrinkage = 1 / (1 + prior_rows / count)
+    root, pulls, unexplained = _split(statistics, used)
+    count = np.maximum(statistics.counts, 1)
+    shrinkage = 1 / (1 + weight / count)
     is_slope = np.arange(used.shape[1]) >= intercept  # the sample mean is the prior's centre
     explained = (pulls[:, is_slope] ** 2).sum(axis=1)
     shrunk = np.where(is_slope, shrinkage[:, None], 1.0) * pulls
-    shape = (prior_rows + count - used.sum(axis=1)) / 2  # a degree of freedom for every coefficient
-    rate = (
-        prior_rows * (unexplained + explained) / count + unexplained + explained * (1 - shrinkage)
-    ) / 2
-    mean = (root @ shrunk[..., None])[..., 0]
-    return NormalInverseGamma(
-        mean, root * np.sqrt(shrinkage)[:, None, None], shape, rate, rate / (shape - 1)
-    )
+    shape = (weight + count - used.sum(axis=1)) / 2  # a degree of freedom for every coefficient
+    prior_rate = weight * (unexplained + explained) / count
+    rate = (prior_rate + unexplained + explained * (1 - shrinkage)) / 2
+    mean, root = (root @ shrunk[..., None])[..., 0], root * np.sqrt(shrinkage)[:, None, None]
+    return NormalInverseGamma(mean, root, shape, rate, rate / (shape - 1))
 
 
 def scaled_prior(
-    evidence: Evidence, used: np.ndarray, intercept: bool, prior_rows: float
+    statistics: RegressionStatistics, used: np.ndarray, intercept: bool, weight: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the g-prior itself, as four arrays.
 
     They are half (E, D, D) and pull (E, D) of |half b - pull|^2 / s2, and shape (E,) and rate (E,)
     of s2.
     """
-    _, pulls, unexplained = _split(evidence, used)
-    width, count = used.shape[1], np.maximum(evidence.rows, 1)
-    share = np.sqrt(prior_rows / count)
-    is_slope = np.arange(width) >= intercept
-    half = (
-        share[:, None, None]
-        * evidence.factor[:, :width, :width]
-        * used[:, None, :]
-        * used[:, :, None]
-    )
-    rate = prior_rows * (unexplained + (pulls[:, is_slope] ** 2).sum(axis=1)) / count / 2
-    return (
-        half,
-        share[:, None] * np.where(is_slope, 0.0, pulls),
-        (prior_rows - used.sum(axis=1)) / 2,
-        rate,
-    )
+    _, pulls, unexplained = _split(statistics, used)
+    width, count = used.shape[1], np.maximum(statistics.counts, 1)
+    share, is_slope = np.sqrt(weight / count), np.arange(width) >= intercept
+    half = share[:, None, None] * statistics.factor[:, :width, :width]
+    pull = share[:, None] * np.where(is_slope, 0.0, pulls)
+    rate = weight * (unexplained + (pulls[:, is_slope] ** 2).sum(axis=1)) / count / 2
+    return half * used[:, None, :] * used[:, :, None], pull, (weight - used.sum(axis=1)) / 2, rate
 
 
 def solve_fixed(
-    evidence: Evidence, used: np.ndarray, guess: np.ndarray, noise_rows: float
+    statistics: RegressionStatistics, used: np.ndarray, guess: np.ndarray, weight: float
 ) -> NormalInverseGamma:
     """Return the posteriors under a fixed prior.
 
-    The prior's pseudo-rows are in the evidence but not counted. guess: guessed variances, of shape
-    (E,).
+    The prior's pseudo-observations are in the factor but not counted. guess: guessed variances
+    (E,), with the weight of so many observations.
     """
-    root, pulls, unexplained = _split(evidence, used)
+    root, pulls, unexplained = _split(statistics, used)
     mean = (root @ pulls[..., None])[..., 0]
-    if np.isinf(noise_rows):
-        return NormalInverseGamma(
-            mean, root, np.full(len(guess), np.inf), np.full(len(guess), np.inf), guess
-        )
-    shape, rate = (noise_rows + evidence.rows) / 2, (noise_rows * guess + unexplained) / 2
+    if np.isinf(weight):
+        infinite = np.full(len(guess), np.inf)
+        return NormalInverseGamma(mean, root, infinite, infinite, guess)
+    shape, rate = (weight + statistics.counts) / 2, (weight * guess + unexplained) / 2
     return NormalInverseGamma(mean, root, shape, rate, rate / (shape - 1))
 
 
-def _split(evidence: Evidence, used: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _split(
+    statistics: RegressionStatistics, used: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return R_xx^-1, the response in its coordinates, and the unexplained sum of squares.
 
     They are zero where the equations are padded.
     """
-    factor, width = evidence.factor, used.shape[1]
+    factor, width = statistics.factor, used.shape[1]
     responses = factor[:, :width, width]
     square = factor[:, :width, :width] + np.eye(width) * ~used[:, None, :]
     inverse = np.linalg.inv(square) * used[:, None, :] * used[:, :, None]
@@ -230,7 +203,7 @@ class Equations:
     """Normal-inverse-gamma posteriors of all equations of an ancestral graph, the target last.
 
     needed: (p,), whether some effect depends on the equation or on one of its district; the others
-    are not learned. evidence: what the rows say.
+    are not learned. statistics: those of the observations.
     """
 
     graph: CausalGraph
@@ -238,7 +211,7 @@ class Equations:
     intercepts: bool
     prior: ScaledPrior | FixedPrior
     needed: np.ndarray
-    evidence: Evidence
+    statistics: RegressionStatistics
 
     @cached_property
     def free_parents(self) -> tuple[tuple[str, ...], ...]:
@@ -250,30 +223,30 @@ class Equations:
 
     @cached_property
     def causes(self) -> np.ndarray:
-        """Places of the regressors, of shape (p, D): p for the constant 1, -1 for padding."""
+        """Positions of the regressors, of shape (p, D): p for the constant 1, -1 for padding."""
         constant = [len(self.graph.nodes)] if self.intercepts else []
-        rows = [
+        causes = [
             constant + [self.graph.index(name) for name in parents] if is_needed else []
             for parents, is_needed in zip(self.free_parents, self.needed, strict=True)
         ]
-        width = max(map(len, rows))
-        padded = [row + [-1] * (width - len(row)) for row in rows]
-        return np.array(padded, int).reshape(len(rows), width)
+        width = max(map(len, causes))
+        padded = [each + [-1] * (width - len(each)) for each in causes]
+        return np.array(padded, int).reshape(len(causes), width)
 
     @cached_property
     def posterior(self) -> NormalInverseGamma:
         """The posterior of every equation; one that is not needed has no variance."""
         used = self.causes >= 0
         if isinstance(self.prior, ScaledPrior):
-            solved = solve_scaled(self.evidence, used, self.intercepts, self.prior.rows)
+            solved = solve_scaled(self.statistics, used, self.intercepts, self.prior.rows)
         else:
             guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
-            solved = solve_fixed(self.evidence, used, guess, self.prior.noise_rows)
+            solved = solve_fixed(self.statistics, used, guess, self.prior.noise_rows)
         shape = np.where(self.needed, solved.shape, 1.0)
         return solved._replace(shape=shape, variance=np.where(self.needed, solved.variance, np.nan))
 
-    def spec(self, follows: bool) -> Spec:
-        """Return what the density of these equations is compiled for; follows: see `density`."""
+    def spec(self, scale_by_sd: bool) -> Spec:
+        """Return the static structure of the density; scale_by_sd: see `density`."""
         needed = np.flatnonzero(self.needed)
         learned = set(needed.tolist())
         pairs = [tuple(map(self.graph.index, arc)) for arc in self.graph.bidirected]
@@ -283,12 +256,12 @@ class Equations:
             causes=tuple(tuple(row[row >= 0].tolist()) for row in self.causes[needed]),
             arcs=tuple((one, other) for one, other in pairs if learned >= {one, other}),
             known_noise=self.has_known_noise,
-            follows=follows,
+            scale_by_sd=scale_by_sd,
         )
 
     @property
     def has_known_noise(self) -> bool:
-        """Whether the prior says that the variances are known."""
+        """Whether the variances are known by the prior."""
         return isinstance(self.prior, FixedPrior) and bool(np.isinf(self.prior.noise_rows))
 
     @cached_property
@@ -296,20 +269,20 @@ class Equations:
         """The prior as the density takes it."""
         if isinstance(self.prior, ScaledPrior):
             used, latent = self.causes >= 0, self.prior.rows
-            parts = scaled_prior(self.evidence, used, self.intercepts, self.prior.rows)
+            parts = scaled_prior(self.statistics, used, self.intercepts, self.prior.rows)
         else:
             latent = self.prior.latent_sd**-2
-            rows = np.swapaxes(self.pseudo_rows(self.prior), 0, 1)
+            pseudo = np.swapaxes(self.pseudo_observations(self.prior), 0, 1)
             guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
-            worth = 0.0 if np.isinf(self.prior.noise_rows) else self.prior.noise_rows
-            shape = np.full(len(guess), worth / 2)
-            parts = rows[..., :-1], rows[..., -1], shape, worth * guess / 2
+            weight = 0.0 if self.has_known_noise else self.prior.noise_rows
+            shape = np.full(len(guess), weight / 2)
+            parts = pseudo[..., :-1], pseudo[..., -1], shape, weight * guess / 2
         half, pull, shape, rate = (part[self.needed] for part in parts)
         return PriorTerms(half, pull, shape, rate, self.fixed, np.asarray(latent))
 
     @cached_property
     def fixed(self) -> np.ndarray:
-        """Known coefficients, of shape (p + 1, p); the last row is the intercepts."""
+        """Known coefficients, of shape (p + 1, p); the last row holds the intercepts."""
         return known_matrix(self.graph, self.known)
 
     def position(self, coefficients: np.ndarray) -> np.ndarray:
@@ -340,22 +313,23 @@ class Equations:
 
     @cached_property
     def directions(self) -> np.ndarray:
-        """How coefficients move along K standard directions, of shape (p + 1, p, K).
+        """A root of the covariance of all coefficients, of shape (p + 1, p, K).
 
-        Coefficients are their means plus this times standard normals; each equation has its own.
+        Coefficients are their means plus this times K standard normals, of which each equation has
+        its own.
         """
-        size, (equations, width) = len(self.graph.nodes), self.causes.shape
-        moves = np.zeros((size + 1, size, equations, width))
+        size, width = self.causes.shape
+        moves = np.zeros((size + 1, size, size, width))
         for node in range(size):
             moves[:, node, node] = self.coefficients.roots[:, node]
-        return moves.reshape(size + 1, size, equations * width)[..., (self.causes >= 0).ravel()]
+        return moves.reshape(size + 1, size, size * width)[..., (self.causes >= 0).ravel()]
 
     def expected_information(self, queries: Queries) -> ExpectedInformation:
-        """Return what one whole row of each of M queries will say about the K directions.
+        """Return the expected information of one observation of each of M queries.
 
-        The expected information about their standard normals is root' E[u u'] root for an equation
-        with regressors u, nothing for one that is set, or whose causes are not all set or learned,
-        and nothing between equations.
+        About the K standard normals of `directions` it is root' E[u u'] root for an equation with
+        regressors u, zero for one that is set, or whose causes are not all set or learned, and zero
+        between equations.
         """
         mask, size = np.asarray(queries.mask), len(self.graph.nodes)
         models = self.at_mean
@@ -368,9 +342,9 @@ class Equations:
         for node, causes in enumerate(self.causes):
             used = causes[causes >= 0]
             root = self.posterior.root[node][: len(used), : len(used)]
-            taught = root.T @ moments[:, used[:, None], used] @ root
-            counts = known[:, node] & ~mask[:, node]
-            blocks[:, node, : len(used), : len(used)] = taught * counts[:, None, None]
+            information = root.T @ moments[:, used[:, None], used] @ root
+            is_informed = known[:, node] & ~mask[:, node]
+            blocks[:, node, : len(used), : len(used)] = information * is_informed[:, None, None]
         used = self.causes >= 0
         positions = np.where(used, np.cumsum(used).reshape(used.shape) - 1, -1)
         return ExpectedInformation(blocks, positions)
@@ -406,45 +380,37 @@ class Equations:
         """The fewest degrees of freedom of an equation whose coefficients are Student's t."""
         return float(2 * self.posterior.shape[self.needed].min(initial=np.inf))
 
-    def update(self, rows: Data) -> "Equations":
-        """Return the equations after more rows: exactly those of all rows together."""
-        return replace(self, evidence=self._absorb(self.evidence, rows)).require_finite()
-
-    def require_finite(self) -> "Equations":
-        """Return these equations if their posteriors are finite; nothing is exact otherwise."""
-        parts = (self.posterior.mean, self.posterior.root, self.posterior.variance)
+    def update(self, data: Data) -> "Equations":
+        """Return the equations after more observations: exactly those of all together."""
+        columns = [data.nodes.index(name) for name in self.graph.nodes]
+        whole, free = compress_data(data, columns)
+        padded = np.column_stack([whole, np.zeros(len(whole))])  # causes p, the constant, and -1
+        responses = whole[:, :-1] - whole[:, :-1] @ self.fixed[:-1]
+        vectors = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1)
+        vectors = vectors * (free & self.needed)[..., None]
+        counts = len(data) - data.intervened.sum(axis=0)[columns]
+        updated = replace(self, statistics=absorb(self.statistics, vectors, counts))
+        parts = (updated.posterior.mean, updated.posterior.root, updated.posterior.variance)
         for position in np.flatnonzero(self.needed).tolist():
             if not all(np.isfinite(part[position]).all() for part in parts):
                 raise NumericalError(
-                    f"the posterior of the equation of {self.graph.nodes[position]!r} is not finite, "
-                    "so it is not exact; change the units of its variables, or look for values "
-                    "that cannot be"
+                    f"the posterior of the equation of {self.graph.nodes[position]!r} is not "
+                    "finite, so it is not exact; change the units of its variables, or look for "
+                    "values that cannot be"
                 )
-        return self
+        return updated
 
-    def _absorb(self, evidence: Evidence, data: Data) -> Evidence:
-        columns = [data.nodes.index(name) for name in self.graph.nodes]
-        whole, free = compress_data(data, columns)
-        values, free = whole[:, :-1], free & self.needed
-        padded = np.column_stack([whole, np.zeros(len(whole))])  # causes p, the constant, and -1
-        responses = values - values @ self.fixed[:-1]
-        rows = np.concatenate([padded[:, self.causes], responses[..., None]], axis=-1)
-        counts = len(data) - data.intervened.sum(axis=0)[columns]
-        return absorb(evidence, rows * free[..., None], counts)
-
-    def pseudo_rows(self, prior: FixedPrior) -> np.ndarray:
-        """Return rows (D, p, D + 1) that say the same as a fixed prior."""
+    def pseudo_observations(self, prior: FixedPrior) -> np.ndarray:
+        """Return vectors (D, p, D + 1) that are equivalent to a fixed prior."""
         centres = np.array([prior.centres.get(name, 0.0) for name in self.graph.nodes])
         offsets, most = centres @ self.fixed[:-1], self.causes.shape[1]
-        rows = np.zeros((most, len(self.graph.nodes), most + 1))
-        for position, (node, parents) in enumerate(
-            zip(self.graph.nodes, self.free_parents, strict=True)
-        ):
-            if self.needed[position]:
-                same = prior.pseudo_rows(node, parents, float(offsets[position]), self.intercepts)
-                rows[: len(same), position, : len(same)] = same[:, :-1]
-                rows[: len(same), position, -1] = same[:, -1]
-        return rows
+        vectors = np.zeros((most, len(self.graph.nodes), most + 1))
+        for k in np.flatnonzero(self.needed).tolist():
+            names = self.graph.nodes[k], self.free_parents[k]
+            pseudo = prior.pseudo_observations(*names, float(offsets[k]), self.intercepts)
+            vectors[: len(pseudo), k, : len(pseudo)] = pseudo[:, :-1]
+            vectors[: len(pseudo), k, -1] = pseudo[:, -1]
+        return vectors
 
 
 def learn_equations(
@@ -456,8 +422,10 @@ def learn_equations(
     data: Data,
 ) -> Equations:
     """Learn every equation by its own regression, as if no latent cause joined any."""
-    bare = Equations(graph, known, intercepts, prior, needed, Evidence(np.empty(0), np.empty(0)))
-    evidence = no_evidence(*bare.causes.shape)
-    if isinstance(prior, FixedPrior):  # its rows are not counted
-        evidence = absorb(evidence, bare.pseudo_rows(prior), np.zeros(len(graph.nodes)))
-    return replace(bare, evidence=bare._absorb(evidence, data)).require_finite()
+    none = RegressionStatistics(np.empty(0), np.zeros(len(graph.nodes)))
+    equations = Equations(graph, known, intercepts, prior, needed, none)
+    count, width = equations.causes.shape
+    empty = none._replace(factor=np.zeros((count, width + 1, width + 1)))
+    if isinstance(prior, FixedPrior):  # its pseudo-observations are not counted
+        empty = absorb(empty, equations.pseudo_observations(prior), np.zeros(count))
+    return replace(equations, statistics=empty).update(data)

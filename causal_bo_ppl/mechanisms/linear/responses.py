@@ -1,19 +1,17 @@
-"""Effects as a function of slopes and intercepts: total effects, or values of verified estimands.
+"""How do effects depend on the parameters of linear mechanisms?
 
-An effect is linear in them, and the query's values are its Jacobian. A slope tau[i|s] is the
-centred response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0: so they
-are read off the equations.
+`EffectResponse`: effects are linear in slopes and intercepts, which are total effects or values of
+verified estimands, and the query's values are the Jacobian. A slope tau[i|s] is the centred
+response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0.
 
-Effects as a function of structural parameters, the coefficients of the equations.
-
-With m the means after surgery and l the sensitivity of the target to each equation,
-df/dW_ij = m_i l_j and df/da_j = l_j where j is not set. The second derivative in W_ij and W_kl is
+`StructuralResponse`: effects as a function of the coefficients of the equations. With m the means
+after surgery and l the sensitivity of the target to each equation, df/dW_ij = m_i l_j and
+df/da_j = l_j where j is not set. The second derivative in W_ij and W_kl is
 m_i T_jk l_l + m_k T_li l_j, with T the total effects after surgery: on a path one coefficient comes
 before the other.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -23,30 +21,22 @@ import numpy as np
 from scipy.stats import chi2
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.errors import ModelError, unknown
-from causal_bo_ppl.graph import CausalGraph, Edge
-from causal_bo_ppl.identification import Coordinate, Parameters
+from causal_bo_ppl.errors import MechanismError, unknown
+from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import HessianBounds
-from causal_bo_ppl.mechanisms.linear.parameters import LinearParameters
-from causal_bo_ppl.mechanisms.linear.sem import (
-    LinearSEM,
-    Reading,
-    known_matrix,
-    query_means,
-    read_theta,
-    total_effects,
-)
+from causal_bo_ppl.mechanisms.linear import sem
+from causal_bo_ppl.mechanisms.linear.parameters import LinearParameters, open_variables
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import distinct_rows
+from causal_bo_ppl.problem.interventions import distinct_rows, split_by_set
 
-DRAWS = 64  # models read at once
+MOST_SLOPES_IN_MEMORY = 4_000_000  # numbers
 
 
-class Points(NamedTuple):
-    """Queries over the p nodes of the ancestral graph and the constant 1, in M rows.
+class EffectBatch(NamedTuple):
+    """M queries over the p nodes of the ancestral graph and the constant 1.
 
-    columns: (M, p + 1) places of their coefficients in theta, d where theta has none. known:
+    columns: (M, p + 1) positions of their coefficients in theta, d where theta has none. known:
     (M, p + 1) slopes known in advance. values: (M, p + 1).
     """
 
@@ -58,14 +48,14 @@ class Points(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EffectProgram:
-    """Effects that are linear in theta; see `interfaces.ResponseProgram`."""
+    """Effects that are linear in theta; see `base.ResponseProgram`."""
 
-    def effects(self, theta: jax.Array, batch: Points) -> jax.Array:
+    def effects(self, theta: jax.Array, batch: EffectBatch) -> jax.Array:
         """Return the effects (M,)."""
         slopes = jnp.append(theta, 0.0)[batch.columns] + batch.known
         return (slopes * batch.values).sum(axis=1)
 
-    def linearize(self, theta: jax.Array, batch: Points) -> tuple[jax.Array, jax.Array]:
+    def linearize(self, theta: jax.Array, batch: EffectBatch) -> tuple[jax.Array, jax.Array]:
         """Return the effects (M,) and their derivatives (M, d), which do not depend on theta."""
         rows = jnp.arange(len(batch.values))[:, None]
         blank = jnp.zeros((len(batch.values), len(theta) + 1))
@@ -75,42 +65,53 @@ class EffectProgram:
 
 @dataclass(frozen=True, eq=False)
 class EffectResponse(LinearParameters):
-    """The map from slopes and intercepts to effects; see `interfaces.ResponseMap`."""
+    """The map from slopes and intercepts to effects; see `base.ResponseMap`."""
 
     is_linear = True
     program = EffectProgram()
 
     @cached_property
-    def reading(self) -> Reading:
-        """How theta is read off one model: by the response to a query for every coordinate."""
-        nodes = self.problem.graph.ancestral(self.problem.target)
-        coordinates, size = self.parameters.coordinates, len(nodes.nodes)
-        mask = np.zeros((len(coordinates), size), bool)
-        value = np.zeros((len(coordinates), size))
-        for row, each in enumerate(coordinates):
-            mask[row, [nodes.index(name) for name in each.given]] = True
-            if each.cause:
-                value[row, nodes.index(each.cause)] = 1.0
+    def reader(self) -> sem.ThetaReader:
+        """The query for every coordinate, to which it is the response."""
+        coordinates = self.parameters.coordinates
+        mask = np.array([[name in each.given for name in self.nodes] for each in coordinates])
+        value = np.array([[name == each.cause for name in self.nodes] for each in coordinates])
         is_intercept = np.array([not each.cause for each in coordinates], bool)
-        return Reading(None, Queries(mask, value), is_intercept)
+        return sem.ThetaReader(None, Queries(mask, value.astype(float)), is_intercept)
 
     def read(self, matrices: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models (n, p + 1, p)."""
-        chunks = [matrices[start : start + DRAWS] for start in range(0, len(matrices), DRAWS)]
-        return np.concatenate([np.asarray(_read_many(self.reading, chunk)) for chunk in chunks])
+        blocks = np.split(matrices, range(sem.MODELS_AT_ONCE, len(matrices), sem.MODELS_AT_ONCE))
+        return np.concatenate([np.asarray(_read_many(self.reader, block)) for block in blocks])
 
     def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
         """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K).
 
         Linearized at the coefficients `matrix`.
         """
-        gradient = np.asarray(_gradients(matrix, self.reading.queries, self.reading.is_intercept))
+        gradient = np.asarray(_gradients(matrix, self.reader.queries, self.reader.is_intercept))
         return np.asarray(np.tensordot(gradient, factor, 2))
 
-    def batch(self, queries: Queries) -> Points:
-        """Return the places of the coefficients of every query, and its values."""
-        upstream, used, which = self.coverage.read(queries)
-        return _position(self.parameters, upstream, used, which)
+    def batch(self, queries: Queries) -> EffectBatch:
+        """Return the positions in theta of the coefficients of every query, and its values.
+
+        A coefficient that theta does not hold follows from known coefficients alone.
+        """
+        upstream, used, which = self.cover(queries)
+        position = {name: k for k, name in enumerate(self.names)}
+        causes = (*self.nodes, "")
+        columns = np.full((len(used), len(causes)), len(position))
+        for row, coordinates in enumerate(used):
+            for each in coordinates:
+                columns[row, causes.index(each.cause)] = position[each.name]
+        mask, known = np.asarray(upstream.mask), np.zeros((len(which), len(causes)))
+        weights = sem.known_matrix(self.graph, self.parameters.explored.known)[:-1]
+        if weights.any():
+            loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
+            is_missing = mask & (columns[which, :-1] == len(position))
+            known[:, :-1] = (weights @ loads).T * is_missing
+        values = np.column_stack([np.where(mask, upstream.value, 0.0), np.ones(len(mask))])
+        return EffectBatch(columns[which], known, values)
 
     def hessian_bounds(
         self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
@@ -120,42 +121,7 @@ class EffectResponse(LinearParameters):
         return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
 
 
-def _position(
-    parameters: Parameters,
-    queries: Queries,
-    used: Sequence[Sequence[Coordinate]],
-    which: np.ndarray,
-) -> Points:
-    """Return where the coefficients of each query stand in theta.
-
-    used: the coordinates of each distinct set. which: the set of each query, of shape (M,).
-    """
-    graph = parameters.explored.graph.ancestral(parameters.explored.target)
-    size, at = len(graph.nodes), {name: column for column, name in enumerate(parameters.names)}
-    columns = np.full((len(used), size + 1), len(parameters))
-    for row, coordinates in enumerate(used):
-        for each in coordinates:
-            columns[row, graph.index(each.cause) if each.cause else size] = at[each.name]
-    mask = np.asarray(queries.mask)
-    missing = mask & (columns[which, :-1] == len(parameters))
-    known = _known_slopes(parameters, graph, mask) * missing
-    values = np.column_stack([np.where(mask, queries.value, 0.0), np.ones(len(mask))])
-    return Points(columns[which], np.pad(known, ((0, 0), (0, 1))), values)
-
-
-def _known_slopes(parameters: Parameters, graph: CausalGraph, mask: np.ndarray) -> np.ndarray:
-    """Return slopes (M, p) by the known coefficients alone.
-
-    They are right where every open path has only such.
-    """
-    weights = known_matrix(graph, parameters.explored.known)[:-1]
-    if not weights.any():
-        return np.zeros(mask.shape)
-    loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
-    return np.asarray((weights @ loads).T)
-
-
-_read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
+_read_many = jax.jit(jax.vmap(sem.read_theta, (None, 0)))
 
 
 @jax.jit
@@ -164,23 +130,19 @@ def _gradients(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> 
 
     The constant has m = 1, or 0 where centred.
     """
-    means = query_means(jnp.asarray(matrix), queries, is_intercept)
+    means = sem.query_means(jnp.asarray(matrix), queries, is_intercept)
     mask = jnp.asarray(queries.mask).T
     loads: jax.Array = adjoint_sweep(jnp.asarray(matrix)[:-1], mask, matrix.shape[1] - 1)
     return means.T[:, :, None] * loads.T[:, None, :]
 
 
-Set = tuple[str, ...]
-THETAS, CELLS = 64, 4_000_000  # models at once, and numbers kept for them
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StructuralProgram:
-    """Effects of the target, the last of p nodes; see `interfaces.ResponseProgram`.
+    """Effects of the target, the last of p nodes; see `base.ResponseProgram`.
 
-    causes, effects: (d,) places of the coefficients in theta; the cause p is the constant 1, for an
-    intercept. fixed: (p + 1, p) known coefficients.
+    causes, effects_of: (d,) rows and columns of theta among the coefficients; the cause p is the
+    constant 1, for an intercept. fixed: (p + 1, p) known coefficients.
     """
 
     causes: jax.Array
@@ -201,7 +163,7 @@ class StructuralProgram:
         return means[-2], (means[self.causes] * loads[self.effects_of]).T
 
     def slopes(self, theta: jax.Array, mask: jax.Array) -> jax.Array:
-        """Return derivatives of effects in the values that S sets give, and what they are at 0.
+        """Return derivatives of effects in the values of S sets, and the effects at 0.
 
         f = l'a + sum_i x_i sum_j W_ij l_j, with l depending on the set alone; mask (S, p), the
         result (S, p + 1).
@@ -214,8 +176,8 @@ class StructuralProgram:
         """Return the second derivatives, of shape (M, d, d)."""
         matrix = self.matrix(theta)
         means, loads = self._means(theta, batch).T, self._loads(theta, batch.mask).T
-        sem = LinearSEM(matrix[:-1], matrix[-1], jnp.zeros(self.fixed[:-1].shape))
-        onward = jnp.pad(total_effects(sem, batch.mask), ((0, 0), (0, 0), (0, 1)))
+        model = sem.LinearSEM(matrix[:-1], matrix[-1], jnp.zeros(self.fixed[:-1].shape))
+        onward = jnp.pad(sem.total_effects(model, batch.mask), ((0, 0), (0, 0), (0, 1)))
         between = onward[:, self.effects_of][:, :, self.causes]  # nothing moves the constant
         half = means[:, self.causes][:, :, None] * between * loads[:, self.effects_of][:, None, :]
         return half + jnp.matrix_transpose(half)
@@ -245,40 +207,42 @@ def _curvature(program: StructuralProgram, theta: jax.Array, batch: Queries) -> 
 
 @dataclass(frozen=True, eq=False)
 class StructuralResponse(LinearParameters):
-    """The map from coefficients to effects; see `interfaces.ResponseMap`."""
+    """The map from coefficients to effects; see `base.ResponseMap`."""
 
     is_linear = False
 
     @cached_property
     def program(self) -> StructuralProgram:
         """The effects as a JAX pytree."""
-        explored = self.parameters.explored
-        graph = explored.graph.ancestral(explored.target)
-        size, coordinates = len(graph.nodes), self.parameters.coordinates
-        causes = [graph.index(each.cause) if each.cause else size for each in coordinates]
-        effects = [graph.index(each.effect) for each in coordinates]
-        fixed = known_matrix(graph, explored.known)
+        position = {name: k for k, name in enumerate((*self.nodes, ""))}  # an intercept's cause: ""
+        coordinates = self.parameters.coordinates
+        causes = [position[each.cause] for each in coordinates]
+        effects = [position[each.effect] for each in coordinates]
+        fixed = sem.known_matrix(self.graph, self.parameters.explored.known)
         with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
             arrays = jnp.array(causes, int), jnp.array(effects, int), jnp.array(fixed)
         return StructuralProgram(*arrays)
 
     @cached_property
-    def reading(self) -> Reading:
-        """How theta is read off one model: its coefficients."""
-        positions = np.asarray(self.program.causes), np.asarray(self.program.effects_of)
-        return Reading(positions, None, None)
+    def reader(self) -> sem.ThetaReader:
+        """The positions of theta among the coefficients."""
+        return sem.ThetaReader(self._positions, None, None)
+
+    @cached_property
+    def _positions(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.program.causes), np.asarray(self.program.effects_of)
 
     def read(self, matrices: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models (n, p + 1, p)."""
-        return np.asarray(matrices[:, self.reading.positions[0], self.reading.positions[1]])  # type: ignore[index]
+        return np.asarray(matrices[:, *self._positions])
 
     def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
         """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K)."""
-        return np.asarray(factor[self.reading.positions])
+        return np.asarray(factor[self._positions])
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
-        return self.coverage.read(queries)[0]
+        return self.cover(queries)[0]
 
     def effects_of_many(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the effects (s, M) of many thetas (s, d).
@@ -287,27 +251,28 @@ class StructuralResponse(LinearParameters):
         """
         batch = self.batch(queries)
         mask, value = np.asarray(batch.mask), np.asarray(batch.value)
-        first, which = distinct_rows(mask)
+        first, _ = distinct_rows(mask)
         points = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
         effects = np.empty((len(theta), len(mask)))
-        step = THETAS * max(1, CELLS // (THETAS * max(len(first), 1) * points.shape[1]))
-        ends = np.cumsum(np.bincount(which, minlength=len(first)))[:-1]
-        order = np.split(np.argsort(which, kind="stable"), ends)
+        cells = sem.MODELS_AT_ONCE * max(len(first), 1) * points.shape[1]
+        step = sem.MODELS_AT_ONCE * max(1, MOST_SLOPES_IN_MEMORY // cells)
+        groups = [members for _, members in split_by_set(batch)]
         for start in range(0, len(theta), step):
             slopes = self._slopes(theta[start : start + step], mask[first])
-            for position, rows in enumerate(order if len(first) else []):
-                together = rows[-1] - rows[0] == len(rows) - 1
-                here = slice(rows[0], rows[-1] + 1) if together else rows
-                effects[start : start + step, here] = slopes[:, position] @ points[rows].T
+            for position, members in enumerate(groups):
+                is_run = members[-1] - members[0] == len(members) - 1
+                target = slice(members[0], members[-1] + 1) if is_run else members
+                effects[start : start + step, target] = slopes[:, position] @ points[members].T
         return effects
 
     def _slopes(self, theta: np.ndarray, masks: np.ndarray) -> np.ndarray:
         """Return slopes (s, S, p + 1), a fixed number of models at once to compile few programs."""
-        filled = np.pad(theta, ((0, -len(theta) % THETAS), (0, 0)))
-        blocks = [jnp.asarray(filled[at : at + THETAS]) for at in range(0, len(filled), THETAS)]
-        work = partial(_slopes_of_many, self.program)
-        slopes = [in_pieces(partial(work, block), masks, len(masks), 1) for block in blocks]
-        return np.concatenate([np.asarray(each) for each in slopes])[: len(theta)]
+
+        def slopes_of(block: np.ndarray) -> np.ndarray:
+            work = partial(_slopes_of_many, self.program, jnp.asarray(block))
+            return np.asarray(in_pieces(work, masks, len(masks), 1))
+
+        return np.asarray(in_pieces(slopes_of, theta, len(theta), 0, sem.MODELS_AT_ONCE))
 
     def hessian_bounds(
         self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
@@ -322,9 +287,7 @@ class StructuralResponse(LinearParameters):
         batch = self.batch(queries)
         reach = np.abs(mean) + np.sqrt(chi2.ppf(level, len(self.names))) * sd
         sizes = Queries(batch.mask, np.abs(np.asarray(batch.value)))
-        positive = StructuralProgram(
-            self.program.causes, self.program.effects_of, jnp.abs(self.program.fixed)
-        )
+        positive = replace(self.program, fixed=jnp.abs(self.program.fixed))
         exact = in_pieces(partial(_curvature, self.program, jnp.asarray(mean)), batch, len(queries))
         local = in_pieces(partial(_curvature, positive, jnp.asarray(reach)), sizes, len(queries))
         is_global = self._degrees(np.asarray(batch.mask)) <= 2
@@ -335,36 +298,34 @@ class StructuralResponse(LinearParameters):
 
         values: (n, p), all variables of the problem's graph.
         """
-        nodes, learned = self.coverage.nodes, self._learned
-        if variable not in learned:
-            raise ModelError(unknown("variable with a learned mechanism", variable, learned))
-        rows = np.asarray(values)[:, [self.problem.graph.index(name) for name in nodes]]
+        if variable not in self._learned:
+            raise MechanismError(
+                unknown("variable with a learned mechanism", variable, self._learned)
+            )
         matrices = np.zeros((len(theta), 1, 1)) + np.asarray(self.program.fixed)
-        matrices[:, np.asarray(self.program.causes), np.asarray(self.program.effects_of)] = theta
-        own = matrices[:, :, nodes.index(variable)]
-        return np.asarray(own[:, :-1] @ rows.T + own[:, -1:])
+        matrices[:, *self._positions] = theta
+        weights = matrices[:, :, self.nodes.index(variable)]
+        return np.asarray(weights[:, :-1] @ np.asarray(values)[:, self.columns].T + weights[:, -1:])
 
     def slopes(self, theta: np.ndarray) -> dict[Edge, float]:
         """Return the absolute coefficients of the mechanisms that effects depend on."""
-        sizes = np.abs(np.asarray(self.program.matrix(jnp.asarray(theta))))
-        graph = self.problem.graph.ancestral(self.problem.target)
+        sizes, index = np.abs(np.asarray(self.program.matrix(jnp.asarray(theta)))), self.graph.index
         return {
-            (cause, effect): float(sizes[graph.index(cause), graph.index(effect)])
-            for cause, effect in graph.directed
+            (cause, effect): float(sizes[index(cause), index(effect)])
+            for cause, effect in self.graph.directed
             if effect in self._learned
         }
 
     @cached_property
     def _learned(self) -> tuple[str, ...]:
         """The variables that some set leaves free on the way to the target."""
-        opened = {name for each in self.parameters.explored.reductions for name in each.open}
-        return tuple(name for name in self.coverage.nodes if name in opened)
+        return tuple(name for name in self.nodes if name in open_variables(self.parameters))
 
     def _degrees(self, mask: np.ndarray) -> np.ndarray:
-        """Return each effect's degree in theta: most unknown coefficients on one open path."""
+        """Return the degree of each effect in theta: unknown coefficients on the longest path."""
         fixed = np.asarray(self.program.fixed)
         present, unknown = fixed != 0, np.zeros(fixed.shape, bool)
-        unknown[np.asarray(self.program.causes), np.asarray(self.program.effects_of)] = True
+        unknown[self._positions] = True
         most = np.zeros((len(mask), len(present)), int)
         for node in range(mask.shape[1]):
             longer = most + unknown[:, node]

@@ -1,4 +1,4 @@
-"""Linear structural equations: implied moments, means after surgery, densities and new rows.
+"""Linear structural equations: implied moments, means after surgery, densities and simulation.
 
 V = a + W'V + e, e ~ N(0, Omega), with W strictly upper triangular in topological order.
 """
@@ -21,14 +21,14 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
 LOG_TWO_PI = float(np.log(2 * np.pi))
-AT_ONCE = 64  # models
+MODELS_AT_ONCE = 64  # in one compiled program
 
 
 class LinearSEM(NamedTuple):
     """Parameters of one linear structural equation model, in topological order.
 
     weights: (p, p); weights[i, j] is the coefficient of V_i in the equation of V_j.
-    intercepts: (p,). noise: (p, p) covariance of the disturbances.
+    intercepts: (p,). noise: (p, p) covariance of the noise e.
     """
 
     weights: jax.Array
@@ -81,7 +81,7 @@ def mutilated_means(sem: LinearSEM, queries: Queries) -> jax.Array:
 
 @jax.jit
 def total_effects(sem: LinearSEM, mask: jax.Array) -> jax.Array:
-    """Return the effect of a unit shock to the equation of j on the mean of k, of shape (M, p, p).
+    """Return the effect of a unit shock to equation j on the mean of k, of shape (M, p, p).
 
     It is 0 where j or k is set. One forward sweep without intercepts has p columns for each of the
     M sets, with one shock in each.
@@ -108,7 +108,7 @@ def outcome_variances(
     Parameters
     ----------
     matrix, noise:
-        The model: coefficients (p + 1, p) and covariance of the disturbances (p, p).
+        The model: coefficients (p + 1, p) and covariance of the noise (p, p).
     learned:
         Whose equations are known, of shape (p,); a query that depends on another is refused.
     queries:
@@ -125,19 +125,19 @@ def outcome_variances(
 
 
 def second_moments(matrix: np.ndarray, noise: np.ndarray, queries: Queries) -> np.ndarray:
-    """Return E[v v'] of a row v = (variables, 1) under each of M queries, (M, p + 1, p + 1).
+    """Return E[v v'] of v = (variables, 1) under each of M queries, (M, p + 1, p + 1).
 
-    matrix, noise: the model: coefficients (p + 1, p) and covariance of the disturbances (p, p).
+    matrix, noise: the model: coefficients (p + 1, p) and covariance of the noise (p, p).
     """
     model = LinearSEM(jnp.asarray(matrix[:-1]), jnp.asarray(matrix[-1]), jnp.asarray(noise))
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-    rows = in_pieces(lambda batch: mutilated_means(model, batch), Queries(mask, value), len(mask))
-    means = np.column_stack([np.asarray(rows), np.ones(len(mask))])
+    means = in_pieces(partial(mutilated_means, model), Queries(mask, value), len(mask))
+    means = np.column_stack([np.asarray(means), np.ones(len(mask))])
     first, which = distinct_rows(mask)
     moved = np.asarray(in_pieces(partial(total_effects, model), mask[first], len(first)))
-    found = np.asarray(means[:, :, None] * means[:, None, :])
-    found[:, :-1, :-1] += (np.swapaxes(moved, 1, 2) @ noise @ moved)[which]
-    return found
+    moments = np.asarray(means[:, :, None] * means[:, None, :])
+    moments[:, :-1, :-1] += (np.swapaxes(moved, 1, 2) @ noise @ moved)[which]
+    return moments
 
 
 def outcome_densities(models: Models, queries: Queries, outcomes: np.ndarray) -> np.ndarray:
@@ -148,9 +148,9 @@ def outcome_densities(models: Models, queries: Queries, outcomes: np.ndarray) ->
 
 
 def _chunks(part: np.ndarray) -> list[np.ndarray]:
-    """Cut rows into equal parts, the last one filled up with copies, so that one program does."""
-    whole = np.concatenate([part, np.repeat(part[-1:], -len(part) % AT_ONCE, axis=0)])
-    return np.split(whole, len(whole) // AT_ONCE)
+    """Cut an array into equal parts, the last one filled up with copies: one program does."""
+    whole = np.concatenate([part, np.repeat(part[-1:], -len(part) % MODELS_AT_ONCE, axis=0)])
+    return np.split(whole, len(whole) // MODELS_AT_ONCE)
 
 
 @jax.jit
@@ -166,58 +166,67 @@ def _densities(
     return densities
 
 
-def whitened(models: Models, values: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return disturbances in units of their sd given those before them, and these sds.
+class LinearObservations:
+    """Density and simulation of observations under draws of linear models; see `base.Model`.
 
-    Both have the shape (s, n, p) for s models and rows (n, p); they are 0 and 1 where a variable is
-    set. free: (n, p), where it is not.
+    graph: the target's ancestral graph, with p variables.
     """
-    matrices, noises = models
-    errors = values - np.column_stack([values, np.ones(len(values))]) @ matrices
-    size, scales = values.shape[1], np.ones((len(matrices), *values.shape))
-    first, which = distinct_rows(free)
-    for position, at in enumerate(first):
-        kept, chosen = free[at], which == position
-        covariance = np.where(np.outer(kept, kept), noises, np.eye(size))
-        root = np.linalg.cholesky(covariance)
-        part = np.swapaxes(errors[:, chosen] * kept, 1, 2)
-        errors[:, chosen] = np.swapaxes(np.linalg.solve(root, part), 1, 2)
-        scales[:, chosen] = np.diagonal(root, axis1=1, axis2=2)[:, None, :]
-    return errors, scales
+
+    graph: CausalGraph
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The causes of the target and, last, the target."""
+        return self.graph.nodes
+
+    @property
+    def gaussian(self) -> np.ndarray:
+        """Whether the noise of each variable is Gaussian with one sd, (p,): all are."""
+        return np.ones(len(self.nodes), bool)
+
+    def scales(self, draws: Models) -> np.ndarray:
+        """Return the sds (s, p) of the noise of all variables."""
+        return np.asarray(np.sqrt(np.diagonal(draws.noises, axis1=1, axis2=2)))
+
+    def disturbances(self, draws: Models, rows: np.ndarray, position: int) -> np.ndarray:
+        """Return the noise (s, n) of one variable at observations (s or 1, n, p) of s models."""
+        weights = draws.matrices[:, :, position]
+        mean = (rows @ weights[:, :-1, None])[..., 0] + weights[:, -1:]
+        return np.asarray(rows[:, :, position] - mean)
+
+    def log_densities(self, draws: Models, values: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Return the log density of each value given its causes and the noise before it.
+
+        The shape is (s, n, p) for s models and observations (n, p); 0 where a variable was set.
+        """
+        errors = values - np.column_stack([values, np.ones(len(values))]) @ draws.matrices
+        scales = np.ones((len(draws.matrices), *values.shape))
+        first, which = distinct_rows(free)
+        for group, pattern in enumerate(free[first]):
+            members = which == group
+            covariance = np.where(np.outer(pattern, pattern), draws.noises, np.eye(len(pattern)))
+            root = np.linalg.cholesky(covariance)
+            part = np.swapaxes(errors[:, members] * pattern, 1, 2)
+            errors[:, members] = np.swapaxes(np.linalg.solve(root, part), 1, 2)
+            scales[:, members] = np.diagonal(root, axis1=1, axis2=2)[:, None, :]
+        logs = -0.5 * errors**2 - np.log(scales) - 0.5 * LOG_TWO_PI
+        return np.asarray(np.where(free, logs, 0.0))
+
+    def replicate(self, draws: Models, queries: Queries, key: jax.Array) -> np.ndarray:
+        """Draw new observations (s, n, p) of s models, one under each of n queries."""
+        standard = host_generator(key).standard_normal((len(draws.matrices), *queries.mask.shape))
+        roots = np.swapaxes(np.linalg.cholesky(draws.noises), 1, 2)
+        noise = np.swapaxes(standard @ roots, 1, 2)
+        mask, value = np.asarray(queries.mask).T, np.asarray(queries.value).T
+        values = forward_sweep(draws.matrices, mask, value, noise)
+        return np.asarray(np.swapaxes(values[:, :-1], 1, 2))
 
 
-def disturbances(models: Models, rows: np.ndarray, position: int) -> np.ndarray:
-    """Return the disturbances (s, n) of one variable that give rows (s or 1, n, p) in s models."""
-    weights = models.matrices[:, :, position]
-    mean = (rows @ weights[:, :-1, None])[..., 0] + weights[:, -1:]
-    return np.asarray(rows[:, :, position] - mean)
+class ThetaReader(NamedTuple):
+    """How theta is read off the coefficients of one model.
 
-
-def log_densities(models: Models, values: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Return the log density of each value given its causes and the disturbances before it.
-
-    The shape is (s, n, p) for s models and rows (n, p); 0 where a variable was set.
-    """
-    errors, scales = whitened(models, values, free)
-    logs = -0.5 * errors**2 - np.log(scales) - 0.5 * LOG_TWO_PI
-    return np.asarray(np.where(free, logs, 0.0))
-
-
-def replicate(models: Models, queries: Queries, key: jax.Array) -> np.ndarray:
-    """Draw new rows (s, n, p), each with the same variables set to the same values as in (n, p)."""
-    standard = host_generator(key).standard_normal((len(models.matrices), *queries.mask.shape))
-    roots = np.swapaxes(np.linalg.cholesky(models.noises), 1, 2)
-    disturbances = np.swapaxes(standard @ roots, 1, 2)
-    mask, value = np.asarray(queries.mask).T, np.asarray(queries.value).T
-    rows = forward_sweep(models.matrices, mask, value, disturbances)
-    return np.asarray(np.swapaxes(rows[:, :-1], 1, 2))
-
-
-class Reading(NamedTuple):
-    """How theta is read off one model.
-
-    places: rows and columns of coefficients, (d,) each; None where the coordinates are responses to
-    queries over the p nodes: then is_intercept (d,) says which are not centred.
+    positions: rows and columns of coefficients, (d,) each; None where the coordinates are responses
+    to queries over the p nodes: then is_intercept (d,) says which are not centred.
     """
 
     positions: tuple[np.ndarray, np.ndarray] | None
@@ -225,19 +234,18 @@ class Reading(NamedTuple):
     is_intercept: np.ndarray | None
 
 
-def read_theta(reading: Reading, matrix: jax.Array) -> jax.Array:
+def read_theta(reader: ThetaReader, matrix: jax.Array) -> jax.Array:
     """Return theta (d,) of a model (p + 1, p); traceable."""
-    if reading.positions is not None:
-        return matrix[reading.positions[0], reading.positions[1]]
-    assert reading.queries is not None and reading.is_intercept is not None  # noqa: S101
-    return query_means(matrix, reading.queries, jnp.asarray(reading.is_intercept))[-2]
+    if reader.positions is not None:
+        return matrix[reader.positions]
+    assert reader.queries is not None and reader.is_intercept is not None  # noqa: S101
+    return query_means(matrix, reader.queries, jnp.asarray(reader.is_intercept))[-2]
 
 
 def query_means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
     """Return means (p + 1, d): with intercepts where one is asked for, centred elsewhere."""
     mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
     centred = forward_sweep(matrix.at[-1].set(0.0), mask, value).at[-1].set(0.0)
-    means: jax.Array = jnp.where(
-        jnp.asarray(is_intercept)[None], forward_sweep(matrix, mask, value), centred
-    )
+    natural = forward_sweep(matrix, mask, value)
+    means: jax.Array = jnp.where(jnp.asarray(is_intercept)[None], natural, centred)
     return means

@@ -1,0 +1,11 @@
+"""Runs whose settings are given as keywords."""
+
+import causal_bo_ppl as cb
+
+NOT_SETTINGS = ("data", "experiment", "callback", "resume", "progress", "key")
+
+
+def optimize(of, preset="gc-cbo", **options):
+    """Call `cb.optimize` with a preset that is changed by all options that are settings."""
+    others = {name: options.pop(name) for name in NOT_SETTINGS if name in options}
+    return cb.optimize(of, cb.Settings.preset(preset, **options), **others)
