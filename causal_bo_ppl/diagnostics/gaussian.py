@@ -243,7 +243,7 @@ def _shape_rows(
     corrected = holm(np.asarray(kstwo.sf(marginals, int(n))))
     where = f"{post.names[moves[worst]]}, corrected p = {corrected[worst]:.2g}"
     # 999 of 1,000 times the largest distance of n Gaussian draws stays below these.
-    noise, largest_noise = map(float, kstwo.isf([1e-3, 1e-3 / len(marginals)], int(n)))
+    noise, largest_noise = (float(kstwo.isf(1e-3 / k, int(n))) for k in (1, len(marginals)))
     skewness = (mardia_skewness(z) - size * (size + 1) * (size + 2) / n) / size
     skewness_noise = SIGNIFICANT_ERRORS * 6 / n * np.sqrt(size * (size + 1) * (size + 2) / 3) / size
     kurtosis = (squares**2).mean() / (size * (size + 2)) - 1
