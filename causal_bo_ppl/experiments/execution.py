@@ -329,7 +329,7 @@ def _start_workers(stack: ExitStack, count: int) -> Any:
             )
     except (OSError, RuntimeError) as error:
         raise WorkerError(
-            f"no worker process started ({error}); what it printed as standard error says why. A "
+            f"no worker process started ({error}); see what it printed as standard error. A "
             "new process of this Python must be able to import causal_bo_ppl and needs some 500 MB"
         ) from error
     stack.callback(cluster.sync, _end_workers, cluster)
