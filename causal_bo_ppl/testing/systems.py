@@ -51,10 +51,10 @@ def check_system(
     Returns
     -------
     Check
-        A line for each promise; `check.require()` raises CheckFailed where one is broken.
+        A row for each promise; `check.require()` raises CheckFailed where one is broken.
     """
     if not isinstance(system, CausalSystem):
-        raise ModelError(f"check_system checks a CausalSystem, got {type(system).__name__}")
+        raise ArgumentError(f"check_system checks a CausalSystem, got {type(system).__name__}")
     draws, per_set = read_count("draws", draws, 2), read_count("per_set", per_set, 1)
     keys = jax.random.split(as_key(key), 5)
     queries = random_queries(system, per_set, keys[0])
