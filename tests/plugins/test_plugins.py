@@ -162,9 +162,9 @@ def test_what_records_say_about_themselves_counts_not_their_names(problem):
         cb.errors.ModelError, match="moments cannot use what only linearity identifies"
     ):
         cb.fit(system.problem, system.observe(50, 0), method=Moments(), linear=True)
-    with pytest.raises(cb.errors.ModelError, match="moments always learns means"):
+    with pytest.raises(cb.errors.ArgumentError, match="moments always learns means"):
         cb.diagnostics.calibrate(system.problem, method=Moments(), intercepts=False, key=0)
-    with pytest.raises(cb.errors.ModelError, match="these mechanisms cannot"):
+    with pytest.raises(cb.errors.MechanismError, match="these mechanisms cannot"):
         cb.diagnostics.calibrate(problem, method="laplace", mechanisms=Quadratic(), key=0)
     earlier = system.observe(50, 0).join(system.experiment([{"X": 1.0}], 1))
     options = {"data": earlier, "rounds": 1, "key": 0, "progress": False}
