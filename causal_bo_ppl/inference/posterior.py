@@ -74,7 +74,7 @@ class Posterior:
     >>> system = cb.models.load("chain")
     >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
     >>> post.to_frame()[["mean", "sd"]].round(2).loc["b[X->Z]"].tolist()
-    [0.76, 0.07]
+    [0.76, 0.08]
     """
 
     problem: Problem

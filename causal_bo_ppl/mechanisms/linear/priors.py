@@ -129,7 +129,7 @@ class FixedPrior(LinearPrior):
     >>> system = cb.models.load("chain")
     >>> prior = cb.priors.FixedPrior(slopes={("X", "Z"): (0.8, 0.01)})
     >>> post = cb.fit(system.problem, system.observe(5, 0), prior=prior)
-    >>> round(post.mean[0], 1)
+    >>> post.mean.round(1).tolist()[0]
     0.8
     """
 
