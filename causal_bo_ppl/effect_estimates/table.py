@@ -271,7 +271,8 @@ def _of_observations(
         ]
     )
     differs = (np.asarray(queries.mask) | np.asarray(others.mask)).any(axis=1)
-    return EffectSummary(*np.where(differs, contrast, 0.0), BY_OBSERVATIONS)
+    mean, sd, lower, upper = np.where(differs, contrast, 0.0)
+    return EffectSummary(mean, sd, lower, upper, BY_OBSERVATIONS)
 
 
 def _with_baseline(
@@ -284,7 +285,8 @@ def _with_baseline(
         numbers[:, ~is_set] = np.array(_observed_mean(of, level))[:, None]
     if is_set.any():
         numbers[:, is_set] = np.stack(_of_model(of, queries[is_set], None, level, key)[:4])
-    return EffectSummary(*numbers, BY_OBSERVATIONS)
+    mean, sd, lower, upper = numbers
+    return EffectSummary(mean, sd, lower, upper, BY_OBSERVATIONS)
 
 
 def _observed_mean(of: Any, level: float) -> tuple[float, float, float, float]:
