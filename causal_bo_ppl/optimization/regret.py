@@ -318,7 +318,7 @@ def _terms(run: Run, path: xr.Dataset) -> list[Term]:
             Term("sharp bound", sharp, "with the least eps_t + rho_t that makes the bounds hold"),
         ]
     note = "" if isinstance(run.surrogate, Coupled) else f"; {NOT_COUPLED}"
-    note += "; without the residual" if any(step.residual for step in run.steps) else ""
+    note += "; without the model discrepancy" if any(step.discrepancy for step in run.steps) else ""
     return [
         *lines,
         Term("information", last["information"], "of the path, sum of 1/2 log(1 + sigma^2 / s2)"),
