@@ -59,7 +59,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.linalg import TIE, TIE_ROUNDING, first_largest, tie_width
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.analytic import (
-    HAIR,
+    LEAST_LEAD,
     Acquisition,
     Context,
     comparable,
@@ -987,11 +987,11 @@ def search_beyond(
     unknown = ~next_to(context.surrogate.post.problem, context.candidates, tried.queries)
     among = replace(context, candidates=context.candidates[unknown])
     if context.round % 2 == 0 and not is_affine(context.surrogate):
-        gain = max(HAIR * abs(best), WORTHWHILE * float(np.ptp(tried.means)))
+        gain = max(LEAST_LEAD * abs(best), WORTHWHILE * float(np.ptp(tried.means)))
         wider: Acquisition = widen(among, best + sign * gain)
         return wider, _say(rule, wider, search(rule=wider))
     found = search(rule=rule)
-    if found.value > sign * best + HAIR * abs(best):
+    if found.value > sign * best + LEAST_LEAD * abs(best):
         return rule, found
     wider = widen(among, best)
     return wider, (found if wider is rule else _say(rule, wider, search(rule=wider)))

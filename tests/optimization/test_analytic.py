@@ -104,9 +104,9 @@ def test_the_effect_to_improve_upon_is_the_best_that_can_be_recommended():
 
 def test_improvement_over_nothing_is_refused():
     problem, surrogate = dense_case()
-    with pytest.raises(cb.errors.ModelError, match="improvement over what"):
+    with pytest.raises(cb.errors.ArgumentError, match="the effect to improve upon is not known"):
         ExpectedImprovement().value(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.errors.ModelError, match="best must be finite"):
+    with pytest.raises(cb.errors.ArgumentError, match="best must be finite"):
         LogExpectedImprovement(np.inf)
 
 

@@ -114,9 +114,11 @@ def test_only_points_that_may_turn_out_best_are_kept():
 
 def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
-    with pytest.raises(cb.errors.ModelError, match="where may the recommendation lie"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="may lie are not known"
+    ):
         LookAhead().value(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.errors.ModelError, match="most must be a whole number, at least 1"):
+    with pytest.raises(cb.CausalBOError, match="most must be a whole number, at least 1"):
         LookAhead(most=0)
 
 
@@ -212,7 +214,9 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
     )
     after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))
     assert not after.rows  # outcomes then teach the residual, not the mechanisms
-    with pytest.raises(cb.errors.ModelError, match="does not know what whole rows teach"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="what whole observations change"
+    ):
         rows.value(with_residual, queries[:2], "min")
 
 
@@ -226,7 +230,7 @@ def test_acquisitions_take_turns_and_are_read_back():
     run = optimize(system, rounds=4, acquisition=rule, key=0, progress=False)
     names = [why.split(":")[0] for why in run.trace["why"].values]
     assert names == ["look-ahead", "ucb", "look-ahead", "ucb"]
-    with pytest.raises(cb.errors.ModelError, match="whose turn is it"):
+    with pytest.raises(cb.errors.ArgumentError, match="whose turn it is depends"):
         rule.value(run.surrogate, run.queries, "min")
-    with pytest.raises(cb.errors.ModelError, match="at least one"):
+    with pytest.raises(cb.errors.ArgumentError, match="at least one"):
         cb.acquisition.InTurn(())

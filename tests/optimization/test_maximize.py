@@ -352,7 +352,7 @@ def test_every_suggestion_of_a_batch_has_a_draw_of_its_own():
     )
     bounds = [each.bound for each in ask(state, 4, key=jax.random.key(1))]
     assert len(set(bounds)) == 4
-    with pytest.raises(cb.errors.ModelError, match="Thompson sampling draws"):
+    with pytest.raises(cb.errors.ArgumentError, match="Thompson sampling draws"):
         ask(state)
 
 
