@@ -35,7 +35,7 @@ from causal_bo_ppl.errors import ArgumentError, PluginError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_number, read_share, read_size
 from causal_bo_ppl.kernels.jacobian import jacobian_features
-from causal_bo_ppl.linalg import first_largest, first_smallest
+from causal_bo_ppl.linalg import first_largest, first_smallest, tie_width
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate
@@ -199,6 +199,11 @@ def comparable(rule: Acquisition, values: np.ndarray) -> np.ndarray:
 def most_worth(rule: Acquisition, values: np.ndarray) -> int:
     """Return the position of the largest acquisition value, the first of equally good ones."""
     return first_largest(comparable(rule, values))
+
+
+def in_tie_widths(values: np.ndarray) -> np.ndarray:
+    """Return values as multiples of the width of a tie, equal where only rounding differs."""
+    return np.asarray(np.round(values / max(tie_width(values), np.finfo(float).tiny)))
 
 
 def first_best(values: np.ndarray, objective: str) -> int:

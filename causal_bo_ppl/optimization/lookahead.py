@@ -22,7 +22,12 @@ from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.linalg import first_largest, tie_width
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.optimization.analytic import Context, sign_of, standard_improvement
+from causal_bo_ppl.optimization.analytic import (
+    Context,
+    in_tie_widths,
+    sign_of,
+    standard_improvement,
+)
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Surrogate
@@ -199,6 +204,6 @@ def promising(surrogate: Surrogate, queries: Queries, objective: str, most: int)
         return queries[near]
     bound = mean[near] + 2 * sd[near]
     # Of equal ones the first; the one with the best mean before all others.
-    rounded = np.round(bound / max(tie_width(bound), np.finfo(float).tiny))
+    rounded = in_tie_widths(bound)
     rounded[int(np.flatnonzero(mean[near] >= mean.max() - tie_width(mean))[0])] = np.inf
     return queries[np.sort(near[np.argsort(-rounded, kind="stable")[:most]])]

@@ -257,9 +257,6 @@ def test_nothing_infeasible_is_proposed_and_none_left_is_an_error():
         cb.errors.DomainError, match="`feasible`, none, leaves none of those of 3 sets"
     ):
         find_best(box(feasible=none)[0], surrogate, Plain(worth))
-    odd = box(feasible=lambda queries: np.zeros(2))[0]
-    with pytest.raises(cb.errors.DomainError, match="must give one bool for each"):
-        find_best(odd, surrogate, Plain(worth))
 
 
 def test_given_corners_stand_for_the_vertices_of_the_boxes(fitted):
